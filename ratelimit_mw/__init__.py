@@ -1,0 +1,27 @@
+"""ASGI and WSGI middleware that limits how often a client may call a web app."""
+
+from ratelimit_mw.algorithms.sliding_window_counter import SlidingWindowCounter
+from ratelimit_mw.algorithms.token_bucket import TokenBucket
+from ratelimit_mw.errors import ConfigError, RateLimitError, StoreError
+from ratelimit_mw.limit import Charge, Decision, Limit
+from ratelimit_mw.limiter import AsyncLimiter, Limiter
+from ratelimit_mw.notation import parse
+from ratelimit_mw.stores.memory import MemoryStore
+from ratelimit_mw.verdict import RateLimited, Verdict
+
+__all__ = [
+    "AsyncLimiter",
+    "Charge",
+    "ConfigError",
+    "Decision",
+    "Limit",
+    "Limiter",
+    "MemoryStore",
+    "RateLimitError",
+    "RateLimited",
+    "SlidingWindowCounter",
+    "StoreError",
+    "TokenBucket",
+    "Verdict",
+    "parse",
+]

@@ -1,0 +1,150 @@
+"""Sliding window counter: counts per sub-window, the oldest one weighted. Its Lua twin is `sliding_window_counter.lua`."""
+
+import math
+from functools import cached_property
+from typing import ClassVar
+
+from msgspec import Struct
+
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.limit import Decision, Limit, whole
+from ratelimit_mw.ticks import MICROSECONDS, CounterTicks, counter_ticks
+
+_MOST_BUCKETS = 1000
+
+
+class Counts(Struct, frozen=True, gc=False):
+    """Units per sub-window. Three fields, not a tuple: the usual state of two counters then costs the collector nothing."""
+
+    start: int  # clock ticks: when the newest sub-window began
+    newest: int
+    oldest: int
+    between: tuple[int, ...] = ()  # newest first; empty unless `buckets` is 2 or more
+
+
+class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
+    """Admits while the units of the last `window`, estimated from counters, leave room for the cost.
+
+    Sub-windows of `window / buckets` follow each other from the first hit of an empty state. The units of the newest `buckets`
+    ones count in full, the oldest one by the part of it that the window still covers (the estimate popularised by Cloudflare).
+    At most `2 * quota` in any window for an adversary, `quota` for steady traffic; `strict` counts the oldest in full: `quota`.
+
+    `buckets`: 1 to 1000, finer is closer to the exact count and costs a counter each. `strict`: bool.
+    """
+
+    buckets: int = 1
+    strict: bool = False
+
+    algorithm: ClassVar[str] = "sliding_window_counter"
+    words: ClassVar[tuple[str, ...]] = ("buckets", "strict")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if whole("buckets", self.buckets, 1) > _MOST_BUCKETS:
+            raise ConfigError(f"buckets: found {self.buckets}, allowed is at most {_MOST_BUCKETS}")
+        if type(self.strict) is not bool:
+            raise ConfigError(f"strict: found {self.strict!r}, allowed is true or false")
+        if self.ticks[0] * self.buckets > self.window_us:
+            raise ConfigError(f"buckets: {self.buckets} sub-windows of {self.window} seconds are too short to be counted exactly")
+
+    @cached_property
+    def ticks(self) -> CounterTicks:
+        """The numbers that the algorithm and its Lua twin compute with."""
+        return counter_ticks(self.quota, self.window_us, self.buckets)
+
+    def decide(self, state: Counts | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Counts | None]:
+        clock, length = self.ticks
+        quota = self.quota
+        tick = now // clock
+        phase = tick * clock - now  # 0, or the part of this clock tick that is gone, as a negative wait
+        start, newest, between, oldest = self._slide(state, tick)
+        elapsed = tick - start
+        room = quota - self._used(elapsed, newest, between, oldest)
+        retry_after = 0.0
+        if allowed := cost <= room or not cost:
+            if cost:
+                room -= cost
+                newest += cost
+                state = Counts(start, newest, oldest, between)
+        else:
+            retry_after = math.inf
+            if cost <= quota:
+                wait = self._wait(elapsed, newest, between, oldest, quota - cost)
+                retry_after = (wait * clock + phase) / MICROSECONDS
+            if state is not None and state.start > tick:
+                state = Counts(start, newest, oldest, between)  # else the lock-out would last until that time comes round again
+        remaining = room if room > 0 else 0
+        following = self._wait(elapsed, newest + remaining, between, oldest, quota - 1) * clock + phase
+        reset = self._wait(elapsed, newest, between, oldest, 0)
+        reset_after = (reset * clock + phase) / MICROSECONDS if reset else 0.0
+        return Decision(allowed, quota, remaining, retry_after, following / MICROSECONDS, reset_after, 0.0, now), state
+
+    def settle(self, state: Counts | None, now: int, delta: int, at: int) -> Counts | None:
+        clock, length = self.ticks
+        tick = now // clock
+        start, newest, between, oldest = self._slide(state, tick)
+        counts = (newest, *between, oldest)
+        age = 0  # sub-windows ago
+        if delta > 0:
+            debt = 2 * self.quota - self._used(tick - start, newest, between, oldest)
+            delta = max(0, min(delta, debt))
+        else:
+            age = max(0, -((at // clock - start) // length))
+            if age > self.buckets:
+                return state  # those units no longer count
+            delta = max(delta, -counts[age])
+        if not delta:
+            return state
+        counts = (*counts[:age], counts[age] + delta, *counts[age + 1 :])
+        return Counts(start, counts[0], counts[-1], counts[1:-1]) if any(counts) else None
+
+    def expires(self, state: Counts) -> int:
+        clock, length = self.ticks
+        return (state.start + (self.buckets + 1) * length) * clock
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        return *self.ticks, self.quota, self.buckets, int(self.strict)
+
+    def _slide(self, state: Counts | None, tick: int) -> tuple[int, int, tuple[int, ...], int]:
+        """Start of the newest sub-window, and the newest, between and oldest counts as they are at `tick`."""
+        length = self.ticks[1]
+        if state is not None:
+            gone = (tick - state.start) // length
+            if gone == 0:
+                return state.start, state.newest, state.between, state.oldest
+            if gone < 0:  # the clock stepped back
+                return tick, state.newest, state.between, state.oldest
+            counts = ((0,) * gone + (state.newest, *state.between))[: self.buckets + 1] if gone <= self.buckets else ()
+            if any(counts):
+                return state.start + gone * length, counts[0], counts[1:-1], counts[-1]
+        return tick, 0, self._none_between, 0
+
+    @cached_property
+    def _none_between(self) -> tuple[int, ...]:
+        return (0,) * (self.buckets - 1)
+
+    def _used(self, elapsed: int, newest: int, between: tuple[int, ...], oldest: int) -> int:
+        """Units that count `elapsed` clock ticks into the newest sub-window."""
+        if oldest and not self.strict:
+            length = self.ticks[1]
+            oldest = oldest * (length - elapsed - 1) // length
+        return newest + sum(between) + oldest if between else newest + oldest
+
+    def _wait(self, elapsed: int, newest: int, between: tuple[int, ...], oldest: int, room: int) -> int:
+        """Clock ticks until at most `room` units count, if nothing more is taken."""
+        length = self.ticks[1]
+        strict = self.strict
+        if strict:  # the same as one sub-window more, of which nothing is ever weighted
+            between, oldest = (*between, oldest), 0
+        inside = newest + sum(between) if between else newest
+        if inside > room:
+            for count in (*between[::-1], newest) if between else (newest,):
+                inside -= count
+                elapsed -= length
+                oldest = 0 if strict else count
+                if inside <= room:
+                    break
+        overlap = ((room - inside + 1) * length - 1) // oldest if oldest else length
+        wait = length - 1 - overlap - elapsed if overlap < length else -elapsed
+        return wait if wait > 0 else 0

@@ -1,0 +1,116 @@
+"""Limits by hand, without any web request: in jobs, in clients, in tests."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.identity import bucket_key, encode
+from ratelimit_mw.limit import Charge, Limit, well_named
+from ratelimit_mw.notation import parse
+from ratelimit_mw.stores import AsyncStore, Store
+from ratelimit_mw.stores.memory import MemoryStore
+from ratelimit_mw.verdict import Verdict, verdict_of
+
+Limits = str | Limit | Iterable[str | Limit]  # notation, a Limit, or a sequence of either
+Key = str | tuple[str, ...]
+
+
+class _Charging:
+    """What Limiter and AsyncLimiter share: everything but the asking."""
+
+    def __init__(self, name: str) -> None:
+        self._name: Final = well_named("name", name)
+
+    def _charges(self, limits: Limits, key: Key, cost: int) -> list[Charge]:
+        bucket = self._key(key)
+        return [Charge(bucket, limit, cost) for limit in as_limits(limits)]
+
+    def _encoded(self, charges: Sequence[Charge]) -> list[Charge]:
+        return [replace(charge, key=self._key(charge.key)) for charge in charges]
+
+    def _key(self, key: Key) -> str:
+        parts = (key,) if isinstance(key, str) else key
+        if not isinstance(parts, tuple) or not parts or not all(isinstance(part, str) and part for part in parts):
+            raise ConfigError(f"key: found {key!r}, allowed is a string, or a tuple of strings, that is not empty")
+        return bucket_key(encode([("key", part) for part in parts]), self._name)
+
+
+class Limiter(_Charging):
+    """Limits for threads. A failing store raises `StoreError`; wrong limits, keys and costs raise `ConfigError`.
+
+    `store`: a Store; None is a `MemoryStore` of its own. `name`: part of every bucket's key, so that two limiters over one
+    store with different names share nothing, and with the same name everything.
+    """
+
+    def __init__(self, store: Store | None = None, *, name: str = "default") -> None:
+        super().__init__(name)
+        if store is not None and not isinstance(store, Store):
+            raise ConfigError(f"store: {type(store).__name__} has no take(); an AsyncStore goes with AsyncLimiter")
+        self.store: Final[Store] = MemoryStore() if store is None else store
+
+    def hit(self, limits: Limits, key: Key, cost: int = 1) -> Verdict:
+        """Take `cost` units of each limit for `key`, all or nothing."""
+        charges = self._charges(limits, key, cost)
+        return verdict_of(charges, self.store.take(charges))
+
+    def peek(self, limits: Limits, key: Key, cost: int = 0) -> Verdict:
+        """What is left; with a cost, exactly what `hit` would answer. Changes nothing."""
+        charges = self._charges(limits, key, cost)
+        return verdict_of(charges, self.store.peek(charges))
+
+    def take(self, *charges: Charge) -> Verdict:
+        """Take several charges with keys of their own, all or nothing, in one step. Each key is encoded as `hit` does."""
+        encoded = self._encoded(charges)
+        return verdict_of(encoded, self.store.take(encoded))
+
+    def reset(self, limits: Limits, key: Key) -> None:
+        """Forget what `key` took of these limits."""
+        self.store.reset(self._charges(limits, key, 0))
+
+
+class AsyncLimiter(_Charging):
+    """The same for asyncio, over an AsyncStore."""
+
+    def __init__(self, store: AsyncStore | None = None, *, name: str = "default") -> None:
+        super().__init__(name)
+        if store is not None and not isinstance(store, AsyncStore):
+            raise ConfigError(f"store: {type(store).__name__} has no atake(); a Store for threads goes with Limiter")
+        self.store: Final[AsyncStore] = MemoryStore() if store is None else store
+
+    async def hit(self, limits: Limits, key: Key, cost: int = 1) -> Verdict:
+        """See `Limiter.hit`."""
+        charges = self._charges(limits, key, cost)
+        return verdict_of(charges, await self.store.atake(charges))
+
+    async def peek(self, limits: Limits, key: Key, cost: int = 0) -> Verdict:
+        """See `Limiter.peek`."""
+        charges = self._charges(limits, key, cost)
+        return verdict_of(charges, await self.store.apeek(charges))
+
+    async def take(self, *charges: Charge) -> Verdict:
+        """See `Limiter.take`."""
+        encoded = self._encoded(charges)
+        return verdict_of(encoded, await self.store.atake(encoded))
+
+    async def reset(self, limits: Limits, key: Key) -> None:
+        """See `Limiter.reset`."""
+        await self.store.areset(self._charges(limits, key, 0))
+
+
+def as_limits(limits: Limits) -> list[Limit]:
+    """The limits that notation, a Limit, or a sequence of either stand for. Raises `ConfigError` when there is none."""
+    if isinstance(limits, str):
+        return list(parse(limits))
+    if isinstance(limits, Limit):
+        return [limits]
+    found: list[Limit] = []
+    for index, item in enumerate(limits):
+        try:
+            found += as_limits(item) if isinstance(item, (str, Limit)) else parse(item)
+        except ConfigError as error:
+            raise error.at(f"limits[{index}]") from None
+    if not found:
+        raise ConfigError("limits: found none, allowed is at least one")
+    return found

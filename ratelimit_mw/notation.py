@@ -1,0 +1,107 @@
+"""The notation of limits: `100/minute burst 20 using token_bucket; 1000/hour`."""
+
+import re
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any, Final, get_type_hints
+
+from ratelimit_mw.algorithms import ALGORITHMS, DEFAULT
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.limit import Limit
+
+PERIODS: Final = {  # seconds
+    "us": 0.000001,
+    "ms": 0.001,
+    "second": 1,
+    "minute": 60,
+    "hour": 60 * 60,
+    "day": 24 * 60 * 60,
+    "week": 7 * 24 * 60 * 60,
+    "month": 30 * 24 * 60 * 60,
+    "year": 365 * 24 * 60 * 60,
+}
+_SHORT: Final = {"s": "second", "sec": "second", "m": "minute", "min": "minute", "h": "hour", "hr": "hour", "d": "day"}
+
+_SEPARATORS = re.compile(r"[;,|]")
+_RATE = re.compile(r"\s*([0-9]+)\s*(?:/|\bper\b)\s*([0-9]+(?:\.[0-9]+)?)?\s*([a-z]+)\b(.*)", re.DOTALL)
+_LONGEST = 1000  # characters; a limit that needs more is a mistake, or somebody's attack
+
+
+@lru_cache(maxsize=1024)
+def parse(text: str) -> tuple[Limit, ...]:
+    """The limits that `text` names, one or several separated by `;`, `,` or `|`.
+
+    `100/minute`, `5 per 10 seconds`, `100/minute burst 20 using token_bucket`, `60/hour using sliding_window_counter buckets 10
+    strict`. A period is us, ms, second, minute, hour, day, week, month (30 days) or year (365 days), short (s, min, h, d) or in
+    the plural, with a number before it or without. Without `using` it is `sliding_window_counter`. This is also the notation of
+    the `limits` library. Raises `ConfigError` that quotes the part that is wrong and says what is allowed.
+    """
+    if not isinstance(text, str):
+        raise ConfigError(f"found {text!r}, allowed is text such as '100/minute'")
+    if len(text) > _LONGEST:
+        raise ConfigError(f"found {len(text)} characters, allowed are at most {_LONGEST}")
+    parts = [part for part in _SEPARATORS.split(text) if part.strip()]
+    if not parts:
+        raise ConfigError(f"found {text!r}, allowed is text such as '100/minute'")
+    return tuple(_limit(part.strip()) for part in parts)
+
+
+def _limit(text: str) -> Limit:
+    rate = _RATE.fullmatch(text.lower())
+    if rate is None:
+        raise ConfigError(f"{text!r}: found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'")
+    quota, count, period, rest = rate.groups()
+    try:
+        window = round(float(count or 1) * _period(period), 6)
+        algorithm, options = _options(rest.split())
+        return algorithm(int(quota), int(window) if window == int(window) else window, **options)
+    except ConfigError as error:
+        raise ConfigError(f"{text!r}: {error}") from None
+
+
+def _period(word: str) -> float:
+    singular = word if word in PERIODS else word.removesuffix("s") if len(word) > 1 else word
+    singular = _SHORT.get(singular, singular)
+    if singular not in PERIODS:
+        raise ConfigError(f"unknown period {word!r}{_nearest(word, PERIODS)} ({', '.join(PERIODS)})")
+    return PERIODS[singular]
+
+
+def _options(words: list[str]) -> tuple[type[Limit], dict[str, Any]]:
+    """The algorithm after `using`, and the values of its words, in whatever order they stand."""
+    algorithm: type[Limit] = DEFAULT
+    if "using" in words:
+        where = words.index("using")
+        name = words[where + 1] if where + 1 < len(words) else ""
+        if name not in ALGORITHMS:
+            raise ConfigError(f"unknown algorithm {name!r}{_nearest(name, ALGORITHMS)} ({', '.join(ALGORITHMS)})")
+        algorithm = ALGORITHMS[name]
+        words = words[:where] + words[where + 2 :]
+    options: dict[str, Any] = {}
+    types = get_type_hints(algorithm)
+    pending = iter(words)
+    for word in pending:
+        if word not in algorithm.words:
+            raise ConfigError(_unknown_word(word, algorithm))
+        if word in options:
+            raise ConfigError(f"{word!r} stands twice")
+        options[word] = True if types[word] is bool else _number(word, next(pending, ""))
+    return algorithm, options
+
+
+def _number(word: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(f"{word}: found {text!r}, allowed is a whole number after {word!r}")
+    return int(text)
+
+
+def _unknown_word(word: str, algorithm: type[Limit]) -> str:
+    others = [name for name, other in ALGORITHMS.items() if word in other.words]
+    if others:
+        return f"{word!r} does not go with {algorithm.algorithm}; it goes with 'using {' or '.join(others)}'"
+    return f"unknown word {word!r}{_nearest(word, algorithm.words)} (using, {', '.join(algorithm.words)})"
+
+
+def _nearest(word: str, known: "dict[str, Any] | tuple[str, ...]") -> str:
+    found = get_close_matches(word, known, n=1)
+    return f", did you mean {found[0]!r}?" if found else ""

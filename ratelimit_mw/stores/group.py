@@ -1,0 +1,57 @@
+"""The rules of a group of charges: which belong to one bucket, and which of them are charged in the end."""
+
+from collections.abc import Sequence
+
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.limit import Charge, Decision
+
+
+class Group:
+    """Charges with one bucket each. `spread` gives the decisions back in the order of the charges that were asked."""
+
+    __slots__ = ("_where", "charges")
+
+    def __init__(self, charges: Sequence[Charge]) -> None:
+        merged: dict[tuple[str, str], int] = {}
+        self.charges: list[Charge] = []
+        self._where: list[int] = []
+        for index, charge in enumerate(charges):
+            if charge.cost < 0:
+                raise ConfigError(f"charges[{index}]: cost {charge.cost}: only settle gives back")
+            bucket = (charge.key, charge.limit.bucket)
+            where = merged.setdefault(bucket, len(self.charges))
+            self._where.append(where)
+            if where == len(self.charges):
+                self.charges.append(charge)
+            else:
+                self.charges[where] = _sum(self.charges[where], charge, index)
+
+    def spread(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
+        """One decision per charge that was asked."""
+        if len(self._where) == len(decisions):
+            return decisions
+        return [decisions[where] for where in self._where]
+
+
+def _sum(first: Charge, second: Charge, index: int) -> Charge:
+    if (first.role, first.max_delay) != (second.role, second.max_delay):
+        raise ConfigError(
+            f"charges[{index}]: the same bucket stands twice in one take with another role or max_delay; give one of the limits a name"
+        )
+    return Charge(first.key, first.limit, first.cost + second.cost, first.max_delay, first.role)
+
+
+def committed(charges: Sequence[Charge], decisions: Sequence[Decision]) -> list[bool]:
+    """Which charges of a group are charged: all limits or none.
+
+    A shadow never refuses; it is charged if the request is admitted and all shadows admit. A penalty refuses while its ban
+    lasts; it is charged exactly when a limit refused and it did not.
+    """
+    refusing = {charge.role for charge, decision in zip(charges, decisions, strict=True) if not decision.allowed}
+    admitted = not refusing & {"limit", "penalty"}
+    by_role = {
+        "limit": admitted,
+        "shadow": admitted and "shadow" not in refusing,
+        "penalty": "limit" in refusing and "penalty" not in refusing,
+    }
+    return [by_role[charge.role] for charge in charges]

@@ -1,0 +1,46 @@
+-- What algorithms and drivers find in scope. A script is: a codec, this head, the algorithms, a driver.
+
+local args = decode(ARGV[1]) -- args[1]: a told time in us, or 0 for the server's own; args[2]: { names of the algorithms used }
+local look, settle, wanted = {}, {}, {}
+for i = 1, #args[2] do wanted[args[2][i]] = true end -- closures of algorithms that are not used are not made
+
+local HOUR = 3600000 -- ms
+
+-- Whether x is a whole number that a double counts exactly. NaN fails every comparison.
+local function whole(x)
+  return type(x) == "number" and x >= 0 and x <= 9007199254740992 and x % 1 == 0
+end
+
+-- All numbers of a charge from position `first` on; the client checked them, and so does whoever holds the data.
+local function check(charge, first)
+  for i = first, #charge do
+    if not whole(charge[i]) then error("ratelimit: argument " .. i .. " of a charge is no whole number from 0 to 2^53") end
+  end
+end
+
+-- The n numbers of a state, or nil if there is none. Another type, or numbers that no state can hold, count as none:
+-- such a key is overwritten by the next charge.
+local function load(key, n)
+  local text = redis.pcall("GET", key)
+  if type(text) ~= "string" then return nil end
+  local values = read_state(text, n)
+  if not values then return nil end
+  for i = 1, n do
+    if not whole(values[i]) then return nil end
+  end
+  return values
+end
+
+local function now_us()
+  if args[1] > 0 then return args[1] end
+  local time = redis.call("TIME")
+  return time[1] * 1000000 + time[2]
+end
+
+-- Keeps a state until the instant from which it means nothing: rounded up, and a millisecond more, because the server expires
+-- keys on a clock read before the script's. A told clock may step back, so its states live an hour longer.
+local function save(key, state, expires, now)
+  local px = math.ceil((expires - now) / 1000) + 1
+  if args[1] > 0 then px = px + HOUR end
+  redis.call("SET", key, state, "PX", px)
+end

