@@ -25,7 +25,9 @@ def bucket_key(identity: str, rule: str, *, secret: bytes = b"", plain: bool = F
     look at the store. `plain` leaves it readable.
     """
     if not plain:
-        identity = blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=16, key=secret, person=_PERSON).hexdigest()
+        identity = blake2b(
+            identity.encode("utf-8", "surrogatepass"), digest_size=16, key=secret, person=_PERSON
+        ).hexdigest()
     return f"{{{identity}}}:{rule}"
 
 

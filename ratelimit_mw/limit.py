@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
+from msgspec.structs import fields
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.ticks import EXACT, MICROSECONDS, BucketTicks, bucket_ticks, microseconds
@@ -91,12 +92,11 @@ class Limit(_Rate, frozen=True, kw_only=True):
         """Canonical notation, which `parse` reads back: `100/60s burst 20 using token_bucket`."""
         length = f"{self.window_us}us" if self.window_us % MICROSECONDS else f"{self.window_us // MICROSECONDS}s"
         words = [f"{self.quota}/{length}"]
+        usual = {field.name: field.default for field in fields(self)}
         for word in self.words:
             value = getattr(self, word)
-            if value is True:
-                words.append(word)
-            elif value is not False and value is not None:
-                words.append(f"{word} {value}")
+            if value is not None and value != usual[word]:
+                words.append(word if value is True else f"{word} {value}")
         return " ".join([*words, "using", self.algorithm])
 
     @cached_property
@@ -131,6 +131,11 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
         self.delay_ticks(None)
 
     @cached_property
+    def notation(self) -> str:
+        """See `Limit.notation`. A burst of one quota is not written."""
+        return super().notation.replace(f" burst {self.quota} ", " ")
+
+    @cached_property
     def ticks(self) -> BucketTicks:
         """The numbers that the algorithm and its Lua twin compute with."""
         return bucket_ticks(self.quota, self.window_us, self.burst or self.quota)
@@ -145,7 +150,9 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
         clock, drain, *_ = self.ticks
         over = max_delay // clock * drain
         if over > EXACT // 2:
-            raise ConfigError(f"max_delay: {max_delay / MICROSECONDS} seconds is too long to be counted exactly for {self.notation}")
+            raise ConfigError(
+                f"max_delay: {max_delay / MICROSECONDS} seconds is too long to be counted exactly for {self.notation}"
+            )
         return over
 
     @cached_property

@@ -45,7 +45,9 @@ def bucket_ticks(quota: int, window: int, burst: int) -> BucketTicks:
         if (2 * burst + quota) * unit < EXACT // 2:
             return clock, quota // shared, unit, burst, burst * unit
         clock *= 10
-    raise ConfigError(f"quota {quota} with burst {burst} is too large to count exactly: 2 * burst + quota must stay below 2**52")
+    raise ConfigError(
+        f"quota {quota} with burst {burst} is too large to count exactly: 2 * burst + quota must stay below 2**52"
+    )
 
 
 def counter_ticks(quota: int, window: int, buckets: int) -> CounterTicks:

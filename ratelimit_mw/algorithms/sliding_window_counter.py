@@ -45,14 +45,18 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         if type(self.strict) is not bool:
             raise ConfigError(f"strict: found {self.strict!r}, allowed is true or false")
         if self.ticks[0] * self.buckets > self.window_us:
-            raise ConfigError(f"buckets: {self.buckets} sub-windows of {self.window} seconds are too short to be counted exactly")
+            raise ConfigError(
+                f"buckets: {self.buckets} sub-windows of {self.window} seconds are too short to be counted exactly"
+            )
 
     @cached_property
     def ticks(self) -> CounterTicks:
         """The numbers that the algorithm and its Lua twin compute with."""
         return counter_ticks(self.quota, self.window_us, self.buckets)
 
-    def decide(self, state: Counts | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Counts | None]:
+    def decide(
+        self, state: Counts | None, now: int, cost: int, max_delay: int | None
+    ) -> tuple[Decision, Counts | None]:
         clock, length = self.ticks
         quota = self.quota
         tick = now // clock
@@ -72,7 +76,9 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
                 wait = self._wait(elapsed, newest, between, oldest, quota - cost)
                 retry_after = (wait * clock + phase) / MICROSECONDS
             if state is not None and state.start > tick:
-                state = Counts(start, newest, oldest, between)  # else the lock-out would last until that time comes round again
+                state = Counts(
+                    start, newest, oldest, between
+                )  # else the lock-out would last until that time comes round again
         remaining = room if room > 0 else 0
         following = self._wait(elapsed, newest + remaining, between, oldest, quota - 1) * clock + phase
         reset = self._wait(elapsed, newest, between, oldest, 0)

@@ -18,8 +18,6 @@ Codec = Literal["packed", "text"]
 _ENCODE: Final = {"packed": msgpack.encode, "text": json.encode}
 _FIELDS: Final = 8  # integers per decision in the reply of take.lua
 
-Command = tuple[str | bytes | int, ...]
-
 
 class Script:
     """One script: its text and the digest by which a server knows it."""
@@ -69,7 +67,9 @@ def decisions(reply: object, charges: Sequence[Charge]) -> list[Decision]:
     return [_decision(*reply[at : at + _FIELDS]) for at in range(0, len(reply), _FIELDS)]
 
 
-def _decision(allowed: int, limit: int, remaining: int, retry: int, following: int, reset: int, delay: int, at: int) -> Decision:
+def _decision(
+    allowed: int, limit: int, remaining: int, retry: int, following: int, reset: int, delay: int, at: int
+) -> Decision:
     return Decision(
         allowed == 1,
         limit,

@@ -1,0 +1,168 @@
+"""Open connections, ready to be borrowed. Opening is off the request and one at a time.
+
+So a request never pays for TLS and AUTH, a crowd of requests does not become a crowd of handshakes, and a server that takes
+longer than a request may wait still gets its connection opened for the next one.
+"""
+
+import asyncio
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from ratelimit_mw.errors import StoreError
+
+C = TypeVar("C")
+
+
+class Pool(Generic[C]):
+    """At most `size` connections for threads. `make` opens one (it may block), `end` closes one, `usable` says if one still is."""
+
+    def __init__(self, make: Callable[[], C], end: Callable[[C], None], usable: Callable[[C], bool], size: int) -> None:
+        self._make, self._end, self._usable, self._size = make, end, usable, size
+        self._start_over()
+        # a child must not talk on its parent's sockets; it has none of its threads either
+        own = weakref.WeakMethod(self._start_over)
+        os.register_at_fork(after_in_child=lambda: (method := own()) and method())
+
+    def _start_over(self) -> None:
+        self._changed = threading.Condition()
+        self._idle: list[C] = []
+        self._lent: set[int] = set()
+        self._opening = False
+        self._attempts = 0
+        self._error: Exception | None = None
+
+    def borrow(self, deadline: float) -> C:
+        """A connection, by `deadline` (`time.monotonic` seconds). Raises `StoreError` when there is none by then, or none can be had."""
+        with self._changed:
+            before = self._attempts
+            while True:
+                while self._idle:
+                    connection = self._idle.pop()
+                    if self._usable(connection):
+                        self._lent.add(id(connection))
+                        return connection
+                    self._end(connection)
+                if self._attempts > before and self._error and not self._lent:
+                    raise StoreError(f"cannot connect: {self._error}") from self._error
+                self._open()
+                if not self._changed.wait(deadline - time.monotonic()):
+                    raise StoreError("no connection was free in time")
+
+    def give_back(self, connection: C, *, broken: bool = False) -> None:
+        """Return a borrowed connection; a `broken` one is closed."""
+        with self._changed:
+            known = id(connection) in self._lent
+            self._lent.discard(id(connection))
+            if known and not broken:
+                self._idle.append(connection)
+            self._changed.notify()
+        if broken or not known:
+            self._end(connection)
+
+    def close(self) -> None:
+        """Close what is idle now, and what is lent when it comes back. The pool can be used again."""
+        with self._changed:
+            idle, self._idle = self._idle, []
+            self._lent.clear()
+        for connection in idle:
+            self._end(connection)
+
+    def _open(self) -> None:
+        if not self._opening and len(self._lent) + len(self._idle) < self._size:
+            self._opening = True
+            threading.Thread(target=self._open_one, name="ratelimit_mw connect", daemon=True).start()
+
+    def _open_one(self) -> None:
+        connection, error = None, None
+        try:
+            connection = self._make()
+        except Exception as reason:  # whatever it is, a waiting request must hear of it
+            error = reason
+        with self._changed:
+            self._opening = False
+            self._attempts += 1
+            self._error = error
+            if connection is not None:
+                self._idle.append(connection)
+            self._changed.notify_all()
+
+
+class AsyncPool(Generic[C]):
+    """The same for the tasks of one event loop."""
+
+    def __init__(
+        self,
+        make: Callable[[], Awaitable[C]],
+        end: Callable[[C], Awaitable[None]],
+        usable: Callable[[C], Awaitable[bool]],
+        size: int,
+    ) -> None:
+        self._make, self._end, self._usable, self._size = make, end, usable, size
+        self._idle: list[C] = []
+        self._lent: set[int] = set()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._opening: asyncio.Task[None] | None = None
+
+    async def borrow(self) -> C:
+        """A connection; the caller bounds the wait. Raises `StoreError` when none can be had."""
+        while True:
+            while self._idle:
+                connection = self._idle.pop()
+                if await self._usable(connection):
+                    self._lent.add(id(connection))
+                    return connection
+                await self._end(connection)
+            self._open()
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled() and turn.exception() is None:
+                    self._wake()  # it was our turn, and it passes on
+                raise
+
+    async def give_back(self, connection: C, *, broken: bool = False) -> None:
+        """Return a borrowed connection; a `broken` one is closed."""
+        known = id(connection) in self._lent
+        self._lent.discard(id(connection))
+        if known and not broken:
+            self._idle.append(connection)
+        self._wake()
+        if broken or not known:
+            await self._end(connection)
+
+    async def close(self) -> None:
+        """Close what is idle now, and what is lent when it comes back. The pool can be used again."""
+        idle, self._idle = self._idle, []
+        self._lent.clear()
+        if self._opening is not None:
+            self._opening.cancel()
+        for connection in idle:
+            await self._end(connection)
+
+    def _open(self) -> None:
+        if self._opening is None and len(self._lent) + len(self._idle) < self._size:
+            self._opening = asyncio.get_running_loop().create_task(self._open_one())
+
+    async def _open_one(self) -> None:
+        try:
+            self._idle.append(await self._make())
+        except Exception as error:  # whatever it is, a waiting request must hear of it
+            while self._waiting and not self._lent:
+                self._wake(StoreError(f"cannot connect: {error}"))
+        finally:
+            self._opening = None
+            self._wake()
+
+    def _wake(self, error: StoreError | None = None) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_exception(error) if error else turn.set_result(None)
+                return
