@@ -1,6 +1,7 @@
 """The notation of limits: `100/minute burst 20 using token_bucket; 1000/hour`."""
 
 import re
+from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final, get_type_hints
@@ -63,7 +64,7 @@ def _period(word: str) -> float:
     singular = word if word in PERIODS else word.removesuffix("s") if len(word) > 1 else word
     singular = _SHORT.get(singular, singular)
     if singular not in PERIODS:
-        raise ConfigError(f"unknown period {word!r}{_nearest(word, PERIODS)} ({', '.join(PERIODS)})")
+        raise ConfigError(f"unknown period {word!r}{nearest(word, PERIODS)} ({', '.join(PERIODS)})")
     return PERIODS[singular]
 
 
@@ -74,7 +75,7 @@ def _options(words: list[str]) -> tuple[type[Limit], dict[str, Any]]:
         where = words.index("using")
         name = words[where + 1] if where + 1 < len(words) else ""
         if name not in ALGORITHMS:
-            raise ConfigError(f"unknown algorithm {name!r}{_nearest(name, ALGORITHMS)} ({', '.join(ALGORITHMS)})")
+            raise ConfigError(f"unknown algorithm {name!r}{nearest(name, ALGORITHMS)} ({', '.join(ALGORITHMS)})")
         algorithm = ALGORITHMS[name]
         words = words[:where] + words[where + 2 :]
     options: dict[str, Any] = {}
@@ -99,9 +100,10 @@ def _unknown_word(word: str, algorithm: type[Limit]) -> str:
     others = [name for name, other in ALGORITHMS.items() if word in other.words]
     if others:
         return f"{word!r} does not go with {algorithm.algorithm}; it goes with 'using {' or '.join(others)}'"
-    return f"unknown word {word!r}{_nearest(word, algorithm.words)} (using, {', '.join(algorithm.words)})"
+    return f"unknown word {word!r}{nearest(word, algorithm.words)} (using, {', '.join(algorithm.words)})"
 
 
-def _nearest(word: str, known: "dict[str, Any] | tuple[str, ...]") -> str:
-    found = get_close_matches(word, known, n=1)
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`, did you mean ...?` when a known word is close, else nothing."""
+    found = get_close_matches(word, list(known), n=1)
     return f", did you mean {found[0]!r}?" if found else ""

@@ -1,0 +1,156 @@
+"""The middleware for ASGI apps: Starlette, FastAPI, Litestar, Quart and every other."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, Unpack
+
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.gate import AsyncGate, Outcome
+from ratelimit_mw.notices import logger
+from ratelimit_mw.request import Request, below, user_id
+from ratelimit_mw.response import headers, refusal
+from ratelimit_mw.settings import Options, Settings
+from ratelimit_mw.verdict import Verdict
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_TRY_AGAIN_LATER = 1013  # websocket close code
+
+
+class RateLimitMiddleware:
+    """Limits how often a client may call `app`: `app.add_middleware(RateLimitMiddleware, limits="100/minute")`.
+
+    `settings`: `Settings` or a mapping; keyword arguments are the same settings and go before it. The app finds the verdict in
+    `scope["state"]["ratelimit"].verdict`, which is `request.state.ratelimit` in Starlette.
+
+    Wrong settings raise `ConfigError`. Made inside a running loop, as Starlette makes its middleware when the server has already
+    started, the error is the answer to the server's lifespan start-up instead, so that the server stops with its message.
+    """
+
+    def __init__(
+        self, app: App, settings: Settings | Mapping[str, Any] | None = None, /, **options: Unpack[Options]
+    ) -> None:
+        self.app = app
+        self._error: ConfigError | None = None
+        try:
+            self._gate = AsyncGate(Settings.of(settings, options))
+        except ConfigError as error:
+            if not _inside_a_loop():
+                raise
+            self._error = error
+        else:
+            self._style = self._gate.settings.headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Admit or refuse one request; everything that is neither HTTP nor a websocket goes straight through."""
+        kind = scope["type"]
+        if self._error is not None:
+            await _refuse_to_start(self._error, kind, receive, send)
+            return
+        if kind == "lifespan":
+            await self.app(scope, receive, self._closing(send))
+            return
+        verdict = await self._gate.admit(_AsgiRequest(scope)) if kind in ("http", "websocket") else None
+        if verdict is None:
+            await self.app(scope, receive, send)
+        elif not verdict.allowed:
+            await self._refuse(verdict, scope, receive, send)
+        else:
+            await self.app(
+                _with_outcome(scope, verdict), receive, self._with_headers(verdict, send) if kind == "http" else send
+            )
+
+    def _with_headers(self, verdict: Verdict, send: Send) -> Send:
+        own = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in headers(verdict, self._style)]
+        if not own:
+            return send
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *own]}
+            await send(message)
+
+        return send_with_headers
+
+    async def _refuse(self, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
+        prefix = "http"
+        if scope["type"] == "websocket":
+            await receive()  # the handshake is answered only after websocket.connect
+            if "websocket.http.response" not in (scope.get("extensions") or {}):
+                await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER, "reason": "Too Many Requests"})
+                return
+            prefix = "websocket.http"
+        response = refusal(verdict, self._style)
+        own = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in response.headers]
+        body = b"" if scope.get("method") == "HEAD" else response.body
+        await send({"type": f"{prefix}.response.start", "status": response.status, "headers": own})
+        await send({"type": f"{prefix}.response.body", "body": body})
+
+    def _closing(self, send: Send) -> Send:
+        """Close our store before the server hears that the app has shut down."""
+
+        async def send_after_close(message: Message) -> None:
+            if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+                await self._gate.close()
+            await send(message)
+
+        return send_after_close
+
+
+class _AsgiRequest(Request):
+    __slots__ = ()
+
+    @property
+    def method(self) -> str:
+        return str(self.raw.get("method", "GET"))
+
+    @property
+    def path(self) -> str:
+        return below(self.raw.get("root_path", ""), self.raw["path"])
+
+    @property
+    def client(self) -> str | None:
+        client = self.raw.get("client")
+        return client[0] if client else None
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for raw_name, raw_value in self.raw["headers"]:
+            name, value = raw_name.lower().decode("latin-1"), raw_value.decode("latin-1")
+            found[name] = f"{found[name]}, {value}" if name in found else value
+        return found
+
+    @property
+    def user(self) -> str | None:
+        user = self.raw.get("user")
+        return None if user is None else user_id(user)
+
+
+def _with_outcome(scope: Scope, verdict: Verdict) -> Scope:
+    """The scope with the verdict in its state. A server's state is made for this request; without one the scope is copied."""
+    outcome = Outcome(verdict)
+    if "state" in scope:
+        scope["state"]["ratelimit"] = outcome
+        return scope
+    return {**scope, "state": {"ratelimit": outcome}}
+
+
+async def _refuse_to_start(error: ConfigError, kind: str, receive: Receive, send: Send) -> None:
+    if kind != "lifespan":
+        raise error
+    await receive()
+    logger.error("%s", error)
+    await send({"type": "lifespan.startup.failed", "message": f"ratelimit_mw: {error}"})
+
+
+def _inside_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

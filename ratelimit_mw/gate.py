@@ -1,0 +1,152 @@
+"""Gate and AsyncGate: the only two that walk a request through match, ask, plan, take, conclude. They differ in the `await`s."""
+
+import asyncio
+from collections.abc import Sequence
+from inspect import isawaitable, iscoroutinefunction
+from typing import Any, Final
+
+from msgspec import Struct
+
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.keys import Answers, Call
+from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.policy import Match, Plan, Rules, conclude, plan, without_store
+from ratelimit_mw.request import Request, as_text
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import AsyncStore, Store
+from ratelimit_mw.stores.memory import MemoryStore
+from ratelimit_mw.stores.url import open_async_store, open_store
+from ratelimit_mw.verdict import Verdict
+
+
+class Outcome(Struct, frozen=True):
+    """What the app finds in its request."""
+
+    verdict: Verdict
+
+
+_NO_ANSWERS: Final[Answers] = {}
+
+
+class _Gate:
+    """What both share."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings: Final = settings
+        self._rules: Final = Rules(settings)
+        self._local: Final = MemoryStore()  # decides while the store cannot
+        self._owns_store: Final = isinstance(settings.store, str)
+
+    def _without_store(self, match: Match, asked: Plan, error: Exception) -> Verdict:
+        warn_rarely("store", "failed, on_store_error decides: %s", error)
+        source, kept = without_store(asked)
+        return conclude(match, kept, self._local.take(kept.charges) if kept.charges else (), source)
+
+
+class Gate(_Gate):
+    """For threads. `admit` gives the verdict, or None where nothing is limited; it never raises for what a client sent."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        for call in self._rules.calls:
+            if iscoroutinefunction(call):
+                raise ConfigError(f"key: {call.__qualname__} is async; under WSGI a key is a plain function")
+        store = (
+            open_store(settings.store, settings.store_timeout) if isinstance(settings.store, str) else settings.store
+        )
+        if not isinstance(store, Store):
+            raise ConfigError(
+                f"store: found {type(store).__name__}, allowed is a URL or a Store with take(); WSGI cannot await"
+            )
+        self._store: Final = store
+
+    def admit(self, request: Request) -> Verdict | None:
+        """The verdict on a request."""
+        match = self._rules.match(request)
+        if match is None or not match.lines:
+            return None
+        asked = plan(match, request, _ask(match.calls, request) if match.calls else _NO_ANSWERS)
+        if not asked.charges:
+            return conclude(match, asked, ()) if asked.denied else None
+        try:
+            decisions = self._store.take(asked.charges)
+        except Exception as error:  # whatever a store raises, the request is answered
+            return self._without_store(match, asked, error)
+        return conclude(match, asked, decisions)
+
+    def close(self) -> None:
+        """Close the store if it was made here."""
+        if self._owns_store:
+            self._store.close()
+
+
+class AsyncGate(_Gate):
+    """For asyncio."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        store = (
+            open_async_store(settings.store, settings.store_timeout)
+            if isinstance(settings.store, str)
+            else settings.store
+        )
+        if not isinstance(store, AsyncStore):
+            raise ConfigError(
+                f"store: found {type(store).__name__}, allowed is a URL or an AsyncStore with atake(); ASGI must not block"
+            )
+        self._store: Final = store
+
+    async def admit(self, request: Request) -> Verdict | None:
+        """The verdict on a request."""
+        match = self._rules.match(request)
+        if match is None or not match.lines:
+            return None
+        asked = plan(match, request, await _aask(match.calls, request) if match.calls else _NO_ANSWERS)
+        if not asked.charges:
+            return conclude(match, asked, ()) if asked.denied else None
+        try:
+            decisions = await self._store.atake(asked.charges)
+        except Exception as error:  # whatever a store raises, the request is answered
+            return self._without_store(match, asked, error)
+        return conclude(match, asked, decisions)
+
+    async def close(self) -> None:
+        """Close the store if it was made here."""
+        if self._owns_store:
+            await self._store.aclose()
+
+
+def _ask(calls: Sequence[Call], request: Request) -> Answers:
+    answers: dict[Call, str | None] = {}
+    for call in calls:
+        try:
+            answers[call] = _checked(call, call(request))
+        except Exception as error:  # a callable that raises never frees a request
+            answers[call] = _raised(call, error)
+    return answers
+
+
+async def _aask(calls: Sequence[Call], request: Request) -> Answers:
+    answers: dict[Call, str | None] = {}
+    for call in calls:
+        try:
+            answer = call(request)
+            answers[call] = _checked(call, await answer if isawaitable(answer) else answer)
+        except Exception as error:  # a callable that raises never frees a request
+            answers[call] = _raised(call, error)
+    return answers
+
+
+def _checked(call: Call, answer: Any) -> str | None:
+    text = as_text(answer)
+    if text is None and answer is not None and answer != "":
+        warn_rarely(f"key {_name(call)}", "returned %s, not text: its key counts as not there", type(answer).__name__)
+    return text
+
+
+def _raised(call: Call, error: Exception) -> None:
+    warn_rarely(f"key {_name(call)}", "raised: its key counts as not there", error=error)
+
+
+def _name(call: Call) -> str:
+    return getattr(call, "__qualname__", type(call).__qualname__)

@@ -1,0 +1,197 @@
+"""What applies to a request and what it is asked: match, plan, conclude. Pure: no store, no clock, no I/O."""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from ratelimit_mw.identity import bucket_key, encode
+from ratelimit_mw.keys import Answers, Call, Key
+from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.request import Request
+from ratelimit_mw.rules import Item, OnStoreError, Rule, compile_items, compile_paths
+from ratelimit_mw.settings import MissingKey, Settings
+from ratelimit_mw.verdict import Policy, Source, Verdict, verdict_of
+
+_REMEMBERED: Final = 4096  # charges of recent clients per limit: made once, they cost a look-up instead of a hash
+_NORMAL = re.compile(r"/|(?:/(?!\.{1,2}(?:/|\Z))[^/]+)+")  # no empty, "." or ".." segment, no slash at the end
+
+
+class Line:
+    """One limit as it is asked: with its key, cost and role, and the name that headers give it."""
+
+    __slots__ = ("charge", "key", "missing", "on_store_error", "policy", "shared")
+
+    def __init__(self, item: Item, rule: str, name: str, settings: Settings, own: Rule | None = None) -> None:
+        spec = item.key if item.key is not None else own.key if own and own.key is not None else settings.key
+        self.key = Key(spec, settings.ipv6_prefix)
+        self.policy = Policy(name, item.limit, hidden=self.key.is_all)
+        self.missing: MissingKey = settings.missing_key
+        self.on_store_error: OnStoreError = (own and own.on_store_error) or settings.on_store_error
+        shadow = item.shadow or settings.shadow or (own is not None and own.shadow)
+        secret = settings.key_secret.encode()
+
+        @lru_cache(maxsize=_REMEMBERED)
+        def charge(identity: str) -> Charge:
+            key = bucket_key(identity, rule, secret=secret, plain=settings.plain_keys)
+            return Charge(key, item.limit, item.cost, None, "shadow" if shadow else "limit")
+
+        self.charge = charge
+        self.shared = encode([("missing", self.key.text)])  # the identity of all whose key is not there
+
+
+class Match:
+    """The lines that apply to a request. One object per combination of rules, made once."""
+
+    __slots__ = ("calls", "lines", "policies", "route", "rule")
+
+    def __init__(self, lines: Sequence[Line], rule: str, route: str) -> None:
+        self.lines = lines
+        self.rule = rule
+        self.route = route  # what the key `route` means unless the framework knows better
+        self.calls: list[Call] = list(dict.fromkeys(call for line in lines for call in line.key.calls))
+        self.policies = [line.policy for line in lines]
+
+
+class Plan(NamedTuple):
+    """What the store is asked. `denied`: a key is not there, and that refuses."""
+
+    charges: Sequence[Charge]
+    lines: Sequence[Line]
+    policies: Sequence[Policy]
+    denied: bool = False
+
+
+class _Ruled:
+    """A rule, compiled."""
+
+    __slots__ = ("final", "lines", "methods", "name", "paths")
+
+    def __init__(self, rule: Rule, settings: Settings) -> None:
+        self.name = rule.full_name
+        self.lines = _lines(rule.items(), self.name, settings, rule)
+        self.final = rule.final and not rule.shadow
+        self.paths = compile_paths("path", rule.path)
+        self.methods = {*rule.methods, "HEAD"} if "GET" in rule.methods else set(rule.methods)
+
+    def applies(self, method: str, path: str) -> bool:
+        return (not self.methods or method in self.methods) and any(pattern.fullmatch(path) for pattern in self.paths)
+
+
+class Rules:
+    """The settings, compiled for matching."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._rules = [_Ruled(rule, settings) for rule in settings.compiled_rules()]
+        self._exempt = compile_paths("exempt", settings.exempt) if settings.exempt else []
+        self._app = _lines(compile_items("app_limits", settings.app_limits), "app", settings)
+        self._default = _lines(compile_items("limits", settings.limits), "default", settings)
+        self._combined = lru_cache(maxsize=1024)(self._combine)
+        self._always = None if self._rules or self._exempt else self._combine(())
+        self._enabled = settings.enabled
+
+    @property
+    def calls(self) -> set[Call]:
+        """All callables that keys name."""
+        rules = [line for rule in self._rules for line in rule.lines]
+        return {call for line in [*rules, *self._app, *self._default] for call in line.key.calls}
+
+    def match(self, request: Request) -> Match | None:
+        """What applies to a request, or None: exempt, or switched off."""
+        if not self._enabled:
+            return None
+        if self._always is not None:  # no rules: nothing to look at
+            return self._always
+        forms = _forms(request.path)
+        if self._exempt and all(any(pattern.fullmatch(path) for pattern in self._exempt) for path in forms):
+            return None
+        method = request.method
+        return self._combined(tuple([self._first(method, path) for path in forms]))
+
+    def _first(self, method: str, path: str) -> tuple[int, ...]:
+        """The rules that match one form of the path, up to the first final one."""
+        found = []
+        for index, rule in enumerate(self._rules):
+            if rule.applies(method, path):
+                found.append(index)
+                if rule.final:
+                    break
+        return tuple(found)
+
+    def _combine(self, found: tuple[tuple[int, ...], ...]) -> Match:
+        """The lines of all rules found; the default too if one of the forms met no final rule."""
+        indices = dict.fromkeys(index for form in found for index in form)
+        rules = [self._rules[index] for index in indices]
+        lines = [*self._app, *(line for rule in rules for line in rule.lines)]
+        final = [rule.name for rule in rules if rule.final]
+        if not found or any(not any(self._rules[index].final for index in form) for form in found):
+            lines += self._default
+        return Match(lines, final[0] if final else "default", rules[0].name if rules else "unmatched")
+
+
+def _lines(items: Sequence[Item], rule: str, settings: Settings, own: Rule | None = None) -> list[Line]:
+    names = [item.limit.name or (rule if index == 0 else f"{rule}-{index + 1}") for index, item in enumerate(items)]
+    return [Line(item, rule, name, settings, own) for item, name in zip(items, names, strict=True)]
+
+
+def _forms(path: str) -> tuple[str, ...]:
+    """The path as received and, if that is different, as normalised: `//a/./b/../c/` is also `/a/c`."""
+    if _NORMAL.fullmatch(path):
+        return (path,)
+    segments: list[str] = []
+    for segment in path.split("/"):
+        if segment == "..":
+            segments[-1:] = []
+        elif segment not in ("", "."):
+            segments.append(segment)
+    return (path, "/" + "/".join(segments))
+
+
+def plan(match: Match, request: Request, answers: Answers) -> Plan:
+    """The charges of a request, given what the callables of its match answered."""
+    route = request.route or match.route
+    charges = []
+    for line in match.lines:
+        identity = line.key.identity(request, route, answers)
+        if identity is None:
+            return _plan_without(match, request, route, answers)
+        charges.append(line.charge(identity))
+    return Plan(charges, match.lines, match.policies)
+
+
+def _plan_without(match: Match, request: Request, route: str, answers: Answers) -> Plan:
+    """The same when a key is not there."""
+    charges, lines = [], []
+    for line in match.lines:
+        identity = line.key.identity(request, route, answers)
+        if identity is None:
+            warn_rarely(f"key {line.key.text!r}", "is not there; missing_key = %r says what follows", line.missing)
+            if line.missing == "deny":
+                return Plan((), (), (), denied=True)
+            if line.missing == "exempt":
+                continue
+            identity = line.shared
+        charges.append(line.charge(identity))
+        lines.append(line)
+    return Plan(charges, lines, [line.policy for line in lines])
+
+
+def without_store(asked: Plan) -> tuple[Source, Plan]:
+    """What happens when the store failed, the strictest of what the lines say, and what is still to be asked locally."""
+    modes = {line.on_store_error for line in asked.lines}
+    if "deny" in modes:
+        return "denied_on_error", Plan((), (), ())
+    kept = [index for index, line in enumerate(asked.lines) if line.on_store_error == "local"]
+    if not kept:
+        return "allowed_on_error", Plan((), (), ())
+    return "local", Plan(
+        *([values[index] for index in kept] for values in (asked.charges, asked.lines, asked.policies))
+    )
+
+
+def conclude(match: Match, asked: Plan, decisions: Sequence[Decision], source: Source = "store") -> Verdict:
+    """The verdict on a request."""
+    if asked.denied or source == "denied_on_error":
+        return Verdict(False, (), (), match.rule, source)
+    return verdict_of(asked.charges, decisions, rule=match.rule, source=source, policies=asked.policies)

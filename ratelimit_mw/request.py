@@ -1,0 +1,91 @@
+"""What rules, keys and callables may look at, the same for every framework."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ratelimit_mw.notices import warn_rarely
+
+_USER_NAMES: Final = ("identity", "pk", "id", "username", "display_name")
+
+
+class Request(ABC):
+    """A view of one request. Nothing is read before it is asked for; the body never is."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw  # the ASGI scope or the WSGI environ
+
+    @property
+    @abstractmethod
+    def method(self) -> str:
+        """`GET`, in upper case; a websocket's handshake is a GET."""
+
+    @property
+    @abstractmethod
+    def path(self) -> str:
+        """The decoded path below root_path or SCRIPT_NAME, as the client sent it."""
+
+    @property
+    @abstractmethod
+    def client(self) -> str | None:
+        """The address of the socket's other end, as the server wrote it; None on a unix socket."""
+
+    @property
+    @abstractmethod
+    def headers(self) -> Mapping[str, str]:
+        """All headers, names in lower case; several lines of one name are joined by `, `."""
+
+    @property
+    @abstractmethod
+    def user(self) -> str | None:
+        """Who is logged in, as the authentication outside of this middleware says; None for nobody."""
+
+    @property
+    def route(self) -> str | None:
+        """The framework's route template, where the face knows it."""
+        return None
+
+    @property
+    def cookies(self) -> Mapping[str, str]:
+        """The cookies, as sent; of two with one name the first."""
+        found: dict[str, str] = {}
+        for pair in self.headers.get("cookie", "").replace(", ", ";").split(";"):
+            name, _, value = pair.strip().partition("=")
+            found.setdefault(name, value.strip('"'))
+        return found
+
+
+def below(root: str, path: str) -> str:
+    """`path` without `root` in front, if it lies below it."""
+    if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
+        return path[len(root) :] or "/"
+    return path or "/"
+
+
+def user_id(user: object) -> str | None:
+    """The name under which a framework's user object is counted: the first of identity, pk, id, username, display_name."""
+    try:
+        if user is None or not getattr(user, "is_authenticated", False):
+            return None
+    except Exception as error:  # a lazy user may ask a database
+        warn_rarely("user", "is_authenticated raised", error=error)
+        return None
+    for name in _USER_NAMES:
+        try:
+            value = getattr(user, name, None)
+        except Exception:  # Starlette's BaseUser raises for what it does not define
+            continue
+        if text := as_text(value):
+            return text
+    return None
+
+
+def as_text(value: object) -> str | None:
+    """`value` as a key: text, or a whole number written out. None when it is neither, or empty."""
+    if isinstance(value, str):
+        return str(value) or None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(int(value))
+    return None

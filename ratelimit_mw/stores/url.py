@@ -1,0 +1,37 @@
+"""Stores by URL."""
+
+from typing import Any
+
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.stores import AsyncStore, Store
+from ratelimit_mw.stores.memory import MemoryStore
+
+_REDIS = ("redis", "rediss", "unix")
+
+
+def open_store(url: str, timeout: float) -> Store:
+    """A store for threads: `memory://`, or `redis://host:port/db` (`rediss://`, `unix://`). Raises `ConfigError`."""
+    return MemoryStore() if _is_memory(url) else _redis().RedisStore(url, timeout=timeout)  # type: ignore[no-any-return]  # a module
+
+
+def open_async_store(url: str, timeout: float) -> AsyncStore:
+    """The same for asyncio."""
+    return MemoryStore() if _is_memory(url) else _redis().AsyncRedisStore(url, timeout=timeout)  # type: ignore[no-any-return]
+
+
+def _is_memory(url: str) -> bool:
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in ("memory", *_REDIS) or (scheme == "memory" and rest):
+        # not the whole URL: it may hold a password
+        raise ConfigError(
+            f"store: found {scheme!r}, allowed are 'memory://' and URLs that start with {', '.join(_REDIS)}"
+        )
+    return scheme == "memory"
+
+
+def _redis() -> Any:
+    try:
+        from ratelimit_mw.stores import redis  # noqa: PLC0415  # only who asks for Redis needs the client library
+    except ImportError as error:
+        raise ConfigError(f"store: Redis needs its client, pip install 'ratelimit-mw[redis]' ({error})") from error
+    return redis
