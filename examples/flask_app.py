@@ -1,0 +1,27 @@
+"""gunicorn examples.flask_app:app"""
+
+import os
+
+from flask import Flask, request
+
+from ratelimit_mw.wsgi import RateLimitMiddleware
+
+app = Flask(__name__)
+
+
+@app.get("/")
+def home():
+    return {"left": request.environ["ratelimit_mw"].verdict.remaining}
+
+
+@app.post("/login")
+def login():
+    return {"welcome": True}
+
+
+app.wsgi_app = RateLimitMiddleware(
+    app.wsgi_app,
+    limits="5 per 3 seconds; 1000/hour",
+    rules=[{"path": "/login", "methods": ["POST"], "limits": "2 per 3 seconds", "key": "ip"}],
+    store=os.environ.get("STORE", "memory://"),
+)

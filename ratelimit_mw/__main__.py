@@ -1,0 +1,7 @@
+"""`python -m ratelimit_mw`."""
+
+import sys
+
+from ratelimit_mw.commands import main
+
+sys.exit(main(sys.argv[1:]))
