@@ -15,7 +15,7 @@ async def home(request: Request) -> PlainTextResponse:
     return PlainTextResponse(f"{request.state.ratelimit.verdict.remaining} left\n")
 
 
-async def login(request: Request) -> PlainTextResponse:
+async def login(_: Request) -> PlainTextResponse:
     return PlainTextResponse("welcome\n")
 
 

@@ -24,11 +24,11 @@ _TRY_AGAIN_LATER = 1013  # websocket close code
 class RateLimitMiddleware:
     """Limits how often a client may call `app`: `app.add_middleware(RateLimitMiddleware, limits="100/minute")`.
 
-    `settings`: `Settings` or a mapping; keyword arguments are the same settings and go before it. The app finds the verdict in
-    `scope["state"]["ratelimit"].verdict`, which is `request.state.ratelimit` in Starlette.
+    `settings`: `Settings` or a mapping; keyword arguments are the same settings and go before it. The app finds the
+    verdict in `scope["state"]["ratelimit"].verdict`, which is `request.state.ratelimit` in Starlette.
 
-    Wrong settings raise `ConfigError`. Made inside a running loop, as Starlette makes its middleware when the server has already
-    started, the error is the answer to the server's lifespan start-up instead, so that the server stops with its message.
+    Wrong settings raise `ConfigError`. Inside a running loop, where Starlette makes its middleware, the error is the
+    answer to the server's lifespan start-up instead, so that the server stops with its message.
     """
 
     def __init__(
@@ -132,7 +132,9 @@ class _AsgiRequest(Request):
 
 
 def _with_outcome(scope: Scope, verdict: Verdict) -> Scope:
-    """The scope with the verdict in its state. A server's state is made for this request; without one the scope is copied."""
+    """The scope with the verdict in its state. A server's state is made for this request; without one the scope is
+    copied.
+    """
     outcome = Outcome(verdict)
     if "state" in scope:
         scope["state"]["ratelimit"] = outcome

@@ -10,8 +10,9 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 def client_address(host: str | None, prefix: int) -> str | None:
     """The address that `host` spells, or None if it spells none.
 
-    IPv6 clients own a whole network, so they are counted by their first `prefix` bits: `2001:db8::/64`. An IPv4 address written
-    as IPv6 (mapped, or behind NAT64) is the IPv4 address; a zone is dropped, because the client chooses it.
+    IPv6 clients own a whole network, so they are counted by their first `prefix` bits: `2001:db8::/64`. An IPv4
+    address written as IPv6 (mapped, or behind NAT64) is the IPv4 address; a zone is dropped, because the client
+    chooses it.
     """
     if not host or len(host) > _LONGEST:
         return None

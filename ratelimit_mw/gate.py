@@ -1,4 +1,7 @@
-"""Gate and AsyncGate: the only two that walk a request through match, ask, plan, take, conclude. They differ in the `await`s."""
+"""Gate and AsyncGate: the only two that walk a request through match, ask, plan, take, conclude.
+
+They differ in the `await`s.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,6 +12,7 @@ from msgspec import Struct
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.keys import Answers, Call
+from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.policy import Match, Plan, Rules, conclude, plan, without_store
 from ratelimit_mw.request import Request, as_text
@@ -44,7 +48,7 @@ class _Gate:
 
 
 class Gate(_Gate):
-    """For threads. `admit` gives the verdict, or None where nothing is limited; it never raises for what a client sent."""
+    """For threads. `admit` never raises for what a client sent."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -61,7 +65,7 @@ class Gate(_Gate):
         self._store: Final = store
 
     def admit(self, request: Request) -> Verdict | None:
-        """The verdict on a request."""
+        """The verdict on a request; None where nothing is limited."""
         match = self._rules.match(request)
         if match is None or not match.lines:
             return None
@@ -70,7 +74,7 @@ class Gate(_Gate):
             return conclude(match, asked, ()) if asked.denied else None
         try:
             decisions = self._store.take(asked.charges)
-        except Exception as error:  # whatever a store raises, the request is answered
+        except Exception as error:  # noqa: BLE001  # whatever a store raises, the request is answered
             return self._without_store(match, asked, error)
         return conclude(match, asked, decisions)
 
@@ -92,12 +96,13 @@ class AsyncGate(_Gate):
         )
         if not isinstance(store, AsyncStore):
             raise ConfigError(
-                f"store: found {type(store).__name__}, allowed is a URL or an AsyncStore with atake(); ASGI must not block"
+                f"store: found {type(store).__name__}, allowed is a URL or an AsyncStore with atake(): ASGI awaits"
             )
         self._store: Final = store
+        self._take: Final = store.atake if getattr(store, "ends_in_time", False) else self._take_in_time
 
     async def admit(self, request: Request) -> Verdict | None:
-        """The verdict on a request."""
+        """The verdict on a request; None where nothing is limited."""
         match = self._rules.match(request)
         if match is None or not match.lines:
             return None
@@ -105,10 +110,15 @@ class AsyncGate(_Gate):
         if not asked.charges:
             return conclude(match, asked, ()) if asked.denied else None
         try:
-            decisions = await self._store.atake(asked.charges)
-        except Exception as error:  # whatever a store raises, the request is answered
+            decisions = await self._take(asked.charges)
+        except Exception as error:  # noqa: BLE001  # whatever a store raises, the request is answered
             return self._without_store(match, asked, error)
         return conclude(match, asked, decisions)
+
+    async def _take_in_time(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """Ask a store that makes no promise of its own about how long it takes."""
+        async with asyncio.timeout(self.settings.store_timeout):
+            return await self._store.atake(charges)
 
     async def close(self) -> None:
         """Close the store if it was made here."""
@@ -121,8 +131,9 @@ def _ask(calls: Sequence[Call], request: Request) -> Answers:
     for call in calls:
         try:
             answers[call] = _checked(call, call(request))
-        except Exception as error:  # a callable that raises never frees a request
-            answers[call] = _raised(call, error)
+        except Exception as error:  # noqa: BLE001  # a callable that raises never frees a request
+            warn_rarely(f"key {_name(call)}", "raised: its key counts as not there", error=error)
+            answers[call] = None
     return answers
 
 
@@ -132,8 +143,9 @@ async def _aask(calls: Sequence[Call], request: Request) -> Answers:
         try:
             answer = call(request)
             answers[call] = _checked(call, await answer if isawaitable(answer) else answer)
-        except Exception as error:  # a callable that raises never frees a request
-            answers[call] = _raised(call, error)
+        except Exception as error:  # noqa: BLE001  # a callable that raises never frees a request
+            warn_rarely(f"key {_name(call)}", "raised: its key counts as not there", error=error)
+            answers[call] = None
     return answers
 
 
@@ -142,10 +154,6 @@ def _checked(call: Call, answer: Any) -> str | None:
     if text is None and answer is not None and answer != "":
         warn_rarely(f"key {_name(call)}", "returned %s, not text: its key counts as not there", type(answer).__name__)
     return text
-
-
-def _raised(call: Call, error: Exception) -> None:
-    warn_rarely(f"key {_name(call)}", "raised: its key counts as not there", error=error)
 
 
 def _name(call: Call) -> str:

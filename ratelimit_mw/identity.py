@@ -1,6 +1,7 @@
 """Whose bucket: an injective encoding of key parts, then a hash of it.
 
-Every part carries its kind, so that user "1.2.3.4" is not ip 1.2.3.4, and is escaped, so that no two lists of parts meet.
+Every part carries its kind, so that user "1.2.3.4" is not ip 1.2.3.4, and is escaped, so that no two lists of parts
+meet.
 """
 
 import re
@@ -21,8 +22,8 @@ def encode(parts: Iterable[tuple[str, str]]) -> str:
 def bucket_key(identity: str, rule: str, *, secret: bytes = b"", plain: bool = False) -> str:
     """The `Charge.key` of an encoded identity under a rule: `{identity}:rule`; the braces make it a Cluster hash tag.
 
-    The identity is hashed (BLAKE2b, 128 bits, keyed with `secret` if there is one), because keys are seen by everyone who may
-    look at the store. `plain` leaves it readable.
+    The identity is hashed (BLAKE2b, 128 bits, keyed with `secret` if there is one), because keys are seen by everyone
+    who may look at the store. `plain` leaves it readable.
     """
     if not plain:
         identity = blake2b(

@@ -63,14 +63,16 @@ class Limit(_Rate, frozen=True, kw_only=True):
     def decide(self, state: State, now: int, cost: int, max_delay: int | None) -> tuple[Decision, State]:
         """The decision for `cost` units at `now`, and the state to keep.
 
-        `now` and `max_delay` are microseconds; `max_delay` None is the limit's own. A refused charge is not counted; cost 0
-        is always admitted, changes nothing and shows what is left. The very same state object is returned when there is
-        nothing to write.
+        `now` and `max_delay` are microseconds; `max_delay` None is the limit's own. A refused charge is not counted;
+        cost 0 is always admitted, changes nothing and shows what is left. The very same state object is returned when
+        there is nothing to write.
         """
         raise TypeError(f"{type(self).__name__} must define decide()")
 
     def settle(self, state: State, now: int, delta: int, at: int) -> State:
-        """The state after a correction: `delta` < 0 gives back what was taken at `at`, > 0 takes though it may not fit."""
+        """The state after a correction: `delta` < 0 gives back what was taken at `at`, > 0 takes though it may not
+        fit.
+        """
         raise TypeError(f"{type(self).__name__} must define settle()")
 
     def expires(self, state: State) -> int:
@@ -141,7 +143,8 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
         return bucket_ticks(self.quota, self.window_us, self.burst or self.quota)
 
     def delay_ticks(self, max_delay: int | None) -> int:
-        """How far over full the bucket may go when a request may be held back `max_delay` microseconds (None: the limit's own).
+        """How far over full the bucket may go when a request may be held back `max_delay` microseconds (None: the
+        limit's own).
 
         Raises `ConfigError` beyond 2**52 ticks, where sums would no longer be exact.
         """
@@ -163,9 +166,10 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
 class Charge(Struct, frozen=True):
     """One bucket key, one limit, one cost: what a request asks of the store.
 
-    `key`: whose bucket. `cost`: whole units, at least 0; negative only for `settle`, which needs `at`, the instant that the
-    decision named. `max_delay`: seconds this request may be held back, None for the limit's own. `role`: `limit` refuses,
-    `shadow` only reports, `penalty` refuses while its ban lasts. Raises `ConfigError` for anything else.
+    `key`: whose bucket. `cost`: whole units, at least 0; negative only for `settle`, which needs `at`, the instant
+    that the decision named. `max_delay`: seconds this request may be held back, None for the limit's own. `role`:
+    `limit` refuses, `shadow` only reports, `penalty` refuses while its ban lasts. Raises `ConfigError` for anything
+    else.
     """
 
     key: str
@@ -186,6 +190,11 @@ class Charge(Struct, frozen=True):
             self._check_max_delay(self.max_delay)
         if self.role not in ROLES:
             raise ConfigError(f"role: found {self.role!r}, allowed is one of {', '.join(ROLES)}")
+
+    @property
+    def max_delay_us(self) -> int | None:
+        """`max_delay` in microseconds."""
+        return None if self.max_delay is None else microseconds(self.max_delay)
 
     def _check_max_delay(self, max_delay: float) -> None:
         if not isinstance(self.limit, BucketLimit):

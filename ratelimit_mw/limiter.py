@@ -40,8 +40,8 @@ class _Charging:
 class Limiter(_Charging):
     """Limits for threads. A failing store raises `StoreError`; wrong limits, keys and costs raise `ConfigError`.
 
-    `store`: a Store; None is a `MemoryStore` of its own. `name`: part of every bucket's key, so that two limiters over one
-    store with different names share nothing, and with the same name everything.
+    `store`: a Store; None is a `MemoryStore` of its own. `name`: part of every bucket's key, so that two limiters over
+    one store with different names share nothing, and with the same name everything.
     """
 
     def __init__(self, store: Store | None = None, *, name: str = "default") -> None:
@@ -61,7 +61,9 @@ class Limiter(_Charging):
         return verdict_of(charges, self.store.peek(charges))
 
     def take(self, *charges: Charge) -> Verdict:
-        """Take several charges with keys of their own, all or nothing, in one step. Each key is encoded as `hit` does."""
+        """Take several charges with keys of their own, all or nothing, in one step. Each key is encoded as `hit`
+        does.
+        """
         encoded = self._encoded(charges)
         return verdict_of(encoded, self.store.take(encoded))
 

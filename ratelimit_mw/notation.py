@@ -32,10 +32,11 @@ _LONGEST = 1000  # characters; a limit that needs more is a mistake, or somebody
 def parse(text: str) -> tuple[Limit, ...]:
     """The limits that `text` names, one or several separated by `;`, `,` or `|`.
 
-    `100/minute`, `5 per 10 seconds`, `100/minute burst 20 using token_bucket`, `60/hour using sliding_window_counter buckets 10
-    strict`. A period is us, ms, second, minute, hour, day, week, month (30 days) or year (365 days), short (s, min, h, d) or in
-    the plural, with a number before it or without. Without `using` it is `sliding_window_counter`. This is also the notation of
-    the `limits` library. Raises `ConfigError` that quotes the part that is wrong and says what is allowed.
+    `100/minute`, `5 per 10 seconds`, `100/minute burst 20 using token_bucket`, `60/hour using sliding_window_counter
+    buckets 10 strict`. A period is us, ms, second, minute, hour, day, week, month (30 days) or year (365 days), short
+    (s, min, h, d) or in the plural, with a number before it or without. Without `using` it is
+    `sliding_window_counter`. This is also the notation of the `limits` library. Raises `ConfigError` that quotes the
+    part that is wrong and says what is allowed.
     """
     if not isinstance(text, str):
         raise ConfigError(f"found {text!r}, allowed is text such as '100/minute'")

@@ -18,4 +18,4 @@ def warn_rarely(place: str, message: str, *args: object, error: BaseException | 
     if len(_said) >= _MOST_PLACES:
         _said.clear()
     _said[place] = now + _QUIET
-    logger.warning(f"%s: {message}", place, *args, exc_info=error)
+    logger.warning("ratelimit_mw: %s: " + message, place, *args, exc_info=error)  # noqa: G003  # message is ours

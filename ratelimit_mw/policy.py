@@ -178,7 +178,9 @@ def _plan_without(match: Match, request: Request, route: str, answers: Answers) 
 
 
 def without_store(asked: Plan) -> tuple[Source, Plan]:
-    """What happens when the store failed, the strictest of what the lines say, and what is still to be asked locally."""
+    """What happens when the store failed, the strictest of what the lines say, and what is still to be asked
+    locally.
+    """
     modes = {line.on_store_error for line in asked.lines}
     if "deny" in modes:
         return "denied_on_error", Plan((), (), ())
@@ -186,7 +188,9 @@ def without_store(asked: Plan) -> tuple[Source, Plan]:
     if not kept:
         return "allowed_on_error", Plan((), (), ())
     return "local", Plan(
-        *([values[index] for index in kept] for values in (asked.charges, asked.lines, asked.policies))
+        [asked.charges[index] for index in kept],
+        [asked.lines[index] for index in kept],
+        [asked.policies[index] for index in kept],
     )
 
 

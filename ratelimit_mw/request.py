@@ -65,17 +65,19 @@ def below(root: str, path: str) -> str:
 
 
 def user_id(user: object) -> str | None:
-    """The name under which a framework's user object is counted: the first of identity, pk, id, username, display_name."""
+    """The name under which a framework's user object is counted: the first of identity, pk, id, username,
+    display_name.
+    """
     try:
         if user is None or not getattr(user, "is_authenticated", False):
             return None
-    except Exception as error:  # a lazy user may ask a database
+    except Exception as error:  # noqa: BLE001  # a lazy user may ask a database
         warn_rarely("user", "is_authenticated raised", error=error)
         return None
     for name in _USER_NAMES:
         try:
             value = getattr(user, name, None)
-        except Exception:  # Starlette's BaseUser raises for what it does not define
+        except Exception:  # noqa: BLE001, S112  # Starlette's BaseUser raises for what it does not define
             continue
         if text := as_text(value):
             return text

@@ -1,7 +1,7 @@
 """Headers and refusals. The only place that knows their names and their syntax.
 
-`RateLimit` and `RateLimit-Policy` as in draft-ietf-httpapi-ratelimit-headers-11, which are structured fields (RFC 9651); bodies
-are problem details (RFC 9457).
+`RateLimit` and `RateLimit-Policy` as in draft-ietf-httpapi-ratelimit-headers-11, which are structured fields (RFC
+9651); bodies are problem details (RFC 9457).
 """
 
 import math

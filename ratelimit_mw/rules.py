@@ -104,7 +104,9 @@ def rule_from(value: object) -> Rule:
 
 
 def compile_items(place: str, value: object) -> list[Item]:
-    """The items that `limits` stands for, in order; none for an empty list. Raises `ConfigError` naming `place[index]`."""
+    """The items that `limits` stands for, in order; none for an empty list. Raises `ConfigError` naming
+    `place[index]`.
+    """
     if isinstance(value, (str, Limit, Mapping, Item)):
         try:
             return _items(value)
@@ -152,7 +154,7 @@ def check_different(place: str, items: Sequence[Item]) -> None:
             )
 
 
-def _item(limit: Limit, key: Any = None, cost: Any = 1, shadow: Any = False) -> Item:
+def _item(limit: Limit, *, key: Any = None, cost: Any = 1, shadow: Any = False) -> Item:
     whole("cost", cost, 0)
     flags("shadow", shadow)
     if cost > limit.most:

@@ -26,6 +26,7 @@ from ratelimit_mw.rules import (
 
 Headers = Literal["ietf", "legacy", "both", "none"]
 MissingKey = Literal["shared", "deny", "exempt"]
+_LONGEST_SECRET = 64  # bytes; BLAKE2b takes no longer key
 _HEADERS = ("ietf", "legacy", "both", "none")
 _MISSING_KEY = ("shared", "deny", "exempt")
 
@@ -51,7 +52,9 @@ class Options(TypedDict, total=False):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What is limited, by what, and how. Raises `ConfigError` that names the place, what was found and what is allowed."""
+    """What is limited, by what, and how. Raises `ConfigError` that names the place, what was found and what is
+    allowed.
+    """
 
     limits: Any = None  # required; applies unless a final rule matched. [] says none, in words
     app_limits: Any = ()  # on every request besides its rule
@@ -84,8 +87,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ConfigError("store_timeout: found 0, allowed is more than 0 seconds")
         _one_of("headers", self.headers, _HEADERS)
         _one_of("missing_key", self.missing_key, _MISSING_KEY)
-        if not isinstance(self.key_secret, str) or len(self.key_secret.encode()) > 64:
-            raise ConfigError("key_secret: allowed is text of at most 64 bytes")
+        if not isinstance(self.key_secret, str) or len(self.key_secret.encode()) > _LONGEST_SECRET:
+            raise ConfigError(f"key_secret: allowed is text of at most {_LONGEST_SECRET} bytes")
         for field in ("shadow", "plain_keys", "enabled"):
             flags(field, getattr(self, field))
 

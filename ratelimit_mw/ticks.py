@@ -1,10 +1,12 @@
 """Exact arithmetic in integers that a double holds, so that Python and Lua compute the same numbers.
 
-A bucket's level is counted in *ticks*, small enough that one unit and the refill of one clock tick are both whole numbers of
-them. A clock tick is one microsecond; where the numbers would not fit, the smallest power of ten microseconds that does.
+A bucket's level is counted in *ticks*, small enough that one unit and the refill of one clock tick are both whole
+numbers of them. A clock tick is one microsecond; where the numbers would not fit, the smallest power of ten
+microseconds that does.
 """
 
 from math import gcd
+
 from ratelimit_mw.errors import ConfigError
 
 EXACT = 2**53  # every integer up to here is a double; floor(a / b) in doubles is exact below it
@@ -24,8 +26,8 @@ def microseconds(seconds: float) -> int:
 
 # Plain tuples, because they are unpacked on every decision.
 BucketTicks = tuple[int, int, int, int, int]
-"""`(clock, drain, unit, burst, full)`: microseconds in a clock tick; ticks that leave the bucket in one clock tick; ticks in one
-unit; units the bucket holds; ticks the bucket holds."""
+"""`(clock, drain, unit, burst, full)`: microseconds in a clock tick; ticks that leave the bucket in one clock tick;
+ticks in one unit; units the bucket holds; ticks the bucket holds."""
 
 CounterTicks = tuple[int, int]
 """`(clock, length)`: microseconds in a clock tick; clock ticks in one sub-window."""
@@ -34,8 +36,8 @@ CounterTicks = tuple[int, int]
 def bucket_ticks(quota: int, window: int, burst: int) -> BucketTicks:
     """Ticks for `quota` units per `window` microseconds and a bucket of `burst` units.
 
-    The largest number that can occur is a full bucket in full debt with one more burst asked for: `2 * burst + quota` units.
-    Raises `ConfigError` when no clock tick makes that fit into 2**52.
+    The largest number that can occur is a full bucket in full debt with one more burst asked for: `2 * burst + quota`
+    units. Raises `ConfigError` when no clock tick makes that fit into 2**52.
     """
     clock = 1
     while clock <= _COARSEST:

@@ -26,9 +26,10 @@ class Policy:
 class Verdict(Struct, frozen=True, dict=True):
     """The answer to the whole request: every decision, and of the one that binds, its numbers.
 
-    Refused, the longest `retry_after` among those that refuse binds; admitted, the smallest `remaining / limit`, then the longest
-    `next_after`; ties go by the order of the charges. Shadow charges bind nothing. Without a charge that binds (no limits, or
-    `source` is `allowed_on_error` or `denied_on_error`) limit and remaining are 0 and all times 0.0.
+    Refused, the longest `retry_after` among those that refuse binds; admitted, the smallest `remaining / limit`, then
+    the longest `next_after`; ties go by the order of the charges. Shadow charges bind nothing. Without a charge that
+    binds (no limits, or `source` is `allowed_on_error` or `denied_on_error`) limit and remaining are 0 and all times
+    0.0.
     """
 
     allowed: bool

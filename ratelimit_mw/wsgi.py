@@ -7,17 +7,17 @@ from ratelimit_mw.gate import Gate, Outcome
 from ratelimit_mw.request import Request, as_text, below
 from ratelimit_mw.response import REASONS, headers, refusal
 from ratelimit_mw.settings import Options, Settings
-from ratelimit_mw.verdict import Verdict
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 
 class RateLimitMiddleware:
-    """Limits how often a client may call `app`: `app.wsgi_app = RateLimitMiddleware(app.wsgi_app, limits="100/minute")`.
+    """Limits how often a client may call `app`: `app.wsgi_app = RateLimitMiddleware(app.wsgi_app,
+    limits="100/minute")`.
 
-    `settings`: `Settings` or a mapping; keyword arguments are the same settings and go before it. The app finds the verdict in
-    `environ["ratelimit_mw"].verdict`. Wrong settings raise `ConfigError`.
+    `settings`: `Settings` or a mapping; keyword arguments are the same settings and go before it. The app finds the
+    verdict in `environ["ratelimit_mw"].verdict`. Wrong settings raise `ConfigError`.
     """
 
     def __init__(

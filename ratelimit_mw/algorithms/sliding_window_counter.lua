@@ -1,6 +1,7 @@
 -- Sliding window counter. Twin of sliding_window_counter.py: the same steps on the same whole numbers.
 -- State: start of the newest sub-window (clock ticks), then the units of each sub-window, newest first.
--- Numbers of the limit: clock (us in a clock tick), length (clock ticks in a sub-window), quota (units), buckets, strict (0 or 1).
+-- Numbers of the limit: clock (us in a clock tick), length (clock ticks in a sub-window), quota (units), buckets,
+-- strict (0 or 1).
 
 if wanted.sliding_window_counter then
   local floor, max, min = math.floor, math.max, math.min

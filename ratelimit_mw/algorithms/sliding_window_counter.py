@@ -1,4 +1,6 @@
-"""Sliding window counter: counts per sub-window, the oldest one weighted. Its Lua twin is `sliding_window_counter.lua`."""
+"""Sliding window counter: counts per sub-window, the oldest one weighted. Its Lua twin is
+`sliding_window_counter.lua`.
+"""
 
 import math
 from functools import cached_property
@@ -14,7 +16,9 @@ _MOST_BUCKETS = 1000
 
 
 class Counts(Struct, frozen=True, gc=False):
-    """Units per sub-window. Three fields, not a tuple: the usual state of two counters then costs the collector nothing."""
+    """Units per sub-window. Three fields, not a tuple: the usual state of two counters then costs the collector
+    nothing.
+    """
 
     start: int  # clock ticks: when the newest sub-window began
     newest: int
@@ -25,9 +29,10 @@ class Counts(Struct, frozen=True, gc=False):
 class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     """Admits while the units of the last `window`, estimated from counters, leave room for the cost.
 
-    Sub-windows of `window / buckets` follow each other from the first hit of an empty state. The units of the newest `buckets`
-    ones count in full, the oldest one by the part of it that the window still covers (the estimate popularised by Cloudflare).
-    At most `2 * quota` in any window for an adversary, `quota` for steady traffic; `strict` counts the oldest in full: `quota`.
+    Sub-windows of `window / buckets` follow each other from the first hit of an empty state. The units of the newest
+    `buckets` ones count in full, the oldest one by the part of it that the window still covers (the estimate
+    popularised by Cloudflare). At most `2 * quota` in any window for an adversary, `quota` for steady traffic;
+    `strict` counts the oldest in full: `quota`.
 
     `buckets`: 1 to 1000, finer is closer to the exact count and costs a counter each. `strict`: bool.
     """
@@ -57,7 +62,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     def decide(
         self, state: Counts | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, Counts | None]:
-        clock, length = self.ticks
+        clock, _ = self.ticks
         quota = self.quota
         tick = now // clock
         phase = tick * clock - now  # 0, or the part of this clock tick that is gone, as a negative wait
@@ -79,7 +84,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
                 state = Counts(
                     start, newest, oldest, between
                 )  # else the lock-out would last until that time comes round again
-        remaining = room if room > 0 else 0
+        remaining = max(0, room)
         following = self._wait(elapsed, newest + remaining, between, oldest, quota - 1) * clock + phase
         reset = self._wait(elapsed, newest, between, oldest, 0)
         reset_after = (reset * clock + phase) / MICROSECONDS if reset else 0.0
@@ -153,4 +158,4 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
                     break
         overlap = ((room - inside + 1) * length - 1) // oldest if oldest else length
         wait = length - 1 - overlap - elapsed if overlap < length else -elapsed
-        return wait if wait > 0 else 0
+        return max(0, wait)

@@ -1,6 +1,7 @@
 -- Token bucket. Twin of token_bucket.py: the same steps on the same whole numbers.
 -- State: level (ticks that have not drained), updated (clock ticks).
--- Numbers of the limit: clock (us in a clock tick), drain (ticks per clock tick), unit (ticks), burst (units), quota (units).
+-- Numbers of the limit: clock (us in a clock tick), drain (ticks per clock tick), unit (ticks), burst (units),
+-- quota (units).
 
 if wanted.token_bucket then
   local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min

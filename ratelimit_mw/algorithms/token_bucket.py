@@ -24,8 +24,8 @@ class TokenBucket(BucketLimit, frozen=True, kw_only=True):
     """Admits while there are tokens for the cost; tokens come back one by one, at quota / window.
 
     `TokenBucket(100, 60, burst=20)`: 20 at once, 100 per minute in the long run, at most 119 in any minute.
-    With `max_delay` seconds d, up to d * quota / window units more are admitted, each held back until its token is there.
-    Same answers as `gcra`.
+    With `max_delay` seconds d, up to d * quota / window units more are admitted, each held back until its token is
+    there. Same answers as `gcra`.
     """
 
     algorithm: ClassVar[str] = "token_bucket"
@@ -39,8 +39,7 @@ class TokenBucket(BucketLimit, frozen=True, kw_only=True):
             idle = tick - state.updated
             if idle > 0:  # a clock that stepped back drains nothing
                 level -= idle * drain
-                if level < 0:
-                    level = 0
+                level = max(level, 0)
         allowed = True
         retry_after = delay = 0.0
         if cost:

@@ -36,7 +36,8 @@ class Group:
 def _sum(first: Charge, second: Charge, index: int) -> Charge:
     if (first.role, first.max_delay) != (second.role, second.max_delay):
         raise ConfigError(
-            f"charges[{index}]: the same bucket stands twice in one take with another role or max_delay; give one of the limits a name"
+            f"charges[{index}]: the same bucket stands twice in one take with another role or max_delay; "
+            "give one of the limits a name"
         )
     return Charge(first.key, first.limit, first.cost + second.cost, first.max_delay, first.role)
 
@@ -44,8 +45,8 @@ def _sum(first: Charge, second: Charge, index: int) -> Charge:
 def committed(charges: Sequence[Charge], decisions: Sequence[Decision]) -> list[bool]:
     """Which charges of a group are charged: all limits or none.
 
-    A shadow never refuses; it is charged if the request is admitted and all shadows admit. A penalty refuses while its ban
-    lasts; it is charged exactly when a limit refused and it did not.
+    A shadow never refuses; it is charged if the request is admitted and all shadows admit. A penalty refuses while
+    its ban lasts; it is charged exactly when a limit refused and it did not.
     """
     refusing = {charge.role for charge, decision in zip(charges, decisions, strict=True) if not decision.allowed}
     admitted = not refusing & {"limit", "penalty"}

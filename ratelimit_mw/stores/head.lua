@@ -1,6 +1,7 @@
 -- What algorithms and drivers find in scope. A script is: a codec, this head, the algorithms, a driver.
 
-local args = decode(ARGV[1]) -- args[1]: a told time in us, or 0 for the server's own; args[2]: { names of the algorithms used }
+-- args[1]: a told time in us, or 0 for the server's own; args[2]: { names of the algorithms used }; the rest is the driver's.
+local args = decode(ARGV[1])
 local look, settle, wanted = {}, {}, {}
 for i = 1, #args[2] do wanted[args[2][i]] = true end -- closures of algorithms that are not used are not made
 
@@ -14,7 +15,7 @@ end
 -- All numbers of a charge from position `first` on; the client checked them, and so does whoever holds the data.
 local function check(charge, first)
   for i = first, #charge do
-    if not whole(charge[i]) then error("ratelimit: argument " .. i .. " of a charge is no whole number from 0 to 2^53") end
+    if not whole(charge[i]) then error("ratelimit_mw: argument " .. i .. " of a charge is no whole number up to 2^53") end
   end
 end
 
@@ -37,8 +38,8 @@ local function now_us()
   return time[1] * 1000000 + time[2]
 end
 
--- Keeps a state until the instant from which it means nothing: rounded up, and a millisecond more, because the server expires
--- keys on a clock read before the script's. A told clock may step back, so its states live an hour longer.
+-- Keeps a state until the instant from which it means nothing: rounded up, and a millisecond more, because the server
+-- expires keys on a clock read before the script's. A told clock may step back, so its states live an hour longer.
 local function save(key, state, expires, now)
   local px = math.ceil((expires - now) / 1000) + 1
   if args[1] > 0 then px = px + HOUR end

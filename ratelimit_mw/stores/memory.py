@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import Charge, Decision, Limit, State, whole
@@ -17,8 +18,9 @@ _LOOKS = 32  # states looked at to make room for a new one
 class _Shelf:
     """The states of one limit, in two generations.
 
-    States are written to the young one. Now and then young becomes old, and each call then moves a few old states on: into
-    the bin if they expired, else back among the young. So expiry costs a constant per call, and nothing is ever swept at once.
+    States are written to the young one. Now and then young becomes old, and each call then moves a few old states on:
+    into the bin if they expired, else back among the young. So expiry costs a constant per call, and nothing is ever
+    swept at once.
     """
 
     __slots__ = ("limit", "old", "turn", "young")
@@ -33,10 +35,13 @@ class _Shelf:
 class MemoryStore:
     """Keeps states in this process. For threads (`take`) and for asyncio (`atake`): a call never waits for I/O.
 
-    `max_keys`: the most states it holds, at least 1. When it is full, a state that expired or, of the limit that holds most
-    keys, one that does not refuse makes room; a flood of new keys never frees a key that is being refused. If there is no
-    room, new keys of a limit share one overflow bucket. `clock`: a callable giving seconds, for tests; None is `time.monotonic`.
+    `max_keys`: the most states it holds, at least 1. When it is full, a state that expired or, of the limit that holds
+    most keys, one that does not refuse makes room; a flood of new keys never frees a key that is being refused. If
+    there is no room, new keys of a limit share one overflow bucket. `clock`: a callable giving seconds, for tests;
+    None is `time.monotonic`.
     """
+
+    ends_in_time: ClassVar[bool] = True  # nobody need watch over how long a call takes
 
     def __init__(self, *, max_keys: int = 1_000_000, clock: Callable[[], float] | None = None) -> None:
         if clock is not None and not callable(clock):
@@ -128,7 +133,7 @@ class MemoryStore:
         charges = group.charges
         found = [self._find(charge, now) for charge in charges]
         looks = [
-            charge.limit.decide(old, now, charge.cost, charge.max_delay and microseconds(charge.max_delay))
+            charge.limit.decide(old, now, charge.cost, charge.max_delay_us)
             for charge, (_, _, old) in zip(charges, found, strict=True)
         ]
         decisions = [decision for decision, _ in looks]

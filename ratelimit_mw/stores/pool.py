@@ -1,7 +1,7 @@
 """Open connections, ready to be borrowed. Opening is off the request and one at a time.
 
-So a request never pays for TLS and AUTH, a crowd of requests does not become a crowd of handshakes, and a server that takes
-longer than a request may wait still gets its connection opened for the next one.
+So a request never pays for TLS and AUTH, a crowd of requests does not become a crowd of handshakes, and a server that
+takes longer than a request may wait still gets its connection opened for the next one.
 """
 
 import asyncio
@@ -19,7 +19,9 @@ C = TypeVar("C")
 
 
 class Pool(Generic[C]):
-    """At most `size` connections for threads. `make` opens one (it may block), `end` closes one, `usable` says if one still is."""
+    """At most `size` connections for threads. `make` opens one (it may block), `end` closes one, `usable` says if one
+    still is.
+    """
 
     def __init__(self, make: Callable[[], C], end: Callable[[C], None], usable: Callable[[C], bool], size: int) -> None:
         self._make, self._end, self._usable, self._size = make, end, usable, size
@@ -37,7 +39,9 @@ class Pool(Generic[C]):
         self._error: Exception | None = None
 
     def borrow(self, deadline: float) -> C:
-        """A connection, by `deadline` (`time.monotonic` seconds). Raises `StoreError` when there is none by then, or none can be had."""
+        """A connection, by `deadline` (`time.monotonic` seconds). Raises `StoreError` when there is none by then, or
+        none can be had.
+        """
         with self._changed:
             before = self._attempts
             while True:
@@ -81,7 +85,7 @@ class Pool(Generic[C]):
         connection, error = None, None
         try:
             connection = self._make()
-        except Exception as reason:  # whatever it is, a waiting request must hear of it
+        except Exception as reason:  # noqa: BLE001  # whatever it is, a waiting request must hear of it
             error = reason
         with self._changed:
             self._opening = False
@@ -153,7 +157,7 @@ class AsyncPool(Generic[C]):
     async def _open_one(self) -> None:
         try:
             self._idle.append(await self._make())
-        except Exception as error:  # whatever it is, a waiting request must hear of it
+        except Exception as error:  # noqa: BLE001  # whatever it is, a waiting request must hear of it
             while self._waiting and not self._lent:
                 self._wake(StoreError(f"cannot connect: {error}"))
         finally:

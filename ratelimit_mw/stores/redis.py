@@ -1,11 +1,13 @@
-"""States in Redis or Valkey, shared by many processes: every group of charges is one EVALSHA. Needs the extra `redis`."""
+"""States in Redis or Valkey, shared by many processes: every group of charges is one EVALSHA. Needs the extra
+`redis`.
+"""
 
 import asyncio
 import inspect
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from redis import ConnectionPool, RedisError
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
@@ -19,7 +21,7 @@ from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.notices import logger
 from ratelimit_mw.stores.pool import AsyncPool, Pool
 from ratelimit_mw.stores.scripts import script
-from ratelimit_mw.stores.talk import Command, NoCodec, NoScript, Steps, Talk
+from ratelimit_mw.stores.talk import Command, NoCodec, NoScript, Steps, T, Talk
 
 _THREADS: Final = 64  # connections at most
 _TASKS: Final = 32  # connections at most, for each event loop
@@ -31,11 +33,13 @@ _GRACE: Final = (
 
 
 class RedisStore(Talk):
-    """For threads. `client_or_url`: `redis://`, `rediss://` or `unix://`, or a `redis.Redis`, which is used as it is and not closed.
+    """For threads. `client_or_url`: `redis://`, `rediss://` or `unix://`, or a `redis.Redis`, which is used as it is
+    and not closed.
 
-    `prefix`: of all keys. `timeout`: seconds for a whole call, connecting included, more than 0; a client handed in has its own.
-    `deny_cache`: seconds that a refusal may be remembered in this process; this version asks the server every time. `clock`: a
-    callable giving seconds, for tests; None is the server's TIME. Raises `StoreError` when the server gives no usable answer.
+    `prefix`: of all keys. `timeout`: seconds for a whole call, connecting included, more than 0; a client handed in
+    has its own. `deny_cache`: seconds that a refusal may be remembered in this process; this version asks the server
+    every time. `clock`: a callable giving seconds, for tests; None is the server's TIME. Raises `StoreError` when the
+    server gives no usable answer.
     """
 
     def __init__(
@@ -75,7 +79,7 @@ class RedisStore(Talk):
         if self._client is None:
             self._pool.close()
 
-    def _run(self, steps: Steps) -> Any:
+    def _run(self, steps: Steps[T]) -> T:
         deadline = time.monotonic() + self._timeout
         send = self._send if self._client is None else self._send_by_client
         try:
@@ -88,7 +92,8 @@ class RedisStore(Talk):
                 else:
                     command = steps.send(reply)
         except StopIteration as end:
-            return end.value
+            result: T = end.value
+            return result
         except (RedisError, OSError) as error:
             raise StoreError(f"{type(error).__name__}: {error}") from error
 
@@ -120,7 +125,11 @@ class RedisStore(Talk):
 
 
 class AsyncRedisStore(Talk):
-    """For asyncio: the same as `RedisStore`, with a client of `redis.asyncio`. Each event loop has connections of its own."""
+    """For asyncio: the same as `RedisStore`, with a client of `redis.asyncio`. Each event loop has connections of its
+    own.
+    """
+
+    ends_in_time: ClassVar[bool] = True  # nobody need watch over how long a call takes
 
     def __init__(
         self,
@@ -164,8 +173,10 @@ class AsyncRedisStore(Talk):
         if pool is not None:
             await pool.close()
 
-    async def _call(self, steps: Steps) -> Any:
-        """Run the steps in a task of their own: a request that is cancelled, or out of time, leaves no half-read reply behind."""
+    async def _call(self, steps: Steps[T]) -> T:
+        """Run the steps in a task of their own: a request that is cancelled, or out of time, leaves no half-read reply
+        behind.
+        """
         call = asyncio.get_running_loop().create_task(self._run(steps))
         self._calls.add(call)
         call.add_done_callback(self._ended)
@@ -181,7 +192,7 @@ class AsyncRedisStore(Talk):
         if not call.cancelled():
             call.exception()  # seen: if the request still waits it gets it too
 
-    async def _run(self, steps: Steps) -> Any:
+    async def _run(self, steps: Steps[T]) -> T:
         send = self._send if self._client is None else self._client.execute_command
         try:
             async with asyncio.timeout(_LINGER):
@@ -194,7 +205,8 @@ class AsyncRedisStore(Talk):
                     else:
                         command = steps.send(reply)
         except StopIteration as end:
-            return end.value
+            result: T = end.value
+            return result
         except (RedisError, OSError) as error:
             raise StoreError(f"{type(error).__name__}: {error}") from error
 
@@ -233,7 +245,9 @@ def _meaning(error: ResponseError) -> Exception:
 
 
 def _from_url(pool: Any, url: str, options: dict[str, Any]) -> Any:
-    """A pool of the client library, for how it reads URLs: its class of connection and their arguments. It opens none."""
+    """A pool of the client library, for how it reads URLs: its class of connection and their arguments. It opens
+    none.
+    """
     if not url.startswith(_SCHEMES):
         raise ConfigError(f"store: found {url.split('://', 1)[0]!r} as scheme, allowed are {', '.join(_SCHEMES)}")
     try:
@@ -254,13 +268,15 @@ def _options(retry: Any) -> dict[str, Any]:
 def _sync_client(client: Any, timeout: float) -> Any:
     if not callable(getattr(client, "execute_command", None)) or inspect.iscoroutinefunction(client.execute_command):
         raise ConfigError(
-            f"client_or_url: found {client!r:.100}, allowed is a URL or a redis.Redis (AsyncRedisStore takes redis.asyncio)"
+            f"client_or_url: found {type(client).__name__}, allowed is a URL or a redis.Redis for threads"
         )
     own = client.connection_pool.connection_kwargs.get("socket_timeout")
     if own is None or own > timeout:
         logger.warning(
-            "RedisStore: the client handed in waits up to %s seconds, not %s; give it socket_timeout and retry=Retry(NoBackoff(), 0)",
+            "ratelimit_mw: the Redis client handed in waits up to %s seconds, not %s; "
+            "give it socket_timeout=%s and retry=Retry(NoBackoff(), 0)",
             own or "any number of",
+            timeout,
             timeout,
         )
     return client
@@ -268,9 +284,7 @@ def _sync_client(client: Any, timeout: float) -> Any:
 
 def _async_client(client: Any) -> Any:
     if not inspect.iscoroutinefunction(getattr(client, "execute_command", None)):
-        raise ConfigError(
-            f"client_or_url: found {client!r:.100}, allowed is a URL or a redis.asyncio.Redis (RedisStore takes redis.Redis)"
-        )
+        raise ConfigError(f"client_or_url: found {type(client).__name__}, allowed is a URL or a redis.asyncio.Redis")
     return client
 
 

@@ -93,5 +93,5 @@ def _algorithms(charges: Iterable[Charge]) -> list[str]:
 
 
 def _max_delay(charge: Charge) -> int:
-    own = getattr(charge.limit, "max_delay", 0.0) if charge.max_delay is None else charge.max_delay
-    return microseconds(own)
+    given = charge.max_delay_us
+    return microseconds(getattr(charge.limit, "max_delay", 0.0)) if given is None else given

@@ -1,8 +1,9 @@
 -- Takes or peeks groups of charges: each group all or nothing, all groups at one time.
 -- KEYS: the bucket of each charge, group after group.
--- ARGV[1]: { told time, { algorithms }, 1 to take or 0 to peek, { group, ... } }; a group is { charge, ... }; a charge is
---   { algorithm, role, cost, max_delay in us, the numbers of its limit ... }.
--- Returns per charge: allowed, limit, remaining, retry_after, next_after, reset_after, delay, at. Times in us; retry_after -1: never.
+-- ARGV[1]: { told time, { algorithms }, 1 to take or 0 to peek, { group, ... } }; a group is { charge, ... };
+--   a charge is { algorithm, role, cost, max_delay in us, the numbers of its limit ... }.
+-- Returns per charge: allowed, limit, remaining, retry_after, next_after, reset_after, delay, at.
+--   Times in us; a retry_after of -1 is never.
 
 local now, out, keys = now_us(), {}, 0
 

@@ -1,16 +1,21 @@
-"""What the Redis stores say: keys, commands, and which command follows which reply. Does no I/O, so threads and asyncio share it."""
+"""What the Redis stores say: keys, commands, and which command follows which reply. Does no I/O, so threads and
+asyncio share it.
+"""
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from ratelimit_mw.errors import ConfigError, StoreError
-from ratelimit_mw.limit import Charge, seconds
+from ratelimit_mw.limit import Charge, Decision, seconds
 from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.scripts import Codec, check_scripted, decisions, script, settle_arguments, take_arguments
 from ratelimit_mw.ticks import microseconds
 
 Command = tuple[str | bytes | int, ...]
-Steps = Generator[Command, Any, Any]  # yields commands; is sent each reply, or thrown its error
+T = TypeVar("T")
+Steps = Generator[
+    Command, Any, T
+]  # yields commands; is sent each reply, or thrown its error; returns what was asked for
 
 _FORMAT: Final = "1"  # of the states; the first part of every key
 _TRIES: Final = 4  # EVALSHA calls for one group: each of the two codecs' scripts may be unknown at first
@@ -40,7 +45,7 @@ class Talk:
         self._clock = clock
         self._codec: Codec = "packed"
 
-    def _take(self, asked: Sequence[Charge], *, commit: bool) -> Steps:
+    def _take(self, asked: Sequence[Charge], *, commit: bool) -> Steps[Sequence[Decision]]:
         group = Group(asked)
         charges, now = group.charges, self._now()
         if not charges:
@@ -50,16 +55,16 @@ class Talk:
         )
         return group.spread(decisions(reply, charges))
 
-    def _settle(self, charges: Sequence[Charge]) -> Steps:
+    def _settle(self, charges: Sequence[Charge]) -> Steps[None]:
         now = self._now()
         yield from self._evaluate("settle", self._keys(charges), lambda codec: settle_arguments(codec, now, charges))
 
-    def _reset(self, charges: Sequence[Charge]) -> Steps:
+    def _reset(self, charges: Sequence[Charge]) -> Steps[None]:
         yield ("UNLINK", *self._keys(charges))
 
     def _evaluate(
         self, driver: Literal["take", "settle"], keys: list[str], arguments: Callable[[Codec], bytes]
-    ) -> Steps:
+    ) -> Steps[object]:
         for _ in range(_TRIES):
             run = script(driver, self._codec)
             try:

@@ -11,12 +11,12 @@ _REDIS = ("redis", "rediss", "unix")
 
 def open_store(url: str, timeout: float) -> Store:
     """A store for threads: `memory://`, or `redis://host:port/db` (`rediss://`, `unix://`). Raises `ConfigError`."""
-    return MemoryStore() if _is_memory(url) else _redis().RedisStore(url, timeout=timeout)  # type: ignore[no-any-return]  # a module
+    return MemoryStore() if _is_memory(url) else _redis().RedisStore(url, timeout=timeout)
 
 
 def open_async_store(url: str, timeout: float) -> AsyncStore:
     """The same for asyncio."""
-    return MemoryStore() if _is_memory(url) else _redis().AsyncRedisStore(url, timeout=timeout)  # type: ignore[no-any-return]
+    return MemoryStore() if _is_memory(url) else _redis().AsyncRedisStore(url, timeout=timeout)
 
 
 def _is_memory(url: str) -> bool:
