@@ -37,6 +37,7 @@ class Pool(Generic[C]):
         self._opening = False
         self._attempts = 0
         self._error: Exception | None = None
+        weakref.finalize(self, _end_all, self._idle, self._end)  # who forgets to close leaves no open socket behind
 
     def borrow(self, deadline: float) -> C:
         """A connection, by `deadline` (`time.monotonic` seconds). Raises `StoreError` when there is none by then, or
@@ -71,10 +72,10 @@ class Pool(Generic[C]):
     def close(self) -> None:
         """Close what is idle now, and what is lent when it comes back. The pool can be used again."""
         with self._changed:
-            idle, self._idle = self._idle, []
+            idle = self._idle.copy()
+            self._idle.clear()
             self._lent.clear()
-        for connection in idle:
-            self._end(connection)
+        _end_all(idle, self._end)
 
     def _open(self) -> None:
         if not self._opening and len(self._lent) + len(self._idle) < self._size:
@@ -94,6 +95,11 @@ class Pool(Generic[C]):
             if connection is not None:
                 self._idle.append(connection)
             self._changed.notify_all()
+
+
+def _end_all(connections: list[C], end: Callable[[C], None]) -> None:
+    for connection in connections:
+        end(connection)
 
 
 class AsyncPool(Generic[C]):
