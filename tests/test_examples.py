@@ -1,0 +1,77 @@
+"""The examples on their real servers: they refuse, and admit again after exactly Retry-After."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from redis_servers import RedisServer
+from web_servers import WebServer, serve_gunicorn, serve_uvicorn, serve_waitress
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
+
+Serve = Callable[..., AbstractContextManager[WebServer]]
+SERVERS: list[tuple[str, Serve]] = [
+    ("starlette_app:app", serve_uvicorn),
+    ("fastapi_app:app", serve_uvicorn),
+    ("flask_app:app", serve_gunicorn),
+    ("flask_app:app", serve_waitress),
+]
+# What the rules of the examples limit to 2 per 3 seconds, and when the next one passes: a token comes after 1.5 seconds.
+STRICTER = {
+    "starlette_app:app": ("POST", "/login", "3"),
+    "fastapi_app:app": ("GET", "/api/reports/7", "2"),
+    "flask_app:app": ("POST", "/login", "3"),
+}
+
+
+@pytest.fixture(params=["memory", "redis"])
+def store(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "memory":
+        yield "memory://"
+    else:
+        server: RedisServer = next(iter(request.getfixturevalue("redis_servers").values()))
+        server.ask("FLUSHALL")
+        yield server.url
+
+
+@pytest.mark.promise(4)
+@pytest.mark.parametrize(("app", "serve"), SERVERS, ids=lambda value: getattr(value, "__name__", value))
+def test_refuses_and_admits_again_after_exactly_retry_after(app: str, serve: Serve, store: str) -> None:
+    # a store_timeout of 50 ms may pass on a busy machine; then the limits go on in this process, as they should
+    with serve(app, EXAMPLES, env={"STORE": store}) as server, httpx.Client(base_url=server.url) as client:
+        method, path, retry_after = STRICTER[app]
+        assert statuses(client, method, path, 2) == [200] * 2
+        refused_first = client.request(method, path)
+        assert (refused_first.status_code, refused_first.headers["retry-after"]) == (429, retry_after)
+        assert statuses(client, "GET", "/", 5) == [200] * 5
+        refused = client.get("/")
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "3")
+        assert refused.headers["content-type"] == "application/problem+json"
+        time.sleep(int(refused.headers["retry-after"]))
+        assert client.get("/").status_code == 200
+        assert client.request(method, path).status_code == 200
+
+
+def statuses(client: httpx.Client, method: str, path: str, count: int) -> list[int]:
+    return [client.request(method, path).status_code for _ in range(count)]
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_an_example_is_short(example: Path) -> None:
+    assert len(example.read_text("utf-8").splitlines()) <= 40
+
+
+@pytest.mark.promise(9)
+def test_a_wrong_limit_stops_uvicorn_with_its_message() -> None:
+    command = [sys.executable, "-m", "uvicorn", "--port", "0", "--app-dir", str(Path(__file__).parent / "apps")]
+    done: Any = subprocess.run([*command, "wrong_limit:app"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert "rules[0].limits[1]: '10/mfoo': unknown period 'mfoo'" in done.stderr

@@ -1,0 +1,112 @@
+"""Imports go up only, and what is not always installed is imported in one place."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ratelimit_mw
+
+PACKAGE = Path(ratelimit_mw.__file__).parent
+
+# Each module may import those above it. Modules on one line are one layer and stand in their own order.
+ORDER = [
+    "errors",
+    "ticks",
+    "limit",
+    "verdict",
+    "algorithms.sliding_window_counter algorithms.token_bucket algorithms",
+    "notation",
+    "identity",
+    "notices",
+    "stores stores.group stores.memory stores.pool stores.scripts stores.talk stores.redis stores.url",
+    "limiter",
+    "client_ip",
+    "request",
+    "keys",
+    "rules",
+    "settings",
+    "policy",
+    "response",
+    "gate",
+    "asgi wsgi",
+    "testing.clock testing.recording testing",
+    "commands.demo commands",
+    "__main__",
+]
+RANK = {name: rank for rank, name in enumerate(name for line in ORDER for name in line.split())}
+FACES = {"asgi", "wsgi"}  # they do not know each other
+
+# Who may import what is not a dependency of the package.
+GUESTS = {
+    "redis": {"stores.redis"},
+    "starlette": {"commands.demo"},
+    "uvicorn": {"commands.demo"},
+    "fastapi": set(),
+    "flask": set(),
+    "django": set(),
+    "hiredis": set(),
+}
+
+
+def imports(source: str) -> Iterator[str]:
+    """Every module that a source names, at the top, in a function, or under TYPE_CHECKING."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def violations(module: str, source: str) -> list[str]:
+    """What in a module's imports breaks the layers."""
+    found = []
+    for name in imports(source):
+        top, _, inner = name.partition(".")
+        if top in GUESTS and module not in GUESTS[top]:
+            found.append(f"{module} imports {top}")
+        if top != "ratelimit_mw" or inner not in RANK or inner == module:
+            continue
+        if RANK[inner] >= RANK[module] or {inner, module} == FACES:
+            found.append(f"{module} imports {inner}")
+    return list(dict.fromkeys(found))
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if name:  # the package's own __init__ collects what is public
+            yield name, path
+
+
+def test_every_module_has_its_place() -> None:
+    assert {name for name, _ in modules()} == set(RANK)
+
+
+@pytest.mark.parametrize(("name", "path"), list(modules()), ids=[name for name, _ in modules()])
+def test_imports_go_up_only(name: str, path: Path) -> None:
+    assert violations(name, path.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from ratelimit_mw.gate import Gate", ["limit imports gate"]),
+        ("import ratelimit_mw.verdict", ["limit imports verdict"]),
+        ("from ratelimit_mw import verdict", ["limit imports verdict"]),
+        ("def f():\n    from ratelimit_mw.stores.memory import MemoryStore", ["limit imports stores.memory"]),
+        (
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ratelimit_mw.request import Request",
+            ["limit imports request"],
+        ),
+        ("import redis", ["limit imports redis"]),
+        ("from starlette.types import Scope", ["limit imports starlette"]),
+        ("from ratelimit_mw.errors import ConfigError\nimport math", []),
+    ],
+)
+def test_a_planted_violation_is_found(source: str, found: list[str]) -> None:
+    assert violations("limit", source) == found
