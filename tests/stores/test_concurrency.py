@@ -1,0 +1,92 @@
+"""However many ask at once, exactly the quota is admitted."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from ratelimit_mw import AsyncLimiter, Limiter, MemoryStore
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+
+LIMIT = "300/hour"  # a window that outlasts the tests
+PATIENCE = 10.0  # seconds: these tests count, they do not time
+
+pytestmark = pytest.mark.promise(3)
+
+WORKER = """
+import sys
+from ratelimit_mw import Limiter
+from ratelimit_mw.stores.redis import RedisStore
+limiter = Limiter(RedisStore(sys.argv[1], timeout=float(sys.argv[2])))
+sys.stdin.readline()
+print(sum(limiter.hit(sys.argv[3], "everybody").allowed for _ in range(200)))
+"""
+
+
+@pytest.mark.parametrize(("limit", "quota"), [(LIMIT, 300), ("300/day using token_bucket burst 250", 250)])
+def test_eight_processes_on_one_limit(redis_url: str, limit: str, quota: int) -> None:
+    command = [sys.executable, "-c", WORKER, redis_url, str(PATIENCE), limit]
+    workers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    for worker in workers:  # all are up before the first one starts
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    admitted = [int(worker.communicate(timeout=60)[0]) for worker in workers]
+    assert sum(admitted) == quota
+
+
+def admitted_by_threads(hit: Callable[[], bool], threads: int, calls: int) -> int:
+    counts = [0] * threads
+    start = threading.Barrier(threads)
+
+    def work(index: int) -> None:
+        start.wait()
+        counts[index] = sum(hit() for _ in range(calls))
+
+    running = [threading.Thread(target=work, args=(index,)) for index in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    return sum(counts)
+
+
+def test_threads_on_memory() -> None:
+    limiter = Limiter(MemoryStore())
+    assert admitted_by_threads(lambda: limiter.hit("5000/hour", "everybody").allowed, 8, 1000) == 5000
+
+
+def test_threads_on_many_keys_of_memory() -> None:
+    limiter = Limiter(MemoryStore())
+    calls = iter(range(10**9))
+    assert admitted_by_threads(lambda: limiter.hit("50/hour", f"key {next(calls) % 64}").allowed, 8, 1000) == 64 * 50
+
+
+def test_threads_on_redis(redis_url: str) -> None:
+    store = RedisStore(redis_url, timeout=PATIENCE)
+    limiter = Limiter(store)
+    assert admitted_by_threads(lambda: limiter.hit(LIMIT, "everybody").allowed, 32, 25) == 300
+    store.close()
+
+
+def test_tasks_on_redis(redis_url: str) -> None:
+    async def work() -> int:
+        store = AsyncRedisStore(redis_url, timeout=PATIENCE)
+        limiter = AsyncLimiter(store)
+        verdicts = await asyncio.gather(*(limiter.hit(LIMIT, "everybody") for _ in range(640)))
+        await store.aclose()
+        return sum(verdict.allowed for verdict in verdicts)
+
+    assert asyncio.run(work()) == 300
+
+
+def test_several_limits_at_once_never_charge_a_refused_request(redis_url: str) -> None:
+    store = RedisStore(redis_url, timeout=PATIENCE)
+    limiter = Limiter(store)
+    both = ["1000/hour", "40/hour using token_bucket burst 40"]
+    assert admitted_by_threads(lambda: limiter.hit(both, "everybody").allowed, 8, 20) == 40
+    assert limiter.peek("1000/hour", "everybody").remaining == 960
+    store.close()
