@@ -8,8 +8,8 @@ from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.gate import AsyncGate, Outcome
 from ratelimit_mw.notices import logger
 from ratelimit_mw.request import Request, below, user_id
-from ratelimit_mw.response import headers, refusal
-from ratelimit_mw.settings import Options, Settings
+from ratelimit_mw.response import NAMES, headers, refusal
+from ratelimit_mw.settings import Headers, Options, Settings
 from ratelimit_mw.verdict import Verdict
 
 Scope = MutableMapping[str, Any]
@@ -19,6 +19,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _TRY_AGAIN_LATER = 1013  # websocket close code
+_FIELD_NAMES = {name: name.lower().encode("ascii") for name in NAMES}
 
 
 class RateLimitMiddleware:
@@ -42,39 +43,37 @@ class RateLimitMiddleware:
             if not _inside_a_loop():
                 raise
             self._error = error
+            self._limited: tuple[str, ...] = ()
         else:
+            self._limited = ("http", "websocket")
+            self._immediate = self._gate.immediate
             self._style = self._gate.settings.headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit or refuse one request; everything that is neither HTTP nor a websocket goes straight through."""
         kind = scope["type"]
-        if self._error is not None:
-            await _refuse_to_start(self._error, kind, receive, send)
+        if kind not in self._limited:
+            await self._pass(scope, receive, send)
             return
-        if kind == "lifespan":
-            await self.app(scope, receive, self._closing(send))
-            return
-        verdict = await self._gate.admit(_AsgiRequest(scope)) if kind in ("http", "websocket") else None
+        client = scope.get("client")
+        request = _AsgiRequest(scope, client[0] if client else None)
+        verdict = self._immediate.admit(request) if self._immediate else await self._gate.admit(request)
         if verdict is None:
             await self.app(scope, receive, send)
         elif not verdict.allowed:
             await self._refuse(verdict, scope, receive, send)
         else:
-            await self.app(
-                _with_outcome(scope, verdict), receive, self._with_headers(verdict, send) if kind == "http" else send
-            )
+            if kind == "http" and self._style != "none":
+                send = _with_headers(verdict, self._style, send)
+            await self.app(_with_outcome(scope, verdict), receive, send)
 
-    def _with_headers(self, verdict: Verdict, send: Send) -> Send:
-        own = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in headers(verdict, self._style)]
-        if not own:
-            return send
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), *own]}
-            await send(message)
-
-        return send_with_headers
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._error is not None:
+            await _refuse_to_start(self._error, scope["type"], receive, send)
+        elif scope["type"] == "lifespan":
+            await self.app(scope, receive, self._closing(send))
+        else:
+            await self.app(scope, receive, send)
 
     async def _refuse(self, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
         prefix = "http"
@@ -85,7 +84,7 @@ class RateLimitMiddleware:
                 return
             prefix = "websocket.http"
         response = refusal(verdict, self._style)
-        own = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in response.headers]
+        own = [(_FIELD_NAMES[name], value.encode()) for name, value in response.headers]
         body = b"" if scope.get("method") == "HEAD" else response.body
         await send({"type": f"{prefix}.response.start", "status": response.status, "headers": own})
         await send({"type": f"{prefix}.response.body", "body": body})
@@ -106,29 +105,35 @@ class _AsgiRequest(Request):
 
     @property
     def method(self) -> str:
-        return str(self.raw.get("method", "GET"))
+        return str(self.raw.get("method", "GET")).upper()
 
     @property
     def path(self) -> str:
         return below(self.raw.get("root_path", ""), self.raw["path"])
 
     @property
-    def client(self) -> str | None:
-        client = self.raw.get("client")
-        return client[0] if client else None
-
-    @property
     def headers(self) -> Mapping[str, str]:
-        found: dict[str, str] = {}
-        for raw_name, raw_value in self.raw["headers"]:
-            name, value = raw_name.lower().decode("latin-1"), raw_value.decode("latin-1")
-            found[name] = f"{found[name]}, {value}" if name in found else value
-        return found
+        found: dict[bytes, list[bytes]] = {}
+        for name, value in self.raw["headers"]:
+            found.setdefault(name.lower(), []).append(value)
+        return {name.decode("latin-1"): b", ".join(values).decode("latin-1") for name, values in found.items()}
 
     @property
     def user(self) -> str | None:
         user = self.raw.get("user")
         return None if user is None else user_id(user)
+
+
+def _with_headers(verdict: Verdict, style: Headers, send: Send) -> Send:
+    def send_with_headers(message: Message) -> Awaitable[None]:  # passes on the awaitable, without one of its own
+        if message["type"] == "http.response.start":
+            fields = list(message.get("headers", ()))
+            for name, value in headers(verdict, style):
+                fields.append((_FIELD_NAMES[name], value.encode()))
+            message = {**message, "headers": fields}
+        return send(message)
+
+    return send_with_headers
 
 
 def _with_outcome(scope: Scope, verdict: Verdict) -> Scope:

@@ -1,6 +1,5 @@
 """The client's address, in the one form in which it is counted."""
 
-from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
 _LONGEST = 64  # characters; no address is longer, and parsing is not free
@@ -16,11 +15,6 @@ def client_address(host: str | None, prefix: int) -> str | None:
     """
     if not host or len(host) > _LONGEST:
         return None
-    return _parse(host, prefix)
-
-
-@lru_cache(maxsize=4096)
-def _parse(host: str, prefix: int) -> str | None:
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:

@@ -9,9 +9,10 @@ from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.keys import Answers, Call
+from ratelimit_mw.keys import FAILED, Answers, Call
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.policy import Match, Plan, Rules, conclude, plan, without_store
@@ -23,7 +24,7 @@ from ratelimit_mw.stores.url import open_async_store, open_store
 from ratelimit_mw.verdict import Verdict
 
 
-class Outcome(Struct, frozen=True):
+class Outcome(Struct, frozen=True, gc=False):
     """What the app finds in its request."""
 
     verdict: Verdict
@@ -35,9 +36,9 @@ _NO_ANSWERS: Final[Answers] = {}
 class _Gate:
     """What both share."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, rules: Rules | None = None) -> None:
         self.settings: Final = settings
-        self._rules: Final = Rules(settings)
+        self._rules: Final = rules or Rules(settings)
         self._local: Final = MemoryStore()  # decides while the store cannot
         self._owns_store: Final = isinstance(settings.store, str)
 
@@ -50,11 +51,11 @@ class _Gate:
 class Gate(_Gate):
     """For threads. `admit` never raises for what a client sent."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, rules: Rules | None = None) -> None:
+        super().__init__(settings, rules)
         for call in self._rules.calls:
-            if iscoroutinefunction(call):
-                raise ConfigError(f"key: {call.__qualname__} is async; under WSGI a key is a plain function")
+            if iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__):
+                raise ConfigError(f"key: {_name(call)} is async; under WSGI a key is a plain function")
         store = (
             open_store(settings.store, settings.store_timeout) if isinstance(settings.store, str) else settings.store
         )
@@ -73,10 +74,9 @@ class Gate(_Gate):
         if not asked.charges:
             return conclude(match, asked, ()) if asked.denied else None
         try:
-            decisions = self._store.take(asked.charges)
-        except Exception as error:  # noqa: BLE001  # whatever a store raises, the request is answered
+            return conclude(match, asked, self._store.take(asked.charges))
+        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
             return self._without_store(match, asked, error)
-        return conclude(match, asked, decisions)
 
     def close(self) -> None:
         """Close the store if it was made here."""
@@ -85,7 +85,7 @@ class Gate(_Gate):
 
 
 class AsyncGate(_Gate):
-    """For asyncio."""
+    """For asyncio. `immediate`: a Gate that decides the same without a coroutine, where nothing is waited for."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -99,6 +99,9 @@ class AsyncGate(_Gate):
                 f"store: found {type(store).__name__}, allowed is a URL or an AsyncStore with atake(): ASGI awaits"
             )
         self._store: Final = store
+        memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake  # not a subclass's own
+        waits = not memory or self._rules.calls
+        self.immediate: Final = None if waits else Gate(replace(settings, store=store), self._rules)
         self._take: Final = store.atake if getattr(store, "ends_in_time", False) else self._take_in_time
 
     async def admit(self, request: Request) -> Verdict | None:
@@ -110,10 +113,9 @@ class AsyncGate(_Gate):
         if not asked.charges:
             return conclude(match, asked, ()) if asked.denied else None
         try:
-            decisions = await self._take(asked.charges)
-        except Exception as error:  # noqa: BLE001  # whatever a store raises, the request is answered
+            return conclude(match, asked, await self._take(asked.charges))
+        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
             return self._without_store(match, asked, error)
-        return conclude(match, asked, decisions)
 
     async def _take_in_time(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Ask a store that makes no promise of its own about how long it takes."""
@@ -133,7 +135,7 @@ def _ask(calls: Sequence[Call], request: Request) -> Answers:
             answers[call] = _checked(call, call(request))
         except Exception as error:  # noqa: BLE001  # a callable that raises never frees a request
             warn_rarely(f"key {_name(call)}", "raised: its key counts as not there", error=error)
-            answers[call] = None
+            answers[call] = FAILED
     return answers
 
 
@@ -145,7 +147,7 @@ async def _aask(calls: Sequence[Call], request: Request) -> Answers:
             answers[call] = _checked(call, await answer if isawaitable(answer) else answer)
         except Exception as error:  # noqa: BLE001  # a callable that raises never frees a request
             warn_rarely(f"key {_name(call)}", "raised: its key counts as not there", error=error)
-            answers[call] = None
+            answers[call] = FAILED
     return answers
 
 
@@ -153,6 +155,7 @@ def _checked(call: Call, answer: Any) -> str | None:
     text = as_text(answer)
     if text is None and answer is not None and answer != "":
         warn_rarely(f"key {_name(call)}", "returned %s, not text: its key counts as not there", type(answer).__name__)
+        return FAILED
     return text
 
 

@@ -6,17 +6,37 @@ meet.
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import blake2b
 from urllib.parse import quote_from_bytes
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@/-]*")
+_PERSON = b"ratelimit_mw"
 _SAFE = b"_.:@/-"
 _LONGEST = 1024  # characters kept readable; what is longer stands as its own hash, so that work on it stays bounded
 
 
 def encode(parts: Iterable[tuple[str, str]]) -> str:
     """One text for a list of (kind, value): `user=bob+ip=192.0.2.1`. Two different lists never give the same text."""
-    return "+".join([f"{kind}={_escape(value)}" for kind, value in parts])
+    return "+".join([encode_part(kind, value) for kind, value in parts])
+
+
+def encode_part(kind: str, value: str) -> str:
+    """`kind=value`, escaped; what `encode` joins by `+`. Kinds are ours, or the settings', and need no escape."""
+    if len(value) > _LONGEST:  # "~" is escaped in values, so nobody can write this himself
+        return f"{kind}=~{blake2b(_bytes(value), digest_size=32, person=_PERSON).hexdigest()}"
+    return _encode_part(kind, value)
+
+
+@lru_cache(maxsize=4096)
+def _encode_part(kind: str, value: str) -> str:
+    if not _PLAIN.fullmatch(value):
+        value = quote_from_bytes(_bytes(value), safe=_SAFE).replace("~", "%7E")
+    return f"{kind}={value}"
+
+
+def _bytes(value: str) -> bytes:
+    return value.encode("utf-8", "surrogatepass")
 
 
 def bucket_key(identity: str, rule: str, *, secret: bytes = b"", plain: bool = False) -> str:
@@ -30,14 +50,3 @@ def bucket_key(identity: str, rule: str, *, secret: bytes = b"", plain: bool = F
             identity.encode("utf-8", "surrogatepass"), digest_size=16, key=secret, person=_PERSON
         ).hexdigest()
     return f"{{{identity}}}:{rule}"
-
-
-_PERSON = b"ratelimit_mw"
-
-
-def _escape(value: str) -> str:
-    if len(value) > _LONGEST:  # "~" is escaped in values, so this cannot be written by a client
-        return "~" + blake2b(value.encode("utf-8", "surrogatepass"), digest_size=32, person=_PERSON).hexdigest()
-    if _PLAIN.fullmatch(value):
-        return value
-    return quote_from_bytes(value.encode("utf-8", "surrogatepass"), safe=_SAFE).replace("~", "%7E")

@@ -6,20 +6,21 @@ callable.
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final
 
 from ratelimit_mw.client_ip import client_address
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.identity import encode
-from ratelimit_mw.limit import whole
+from ratelimit_mw.identity import encode_part
 from ratelimit_mw.request import Request
 
 Call = Callable[[Request], Awaitable[Any] | Any]
-Answers = Mapping[Call, str | None]  # what the callables of a request gave
+Answers = Mapping[Call, str | None]  # what the callables of a request gave; None is not there
+FAILED: Final = ""  # the answer of a callable that raised or returned nonsense: not there, and no reason to exempt
 KeySpec = str | Call
 
-_Read = Callable[[Request, str, Answers], str | None]  # (request, route, answers)
+_Read = Callable[[Request, str, Answers], str | None]  # (request, route, answers) -> the encoded part
 _Part = tuple[str, _Read]  # kind, how to read it
 
 _NARROWEST, _WIDEST = 128, 32  # bits of an IPv6 network
@@ -30,63 +31,90 @@ _WORDS: Final = "ip, ip/48, user, route, all, header:NAME, cookie:NAME, call:PAC
 class Key:
     """A key, compiled. `calls` are the callables whose answers `identity` needs."""
 
-    __slots__ = ("_alternatives", "calls", "is_all", "text")
+    __slots__ = ("_alternatives", "_kinds", "calls", "is_all", "text")
 
     def __init__(self, spec: KeySpec, ipv6_prefix: int) -> None:
         self.calls: list[Call] = []
         if callable(spec):
+            _check_hash(spec)
             self.text = (
                 f"call:{getattr(spec, '__module__', '')}:{getattr(spec, '__qualname__', type(spec).__qualname__)}"
             )
-            self._alternatives = [[self._call(self.text, spec)]]
+            alternatives = [[self._call(self.text, spec)]]
         elif isinstance(spec, str):
-            self.text = " | ".join("+".join(part.split()) for part in spec.split("|"))
-            self._alternatives = [
-                [self._part(word.strip(), ipv6_prefix) for word in alternative.split("+")]
-                for alternative in spec.split("|")
-            ]
+            words = [[word.strip() for word in alternative.split("+")] for alternative in spec.split("|")]
+            self.text = " | ".join("+".join(alternative) for alternative in words)
+            alternatives = [[self._part(word, ipv6_prefix) for word in alternative] for alternative in words]
         else:
             raise ConfigError(f"found {spec!r}, allowed is a callable, or text made of {_WORDS}")
-        self.is_all = spec == "all"
+        self._alternatives = [(parts[0][1], [read for _, read in parts[1:]]) for parts in alternatives]
+        self._kinds = {tuple(kind for kind, _ in parts) for parts in alternatives}
+        self.is_all = self.text == "all"
 
     def identity(self, request: Request, route: str, answers: Answers) -> str | None:
         """The encoded identity of the first alternative that is there, or None."""
-        for alternative in self._alternatives:
-            parts = []
-            for kind, read in alternative:
-                value = read(request, route, answers)
-                if not value:
+        for first, others in self._alternatives:
+            identity = first(request, route, answers)
+            if identity is None:
+                continue
+            for other in others:
+                part = other(request, route, answers)
+                if part is None:
                     break
-                parts.append((kind, value))
+                identity += f"+{part}"
             else:
-                return encode(parts)
+                return identity
         return None
+
+    @property
+    def forgeable(self) -> bool:
+        """Whether it is made of nothing but what a client writes, who can then have as many identities as it likes."""
+        return all(kind.startswith(("header:", "cookie:")) for kinds in self._kinds for kind in kinds)
+
+    def failed(self, answers: Answers) -> bool:
+        """Whether one of its callables raised or returned nonsense."""
+        return any(answers[call] == FAILED for call in self.calls)
+
+    def meets(self, other: "Key") -> bool:
+        """Whether a request can have the same identity under both: they have an alternative of the same kinds."""
+        return not self._kinds.isdisjoint(other._kinds)  # noqa: SLF001  # one of us
 
     def _part(self, word: str, ipv6_prefix: int) -> _Part:
         kind, _, name = word.partition(":")
         if word == "ip" or kind.startswith("ip/"):
             prefix = _prefix(kind[3:]) if kind != "ip" else ipv6_prefix
-            return "ip", lambda request, _, __: client_address(request.client, prefix)
+            return "ip", lambda request, _, __: _ip_part(request.client, prefix)
         if word in _SIMPLE:
             return word, _SIMPLE[word]
         if kind == "call" and name:
             return self._call(word, _imported(name))
         if kind in ("header", "cookie") and _NAME.fullmatch(name):
             if kind == "cookie":
-                return word, lambda request, _, __: request.cookies.get(name)
+                return word, lambda request, _, __: _part(word, request.cookies.get(name))
             name = name.lower()
-            return f"header:{name}", lambda request, _, __: request.headers.get(name)
+            kind = f"header:{name}"
+            return kind, lambda request, _, __: _part(kind, request.headers.get(name))
         raise ConfigError(f"found {word!r}, allowed is {_WORDS}")
 
     def _call(self, kind: str, function: Call) -> _Part:
         self.calls.append(function)
-        return re.sub(r"[^A-Za-z0-9_.:]", "-", kind), lambda _, __, answers: answers[function]
+        kind = re.sub(r"[^A-Za-z0-9_.:]", "-", kind)
+        return kind, lambda _, __, answers: _part(kind, answers[function])
+
+
+def _part(kind: str, value: str | None) -> str | None:
+    return encode_part(kind, value) if value else None
+
+
+@lru_cache(maxsize=4096)
+def _ip_part(host: str | None, prefix: int) -> str | None:
+    return _part("ip", client_address(host, prefix))
 
 
 _SIMPLE: Final[dict[str, _Read]] = {
-    "user": lambda request, _, __: request.user,
-    "route": lambda _, route, __: route,
-    "all": lambda _, __, ___: "all",
+    "user": lambda request, _, __: None if (user := request.user) is None else _part("user", user),
+    "route": lambda _, route, __: _part("route", route),
+    "all": lambda _, __, ___: "all=all",
 }
 
 
@@ -98,9 +126,9 @@ def _prefix(text: str) -> int:
 
 def check_ipv6_prefix(value: object) -> int:
     """`value` as the number of bits by which IPv6 clients are counted. Raises `ConfigError`."""
-    if whole("ipv6_prefix", value, _WIDEST) > _NARROWEST:
+    if type(value) is not int or not _WIDEST <= value <= _NARROWEST:
         raise ConfigError(f"ipv6_prefix: found {value!r}, allowed is a whole number from {_WIDEST} to {_NARROWEST}")
-    return int(str(value))
+    return value
 
 
 def _imported(name: str) -> Call:
@@ -113,4 +141,12 @@ def _imported(name: str) -> Call:
         ) from error
     if not callable(found):
         raise ConfigError(f"found 'call:{name}', which is no function but {type(found).__name__}")
+    _check_hash(found)
     return found  # type: ignore[no-any-return]  # its signature is the user's word
+
+
+def _check_hash(function: Call) -> None:
+    try:
+        hash(function)
+    except TypeError as error:
+        raise ConfigError(f"found {function!r:.100}, allowed is a callable that can be hashed: {error}") from None

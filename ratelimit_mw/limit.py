@@ -17,7 +17,7 @@ ROLES = ("limit", "shadow", "penalty")
 State = Any  # each algorithm has its own; a store only keeps it. None is the state of a bucket that was never touched.
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_LONGEST_WINDOW = 100 * 365 * 24 * 3600.0  # 100 years, in seconds
+_LONGEST = 100 * 365 * 24 * 3600.0  # 100 years, in seconds: twice that and now are still exact in microseconds
 
 
 class Decision(Struct, frozen=True, gc=False):
@@ -55,7 +55,8 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         whole("quota", self.quota, 1)
-        if seconds("window", self.window) > _LONGEST_WINDOW or self.window_us < 1:
+        seconds("window", self.window)
+        if self.window_us < 1:
             raise ConfigError(f"window: found {self.window!r} seconds, allowed is one microsecond to a hundred years")
         if self.name is not None:
             well_named("name", self.name)
@@ -129,6 +130,10 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
         super().__post_init__()
         if self.burst is not None:
             whole("burst", self.burst, 1)
+            if self.burst * self.window_us > self.quota * microseconds(_LONGEST):
+                raise ConfigError(
+                    f"burst: found {self.burst!r}, allowed are at most the units that come back in a hundred years"
+                )
         seconds("max_delay", self.max_delay)
         self.delay_ticks(None)
 
@@ -153,8 +158,10 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
         clock, drain, *_ = self.ticks
         over = max_delay // clock * drain
         if over > EXACT // 2:
+            longest = EXACT // 2 // drain * clock / MICROSECONDS
             raise ConfigError(
-                f"max_delay: {max_delay / MICROSECONDS} seconds is too long to be counted exactly for {self.notation}"
+                f"max_delay: found {max_delay / MICROSECONDS} seconds, allowed are {longest}: beyond, {self.notation} "
+                "would not be exact"
             )
         return over
 
@@ -163,7 +170,7 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
         return self.delay_ticks(microseconds(self.max_delay))
 
 
-class Charge(Struct, frozen=True):
+class Charge(Struct, frozen=True, gc=False):
     """One bucket key, one limit, one cost: what a request asks of the store.
 
     `key`: whose bucket. `cost`: whole units, at least 0; negative only for `settle`, which needs `at`, the instant
@@ -184,8 +191,10 @@ class Charge(Struct, frozen=True):
             raise ConfigError(f"key: found {self.key!r}, allowed is a string that is not empty")
         if not isinstance(self.limit, Limit):
             raise ConfigError(f"limit: found {self.limit!r}, allowed is a Limit, such as parse({str(self.limit)!r})[0]")
-        if type(self.cost) is not int or (self.cost < 0 and self.at is None):
-            raise ConfigError(f"cost: found {self.cost!r}, allowed is a whole number of at least 0")
+        if type(self.cost) is not int or not (-EXACT if self.at is not None else -1) < self.cost < EXACT:
+            raise ConfigError(f"cost: found {self.cost!r}, allowed is a whole number from 0 to {EXACT - 1}")
+        if self.at is not None and (type(self.at) is not int or not -EXACT < self.at < EXACT):
+            raise ConfigError(f"at: found {self.at!r}, allowed is the `at` of a decision, in microseconds")
         if self.max_delay is not None:
             self._check_max_delay(self.max_delay)
         if self.role not in ROLES:
@@ -195,6 +204,12 @@ class Charge(Struct, frozen=True):
     def max_delay_us(self) -> int | None:
         """`max_delay` in microseconds."""
         return None if self.max_delay is None else microseconds(self.max_delay)
+
+    @property
+    def patience_us(self) -> int:
+        """How long this request may be held back, microseconds: its own `max_delay`, or else the limit's."""
+        own = self.max_delay_us
+        return microseconds(getattr(self.limit, "max_delay", 0.0)) if own is None else own
 
     def _check_max_delay(self, max_delay: float) -> None:
         if not isinstance(self.limit, BucketLimit):
@@ -210,9 +225,11 @@ def whole(field: str, value: object, least: int) -> int:
 
 
 def seconds(field: str, value: object) -> float:
-    """`value` if it is a finite number of seconds, 0 or more. Raises `ConfigError` naming `field`."""
+    """`value` if it is a number of seconds, from 0 to a hundred years. Raises `ConfigError` naming `field`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
         raise ConfigError(f"{field}: found {value!r}, allowed is a finite number of seconds, 0 or more")
+    if value > _LONGEST:
+        raise ConfigError(f"{field}: found {value!r} seconds, allowed are at most a hundred years")
     return value
 
 

@@ -107,6 +107,8 @@ def as_limits(limits: Limits) -> list[Limit]:
         return list(parse(limits))
     if isinstance(limits, Limit):
         return [limits]
+    if not isinstance(limits, Iterable):
+        raise ConfigError(f"limits: found {limits!r}, allowed is text such as '100/minute', a Limit or a list of these")
     found: list[Limit] = []
     for index, item in enumerate(limits):
         try:

@@ -28,7 +28,6 @@ _RATE = re.compile(r"\s*([0-9]+)\s*(?:/|\bper\b)\s*([0-9]+(?:\.[0-9]+)?)?\s*([a-
 _LONGEST = 1000  # characters; a limit that needs more is a mistake, or somebody's attack
 
 
-@lru_cache(maxsize=1024)
 def parse(text: str) -> tuple[Limit, ...]:
     """The limits that `text` names, one or several separated by `;`, `,` or `|`.
 
@@ -42,6 +41,11 @@ def parse(text: str) -> tuple[Limit, ...]:
         raise ConfigError(f"found {text!r}, allowed is text such as '100/minute'")
     if len(text) > _LONGEST:
         raise ConfigError(f"found {len(text)} characters, allowed are at most {_LONGEST}")
+    return _parse(text)
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> tuple[Limit, ...]:
     parts = [part for part in _SEPARATORS.split(text) if part.strip()]
     if not parts:
         raise ConfigError(f"found {text!r}, allowed is text such as '100/minute'")
@@ -56,7 +60,7 @@ def _limit(text: str) -> Limit:
     try:
         window = round(float(count or 1) * _period(period), 6)
         algorithm, options = _options(rest.split())
-        return algorithm(int(quota), int(window) if window == int(window) else window, **options)
+        return algorithm(int(quota), int(window) if window.is_integer() else window, **options)
     except ConfigError as error:
         raise ConfigError(f"{text!r}: {error}") from None
 

@@ -1,27 +1,27 @@
 """What applies to a request and what it is asked: match, plan, conclude. Pure: no store, no clock, no I/O."""
 
-import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from ratelimit_mw.identity import bucket_key, encode
 from ratelimit_mw.keys import Answers, Call, Key
 from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.notices import logger, warn_rarely
 from ratelimit_mw.request import Request
-from ratelimit_mw.rules import Item, OnStoreError, Rule, compile_items, compile_paths
+from ratelimit_mw.rules import Item, OnStoreError, Paths, Rule, compile_items, normal_path
 from ratelimit_mw.settings import MissingKey, Settings
 from ratelimit_mw.verdict import Policy, Source, Verdict, verdict_of
 
 _REMEMBERED: Final = 4096  # charges of recent clients per limit: made once, they cost a look-up instead of a hash
-_NORMAL = re.compile(r"/|(?:/(?!\.{1,2}(?:/|\Z))[^/]+)+")  # no empty, "." or ".." segment, no slash at the end
 
 
 class Line:
     """One limit as it is asked: with its key, cost and role, and the name that headers give it."""
 
-    __slots__ = ("charge", "key", "missing", "on_store_error", "policy", "shared")
+    __slots__ = ("charge", "key", "missing", "on_store_error", "policy", "shadow", "shared")
 
     def __init__(self, item: Item, rule: str, name: str, settings: Settings, own: Rule | None = None) -> None:
         spec = item.key if item.key is not None else own.key if own and own.key is not None else settings.key
@@ -29,8 +29,8 @@ class Line:
         self.policy = Policy(name, item.limit, hidden=self.key.is_all)
         self.missing: MissingKey = settings.missing_key
         self.on_store_error: OnStoreError = (own and own.on_store_error) or settings.on_store_error
-        shadow = item.shadow or settings.shadow or (own is not None and own.shadow)
-        secret = settings.key_secret.encode()
+        self.shadow = shadow = item.shadow or settings.shadow or (own is not None and own.shadow)
+        secret = settings.key_secret.encode("utf-8", "surrogatepass")
 
         @lru_cache(maxsize=_REMEMBERED)
         def charge(identity: str) -> Charge:
@@ -54,7 +54,7 @@ class Match:
         self.policies = [line.policy for line in lines]
 
 
-class Plan(NamedTuple):
+class Plan(Struct, frozen=True, gc=False):
     """What the store is asked. `denied`: a key is not there, and that refuses."""
 
     charges: Sequence[Charge]
@@ -72,11 +72,11 @@ class _Ruled:
         self.name = rule.full_name
         self.lines = _lines(rule.items(), self.name, settings, rule)
         self.final = rule.final and not rule.shadow
-        self.paths = compile_paths("path", rule.path)
+        self.paths = Paths("path", rule.path)
         self.methods = {*rule.methods, "HEAD"} if "GET" in rule.methods else set(rule.methods)
 
-    def applies(self, method: str, path: str) -> bool:
-        return (not self.methods or method in self.methods) and any(pattern.fullmatch(path) for pattern in self.paths)
+    def applies(self, method: str, path: str, *, normal: bool) -> bool:
+        return (not self.methods or method in self.methods) and self.paths.match(path, normal=normal)
 
 
 class Rules:
@@ -84,9 +84,16 @@ class Rules:
 
     def __init__(self, settings: Settings) -> None:
         self._rules = [_Ruled(rule, settings) for rule in settings.compiled_rules()]
-        self._exempt = compile_paths("exempt", settings.exempt) if settings.exempt else []
+        self._exempt = Paths("exempt", settings.exempt) if settings.exempt else None
+        self._two_forms = any(rule.paths.always_two for rule in self._rules)
         self._app = _lines(compile_items("app_limits", settings.app_limits), "app", settings)
         self._default = _lines(compile_items("limits", settings.limits), "default", settings)
+        for name, lines in (
+            ("app", self._app),
+            *((rule.name, rule.lines) for rule in self._rules),
+            ("default", self._default),
+        ):
+            _warn_if_forgeable(name, lines)
         self._combined = lru_cache(maxsize=1024)(self._combine)
         self._always = None if self._rules or self._exempt else self._combine(())
         self._enabled = settings.enabled
@@ -103,17 +110,22 @@ class Rules:
             return None
         if self._always is not None:  # no rules: nothing to look at
             return self._always
-        forms = _forms(request.path)
-        if self._exempt and all(any(pattern.fullmatch(path) for pattern in self._exempt) for path in forms):
+        path = request.path
+        normal = normal_path(path)
+        exempt = self._exempt
+        if exempt and exempt.match(path, normal=False) and exempt.match(normal, normal=True):
             return None
         method = request.method
-        return self._combined(tuple([self._first(method, path) for path in forms]))
+        found = self._first(method, path, normal=False)
+        if normal == path and not self._two_forms:
+            return self._combined((found,))
+        return self._combined((found, self._first(method, normal, normal=True)))
 
-    def _first(self, method: str, path: str) -> tuple[int, ...]:
+    def _first(self, method: str, path: str, *, normal: bool) -> tuple[int, ...]:
         """The rules that match one form of the path, up to the first final one."""
         found = []
         for index, rule in enumerate(self._rules):
-            if rule.applies(method, path):
+            if rule.applies(method, path, normal=normal):
                 found.append(index)
                 if rule.final:
                     break
@@ -135,17 +147,14 @@ def _lines(items: Sequence[Item], rule: str, settings: Settings, own: Rule | Non
     return [Line(item, rule, name, settings, own) for item, name in zip(items, names, strict=True)]
 
 
-def _forms(path: str) -> tuple[str, ...]:
-    """The path as received and, if that is different, as normalised: `//a/./b/../c/` is also `/a/c`."""
-    if _NORMAL.fullmatch(path):
-        return (path,)
-    segments: list[str] = []
-    for segment in path.split("/"):
-        if segment == "..":
-            segments[-1:] = []
-        elif segment not in ("", "."):
-            segments.append(segment)
-    return (path, "/" + "/".join(segments))
+def _warn_if_forgeable(rule: str, lines: Sequence[Line]) -> None:
+    if lines and all(line.key.forgeable for line in lines):
+        logger.warning(
+            "ratelimit_mw: rule %s: its key, %s, is what clients write, who can have as many of it as they like; "
+            "add a limit with another key, or app_limits",
+            rule,
+            lines[0].key.text,
+        )
 
 
 def plan(match: Match, request: Request, answers: Answers) -> Plan:
@@ -167,9 +176,9 @@ def _plan_without(match: Match, request: Request, route: str, answers: Answers) 
         identity = line.key.identity(request, route, answers)
         if identity is None:
             warn_rarely(f"key {line.key.text!r}", "is not there; missing_key = %r says what follows", line.missing)
-            if line.missing == "deny":
+            if line.missing == "deny" and not line.shadow:
                 return Plan((), (), (), denied=True)
-            if line.missing == "exempt":
+            if line.missing == "deny" or (line.missing == "exempt" and not line.key.failed(answers)):
                 continue
             identity = line.shared
         charges.append(line.charge(identity))
@@ -181,7 +190,7 @@ def without_store(asked: Plan) -> tuple[Source, Plan]:
     """What happens when the store failed, the strictest of what the lines say, and what is still to be asked
     locally.
     """
-    modes = {line.on_store_error for line in asked.lines}
+    modes = {line.on_store_error for line in asked.lines if not line.shadow}
     if "deny" in modes:
         return "denied_on_error", Plan((), (), ())
     kept = [index for index, line in enumerate(asked.lines) if line.on_store_error == "local"]
@@ -198,4 +207,4 @@ def conclude(match: Match, asked: Plan, decisions: Sequence[Decision], source: S
     """The verdict on a request."""
     if asked.denied or source == "denied_on_error":
         return Verdict(False, (), (), match.rule, source)
-    return verdict_of(asked.charges, decisions, rule=match.rule, source=source, policies=asked.policies)
+    return verdict_of(asked.charges, decisions, match.rule, source, asked.policies)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from ratelimit_mw.notices import warn_rarely
 
@@ -10,12 +10,19 @@ _USER_NAMES: Final = ("identity", "pk", "id", "username", "display_name")
 
 
 class Request(ABC):
-    """A view of one request. Nothing is read before it is asked for; the body never is."""
+    """A view of one request. Nothing but the client's address is read before it is asked for; the body never is.
 
-    __slots__ = ("raw",)
+    `raw`: the ASGI scope or the WSGI environ. `client`: the address of the socket's other end, as the server wrote it;
+    None on a unix socket. `route`: the framework's route template, where the face knows it.
+    """
 
-    def __init__(self, raw: Any) -> None:
-        self.raw = raw  # the ASGI scope or the WSGI environ
+    __slots__ = ("client", "raw")
+
+    route: ClassVar[str | None] = None
+
+    def __init__(self, raw: Any, client: str | None) -> None:
+        self.raw = raw
+        self.client = client
 
     @property
     @abstractmethod
@@ -29,11 +36,6 @@ class Request(ABC):
 
     @property
     @abstractmethod
-    def client(self) -> str | None:
-        """The address of the socket's other end, as the server wrote it; None on a unix socket."""
-
-    @property
-    @abstractmethod
     def headers(self) -> Mapping[str, str]:
         """All headers, names in lower case; several lines of one name are joined by `, `."""
 
@@ -43,17 +45,12 @@ class Request(ABC):
         """Who is logged in, as the authentication outside of this middleware says; None for nobody."""
 
     @property
-    def route(self) -> str | None:
-        """The framework's route template, where the face knows it."""
-        return None
-
-    @property
     def cookies(self) -> Mapping[str, str]:
         """The cookies, as sent; of two with one name the first."""
         found: dict[str, str] = {}
         for pair in self.headers.get("cookie", "").replace(", ", ";").split(";"):
-            name, _, value = pair.strip().partition("=")
-            found.setdefault(name, value.strip('"'))
+            name, _, value = pair.partition("=")
+            found.setdefault(name.strip(), value.strip().strip('"'))
         return found
 
 
@@ -69,17 +66,18 @@ def user_id(user: object) -> str | None:
     display_name.
     """
     try:
-        if user is None or not getattr(user, "is_authenticated", False):
+        known = getattr(user, "is_authenticated", False)
+        if not (known() if callable(known) else known):
             return None
     except Exception as error:  # noqa: BLE001  # a lazy user may ask a database
         warn_rarely("user", "is_authenticated raised", error=error)
         return None
     for name in _USER_NAMES:
         try:
-            value = getattr(user, name, None)
+            text = as_text(getattr(user, name, None))
         except Exception:  # noqa: BLE001, S112  # Starlette's BaseUser raises for what it does not define
             continue
-        if text := as_text(value):
+        if text:
             return text
     return None
 

@@ -4,22 +4,34 @@
 9651); bodies are problem details (RFC 9457).
 """
 
-import math
 import time
 from collections.abc import Sequence
 from functools import lru_cache
+from math import ceil, isinf
 from typing import Final, NamedTuple
 
 from msgspec import json
 
-from ratelimit_mw.limit import Limit
+from ratelimit_mw.limit import Decision, Limit
 from ratelimit_mw.settings import Headers
 from ratelimit_mw.verdict import Policy, Verdict
 
 _MOST_SHOWN: Final = 8  # policies in a field: proxies limit the size of headers
-_LARGEST: Final = 999_999_999_999_999  # of a structured field's integers
 _PROBLEMS: Final = "https://iana.org/assignments/http-problem-types#"
 _STORE_DOWN_RETRY: Final = 1  # seconds; a hint, nobody knows when the store is back
+
+# every field that is ever sent, so that a face can prepare them in its own form
+NAMES: Final = (
+    "Cache-Control",
+    "Content-Length",
+    "Content-Type",
+    "RateLimit",
+    "RateLimit-Policy",
+    "Retry-After",
+    "X-RateLimit-Limit",
+    "X-RateLimit-Remaining",
+    "X-RateLimit-Reset",
+)
 
 HeaderList = list[tuple[str, str]]
 
@@ -39,14 +51,22 @@ def headers(verdict: Verdict, style: Headers = "ietf") -> HeaderList:
     """The fields that tell a client how it stands. None when no store decided."""
     if style == "none" or not verdict.decisions:
         return []
+    shown = _shown(verdict)
+    if len(shown) == 1 and style == "ietf":  # the common case
+        policy, decision = shown[0]
+        return [("RateLimit-Policy", _policy_item(policy)), ("RateLimit", _state_item(policy, decision))]
     fields: HeaderList = []
-    if style != "legacy":
-        fields += _ietf(verdict)
-    if style != "ietf" and verdict.binding is not None:
+    if shown and style != "legacy":
         fields += [
-            ("X-RateLimit-Limit", str(verdict.limit)),
-            ("X-RateLimit-Remaining", str(verdict.remaining)),
-            ("X-RateLimit-Reset", str(math.ceil(time.time() + verdict.reset_after))),
+            ("RateLimit-Policy", ", ".join([_policy_item(policy) for policy, _ in shown])),
+            ("RateLimit", ", ".join([_state_item(policy, decision) for policy, decision in shown])),
+        ]
+    if shown and style != "ietf":
+        binding = shown[0][1]
+        fields += [
+            ("X-RateLimit-Limit", str(binding.limit)),
+            ("X-RateLimit-Remaining", str(binding.remaining)),
+            ("X-RateLimit-Reset", str(ceil(time.time() + binding.reset_after))),
         ]
     return fields
 
@@ -69,11 +89,11 @@ def refusal(verdict: Verdict, style: Headers = "ietf") -> Response:
         if not decision.allowed and charge.role != "shadow"
     ]
     title = "Request cannot be satisfied as assigned quota has been exceeded"
-    if math.isinf(verdict.retry_after):
+    if isinf(verdict.retry_after):
         fields: HeaderList = []
         detail = "This request costs more than its quota ever allows; waiting does not help."
     else:
-        wait = max(1, math.ceil(verdict.retry_after))
+        wait = max(1, ceil(verdict.retry_after))
         fields = [("Retry-After", str(wait))]
         detail = f"Try again in {wait} second{'s' if wait > 1 else ''}."
     return _problem(429, _PROBLEMS + "quota-exceeded", title, detail, refusing, [*fields, *headers(verdict, style)])
@@ -90,45 +110,39 @@ def _problem(status: int, kind: str, title: str, detail: str, policies: Sequence
     return Response(status, [*own, *fields], body)
 
 
-def _ietf(verdict: Verdict) -> HeaderList:
-    if len(verdict.decisions) == 1:  # the common case
-        (charge,), (decision,), (policy,) = verdict.charges, verdict.decisions, _policies(verdict)
-        if charge.role == "shadow" or (policy.hidden and decision.allowed):
-            return []
-        return [("RateLimit-Policy", _policy_field((policy,))), ("RateLimit", _state(verdict, 0, policy))]
-    policies = _policies(verdict)
+def _shown(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:
+    """What a client is told about: what binds of it first, the rest in order."""
+    policies, charges, decisions = verdict.policies or _policies(verdict), verdict.charges, verdict.decisions
+    if len(decisions) == 1:  # the common case
+        policy, decision = policies[0], decisions[0]
+        return () if charges[0].role == "shadow" or (policy.hidden and decision.allowed) else ((policy, decision),)
     shown = [
         index
-        for index, charge in enumerate(verdict.charges)
-        if charge.role != "shadow" and not (policies[index].hidden and verdict.decisions[index].allowed)
+        for index, charge in enumerate(charges)
+        if charge.role != "shadow" and not (policies[index].hidden and decisions[index].allowed)
     ]
-    if not shown:
-        return []
-    shown.sort(key=lambda index: index != verdict.binding)  # what binds stands first; sort keeps the order of the rest
-    del shown[_MOST_SHOWN:]
-    return [
-        ("RateLimit-Policy", _policy_field(tuple([policies[index] for index in shown]))),
-        ("RateLimit", ", ".join([_state(verdict, index, policies[index]) for index in shown])),
-    ]
+    if len(shown) > 1:
+        first = verdict.binding_of(shown)
+        shown.sort(key=lambda index: index != first)  # sort keeps the order of the rest
+    return [(policies[index], decisions[index]) for index in shown[:_MOST_SHOWN]]
 
 
 @lru_cache(maxsize=1024)
-def _policy_field(policies: tuple[Policy, ...]) -> str:
+def _policy_item(policy: Policy) -> str:
     """`"default";q=100;w=60`. The window stands there only if it is whole seconds: the field has no fractions."""
-    items = []
-    for policy in policies:
-        window = policy.limit.window
-        length = f";w={int(window)}" if window == int(window) else ""
-        items.append(f'"{policy.name}";q={min(policy.limit.quota, _LARGEST)}{length}')
-    return ", ".join(items)
+    window = policy.limit.window
+    length = f";w={int(window)}" if window == int(window) else ""
+    return f'"{policy.name}";q={policy.most}{length}'
 
 
-def _state(verdict: Verdict, index: int, policy: Policy) -> str:
+def _state_item(policy: Policy, decision: Decision) -> str:
     """`"default";r=50;t=30`: so many units, in so many seconds."""
-    decision = verdict.decisions[index]
-    limit = policy.limit
-    available = min(decision.remaining, limit.quota, _LARGEST)
-    return f'"{policy.name}";r={available};t={min(math.ceil(decision.next_after), math.ceil(limit.window))}'
+    available, wait = decision.remaining, ceil(decision.next_after)
+    if available > policy.most:
+        available = policy.most
+    if wait > policy.longest:  # rounding up can pass the window by a second
+        wait = policy.longest
+    return f'"{policy.name}";r={available};t={wait}'
 
 
 def _policies(verdict: Verdict) -> Sequence[Policy]:

@@ -16,7 +16,9 @@ OnStoreError = Literal["allow", "deny", "local"]
 ON_STORE_ERROR: Final = ("allow", "deny", "local")
 OWN_NAMES: Final = ("default", "app", "unmatched")
 
+_ANY_PREFIX: Final = 64  # where only the form of a key is looked at
 _METHOD = re.compile(r"[A-Z]+")
+_NORMAL = re.compile(r"/|(?:/(?!\.{1,2}(?:/|\Z))[^/]+)+")  # no empty, "." or ".." segment, no slash at the end
 _PARAMETER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)(?::([a-z]+))?\}")
 _CONVERTERS: Final = {
     "str": r"[^/]+",
@@ -59,13 +61,13 @@ class Rule(Struct, frozen=True, kw_only=True):
         if self.name is not None and well_named("name", self.name) in OWN_NAMES:
             raise ConfigError(f"name: found {self.name!r}, which has a meaning of its own here; choose another")
         check_on_store_error(self.on_store_error)
-        compile_paths("path", self.path)
+        Paths("path", self.path)
         self._check_methods()
         if self.exempt and self.limits:
             raise ConfigError("limits: a rule with exempt = true has none")
         if not self.exempt and self.limits is None:
             raise ConfigError("limits: required; a rule that limits nothing says limits = []")
-        check_different("limits", self.items())
+        self.items()
         if self.key is not None:
             check_key(self.key)
 
@@ -143,15 +145,19 @@ def _items(value: object) -> list[Item]:
     return [_item(limit, **{word: value[word] for word in ("key", "cost", "shadow") if word in value})]
 
 
-def check_different(place: str, items: Sequence[Item]) -> None:
-    """Raises `ConfigError` for two items that would count in one bucket."""
-    seen: dict[tuple[str, Any], int] = {}
+def check_different(place: str, items: Sequence[Item], key: KeySpec) -> None:
+    """Raises `ConfigError` for two items that can count in one bucket. `key`: of items that have none of their own."""
+    seen: dict[str, list[tuple[int, Key]]] = {}
     for index, item in enumerate(items):
-        first = seen.setdefault((item.limit.bucket, item.key), index)
-        if first != index:
-            raise ConfigError(
-                f"{place}[{index}]: {item.limit.notation} stands twice for one key; give one of them a name"
-            )
+        own = Key(key if item.key is None else item.key, _ANY_PREFIX)
+        same = seen.setdefault(item.limit.bucket, [])
+        for first, other in same:
+            if own.meets(other):
+                raise ConfigError(
+                    f"{place}[{index}]: {item.limit.notation} can count in the same bucket as {place}[{first}]; "
+                    "give one of them a name"
+                )
+        same.append((index, own))
 
 
 def _item(limit: Limit, *, key: Any = None, cost: Any = 1, shadow: Any = False) -> Item:
@@ -166,13 +172,43 @@ def _item(limit: Limit, *, key: Any = None, cost: Any = 1, shadow: Any = False) 
     return Item(limit=limit, key=key, cost=cost, shadow=shadow)
 
 
-def compile_paths(place: str, value: object) -> list[re.Pattern[str]]:
-    """Patterns for one path template or several. Raises `ConfigError` naming the place."""
-    if isinstance(value, str):
-        return [_pattern(place, value)]
-    if not isinstance(value, Sequence) or not value:
-        raise ConfigError(f"{place}: found {value!r}, allowed is a path such as '/users/{{id}}' or a list of these")
-    return [_pattern(f"{place}[{index}]", one) for index, one in enumerate(value)]
+class Paths:
+    """One path template or several, compiled. Raises `ConfigError` naming the place.
+
+    Every path is looked at in two forms, as received and as normalised, and each is matched by the template in the
+    same form: so `/login/` in a rule means the app's `/login/`, and its normal form `/login` too.
+    """
+
+    __slots__ = ("_normal", "_received", "always_two")
+
+    def __init__(self, place: str, value: object) -> None:
+        if not isinstance(value, str) and (not isinstance(value, Sequence) or not value):
+            raise ConfigError(f"{place}: found {value!r}, allowed is a path such as '/users/{{id}}' or a list of these")
+        templates = (
+            [(place, value)]
+            if isinstance(value, str)
+            else [(f"{place}[{index}]", one) for index, one in enumerate(value)]
+        )
+        self._received = [_pattern(*template) for template in templates]
+        self._normal = [_pattern(where, normal_path(template)) for where, template in templates]
+        self.always_two = self._received != self._normal  # then even a path in normal form has two forms
+
+    def match(self, path: str, *, normal: bool) -> bool:
+        """Whether `path`, in its normal form or as received, is one of these."""
+        return any(pattern.fullmatch(path) for pattern in (self._normal if normal else self._received))
+
+
+def normal_path(path: str) -> str:
+    """`//a/./b/../c/` as `/a/c`."""
+    if _NORMAL.fullmatch(path):
+        return path
+    segments: list[str] = []
+    for segment in path.split("/"):
+        if segment == "..":
+            segments[-1:] = []
+        elif segment not in ("", "."):
+            segments.append(segment)
+    return "/" + "/".join(segments)
 
 
 def _pattern(place: str, template: object) -> re.Pattern[str]:
@@ -197,7 +233,7 @@ def check_on_store_error(value: object) -> None:
         raise ConfigError(f"on_store_error: found {value!r}, allowed is one of {', '.join(ON_STORE_ERROR)}")
 
 
-def check_key(value: Any, ipv6_prefix: int = 64) -> None:
+def check_key(value: Any, ipv6_prefix: int = _ANY_PREFIX) -> None:
     """Raises `ConfigError` unless `value` is a key."""
     try:
         Key(value, ipv6_prefix)

@@ -12,14 +12,14 @@ from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.keys import KeySpec, check_ipv6_prefix
 from ratelimit_mw.limit import seconds
 from ratelimit_mw.rules import (
+    ON_STORE_ERROR,
     OnStoreError,
+    Paths,
     Rule,
     check_different,
     check_key,
-    check_on_store_error,
     check_words,
     compile_items,
-    compile_paths,
     flags,
     rule_from,
 )
@@ -75,19 +75,23 @@ class Settings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.limits is None:
             raise ConfigError("limits: required, such as '100/minute'; [] says that there are none")
-        check_different("limits", compile_items("limits", self.limits))
-        check_different("app_limits", compile_items("app_limits", self.app_limits))
-        self.compiled_rules()
         check_ipv6_prefix(self.ipv6_prefix)
         check_key(self.key, self.ipv6_prefix)
+        check_different("limits", compile_items("limits", self.limits), self.key)
+        check_different("app_limits", compile_items("app_limits", self.app_limits), self.key)
+        for index, rule in enumerate(self.compiled_rules()):
+            check_different(f"rules[{index}].limits", rule.items(), self.key if rule.key is None else rule.key)
         if self.exempt or not isinstance(self.exempt, (list, tuple)):
-            compile_paths("exempt", self.exempt)
-        check_on_store_error(self.on_store_error or "")
+            Paths("exempt", self.exempt)
+        _one_of("on_store_error", self.on_store_error, ON_STORE_ERROR)
         if not seconds("store_timeout", self.store_timeout):
             raise ConfigError("store_timeout: found 0, allowed is more than 0 seconds")
         _one_of("headers", self.headers, _HEADERS)
         _one_of("missing_key", self.missing_key, _MISSING_KEY)
-        if not isinstance(self.key_secret, str) or len(self.key_secret.encode()) > _LONGEST_SECRET:
+        if (
+            not isinstance(self.key_secret, str)
+            or len(self.key_secret.encode("utf-8", "surrogatepass")) > _LONGEST_SECRET
+        ):
             raise ConfigError(f"key_secret: allowed is text of at most {_LONGEST_SECRET} bytes")
         for field in ("shadow", "plain_keys", "enabled"):
             flags(field, getattr(self, field))

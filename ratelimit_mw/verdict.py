@@ -1,13 +1,15 @@
 """The answer to a whole request."""
 
+import math
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Literal
 
 from msgspec import Struct
 
-from ratelimit_mw.errors import RateLimitError
+from ratelimit_mw.errors import RateLimitError, StoreError
 from ratelimit_mw.limit import Charge, Decision, Limit
+
+_LARGEST = 999_999_999_999_999  # the integers of structured fields end there
 
 Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease"]
 
@@ -15,15 +17,17 @@ Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_
 class Policy:
     """What headers and bodies call one charge of a request. Made once per limit; compared by identity."""
 
-    __slots__ = ("hidden", "limit", "name")
+    __slots__ = ("hidden", "limit", "longest", "most", "name")
 
     def __init__(self, name: str, limit: Limit, *, hidden: bool = False) -> None:
         self.name = name
         self.limit = limit
+        self.most = min(limit.quota, _LARGEST)  # units that headers may name
+        self.longest = math.ceil(limit.window)  # seconds that headers may name
         self.hidden = hidden  # shown only when it refuses, because it tells about others than the client
 
 
-class Verdict(Struct, frozen=True, dict=True):
+class Verdict(Struct, frozen=True, gc=False):
     """The answer to the whole request: every decision, and of the one that binds, its numbers.
 
     Refused, the longest `retry_after` among those that refuse binds; admitted, the smallest `remaining / limit`, then
@@ -39,9 +43,9 @@ class Verdict(Struct, frozen=True, dict=True):
     source: Source = "store"
     policies: Sequence[Policy] = ()  # one per charge when the request came through the middleware
 
-    @cached_property
+    @property
     def binding(self) -> int | None:
-        """Which charge binds, as an index into `charges` and `decisions`. Worked out when first asked for."""
+        """Which charge binds, as an index into `charges` and `decisions`. Worked out when asked for."""
         if len(self.decisions) == 1:
             return 0 if self.charges[0].role != "shadow" else None
         candidates = [
@@ -49,12 +53,16 @@ class Verdict(Struct, frozen=True, dict=True):
         ]
         if not self.allowed:
             candidates = [index for index in candidates if not self.decisions[index].allowed]
+        return self.binding_of(candidates)
+
+    def binding_of(self, candidates: Sequence[int]) -> int | None:
+        """Which of some charges binds."""
         return min(candidates, key=self._slack, default=None)  # min keeps the first of equals
 
     def _slack(self, index: int) -> tuple[float, float]:
         decision = self.decisions[index]
         if not self.allowed:
-            return -decision.retry_after, 0.0
+            return float(decision.allowed), -decision.retry_after  # what refuses goes before what has room
         return decision.remaining / decision.limit, -decision.next_after
 
     @property
@@ -101,14 +109,18 @@ _UNBOUND = Decision(True, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
 def verdict_of(
     charges: Sequence[Charge],
     decisions: Sequence[Decision],
-    *,
     rule: str | None = None,
     source: Source = "store",
     policies: Sequence[Policy] = (),
 ) -> Verdict:
-    """The verdict on a group: refused when a charge that is not a shadow refuses."""
-    for charge, decision in zip(charges, decisions, strict=True):
-        if not decision.allowed and charge.role != "shadow":
+    """The verdict on a group: refused when a charge that is not a shadow refuses.
+
+    Raises `StoreError` when there is not one decision per charge.
+    """
+    if len(decisions) != len(charges):
+        raise StoreError(f"the store gave {len(decisions)} decisions on {len(charges)} charges")
+    for index, decision in enumerate(decisions):
+        if not decision.allowed and charges[index].role != "shadow":
             return Verdict(False, charges, decisions, rule, source, policies)
     return Verdict(True, charges, decisions, rule, source, policies)
 

@@ -33,7 +33,7 @@ class RateLimitMiddleware:
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Admit or refuse one request. The app's own iterable is returned untouched."""
-        verdict = self._gate.admit(_WsgiRequest(environ))
+        verdict = self._gate.admit(_WsgiRequest(environ, environ.get("REMOTE_ADDR") or None))
         if verdict is None:
             return self.app(environ, start_response)
         if not verdict.allowed:
@@ -67,16 +67,12 @@ class _WsgiRequest(Request):
 
     @property
     def method(self) -> str:
-        return str(self.raw["REQUEST_METHOD"])
+        return str(self.raw["REQUEST_METHOD"]).upper()
 
     @property
     def path(self) -> str:
         # PEP 3333: text that holds bytes as latin-1. SCRIPT_NAME is not part of PATH_INFO.
         return below("", self.raw.get("PATH_INFO", "").encode("latin-1").decode("utf-8", "replace"))
-
-    @property
-    def client(self) -> str | None:
-        return self.raw.get("REMOTE_ADDR") or None
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -68,6 +68,8 @@ def violations(module: str, source: str) -> list[str]:
         top, _, inner = name.partition(".")
         if top in GUESTS and module not in GUESTS[top]:
             found.append(f"{module} imports {top}")
+        if name == "ratelimit_mw":
+            found.append(f"{module} imports the package itself, which imports everything")
         if top != "ratelimit_mw" or inner not in RANK or inner == module:
             continue
         if RANK[inner] >= RANK[module] or {inner, module} == FACES:
@@ -97,7 +99,11 @@ def test_imports_go_up_only(name: str, path: Path) -> None:
     [
         ("from ratelimit_mw.gate import Gate", ["limit imports gate"]),
         ("import ratelimit_mw.verdict", ["limit imports verdict"]),
-        ("from ratelimit_mw import verdict", ["limit imports verdict"]),
+        (
+            "from ratelimit_mw import verdict",
+            ["limit imports the package itself, which imports everything", "limit imports verdict"],
+        ),
+        ("from ratelimit_mw import Limiter", ["limit imports the package itself, which imports everything"]),
         ("def f():\n    from ratelimit_mw.stores.memory import MemoryStore", ["limit imports stores.memory"]),
         (
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ratelimit_mw.request import Request",

@@ -51,7 +51,8 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
             raise ConfigError(f"strict: found {self.strict!r}, allowed is true or false")
         if self.ticks[0] * self.buckets > self.window_us:
             raise ConfigError(
-                f"buckets: {self.buckets} sub-windows of {self.window} seconds are too short to be counted exactly"
+                f"buckets: found {self.buckets}, allowed are at most {self.window_us // self.ticks[0]} in a window of "
+                f"{self.window} seconds: shorter ones cannot be counted exactly"
             )
 
     @cached_property
@@ -62,13 +63,16 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     def decide(
         self, state: Counts | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, Counts | None]:
-        clock, _ = self.ticks
+        clock, length = self.ticks
         quota = self.quota
         tick = now // clock
         phase = tick * clock - now  # 0, or the part of this clock tick that is gone, as a negative wait
-        start, newest, between, oldest = self._slide(state, tick)
+        if state is not None and 0 <= tick - state.start < length:  # the usual case, without a call
+            start, newest, between, oldest = state.start, state.newest, state.between, state.oldest
+        else:
+            start, newest, between, oldest = self._slide(state, tick)
         elapsed = tick - start
-        room = quota - self._used(elapsed, newest, between, oldest)
+        room = quota - (self._used(elapsed, newest, between, oldest) if between or oldest else newest)
         retry_after = 0.0
         if allowed := cost <= room or not cost:
             if cost:
@@ -81,14 +85,26 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
                 wait = self._wait(elapsed, newest, between, oldest, quota - cost)
                 retry_after = (wait * clock + phase) / MICROSECONDS
             if state is not None and state.start > tick:
-                state = Counts(
-                    start, newest, oldest, between
-                )  # else the lock-out would last until that time comes round again
-        remaining = max(0, room)
-        following = self._wait(elapsed, newest + remaining, between, oldest, quota - 1) * clock + phase
-        reset = self._wait(elapsed, newest, between, oldest, 0)
-        reset_after = (reset * clock + phase) / MICROSECONDS if reset else 0.0
-        return Decision(allowed, quota, remaining, retry_after, following / MICROSECONDS, reset_after, 0.0, now), state
+                # else the lock-out would last until that time comes again
+                state = Counts(start, newest, oldest, between)
+        remaining = room if room > 0 else 0
+        filled = newest + remaining
+        if between or self.strict or not newest:
+            following = self._wait(elapsed, filled, between, oldest, quota - 1)
+            reset = self._wait(elapsed, newest, between, oldest, 0)
+        else:  # two counters, and units in the newest: what _wait comes down to, without its calls
+            following = length - elapsed
+            if filled < quota:  # then the oldest one counts
+                following -= ((quota - filled) * length - 1) // oldest + 1
+            elif filled > quota:  # in debt
+                following += length - 1 - (quota * length - 1) // filled
+            reset = 2 * length - 1 - (length - 1) // newest - elapsed
+        if clock > 1:
+            following = following * clock + phase
+            reset = reset and reset * clock + phase
+        return Decision(
+            allowed, quota, remaining, retry_after, following / MICROSECONDS, reset / MICROSECONDS, 0.0, now
+        ), state
 
     def settle(self, state: Counts | None, now: int, delta: int, at: int) -> Counts | None:
         clock, length = self.ticks
@@ -122,10 +138,8 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         length = self.ticks[1]
         if state is not None:
             gone = (tick - state.start) // length
-            if gone == 0:
-                return state.start, state.newest, state.between, state.oldest
-            if gone < 0:  # the clock stepped back
-                return tick, state.newest, state.between, state.oldest
+            if gone <= 0:  # below 0 the clock stepped back
+                return min(state.start, tick), state.newest, state.between, state.oldest
             counts = ((0,) * gone + (state.newest, *state.between))[: self.buckets + 1] if gone <= self.buckets else ()
             if any(counts):
                 return state.start + gone * length, counts[0], counts[1:-1], counts[-1]
@@ -148,14 +162,19 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         strict = self.strict
         if strict:  # the same as one sub-window more, of which nothing is ever weighted
             between, oldest = (*between, oldest), 0
-        inside = newest + sum(between) if between else newest
-        if inside > room:
-            for count in (*between[::-1], newest) if between else (newest,):
+        inside = newest
+        if between:
+            inside += sum(between)
+            for count in reversed(between):  # the oldest leaves, the next one is the oldest
+                if inside <= room:
+                    break
                 inside -= count
                 elapsed -= length
                 oldest = 0 if strict else count
-                if inside <= room:
-                    break
+        if inside > room:
+            inside = 0
+            elapsed -= length
+            oldest = 0 if strict else newest
         overlap = ((room - inside + 1) * length - 1) // oldest if oldest else length
         wait = length - 1 - overlap - elapsed if overlap < length else -elapsed
-        return max(0, wait)
+        return wait if wait > 0 else 0

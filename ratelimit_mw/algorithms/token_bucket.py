@@ -39,18 +39,21 @@ class TokenBucket(BucketLimit, frozen=True, kw_only=True):
             idle = tick - state.updated
             if idle > 0:  # a clock that stepped back drains nothing
                 level -= idle * drain
-                level = max(level, 0)
+                if level < 0:
+                    level = 0
         allowed = True
         retry_after = delay = 0.0
         if cost:
             taken = level + cost * unit
-            if taken > full:
-                allowed, retry_after, delay = self._squeeze(now, cost, taken - full, max_delay)
-            if allowed:
+            if taken <= full:
                 level = taken
                 state = Level(level, tick)
-            elif state is not None and state.updated > tick:
-                state = Level(level, tick)  # else the lock-out would last until that time comes round again
+            else:
+                allowed, retry_after, delay = self._squeeze(now, cost, taken - full, max_delay)
+                if allowed:
+                    level = taken
+                if allowed or (state is not None and state.updated > tick):
+                    state = Level(level, tick)  # refused too, else the lock-out would last until that time comes again
         room = full - level
         remaining = room // unit if room > 0 else 0
         following = -((room - remaining * unit - unit) // drain)

@@ -34,7 +34,7 @@ class Group:
 
 
 def _sum(first: Charge, second: Charge, index: int) -> Charge:
-    if (first.role, first.max_delay) != (second.role, second.max_delay):
+    if (first.role, first.patience_us) != (second.role, second.patience_us):
         raise ConfigError(
             f"charges[{index}]: the same bucket stands twice in one take with another role or max_delay; "
             "give one of the limits a name"

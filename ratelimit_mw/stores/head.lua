@@ -12,10 +12,14 @@ local function whole(x)
   return type(x) == "number" and x >= 0 and x <= 9007199254740992 and x % 1 == 0
 end
 
--- All numbers of a charge from position `first` on; the client checked them, and so does whoever holds the data.
-local function check(charge, first)
+-- All numbers of a charge from position `first` on, those of its limit from `numbers` on, of which the first four are
+-- above 0. The client checked them, and so does whoever holds the data; before anything is written.
+local function check(charge, first, numbers)
   for i = first, #charge do
-    if not whole(charge[i]) then error("ratelimit_mw: argument " .. i .. " of a charge is no whole number up to 2^53") end
+    local least = i >= numbers and i < numbers + 4 and 1 or 0
+    if not whole(charge[i]) or charge[i] < least then
+      error("ratelimit_mw: argument " .. i .. " of a charge is no whole number from " .. least .. " to 2^53")
+    end
   end
 end
 
@@ -33,7 +37,10 @@ local function load(key, n)
 end
 
 local function now_us()
-  if args[1] > 0 then return args[1] end
+  if args[1] ~= 0 then
+    if not whole(args[1]) then error("ratelimit_mw: the told time is no whole number up to 2^53") end
+    return args[1]
+  end
   local time = redis.call("TIME")
   return time[1] * 1000000 + time[2]
 end

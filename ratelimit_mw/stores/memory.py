@@ -1,8 +1,8 @@
 """States of one process, in memory: bounded, exact across threads and tasks, and without a thread of its own."""
 
 import threading
-import time
 from collections.abc import Callable, Sequence
+from time import monotonic_ns
 from typing import ClassVar
 
 from ratelimit_mw.errors import ConfigError
@@ -13,6 +13,9 @@ from ratelimit_mw.ticks import microseconds
 
 _TIDY = 2  # states looked at for expiry in one call: twice what one call can add, so that tidying always catches up
 _LOOKS = 32  # states looked at to make room for a new one
+_ENOUGH = 8  # of these, when one that does not refuse was among them and only an expired one would be better
+
+Found = tuple["_Shelf", str, State]
 
 
 class _Shelf:
@@ -47,7 +50,7 @@ class MemoryStore:
         if clock is not None and not callable(clock):
             raise ConfigError(f"clock: found {clock!r}, allowed is a callable that returns seconds")
         self._room = self._max_keys = whole("max_keys", max_keys, 1)  # keys that can still be added
-        self._clock = _monotonic if clock is None else lambda: microseconds(clock())
+        self._told = clock
         self._shelves: dict[str, _Shelf] = {}
         self._lock = threading.Lock()
         self._acquire, self._release = self._lock.acquire, self._lock.release
@@ -56,18 +59,19 @@ class MemoryStore:
         """Charge all of them if all are admitted, else none. Raises `ConfigError` for a negative cost."""
         self._acquire()
         try:
-            now = self._clock()  # read under the lock: two threads must not commit out of order
+            # read the clock under the lock: two threads must not commit out of order
+            now = monotonic_ns() // 1000 if self._told is None else microseconds(self._told())
             if len(charges) == 1:  # the common case, without the bookkeeping of groups: one charge, its state at hand
                 charge = charges[0]
-                limit = charge.limit
+                limit, key, cost = charge.limit, charge.key, charge.cost
                 shelf = self._shelves.get(limit.bucket)
-                if shelf is not None and charge.role == "limit" and charge.max_delay is None and charge.at is None:
+                if shelf is not None and cost >= 0 and charge.role == "limit" and charge.max_delay is None:
                     young = shelf.young
-                    old = young.get(charge.key)
+                    old = young.get(key)
                     if old is not None:
-                        decision, new = limit.decide(old, now, charge.cost, None)
+                        decision, new = limit.decide(old, now, cost, None)
                         if new is not old:
-                            young[charge.key] = new
+                            young[key] = new
                         return (decision,)
             return self._take(charges, now, commit=True)
         finally:
@@ -76,14 +80,14 @@ class MemoryStore:
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """What `take` would answer now; changes nothing."""
         with self._lock:
-            return self._take(charges, self._clock(), commit=False)
+            return self._take(charges, self._now(), commit=False)
 
     def settle(self, charges: Sequence[Charge]) -> None:
         """Correct what was taken: `cost` is signed, `at` comes from the decision."""
         with self._lock:
-            now = self._clock()
+            now = self._now()
             for charge in charges:
-                shelf, key, old = self._find(charge, now)
+                ((shelf, key, old),) = self._find_all([charge], now, free=charge.cost > 0)
                 new = charge.limit.settle(old, now, charge.cost, now if charge.at is None else charge.at)
                 if new is None:
                     self._forget(shelf, key)
@@ -123,6 +127,9 @@ class MemoryStore:
         """See `close`."""
         self.close()
 
+    def _now(self) -> int:
+        return monotonic_ns() // 1000 if self._told is None else microseconds(self._told())
+
     def __len__(self) -> int:
         """How many states are held, expired ones that were not tidied yet among them."""
         return self._max_keys - self._room
@@ -131,7 +138,7 @@ class MemoryStore:
         """A whole group. Looks at all of it before it writes any of it."""
         group = Group(asked)
         charges = group.charges
-        found = [self._find(charge, now) for charge in charges]
+        found = self._find_all(charges, now, free=commit)
         looks = [
             charge.limit.decide(old, now, charge.cost, charge.max_delay_us)
             for charge, (_, _, old) in zip(charges, found, strict=True)
@@ -146,19 +153,29 @@ class MemoryStore:
                 self._add(shelf, key, new, now)
         return group.spread(decisions)
 
-    def _find(self, charge: Charge, now: int) -> tuple[_Shelf, str, State]:
-        """The shelf and key of a charge's bucket, and its state."""
-        key = charge.key
-        shelf = self._shelves.get(charge.limit.bucket)
-        if shelf is None:
-            shelf = self._shelves[charge.limit.bucket] = _Shelf(charge.limit, now + charge.limit.window_us)
-        state = shelf.young.get(key)
-        if state is None:
-            state = shelf.old.get(key)
-            if state is None and self._room <= 0 and charge.cost and not self._make_room(now):
+    def _find_all(self, charges: Sequence[Charge], now: int, *, free: bool) -> list[Found]:
+        """The shelf, key and state of each charge's bucket. What is new has room, or shares the overflow bucket."""
+        found = [self._find(charge.limit, charge.key, now) for charge in charges]
+        if self._room >= len(charges):
+            return found
+        kept = {key for _, key, state in found if state is not None}
+        room = self._room
+        for index, (shelf, _, state) in enumerate(found):
+            if state is not None or not charges[index].cost:
+                continue
+            if room > 0:
+                room -= 1
+            elif not self._make_room(now, kept, free=free):
                 warn_rarely("MemoryStore", "%d keys are held and all refuse: new ones share a bucket", self._max_keys)
-                return shelf, _OVERFLOW, shelf.young.get(_OVERFLOW) or shelf.old.get(_OVERFLOW)
-        return shelf, key, state
+                found[index] = self._find(shelf.limit, _OVERFLOW, now)
+        return found
+
+    def _find(self, limit: Limit, key: str, now: int) -> Found:
+        shelf = self._shelves.get(limit.bucket)
+        if shelf is None:
+            shelf = self._shelves[limit.bucket] = _Shelf(limit, now + limit.window_us)
+        state = shelf.young.get(key)
+        return shelf, key, shelf.old.get(key) if state is None else state
 
     def _add(self, shelf: _Shelf, key: str, state: State, now: int) -> None:
         """Keep a state. Whoever adds a key pays for tidying; who finds its key among the young need not come here."""
@@ -183,24 +200,47 @@ class MemoryStore:
             else:
                 shelf.young[key] = state
 
-    def _make_room(self, now: int) -> bool:
-        """Free one key that expired or does not refuse, of the limit that holds most keys. False if none was found."""
-        shelf = max(self._shelves.values(), key=lambda shelf: len(shelf.young) + len(shelf.old))
-        for _ in range(_LOOKS):
+    def _make_room(self, now: int, kept: set[str], *, free: bool) -> bool:
+        """Whether a key can go for a new one; `free` frees it, a peek does not.
+
+        One that expired, of the limit that holds most keys or of another, each in its turn; else one that does not
+        refuse, of the limit that holds most keys. Never one of `kept`.
+        """
+        largest = max(self._shelves.values(), key=lambda shelf: len(shelf.young) + len(shelf.old))
+        for shelf in (largest, self._another(largest)):
+            key = self._spare(shelf, now, kept, expired=shelf is not largest) if shelf else None
+            if shelf and key is not None:
+                if free:
+                    self._forget(shelf, key)
+                return True
+        return False
+
+    def _another(self, shelf: _Shelf) -> _Shelf | None:
+        """The shelf whose turn it is, other than this one."""
+        for _ in range(min(2, len(self._shelves))):
+            bucket = next(iter(self._shelves))
+            another = self._shelves[bucket] = self._shelves.pop(bucket)  # to the end of the queue
+            if another is not shelf:
+                return another
+        return None
+
+    def _spare(self, shelf: _Shelf, now: int, kept: set[str], *, expired: bool) -> str | None:
+        """Of the next few keys one that expired, else one that does not refuse, unless only `expired` ones may go."""
+        spare = None
+        for looks in range(_LOOKS):
             if not shelf.old:
                 shelf.old, shelf.young = shelf.young, shelf.old
-            if not shelf.old:
-                return False
+            if not shelf.old or (spare is not None and looks >= _ENOUGH):
+                break
             key, state = shelf.old.popitem()
-            if shelf.limit.expires(state) <= now or shelf.limit.decide(state, now, 1, None)[0].allowed:
-                self._room += 1
-                return True
             shelf.young[key] = state
-        return False
+            if key in kept:
+                continue
+            if shelf.limit.expires(state) <= now:
+                return key
+            if spare is None and not expired and shelf.limit.decide(state, now, 1, None)[0].allowed:
+                spare = key
+        return spare
 
 
 _OVERFLOW = ""  # no charge has an empty key
-
-
-def _monotonic() -> int:
-    return time.monotonic_ns() // 1000

@@ -104,6 +104,8 @@ class RedisStore(Talk):
             connection.send_command(*command)
             if not connection.can_read(max(0.0, deadline - time.monotonic())):
                 raise StoreError(f"no answer within {self._timeout} seconds")
+            # the rest of a reply of which a part is here has no more time than the whole; nothing public says so
+            connection._sock.settimeout(max(_GRACE, deadline - time.monotonic()))  # noqa: SLF001
             reply = connection.read_response()
             broken = False
         except ResponseError as error:
@@ -118,9 +120,13 @@ class RedisStore(Talk):
 
     def _opened(self, source: Any) -> Any:
         connection = source.connection_class(**source.connection_kwargs)
-        connection.connect()
-        connection.send_command("SCRIPT LOAD", script("take", self._codec).text)
-        connection.read_response()
+        try:
+            connection.connect()
+            connection.send_command("SCRIPT LOAD", script("take", self._codec).text)
+            connection.read_response()
+        except BaseException:
+            connection.disconnect()
+            raise
         return connection
 
 
@@ -214,6 +220,7 @@ class AsyncRedisStore(Talk):
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None:
+            self._forget_closed_loops()
             pool = self._pools[loop] = AsyncPool(self._opened, _adisconnect, _ausable, _TASKS)
         connection = await pool.borrow()
         broken = True
@@ -228,12 +235,23 @@ class AsyncRedisStore(Talk):
             await pool.give_back(connection, broken=broken)
         return reply
 
+    def _forget_closed_loops(self) -> None:
+        """A connection holds on to its loop, so the pool of a loop that ended without close does not go by itself."""
+        for reference in self._pools.keyrefs():
+            loop = reference()
+            if loop is not None and loop.is_closed():
+                self._pools.pop(loop, None)
+
     async def _opened(self) -> Any:
         connection = self._source.connection_class(**self._source.connection_kwargs)
-        async with asyncio.timeout(_LINGER):
-            await connection.connect()
-            await connection.send_command("SCRIPT LOAD", script("take", self._codec).text)
-            await connection.read_response()
+        try:
+            async with asyncio.timeout(_LINGER):
+                await connection.connect()
+                await connection.send_command("SCRIPT LOAD", script("take", self._codec).text)
+                await connection.read_response()
+        except BaseException:
+            await _adisconnect(connection)
+            raise
         return connection
 
 
@@ -251,9 +269,15 @@ def _from_url(pool: Any, url: str, options: dict[str, Any]) -> Any:
     if not url.startswith(_SCHEMES):
         raise ConfigError(f"store: found {url.split('://', 1)[0]!r} as scheme, allowed are {', '.join(_SCHEMES)}")
     try:
-        return pool.from_url(url, **options)
-    except ValueError as error:
-        raise ConfigError(f"store: {error}") from None
+        source = pool.from_url(url, **options)
+        source.connection_class(**source.connection_kwargs)  # not opened: only to hear of options that it does not know
+    except (ValueError, TypeError, RedisError):
+        # without the error's own text: it may quote a piece of a password as the port
+        raise ConfigError(
+            "store: the URL cannot be read, allowed is redis://USER:PASSWORD@HOST:PORT/DB?OPTION=VALUE with the "
+            "options of redis-py; in a password / # ? @ are written %2F %23 %3F %40"
+        ) from None
+    return source
 
 
 def _options(retry: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from msgspec import json, msgpack
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.limit import Charge, Decision, Limit
-from ratelimit_mw.ticks import MICROSECONDS, microseconds
+from ratelimit_mw.ticks import MICROSECONDS
 
 Codec = Literal["packed", "text"]
 _ENCODE: Final = {"packed": msgpack.encode, "text": json.encode}
@@ -46,7 +46,7 @@ def take_arguments(codec: Codec, now: int, charges: Sequence[Charge], *, commit:
             charge.limit.algorithm,
             charge.role,
             charge.cost,
-            _max_delay(charge),
+            charge.patience_us,
             *charge.limit.numbers,
         )
         for charge in charges
@@ -56,8 +56,13 @@ def take_arguments(codec: Codec, now: int, charges: Sequence[Charge], *, commit:
 
 def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes:
     """ARGV[1] of settle.lua."""
-    corrections = [(charge.limit.algorithm, charge.cost, charge.at or now, *charge.limit.numbers) for charge in charges]
+    corrections = [(charge.limit.algorithm, charge.cost, _at(charge, now), *charge.limit.numbers) for charge in charges]
     return _ENCODE[codec]((now, _algorithms(charges), corrections))
+
+
+def _at(charge: Charge, now: int) -> int:
+    """Nothing counts from before the epoch, and Lua is told no number below 0."""
+    return now if charge.at is None else max(0, charge.at)
 
 
 def decisions(reply: object, charges: Sequence[Charge]) -> list[Decision]:
@@ -90,8 +95,3 @@ def check_scripted(limit: Limit) -> None:
 
 def _algorithms(charges: Iterable[Charge]) -> list[str]:
     return list({charge.limit.algorithm: None for charge in charges})
-
-
-def _max_delay(charge: Charge) -> int:
-    given = charge.max_delay_us
-    return microseconds(getattr(charge.limit, "max_delay", 0.0)) if given is None else given

@@ -18,7 +18,6 @@ local function take_group(charges)
   local states, expiries, refused = {}, {}, {}
   local base = #out
   for i, charge in ipairs(charges) do
-    check(charge, 3)
     local o = base + (i - 1) * 8
     states[i], expiries[i] = look_at(KEYS[keys + i], charge, charge[3], o)
     if out[o + 1] == 0 then refused[charge[2]] = true end
@@ -40,5 +39,8 @@ local function take_group(charges)
   keys = keys + #charges
 end
 
+for _, group in ipairs(args[4]) do
+  for _, charge in ipairs(group) do check(charge, 3, 5) end
+end
 for _, group in ipairs(args[4]) do take_group(group) end
 return out

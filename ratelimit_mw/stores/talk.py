@@ -57,13 +57,17 @@ class Talk:
 
     def _settle(self, charges: Sequence[Charge]) -> Steps[None]:
         now = self._now()
-        yield from self._evaluate("settle", self._keys(charges), lambda codec: settle_arguments(codec, now, charges))
+        if charges:
+            yield from self._evaluate(
+                "settle", self._keys(charges), lambda codec: settle_arguments(codec, now, charges)
+            )
 
     def _reset(self, charges: Sequence[Charge]) -> Steps[None]:
-        yield ("UNLINK", *self._keys(charges))
+        if charges:
+            yield ("UNLINK", *self._keys(charges))
 
     def _evaluate(
-        self, driver: Literal["take", "settle"], keys: list[str], arguments: Callable[[Codec], bytes]
+        self, driver: Literal["take", "settle"], keys: list[bytes], arguments: Callable[[Codec], bytes]
     ) -> Steps[object]:
         for _ in range(_TRIES):
             run = script(driver, self._codec)
@@ -75,10 +79,11 @@ class Talk:
                 self._codec = "text"
         raise StoreError("the server forgets the script as soon as it is loaded")
 
-    def _keys(self, charges: Sequence[Charge]) -> list[str]:
+    def _keys(self, charges: Sequence[Charge]) -> list[bytes]:
         for charge in charges:
             check_scripted(charge.limit)
-        return [f"{self._prefix}{charge.key}:{charge.limit.bucket}" for charge in charges]
+        keys = [f"{self._prefix}{charge.key}:{charge.limit.bucket}" for charge in charges]
+        return [key.encode("utf-8", "surrogatepass") for key in keys]  # any text is a key
 
     def _now(self) -> int:
         """A told time in microseconds; 0 asks the server for its own."""

@@ -22,10 +22,8 @@ def open_async_store(url: str, timeout: float) -> AsyncStore:
 def _is_memory(url: str) -> bool:
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in ("memory", *_REDIS) or (scheme == "memory" and rest):
-        # not the whole URL: it may hold a password
-        raise ConfigError(
-            f"store: found {scheme!r}, allowed are 'memory://' and URLs that start with {', '.join(_REDIS)}"
-        )
+        found = repr(scheme) if separator else "no scheme"  # not the whole URL: it may hold a password
+        raise ConfigError(f"store: found {found}, allowed are 'memory://' and URLs that start with {', '.join(_REDIS)}")
     return scheme == "memory"
 
 

@@ -21,6 +21,7 @@ import sys
 from ratelimit_mw import Limiter
 from ratelimit_mw.stores.redis import RedisStore
 limiter = Limiter(RedisStore(sys.argv[1], timeout=float(sys.argv[2])))
+print("ready", flush=True)
 sys.stdin.readline()
 print(sum(limiter.hit(sys.argv[3], "everybody").allowed for _ in range(200)))
 """
@@ -31,6 +32,9 @@ def test_eight_processes_on_one_limit(redis_url: str, limit: str, quota: int) ->
     command = [sys.executable, "-c", WORKER, redis_url, str(PATIENCE), limit]
     workers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(8)]
     for worker in workers:  # all are up before the first one starts
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+    for worker in workers:
         assert worker.stdin is not None
         worker.stdin.write("go\n")
         worker.stdin.flush()

@@ -1,0 +1,69 @@
+"""The program: which rows, how many rounds, and where the numbers go.
+
+Exit code 1 when a row counted something else than its scenario says, 0 otherwise: speed never fails it.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab import Lab
+from benchmarks.line import Line, as_data
+from benchmarks.machine import machine, versions
+from benchmarks.rows import ROWS
+from benchmarks.runner import Row
+from benchmarks.table import heading, table
+
+_ROUNDS = 50  # of a few milliseconds each: more than one hiccup of the machine
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and say whether all counts were right."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    rows = [row for row in ROWS if not given.only or any(_meant(row, name) for name in given.only)]
+    for name in given.only:
+        if not any(_meant(row, name) for row in ROWS):
+            parser.error(f"--only {name}: no such row; there are {', '.join(row.name for row in ROWS)}")
+    lines: list[Line] = []
+    with Lab(given.rounds, given.calls, sys.stderr) as lab:
+        for index, row in enumerate(rows, 1):
+            lab.begin(f"[{index}/{len(rows)}] {row.name}: {row.what}")
+            lines += row.run(lab)
+        lab.end()
+    about: dict[str, Any] = {"versions": versions(), "machine": machine(), "rounds": given.rounds}
+    print(heading(about["versions"], about["machine"], given.rounds))
+    print()
+    print(table(lines))
+    if given.json:
+        given.json.write_text(json.dumps({**about, "rows": [as_data(line) for line in lines]}, indent=1) + "\n")
+    return 1 if any(line.problems for line in lines) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", help="a row, or all that start alike: memory, redis-evalsha"
+    )
+    parser.add_argument("--rounds", type=_positive, default=_ROUNDS, help="turns of each contender (%(default)s)")
+    parser.add_argument("--calls", type=_positive, help="calls in a turn, instead of what each row finds enough")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything here too, round by round")
+    return parser
+
+
+def _meant(row: Row, name: str) -> bool:
+    return row.name == name or row.name.startswith(f"{name}-")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"found {text}, allowed is at least 1")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

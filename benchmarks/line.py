@@ -1,0 +1,41 @@
+"""What a measured row says."""
+
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, Literal
+
+Unit = Literal["x", "us", "calls"]  # ratio to the peer, microseconds per call, commands per request
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of the table."""
+
+    row: str
+    what: str
+    unit: Unit = "x"
+    values: tuple[float, ...] = ()  # one per round; none when there was nothing to compare with
+    ours: float | None = None  # microseconds per call, median of the rounds
+    peer: float | None = None
+    target: float | None = None  # the most that `value` may be
+    admitted: int = 0  # of ours; every other contender's counts are the same, or `problems` says so
+    refused: int = 0
+    notes: tuple[str, ...] = ()  # what is missing, and why
+    problems: tuple[str, ...] = ()  # what was counted and should not have been
+
+    @property
+    def value(self) -> float | None:
+        """The median of the rounds."""
+        return median(self.values) if self.values else None
+
+    @property
+    def verdict(self) -> str:
+        """`met`, `missed`, or nothing where there is no target or no value."""
+        if self.value is None or self.target is None:
+            return ""
+        return "met" if self.value <= self.target else "missed"
+
+
+def as_data(line: Line) -> dict[str, Any]:
+    """The line for JSON."""
+    return {**asdict(line), "value": line.value, "verdict": line.verdict}

@@ -1,0 +1,58 @@
+"""What it was measured with, and on."""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import ratelimit_mw
+
+_PACKAGES = {
+    "ratelimit-mw": "ratelimit-mw",
+    "limits": "limits",
+    "asgi-ratelimit": "asgi-ratelimit",
+    "redis-py": "redis",
+    "hiredis": "hiredis",
+}
+
+
+def versions() -> dict[str, str]:
+    """Everything that has a version and was measured, or measured with."""
+    found = {"python": f"{platform.python_version()} ({platform.python_implementation()})"}
+    found |= {name: _version(distribution) for name, distribution in _PACKAGES.items()}
+    found["ratelimit-mw"] += f" ({Path(ratelimit_mw.__file__).parent})"  # a checkout goes before what is installed
+    found["redis-server"] = _redis_server()
+    return found
+
+
+def machine() -> dict[str, str]:
+    """The processor, its cores as far as we may use them, and the system."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"cpu": _cpu(), "cores": str(cores), "system": f"{platform.system()} {platform.release()}"}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _redis_server() -> str:
+    program = shutil.which("redis-server")
+    if program is None:
+        return "not on PATH"
+    shown = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+    found = re.search(r"v=(\S+)", shown)
+    return found[1] if found else shown.strip()
+
+
+def _cpu() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or platform.machine()

@@ -1,0 +1,77 @@
+"""A redis-server of our own."""
+
+import socket
+import subprocess
+import tempfile
+import time
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+_READY_WITHIN = 10.0  # seconds
+
+
+class RedisServer(AbstractContextManager["RedisServer", None]):
+    """One redis-server from the PATH on a free loopback port, without persistence.
+
+    Raises FileNotFoundError when there is none, RuntimeError with its output when it does not start.
+    """
+
+    def __init__(self) -> None:
+        self._closing = ExitStack()
+        try:
+            self._start()
+        except BaseException:
+            self._closing.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    @property
+    def url(self) -> str:
+        """Database 0, as redis-py takes it."""
+        return f"redis://127.0.0.1:{self._port}/0"
+
+    def _start(self) -> None:
+        folder = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="ratelimit-mw-bench-")))
+        self._port = _free_port()
+        options = ["--bind", "127.0.0.1", "--port", str(self._port), "--save", "", "--appendonly", "no"]
+        log = folder / "output.txt"
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                ["redis-server", *options, "--dir", str(folder)],  # noqa: S607  # whichever the PATH names
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        self._closing.callback(self._stop)
+        deadline = time.monotonic() + _READY_WITHIN
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"redis-server did not start: {log.read_text(errors='replace')}")
+            time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        """Whether it is ours that answers: the port may have been taken after we found it free."""
+        try:
+            with socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as connection:
+                connection.sendall(b"INFO server\r\nQUIT\r\n")
+                received = b"".join(iter(lambda: connection.recv(65536), b""))
+        except OSError:
+            return False
+        return f"process_id:{self._process.pid}\r".encode() in received
+
+    def _stop(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

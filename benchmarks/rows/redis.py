@@ -1,0 +1,112 @@
+"""The Redis stores, on a server of our own: commands counted by the server itself, and the latency of one decision."""
+
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from itertools import repeat
+from time import perf_counter_ns
+from typing import Any, Final
+
+from benchmarks.lab import Lab, package
+from benchmarks.rows.asgi import bare, requests
+from benchmarks.runner import Batch, Contender, Count, Counted, Race, Row
+from ratelimit_mw import Charge, Limiter, TokenBucket
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.stores import Store
+
+_DAY: Final = 24 * 3600.0  # seconds
+_PLENTY: Final = 10**9
+_KEYS: Final = ("ip", "header:user-agent", "all")  # of the first, second and third limit of a request
+_PATIENT: Final = 5.0  # seconds: a hiccup of the machine is no answer of the store
+
+
+def _through_limiter(limits: int) -> Callable[[Lab, int], Counted]:
+    def count(lab: Lab, calls: int) -> Counted:
+        limiter = Limiter(_sync_store(lab), name=f"bench-{limits}")
+        charges = [Charge(key, TokenBucket(_PLENTY, _DAY)) for key in _KEYS[:limits]]
+        limiter.take(*charges)  # opens the connection
+        before = _evalsha_calls(lab)
+        admitted = sum(limiter.take(*charges).allowed for _ in range(calls))
+        return Counted(_evalsha_calls(lab) - before, admitted, calls - admitted)
+
+    return count
+
+
+def _through_asgi(limits: int) -> Callable[[Lab, int], Counted]:
+    def count(lab: Lab, calls: int) -> Counted:
+        url = lab.redis_url()
+        store = package("ratelimit_mw.stores.redis").AsyncRedisStore(url, timeout=_PATIENT)
+        lab.closing.callback(lambda: lab.wait(store.aclose()))
+        items = [{"limit": f"{_PLENTY}/day", "key": key} for key in _KEYS[:limits]]
+        app = RateLimitMiddleware(bare, limits=items, store=store)
+        lab.wait(requests(app, 1))  # opens the connection
+        before = _evalsha_calls(lab)
+        done = lab.wait(requests(app, calls))
+        return Counted(_evalsha_calls(lab) - before, done.admitted, done.refused)
+
+    return count
+
+
+def _sync_store(lab: Lab) -> Store:
+    url = lab.redis_url()
+    store: Store = package("ratelimit_mw.stores.redis").RedisStore(url, timeout=_PATIENT)
+    lab.closing.callback(store.close)
+    return store
+
+
+def _evalsha_calls(lab: Lab) -> int:
+    """How many the server has run since it started."""
+    with package("redis").Redis.from_url(lab.redis_url()) as client:
+        counts: dict[str, dict[str, int]] = client.info("commandstats")
+    return counts.get("cmdstat_evalsha", {"calls": 0})["calls"]
+
+
+def _ours(lab: Lab) -> Contender:
+    take = _sync_store(lab).take
+    charges = (Charge("latency", TokenBucket(_PLENTY, _DAY)),)
+
+    def batch(calls: int) -> Batch:
+        admitted = 0
+        started = perf_counter_ns()
+        for _ in repeat(None, calls):
+            if take(charges)[0].allowed:
+                admitted += 1
+        return Batch(perf_counter_ns() - started, admitted, calls - admitted)
+
+    return batch
+
+
+def _minimal(lab: Lab) -> Contender:
+    client: Any = lab.closing.enter_context(package("redis").Redis.from_url(lab.redis_url()))
+    sha = client.script_load((files("benchmarks.rows") / "minimal_gcra.lua").read_text("utf-8"))
+    unit, full = str(_DAY * 1e6 / _PLENTY), str(_DAY * 1e6)
+
+    def batch(calls: int) -> Batch:
+        admitted = 0
+        started = perf_counter_ns()
+        for _ in repeat(None, calls):
+            if client.evalsha(sha, 1, "minimal", unit, full)[0]:
+                admitted += 1
+        return Batch(perf_counter_ns() - started, admitted, calls - admitted)
+
+    return batch
+
+
+ROWS: Final[Sequence[Row]] = [
+    *[
+        Count(
+            name="redis-evalsha",
+            what=f"EVALSHA per {by}, {limits} limit{'s'[: limits - 1]}",
+            count=through(limits),
+            exactly=1.0,
+        )
+        for by, through in (("Limiter.take", _through_limiter), ("ASGI request", _through_asgi))
+        for limits in range(1, len(_KEYS) + 1)
+    ],
+    Race(
+        name="redis-sync-1",
+        what="one take, token bucket / bare EVALSHA, minimal GCRA",
+        ours=_ours,
+        peer=_minimal,
+        calls=300,
+    ),
+]

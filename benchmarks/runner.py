@@ -1,0 +1,164 @@
+"""The two kinds of row: a race, whose number is time, and a count, whose number is exact.
+
+Contenders take turns (A B C A B C ...), so that what slows the machine slows all of them, and each round gives a ratio
+of its own.
+"""
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple, Protocol
+
+from benchmarks.lab import Lab, Missing
+from benchmarks.line import Line
+
+
+class Batch(NamedTuple):
+    """One turn."""
+
+    nanoseconds: int
+    admitted: int
+    refused: int
+
+
+Contender = Callable[[int], Batch]  # makes that many calls
+Setup = Callable[[Lab], Contender]  # raises Missing
+
+
+class Row(Protocol):
+    """A named row of the table."""
+
+    @property
+    def name(self) -> str:
+        """What `--only` takes."""
+
+    @property
+    def what(self) -> str:
+        """What is measured, and against what."""
+
+    def run(self, lab: Lab) -> Sequence[Line]:
+        """Measure it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Race:
+    """Time per call of ours over time per call of the peer; without a peer, microseconds.
+
+    `floor`: the same work without either; its time is taken off both, so that only what they add is compared.
+    """
+
+    name: str
+    what: str
+    ours: Setup
+    peer: Setup | None = None
+    floor: Setup | None = None
+    target: float | None = None
+    calls: int = 5000
+    admits: bool = True  # all calls are admitted; False: all are refused
+
+    def run(self, lab: Lab) -> Sequence[Line]:
+        """One line; without numbers when what ours needs is missing."""
+        calls = lab.calls or self.calls
+        contenders: dict[str, Contender] = {}
+        notes: list[str] = []
+        for name, setup in (("floor", self.floor), ("ours", self.ours), ("peer", self.peer)):
+            if setup is None:
+                continue
+            try:
+                contenders[name] = setup(lab)
+            except Missing as missing:
+                notes.append(str(missing))
+                if name != "peer":
+                    return [Line(row=self.name, what=self.what, target=self.target, notes=(f"skipped, {missing}",))]
+        return [self._line(_turns(lab, contenders, calls), calls, notes)]
+
+    def _line(self, turns: Mapping[str, Sequence[Batch]], calls: int, notes: Sequence[str]) -> Line:
+        floor = [batch.nanoseconds for batch in turns["floor"]] if "floor" in turns else [0] * len(turns["ours"])
+        added = {
+            name: [batch.nanoseconds - bare for batch, bare in zip(batches, floor, strict=True)]
+            for name, batches in turns.items()
+        }
+        each = {name: median(times) / calls / 1000 for name, times in added.items()}
+        if "peer" in turns:  # at least a nanosecond: in a tiny batch the floor may take as long as the peer
+            values = [ours / max(peer, 1) for ours, peer in zip(added["ours"], added["peer"], strict=True)]
+        else:
+            values = [] if self.peer else [ours / calls / 1000 for ours in added["ours"]]
+        return Line(
+            row=self.name,
+            what=self.what,
+            unit="x" if self.peer else "us",
+            values=tuple(values),
+            ours=each["ours"],
+            peer=each.get("peer"),
+            target=self.target,
+            admitted=sum(batch.admitted for batch in turns["ours"]),
+            refused=sum(batch.refused for batch in turns["ours"]),
+            notes=tuple(notes),
+            problems=tuple(self._problems(turns, calls)),
+        )
+
+    def _problems(self, turns: Mapping[str, Sequence[Batch]], calls: int) -> list[str]:
+        right = (calls, 0) if self.admits else (0, calls)
+        return [
+            f"{name}: {batch.admitted} admitted and {batch.refused} refused, not {right[0]} and {right[1]}"
+            for name, batches in turns.items()
+            for batch in batches
+            if (batch.admitted, batch.refused) != right
+        ]
+
+
+class Counted(NamedTuple):
+    """What a count found."""
+
+    counted: int
+    admitted: int
+    refused: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """How often something happens per request, all of which are admitted. Anything but `exactly` that is a problem."""
+
+    name: str
+    what: str
+    count: Callable[[Lab, int], Counted]
+    exactly: float
+    calls: int = 500
+
+    def run(self, lab: Lab) -> Sequence[Line]:
+        """One line; without numbers when something is missing."""
+        calls = lab.calls or self.calls
+        try:
+            found = self.count(lab, calls)
+        except Missing as missing:
+            return [Line(row=self.name, what=self.what, unit="calls", notes=(f"skipped, {missing}",))]
+        each = found.counted / calls
+        problems = [] if each == self.exactly else [f"{each} per request, not {self.exactly}"]
+        if (found.admitted, found.refused) != (calls, 0):
+            problems.append(f"{found.admitted} admitted and {found.refused} refused, not {calls} and 0")
+        return [
+            Line(
+                row=self.name,
+                what=self.what,
+                unit="calls",
+                values=(each,),
+                target=self.exactly,
+                admitted=found.admitted,
+                refused=found.refused,
+                problems=tuple(problems),
+            )
+        ]
+
+
+def _turns(lab: Lab, contenders: Mapping[str, Contender], calls: int) -> dict[str, list[Batch]]:
+    """The batches of each contender, one per round; a first round that warms up is not among them."""
+    turns: dict[str, list[Batch]] = {name: [] for name in contenders}
+    for contender in contenders.values():
+        contender(calls)
+    for done in range(lab.rounds):
+        lab.turn(done)
+        for name, contender in contenders.items():
+            gc.collect()  # nobody pays for the garbage of another; it stays switched on, so everybody pays for his own
+            turns[name].append(contender(calls))
+    return turns

@@ -1,0 +1,74 @@
+"""Tables of steps with answers worked out by hand, replayed over every store: Python and Lua must both give them."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+import pytest
+
+from ratelimit_mw import Charge, Decision, Limit, MemoryStore, TokenBucket, parse
+from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.limit import BucketLimit
+from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.redis import RedisStore
+from ratelimit_mw.testing import Clock
+
+START = 1_000_000_000  # seconds; a step's time is counted from here
+FILES = sorted((Path(__file__).parents[1] / "vectors").glob("*.json"))
+TABLES = {file.stem: json.loads(file.read_text()) for file in FILES}
+CASES = [pytest.param(case, id=f"{name}: {case['about']}") for name, table in TABLES.items() for case in table["cases"]]
+
+assert set(TABLES) == set(ALGORITHMS)  # a new algorithm brings its table
+
+pytestmark = [pytest.mark.promise(3), pytest.mark.promise(5), pytest.mark.parametrize("case", CASES)]
+
+
+def limit_of(written: "str | dict[str, Any]") -> Limit:
+    return parse(written)[0] if isinstance(written, str) else TokenBucket(**written)
+
+
+def expected(row: list[Any], of: int, limit: Limit, now: int) -> Decision:
+    allowed, remaining, *times, delay = row
+    retry_after, next_after, reset_after = [math.inf if time == "never" else time for time in times]
+    at = now + round(reset_after * 1e6) if isinstance(limit, BucketLimit) else now
+    return Decision(allowed, of, remaining, retry_after, next_after, reset_after, delay, at)
+
+
+def replay(case: dict[str, Any], store: Store, clock: Clock) -> None:
+    limit = limit_of(case["limit"])
+    given = [0]  # `at` of each step's decision, from 1
+    for number, (at, verb, cost, *row) in enumerate(case["steps"], 1):
+        clock.now = START + at
+        if verb in {"take", "peek"}:
+            charge = Charge("k", limit, cost, case.get("max_delay"))
+            (got,) = getattr(store, verb)([charge])
+            now = round((START + at) * 1e6)
+            assert (number, got) == (number, expected(row, case["of"], limit, now))
+            given.append(got.at)
+            continue
+        given.append(0)
+        if verb == "settle":
+            store.settle([Charge("k", limit, cost, at=given[row[0]])])
+        else:
+            assert verb == "reset"
+            store.reset([Charge("k", limit)])
+
+
+def test_in_memory(case: dict[str, Any]) -> None:
+    clock = Clock()
+    replay(case, MemoryStore(clock=clock), clock)
+
+
+def test_on_a_real_server(case: dict[str, Any], redis_url: str) -> None:
+    clock = Clock()
+    store = RedisStore(redis_url, clock=clock, timeout=5)
+    replay(case, store, clock)
+    store.close()
+
+
+def test_on_fakeredis(case: dict[str, Any]) -> None:
+    clock = Clock()
+    with fakeredis.FakeRedis() as client:
+        replay(case, RedisStore(client, clock=clock, timeout=5), clock)

@@ -1,0 +1,72 @@
+"""A store of a few lines: a dict, the algorithms' own functions, and the group rules of section 7 of the design."""
+
+from collections.abc import Callable, Sequence
+
+from ratelimit_mw import Charge, Decision
+from ratelimit_mw.limit import State
+
+Bucket = tuple[str, str]
+
+
+def bucket_of(charge: Charge) -> Bucket:
+    return charge.key, charge.limit.bucket
+
+
+class ModelStore:
+    """Forgets nothing, and leaves states that expired to the algorithms. `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.states: dict[Bucket, State] = {}
+
+    def take(self, charges: Sequence[Charge]) -> list[Decision]:
+        return self._answer(charges, commit=True)
+
+    def peek(self, charges: Sequence[Charge]) -> list[Decision]:
+        return self._answer(charges, commit=False)
+
+    def settle(self, charges: Sequence[Charge]) -> None:
+        for charge in charges:
+            at = self._now() if charge.at is None else charge.at
+            bucket = bucket_of(charge)
+            self.states[bucket] = charge.limit.settle(self.states.get(bucket), self._now(), charge.cost, at)
+
+    def reset(self, charges: Sequence[Charge]) -> None:
+        for charge in charges:
+            self.states.pop(bucket_of(charge), None)
+
+    def close(self) -> None:
+        self.states.clear()
+
+    def _now(self) -> int:
+        return round(self._clock() * 1_000_000)
+
+    def _answer(self, charges: Sequence[Charge], *, commit: bool) -> list[Decision]:
+        looks = {bucket_of(charge): self._look(charge, charges) for charge in charges}
+        refusing = {charge.role for charge in charges if not looks[bucket_of(charge)][0].allowed}
+        admitted = not refusing & {"limit", "penalty"}
+        charged = {
+            "limit": admitted,
+            "shadow": admitted and "shadow" not in refusing,
+            "penalty": "limit" in refusing and "penalty" not in refusing,
+        }
+        decisions = []
+        for charge in charges:
+            decision, state = looks[bucket_of(charge)]
+            if decision.allowed and not charged[charge.role]:
+                before = self.states.get(bucket_of(charge))
+                decisions.append(charge.limit.decide(before, self._now(), 0, None)[0])
+            else:
+                decisions.append(decision)
+                looks[bucket_of(charge)] = decision, state
+        if commit:
+            for charge in charges:
+                decision, state = looks[bucket_of(charge)]
+                if charged[charge.role] or not decision.allowed:
+                    self.states[bucket_of(charge)] = state
+        return decisions
+
+    def _look(self, charge: Charge, charges: Sequence[Charge]) -> tuple[Decision, State]:
+        cost = sum(other.cost for other in charges if bucket_of(other) == bucket_of(charge))
+        delay = None if charge.max_delay is None else round(charge.max_delay * 1_000_000)
+        return charge.limit.decide(self.states.get(bucket_of(charge)), self._now(), cost, delay)

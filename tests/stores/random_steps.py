@@ -1,0 +1,85 @@
+"""Random steps for stores that must agree: charges of all roles, corrections, resets, a clock that goes both ways."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from random import Random
+from typing import Literal
+
+from ratelimit_mw import Charge, Decision, Limit, SlidingWindowCounter, TokenBucket
+from ratelimit_mw.limit import BucketLimit, Role
+from ratelimit_mw.testing import Clock
+from stores.model_store import bucket_of
+
+Verb = Literal["take", "peek", "settle", "reset"]
+KEYS = ("{a}:rule", "{b}:rule", "{ünï}:rule")
+WINDOWS = (0.005, 1, 2, 10, 11, 60, 3600, 24 * 3600)  # seconds
+QUOTAS = (1, 2, 3, 5, 7, 10, 100, 999_999_937, 10**9)
+
+
+class RandomSteps:
+    """An endless walk over a few limits of one algorithm, with one of another among them."""
+
+    def __init__(self, algorithm: str, seed: int) -> None:
+        self._random = Random(seed)  # noqa: S311  # tests need no secrets
+        self.clock = Clock()
+        self._limits = [self._limit(algorithm) for _ in range(3)] + [self._limit("any")]
+        self._given: deque[tuple[Charge, Decision]] = deque(maxlen=12)
+
+    def next(self) -> tuple[Verb, list[Charge]]:
+        """Move the clock; the verb and the charges of the next step."""
+        self._move_clock()
+        chance = self._random.random()
+        if chance < 0.15 and self._given:
+            return "settle", [self._correction() for _ in range(self._random.randint(1, 2))]
+        if chance < 0.17:
+            return "reset", [self._charge() for _ in range(self._random.randint(1, 2))]
+        return ("take" if chance < 0.85 else "peek"), self._group()
+
+    def heard(self, charges: Sequence[Charge], decisions: Sequence[Decision]) -> None:
+        """What a take was answered: later steps correct it, or wait as long as it says."""
+        self._given.extend(zip(charges, decisions, strict=True))
+
+    def _limit(self, algorithm: str) -> Limit:
+        choice = self._random.choice
+        quota, window, name = choice(QUOTAS), choice(WINDOWS), choice((None, None, "named"))
+        if algorithm == "any":
+            algorithm = choice(("token_bucket", "sliding_window_counter"))
+        if algorithm == "token_bucket":
+            delay = window * choice((0, 0, 0.1, 1))
+            return TokenBucket(quota, window, name=name, burst=choice((None, 1, 3, 5)), max_delay=delay)
+        buckets, strict = choice((1, 1, 2, 3, 7)), choice((False, True))
+        return SlidingWindowCounter(quota, window, name=name, buckets=buckets, strict=strict)
+
+    def _move_clock(self) -> None:
+        forward = [0, 0, 0.000001, self._random.random() * 0.1, self._random.random() * 3, self._random.random() * 30]
+        if self._given:
+            _, last = self._random.choice(self._given)
+            waits = [wait for wait in (last.retry_after, last.next_after, last.reset_after) if 0 < wait < math.inf]
+            forward += [*waits, *[wait - 0.000001 for wait in waits]]
+        self.clock.advance(self._random.choice(forward))
+        if self._random.random() < 0.05:
+            self.clock.now -= self._random.choice((0.000001, 0.5, 7.25, 100, 100_000))
+
+    def _group(self) -> list[Charge]:
+        charges: list[Charge] = []
+        for _ in range(self._random.choice((1, 1, 2, 3, 5))):
+            charge = self._charge()
+            twin = next((other for other in charges if bucket_of(other) == bucket_of(charge)), charge)
+            charges.append(Charge(twin.key, twin.limit, charge.cost, twin.max_delay, twin.role))
+        return charges
+
+    def _charge(self) -> Charge:
+        limit = self._random.choice(self._limits)
+        few = self._random.choice((0, 1, 1, 1, 2, 5))
+        part = limit.most // self._random.choice((1, 2, 3))
+        cost = self._random.choice((few, few, few, part, limit.most + 1))
+        delay = self._random.choice((None, None, 0.0, limit.window / 3)) if isinstance(limit, BucketLimit) else None
+        role: Role = self._random.choice(("limit", "limit", "limit", "limit", "shadow", "penalty"))
+        return Charge(self._random.choice(KEYS), limit, cost, delay, role)
+
+    def _correction(self) -> Charge:
+        charge, decision = self._random.choice(self._given)
+        most = charge.limit.most
+        delta = self._random.choice((-charge.cost, -charge.cost, -1, 0, 1, 3, -most, most, 3 * most))
+        return Charge(charge.key, charge.limit, delta, at=decision.at)

@@ -1,0 +1,52 @@
+"""Python and Lua give equal answers: the same random steps to a model store and to Redis, compared with `==`."""
+
+import os
+from random import SystemRandom
+
+import fakeredis
+import pytest
+
+from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.stores.redis import RedisStore
+from redis_servers import RedisServer
+from stores.model_store import ModelStore
+from stores.random_steps import RandomSteps
+
+STEPS = 20_000 if os.environ.get("RATELIMIT_MW_PROFILE") == "proof" else 1_500  # per algorithm and server
+ROUND = 250  # steps with the same limits
+SEED = int(os.environ.get("RATELIMIT_MW_SEED", SystemRandom().randrange(10**9)))  # a failure names it
+
+pytestmark = [pytest.mark.promise(5), pytest.mark.parametrize("algorithm", ALGORITHMS)]
+
+
+def compare(steps: RandomSteps, store: RedisStore, seed: int) -> int:
+    """Walk one round. How many decisions were compared."""
+    model, count = ModelStore(steps.clock), 0
+    for number in range(ROUND):
+        verb, charges = steps.next()
+        expected, got = getattr(model, verb)(charges), getattr(store, verb)(charges)
+        assert got == expected, f"RATELIMIT_MW_SEED={seed}, step {number}: {verb} {charges} at {steps.clock.now}"
+        if verb == "take":
+            steps.heard(charges, got)
+        count += len(got or ())
+    return count
+
+
+def compare_rounds(algorithm: str, client_or_url: object, steps: int, place: str) -> str:
+    decisions = 0
+    for turn in range(steps // ROUND):
+        walk = RandomSteps(algorithm, SEED + turn)
+        store = RedisStore(client_or_url, clock=walk.clock, timeout=5, prefix=f"{algorithm}:{turn}:")
+        decisions += compare(walk, store, SEED + turn)
+        store.close()
+    return f"{algorithm} on {place}: {steps} steps, {decisions} decisions, all equal"
+
+
+def test_a_real_server_answers_as_python(algorithm: str, redis_server: RedisServer, compared: list[str]) -> None:
+    version = redis_server.ask("INFO server").split("redis_version:")[1].split()[0]
+    compared.append(compare_rounds(algorithm, redis_server.url, STEPS, f"redis {version}"))
+
+
+def test_fakeredis_answers_as_python(algorithm: str, compared: list[str]) -> None:
+    with fakeredis.FakeRedis() as client:
+        compared.append(compare_rounds(algorithm, client, 1_500, "fakeredis"))

@@ -1,0 +1,102 @@
+"""What a Redis store leaves on the server: keys and their lives; and how often it asks."""
+
+import pytest
+from redis import Redis
+
+from ratelimit_mw import Charge, SlidingWindowCounter, TokenBucket
+from ratelimit_mw.stores.redis import RedisStore
+from ratelimit_mw.testing import Clock
+
+BUCKET = TokenBucket(10, 10, burst=5)
+WINDOW = SlidingWindowCounter(10, 10)
+HOUR = 3_600_000  # milliseconds
+
+
+def calls(client: Redis, command: str) -> int:
+    """How often the server was sent this command since its statistics were reset."""
+    statistics: dict[str, dict[str, int]] = client.info("commandstats")
+    return statistics.get(f"cmdstat_{command}", {"calls": 0})["calls"]
+
+
+def server_time(client: Redis) -> int:
+    """Microseconds."""
+    seconds, microseconds = client.time()
+    return int(seconds) * 1_000_000 + int(microseconds)
+
+
+def test_a_key_names_format_bucket_key_and_limit(redis_store: RedisStore, client: Redis) -> None:
+    redis_store.take(
+        [Charge("{0123}:login", BUCKET), Charge("{0123}:login", SlidingWindowCounter(5, 0.25, name="quick"))]
+    )
+    assert {key.decode() for key in client.scan_iter()} == {
+        "rl:1:{0123}:login:10/10s_burst_5_using_token_bucket",
+        "rl:1:{0123}:login:quick:5/250000us_using_sliding_window_counter",
+    }
+
+
+def test_stores_with_another_prefix_share_nothing(redis_store: RedisStore, redis_url: str) -> None:
+    other = RedisStore(redis_url, timeout=5, prefix="other:")
+    redis_store.take([Charge("k", BUCKET, 5)])
+    assert other.take([Charge("k", BUCKET)])[0].remaining == 4
+    other.close()
+
+
+@pytest.mark.promise(6)
+@pytest.mark.parametrize(
+    ("limit", "life"),  # life: microseconds until the state means nothing, after one hit
+    [
+        (TokenBucket(7, 1), 142_858),
+        (TokenBucket(1, 0.000001), 1),
+        (TokenBucket(1, 1), 1_000_000),
+        (TokenBucket(999_999_937, 24 * 3600, burst=3), 100_000),
+        (SlidingWindowCounter(7, 1), 2_000_000),
+        (SlidingWindowCounter(7, 1, buckets=3), 4 * 333_334),
+        (SlidingWindowCounter(10**9, 24 * 3600), 2 * 24 * 3600 * 1_000_000),
+    ],
+)
+def test_a_key_lives_as_long_as_it_means_something_rounded_up(
+    limit: "TokenBucket | SlidingWindowCounter", life: int, redis_url: str, client: Redis
+) -> None:
+    store = RedisStore(redis_url, timeout=5, clock=Clock())  # a told clock may step back: an hour longer
+    before = server_time(client)
+    store.take([Charge("k", limit)])
+    (key,) = client.scan_iter()
+    left = client.pttl(key)
+    passed = -(-(server_time(client) - before) // 1000)
+    assert -(-life // 1000) + HOUR - passed <= left <= -(-life // 1000) + 1 + HOUR
+    store.close()
+
+
+@pytest.mark.promise(6)
+def test_by_the_servers_clock_a_key_lives_no_hour_longer(redis_store: RedisStore, client: Redis) -> None:
+    (decision,) = redis_store.take([Charge("k", TokenBucket(1, 3600))])
+    (key,) = client.scan_iter()
+    assert decision.reset_after == 3600.0
+    assert 0 < client.pttl(key) <= HOUR + 1
+
+
+@pytest.mark.promise(1)
+@pytest.mark.parametrize("charges", [1, 2, 20])
+def test_one_evalsha_whatever_the_number_of_charges(charges: int, redis_store: RedisStore, client: Redis) -> None:
+    group = [Charge(f"k{number % 7}", WINDOW if number % 2 else BUCKET, 0) for number in range(charges)]
+    redis_store.take(group)
+    client.config_resetstat()
+    for verb in (redis_store.take, redis_store.peek):
+        verb(group)
+    assert (calls(client, "evalsha"), calls(client, "eval"), calls(client, "script|load")) == (2, 0, 0)
+
+
+def test_nothing_is_written_for_cost_0_peeks_and_what_never_passes(redis_store: RedisStore, client: Redis) -> None:
+    redis_store.take([Charge("k", BUCKET, 0), Charge("k", WINDOW, 0)])
+    redis_store.take([Charge("k", BUCKET, 6), Charge("k", WINDOW)])
+    redis_store.peek([Charge("k", BUCKET), Charge("k", WINDOW)])
+    redis_store.settle([Charge("k", BUCKET, -1, at=1), Charge("k", WINDOW, -1, at=1)])
+    assert client.dbsize() == 0
+
+
+def test_what_is_given_back_entirely_leaves_no_key(redis_store: RedisStore, client: Redis) -> None:
+    group = [Charge("k", BUCKET, 2), Charge("k", WINDOW, 2)]
+    decisions = redis_store.take(group)
+    assert client.dbsize() == 2
+    redis_store.settle([Charge("k", c.limit, -2, at=d.at) for c, d in zip(group, decisions, strict=True)])
+    assert client.dbsize() == 0

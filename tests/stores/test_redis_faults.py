@@ -1,0 +1,236 @@
+"""A Redis that is down, frozen, replaced or confused gives StoreError in time, or the right answer; never another's."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+
+import pytest
+
+from ratelimit_mw import Charge, Decision, SlidingWindowCounter, StoreError
+from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from redis_servers import RedisServer
+from stores.blocking import blocking
+
+pytestmark = pytest.mark.promise(8)
+
+PATIENCE = 5.0  # seconds; the store's own is 0.05
+Open = Callable[[str], AbstractContextManager[Store]]
+
+
+@contextmanager
+def _threaded(url: str) -> Iterator[Store]:
+    store = RedisStore(url)
+    yield store
+    store.close()
+
+
+@pytest.fixture(params=[_threaded, lambda url: blocking(AsyncRedisStore(url))], ids=["threads", "asyncio"])
+def opened(request: pytest.FixtureRequest) -> Open:
+    """Opens a store with the default timeout."""
+    opened: Open = request.param
+    return opened
+
+
+@contextmanager
+def in_time() -> Iterator[None]:
+    """Nothing in here may hang."""
+    start = time.monotonic()
+    yield
+    assert time.monotonic() - start < PATIENCE
+
+
+def question(number: int) -> Charge:
+    """A charge whose decision shows which one it is for."""
+    return Charge(f"k{number}", SlidingWindowCounter(100 + number, 3600))
+
+
+def answered(store: Store, number: int) -> Decision:
+    """The answer, sooner or later, and to this question."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            (decision,) = store.take([question(number)])
+        except StoreError:
+            assert time.monotonic() < end
+        else:
+            assert decision.limit == 100 + number
+            return decision
+
+
+def fails(store: Store, number: int) -> bool:
+    """Whether every verb says so."""
+    charge = question(number)
+    for verb in (store.take, store.peek, store.settle, store.reset):
+        with pytest.raises(StoreError):
+            verb([charge])
+    return True
+
+
+def test_a_frozen_server_fails_every_call_and_is_used_again_when_it_runs(
+    opened: Open, redis_server: RedisServer
+) -> None:
+    with opened(redis_server.url) as store:
+        answered(store, 1)
+        redis_server.pause()
+        with in_time():
+            assert all(fails(store, number) for number in range(2, 4))
+        redis_server.resume()
+        for number in range(10, 20):
+            assert answered(store, number).allowed  # and not what the frozen server was asked
+
+
+def test_a_server_that_is_frozen_from_the_start(opened: Open, redis_server: RedisServer) -> None:
+    redis_server.pause()
+    with opened(redis_server.url) as store:
+        with in_time():
+            assert all(fails(store, number) for number in range(2))
+        redis_server.resume()
+        answered(store, 4)
+
+
+def test_a_port_where_nobody_listens(opened: Open) -> None:
+    with socket.socket() as taken:  # bound, so that nobody gets it, and not listening
+        taken.bind(("127.0.0.1", 0))
+        url = f"redis://127.0.0.1:{taken.getsockname()[1]}/0"
+        with opened(url) as store, in_time():
+            assert all(fails(store, number) for number in range(10))
+
+
+def test_a_server_that_crashed_and_came_back_empty(opened: Open, redis_server: RedisServer) -> None:
+    with opened(redis_server.url) as store:
+        assert [answered(store, 1).remaining for _ in range(3)] == [100, 99, 98]
+        redis_server.kill()
+        with in_time():
+            assert all(fails(store, 1) for _ in range(5))
+        redis_server.restart()
+        assert answered(store, 1).remaining == 100
+
+
+def test_a_restart_between_two_calls_is_hardly_felt(opened: Open, redis_server: RedisServer) -> None:
+    with opened(redis_server.url) as store:
+        answered(store, 1)
+        redis_server.restart()
+        assert answered(store, 1).remaining == 100
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--maxmemory", "1"),
+        ("--requirepass", "secret"),
+        ("--replicaof", "127.0.0.1 1"),
+        ("--rename-command", "EVALSHA", ""),
+    ],
+    ids=["full", "password", "replica", "no scripts"],
+)
+def test_a_server_that_will_not(opened: Open, redis_servers: dict[str, RedisServer], options: tuple[str, ...]) -> None:
+    binary = next(iter(redis_servers.values())).binary
+    with Refusing(binary, *options) as server, opened(server.url) as store, in_time():
+        for number in range(5):
+            with pytest.raises(StoreError):
+                store.take([question(number)])
+
+
+class Refusing(RedisServer):
+    """A server that is up when its port answers at all: one with a password says no to PING."""
+
+    def ask(self, command: str, timeout: float = 1.0) -> str:
+        answer = super().ask(command, timeout)
+        if answer.startswith("-NOAUTH"):
+            return "+PONG" if command == "PING" else f"process_id:{self.process.pid}\r"
+        return answer
+
+
+def test_a_database_that_is_not_there(opened: Open, redis_server: RedisServer) -> None:
+    with opened(redis_server.url.replace("/0", "/9999")) as store, in_time():
+        assert all(fails(store, number) for number in range(3))
+
+
+@contextmanager
+def listener(talk: Callable[[socket.socket], object]) -> Iterator[str]:
+    """A URL where something listens that is no Redis."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                threading.Thread(target=serve_one, args=(connection,), daemon=True).start()
+
+        def serve_one(connection: socket.socket) -> None:
+            with connection, suppress(OSError):
+                talk(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def commands(connection: socket.socket) -> Iterator[bytes]:
+    """The name of each command that comes in."""
+    with connection.makefile("rb") as stream:
+        while count := stream.readline():
+            words = [stream.read(int(stream.readline()[1:]) + 2) for _ in range(int(count[1:]))]
+            yield words[0].strip().upper()
+
+
+def _nonsense(reply: bytes) -> Callable[[socket.socket], object]:
+    """Answers as Redis would, until it is asked what matters."""
+
+    def talk(connection: socket.socket) -> None:
+        for command in commands(connection):
+            connection.sendall({b"EVALSHA": reply, b"SCRIPT": b"$1\r\n0\r\n"}.get(command, b"+OK\r\n"))
+
+    return talk
+
+
+def _http(connection: socket.socket) -> None:
+    connection.recv(65536)
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+NO_REDIS: dict[str, Callable[[socket.socket], object]] = {
+    "closes at once": lambda connection: connection.shutdown(socket.SHUT_RDWR),
+    "closes when asked": lambda connection: connection.recv(65536),
+    "speaks HTTP": _http,
+    "says OK": _nonsense(b"+OK\r\n"),
+    "says OK again and again": _nonsense(b"+OK\r\n" * 50),
+    "answers in part": _nonsense(b"*8\r\n:1\r\n"),
+    "answers too few": _nonsense(b"*2\r\n:1\r\n:1\r\n"),
+    "answers text": _nonsense(b"*8\r\n" + b"+1\r\n" * 8),
+    "answers nil": _nonsense(b"$-1\r\n"),
+    "answers an error": _nonsense(b"-ERR no\r\n"),
+    "never heard of the script": _nonsense(b"-NOSCRIPT never\r\n"),
+    "has no codec at all": _nonsense(b"-NOCODEC none\r\n"),
+    "answers bytes": _nonsense(b"\x00\xff\x00\xff\r\n"),
+}
+
+
+@pytest.mark.parametrize("what", NO_REDIS)
+def test_something_that_is_no_redis(opened: Open, what: str) -> None:
+    with listener(NO_REDIS[what]) as url, opened(url) as store, in_time():
+        for number in range(5):
+            with pytest.raises(StoreError):
+                store.take([question(number)])
+
+
+def test_a_reply_that_is_not_one_integer_per_field_is_no_answer() -> None:
+    class Client:
+        def __init__(self, reply: object) -> None:
+            self.reply = reply
+            self.connection_pool = nullcontext()
+            self.connection_pool.connection_kwargs = {"socket_timeout": 0.01}  # type: ignore[attr-defined]
+
+        def execute_command(self, *_: object) -> object:
+            return self.reply
+
+    for reply in (None, b"OK", [], [1] * 7, [1] * 9, [1.0] * 8, ["1"] * 8, [True] * 8, [[1] * 8], {"a": 1}):
+        with pytest.raises(StoreError, match=r"the server answered .* to take.lua"):
+            RedisStore(Client(reply)).take([question(1)])

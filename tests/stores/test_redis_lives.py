@@ -1,0 +1,189 @@
+"""What may happen to a store during its life: requests cancelled, loops that come and go, forks, threads, close."""
+
+import asyncio
+import gc
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+import pytest
+
+from ratelimit_mw import Charge, SlidingWindowCounter, StoreError
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from redis_servers import RedisServer
+
+pytestmark = pytest.mark.promise(8)
+
+
+def question(number: int) -> list[Charge]:
+    """A charge whose decision shows which one it is for."""
+    return [Charge(f"k{number}", SlidingWindowCounter(100 + number, 3600))]
+
+
+async def asked(store: AsyncRedisStore, number: int) -> int:
+    """Which question the answer is for."""
+    return (await store.atake(question(number)))[0].limit - 100
+
+
+async def answered(store: AsyncRedisStore) -> None:
+    """Ask until there is an answer, so that a connection is open."""
+    while True:
+        try:
+            assert await asked(store, 0) == 0
+        except StoreError:
+            continue
+        return
+
+
+async def cancelled_at_random(store: AsyncRedisStore, random: Random, first: int) -> int:
+    """Ask 100 questions and cancel half of them here and there. How many were answered, each to its own."""
+    tasks = {number: asyncio.create_task(asked(store, number)) for number in range(first, first + 100)}
+    for number in random.sample(sorted(tasks), 50):
+        for _ in range(random.randint(0, 3)):
+            await asyncio.sleep(0)  # let it come a step further
+        tasks[number].cancel()
+    answers = await asyncio.gather(*tasks.values(), return_exceptions=True)
+    for number, answer in zip(tasks, answers, strict=True):
+        assert isinstance(answer, asyncio.CancelledError) or answer == number
+    return sum(isinstance(answer, int) for answer in answers)
+
+
+def test_replies_never_cross_however_requests_are_cancelled(redis_url: str) -> None:
+    async def main() -> None:
+        random = Random(7)  # noqa: S311  # tests need no secrets
+        store = AsyncRedisStore(redis_url, timeout=5)
+        for turn in range(5):
+            assert await cancelled_at_random(store, random, turn * 100) >= 50
+            numbers = list(range(1000, 1100))
+            assert await asyncio.gather(*(asked(store, number) for number in numbers)) == numbers
+        await store.aclose()
+
+    asyncio.run(main())
+
+
+def test_replies_that_come_too_late_answer_nobody_else(redis_server: RedisServer) -> None:
+    async def main() -> None:
+        store = AsyncRedisStore(redis_server.url)  # with the default patience
+        await answered(store)
+        redis_server.pause()
+        late = await asyncio.gather(*(asked(store, number) for number in range(1, 20)), return_exceptions=True)
+        assert all(isinstance(answer, StoreError) for answer in late)
+        redis_server.resume()
+        answers = await asyncio.gather(*(asked(store, number) for number in range(50, 150)), return_exceptions=True)
+        for number, answer in zip(range(50, 150), answers, strict=True):
+            assert isinstance(answer, StoreError) or answer == number
+        await answered(store)
+        await store.aclose()
+
+    asyncio.run(main())
+
+
+def test_each_loop_has_connections_of_its_own(redis_url: str) -> None:
+    store = AsyncRedisStore(redis_url, timeout=5)
+
+    async def main(number: int) -> int:
+        answer = await asked(store, number)
+        await store.aclose()
+        return answer
+
+    assert [asyncio.run(main(number)) for number in range(3)] == [0, 1, 2]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # what it costs not to close
+def test_a_loop_that_ended_without_close_does_not_trouble_the_next(redis_url: str) -> None:
+    store = AsyncRedisStore(redis_url, timeout=5)
+    assert [asyncio.run(asked(store, number)) for number in range(5)] == [0, 1, 2, 3, 4]
+    assert len(store._pools) == 1  # and nothing is left of the others
+    del store
+    gc.collect()
+
+
+def test_loops_of_several_threads_at_once(redis_url: str) -> None:
+    store = AsyncRedisStore(redis_url, timeout=5)
+    answers: dict[int, list[int]] = {}
+
+    async def main(first: int) -> list[int]:
+        found = await asyncio.gather(*(asked(store, number) for number in range(first, first + 50)))
+        await store.aclose()
+        return found
+
+    def work(first: int) -> None:
+        answers[first] = asyncio.run(main(first))
+
+    run_all([partial(work, first) for first in range(0, 400, 100)])
+    assert answers == {first: list(range(first, first + 50)) for first in range(0, 400, 100)}
+
+
+def run_all(works: list[Callable[[], object]]) -> None:
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_more_threads_than_connections(redis_url: str) -> None:
+    store = RedisStore(redis_url, timeout=5)
+    answers: list[bool] = []
+
+    def work(number: int) -> None:
+        answers.append(store.take(question(number))[0].limit == 100 + number)
+
+    run_all([partial(work, number) for number in range(100)])
+    assert answers == [True] * 100
+    store.close()
+
+
+def test_closing_while_threads_ask(redis_url: str) -> None:
+    store = RedisStore(redis_url, timeout=5)
+    answers: list[bool] = []
+
+    def work(first: int) -> None:
+        answers.extend([store.take(question(number))[0].limit == 100 + number for number in range(first, first + 50)])
+
+    def close() -> None:
+        for _ in range(50):
+            store.close()
+
+    run_all([close, *[partial(work, first) for first in range(0, 800, 100)]])
+    assert answers == [True] * 400
+    store.close()
+
+
+def in_child(work: Callable[[], bool]) -> int:
+    """The exit code of a forked child: 0 if `work` was true in it."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 2
+    try:
+        code = 0 if work() else 1
+    finally:
+        os._exit(code)
+
+
+# Python 3.12 and later warn of a fork while threads run: those of other tests, or of an open connection.
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_forked_child_and_its_parent_do_not_share_connections(redis_url: str) -> None:
+    store = RedisStore(redis_url, timeout=5)
+
+    def ask(first: int) -> bool:
+        numbers = list(range(first, first + 50))
+        return [store.take(question(number))[0].limit - 100 for number in numbers] == numbers
+
+    assert ask(0)
+    assert [in_child(lambda: ask(100)), in_child(lambda: ask(200))] == [0, 0]
+    assert ask(300)
+    store.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_forked_child_uses_a_loop_of_its_own(redis_url: str) -> None:
+    store = AsyncRedisStore(redis_url, timeout=5)
+    with asyncio.Runner() as runner:
+        assert runner.run(asked(store, 1)) == 1
+        assert in_child(lambda: asyncio.run(asked(store, 2)) == 2) == 0
+        assert runner.run(asked(store, 3)) == 3
+        runner.run(store.aclose())

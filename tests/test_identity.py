@@ -1,0 +1,115 @@
+"""Nobody shares a bucket by accident: different parts have different encodings, and hashes of a fixed form."""
+
+import itertools
+import re
+from urllib.parse import unquote_to_bytes
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ratelimit_mw.identity import bucket_key, encode
+
+pytestmark = pytest.mark.promise(10)
+
+Parts = list[tuple[str, str]]
+
+letters = "aA0=+~%7E25/:@ .-_{}|\x00\n\u00e9\u20ac\U0001f600\ud800\udc00"
+kinds = st.text(alphabet=letters.replace("=", ""), max_size=6)  # ours, or a header's name: none holds a "="
+values = st.text(alphabet=letters, max_size=12) | st.text(max_size=12)
+lists = st.lists(st.tuples(kinds, values), max_size=4)
+
+
+def decoded(text: str) -> Parts:
+    """The list of parts that was encoded: that it can be told is what makes the encoding injective."""
+    if not text:
+        return []
+    kind, *rest = text.split("=")
+    found = []
+    for piece in rest[:-1]:
+        value, _, following = piece.partition("+")
+        found.append((kind, value))
+        kind = following
+    found.append((kind, rest[-1]))
+    return [(kind, unquote_to_bytes(value).decode("utf-8", "surrogatepass")) for kind, value in found]
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        ([("ip", "192.0.2.1")], "ip=192.0.2.1"),
+        ([("user", "bob"), ("ip", "2001:db8::/64")], "user=bob+ip=2001:db8::/64"),
+        ([("user", "a=b+c%d~e")], "user=a%3Db%2Bc%25d%7Ee"),
+        ([("user", "")], "user="),
+        ([("user", "J\u00f6rg {x}")], "user=J%C3%B6rg%20%7Bx%7D"),
+        ([("header:x-api-key", "\ud800")], "header:x-api-key=%ED%A0%80"),
+        ([], ""),
+    ],
+)
+def test_encodings_are_readable(parts: Parts, text: str) -> None:
+    assert encode(parts) == text
+
+
+@given(lists)
+@example([("a", "b+c=d")])
+@example([("a+b", "c"), ("", "")])
+def test_parts_can_be_read_back_from_their_encoding(parts: Parts) -> None:
+    assert decoded(encode(parts)) == parts
+
+
+@given(lists, lists)
+def test_different_parts_have_different_encodings_and_hashes(one: Parts, other: Parts) -> None:
+    assert (encode(one) == encode(other)) == (one == other)
+    assert (bucket_key(encode(one), "r") == bucket_key(encode(other), "r")) == (one == other)
+
+
+def test_all_short_parts_of_dangerous_letters_are_told_apart() -> None:
+    short = ["".join(pair) for size in range(3) for pair in itertools.product("a=+%~", repeat=size)]
+    parts = [(kind, value) for kind in ("a", "b", "a+b") for value in short]
+    everything: list[Parts] = [
+        [],
+        *[[part] for part in parts],
+        *[list(pair) for pair in itertools.product(parts, parts)],
+    ]
+    assert len({encode(one) for one in everything}) == len(everything) == 1 + 93 + 93 * 93
+
+
+def test_the_same_value_of_another_kind_is_somebody_else() -> None:
+    kinds = ("ip", "user", "header:x-key", "cookie:sid", "key")
+    assert len({bucket_key(encode([(kind, "1.2.3.4")]), "r") for kind in kinds}) == len(kinds)
+
+
+def test_what_is_longer_than_1024_stands_as_its_hash() -> None:
+    assert encode([("user", "x" * 1024)]) == "user=" + "x" * 1024
+    hashed = encode([("user", "x" * 1025)])
+    assert re.fullmatch(r"user=~[0-9a-f]{64}", hashed)
+    assert hashed != encode([("user", "x" * 1026)])
+    assert hashed != encode([("user", "y" + "x" * 1024)])
+    assert hashed != encode([("user", hashed.removeprefix("user="))])  # nobody can write it himself
+    assert len(encode([("user", "\ud800" * 10**6)])) == len(hashed)
+
+
+def test_a_bucket_key_is_a_hash_of_fixed_form_and_the_rule() -> None:
+    key = bucket_key("ip=192.0.2.1", "login")
+    assert key == "{fb80db64bc9560f3682de42ac2e27ce2}:login"  # of state that lives in servers: not to be changed
+    assert bucket_key("ip=192.0.2.2", "login") != key
+    assert bucket_key("ip=192.0.2.1", "other") == key.replace("login", "other")
+
+
+@given(st.text(), st.binary(max_size=64))
+def test_hashes_have_one_form_whatever_is_hashed(identity: str, secret: bytes) -> None:
+    assert re.fullmatch(r"\{[0-9a-f]{32}\}:r", bucket_key(identity, "r", secret=secret))
+
+
+def test_a_secret_changes_every_hash_and_the_same_one_changes_it_alike() -> None:
+    keys = [bucket_key("ip=192.0.2.1", "r", secret=secret) for secret in (b"", b"one", b"two", b"one")]
+    assert keys[1] == keys[3]
+    assert len(set(keys)) == 3
+
+
+@given(lists)
+def test_plain_keys_are_readable_and_end_at_the_first_brace(parts: Parts) -> None:
+    identity = encode([(kind.replace("{", "").replace("}", ""), value) for kind, value in parts])
+    key = bucket_key(identity, "login", secret=b"unused", plain=True)
+    assert key == f"{{{identity}}}:login"
+    assert key.index("}") == len(identity) + 1  # the hash tag of a cluster is all of the identity

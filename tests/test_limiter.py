@@ -1,0 +1,258 @@
+"""Limits by hand: Limiter for threads, AsyncLimiter for asyncio; the same rows for both."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from fakeredis import aioredis
+from redis import Redis
+
+from ratelimit_mw import (
+    AsyncLimiter,
+    Charge,
+    ConfigError,
+    Limiter,
+    MemoryStore,
+    SlidingWindowCounter,
+    StoreError,
+    TokenBucket,
+    Verdict,
+    parse,
+)
+from ratelimit_mw.identity import bucket_key, encode
+from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.testing import Clock, RecordingStore
+
+
+class Awaiting:
+    """An AsyncLimiter as a Limiter: each call runs the loop until the answer is there."""
+
+    def __init__(self, store: Any = None, *, name: str = "default") -> None:
+        self._limiter = AsyncLimiter(store, name=name)
+
+    def hit(self, limits: Any, key: Any, cost: int = 1) -> Verdict:
+        return asyncio.run(self._limiter.hit(limits, key, cost))
+
+    def peek(self, limits: Any, key: Any, cost: int = 0) -> Verdict:
+        return asyncio.run(self._limiter.peek(limits, key, cost))
+
+    def take(self, *charges: Charge) -> Verdict:
+        return asyncio.run(self._limiter.take(*charges))
+
+    def reset(self, limits: Any, key: Any) -> None:
+        asyncio.run(self._limiter.reset(limits, key))
+
+
+Make = Callable[..., "Limiter | Awaiting"]
+
+
+@pytest.fixture(params=[Limiter, Awaiting], ids=["threads", "asyncio"])
+def make(request: pytest.FixtureRequest) -> Make:
+    """Makes a limiter of either kind; the stores in memory are for both."""
+    made: Make = request.param
+    return made
+
+
+def test_hit_until_refused(make: Make) -> None:
+    clock = Clock()
+    limiter = make(MemoryStore(clock=clock))
+    verdicts = [limiter.hit("2/10 seconds using token_bucket", "k") for _ in range(3)]
+    assert [(verdict.allowed, verdict.remaining) for verdict in verdicts] == [(True, 1), (True, 0), (False, 0)]
+    refused = verdicts[-1]
+    assert (refused.limit, refused.retry_after, refused.next_after, refused.reset_after) == (2, 5.0, 5.0, 10.0)
+    assert (refused.delay, refused.rule, refused.source) == (0.0, None, "store")
+    clock.advance(5)
+    assert limiter.hit("2/10 seconds using token_bucket", "k").allowed
+
+
+def test_hit_with_a_cost_takes_it_of_every_limit_or_of_none(make: Make) -> None:
+    limiter = make()
+    assert limiter.hit("10/minute; 4/hour", "k", 3).remaining == 1
+    verdict = limiter.hit("10/minute; 4/hour", "k", 3)
+    assert (verdict.allowed, verdict.limit) == (False, 4)
+    assert [decision.remaining for decision in verdict.decisions] == [7, 1]
+
+
+def test_peek_shows_what_is_left_and_with_a_cost_what_hit_would_answer(make: Make) -> None:
+    limiter = make(MemoryStore(clock=Clock()))
+    limiter.hit("10/minute", "k", 4)
+    assert (limiter.peek("10/minute", "k").allowed, limiter.peek("10/minute", "k").remaining) == (True, 6)
+    for cost in (6, 7, 11):
+        shown = limiter.peek("10/minute", "k", cost)
+        assert shown == limiter.peek("10/minute", "k", cost)
+        assert shown.allowed == (cost == 6)
+    shown, taken = limiter.peek("10/minute", "k", 6), limiter.hit("10/minute", "k", 6)
+    assert list(shown.decisions) == list(taken.decisions)
+    assert limiter.hit("10/minute", "k", 11).retry_after == float("inf")
+
+
+def test_reset_forgets_what_this_key_took(make: Make) -> None:
+    limiter = make()
+    for key in ("a", "b"):
+        limiter.hit("10/minute; 5/hour", key, 5)
+    limiter.reset("10/minute; 5/hour", "a")
+    assert [limiter.peek("5/hour", key).remaining for key in ("a", "b")] == [5, 0]
+
+
+def test_take_charges_several_keys_and_encodes_each_as_hit_does(make: Make) -> None:
+    limiter = make()
+    minute, hour = parse("10/minute; 100/hour")
+    verdict = limiter.take(Charge("a", minute, 2), Charge("b", hour, 3), Charge("s", minute, 11, role="shadow"))
+    assert (verdict.allowed, [decision.allowed for decision in verdict.decisions]) == (True, [True, True, False])
+    assert [limiter.peek(limit, key).remaining for limit, key in ((minute, "a"), (hour, "b"))] == [8, 97]
+    assert [charge.key for charge in verdict.charges[:1]] == [limiter.hit(minute, "a").charges[0].key]
+    assert not limiter.take(Charge("a", minute, 8), Charge("b", hour)).allowed
+    assert limiter.peek(hour, "b").remaining == 97
+
+
+@pytest.mark.promise(1)
+def test_a_call_is_one_question_to_the_store(make: Make) -> None:
+    store = RecordingStore()
+    limiter = make(store)
+    limiter.hit("1/minute; 2/hour; 3/day", "k")
+    limiter.peek("1/minute; 2/hour", "k")
+    limiter.take(Charge("a", TokenBucket(1, 1)), Charge("b", TokenBucket(1, 1)))
+    limiter.reset("1/minute; 2/hour", "k")
+    assert [(verb, len(charges)) for verb, charges in store.calls] == [
+        ("take", 3),
+        ("peek", 2),
+        ("take", 2),
+        ("reset", 2),
+    ]
+
+
+LIMITS: list[Any] = [
+    "10/minute; 5/hour",
+    ["10/minute", "5/hour"],
+    ("10/minute; 5/hour",),
+    [SlidingWindowCounter(10, 60), "5/hour"],
+    parse("10/minute; 5/hour"),
+    (limit for limit in [SlidingWindowCounter(10, 60), SlidingWindowCounter(5, 3600)]),
+]
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=lambda limits: type(limits).__name__)
+def test_limits_are_notation_a_limit_or_a_sequence_of_either(limits: Any) -> None:
+    assert [charge.limit for charge in Limiter().hit(limits, "k").charges] == list(parse("10/minute; 5/hour"))
+
+
+def test_one_limit_alone(make: Make) -> None:
+    assert make().hit(TokenBucket(10, 60, burst=3), "k").remaining == 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ("10/mfoo", "'10/mfoo': unknown period 'mfoo'"),
+        (["5/hour", "10/mfoo"], "limits[1]: '10/mfoo': unknown period 'mfoo'"),
+        (["5/hour", None], "limits[1]: found None, allowed is text"),
+        (["5/hour", ["5/hour"]], "limits[1]: found ['5/hour'], allowed is text"),
+        ([], "limits: found none, allowed is at least one"),
+        (5, "limits: found 5, allowed is text"),
+        (None, "limits: found None, allowed is text"),
+        (TokenBucket, "limits: found <class"),
+    ],
+)
+def test_wrong_limits_are_an_error_that_names_the_place(make: Make, limits: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make().hit(limits, "k")
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("key", ["", (), ("",), ("a", ""), None, 5, b"k", ["a"], ("a", 5)])
+def test_a_key_that_is_none_is_an_error(make: Make, key: Any) -> None:
+    for call in (make().hit, make().peek, make().reset):
+        with pytest.raises(ConfigError, match=r"^key: found .*, allowed is a string, or a tuple of strings"):
+            call("10/minute", key)
+
+
+@pytest.mark.parametrize("cost", [-1, 1.5, "1", None, True, 2**53])
+def test_a_cost_that_is_none_is_an_error(make: Make, cost: Any) -> None:
+    for call in (make().hit, make().peek):
+        with pytest.raises(ConfigError, match=r"^cost: found "):
+            call("10/minute", "k", cost)
+
+
+@pytest.mark.promise(10)
+def test_different_keys_never_share_a_bucket(make: Make) -> None:
+    limiter = make()
+    keys: list[Any] = [
+        "a",
+        ("a", "b"),
+        "a+b",
+        ("a+b",),
+        "a+key=b",
+        "ab",
+        ("b", "a"),
+        ("a", "a"),
+        "A",
+        " a",
+        "{a}",
+        "a:default",
+    ]
+    for key in keys[:3] + keys[4:]:  # a string is the same as a tuple of one
+        assert limiter.hit("1/hour", key).allowed
+    assert not limiter.hit("1/hour", keys[3]).allowed
+
+
+@pytest.mark.promise(10)
+def test_limiters_share_a_store_by_name(make: Make) -> None:
+    store = MemoryStore()
+    one, same, other = make(store, name="mail"), make(store, name="mail"), make(store)
+    assert [limiter.hit("1/hour", "k").allowed for limiter in (one, same, other)] == [True, False, True]
+    key = bucket_key(encode([("key", "k")]), "mail")
+    assert one.peek("1/hour", "k").charges[0].key == key
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a:b", "x" * 65, None, 5])
+def test_a_wrong_name_is_an_error(make: Make, name: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^name: found "):
+        make(name=name)
+
+
+def test_a_store_of_the_other_kind_is_an_error_that_says_where_it_goes(redis_url: str) -> None:
+    with Redis.from_url(redis_url, socket_timeout=0.01) as client:
+        store: Any = RedisStore(client)
+        with pytest.raises(ConfigError, match=r"store: RedisStore has no atake\(\); .* goes with Limiter"):
+            AsyncLimiter(store)
+    store = AsyncRedisStore(redis_url)
+    with pytest.raises(ConfigError, match=r"store: AsyncRedisStore has no take\(\); .* goes with AsyncLimiter"):
+        Limiter(store)
+    for kind in (Limiter, AsyncLimiter):
+        with pytest.raises(ConfigError, match="store: str has no"):
+            kind("redis://")  # type: ignore[arg-type]
+
+
+@pytest.mark.promise(8)
+def test_a_store_that_fails_raises_its_error(make: Make) -> None:
+    store = RecordingStore()
+    store.error = StoreError("down")
+    limiter = make(store)
+    for call in (limiter.hit, limiter.peek, limiter.reset):
+        with pytest.raises(StoreError, match="down"):
+            call("10/minute", "k")
+
+
+@pytest.fixture
+def redis_store(redis_url: str) -> Iterator[Store]:
+    store = RedisStore(redis_url, timeout=5)
+    yield store
+    store.close()
+
+
+def test_over_redis(redis_store: Store) -> None:
+    limiter = Limiter(redis_store)
+    assert [limiter.hit("2/hour; 5/day", ("mail", "bob")).allowed for _ in range(3)] == [True, True, False]
+    limiter.reset("2/hour", ("mail", "bob"))
+    verdict = limiter.hit("2/hour; 5/day", ("mail", "bob"))
+    assert [decision.remaining for decision in verdict.decisions] == [1, 2]
+
+
+def test_over_an_async_redis() -> None:
+    async def main() -> list[bool]:
+        limiter = AsyncLimiter(AsyncRedisStore(aioredis.FakeRedis(), timeout=5))
+        return [(await limiter.hit("2/hour", "k")).allowed for _ in range(3)]
+
+    assert asyncio.run(main()) == [True, True, False]

@@ -1,0 +1,209 @@
+"""Limits, charges and decisions as values: their fields, what they refuse to be, and the names of their buckets."""
+
+import math
+import re
+from typing import Any
+
+import pytest
+from msgspec import Struct
+from msgspec.structs import fields
+
+from ratelimit_mw import Charge, ConfigError, Decision, Limit, SlidingWindowCounter, TokenBucket, Verdict
+from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.limit import BucketLimit
+
+YEAR = 365 * 24 * 3600.0  # seconds
+BUCKET = TokenBucket(10, 60)
+
+# Section 5 of the design, to the letter.
+FIELDS: dict[type[Struct], str] = {
+    Limit: "quota window name",
+    BucketLimit: "quota window name burst max_delay",
+    TokenBucket: "quota window name burst max_delay",
+    SlidingWindowCounter: "quota window name buckets strict",
+    Charge: "key limit cost max_delay role at",
+    Decision: "allowed limit remaining retry_after next_after reset_after delay at",
+}
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+def test_fields_are_those_of_the_design(kind: type[Struct]) -> None:
+    assert {field.name for field in fields(kind)} == set(FIELDS[kind].split())
+
+
+def test_fields_that_may_be_given_by_position_come_in_the_order_of_the_design() -> None:
+    assert SlidingWindowCounter(10, 60) == SlidingWindowCounter(quota=10, window=60)
+    given = Charge("k", BUCKET, 2, 1.5, "shadow", 7)
+    assert given == Charge(key="k", limit=BUCKET, cost=2, max_delay=1.5, role="shadow", at=7)
+    decision = Decision(True, 1, 2, 3.0, 4.0, 5.0, 6.0, 7)
+    names = FIELDS[Decision].split()
+    assert [getattr(decision, name) for name in names] == [True, 1, 2, 3.0, 4.0, 5.0, 6.0, 7]
+    with pytest.raises(TypeError):
+        TokenBucket(10, 60, 5)  # type: ignore[call-arg,arg-type]
+
+
+def test_defaults_are_those_of_the_design() -> None:
+    assert (BUCKET.name, BUCKET.burst, BUCKET.max_delay) == (None, None, 0.0)
+    counter = SlidingWindowCounter(10, 60)
+    assert (counter.name, counter.buckets, counter.strict) == (None, 1, False)
+    charge = Charge("k", BUCKET)
+    assert (charge.cost, charge.max_delay, charge.role, charge.at) == (1, None, "limit", None)
+
+
+def test_a_verdict_shows_what_the_design_names() -> None:
+    fields_of_its_own = {"allowed", "charges", "decisions", "rule", "source"}
+    of_what_binds = {"limit", "remaining", "retry_after", "next_after", "reset_after", "delay"}
+    names = {field.name for field in fields(Verdict)}
+    assert fields_of_its_own <= names
+    assert all(isinstance(getattr(Verdict, name), property) for name in of_what_binds)
+
+
+NO_COUNT = [0, -1, 1.0, 1.5, "5", None, True, math.nan, math.inf, 2**53, 10**400, [1], 5j]
+NO_TIME = [-1, -0.001, math.nan, math.inf, -math.inf, "60", True, False, [60], 10**400, 1e300, 100 * YEAR + 1]
+NO_NAME = ["", "a b", "a" * 65, "ü", "a/b", "a:b", "a\n", 5, b"a", True]
+COUNT_FROM_1 = f"a whole number from 1 to {2**53 - 1}"
+
+WRONG: list[tuple[type[Limit], str, Any, str]] = [
+    *[(kind, "quota", value, COUNT_FROM_1) for kind in ALGORITHMS.values() for value in NO_COUNT],
+    *[(kind, "window", value, "") for kind in ALGORITHMS.values() for value in [*NO_TIME, None, 0, 1e-7]],
+    *[(kind, "name", value, "1 to 64 of A-Z a-z 0-9 _ . -") for kind in ALGORITHMS.values() for value in NO_NAME],
+    *[(TokenBucket, "burst", value, COUNT_FROM_1) for value in NO_COUNT if value is not None],
+    *[(TokenBucket, "max_delay", value, "") for value in [*NO_TIME, None]],
+    *[(SlidingWindowCounter, "buckets", value, COUNT_FROM_1) for value in NO_COUNT],
+    *[(SlidingWindowCounter, "strict", value, "true or false") for value in (1, 0, "yes", None)],
+    (SlidingWindowCounter, "buckets", 1001, "at most 1000"),
+    (TokenBucket, "burst", 10 * 100 * 366 * 24 * 60, "a hundred years"),
+]
+
+
+def shortened(value: object) -> str:
+    return repr(value) if len(repr(value)) < 30 else f"{repr(value)[:10]}..."
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "allowed"),
+    [pytest.param(*row, id=f"{row[0].algorithm}-{row[1]}-{shortened(row[2])}") for row in WRONG],
+)
+def test_a_wrong_number_is_an_error_that_names_field_found_and_allowed(
+    kind: type[Limit], field: str, value: object, allowed: str
+) -> None:
+    given: dict[str, Any] = {"quota": 10, "window": 60, field: value}
+    with pytest.raises(ConfigError, match=rf"^{field}: found .*, allowed (is|are) .*{re.escape(allowed)}") as caught:
+        kind(**given)
+    assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TokenBucket(2**52, 1), "quota 4503599627370496 with burst 4503599627370496 is too large"),
+        (lambda: TokenBucket(1, 0.000001, burst=2**51), "quota 1 with burst 2251799813685248 is too large"),
+        (lambda: SlidingWindowCounter(2**52, 1), "quota 4503599627370496 is too large"),
+        (lambda: SlidingWindowCounter(1, 0.000001, buckets=2), "buckets: found 2, allowed are at most 1"),
+        (lambda: TokenBucket(10**9, 0.000001, max_delay=7.0), "max_delay: found 7.0 seconds, allowed are 4.5"),
+        (lambda: Charge("k", TokenBucket(10**9, 0.000001), max_delay=7.0), "max_delay: found 7.0 seconds, allowed are"),
+    ],
+)
+def test_what_cannot_be_counted_exactly_is_an_error(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        *[("key", value, "a string that is not empty") for value in ("", None, b"k", 5, ("a",))],
+        *[("limit", value, "a Limit") for value in ("10/minute", None, TokenBucket, 5)],
+        *[("cost", value, f"a whole number from 0 to {2**53 - 1}") for value in (-1, 1.0, "1", None, True, 2**53)],
+        *[("max_delay", value, "") for value in NO_TIME],
+        *[("role", value, "one of limit, shadow, penalty") for value in ("", "Limit", None, 5)],
+        *[("at", value, "") for value in (1.5, "1", True, 2**53)],
+    ],
+)
+def test_a_wrong_charge_is_an_error_that_names_field_found_and_allowed(field: str, value: object, allowed: str) -> None:
+    given: dict[str, Any] = {"key": "k", "limit": BUCKET, field: value}
+    with pytest.raises(ConfigError, match=rf"^{field}: found .*, allowed (is|are) .*{re.escape(allowed)}") as caught:
+        Charge(**given)
+    assert repr(value) in str(caught.value)
+
+
+def test_a_charge_gives_back_only_with_an_instant() -> None:
+    assert Charge("k", BUCKET, -5, at=0).cost == -5
+    with pytest.raises(ConfigError, match="cost: found -9007199254740992"):
+        Charge("k", BUCKET, -(2**53), at=0)
+
+
+def test_max_delay_goes_with_buckets_only() -> None:
+    with pytest.raises(ConfigError, match="max_delay: sliding_window_counter cannot hold a request back"):
+        Charge("k", SlidingWindowCounter(10, 60), max_delay=0.0)
+    with pytest.raises(TypeError):
+        SlidingWindowCounter(10, 60, max_delay=1.0)  # type: ignore[call-arg]
+
+
+def test_equal_limits_are_one_and_hash_alike() -> None:
+    assert TokenBucket(10, 60, burst=5) == TokenBucket(10, 60.0, burst=5)
+    assert len({TokenBucket(10, 60), TokenBucket(10, 60), SlidingWindowCounter(10, 60)}) == 2
+    different = [
+        TokenBucket(10, 60),
+        TokenBucket(11, 60),
+        TokenBucket(10, 61),
+        TokenBucket(10, 60, burst=5),
+        TokenBucket(10, 60, max_delay=1.0),
+        TokenBucket(10, 60, name="x"),
+        SlidingWindowCounter(10, 60),
+        SlidingWindowCounter(10, 60, buckets=2),
+        SlidingWindowCounter(10, 60, strict=True),
+    ]
+    assert len(set(different)) == len(different)
+    assert len({limit.notation for limit in different}) == len(different) - 2  # neither max_delay nor name
+
+
+@pytest.mark.parametrize("value", [BUCKET, Charge("k", BUCKET), Decision(True, 1, 1, 0.0, 0.0, 0.0, 0.0, 0)])
+def test_values_do_not_change(value: Struct) -> None:
+    for name in value.__struct_fields__:
+        with pytest.raises(AttributeError):
+            setattr(value, name, 1)
+    assert hash(value) == hash(value)
+
+
+@pytest.mark.parametrize(
+    ("limit", "bucket"),
+    [
+        (TokenBucket(10, 60), "10/60s_using_token_bucket"),
+        (TokenBucket(10, 60, burst=10, max_delay=5.0), "10/60s_using_token_bucket"),
+        (TokenBucket(10, 60, burst=5), "10/60s_burst_5_using_token_bucket"),
+        (TokenBucket(10, 60, burst=5, name="a.b-c_D"), "a.b-c_D:10/60s_burst_5_using_token_bucket"),
+        (TokenBucket(1, 0.25), "1/250000us_using_token_bucket"),
+        (TokenBucket(1, 1.000001), "1/1000001us_using_token_bucket"),
+        (SlidingWindowCounter(10, 86400), "10/86400s_using_sliding_window_counter"),
+        (SlidingWindowCounter(10, 60, buckets=10), "10/60s_buckets_10_using_sliding_window_counter"),
+        (SlidingWindowCounter(10, 60, strict=True), "10/60s_strict_using_sliding_window_counter"),
+        (
+            SlidingWindowCounter(9, 1, buckets=2, strict=True, name="x"),
+            "x:9/1s_buckets_2_strict_using_sliding_window_counter",
+        ),
+    ],
+)
+def test_a_bucket_is_named_after_all_that_shapes_its_state(limit: Limit, bucket: str) -> None:
+    assert limit.bucket == bucket
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"), [(TokenBucket(10, 60), 10), (TokenBucket(10, 60, burst=3), 3), (SlidingWindowCounter(7, 60), 7)]
+)
+def test_the_largest_cost_that_can_pass(limit: Limit, most: int) -> None:
+    assert limit.most == most
+    assert limit.decide(None, 0, most, None)[0].allowed
+    assert limit.decide(None, 0, most + 1, None)[0].retry_after == math.inf
+
+
+def test_a_limit_without_an_algorithm_says_what_is_missing() -> None:
+    class Mine(Limit, frozen=True, kw_only=True):
+        pass
+
+    for call in (lambda: Mine(1, 1).decide(None, 0, 1, None), lambda: Mine(1, 1).settle(None, 0, 1, 0)):
+        with pytest.raises(TypeError, match=r"Mine must define (decide|settle)\(\)"):
+            call()
+    with pytest.raises(TypeError, match=r"Mine must define expires\(\)"):
+        Mine(1, 1).expires(None)

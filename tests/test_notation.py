@@ -1,0 +1,132 @@
+"""The notation of limits: what it means, what it refuses, and that limits are written as they are read."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from algorithms.strategies import of_each_algorithm
+from ratelimit_mw import ConfigError, Limit, SlidingWindowCounter, TokenBucket, parse
+from ratelimit_mw.algorithms import ALGORITHMS, DEFAULT
+
+MINUTE, HOUR, DAY = 60, 3600, 86400
+
+MEANS: dict[str, list[Limit]] = {
+    "100/minute": [SlidingWindowCounter(100, MINUTE)],
+    "100 per minute": [SlidingWindowCounter(100, MINUTE)],
+    "  100  /  1  minute ": [SlidingWindowCounter(100, MINUTE)],
+    "100/MINUTE Using Token_Bucket": [TokenBucket(100, MINUTE)],
+    "5 per 10 seconds": [SlidingWindowCounter(5, 10)],
+    "500/7days": [SlidingWindowCounter(500, 7 * DAY)],
+    "1 per 1.5 hours": [SlidingWindowCounter(1, 5400)],
+    "10/0.25 seconds": [SlidingWindowCounter(10, 0.25)],
+    "2/250ms": [SlidingWindowCounter(2, 0.25)],
+    "3/1000001us": [SlidingWindowCounter(3, 1.000001)],
+    "007/minute": [SlidingWindowCounter(7, MINUTE)],
+    "100/minute burst 20 using token_bucket": [TokenBucket(100, MINUTE, burst=20)],
+    "100/minute using token_bucket burst 20": [TokenBucket(100, MINUTE, burst=20)],
+    "60/hour using sliding_window_counter buckets 10 strict": [SlidingWindowCounter(60, HOUR, buckets=10, strict=True)],
+    "60/hour strict buckets 10": [SlidingWindowCounter(60, HOUR, buckets=10, strict=True)],
+    "100/minute burst 20 using token_bucket; 1000/hour": [
+        TokenBucket(100, MINUTE, burst=20),
+        SlidingWindowCounter(1000, HOUR),
+    ],
+    "10/hour, 100/day | 2000 per year;": [
+        SlidingWindowCounter(10, HOUR),
+        SlidingWindowCounter(100, DAY),
+        SlidingWindowCounter(2000, 365 * DAY),
+    ],
+}
+
+PERIODS = {
+    0.001: "ms",
+    1: "s sec secs second seconds",
+    MINUTE: "m min mins minute minutes",
+    HOUR: "h hr hrs hour hours",
+    DAY: "d day days",
+    7 * DAY: "week weeks",
+    30 * DAY: "month months",
+    365 * DAY: "year years",
+}
+
+WRONG = {
+    "": "found '', allowed is text such as '100/minute'",
+    " ;, ": "found ' ;, ', allowed is text such as '100/minute'",
+    "minute": "'minute': found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'",
+    "100": "'100': found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'",
+    "-5/minute": "'-5/minute': found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'",
+    "1.5/minute": "'1.5/minute': found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'",
+    "\u0661/minute": "'\u0661/minute': found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'",
+    "10/mfoo": "'10/mfoo': unknown period 'mfoo' (us, ms, second, minute, hour, day, week, month, year)",
+    "10/minutte": "'10/minutte': unknown period 'minutte', did you mean 'minute'? "
+    "(us, ms, second, minute, hour, day, week, month, year)",
+    "0/minute": f"'0/minute': quota: found 0, allowed is a whole number from 1 to {2**53 - 1}",
+    "5/0 seconds": "'5/0 seconds': window: found 0 seconds, allowed is one microsecond to a hundred years",
+    "5/101 years": "'5/101 years': window: found 3185136000 seconds, allowed are at most a hundred years",
+    "10/minute using gcr": "'10/minute using gcr': unknown algorithm 'gcr'",
+    "10/minute using": "'10/minute using': unknown algorithm ''",
+    "10/minute burst 5": "'10/minute burst 5': 'burst' does not go with sliding_window_counter; it goes with "
+    "'using token_bucket'",
+    "10/minute using token_bucket strict": "'10/minute using token_bucket strict': 'strict' does not go with "
+    "token_bucket; it goes with 'using sliding_window_counter'",
+    "10/minute using token_bucket burst": "'10/minute using token_bucket burst': burst: found '', allowed is a whole "
+    "number after 'burst'",
+    "10/minute buckets 1.5": "'10/minute buckets 1.5': buckets: found '1.5', allowed is a whole number after 'buckets'",
+    "10/minute buckets -1": "'10/minute buckets -1': buckets: found '-1', allowed is a whole number after 'buckets'",
+    "10/minute buckets 2 buckets 2": "'10/minute buckets 2 buckets 2': 'buckets' stands twice",
+    "10/minute strickt": "'10/minute strickt': unknown word 'strickt', did you mean 'strict'? (using, buckets, strict)",
+    "5/minute; 10/mfoo": "'10/mfoo': unknown period 'mfoo'",
+}
+
+
+@pytest.mark.parametrize("text", MEANS)
+def test_what_a_text_means(text: str) -> None:
+    assert list(parse(text)) == MEANS[text]
+
+
+@pytest.mark.parametrize(("seconds", "words"), PERIODS.items())
+def test_periods(seconds: float, words: str) -> None:
+    for word in words.split():
+        assert parse(f"3/{word}; 3 per 2 {word}") == (DEFAULT(3, seconds), DEFAULT(3, 2 * seconds))
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("text", WRONG)
+def test_what_is_wrong_is_quoted_with_what_is_allowed(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    assert str(caught.value).startswith(WRONG[text])
+
+
+@pytest.mark.parametrize("value", [None, 5, 1.5, b"10/minute", ["10/minute"], {"limit": "10/minute"}, object()])
+def test_what_is_no_text_is_an_error(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^found .*, allowed is text such as '100/minute'$"):
+        parse(value)
+
+
+def test_text_without_end_is_an_error() -> None:
+    for text in ("1/minute;" * 200, "9" * 5000, f"1/{'9' * 980} seconds", f"{'9' * 980}/second", " " * 100_000):
+        with pytest.raises(ConfigError):
+            parse(text)
+
+
+@given(st.one_of(*of_each_algorithm.values()))
+def test_a_limit_is_read_as_it_is_written(limit: Limit) -> None:
+    (read,) = parse(limit.notation)
+    assert (type(read), read.notation, read.bucket) == (type(limit), limit.notation, limit.bucket)
+    assert (read.quota, read.window_us, read.numbers) == (limit.quota, limit.window_us, limit.numbers)
+
+
+WORDS = "0 1 5 10 1.5 1e9 9999999999 / per ; , | using burst buckets strict minute s us ms"
+words = st.sampled_from([*WORDS.split(" "), *ALGORITHMS])
+
+
+@given(st.one_of(st.text(), st.lists(words).map(" ".join), st.lists(words).map("".join)))
+def test_any_text_is_limits_or_a_config_error(text: str) -> None:
+    try:
+        limits = parse(text)
+    except ConfigError:
+        return
+    assert limits
+    assert all(parse(limit.notation) for limit in limits)

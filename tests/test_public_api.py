@@ -1,0 +1,157 @@
+"""What is public: the names, that each says what it is, and the signatures of DESIGN section 5."""
+
+import inspect
+from types import ModuleType
+from typing import Any, get_args
+
+import pytest
+
+import ratelimit_mw
+from ratelimit_mw import AsyncLimiter, Charge, ConfigError, Decision, Limit, Limiter, MemoryStore, StoreError, Verdict
+from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
+from ratelimit_mw.limit import Role
+from ratelimit_mw.stores import AsyncStore, Store
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.testing import Clock, RecordingStore
+from ratelimit_mw.verdict import Source
+from ratelimit_mw.wsgi import RateLimitMiddleware as WsgiMiddleware
+
+PUBLIC = {name: getattr(ratelimit_mw, name) for name in ratelimit_mw.__all__}
+ELSEWHERE = [Store, AsyncStore, RedisStore, AsyncRedisStore, Clock, RecordingStore, AsgiMiddleware, WsgiMiddleware]
+REDIS = "client_or_url, *, prefix='rl:', timeout=0.05, deny_cache=1.0, clock=None"
+
+SIGNATURES: list[tuple[Any, str]] = [
+    (ratelimit_mw.parse, "text"),
+    (Limit, "quota, window, *, name=None"),
+    (ratelimit_mw.TokenBucket, "quota, window, *, name=None, burst=None, max_delay=0.0"),
+    (ratelimit_mw.SlidingWindowCounter, "quota, window, *, name=None, buckets=1, strict=False"),
+    (Charge, "key, limit, cost=1, max_delay=None, role='limit', at=None"),
+    (Decision, "allowed, limit, remaining, retry_after, next_after, reset_after, delay, at"),
+    (MemoryStore, "*, max_keys=1000000, clock=None"),
+    (RedisStore, REDIS),
+    (AsyncRedisStore, REDIS),
+    (Limiter, "store=None, *, name='default'"),
+    (AsyncLimiter, "store=None, *, name='default'"),
+    (AsgiMiddleware, "app, settings=None, /, **options"),
+    (WsgiMiddleware, "app, settings=None, /, **options"),
+]
+METHODS = [
+    (Limit, {"decide": "self, state, now, cost, max_delay", "settle": "self, state, now, delta, at"}),
+    (
+        Limiter,
+        {
+            "hit": "self, limits, key, cost=1",
+            "peek": "self, limits, key, cost=0",
+            "take": "self, *charges",
+            "reset": "self, limits, key",
+        },
+    ),
+    (Store, {**dict.fromkeys(("take", "peek", "settle", "reset"), "self, charges"), "close": "self"}),
+]
+
+
+def signature(function: Any) -> str:
+    """Without types, which mypy reads better."""
+    parameters = inspect.signature(function).parameters.values()
+    bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
+    return str(inspect.Signature(bare))[1:-1]
+
+
+def documented(thing: Any) -> bool:
+    """Whether it has words of its own, not those of a base class."""
+    return bool(thing.__doc__) and thing.__doc__ not in {base.__doc__ for base in getattr(thing, "__mro__", ())[1:]}
+
+
+def test_all_is_what_can_be_imported() -> None:
+    named = {name for name, value in vars(ratelimit_mw).items() if not isinstance(value, ModuleType)}
+    assert {name for name in named if not name.startswith("_")} == set(ratelimit_mw.__all__)
+    assert len(set(ratelimit_mw.__all__)) == len(ratelimit_mw.__all__)
+    assert sorted(PUBLIC) == [
+        "AsyncLimiter",
+        "Charge",
+        "ConfigError",
+        "Decision",
+        "Limit",
+        "Limiter",
+        "MemoryStore",
+        "RateLimitError",
+        "RateLimited",
+        "SlidingWindowCounter",
+        "StoreError",
+        "TokenBucket",
+        "Verdict",
+        "parse",
+    ]
+
+
+@pytest.mark.parametrize("thing", [*PUBLIC.values(), *ELSEWHERE], ids=lambda thing: thing.__name__)
+def test_everything_public_says_what_it_is(thing: Any) -> None:
+    assert documented(thing)
+    for name, member in vars(thing).items() if isinstance(thing, type) else ():
+        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+            above = [vars(base)[name] for base in thing.__mro__[1:] if name in vars(base)]
+            assert any(method.__doc__ for method in (member, *above)), f"{thing.__name__}.{name}"
+
+
+@pytest.mark.parametrize(("thing", "expected"), SIGNATURES, ids=lambda value: getattr(value, "__name__", ""))
+def test_signatures(thing: Any, expected: str) -> None:
+    assert signature(thing) == expected
+
+
+@pytest.mark.parametrize(("thing", "methods"), METHODS, ids=lambda value: getattr(value, "__name__", ""))
+def test_methods(thing: Any, methods: dict[str, str]) -> None:
+    assert {name: signature(getattr(thing, name)) for name in methods} == methods
+
+
+def test_what_awaits_has_an_a_in_front_and_the_same_arguments() -> None:
+    for name in ("take", "peek", "settle", "reset", "close"):
+        assert signature(getattr(AsyncStore, f"a{name}")) == signature(getattr(Store, name))
+        assert inspect.iscoroutinefunction(getattr(AsyncStore, f"a{name}"))
+    for name in ("hit", "peek", "take", "reset"):
+        assert signature(getattr(AsyncLimiter, name)) == signature(getattr(Limiter, name))
+        assert inspect.iscoroutinefunction(getattr(AsyncLimiter, name))
+
+
+@pytest.mark.parametrize(
+    ("made", "is_store", "is_async_store"),
+    [
+        (MemoryStore(), True, True),
+        (RecordingStore(), True, True),
+        (RedisStore("redis://localhost"), True, False),
+        (AsyncRedisStore("redis://localhost"), False, True),
+        (object(), False, False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_protocols(made: Any, *, is_store: bool, is_async_store: bool) -> None:
+    assert (isinstance(made, Store), isinstance(made, AsyncStore)) == (is_store, is_async_store)
+
+
+def test_the_wrong_kind_of_store_is_told_at_once() -> None:
+    stores: list[Any] = [AsyncRedisStore("redis://localhost"), RedisStore("redis://localhost")]
+    with pytest.raises(ConfigError, match="an AsyncStore goes with AsyncLimiter"):
+        Limiter(stores[0])
+    with pytest.raises(ConfigError, match="a Store for threads goes with Limiter"):
+        AsyncLimiter(stores[1])
+
+
+def test_errors_are_of_one_family() -> None:
+    assert issubclass(ConfigError, ratelimit_mw.RateLimitError)
+    assert issubclass(ConfigError, ValueError)
+    assert issubclass(StoreError, ratelimit_mw.RateLimitError)
+    assert issubclass(ratelimit_mw.RateLimited, ratelimit_mw.RateLimitError)
+    assert not issubclass(StoreError, ValueError)
+
+
+def test_the_words_of_a_verdict_and_of_a_charge() -> None:
+    binding = ("allowed", "limit", "remaining", "retry_after", "next_after", "reset_after", "delay")
+    assert not {*binding, "charges", "decisions", "rule", "source"} - set(dir(Verdict))
+    assert get_args(Source) == ("store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease")
+    assert get_args(Role) == ("limit", "shadow", "penalty")
+
+
+@pytest.mark.parametrize("thing", [Charge("k", ratelimit_mw.parse("1/s")[0]), ratelimit_mw.parse("1/s")[0]])
+def test_values_are_frozen_and_can_be_keys(thing: Any) -> None:
+    assert len({thing, thing}) == 1
+    with pytest.raises(AttributeError):
+        thing.cost = thing.quota = 5

@@ -1,0 +1,83 @@
+"""One ASGI connection, spoken by hand, and a checker of the order in which its messages come."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ratelimit_mw.asgi import App, Message, Scope
+
+HTTP: Mapping[str, Any] = {
+    "type": "http",
+    "asgi": {"version": "3.0"},
+    "method": "GET",
+    "path": "/",
+    "headers": [],
+    "client": ("192.0.2.1", 50000),
+}
+WEBSOCKET: Mapping[str, Any] = {**HTTP, "type": "websocket", "subprotocols": []}
+OFFERS_HTTP: Mapping[str, Any] = {
+    "extensions": {"websocket.http.response": {}}
+}  # a server that can refuse a handshake by a response
+LIFESPAN: Mapping[str, Any] = {"type": "lifespan", "asgi": {"version": "3.0"}}
+STARTUP = {"type": "lifespan.startup"}
+SHUTDOWN = {"type": "lifespan.shutdown"}
+START = {"type": "http.response.start", "status": 200, "headers": [(b"x-app", b"1")]}
+BODY = {"type": "http.response.body", "body": b"hello"}
+
+
+class Talk:
+    """What a server sees of one connection. `given` is what the app receives; `sent`, the very objects it sent."""
+
+    def __init__(self, *given: Message) -> None:
+        self.given = list(given)
+        self.sent: list[Message] = []
+        self.receives = 0
+
+    async def receive(self) -> Message:
+        self.receives += 1
+        return self.given.pop(0)
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    async def with_app(self, app: App, scope: Mapping[str, Any], /, **more: Any) -> "Talk":
+        """Run the app on a copy of the scope."""
+        await app({**scope, **more}, self.receive, self.send)
+        return self
+
+    @property
+    def types(self) -> list[str]:
+        return [message["type"] for message in self.sent]
+
+
+def talk(app: App, scope: Mapping[str, Any], /, *given: Message, **more: Any) -> Talk:
+    """One connection in a loop of its own, and its messages, in order."""
+    spoken = asyncio.run(Talk(*given).with_app(app, scope, **more))
+    check_order(spoken.types)
+    return spoken
+
+
+def check_order(types: Sequence[str]) -> None:
+    """A response starts once, then has its bodies; whatever an extension adds is not looked at."""
+    for prefix in ("http.response", "websocket.http.response"):
+        own = [kind for kind in types if kind in (f"{prefix}.start", f"{prefix}.body")]
+        assert own[:1] in ([], [f"{prefix}.start"]), types
+        assert f"{prefix}.start" not in own[1:], types
+
+
+class App200:
+    """An app that sends START and BODY and keeps its scopes."""
+
+    def __init__(self, *messages: Message) -> None:
+        self.messages = messages or (START, BODY)
+        self.scopes: list[Scope] = []
+
+    async def __call__(self, scope: Scope, _: Any, send: Any) -> None:
+        self.scopes.append(scope)
+        for message in self.messages:
+            await send(message)
+
+
+def header(message: Message, name: str) -> list[str]:
+    """All lines of one header of a response's start."""
+    return [value.decode("ascii") for key, value in message["headers"] if key == name.encode("ascii")]

@@ -1,0 +1,112 @@
+"""One small app in each framework, behind the middleware. Every path answers 200 and shows the verdict's source."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+from fastapi import APIRouter, FastAPI
+from flask import Flask
+from flask import request as flask_request
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope
+from starlette.types import Send as AsgiSend
+from werkzeug.test import Client
+
+from ratelimit_mw import asgi, wsgi
+from web.scenario import Answer, Face, Send, Step
+
+METHODS = ["GET", "POST", "PUT"]
+
+
+def starlette(settings: Mapping[str, Any]) -> Send:
+    """A Starlette app."""
+    app = Starlette(routes=[Route("/{rest:path}", _hello, methods=METHODS)])
+    app.add_middleware(asgi.RateLimitMiddleware, **settings)
+    return _over_httpx(app)
+
+
+def fastapi(settings: Mapping[str, Any]) -> Send:
+    """A FastAPI app whose routes come from routers that it includes."""
+    reports, rest = APIRouter(), APIRouter()
+    reports.add_api_route("/reports/{report}", _hello, methods=METHODS)
+    rest.add_api_route("/{rest:path}", _hello, methods=[*METHODS, "HEAD"])
+    app = FastAPI()
+    app.include_router(reports, prefix="/api")
+    app.include_router(rest)
+    app.add_middleware(asgi.RateLimitMiddleware, **settings)
+    return _over_httpx(app)
+
+
+def flask(settings: Mapping[str, Any]) -> Send:
+    """A Flask app."""
+    app = Flask(__name__, static_folder=None)
+    app.url_map.merge_slashes = False
+
+    @app.route("/", defaults={"rest": ""}, methods=METHODS)
+    @app.route("/<path:rest>", methods=METHODS)
+    def hello(rest: str) -> tuple[str, dict[str, str]]:
+        return "hello", _shown(flask_request.environ.get("ratelimit_mw"))
+
+    app.wsgi_app = wsgi.RateLimitMiddleware(app.wsgi_app, **settings)  # type: ignore[method-assign]
+    return _over_werkzeug(app)
+
+
+def bare_wsgi(settings: Mapping[str, Any]) -> Send:
+    """A WSGI app of no framework."""
+
+    def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        status = "200 OK" if environ["REQUEST_METHOD"] in (*METHODS, "HEAD") else "405 Method Not Allowed"
+        start_response(status, [("Content-Type", "text/plain"), *_shown(environ.get("ratelimit_mw")).items()])
+        return [b"hello"]
+
+    return _over_werkzeug(wsgi.RateLimitMiddleware(app, **settings))
+
+
+FACES: dict[str, Face] = {"starlette": starlette, "fastapi": fastapi, "flask": flask, "wsgi": bare_wsgi}
+
+
+async def _hello(request: Request) -> PlainTextResponse:
+    return PlainTextResponse("hello", headers=_shown(getattr(request.state, "ratelimit", None)))
+
+
+def _shown(outcome: Any) -> dict[str, str]:
+    return {"X-Source": outcome.verdict.source if outcome else ""}
+
+
+def _over_httpx(app: ASGIApp) -> Send:
+    def send(step: Step) -> Answer:
+        async def served(scope: Scope, receive: Receive, answer: AsgiSend) -> None:
+            user = SimpleNamespace(is_authenticated=True, identity=step.user) if step.user else None
+            client = (step.client, 50000) if step.client else None
+            # as written: httpx would normalise the path
+            own = {"path": step.root + step.path, "root_path": step.root, "client": client, "user": user}
+            await app({**scope, **own}, receive, answer)
+
+        async def talk() -> Answer:
+            transport = httpx.ASGITransport(served)
+            async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
+                got = await client.request(step.method, "/", headers=dict(step.headers))
+            return Answer(got.status_code, _lower(got.headers.multi_items()), got.content)
+
+        return asyncio.run(talk())
+
+    return send
+
+
+def _over_werkzeug(app: Any) -> Send:
+    def send(step: Step) -> Answer:
+        own = {"PATH_INFO": step.path.encode().decode("latin-1"), "SCRIPT_NAME": step.root}
+        own |= {"REMOTE_ADDR": step.client or "", "REMOTE_USER": step.user or ""}
+        got = Client(app).open("/", method=step.method, headers=list(step.headers.items()), environ_overrides=own)
+        return Answer(got.status_code, _lower(got.headers.items()), got.get_data())
+
+    return send
+
+
+def _lower(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(name.lower(), value) for name, value in headers]

@@ -1,0 +1,38 @@
+"""A request of no framework, for the pure parts."""
+
+from collections.abc import Mapping
+
+from ratelimit_mw.request import Request
+
+
+class PlainRequest(Request):
+    """Says what it was given."""
+
+    def __init__(
+        self,
+        path: str = "/",
+        method: str = "GET",
+        *,
+        client: str | None = "192.0.2.1",
+        headers: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> None:
+        super().__init__(None, client)
+        self._path, self._method, self._user = path, method, user
+        self._headers = headers or {}
+
+    @property
+    def method(self) -> str:
+        return self._method
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._headers
+
+    @property
+    def user(self) -> str | None:
+        return self._user

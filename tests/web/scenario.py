@@ -1,0 +1,98 @@
+"""What a scenario is: settings, then requests with the answers they must get. The same for every framework."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import json
+
+PROBLEMS = "https://iana.org/assignments/http-problem-types#"
+EXCEEDED = "Request cannot be satisfied as assigned quota has been exceeded"
+NO_CAPACITY = "Request cannot be satisfied due to temporary server capacity constraints"
+
+State = tuple[str, int, int]  # an item of RateLimit: name, r, t
+Policy = tuple[str, int, int]  # an item of RateLimit-Policy: name, q, w
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One request, and what must come back."""
+
+    method: str = "GET"
+    path: str = "/"
+    root: str = ""  # root_path, SCRIPT_NAME
+    client: str | None = "192.0.2.1"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    user: str | None = None
+    wait: float = 0.0  # seconds that pass before it
+    broken: bool = False  # the store raises
+
+    status: int = 200
+    state: tuple[State, ...] = ()  # RateLimit; none is no field
+    policy: tuple[Policy, ...] | None = None  # RateLimit-Policy; None is not looked at
+    legacy: tuple[int, int, int] | None = None  # X-RateLimit: limit, remaining, seconds until reset
+    retry_after: int | None = None
+    violated: tuple[str, ...] = ()
+    source: str = "store"  # what the app finds in its verdict; "" is no verdict
+    asked: int = 1  # calls of the store
+
+    @property
+    def problem(self) -> dict[str, Any] | None:
+        """The body of a refusal; None for what the app answers."""
+        if self.status == 403:
+            title, detail = "Forbidden", "The request does not say whose it is."
+            return {"type": "about:blank", "title": title, "status": 403, "detail": detail}
+        if self.status == 503:
+            kind, detail = PROBLEMS + "temporary-reduced-capacity", "Requests cannot be counted at the moment."
+            return {"type": kind, "title": NO_CAPACITY, "status": 503, "detail": detail}
+        if self.status != 429:
+            return None
+        detail = "This request costs more than its quota ever allows; waiting does not help."
+        if self.retry_after is not None:
+            detail = f"Try again in {self.retry_after} second{'s' if self.retry_after > 1 else ''}."
+        problem = {"type": PROBLEMS + "quota-exceeded", "title": EXCEEDED, "status": 429, "detail": detail}
+        return {**problem, "violated-policies": list(self.violated)}
+
+    @property
+    def body(self) -> bytes:
+        """Exactly what a refusal says."""
+        return b"" if self.method == "HEAD" else json.encode(self.problem)
+
+    @property
+    def plain_headers(self) -> dict[str, str]:
+        """Exactly the headers of a refusal that are no structured fields."""
+        length = str(len(json.encode(self.problem)))
+        fields = {"content-type": "application/problem+json", "content-length": length, "cache-control": "no-store"}
+        return fields if self.retry_after is None else {**fields, "retry-after": str(self.retry_after)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """Settings, and the steps that follow each other under them."""
+
+    name: str
+    settings: Mapping[str, Any]
+    steps: tuple[Step, ...]
+    promises: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back, the same for every framework. Header names in lower case."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    def field(self, name: str) -> list[str]:
+        """All lines of one header."""
+        return [value for key, value in self.headers if key == name]
+
+
+Send = Callable[[Step], Answer]
+Face = Callable[[Mapping[str, Any]], Send]  # an app of one framework under these settings
+
+
+def no(retry_after: int | None, *violated: str, **more: Any) -> Step:
+    """A step that gets a 429."""
+    return Step(status=429, retry_after=retry_after, violated=violated, **more)

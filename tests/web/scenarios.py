@@ -1,0 +1,9 @@
+"""The table of HTTP scenarios. What a row means: `scenario.py`."""
+
+from web.scenario import Scenario
+from web.scenarios_answers import ANSWERS
+from web.scenarios_faults import FAULTS
+from web.scenarios_keys import KEYS
+from web.scenarios_rules import RULES
+
+SCENARIOS: tuple[Scenario, ...] = (*ANSWERS, *RULES, *KEYS, *FAULTS)

@@ -1,0 +1,198 @@
+"""The ASGI middleware is invisible to the app and to the server, message by message."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import MemoryStore
+from ratelimit_mw.asgi import App, Message, RateLimitMiddleware, Scope
+from ratelimit_mw.testing import Clock
+from web.asgi_talk import BODY, HTTP, OFFERS_HTTP, START, WEBSOCKET, App200, Talk, check_order, header, talk
+
+pytestmark = pytest.mark.promise(11)
+OWN = [(b"ratelimit-policy", b'"default";q=1;w=60'), (b"ratelimit", b'"default";r=0;t=60')]
+CONNECT = {"type": "websocket.connect"}
+
+
+def limited(app: App, **settings: Any) -> RateLimitMiddleware:
+    return RateLimitMiddleware(app, **{"limits": "1/minute", "store": MemoryStore(clock=Clock()), **settings})
+
+
+def test_each_message_passes_once_in_order_and_untouched() -> None:
+    messages: list[Message] = [
+        {"type": "http.response.debug", "info": {}},
+        {"type": "http.response.early_hint", "links": [b"</a.css>"]},
+        {"type": "http.response.push", "path": "/a.css", "headers": []},
+        {"type": "http.response.start", "status": 200, "headers": [(b"x-app", b"1")], "trailers": True},
+        {"type": "http.response.body", "body": b"one", "more_body": True},
+        {"type": "http.response.body", "body": b"", "more_body": True},
+        {"type": "http.response.pathsend", "path": "/tmp/a"},  # noqa: S108  # only a name
+        {"type": "http.response.zerocopysend", "file": 3},
+        {"type": "http.response.body", "body": b"two"},
+        {"type": "http.response.trailers", "headers": [(b"x-sum", b"1")], "more_trailers": False},
+        {"type": "of.another.century"},
+    ]
+    spoken = talk(limited(App200(*messages)), HTTP)
+    assert spoken.receives == 0
+    for sent, message in zip(spoken.sent, messages, strict=True):
+        if message["type"] == "http.response.start":
+            assert sent == {**message, "headers": [(b"x-app", b"1"), *OWN]}
+        else:
+            assert sent is message
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"x-app", b"1"), (b"x-app", b"2")],
+        ((b"x-app", b"1"), (b"x-app", b"2")),
+        iter([(b"x-app", b"1"), (b"x-app", b"2")]),
+        [[b"x-app", b"1"], [b"x-app", b"2"]],
+    ],
+    ids=["list", "tuple", "iterator", "list of lists"],
+)
+def test_headers_of_any_kind_keep_their_order(headers: Any) -> None:
+    (start, _) = talk(limited(App200({**START, "headers": headers}, BODY)), HTTP).sent
+    assert [tuple(pair) for pair in start["headers"]] == [(b"x-app", b"1"), (b"x-app", b"2"), *OWN]
+
+
+def test_a_start_without_headers_gets_ours() -> None:
+    (start, _) = talk(limited(App200({"type": "http.response.start", "status": 204}, BODY)), HTTP).sent
+    assert start["headers"] == OWN
+
+
+def test_the_apps_own_message_is_not_changed() -> None:
+    headers = [(b"x-app", b"1")]
+    message = {**START, "headers": headers}
+    talk(limited(App200(message, BODY)), HTTP)
+    assert message == {**START, "headers": [(b"x-app", b"1")]}
+    assert message["headers"] is headers
+
+
+def test_fields_of_an_inner_limiter_stay_beside_ours() -> None:
+    inner = [(b"ratelimit", b'"inner";r=3;t=9')]
+    (start, _) = talk(limited(App200({**START, "headers": inner}, BODY)), HTTP).sent
+    assert start["headers"] == [*inner, *OWN]
+
+
+def test_receive_is_the_servers_own() -> None:
+    async def echo(scope: Scope, receive: Any, send: Any) -> None:
+        assert receive == spoken.receive
+        await send(START)
+        while (message := await receive())["type"] == "http.request":
+            await send({**BODY, "body": message["body"], "more_body": True})
+
+    parts = [{"type": "http.request", "body": part, "more_body": True} for part in (b"a", b"b")]
+    spoken = Talk(*parts, {"type": "http.disconnect"})
+    asyncio.run(spoken.with_app(limited(echo), HTTP, method="POST"))
+    assert [message.get("body") for message in spoken.sent[1:]] == [b"a", b"b"]
+    assert spoken.receives == 3
+
+
+@pytest.mark.parametrize("before", [(), (START,), (START, {**BODY, "more_body": True})], ids=["start", "body", "end"])
+def test_an_exception_before_or_after_the_start_is_the_apps_own(before: tuple[Message, ...]) -> None:
+    error = RuntimeError("the app's")
+
+    async def fails(scope: Scope, receive: Any, send: Any) -> None:
+        for message in before:
+            await send(message)
+        raise error
+
+    spoken = Talk()
+    with pytest.raises(RuntimeError) as caught:
+        asyncio.run(spoken.with_app(limited(fails), HTTP))
+    assert caught.value is error
+    assert spoken.types == [message["type"] for message in before]
+
+
+def test_what_the_servers_send_raises_reaches_the_app() -> None:
+    async def gone(message: Message) -> None:
+        raise OSError("the client has gone")
+
+    async def run() -> None:
+        await limited(App200())({**HTTP}, Talk().receive, gone)
+
+    with pytest.raises(OSError, match="the client has gone"):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", ["mqtt", "lifespan2", ""])
+def test_a_scope_of_an_unknown_type_passes_untouched(kind: str) -> None:
+    app = App200({"type": f"{kind}.sent"})
+    middleware = limited(app)
+    scope: Scope = {"type": kind}  # and nothing else: no path, no headers
+    for _ in range(3):
+        spoken = Talk()
+        asyncio.run(middleware(scope, spoken.receive, spoken.send))
+        assert spoken.sent == [app.messages[0]]
+    assert all(seen is scope for seen in app.scopes)
+    assert scope == {"type": kind}
+
+
+def test_a_refusal_is_one_start_and_one_body_and_reads_nothing() -> None:
+    app = App200()
+    middleware = limited(app)
+    talk(middleware, HTTP)
+    spoken = talk(middleware, HTTP, method="POST")
+    assert len(app.scopes) == 1
+    assert spoken.receives == 0
+    start, body = spoken.sent
+    assert (start["type"], start["status"]) == ("http.response.start", 429)
+    assert header(start, "retry-after") == ["60"]
+    assert body == {"type": "http.response.body", "body": body["body"]}
+    assert header(start, "content-length") == [str(len(body["body"]))]
+
+
+@pytest.mark.parametrize("state", [{"state": {"db": 1}}, {}], ids=["given", "not given"])
+def test_the_app_finds_the_verdict_in_its_state(state: dict[str, Any]) -> None:
+    app = App200()
+    scope: Scope = {**HTTP, **state}
+    spoken = Talk()
+    asyncio.run(limited(app)(scope, spoken.receive, spoken.send))
+    found = app.scopes[0]["state"]
+    verdict = found["ratelimit"].verdict
+    assert (verdict.allowed, verdict.limit, verdict.remaining, verdict.rule) == (True, 1, 0, "default")
+    assert ("state" in scope) == bool(state), "a scope without state is not the middleware's to change"
+    assert found.get("db") == (1 if state else None)
+
+
+def test_an_admitted_websocket_passes_untouched() -> None:
+    messages: list[Message] = [{"type": "websocket.accept", "headers": []}, {"type": "websocket.close", "code": 1000}]
+    app = App200(*messages)
+    spoken = talk(limited(app), WEBSOCKET, CONNECT)
+    assert spoken.receives == 0
+    assert all(sent is message for sent, message in zip(spoken.sent, messages, strict=True))
+    assert app.scopes[0]["state"]["ratelimit"].verdict.allowed
+
+
+def test_a_handshake_is_a_get_in_the_same_bucket() -> None:
+    rules = [{"path": "/ws", "methods": ["GET"], "limits": "1/minute"}]
+    middleware = limited(App200(), limits="9/minute", rules=rules)
+    talk(middleware, HTTP, path="/ws")
+    assert talk(middleware, WEBSOCKET, CONNECT, path="/ws").types == ["websocket.close"]
+
+
+@pytest.mark.parametrize("extensions", [{}, {"extensions": None}, {"extensions": {}}])
+def test_a_refused_handshake_is_closed(extensions: dict[str, Any]) -> None:
+    middleware = limited(App200())
+    talk(middleware, HTTP)
+    spoken = talk(middleware, WEBSOCKET, CONNECT, **extensions)
+    assert spoken.receives == 1
+    assert spoken.sent == [{"type": "websocket.close", "code": 1013, "reason": "Too Many Requests"}]
+
+
+def test_a_refused_handshake_is_a_response_where_the_server_offers_it() -> None:
+    middleware = limited(App200())
+    talk(middleware, HTTP)
+    refused = talk(middleware, HTTP).sent
+    spoken = talk(middleware, WEBSOCKET, CONNECT, **OFFERS_HTTP)
+    assert spoken.receives == 1
+    assert spoken.sent == [{**message, "type": f"websocket.{message['type']}"} for message in refused]
+
+
+def test_the_checker_sees_a_start_sent_twice_and_a_body_before_it() -> None:
+    for wrong in (["start", "body", "start"], ["body", "start"], ["start", "start"]):
+        with pytest.raises(AssertionError):
+            check_order([f"http.response.{kind}" for kind in wrong])
+    check_order(["http.response.debug", "http.response.start", "http.response.body", "http.response.body"])

@@ -1,0 +1,147 @@
+"""The lifespan of the ASGI middleware: it stops the server on wrong settings, and closes what it opened."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+
+from ratelimit_mw import ConfigError, gate
+from ratelimit_mw.asgi import RateLimitMiddleware, Scope
+from ratelimit_mw.testing import RecordingStore
+from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, WEBSOCKET, App200, Talk, talk
+
+COMPLETE = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+WRONG: dict[str, Any] = {"limits": "10/mfoo"}
+MESSAGE = "limits: '10/mfoo': unknown period 'mfoo' (us, ms, second, minute, hour, day, week, month, year)"
+
+
+class Closing(RecordingStore):
+    """Puts `closed` among the messages that its connection sent."""
+
+    def __init__(self, events: list[Any]) -> None:
+        super().__init__()
+        self.events = events
+
+    async def aclose(self) -> None:
+        self.events.append("closed")
+        await super().aclose()
+
+
+async def lives(scope: Scope, receive: Any, send: Any) -> None:
+    """An app that answers the lifespan, and 200 to the rest."""
+    if scope["type"] != "lifespan":
+        return await App200()(scope, receive, send)
+    assert await receive() == STARTUP
+    await send({"type": COMPLETE[0]})
+    assert await receive() == SHUTDOWN
+    await send({"type": COMPLETE[1]})
+    return None
+
+
+def closing(monkeypatch: pytest.MonkeyPatch, events: list[Any]) -> None:
+    """Make the store that the middleware opens by its URL tell when it is closed."""
+    monkeypatch.setattr(gate, "open_async_store", lambda *_: Closing(events))
+
+
+@pytest.mark.promise(11)
+def test_a_lifespan_passes_through() -> None:
+    assert talk(RateLimitMiddleware(lives, limits="1/minute"), LIFESPAN, STARTUP, SHUTDOWN).types == COMPLETE
+
+
+@pytest.mark.parametrize("end", ["lifespan.shutdown.complete", "lifespan.shutdown.failed"])
+def test_our_store_is_closed_before_the_server_hears_the_end(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoken = Talk(STARTUP, SHUTDOWN)
+    closing(monkeypatch, spoken.sent)
+    app = App200({"type": "lifespan.startup.complete"}, {"type": end})
+    asyncio.run(spoken.with_app(RateLimitMiddleware(app, limits="1/minute"), LIFESPAN))
+    assert spoken.sent == [{"type": "lifespan.startup.complete"}, "closed", {"type": end}]
+
+
+def test_a_store_handed_in_is_its_makers_to_close() -> None:
+    events: list[Any] = []
+    middleware = RateLimitMiddleware(lives, limits="1/minute", store=Closing(events))
+    talk(middleware, LIFESPAN, STARTUP, SHUTDOWN)
+    assert events == []
+
+
+def test_after_a_lifespan_another_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[Any] = []
+    closing(monkeypatch, events)
+    middleware = RateLimitMiddleware(lives, limits="1/minute")
+    for turn in (1, 2):
+        assert talk(middleware, HTTP).sent[0]["status"] == 200
+        assert talk(middleware, HTTP).sent[0]["status"] == 429
+        assert talk(middleware, LIFESPAN, STARTUP, SHUTDOWN).types == COMPLETE
+        assert events == ["closed"] * turn
+    assert talk(middleware, HTTP).sent[0]["status"] == 200, "its store started afresh"
+
+
+@pytest.mark.promise(11)
+def test_an_app_without_lifespan_says_so_itself() -> None:
+    async def no_lifespan(scope: Scope, receive: Any, send: Any) -> None:
+        raise NotImplementedError
+
+    with pytest.raises(NotImplementedError):
+        talk(RateLimitMiddleware(no_lifespan, limits="1/minute"), LIFESPAN, STARTUP)
+
+
+@pytest.mark.promise(9)
+def test_wrong_settings_raise_at_once_outside_a_loop() -> None:
+    with pytest.raises(ConfigError) as caught:
+        RateLimitMiddleware(App200(), **WRONG)
+    assert str(caught.value) == MESSAGE
+
+
+@pytest.mark.promise(9)
+def test_wrong_settings_inside_a_loop_fail_the_startup_and_every_request() -> None:
+    app = App200()
+
+    async def run() -> Talk:
+        middleware = RateLimitMiddleware(app, **WRONG)
+        for scope in (HTTP, WEBSOCKET, {"type": "mqtt"}):
+            with pytest.raises(ConfigError) as caught:
+                await Talk().with_app(middleware, scope)
+            assert str(caught.value) == MESSAGE
+        return await Talk(STARTUP).with_app(middleware, LIFESPAN)
+
+    spoken = asyncio.run(run())
+    assert spoken.sent == [{"type": "lifespan.startup.failed", "message": f"ratelimit_mw: {MESSAGE}"}]
+    assert spoken.receives == 1
+    assert app.scopes == []
+
+
+@pytest.mark.promise(9)
+def test_wrong_settings_stop_a_starlette_app() -> None:
+    started: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        started.append("app")
+        yield
+
+    app = Starlette(lifespan=lifespan)
+    app.add_middleware(RateLimitMiddleware, **WRONG)
+    spoken = talk(app, LIFESPAN, STARTUP, app=app)
+    assert spoken.sent == [{"type": "lifespan.startup.failed", "message": f"ratelimit_mw: {MESSAGE}"}]
+    assert started == []
+
+
+@pytest.mark.promise(9)
+def test_a_starlette_app_without_routes_is_limited_too() -> None:
+    app = Starlette()
+    app.add_middleware(RateLimitMiddleware, limits="1/hour")
+    assert [talk(app, HTTP).sent[0]["status"] for _ in range(3)] == [404, 429, 429]
+
+
+def test_after_a_lifespan_redis_is_connected_again_in_another_loop(redis_url: str) -> None:
+    middleware = RateLimitMiddleware(lives, limits="3/hour", store=redis_url, store_timeout=2.0)
+
+    async def a_life() -> list[int]:
+        spoken = [await Talk().with_app(middleware, HTTP) for _ in range(2)]
+        assert (await Talk(STARTUP, SHUTDOWN).with_app(middleware, LIFESPAN)).types == COMPLETE
+        return [each.sent[0]["status"] for each in spoken]
+
+    assert [asyncio.run(a_life()) for _ in range(2)] == [[200, 200], [200, 429]]

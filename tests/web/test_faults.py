@@ -1,0 +1,102 @@
+"""Redis frozen, ended or absent under the middleware: every request is answered, as on_store_error says."""
+
+import socket
+import time
+from typing import Any, Literal
+
+import pytest
+
+from redis_servers import RedisServer
+from web.serving import Answer, Send, Serving, over_asgi, over_wsgi
+
+pytestmark = pytest.mark.promise(8)
+
+Mode = Literal["allow", "deny", "local"]
+
+IN_TIME = 0.2  # seconds: more than the default, so that only the fault makes a request late
+BACK_WITHIN = 10.0  # seconds
+ANSWERS: dict[Mode, list[Answer]] = {
+    "allow": [(200, "allowed_on_error", "")] * 3,
+    "deny": [(503, "", "")] * 3,
+    "local": [(200, "local", f'"default";r={left};t=3600') for left in (999, 998, 997)],
+}
+
+
+@pytest.fixture(params=[over_asgi, over_wsgi], ids=["asgi", "wsgi"])
+def serving(request: pytest.FixtureRequest) -> Serving:
+    chosen: Serving = request.param
+    return chosen
+
+
+def until_the_store_answers(send: Send) -> Answer:
+    """The first answer that comes from the store itself."""
+    deadline = time.monotonic() + BACK_WITHIN
+    while time.monotonic() < deadline:
+        answer = send()
+        if answer[1] == "store":
+            return answer
+        time.sleep(0.02)
+    raise AssertionError(answer)
+
+
+@pytest.mark.parametrize("mode", ANSWERS)
+@pytest.mark.parametrize("fault", ["frozen", "ended"])
+def test_a_fault_is_answered_and_ends(mode: Mode, fault: str, serving: Serving, redis_server: RedisServer) -> None:
+    settings = {"limits": "1000/hour", "store": redis_server.url, "on_store_error": mode, "store_timeout": IN_TIME}
+    with serving(**settings) as send:
+        assert until_the_store_answers(send)[0] == 200
+        if fault == "frozen":
+            redis_server.pause()
+        else:
+            redis_server.kill()
+        assert [send() for _ in range(3)] == ANSWERS[mode]
+        if fault == "frozen":
+            redis_server.resume()
+        else:
+            redis_server.restart()
+        assert until_the_store_answers(send)[0] == 200
+
+
+def test_local_refuses_too_and_the_store_decides_again_when_it_is_back(
+    serving: Serving, redis_server: RedisServer
+) -> None:
+    redis_server.kill()
+    with serving(limits="3/hour", store=redis_server.url) as send:
+        assert [send()[:2] for _ in range(5)] == [(200, "local")] * 3 + [(429, "")] * 2
+        redis_server.restart()
+        assert until_the_store_answers(send)[0] == 200
+
+
+def test_forgotten_scripts_and_data_cost_no_request(serving: Serving, redis_server: RedisServer) -> None:
+    with serving(limits="1000/hour", store=redis_server.url, store_timeout=2.0) as send:
+        assert send()[:2] == (200, "store")
+        for command in ("SCRIPT FLUSH", "FLUSHALL"):
+            assert redis_server.ask(command) == "+OK"
+            assert send()[:2] == (200, "store")
+
+
+def test_a_server_that_takes_no_more_writes(serving: Serving, redis_server: RedisServer) -> None:
+    settings: dict[str, Any] = {"limits": "1000/hour", "on_store_error": "deny", "store_timeout": 2.0}
+    with RedisServer(redis_server.binary) as full, serving(store=full.url, **settings) as send:
+        assert send()[:2] == (200, "store")
+        assert full.ask("CONFIG SET maxmemory 1") == "+OK"
+        assert [send()[0] for _ in range(2)] == [503, 503]
+        assert full.ask("CONFIG SET maxmemory 0") == "+OK"
+        assert until_the_store_answers(send)[0] == 200
+
+
+@pytest.mark.parametrize("mode", ANSWERS)
+def test_nobody_listens_from_the_first_request_on(mode: Mode, serving: Serving) -> None:
+    with socket.socket() as taken:  # bound, and never listens: connections are refused
+        taken.bind(("127.0.0.1", 0))
+        url = f"redis://127.0.0.1:{taken.getsockname()[1]}"
+        with serving(limits="1000/hour", store=url, on_store_error=mode) as send:
+            assert [send() for _ in range(3)] == ANSWERS[mode]
+
+
+@pytest.mark.parametrize("mode", ANSWERS)
+def test_nobody_answers_from_the_first_request_on(mode: Mode, serving: Serving) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel connects; nobody accepts
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        with serving(limits="1000/hour", store=url, on_store_error=mode) as send:
+            assert [send() for _ in range(3)] == ANSWERS[mode]

@@ -1,0 +1,185 @@
+"""What a gate does with callables and with stores that are not as they should be."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import Charge, ConfigError, Decision, MemoryStore, StoreError, Verdict, notices
+from ratelimit_mw.gate import AsyncGate, Gate
+from ratelimit_mw.request import Request
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.testing import Clock, RecordingStore
+from web.plain_request import PlainRequest
+
+ADMITTED = Decision(True, 5, 4, 0.0, 60.0, 60.0, 0.0, 0)
+
+
+@pytest.fixture(autouse=True)
+def _speaks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "_said", {})
+
+
+def threads(**settings: Any) -> Verdict | None:
+    return Gate(Settings(**{"limits": "5/minute", **settings})).admit(PlainRequest("/path"))
+
+
+def tasks(**settings: Any) -> Verdict | None:
+    return asyncio.run(AsyncGate(Settings(**{"limits": "5/minute", **settings})).admit(PlainRequest("/path")))
+
+
+BOTH = pytest.mark.parametrize("admit", [threads, tasks])
+Admit = Callable[..., Verdict]
+
+
+class Answers(MemoryStore):
+    """Answers what it is told to."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def take(self, _: Sequence[Charge]) -> Any:
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+@BOTH
+@pytest.mark.promise(8)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None, [], (), {}, "", "x", 7, object(), [None], [0], ["x"], [ADMITTED, ADMITTED], {0: None},
+        StoreError("down"), ConfigError("of the store"), OSError(), TimeoutError(), ZeroDivisionError(), KeyError(0),
+        AssertionError(), RecursionError(), MemoryError(), StopIteration(),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_store_that_answers_nonsense_or_raises_has_failed(answer: Any, admit: Admit) -> None:
+    for mode, allowed, source in [
+        ("allow", True, "allowed_on_error"),
+        ("deny", False, "denied_on_error"),
+        ("local", True, "local"),
+    ]:
+        verdict = admit(store=Answers(answer), on_store_error=mode)
+        assert (verdict.allowed, verdict.source) == (allowed, source)
+
+
+@pytest.mark.promise(8)
+def test_a_store_that_hangs_is_given_up_in_time() -> None:
+    class Hangs:
+        async def atake(self, _: Sequence[Charge]) -> Sequence[Decision]:
+            await asyncio.sleep(3600)
+            raise AssertionError
+
+        apeek = asettle = areset = atake
+
+        async def aclose(self) -> None: ...
+
+    verdict = tasks(store=Hangs(), on_store_error="deny", store_timeout=0.001)
+    assert verdict is not None
+    assert verdict.source == "denied_on_error"
+
+
+@pytest.mark.promise(8)
+def test_a_cancelled_request_is_cancelled() -> None:
+    class Waits(MemoryStore):
+        async def atake(self, _: Sequence[Charge]) -> Sequence[Decision]:
+            await asyncio.sleep(3600)
+            raise AssertionError
+
+    async def run() -> None:
+        gate = AsyncGate(Settings(limits="5/minute", store=Waits(), store_timeout=60.0))
+        request = asyncio.create_task(gate.admit(PlainRequest()))
+        await asyncio.sleep(0)
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+
+    asyncio.run(run())
+
+
+@BOTH
+def test_a_failing_store_is_logged_once_a_minute(admit: Admit, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(5):
+        admit(store=Answers(OSError("down")))
+    assert caplog.messages == ["ratelimit_mw: store: failed, on_store_error decides: down"]
+
+
+def sync_key(request: Request) -> str:
+    return request.path
+
+
+async def async_key(request: Request) -> str:
+    await asyncio.sleep(0)
+    return request.path
+
+
+async def async_raises(request: Request) -> str:
+    raise RuntimeError(request.path)
+
+
+def hands_on(request: Request) -> Any:
+    return async_key(request)
+
+
+class AsyncObject:
+    async def __call__(self, request: Request) -> str:
+        return request.path
+
+
+@pytest.mark.parametrize("key", [sync_key, async_key, partial(async_key), AsyncObject(), hands_on])
+def test_under_asyncio_a_key_may_be_awaited_or_not(key: Any) -> None:
+    verdict = tasks(key=key, plain_keys=True)
+    assert verdict is not None
+    ((charge,), _) = (verdict.charges, verdict.decisions)
+    assert charge.key.endswith("=/path}:default")
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("missing_key", ["shared", "deny", "exempt"])
+def test_an_awaited_key_that_raises_frees_nobody(missing_key: Any, caplog: pytest.LogCaptureFixture) -> None:
+    verdict = tasks(key=async_raises, missing_key=missing_key, plain_keys=True)
+    assert verdict is not None
+    if missing_key == "deny":
+        assert not verdict.allowed
+    else:
+        assert [charge.key for charge in verdict.charges] == [f"{{missing=call:{__name__}:async_raises}}:default"]
+    assert caplog.messages[0] == "ratelimit_mw: key async_raises: raised: its key counts as not there"
+
+
+@BOTH
+def test_a_callable_of_several_limits_is_called_once_a_request(admit: Admit) -> None:
+    asked: list[str] = []
+
+    def key(request: Request) -> str:
+        asked.append(request.path)
+        return "k"
+
+    verdict = admit(limits=["5/minute", {"limit": "9/hour", "key": key}], app_limits="1/second", key=key)
+    assert (len(verdict.decisions), asked) == (3, ["/path"])
+
+
+@BOTH
+@pytest.mark.promise(1)
+def test_the_store_is_asked_once_for_all(admit: Admit) -> None:
+    store = RecordingStore(clock=Clock())
+    limits = ["5/minute", {"limit": "9/hour", "key": "route"}, {"limit": "9/day", "key": "all"}]
+    verdict = admit(store=store, limits=limits, app_limits="100/second")
+    assert [(verb, len(charges)) for verb, charges in store.calls] == [("take", 4)]
+    assert len(verdict.decisions) == 4
+
+
+@pytest.mark.parametrize(("gate", "needs"), [(Gate, "take()"), (AsyncGate, "atake()")])
+@pytest.mark.parametrize("store", [None, 7, object(), MemoryStore, []])
+def test_what_is_no_store(gate: Any, needs: str, store: Any) -> None:
+    if inspect.isclass(store):  # the class has the methods, so it passes as a store; its take() then fails
+        return
+    with pytest.raises(ConfigError) as caught:
+        gate(Settings(limits="1/minute", store=store))
+    assert str(caught.value).startswith(f"store: found {type(store).__name__}, allowed is a URL or a")
+    assert needs in str(caught.value)

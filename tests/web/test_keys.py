@@ -1,0 +1,153 @@
+"""Keys: what is there, in which order, and that nobody writes himself into another's bucket."""
+
+import os.path
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import ConfigError
+from ratelimit_mw.keys import FAILED, Key, KeySpec
+from ratelimit_mw.request import Request
+from web.plain_request import PlainRequest
+
+
+def identity(key: KeySpec, request: Request, route: str = "login", **answers: Any) -> str | None:
+    compiled = Key(key, 64)
+    return compiled.identity(request, route, dict.fromkeys(compiled.calls, answers.get("answer")))
+
+
+def tenant(request: Request) -> str | None:
+    return request.headers.get("x-tenant")
+
+
+BOB = PlainRequest(user="bob", headers={"x-api-key": "k", "cookie": "sid=s; a=1"})
+GUEST = PlainRequest(client="2001:db8::1")
+NOBODY = PlainRequest(client=None)
+
+ROWS: list[tuple[str, Request, str | None]] = [
+    ("ip", BOB, "ip=192.0.2.1"),
+    ("ip", GUEST, "ip=2001:db8::/64"),
+    ("ip/48", GUEST, "ip=2001:db8::/48"),
+    ("ip/128", GUEST, "ip=2001:db8::1"),
+    ("ip", NOBODY, None),
+    ("user", BOB, "user=bob"),
+    ("user", GUEST, None),
+    ("user | ip", BOB, "user=bob"),
+    ("user|ip", GUEST, "ip=2001:db8::/64"),
+    ("user | ip", NOBODY, None),
+    ("user+ip", BOB, "user=bob+ip=192.0.2.1"),
+    ("user + ip", GUEST, None),
+    ("user+ip | ip", GUEST, "ip=2001:db8::/64"),
+    ("header:X-Api-Key", BOB, "header:x-api-key=k"),
+    ("header:x-api-key", GUEST, None),
+    ("cookie:sid", BOB, "cookie:sid=s"),
+    ("cookie:SID", BOB, None),
+    ("route", BOB, "route=login"),
+    ("ip+route", BOB, "ip=192.0.2.1+route=login"),
+    ("all", NOBODY, "all=all"),
+    (" all ", NOBODY, "all=all"),
+    ("ip | all", NOBODY, "all=all"),
+]
+
+
+@pytest.mark.parametrize(("key", "request_", "expected"), ROWS)
+def test_identity(key: str, request_: Request, expected: str | None) -> None:
+    assert identity(key, request_) == expected
+
+
+def test_a_callable_answers_before_and_its_name_is_its_kind() -> None:
+    assert identity(tenant, BOB, answer="acme") == f"call:{__name__}:tenant=acme"
+    assert identity(tenant, BOB, answer=None) is None
+    assert identity(tenant, BOB, answer=FAILED) is None
+    where = f"{__name__}:test_a_callable_answers_before_and_its_name_is_its_kind"
+    assert identity(lambda _: "", BOB, answer="acme") == f"call:{where}.-locals-.-lambda-=acme"
+
+
+def test_a_callable_can_be_named() -> None:
+    named: Any = os.path.basename
+    key = Key("call:os.path:basename | ip", 64)
+    assert key.calls == [named]
+    assert key.identity(BOB, "", {named: "x"}) == "call:os.path:basename=x"
+    assert key.identity(BOB, "", {named: None}) == "ip=192.0.2.1"
+
+
+@pytest.mark.promise(10)
+@pytest.mark.parametrize("evil", ["a+ip=192.0.2.9", "a=b", "a}b", "a{b", "a:b+c", "~0", "%2B", "a\x00", "\r\n", " "])
+def test_a_value_cannot_spell_another_identity(evil: str) -> None:
+    plain = {"user": "a", "ip": "192.0.2.9"}
+    own = identity("user+ip", PlainRequest(user=evil, client=plain["ip"]))
+    others = {
+        identity("user", PlainRequest(user=evil)),
+        identity("user+ip", PlainRequest(user=plain["user"], client=plain["ip"])),
+        identity("user", PlainRequest(user=plain["user"])),
+        identity("header:x", PlainRequest(headers={"x": evil})),
+    }
+    assert own is not None
+    assert own not in others
+    assert len(others) == 4
+    assert not set("{}\r\n\x00 ~") & set(own)
+
+
+@pytest.mark.promise(10)
+def test_a_long_value_is_an_identity_of_its_own_and_a_short_one() -> None:
+    mebibyte = "x" * 2**20
+    one, two = (identity("header:x", PlainRequest(headers={"x": text})) for text in (mebibyte, mebibyte + "x"))
+    assert one is not None
+    assert two is not None
+    assert one != two
+    assert len(one) == len("header:x=~") + 64
+    forged = one.removeprefix("header:x=")
+    assert identity("header:x", PlainRequest(headers={"x": forged})) != one
+
+
+@pytest.mark.parametrize("text", ["käse", "\xff", "\ud800", "\U0001f600", "ａ"])  # noqa: RUF001
+def test_text_that_is_not_ascii_is_spelled_in_ascii(text: str) -> None:
+    found = identity("header:x", PlainRequest(headers={"x": text}))
+    assert found is not None
+    assert found.isascii()
+    assert found != identity("header:x", PlainRequest(headers={"x": "?"}))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meets"),
+    [
+        ("ip", "ip", True),
+        ("ip", "ip/48", True),
+        ("user | ip", "ip", True),
+        ("user+ip", "ip+user", False),
+        ("user+ip", "user | ip", False),
+        ("header:a", "header:A", True),
+        ("header:a", "cookie:a", False),
+        (tenant, tenant, True),
+        (tenant, "ip", False),
+    ],
+)
+def test_keys_that_can_be_the_same(one: KeySpec, other: KeySpec, *, meets: bool) -> None:
+    assert Key(one, 64).meets(Key(other, 64)) is meets
+    assert Key(other, 64).meets(Key(one, 64)) is meets
+
+
+@pytest.mark.parametrize(
+    ("key", "forgeable"),
+    [("header:a", True), ("cookie:a | header:b", True), ("header:a+cookie:b", True), ("header:a | ip", False),
+     ("header:a+ip", False), ("user", False), ("all", False), (tenant, False)],
+)  # fmt: skip
+def test_keys_that_only_the_client_writes(key: KeySpec, *, forgeable: bool) -> None:
+    assert Key(key, 64).forgeable is forgeable
+
+
+class Unhashable:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, request: Request) -> str:
+        return request.path
+
+    def __repr__(self) -> str:
+        return "Unhashable()"
+
+
+def test_a_callable_without_hash_is_a_config_error() -> None:
+    message = "found Unhashable(), allowed is a callable that can be hashed: unhashable type: 'Unhashable'"
+    with pytest.raises(ConfigError) as caught:
+        Key(Unhashable(), 64)
+    assert str(caught.value) == message

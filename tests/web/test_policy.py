@@ -1,0 +1,220 @@
+"""match, plan and conclude: what a request is asked, and under which names."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import Charge, Decision, SlidingWindowCounter, StoreError, TokenBucket, notices
+from ratelimit_mw.keys import FAILED
+from ratelimit_mw.policy import Match, Plan, Rules, conclude, plan, without_store
+from ratelimit_mw.request import Request
+from ratelimit_mw.settings import Settings
+from web.plain_request import PlainRequest
+
+IP = "{ip=192.0.2.1}"
+ADMITTED = Decision(True, 5, 4, 0.0, 60.0, 60.0, 0.0, 0)
+REFUSED = Decision(False, 5, 0, 30.0, 30.0, 60.0, 0.0, 0)
+
+
+def rules(**settings: Any) -> Rules:
+    return Rules(Settings(**{"plain_keys": True, "limits": "9/hour", **settings}))
+
+
+def matched(compiled: Rules, request: Request) -> Match:
+    match = compiled.match(request)
+    assert match is not None
+    return match
+
+
+def planned(compiled: Rules, request: Request, answers: Mapping[Any, str | None] | None = None) -> Plan:
+    return plan(matched(compiled, request), request, answers or {})
+
+
+def keys(asked: Plan) -> list[str]:
+    return [charge.key for charge in asked.charges]
+
+
+def tenant(request: Request) -> str:
+    return request.path
+
+
+def plan_name(request: Request) -> str:
+    return request.method
+
+
+def test_charges_in_order_app_rules_default() -> None:
+    compiled = rules(
+        app_limits="1/second",
+        limits=["5/minute", TokenBucket(6, 60, name="six")],
+        rules=[{"path": "/a", "limits": "7/minute", "final": False}],
+    )
+    asked = planned(compiled, PlainRequest("/a"))
+    assert asked.charges == [
+        Charge(f"{IP}:app", SlidingWindowCounter(1, 1)),
+        Charge(f"{IP}:a", SlidingWindowCounter(7, 60)),
+        Charge(f"{IP}:default", SlidingWindowCounter(5, 60)),
+        Charge(f"{IP}:default", TokenBucket(6, 60, name="six")),
+    ]
+    assert [policy.name for policy in asked.policies] == ["app", "a", "default", "six"]
+
+
+def test_cost_and_role() -> None:
+    limits = [{"limit": "9/hour", "cost": 3}, {"limit": "5/minute", "shadow": True}]
+    charges = planned(rules(limits=limits), PlainRequest()).charges
+    assert [(charge.cost, charge.role, charge.max_delay) for charge in charges] == [
+        (3, "limit", None),
+        (1, "shadow", None),
+    ]
+    whole = planned(rules(limits=limits, shadow=True), PlainRequest()).charges
+    assert [charge.role for charge in whole] == ["shadow", "shadow"]
+    ruled = rules(rules=[{"path": "/", "limits": "1/minute", "shadow": True}])
+    assert [charge.role for charge in planned(ruled, PlainRequest()).charges] == ["shadow", "limit"]
+
+
+@pytest.mark.parametrize(
+    ("path", "rule", "key"),
+    [
+        ("/a/1", "things", "{route=things}:things"),
+        ("/b/2", "things", "{route=things}:things"),
+        ("/c", "default", "{route=unmatched}:default"),
+        ("//a/1", "things", "{route=things}:things"),
+    ],
+)
+def test_the_route_is_the_rule(path: str, rule: str, key: str) -> None:
+    compiled = rules(rules=[{"path": ["/a/{id}", "/b/{id}"], "limits": "5/minute", "name": "things"}], key="route")
+    assert matched(compiled, PlainRequest(path)).rule == rule
+    assert keys(planned(compiled, PlainRequest(path)))[0] == key
+
+
+class Routed(PlainRequest):
+    route = "/reports/{id}"
+
+
+def test_the_frameworks_route_goes_before_ours() -> None:
+    assert keys(planned(rules(key="route"), Routed("/reports/7"))) == ["{route=/reports/%7Bid%7D}:default"]
+
+
+def test_each_callable_is_asked_once() -> None:
+    compiled = rules(
+        app_limits=[{"limit": "1/second", "key": tenant}],
+        limits=[{"limit": "9/hour", "key": tenant}, {"limit": "5/minute", "key": plan_name}],
+        rules=[{"path": "/a", "limits": "7/minute", "key": plan_name}],
+    )
+    assert compiled.calls == {tenant, plan_name}
+    assert matched(compiled, PlainRequest("/")).calls == [tenant, plan_name]
+    assert matched(compiled, PlainRequest("/a")).calls == [tenant, plan_name]
+    assert keys(planned(compiled, PlainRequest("/a"), {tenant: "t", plan_name: "p"})) == [
+        f"{{call:{__name__}:tenant=t}}:app",
+        f"{{call:{__name__}:plan_name=p}}:a",
+    ]
+
+
+@pytest.mark.promise(10)
+def test_keys_are_hashed_and_a_secret_changes_them() -> None:
+    hashed, keyed, other = (
+        keys(planned(rules(plain_keys=False, key_secret=secret), PlainRequest()))[0] for secret in ("", "s", "\udcff")
+    )
+    assert len({hashed, keyed, other}) == 3
+    for key in (hashed, keyed, other):
+        assert len(key) == len("{}:default") + 32
+        assert "192.0.2.1" not in key
+    again = keys(planned(rules(plain_keys=False), PlainRequest()))[0]
+    assert again == hashed, "the same in every process"
+
+
+@pytest.mark.promise(10)
+def test_a_missing_key_has_a_bucket_that_no_client_can_write() -> None:
+    compiled = rules(key="header:x-key")
+    assert keys(planned(compiled, PlainRequest())) == ["{missing=header:x-key}:default"]
+    evil = PlainRequest(headers={"x-key": "missing=header:x-key"})
+    assert keys(planned(compiled, evil)) == ["{header:x-key=missing%3Dheader:x-key}:default"]
+
+
+def test_the_pure_parts_answer_the_same_again() -> None:
+    compiled = rules(rules=[{"path": "/a", "limits": "7/minute"}])
+    request = PlainRequest("/a")
+    assert matched(compiled, request) is matched(compiled, request)
+    assert planned(compiled, request).charges == planned(compiled, request).charges
+
+
+@pytest.mark.parametrize(
+    ("settings", "answer", "charged"),
+    [
+        ({"missing_key": "shared"}, None, True),
+        ({"missing_key": "exempt"}, None, False),
+        ({"missing_key": "exempt"}, FAILED, True),
+    ],
+)
+@pytest.mark.promise(9)
+def test_what_failed_is_not_exempt(settings: dict[str, Any], answer: str | None, *, charged: bool) -> None:
+    asked = planned(rules(key=tenant, **settings), PlainRequest(), {tenant: answer})
+    assert bool(asked.charges) is charged
+    assert not asked.denied
+
+
+def test_a_missing_key_is_logged_once_and_names_its_key(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "_said", {})
+    for _ in range(5):
+        planned(rules(key="user+ip"), PlainRequest())
+    assert caplog.messages == ["ratelimit_mw: key 'user+ip': is not there; missing_key = 'shared' says what follows"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({"limits": "9/hour", "key": "header:x-key"}, ["default"]),
+        ({"limits": [], "app_limits": "9/hour", "key": "cookie:sid"}, ["app"]),
+        ({"limits": "9/hour", "rules": [{"path": "/", "limits": "1/minute", "key": "header:a+cookie:b"}]}, ["root"]),
+        ({"limits": "9/hour", "key": "header:x-key | ip"}, []),
+        ({"limits": ["9/hour", {"limit": "9/hour", "key": "ip"}], "key": "header:x-key"}, []),
+        ({"limits": []}, []),
+    ],
+)
+def test_a_key_that_only_the_client_writes_is_warned_about_at_start(
+    settings: dict[str, Any], warned: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    Rules(Settings(**settings))
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * len(warned)
+    assert [message.split(": ")[1] for message in caplog.messages] == [f"rule {name}" for name in warned]
+
+
+def test_conclude() -> None:
+    compiled = rules(limits="5/minute; 6/hour")
+    match = matched(compiled, PlainRequest())
+    asked = planned(compiled, PlainRequest())
+    verdict = conclude(match, asked, [ADMITTED, REFUSED])
+    assert (verdict.allowed, verdict.rule, verdict.source, verdict.retry_after) == (False, "default", "store", 30.0)
+    assert conclude(match, asked, [ADMITTED, ADMITTED]).allowed
+    denied = conclude(match, Plan((), (), (), denied=True), ())
+    assert (denied.allowed, denied.decisions, denied.retry_after) == (False, (), 0.0)
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize("decisions", [[], [ADMITTED], [ADMITTED] * 3])
+def test_a_store_that_does_not_answer_each_charge_has_failed(decisions: list[Decision]) -> None:
+    compiled = rules(limits="5/minute; 6/hour")
+    message = f"the store gave {len(decisions)} decisions on 2 charges"
+    with pytest.raises(StoreError, match=message):
+        conclude(matched(compiled, PlainRequest()), planned(compiled, PlainRequest()), decisions)
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize(
+    ("modes", "source", "kept"),
+    [
+        (("allow", "allow"), "allowed_on_error", 0),
+        (("local", "local"), "local", 2),
+        (("allow", "local"), "local", 1),
+        (("allow", "deny"), "denied_on_error", 0),
+        (("local", "deny"), "denied_on_error", 0),
+    ],
+)
+def test_the_strictest_word_counts(modes: tuple[Any, Any], source: str, kept: int) -> None:
+    one = {"path": "/", "limits": "5/minute", "final": False, "on_store_error": modes[0]}
+    asked = planned(rules(rules=[one], on_store_error=modes[1]), PlainRequest())
+    found, left = without_store(asked)
+    assert (found, len(left.charges), len(left.lines), len(left.policies)) == (source, kept, kept, kept)

@@ -1,0 +1,189 @@
+"""What rules and keys see of a request, hostile ones among them."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ratelimit_mw.asgi import _AsgiRequest
+from ratelimit_mw.request import Request, as_text, below, user_id
+from ratelimit_mw.wsgi import _WsgiRequest
+from web.asgi_talk import HTTP
+
+
+def asgi(*headers: tuple[bytes, bytes], **more: Any) -> Request:
+    return _AsgiRequest({**HTTP, "headers": headers, **more}, None)
+
+
+def wsgi(**environ: Any) -> Request:
+    return _WsgiRequest({"REQUEST_METHOD": "GET", "PATH_INFO": "/", **environ}, None)
+
+
+@pytest.mark.parametrize("method", ["post", "POST", "Post"])
+@pytest.mark.promise(9)
+def test_methods_are_upper_case_as_frameworks_see_them(method: str) -> None:
+    assert asgi(method=method).method == "POST"
+    assert wsgi(REQUEST_METHOD=method).method == "POST"
+
+
+def test_repeated_headers_are_joined_and_names_are_lower_case() -> None:
+    assert asgi((b"X-Key", b"a"), (b"x-other", b""), (b"x-KEY", b"b")).headers == {"x-key": "a, b", "x-other": ""}
+    assert wsgi(HTTP_X_KEY="a,b", CONTENT_TYPE="text/plain", CONTENT_LENGTH="", SERVER_NAME="x").headers == {
+        "x-key": "a,b",
+        "content-type": "text/plain",
+    }
+
+
+def test_headers_may_hold_any_bytes() -> None:
+    every = bytes(range(256))
+    assert asgi((b"x", every)).headers == {"x": every.decode("latin-1")}
+    assert asgi((every, b"x")).headers == {every.lower().decode("latin-1"): "x"}
+
+
+@pytest.mark.promise(10)
+def test_many_lines_of_one_header_take_no_time_to_speak_of() -> None:
+    lines = [(b"x-key", b"a")] * 300_000  # joined one by one, this would copy 135 GB
+    assert asgi(*lines).headers == {"x-key": ", ".join(["a"] * 300_000)}
+
+
+@pytest.mark.parametrize(
+    ("cookie", "found"),
+    [
+        ("", {}),
+        ("sid=a", {"sid": "a"}),
+        ("sid=a; x=1", {"sid": "a", "x": "1"}),
+        ("  sid = a ;x=1;;", {"sid": "a", "x": "1"}),
+        ("sid=a; sid=b", {"sid": "a"}),
+        ("sid=a, sid=b", {"sid": "a"}),
+        ('sid="a b"', {"sid": "a b"}),
+        ("sid=a=b=", {"sid": "a=b="}),
+        ("sid", {"sid": ""}),
+        ("sid=", {"sid": ""}),
+        ("=a", {}),
+        ("SID=a", {"SID": "a"}),
+        ("sid=\xff", {"sid": "\xff"}),
+        ("sid=" + "x" * 2**20, {"sid": "x" * 2**20}),
+    ],
+    ids=lambda value: ascii(value)[:30],
+)
+def test_cookies(cookie: str, found: dict[str, str]) -> None:
+    for request in (asgi((b"cookie", cookie.encode("latin-1"))), wsgi(HTTP_COOKIE=cookie)):
+        assert {name: value for name, value in request.cookies.items() if name} == found
+
+
+def test_many_cookies_take_no_time_to_speak_of() -> None:
+    names = [f"c{number}" for number in range(100_000)]
+    assert list(wsgi(HTTP_COOKIE=";".join(f"{name}=1" for name in names)).cookies) == names
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "found"),
+    [
+        ("", "/a", "/a"),
+        ("", "", "/"),
+        ("/sub", "/sub", "/"),
+        ("/sub", "/sub/", "/"),
+        ("/sub", "/sub/a", "/a"),
+        ("/sub", "/sub//a", "//a"),
+        ("/sub", "/subway", "/subway"),
+        ("/sub", "/a", "/a"),
+        ("/sub", "/sub/sub/a", "/sub/a"),
+        ("/sub", "/Sub/a", "/Sub/a"),
+    ],
+)
+def test_below(root: str, path: str, found: str) -> None:
+    assert below(root, path) == found
+    assert asgi(path=path, root_path=root).path == found
+
+
+def raising(error: Exception) -> property:
+    def fails(_: object) -> Any:
+        raise error
+
+    return property(fails)
+
+
+class Base:
+    is_authenticated: Any = True
+
+
+class LikeStarlettes(Base):
+    identity = raising(NotImplementedError())
+    username = "bob"
+
+
+class AllRaise(Base):
+    identity = pk = id = username = display_name = raising(RuntimeError())
+
+
+class DatabaseDown(Base):
+    is_authenticated = raising(ConnectionError())
+    identity = "bob"
+
+
+class OldDjango(Base):
+    identity = "bob"
+
+    def __init__(self, *, known: bool) -> None:
+        self.known = known
+
+    def is_authenticated(self) -> bool:
+        return self.known
+
+
+class MethodRaises(Base):
+    identity = "bob"
+
+    def is_authenticated(self) -> bool:
+        raise ConnectionError
+
+
+class OddText(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def known(**names: Any) -> SimpleNamespace:
+    return SimpleNamespace(is_authenticated=True, **names)
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("user", "counted_as"),
+    [
+        (None, None),
+        ("bob", None),
+        (object(), None),
+        (SimpleNamespace(is_authenticated=False, identity="bob"), None),
+        (SimpleNamespace(identity="bob"), None),
+        (known(identity="bob", id=7), "bob"),
+        (known(id=7, username="bob"), "7"),
+        (known(id=0), "0"),
+        (known(pk=8, id=7), "8"),
+        (known(identity="", display_name="Bob"), "Bob"),
+        (known(identity=None, id=True, username=b"bob"), None),
+        (known(identity=object(), username="bob"), "bob"),
+        (known(identity=lambda: "bob", username="eve"), "eve"),
+        (known(id=10**5000, username="bob"), "bob"),
+        (known(id=OddText("x"), username="bob"), "bob"),
+        (known(), None),
+        (LikeStarlettes(), "bob"),
+        (AllRaise(), None),
+        (DatabaseDown(), None),
+        (OldDjango(known=True), "bob"),
+        (OldDjango(known=False), None),
+        (MethodRaises(), None),
+    ],
+)
+def test_user_objects(user: object, counted_as: str | None) -> None:
+    assert user_id(user) == counted_as
+    assert asgi(user=user).user == counted_as
+
+
+@pytest.mark.parametrize(("value", "found"), [("bob", "bob"), ("", None), (None, None), (b"bob", None), (7, "7")])
+def test_remote_user(value: Any, found: str | None) -> None:
+    assert wsgi(REMOTE_USER=value).user == found
+    assert as_text(value) == found
+    assert wsgi().user is None

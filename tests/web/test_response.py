@@ -1,0 +1,223 @@
+"""Headers and refusals, exactly."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import http_sf
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import json
+from msgspec.structs import replace
+
+from ratelimit_mw import (
+    Charge,
+    Decision,
+    Limit,
+    Limiter,
+    MemoryStore,
+    SlidingWindowCounter,
+    TokenBucket,
+    Verdict,
+    response,
+)
+from ratelimit_mw.response import headers, refusal
+from ratelimit_mw.testing import Clock
+from ratelimit_mw.verdict import Policy, verdict_of
+
+LIMIT = SlidingWindowCounter(5, 60)
+ADMITTED = Decision(True, 5, 3, 0.0, 12.0, 60.0, 0.0, 0)
+REFUSED = Decision(False, 5, 0, 30.0, 30.0, 60.0, 0.0, 0)
+
+
+def verdict(*pairs: tuple[Limit, Decision], roles: str = "", hidden: str = "") -> Verdict:
+    """Charges named n0, n1, ...; in `roles` an s is a shadow, in `hidden` an h is a limit over all clients."""
+    charges = [
+        Charge(f"{{id}}:n{index}", limit, role="shadow" if roles[index : index + 1] == "s" else "limit")
+        for index, (limit, _) in enumerate(pairs)
+    ]
+    policies = [
+        Policy(f"n{index}", limit, hidden=hidden[index : index + 1] == "h") for index, (limit, _) in enumerate(pairs)
+    ]
+    return verdict_of(charges, [decision for _, decision in pairs], policies=policies)
+
+
+def ietf(of: Verdict) -> list[tuple[str, str]]:
+    return headers(of)
+
+
+@pytest.mark.parametrize(
+    ("limit", "decision", "policy", "state"),
+    [
+        (LIMIT, ADMITTED, '"n0";q=5;w=60', '"n0";r=3;t=12'),
+        (LIMIT, replace(ADMITTED, next_after=12.000001), '"n0";q=5;w=60', '"n0";r=3;t=13'),
+        (LIMIT, replace(ADMITTED, next_after=0.000001), '"n0";q=5;w=60', '"n0";r=3;t=1'),
+        (LIMIT, replace(ADMITTED, next_after=60.2), '"n0";q=5;w=60', '"n0";r=3;t=60'),
+        (LIMIT, replace(ADMITTED, next_after=1e9), '"n0";q=5;w=60', '"n0";r=3;t=60'),
+        (LIMIT, replace(ADMITTED, next_after=0.0), '"n0";q=5;w=60', '"n0";r=3;t=0'),
+        (TokenBucket(5, 60, burst=20), replace(ADMITTED, limit=20, remaining=19), '"n0";q=5;w=60', '"n0";r=5;t=12'),
+        (SlidingWindowCounter(5, 0.5), replace(ADMITTED, next_after=0.4), '"n0";q=5', '"n0";r=3;t=1'),
+        (SlidingWindowCounter(5, 1.5), replace(ADMITTED, next_after=1.5), '"n0";q=5', '"n0";r=3;t=2'),
+        (SlidingWindowCounter(5, 60.0), ADMITTED, '"n0";q=5;w=60', '"n0";r=3;t=12'),
+        (
+            SlidingWindowCounter(2 * 10**15, 1),
+            replace(ADMITTED, limit=2 * 10**15, remaining=2 * 10**15 - 1, next_after=1.0),
+            '"n0";q=999999999999999;w=1',
+            '"n0";r=999999999999999;t=1',
+        ),
+        (SlidingWindowCounter(1, 100 * 365 * 86400), ADMITTED, '"n0";q=1;w=3153600000', '"n0";r=1;t=12'),
+    ],
+)
+def test_the_two_fields(limit: Limit, decision: Decision, policy: str, state: str) -> None:
+    assert headers(verdict((limit, decision))) == [("RateLimit-Policy", policy), ("RateLimit", state)]
+
+
+def test_what_binds_first_and_at_most_eight() -> None:
+    pairs = [(SlidingWindowCounter(5, 60, name=f"l{number}"), ADMITTED) for number in range(12)]
+    pairs[10] = (pairs[10][0], replace(ADMITTED, remaining=1))
+    (_, policies), (_, states) = headers(verdict(*pairs))
+    names = ["n10", "n0", "n1", "n2", "n3", "n4", "n5", "n6"]
+    assert [name for name, _ in parsed(policies)] == names
+    assert [name for name, _ in parsed(states)] == names
+
+
+def parsed(line: str) -> list[Any]:
+    found: Any = http_sf.parse(line.encode("ascii"), tltype="list")
+    return list(found)
+
+
+@pytest.mark.parametrize(
+    ("roles", "hidden", "decisions", "shown"),
+    [
+        ("s", "", [ADMITTED], []),
+        ("s", "", [REFUSED], []),
+        ("", "h", [ADMITTED], []),
+        ("", "h", [REFUSED], ["n0"]),
+        ("ls", "", [ADMITTED, REFUSED], ["n0"]),
+        ("ss", "", [ADMITTED, REFUSED], []),
+        ("", "hl", [ADMITTED, ADMITTED], ["n1"]),
+        ("", "hl", [ADMITTED, REFUSED], ["n1"]),
+        ("", "hl", [REFUSED, ADMITTED], ["n0", "n1"]),
+        ("", "lhl", [ADMITTED, replace(ADMITTED, remaining=0), replace(ADMITTED, remaining=1)], ["n2", "n0"]),
+    ],
+)
+def test_who_is_shown(roles: str, hidden: str, decisions: list[Decision], shown: list[str]) -> None:
+    of = verdict(*[(LIMIT, decision) for decision in decisions], roles=roles, hidden=hidden)
+    names = [[name for name, _ in parsed(line)] for _, line in headers(of)]
+    assert names == ([shown, shown] if shown else [])
+
+
+@pytest.mark.parametrize(
+    ("style", "names"),
+    [
+        ("none", []),
+        ("ietf", ["RateLimit-Policy", "RateLimit"]),
+        ("legacy", ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"]),
+        (
+            "both",
+            ["RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"],
+        ),
+    ],
+)
+def test_styles(style: Any, names: list[str]) -> None:
+    assert [name for name, _ in headers(verdict((LIMIT, ADMITTED)), style)] == names
+    assert [name for name, _ in refusal(verdict((LIMIT, REFUSED)), style).headers][4:] == names
+
+
+def test_legacy_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response, "time", SimpleNamespace(time=lambda: 1000.5))
+    of = verdict((LIMIT, ADMITTED), (LIMIT, replace(ADMITTED, remaining=1, reset_after=7.2)), hidden="lh")
+    assert headers(of, "legacy") == [
+        ("X-RateLimit-Limit", "5"),
+        ("X-RateLimit-Remaining", "3"),
+        ("X-RateLimit-Reset", "1061"),
+    ]
+
+
+@pytest.mark.promise(4)
+@pytest.mark.parametrize(
+    ("retry_after", "header", "detail"),
+    [
+        (0.000001, "1", "Try again in 1 second."),
+        (1.0, "1", "Try again in 1 second."),
+        (1.000001, "2", "Try again in 2 seconds."),
+        (59.5, "60", "Try again in 60 seconds."),
+        (3153600000.0, "3153600000", "Try again in 3153600000 seconds."),
+        (math.inf, None, "This request costs more than its quota ever allows; waiting does not help."),
+    ],
+)
+def test_retry_after(retry_after: float, header: str | None, detail: str) -> None:
+    of = verdict((LIMIT, replace(REFUSED, retry_after=retry_after)))
+    status, fields, body = refusal(of)
+    assert status == 429
+    assert json.decode(body) == {
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "status": 429,
+        "detail": detail,
+        "violated-policies": ["n0"],
+    }
+    waits = [] if header is None else [("Retry-After", header)]
+    assert fields == [
+        ("Content-Type", "application/problem+json"),
+        ("Content-Length", str(len(body))),
+        ("Cache-Control", "no-store"),
+        *waits,
+        *headers(of),
+    ]
+
+
+def test_the_same_verdict_gives_the_same_answer() -> None:
+    assert len({repr(refusal(verdict((LIMIT, REFUSED)), "both")[2]) for _ in range(50)}) == 1
+    assert len({tuple(refusal(verdict((LIMIT, REFUSED))).headers) for _ in range(50)}) == 1, "no jitter"
+
+
+@pytest.mark.parametrize("source", ["allowed_on_error", "denied_on_error"])
+def test_no_fields_when_no_store_decided(source: Any) -> None:
+    for style in ("ietf", "legacy", "both", "none"):
+        assert headers(Verdict(True, (), (), "default", source), style) == []
+
+
+@pytest.mark.parametrize(
+    ("limiter", "limits", "policy"),
+    [
+        ("default", "5/minute", '"default";q=5;w=60'),
+        ("jobs", "5/minute; 9/hour", '"jobs";q=5;w=60, "jobs-2";q=9;w=3600'),
+        ("jobs", [TokenBucket(5, 60, name="mails"), "9/hour"], '"mails";q=5;w=60, "jobs-2";q=9;w=3600'),
+    ],
+)
+def test_a_limiters_verdict_has_headers_too(limiter: str, limits: Any, policy: str) -> None:
+    limited = Limiter(MemoryStore(clock=Clock()), name=limiter)
+    fields = dict(headers(limited.hit(limits, "bob")))
+    assert fields["RateLimit-Policy"] == policy
+    limited.hit(limits, "bob", cost=4)
+    refused = refusal(limited.hit(limits, "bob"))
+    assert refused.status == 429
+    assert json.decode(refused.body)["violated-policies"] == [policy[1:].partition('"')[0]]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 10**16 // 4), st.floats(0.001, 1e9), st.integers(0, 2**53), st.floats(0, 1e10), st.booleans()
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_whatever_the_numbers_the_fields_can_be_read(rows: list[tuple[int, float, int, float, bool]]) -> None:
+    pairs = []
+    for quota, window, remaining, wait, allowed in rows:
+        limit = SlidingWindowCounter(min(quota, 10**14), window)
+        pairs.append((limit, Decision(allowed, limit.quota, remaining, 0.0 if allowed else wait, wait, wait, 0.0, 0)))
+    of = verdict(*pairs)
+    (_, policies), (_, states) = headers(of)
+    shown = [(int(name[1:]), number) for name, number in parsed(states)]
+    assert [name for name, _ in parsed(states)] == [name for name, _ in parsed(policies)]
+    assert len(shown) == min(8, len(rows))
+    assert shown[0][0] == of.binding
+    for index, number in shown:
+        limit = pairs[index][0]
+        assert 0 <= number["r"] <= limit.quota
+        assert 0 <= number["t"] <= math.ceil(limit.window)

@@ -1,0 +1,134 @@
+"""A wrong setting says where it stands, what was found and what is allowed."""
+
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import SlidingWindowCounter, TokenBucket
+from web.messages import (
+    BOOL,
+    COUNT,
+    FIVE,
+    IMPORTABLE,
+    KEYS,
+    LIMIT,
+    LIMITS,
+    MODES,
+    NAME,
+    NO_RATE,
+    PERIODS,
+    PREFIX,
+    SECONDS,
+    TEMPLATE,
+    TEMPLATES,
+    found,
+    message_of,
+)
+
+pytestmark = pytest.mark.promise(9)
+
+LIMIT_ROWS: list[tuple[Any, str]] = [  # what stands in limits, the message
+    (None, "limits: required, such as '100/minute'; [] says that there are none"),
+    ("", "limits: found '', allowed is text such as '100/minute'"),
+    (5, f"limits: {found(5, LIMITS)}"),
+    ("10", f"limits: '10': {NO_RATE}"),
+    ("-1/minute", f"limits: '-1/minute': {NO_RATE}"),
+    ("1.5/minute", f"limits: '1.5/minute': {NO_RATE}"),
+    ("0/minute", "limits: '0/minute': quota: found 0, allowed is a whole number from 1 to 9007199254740991"),
+    ("1/0 minutes", "limits: '1/0 minutes': window: found 0 seconds, allowed is one microsecond to a hundred years"),
+    ("10/mfoo", f"limits: '10/mfoo': unknown period 'mfoo' {PERIODS}"),
+    (["5/minute", 7], f"limits[1]: {found(7, LIMIT)}"),
+    (["5/minute", "5/minut"], f"limits[1]: '5/minut': unknown period 'minut', did you mean 'minute'? {PERIODS}"),
+    (
+        {"limit": "5/minute", "cots": 2},
+        "limits: unknown word 'cots', did you mean 'cost'? (limit, key, cost, name, shadow)",
+    ),
+    ([{}], "limits[0].limit: found None, allowed is one limit such as '100/minute'"),
+    (
+        [{"limit": "5/minute; 6/hour"}],
+        "limits[0].limit: found '5/minute; 6/hour', allowed is one limit such as '100/minute'",
+    ),
+    ([{"limit": "5/minute", "cost": 6}], f"limits[0].cost: 6 can never pass {FIVE}, which admits at most 5 at once"),
+    ([{"limit": "5/minute", "cost": -1}], f"limits[0].cost: {found(-1, COUNT)}"),
+    ([{"limit": "5/minute", "cost": 1.0}], f"limits[0].cost: {found(1.0, COUNT)}"),
+    ([{"limit": "5/minute", "cost": nan}], f"limits[0].cost: {found(nan, COUNT)}"),
+    ([{"limit": "5/minute", "cost": True}], f"limits[0].cost: {found(True, COUNT)}"),
+    ([{"limit": "5/minute", "name": "a b"}], f"limits[0].name: {found('a b', NAME, 'are')}"),
+    ([{"limit": "5/minute", "name": "x\r\n"}], f"limits[0].name: {found(chr(120) + chr(13) + chr(10), NAME, 'are')}"),
+    ([{"limit": "5/minute", "name": "x" * 65}], f"limits[0].name: {found('x' * 65, NAME, 'are')}"),
+    ([{"limit": "5/minute", "shadow": 1}], f"limits[0].shadow: {found(1, BOOL)}"),
+    ([{"limit": "5/minute", "key": "iq"}], f"limits[0].key: {found('iq', KEYS)}"),
+    (
+        [TokenBucket(5, 1, max_delay=1)],
+        "limits[0].max_delay: the middleware holds no request back; Limiter tells the delay to who can wait",
+    ),
+    ("5/minute; 5/minute", f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
+    (
+        [SlidingWindowCounter(5, 60), {"limit": "5/60s", "key": "user | ip"}],
+        f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name",
+    ),
+    (
+        ["9/hour", {"limit": "5/minute", "key": "ip"}, {"limit": "5/minute", "key": "ip/48"}],
+        f"limits[2]: {FIVE} can count in the same bucket as limits[1]; give one of them a name",
+    ),
+]
+
+SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the message
+    ("app_limits", None, f"app_limits: {found(None, LIMITS)}"),
+    ("app_limits", "1/fortnight", f"app_limits: '1/fortnight': unknown period 'fortnight' {PERIODS}"),
+    ("key", "ipp", f"key: {found('ipp', KEYS)}"),
+    ("key", "user+", f"key: {found('', KEYS)}"),
+    ("key", "header:a b", f"key: {found('header:a b', KEYS)}"),
+    ("key", None, f"key: {found(None, 'a callable, or text made of ' + KEYS)}"),
+    ("key", "ip/24", "key: found 'ip/24', allowed is ip/32 to ip/128, the bits of an IPv6 network"),
+    ("key", "call:os:name", "key: found 'call:os:name', which is no function but str"),
+    (
+        "key",
+        "call:os:nosuch",
+        f"key: {found('call:os:nosuch', IMPORTABLE)}: module 'os' has no attribute 'nosuch'",
+    ),
+    ("ipv6_prefix", 31, f"ipv6_prefix: {found(31, PREFIX)}"),
+    ("ipv6_prefix", 129, f"ipv6_prefix: {found(129, PREFIX)}"),
+    ("ipv6_prefix", True, f"ipv6_prefix: {found(True, PREFIX)}"),
+    ("ipv6_prefix", 64.0, f"ipv6_prefix: {found(64.0, PREFIX)}"),
+    ("exempt", "health", f"exempt: {found('health', TEMPLATE)}"),
+    ("exempt", ["/a", "b"], f"exempt[1]: {found('b', TEMPLATE)}"),
+    ("exempt", None, f"exempt: {found(None, TEMPLATES)}"),
+    ("on_store_error", "open", f"on_store_error: {found('open', MODES)}"),
+    ("on_store_error", None, f"on_store_error: {found(None, MODES)}"),
+    ("store_timeout", 0, "store_timeout: found 0, allowed is more than 0 seconds"),
+    ("store_timeout", -1, f"store_timeout: {found(-1, SECONDS)}"),
+    ("store_timeout", nan, f"store_timeout: {found(nan, SECONDS)}"),
+    ("store_timeout", inf, f"store_timeout: {found(inf, SECONDS)}"),
+    ("store_timeout", True, f"store_timeout: {found(True, SECONDS)}"),
+    ("store_timeout", "1", f"store_timeout: {found('1', SECONDS)}"),
+    ("headers", "iet", f"headers: {found('iet', 'one of ietf, legacy, both, none')}"),
+    ("missing_key", None, f"missing_key: {found(None, 'one of shared, deny, exempt')}"),
+    ("shadow", 1, f"shadow: {found(1, BOOL)}"),
+    ("plain_keys", 0, f"plain_keys: {found(0, BOOL)}"),
+    ("enabled", "false", f"enabled: {found('false', BOOL)}"),
+    ("key_secret", b"x", "key_secret: allowed is text of at most 64 bytes"),
+    ("key_secret", "é" * 33, "key_secret: allowed is text of at most 64 bytes"),
+]
+
+
+@pytest.mark.parametrize(("limits", "message"), LIMIT_ROWS)
+def test_a_wrong_limit(limits: Any, message: str) -> None:
+    assert message_of(limits=limits) == message
+
+
+@pytest.mark.parametrize(("name", "value", "message"), SETTING_ROWS)
+def test_a_wrong_setting(name: str, value: Any, message: str) -> None:
+    assert message_of(**{"limits": "9/hour", name: value}) == message
+
+
+def test_a_setting_whose_name_is_wrong() -> None:
+    words = (
+        "(limits, app_limits, rules, key, store, ipv6_prefix, exempt, on_store_error, store_timeout, headers, shadow, "
+        "missing_key, key_secret, plain_keys, enabled)"
+    )
+    assert message_of(limit="1/minute") == f"unknown word 'limit', did you mean 'limits'? {words}"
+    assert message_of(on_stor_error="deny") == f"unknown word 'on_stor_error', did you mean 'on_store_error'? {words}"
+    assert message_of(x=1) == f"unknown word 'x' {words}"
+    assert message_of() == "limits: required, such as '100/minute'; [] says that there are none"

@@ -1,0 +1,106 @@
+"""A wrong rule says where it stands, what was found and what is allowed."""
+
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import ConfigError
+from ratelimit_mw.rules import Rule
+from ratelimit_mw.settings import Settings
+from web.messages import BOOL, FIVE, KEYS, MODES, NAME, PERIODS, TEMPLATE, TEMPLATES, found, message_of
+
+pytestmark = pytest.mark.promise(9)
+
+NONE: dict[str, Any] = {"limits": []}
+WORDS = "(path, limits, name, methods, key, on_store_error, exempt, shadow, final)"
+
+ROWS: list[tuple[dict[str, Any], str]] = [  # a rule, the message behind its place
+    ({}, ".path: required"),
+    ({"limits": "1/minute"}, ".path: required"),
+    ({"path": "/"}, ".limits: required; a rule that limits nothing says limits = []"),
+    ({"path": "/", "limits": ["10/mfoo"]}, f".limits[0]: '10/mfoo': unknown period 'mfoo' {PERIODS}"),
+    ({"path": "/", "limits": "1/minute", "exempt": True}, ".limits: a rule with exempt = true has none"),
+    ({"path": "/", "limits": [], "pth": "/x"}, f": unknown word 'pth', did you mean 'path'? {WORDS}"),
+    ({**NONE, "path": "login"}, f".path: {found('login', TEMPLATE)}"),
+    ({**NONE, "path": ""}, f".path: {found('', TEMPLATE)}"),
+    ({**NONE, "path": []}, f".path: {found([], TEMPLATES)}"),
+    ({**NONE, "path": None}, f".path: {found(None, TEMPLATES)}"),
+    ({**NONE, "path": ["/a", 5]}, f".path[1]: {found(5, TEMPLATE)}"),
+    ({**NONE, "path": "/{a:uid}"}, ".path: found '{a:uid}', allowed are the converters str, path, int, float, uuid"),
+    ({**NONE, "path": "/{a"}, ".path: found '/{a', allowed is '{name}' or '{name:path}' as parameter"),
+    ({**NONE, "path": "/{}/b"}, ".path: found '/{}/b', allowed is '{name}' or '{name:path}' as parameter"),
+    ({**NONE, "path": "/a", "methods": "GET"}, ".methods: found 'GET', allowed is a list such as ['GET', 'POST']"),
+    (
+        {**NONE, "path": "/a", "methods": ["GET", "post"]},
+        ".methods[1]: found 'post', allowed is a method in upper case, such as 'POST'",
+    ),
+    ({**NONE, "path": "/a", "name": "a/b"}, f".name: {found('a/b', NAME, 'are')}"),
+    ({**NONE, "path": "/a", "name": "app"}, ".name: found 'app', which has a meaning of its own here; choose another"),
+    ({**NONE, "path": "/a", "final": 0}, f".final: {found(0, BOOL)}"),
+    ({**NONE, "path": "/a", "shadow": None}, f".shadow: {found(None, BOOL)}"),
+    ({"path": "/a", "exempt": "yes"}, f".exempt: {found('yes', BOOL)}"),
+    ({**NONE, "path": "/a", "on_store_error": "alow"}, f".on_store_error: {found('alow', MODES)}"),
+    ({**NONE, "path": "/a", "key": "ip |"}, f".key: {found('', KEYS)}"),
+    (
+        {"path": "/a", "limits": ["5/minute", {"limit": "5/minute", "key": "ip"}], "key": "ip"},
+        f".limits[1]: {FIVE} can count in the same bucket as rules[2].limits[0]; give one of them a name",
+    ),
+    (
+        {"path": "/a", "limits": ["5/minute", {"limit": "5/minute", "key": "ip", "shadow": True}]},
+        f".limits[1]: {FIVE} can count in the same bucket as rules[2].limits[0]; give one of them a name",
+    ),
+]
+
+
+@pytest.mark.parametrize(("rule", "message"), ROWS)
+def test_a_wrong_rule(rule: dict[str, Any], message: str) -> None:
+    rules = [{**NONE, "path": "/one"}, Rule(path="/two", limits="1/minute"), rule]
+    assert message_of(limits="9/hour", rules=rules) == f"rules[2]{message}"
+
+
+@pytest.mark.parametrize("rules", [{"path": "/"}, "/", None, 5])
+def test_rules_that_are_no_list(rules: Any) -> None:
+    assert message_of(limits="9/hour", rules=rules) == f"rules: {found(rules, 'a list of tables or Rules')}"
+
+
+@pytest.mark.parametrize("rule", ["/", None, 5, ["/"]])
+def test_a_rule_that_is_no_table(rule: Any) -> None:
+    assert message_of(limits="9/hour", rules=[rule]) == f"rules[0]: {found(rule, 'a table or a Rule')}"
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        (
+            [{**NONE, "path": "/a"}, {**NONE, "path": "/a"}],
+            "rules[1]: has the name 'a' like rules[0]; give it one of its own",
+        ),
+        (
+            [{**NONE, "path": "/a/b"}, {**NONE, "path": "/c"}, {**NONE, "path": "/d", "name": "a_b"}],
+            "rules[2]: has the name 'a_b' like rules[0]; give it one of its own",
+        ),
+        (
+            [{**NONE, "path": "/a/b"}, {**NONE, "path": "/a{b}"}],
+            "rules[1]: has the name 'a_b' like rules[0]; give it one of its own",
+        ),
+    ],
+)
+def test_names_of_rules_are_their_own(rules: list[dict[str, Any]], message: str) -> None:
+    assert message_of(limits="9/hour", rules=rules) == message
+
+
+@pytest.mark.parametrize("limits", [["5/minute", {"limit": "5/minute", "name": "b"}], "5/minute; 6/minute"])
+def test_limits_that_differ_are_two(limits: Any) -> None:
+    rule = Settings(limits=[], rules=[{"path": "/", "limits": limits}]).compiled_rules()[0]
+    assert len(rule.items()) == 2
+
+
+def test_the_same_limit_for_another_kind_of_key_is_another() -> None:
+    limits = [{"limit": "5/minute", "key": "ip"}, {"limit": "5/minute", "key": "user"}]
+    assert len(Settings(limits=limits).limits) == 2
+
+
+def test_a_rule_alone_names_its_field() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Rule(path="/a", limits=["10/minute", "10/mfoo"])
+    assert str(caught.value) == f"limits[1]: '10/mfoo': unknown period 'mfoo' {PERIODS}"

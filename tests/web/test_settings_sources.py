@@ -1,0 +1,156 @@
+"""One vocabulary, wherever settings come from."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+from msgspec.structs import fields
+
+from ratelimit_mw import ConfigError
+from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
+from ratelimit_mw.rules import Item, Rule
+from ratelimit_mw.settings import Options, Settings
+from ratelimit_mw.wsgi import RateLimitMiddleware as WsgiMiddleware
+
+TOML = """
+limits = "100/minute"
+app_limits = "1000/second"
+key = "user | ip"
+store = "redis://localhost:6379/0"
+ipv6_prefix = 64
+exempt = ["/health", "/static/{path:path}"]
+on_store_error = "local"
+store_timeout = 0.05
+headers = "ietf"
+shadow = false
+missing_key = "shared"
+enabled = true
+
+[[rules]]
+name = "login"
+path = "/login"
+methods = ["POST"]
+limits = ["5/minute", {limit = "20/hour using token_bucket", key = "user"}]
+key = "ip"
+on_store_error = "deny"
+"""
+JUNK: list[Any] = [
+    None, 0, 1, -1, 1.5, float("nan"), float("inf"), True, "", "x", b"x", [], {}, [None], [[]], ["x"], [b"/x"],
+    {"a": 1}, {1: 2}, set(), {"x"}, range(3), object(), int, "\ud800", 10**400, [object()],
+]  # fmt: skip
+
+
+def test_defaults() -> None:
+    assert {name: getattr(Settings(limits=[]), name) for name in Settings.__struct_fields__} == {
+        "limits": [],
+        "app_limits": (),
+        "rules": (),
+        "key": "user | ip",
+        "store": "memory://",
+        "ipv6_prefix": 64,
+        "exempt": (),
+        "on_store_error": "local",
+        "store_timeout": 0.05,
+        "headers": "ietf",
+        "shadow": False,
+        "missing_key": "shared",
+        "key_secret": "",
+        "plain_keys": False,
+        "enabled": True,
+    }
+
+
+def test_options_are_the_settings_with_their_types() -> None:
+    options, settings = get_type_hints(Options), get_type_hints(Settings)
+    settings = {field.name: settings[field.name] for field in fields(Settings)}
+    assert list(options) == list(settings)
+    assert options.pop("rules") == Sequence[Rule | Mapping[str, Any]]
+    assert settings.pop("rules") == Sequence[Any]  # what is in it is checked one by one
+    assert options == settings
+    assert Options.__total__ is False
+
+
+@pytest.mark.parametrize("middleware", [AsgiMiddleware, WsgiMiddleware])
+def test_keyword_arguments_go_before_a_mapping_and_before_settings(middleware: Any) -> None:
+    for given in ({"limits": "1/minute", "headers": "none"}, Settings(limits="1/minute", headers="none")):
+        settings = middleware(None, given, limits="2/minute")._gate.settings
+        assert (settings.limits, settings.headers) == ("2/minute", "none")
+    assert middleware(None, {"limits": "1/minute"})._gate.settings == Settings(limits="1/minute")
+
+
+def test_settings_stay_the_object_they_are() -> None:
+    settings = Settings(limits="1/minute")
+    assert Settings.of(settings, {}) is settings
+
+
+@pytest.mark.parametrize("given", ["1/minute", 5, ["1/minute"], b"limits"])
+def test_what_is_neither_settings_nor_a_mapping(given: Any) -> None:
+    message = "settings: found .*, allowed is Settings or a mapping; Settings.load\\(path\\) reads TOML"
+    with pytest.raises(ConfigError, match=message):
+        AsgiMiddleware(None, given)  # type: ignore[arg-type]  # on purpose: it is looked at before the app
+
+
+def test_toml_says_the_same_as_arguments(tmp_path: Path) -> None:
+    file = tmp_path / "limits.toml"
+    file.write_text(TOML, "utf-8")
+    login: dict[str, Any] = {
+        "name": "login",
+        "path": "/login",
+        "methods": ["POST"],
+        "limits": ["5/minute", {"limit": "20/hour using token_bucket", "key": "user"}],
+        "key": "ip",
+        "on_store_error": "deny",
+    }
+    assert Settings.load(file) == Settings(
+        limits="100/minute",
+        app_limits="1000/second",
+        store="redis://localhost:6379/0",
+        exempt=["/health", "/static/{path:path}"],
+        rules=[login],
+    )
+    assert Settings.load(str(file)).compiled_rules() == [Rule(**login)]
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"limits = ", "Invalid value (at end of document)"),
+        (b'limits = []\nenabled = "no"', "enabled: found 'no', allowed is true or false"),
+        (b"", "limits: required, such as '100/minute'; [] says that there are none"),
+        (b"\xff", "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+        (None, "[Errno 2] No such file or directory: {file!r}"),
+    ],
+)
+def test_a_wrong_file_is_named(text: bytes | None, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "limits.toml"
+    if text is not None:
+        file.write_bytes(text)
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(file)
+    assert str(caught.value) == f"{file}: {message.replace('{file!r}', repr(str(file)))}"
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("middleware", [AsgiMiddleware, WsgiMiddleware])
+@pytest.mark.parametrize("field", [field.name for field in fields(Settings)])
+def test_whatever_stands_in_a_setting_it_works_or_is_a_config_error(field: str, middleware: Any) -> None:
+    for junk in JUNK:
+        try:
+            middleware(None, {"limits": "1/minute", field: junk})
+        except ConfigError as error:
+            assert str(error)  # noqa: PT017  # most of it is wrong, some is not; nothing else may be raised
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("kind", [Rule, Item])
+def test_whatever_stands_in_a_rule_or_an_item_it_works_or_is_a_config_error(kind: type[Rule | Item]) -> None:
+    for field in (*kind.__struct_fields__, "name"):
+        for junk in JUNK:
+            item: Any = {"limit": "1/minute", **({field: junk} if kind is Item else {})}
+            rule: Any = {"path": "/", "limits": [item], **({field: junk} if kind is Rule else {})}
+            try:
+                WsgiMiddleware(None, limits=[], rules=[rule])  # type: ignore[arg-type]  # there is no app to call
+            except ConfigError as error:
+                assert str(error).startswith("rules[0]")  # noqa: PT017

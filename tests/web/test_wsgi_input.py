@@ -1,0 +1,107 @@
+"""What WSGI servers and users hand to the middleware: addresses, paths, and settings that cannot work there."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import ConfigError, MemoryStore
+from ratelimit_mw.request import Request
+from ratelimit_mw.testing import Clock
+from web.wsgi_talk import Server, limited
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("address", [None, "", "unix:", "192.0.2.1, 192.0.2.2"])
+def test_without_an_address_all_share_one_bucket(address: str | None) -> None:
+    middleware = limited(limits="2/minute")
+    statuses = []
+    for _ in range(3):
+        server = Server(REMOTE_ADDR=address)
+        if address is None:
+            del server.environ["REMOTE_ADDR"]
+        server.ask(middleware)
+        statuses.append(server.started[0][0][:3])
+    assert statuses == ["200", "200", "429"]
+
+
+@pytest.mark.promise(10)
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        (None, "root"),
+        ("", "root"),
+        ("/", "root"),
+        ("/login", "login"),
+        ("login", "login"),
+        ("/caf\u00c3\u00a9", "coffee"),  # UTF-8 in latin-1, as PEP 3333 has it
+        ("/caf\u00e9", "default"),  # no UTF-8
+        ("/\u00ff\u00fe/\u0080", "default"),
+        ("*", "default"),
+    ],
+)
+def test_paths_are_bytes_in_disguise(path: str | None, rule: str) -> None:
+    rules = [
+        {"path": "/", "limits": "9/minute"},
+        {"path": "/login", "limits": "9/minute"},
+        {"path": "/café", "limits": "9/minute", "name": "coffee"},
+    ]
+    server = Server()
+    server.environ["PATH_INFO"] = path
+    if path is None:
+        del server.environ["PATH_INFO"]
+    server.ask(limited(rules=rules))
+    assert server.environ["ratelimit_mw"].verdict.rule == rule
+
+
+async def later(request: Request) -> str:
+    return request.path
+
+
+class Later:
+    async def __call__(self, request: Request) -> str:
+        return request.path
+
+
+class AsyncOnly:
+    async def atake(self, charges: Any) -> Any: ...
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"key": later}, "key: later is async; under WSGI a key is a plain function"),
+        ({"key": Later()}, "key: Later is async; under WSGI a key is a plain function"),
+        ({"key": partial(later)}, "key: partial is async; under WSGI a key is a plain function"),
+        (
+            {"rules": [{"path": "/", "limits": [{"limit": "1/minute", "key": later}]}]},
+            "key: later is async; under WSGI a key is a plain function",
+        ),
+        (
+            {"store": AsyncOnly()},
+            "store: found AsyncOnly, allowed is a URL or a Store with take(); WSGI cannot await",
+        ),
+        (
+            {"limits": "0/minute"},
+            "limits: '0/minute': quota: found 0, allowed is a whole number from 1 to 9007199254740991",
+        ),
+    ],
+    ids=["async key", "async object", "async partial", "async key of an item", "async store", "wrong limit"],
+)
+def test_wrong_settings_raise_at_once(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        limited(**settings)
+    assert str(caught.value) == message
+
+
+def test_close_closes_its_own_store_only() -> None:
+    given = MemoryStore(clock=Clock())
+    own, lent = limited(store="memory://"), limited(store=given)
+    for middleware in (own, lent):
+        Server().ask(middleware)
+        middleware.close()
+    server = Server()
+    server.ask(own)
+    assert server.started[0][0] == "200 OK", "closing forgot what it had counted, and it can be used again"
+    assert len(given) == 1
