@@ -11,12 +11,12 @@ api = APIRouter(prefix="/api")
 
 
 @app.get("/")
-async def home(request: Request):
+async def home(request: Request) -> dict[str, int]:
     return {"left": request.state.ratelimit.verdict.remaining}
 
 
 @api.get("/reports/{report_id}")
-async def report(report_id: int):
+async def report(report_id: int) -> dict[str, int]:
     return {"report": report_id}
 
 

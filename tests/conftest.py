@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
 from redis_servers import RedisServer, find_binaries
 
 _CACHE = Path(__file__).resolve().parents[1] / ".tox" / "redis"

@@ -106,13 +106,15 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
             self.port = choose_port()
             self._launch()
             try:
-                return self._wait_ready()
+                self._wait_ready()
             except BaseException as error:  # Ctrl-C too must not leave a process behind
                 self.kill()
                 lost_race = isinstance(error, RedisServerError) and "already in use" in str(error)
                 if not lost_race or attempt == _ATTEMPTS:
                     raise
                 time.sleep(0.1)  # a restart wants the same port, so give its taker a moment
+            else:
+                return
 
     def _launch(self) -> None:
         settings = ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--port", str(self.port)]

@@ -24,7 +24,7 @@ SERVERS: list[tuple[str, Serve]] = [
     ("flask_app:app", serve_gunicorn),
     ("flask_app:app", serve_waitress),
 ]
-# What the rules of the examples limit to 2 per 3 seconds, and when the next one passes: a token comes after 1.5 seconds.
+# What the rules of the examples limit to 2 per 3 seconds, and when the next one passes: a token comes after 1.5 s.
 STRICTER = {
     "starlette_app:app": ("POST", "/login", "3"),
     "fastapi_app:app": ("GET", "/api/reports/7", "2"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from redis import Redis
+
 from redis_servers import RedisServer, RedisServerError, find_binaries
 from web_servers import WebServer, WebServerError, serve_gunicorn, serve_uvicorn, serve_waitress
 
