@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
+from uuid import UUID
 
 from ratelimit_mw.notices import warn_rarely
 
@@ -83,9 +84,11 @@ def user_id(user: object) -> str | None:
 
 
 def as_text(value: object) -> str | None:
-    """`value` as a key: text, or a whole number written out. None when it is neither, or empty."""
+    """`value` as a key: text, or a whole number or UUID written out. None when it is none of these, or empty."""
     if isinstance(value, str):
         return str(value) or None
     if isinstance(value, int) and not isinstance(value, bool):
         return str(int(value))
+    if isinstance(value, UUID):
+        return str(value)
     return None

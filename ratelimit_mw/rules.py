@@ -224,6 +224,11 @@ def _pattern(place: str, template: object) -> re.Pattern[str]:
     text = template[end:]
     if "{" in "".join(parts[::2]) + text or "}" in "".join(parts[::2]) + text:
         raise ConfigError(f"{place}: found {template!r}, allowed is '{{name}}' or '{{name:path}}' as parameter")
+    crowded = any(len(_PARAMETER.findall(segment)) > 1 for segment in template.split("/"))
+    if crowded or parts.count(_CONVERTERS["path"]) > 1:  # matching these takes quadratic time, for a path made for it
+        raise ConfigError(
+            f"{place}: found {template!r}, allowed is one parameter between slashes, and one {{name:path}}"
+        )
     return re.compile("".join([*parts, re.escape(text)]), re.DOTALL)
 
 

@@ -63,7 +63,7 @@ class Verdict(Struct, frozen=True, gc=False):
         decision = self.decisions[index]
         if not self.allowed:
             return float(decision.allowed), -decision.retry_after  # what refuses goes before what has room
-        return decision.remaining / decision.limit, -decision.next_after
+        return decision.remaining / (decision.limit or 1), -decision.next_after
 
     @property
     def _bound(self) -> Decision:

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -168,6 +169,7 @@ def known(**names: Any) -> SimpleNamespace:
         (known(identity=lambda: "bob", username="eve"), "eve"),
         (known(id=10**5000, username="bob"), "bob"),
         (known(id=OddText("x"), username="bob"), "bob"),
+        (known(id=UUID(int=7)), "00000000-0000-0000-0000-000000000007"),
         (known(), None),
         (LikeStarlettes(), "bob"),
         (AllRaise(), None),

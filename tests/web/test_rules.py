@@ -38,8 +38,6 @@ MATCHES: list[tuple[str | list[str], str, bool]] = [  # templates, a path as rec
     ("/api/{rest:path}", "/api/a/b//c", True),
     ("/api/{rest:path}", "/api", False),
     ("/api/{rest:path}/edit", "/api/a/b/edit", True),
-    ("/{name}.{ext}", "/a.tar.gz", True),
-    ("/{name}.{ext}", "/a", False),
     (["/a", "/b/{id:int}"], "/b/1", True),
     (["/a", "/b/{id:int}"], "/b", False),
 ]

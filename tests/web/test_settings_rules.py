@@ -11,6 +11,7 @@ from web.messages import BOOL, FIVE, KEYS, MODES, NAME, PERIODS, TEMPLATE, TEMPL
 
 pytestmark = pytest.mark.promise(9)
 
+ONE_EACH = "one parameter between slashes, and one {name:path}"
 NONE: dict[str, Any] = {"limits": []}
 WORDS = "(path, limits, name, methods, key, on_store_error, exempt, shadow, final)"
 
@@ -29,6 +30,8 @@ ROWS: list[tuple[dict[str, Any], str]] = [  # a rule, the message behind its pla
     ({**NONE, "path": "/{a:uid}"}, ".path: found '{a:uid}', allowed are the converters str, path, int, float, uuid"),
     ({**NONE, "path": "/{a"}, ".path: found '/{a', allowed is '{name}' or '{name:path}' as parameter"),
     ({**NONE, "path": "/{}/b"}, ".path: found '/{}/b', allowed is '{name}' or '{name:path}' as parameter"),
+    ({**NONE, "path": "/{a}-{b}"}, ".path: found '/{a}-{b}', allowed is " + ONE_EACH),
+    ({**NONE, "path": "/{a:path}/b/{c:path}"}, ".path: found '/{a:path}/b/{c:path}', allowed is " + ONE_EACH),
     ({**NONE, "path": "/a", "methods": "GET"}, ".methods: found 'GET', allowed is a list such as ['GET', 'POST']"),
     (
         {**NONE, "path": "/a", "methods": ["GET", "post"]},
