@@ -5,7 +5,7 @@ callable.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final
@@ -29,9 +29,12 @@ _WORDS: Final = "ip, ip/48, user, route, all, header:NAME, cookie:NAME, call:PAC
 
 
 class Key:
-    """A key, compiled. `calls` are the callables whose answers `identity` needs."""
+    """A key, compiled: `identity(request, route, answers)` is its first alternative that is there, encoded, or None.
 
-    __slots__ = ("_alternatives", "_kinds", "calls", "is_all", "text")
+    `calls` are the callables whose answers it needs.
+    """
+
+    __slots__ = ("_kinds", "calls", "identity", "is_all", "text")
 
     def __init__(self, spec: KeySpec, ipv6_prefix: int) -> None:
         self.calls: list[Call] = []
@@ -47,24 +50,9 @@ class Key:
             alternatives = [[self._part(word, ipv6_prefix) for word in alternative] for alternative in words]
         else:
             raise ConfigError(f"found {spec!r}, allowed is a callable, or text made of {_WORDS}")
-        self._alternatives = [(parts[0][1], [read for _, read in parts[1:]]) for parts in alternatives]
+        self.identity: Final = _first_of([_together([read for _, read in parts]) for parts in alternatives])
         self._kinds = {tuple(kind for kind, _ in parts) for parts in alternatives}
         self.is_all = self.text == "all"
-
-    def identity(self, request: Request, route: str, answers: Answers) -> str | None:
-        """The encoded identity of the first alternative that is there, or None."""
-        for first, others in self._alternatives:
-            identity = first(request, route, answers)
-            if identity is None:
-                continue
-            for other in others:
-                part = other(request, route, answers)
-                if part is None:
-                    break
-                identity += f"+{part}"
-            else:
-                return identity
-        return None
 
     @property
     def forgeable(self) -> bool:
@@ -83,7 +71,7 @@ class Key:
         kind, _, name = word.partition(":")
         if word == "ip" or kind.startswith("ip/"):
             prefix = _prefix(kind[3:]) if kind != "ip" else ipv6_prefix
-            return "ip", lambda request, _, __: _ip_part(request.client, prefix)
+            return "ip", _ip(prefix)
         if word in _SIMPLE:
             return word, _SIMPLE[word]
         if kind == "call" and name:
@@ -102,13 +90,38 @@ class Key:
         return kind, lambda _, __, answers: _part(kind, answers[function])
 
 
+def _first_of(alternatives: Sequence[_Read]) -> _Read:
+    def identity(request: Request, route: str, answers: Answers) -> str | None:
+        for read in alternatives:
+            found = read(request, route, answers)
+            if found is not None:
+                return found
+        return None
+
+    return identity
+
+
+def _together(reads: Sequence[_Read]) -> _Read:
+    if len(reads) == 1:
+        return reads[0]
+
+    def joined(request: Request, route: str, answers: Answers) -> str | None:
+        parts = [read(request, route, answers) for read in reads]
+        return "+".join([part for part in parts if part is not None]) if None not in parts else None
+
+    return joined
+
+
 def _part(kind: str, value: str | None) -> str | None:
     return encode_part(kind, value) if value else None
 
 
-@lru_cache(maxsize=4096)
-def _ip_part(host: str | None, prefix: int) -> str | None:
-    return _part("ip", client_address(host, prefix))
+def _ip(prefix: int) -> _Read:
+    @lru_cache(maxsize=4096)
+    def part(host: str | None) -> str | None:
+        return _part("ip", client_address(host, prefix))
+
+    return lambda request, _, __: part(request.client)
 
 
 _SIMPLE: Final[dict[str, _Read]] = {

@@ -51,10 +51,11 @@ def headers(verdict: Verdict, style: Headers = "ietf") -> HeaderList:
     """The fields that tell a client how it stands. None when no store decided."""
     if style == "none" or not verdict.decisions:
         return []
+    if style == "ietf" and len(verdict.decisions) == 1 and len(verdict.policies) == 1:  # the common case, in short
+        policy, decision = verdict.policies[0], verdict.decisions[0]
+        if not policy.hidden and verdict.charges[0].role != "shadow":
+            return [("RateLimit-Policy", _policy_item(policy)), ("RateLimit", _state_item(policy, decision))]
     shown = _shown(verdict)
-    if len(shown) == 1 and style == "ietf":  # the common case
-        policy, decision = shown[0]
-        return [("RateLimit-Policy", _policy_item(policy)), ("RateLimit", _state_item(policy, decision))]
     fields: HeaderList = []
     if shown and style != "legacy":
         fields += [
@@ -113,9 +114,6 @@ def _problem(status: int, kind: str, title: str, detail: str, policies: Sequence
 def _shown(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:
     """What a client is told about: what binds of it first, the rest in order."""
     policies, charges, decisions = verdict.policies or _policies(verdict), verdict.charges, verdict.decisions
-    if len(decisions) == 1:  # the common case
-        policy, decision = policies[0], decisions[0]
-        return () if charges[0].role == "shadow" or (policy.hidden and decision.allowed) else ((policy, decision),)
     shown = [
         index
         for index, charge in enumerate(charges)

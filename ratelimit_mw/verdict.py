@@ -119,10 +119,13 @@ def verdict_of(
     """
     if len(decisions) != len(charges):
         raise StoreError(f"the store gave {len(decisions)} decisions on {len(charges)} charges")
-    for index, decision in enumerate(decisions):
-        if not decision.allowed and charges[index].role != "shadow":
-            return Verdict(False, charges, decisions, rule, source, policies)
-    return Verdict(True, charges, decisions, rule, source, policies)
+    allowed = True
+    for decision in decisions:
+        if not decision.allowed:
+            pairs = zip(charges, decisions, strict=True)
+            allowed = all(one.allowed or charge.role == "shadow" for charge, one in pairs)
+            break
+    return Verdict(allowed, charges, decisions, rule, source, policies)
 
 
 class RateLimited(RateLimitError):

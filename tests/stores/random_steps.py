@@ -20,8 +20,9 @@ QUOTAS = (1, 2, 3, 5, 7, 10, 100, 999_999_937, 10**9)
 class RandomSteps:
     """An endless walk over a few limits of one algorithm, with one of another among them."""
 
-    def __init__(self, algorithm: str, seed: int) -> None:
+    def __init__(self, algorithm: str, seed: int, *, both_ways: bool = True) -> None:
         self._random = Random(seed)  # noqa: S311  # tests need no secrets
+        self._both_ways = both_ways
         self.clock = Clock()
         self._limits = [self._limit(algorithm) for _ in range(3)] + [self._limit("any")]
         self._given: deque[tuple[Charge, Decision]] = deque(maxlen=12)
@@ -58,7 +59,7 @@ class RandomSteps:
             waits = [wait for wait in (last.retry_after, last.next_after, last.reset_after) if 0 < wait < math.inf]
             forward += [*waits, *[wait - 0.000001 for wait in waits]]
         self.clock.advance(self._random.choice(forward))
-        if self._random.random() < 0.05:
+        if self._both_ways and self._random.random() < 0.05:
             self.clock.now -= self._random.choice((0.000001, 0.5, 7.25, 100, 100_000))
 
     def _group(self) -> list[Charge]:

@@ -57,6 +57,24 @@ def test_groups_of_new_keys_keep_within_the_bound(size: int) -> None:
     assert len(store) <= 10
 
 
+def test_a_group_does_not_free_its_own_keys() -> None:
+    store = MemoryStore(max_keys=4, clock=Clock())
+    for key in "abcd":
+        hit(store, key)
+    for number in range(20):
+        shown = store.take([Charge(key, TEN, 0 if number else 2) for key in "abc"] + [Charge(f"new {number}", TEN)])
+        assert [decision.remaining for decision in shown] == [7, 7, 7, 9]
+        assert len(store) == 4
+
+
+def test_a_flood_of_one_limit_frees_no_counting_key_of_a_smaller_one() -> None:
+    store = MemoryStore(max_keys=100, clock=Clock())
+    for number in range(30):
+        hit(store, f"k{number}", TEN, 4)
+    flood(store, range(500), ONE)
+    assert [store.peek([Charge(f"k{number}", TEN, 0)])[0].remaining for number in range(30)] == [6] * 30
+
+
 def test_each_limit_has_at_most_one_overflow_bucket() -> None:
     store = MemoryStore(max_keys=10, clock=Clock())
     limits = [SlidingWindowCounter(1, 3600 + part) for part in range(5)]

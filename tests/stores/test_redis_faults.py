@@ -168,9 +168,11 @@ def listener(talk: Callable[[socket.socket], object]) -> Iterator[str]:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
+        try:
+            yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def commands(connection: socket.socket) -> Iterator[bytes]:
