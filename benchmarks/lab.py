@@ -16,8 +16,9 @@ class Missing(Exception):
 
 
 class Lab(AbstractContextManager["Lab", None]):
-    """`rounds` turns for each contender, of `calls` calls each (None: what the row says). Progress goes to
-    `progress`.
+    """`rounds` turns for each contender, of `calls` calls each (None: what the row says).
+
+    Progress goes to `progress`.
     """
 
     def __init__(self, rounds: int, calls: int | None, progress: TextIO) -> None:

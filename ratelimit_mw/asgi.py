@@ -137,8 +137,9 @@ def _with_headers(verdict: Verdict, style: Headers, send: Send) -> Send:
 
 
 def _with_outcome(scope: Scope, verdict: Verdict) -> Scope:
-    """The scope with the verdict in its state. A server's state is made for this request; without one the scope is
-    copied.
+    """The scope with the verdict in its state.
+
+    A server's state is made for this request; without one the scope is copied.
     """
     outcome = Outcome(verdict)
     if "state" in scope:

@@ -1,5 +1,6 @@
-"""Whose bucket: `ip`, `user`, `route`, `all`, `header:X-Api-Key`, `cookie:sid`, `call:package.module:function`, or a
-callable.
+"""Whose bucket.
+
+`ip`, `user`, `route`, `all`, `header:X-Api-Key`, `cookie:sid`, `call:package.module:function`, or a callable.
 
 `|` takes the first that is there; `+` takes all together, and binds tighter.
 """

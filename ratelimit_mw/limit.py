@@ -71,8 +71,9 @@ class Limit(_Rate, frozen=True, kw_only=True):
         raise TypeError(f"{type(self).__name__} must define decide()")
 
     def settle(self, state: State, now: int, delta: int, at: int) -> State:
-        """The state after a correction: `delta` < 0 gives back what was taken at `at`, > 0 takes though it may not
-        fit.
+        """The state after a correction.
+
+        `delta` < 0 gives back what was taken at `at`, > 0 takes though it may not fit.
         """
         raise TypeError(f"{type(self).__name__} must define settle()")
 
@@ -148,8 +149,9 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
         return bucket_ticks(self.quota, self.window_us, self.burst or self.quota)
 
     def delay_ticks(self, max_delay: int | None) -> int:
-        """How far over full the bucket may go when a request may be held back `max_delay` microseconds (None: the
-        limit's own).
+        """How far over full the bucket may go when a request may be held back `max_delay` microseconds.
+
+        None is the limit's own.
 
         Raises `ConfigError` beyond 2**52 ticks, where sums would no longer be exact.
         """

@@ -61,8 +61,9 @@ class Limiter(_Charging):
         return verdict_of(charges, self.store.peek(charges))
 
     def take(self, *charges: Charge) -> Verdict:
-        """Take several charges with keys of their own, all or nothing, in one step. Each key is encoded as `hit`
-        does.
+        """Take several charges with keys of their own, all or nothing, in one step.
+
+        Each key is encoded as `hit` does.
         """
         encoded = self._encoded(charges)
         return verdict_of(encoded, self.store.take(encoded))

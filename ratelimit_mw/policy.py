@@ -187,9 +187,7 @@ def _plan_without(match: Match, request: Request, route: str, answers: Answers) 
 
 
 def without_store(asked: Plan) -> tuple[Source, Plan]:
-    """What happens when the store failed, the strictest of what the lines say, and what is still to be asked
-    locally.
-    """
+    """What happens when the store failed: the strictest of what the lines say, and what is asked locally instead."""
     modes = {line.on_store_error for line in asked.lines if not line.shadow}
     if "deny" in modes:
         return "denied_on_error", Plan((), (), ())

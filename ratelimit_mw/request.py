@@ -63,8 +63,9 @@ def below(root: str, path: str) -> str:
 
 
 def user_id(user: object) -> str | None:
-    """The name under which a framework's user object is counted: the first of identity, pk, id, username,
-    display_name.
+    """The name under which a framework's user object is counted.
+
+    The first of identity, pk, id, username, display_name.
     """
     try:
         known = getattr(user, "is_authenticated", False)

@@ -106,8 +106,9 @@ def rule_from(value: object) -> Rule:
 
 
 def compile_items(place: str, value: object) -> list[Item]:
-    """The items that `limits` stands for, in order; none for an empty list. Raises `ConfigError` naming
-    `place[index]`.
+    """The items that `limits` stands for, in order; none for an empty list.
+
+    Raises `ConfigError` naming `place[index]`.
     """
     if isinstance(value, (str, Limit, Mapping, Item)):
         try:

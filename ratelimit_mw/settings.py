@@ -52,8 +52,9 @@ class Options(TypedDict, total=False):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What is limited, by what, and how. Raises `ConfigError` that names the place, what was found and what is
-    allowed.
+    """What is limited, by what, and how.
+
+    Raises `ConfigError` that names the place, what was found and what is allowed.
     """
 
     limits: Any = None  # required; applies unless a final rule matched. [] says none, in words

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 class RateLimitMiddleware:
-    """Limits how often a client may call `app`: `app.wsgi_app = RateLimitMiddleware(app.wsgi_app,
-    limits="100/minute")`.
+    """Limits how often a client may call `app`.
+
+    `app.wsgi_app = RateLimitMiddleware(app.wsgi_app, limits="100/minute")`.
 
     `settings`: `Settings` or a mapping; keyword arguments are the same settings and go before it. The app finds the
     verdict in `environ["ratelimit_mw"].verdict`. Wrong settings raise `ConfigError`.

@@ -1,5 +1,6 @@
-"""Sliding window counter: counts per sub-window, the oldest one weighted. Its Lua twin is
-`sliding_window_counter.lua`.
+"""Sliding window counter: counts per sub-window, the oldest one weighted.
+
+Its Lua twin is `sliding_window_counter.lua`.
 """
 
 import math
@@ -16,8 +17,9 @@ _MOST_BUCKETS = 1000
 
 
 class Counts(Struct, frozen=True, gc=False):
-    """Units per sub-window. Three fields, not a tuple: the usual state of two counters then costs the collector
-    nothing.
+    """Units per sub-window.
+
+    Three fields, not a tuple: the usual state of two counters then costs the collector nothing.
     """
 
     start: int  # clock ticks: when the newest sub-window began

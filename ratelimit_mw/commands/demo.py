@@ -25,8 +25,9 @@ def add_to(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Serve, call, print a table; then serve on unless `--once`. Raises `ConfigError` when something to run it is
-    missing.
+    """Serve, call, print a table; then serve on unless `--once`.
+
+    Raises `ConfigError` when something to run it is missing.
     """
     server, listening = _server(given.store, given.port)
     port = listening.getsockname()[1]

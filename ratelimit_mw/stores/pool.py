@@ -19,8 +19,9 @@ C = TypeVar("C")
 
 
 class Pool(Generic[C]):
-    """At most `size` connections for threads. `make` opens one (it may block), `end` closes one, `usable` says if one
-    still is.
+    """At most `size` connections for threads.
+
+    `make` opens one (it may block), `end` closes one, `usable` says if one still is.
     """
 
     def __init__(self, make: Callable[[], C], end: Callable[[C], None], usable: Callable[[C], bool], size: int) -> None:
@@ -40,8 +41,9 @@ class Pool(Generic[C]):
         weakref.finalize(self, _end_all, self._idle, self._end)  # who forgets to close leaves no open socket behind
 
     def borrow(self, deadline: float) -> C:
-        """A connection, by `deadline` (`time.monotonic` seconds). Raises `StoreError` when there is none by then, or
-        none can be had.
+        """A connection, by `deadline` (`time.monotonic` seconds).
+
+        Raises `StoreError` when there is none by then, or none can be had.
         """
         with self._changed:
             before = self._attempts

@@ -1,5 +1,6 @@
-"""States in Redis or Valkey, shared by many processes: every group of charges is one EVALSHA. Needs the extra
-`redis`.
+"""States in Redis or Valkey, shared by many processes: every group of charges is one EVALSHA.
+
+Needs the extra `redis`.
 """
 
 import asyncio
@@ -27,14 +28,13 @@ _THREADS: Final = 64  # connections at most
 _TASKS: Final = 32  # connections at most, for each event loop
 _LINGER: Final = 1.0  # seconds that opening, or a reply that no request waits for any more, may take
 _SCHEMES: Final = ("redis://", "rediss://", "unix://")
-_GRACE: Final = (
-    0.001  # seconds: a reply that is in the socket at the deadline is used, even when the event loop was late
-)
+_GRACE: Final = 0.001  # seconds: what is in the socket at the deadline is used, even when the event loop was late
 
 
 class RedisStore(Talk):
-    """For threads. `client_or_url`: `redis://`, `rediss://` or `unix://`, or a `redis.Redis`, which is used as it is
-    and not closed.
+    """For threads.
+
+    `client_or_url`: `redis://`, `rediss://` or `unix://`, or a `redis.Redis`, which is used as it is and not closed.
 
     `prefix`: of all keys. `timeout`: seconds for a whole call, connecting included, more than 0; a client handed in
     has its own. `deny_cache`: seconds that a refusal may be remembered in this process; this version asks the server
@@ -131,8 +131,9 @@ class RedisStore(Talk):
 
 
 class AsyncRedisStore(Talk):
-    """For asyncio: the same as `RedisStore`, with a client of `redis.asyncio`. Each event loop has connections of its
-    own.
+    """For asyncio: the same as `RedisStore`, with a client of `redis.asyncio`.
+
+    Each event loop has connections of its own.
     """
 
     ends_in_time: ClassVar[bool] = True  # nobody need watch over how long a call takes
@@ -180,8 +181,9 @@ class AsyncRedisStore(Talk):
             await pool.close()
 
     async def _call(self, steps: Steps[T]) -> T:
-        """Run the steps in a task of their own: a request that is cancelled, or out of time, leaves no half-read reply
-        behind.
+        """Run the steps in a task of their own.
+
+        A request that is cancelled, or out of time, leaves no half-read reply behind.
         """
         call = asyncio.get_running_loop().create_task(self._run(steps))
         self._calls.add(call)
@@ -263,8 +265,9 @@ def _meaning(error: ResponseError) -> Exception:
 
 
 def _from_url(pool: Any, url: str, options: dict[str, Any]) -> Any:
-    """A pool of the client library, for how it reads URLs: its class of connection and their arguments. It opens
-    none.
+    """A pool of the client library, for how it reads URLs: its class of connection and their arguments.
+
+    It opens none.
     """
     if not url.startswith(_SCHEMES):
         raise ConfigError(f"store: found {url.split('://', 1)[0]!r} as scheme, allowed are {', '.join(_SCHEMES)}")

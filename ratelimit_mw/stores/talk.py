@@ -1,5 +1,6 @@
-"""What the Redis stores say: keys, commands, and which command follows which reply. Does no I/O, so threads and
-asyncio share it.
+"""What the Redis stores say: keys, commands, and which command follows which reply.
+
+Does no I/O, so threads and asyncio share it.
 """
 
 from collections.abc import Callable, Generator, Sequence

@@ -9,8 +9,9 @@ Call = tuple[str, tuple[Charge, ...]]
 
 
 class RecordingStore(MemoryStore):
-    """A `MemoryStore` that keeps every call in `calls`, as (verb, charges), and raises `error` instead of answering if
-    that is set.
+    """A `MemoryStore` that keeps every call in `calls`, as (verb, charges).
+
+    It raises `error` instead of answering, if that is set.
 
     The verbs are `take`, `peek`, `settle` and `reset`, for threads and asyncio alike.
     """

@@ -152,38 +152,59 @@ def test_closing_while_threads_ask(redis_url: str) -> None:
     store.close()
 
 
-def in_child(work: Callable[[], bool]) -> int:
-    """The exit code of a forked child: 0 if `work` was true in it."""
+def forked(work: Callable[[], bool]) -> int:
+    """The process id of a child whose exit code is 0 if `work` was true in it."""
     child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    code = 2
-    try:
-        code = 0 if work() else 1
-    finally:
-        os._exit(code)
+    if not child:
+        code = 2
+        try:
+            code = 0 if work() else 1
+        finally:
+            os._exit(code)
+    return child
+
+
+def codes(children: list[int]) -> list[int]:
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def ports(store: RedisStore) -> set[int]:
+    """Our ends of the open connections."""
+    return {connection._sock.getsockname()[1] for connection in store._pool._idle}
 
 
 # Python 3.12 and later warn of a fork while threads run: those of other tests, or of an open connection.
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-def test_a_forked_child_and_its_parent_do_not_share_connections(redis_url: str) -> None:
+def test_forked_children_and_their_parent_do_not_share_connections(redis_url: str) -> None:
     store = RedisStore(redis_url, timeout=5)
 
     def ask(first: int) -> bool:
-        numbers = list(range(first, first + 50))
+        numbers = list(range(first, first + 300))
         return [store.take(question(number))[0].limit - 100 for number in numbers] == numbers
 
+    def ask_as_child(first: int) -> bool:
+        return ask(first) and not ports(store) & parents
+
     assert ask(0)
-    assert [in_child(lambda: ask(100)), in_child(lambda: ask(200))] == [0, 0]
-    assert ask(300)
+    parents = ports(store)
+    children = [forked(partial(ask_as_child, first)) for first in (1000, 2000, 3000)]
+    assert ask(4000)  # all at the same time
+    assert ports(store) == parents
+    assert codes(children) == [0, 0, 0]
     store.close()
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_a_forked_child_uses_a_loop_of_its_own(redis_url: str) -> None:
     store = AsyncRedisStore(redis_url, timeout=5)
+
+    async def ask(first: int) -> bool:
+        numbers = list(range(first, first + 300))
+        return await asyncio.gather(*(asked(store, number) for number in numbers)) == numbers
+
     with asyncio.Runner() as runner:
-        assert runner.run(asked(store, 1)) == 1
-        assert in_child(lambda: asyncio.run(asked(store, 2)) == 2) == 0
-        assert runner.run(asked(store, 3)) == 3
+        assert runner.run(ask(0))
+        children = [forked(lambda: asyncio.run(ask(1000)))]
+        assert runner.run(ask(2000))
+        assert codes(children) == [0]
         runner.run(store.aclose())
