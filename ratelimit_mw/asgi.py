@@ -65,7 +65,11 @@ class RateLimitMiddleware:
         else:
             if kind == "http" and self._style != "none":
                 send = _with_headers(verdict, self._style, send)
-            await self.app(_with_outcome(scope, verdict), receive, send)
+            if "state" in scope:  # which the server made for this request
+                scope["state"]["ratelimit"] = Outcome(verdict)
+            else:
+                scope = {**scope, "state": {"ratelimit": Outcome(verdict)}}
+            await self.app(scope, receive, send)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._error is not None:
@@ -134,18 +138,6 @@ def _with_headers(verdict: Verdict, style: Headers, send: Send) -> Send:
         return send(message)
 
     return send_with_headers
-
-
-def _with_outcome(scope: Scope, verdict: Verdict) -> Scope:
-    """The scope with the verdict in its state.
-
-    A server's state is made for this request; without one the scope is copied.
-    """
-    outcome = Outcome(verdict)
-    if "state" in scope:
-        scope["state"]["ratelimit"] = outcome
-        return scope
-    return {**scope, "state": {"ratelimit": outcome}}
 
 
 async def _refuse_to_start(error: ConfigError, kind: str, receive: Receive, send: Send) -> None:

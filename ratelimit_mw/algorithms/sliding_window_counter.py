@@ -67,8 +67,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     ) -> tuple[Decision, Counts | None]:
         clock, length = self.ticks
         quota = self.quota
-        tick = now // clock
-        phase = tick * clock - now  # 0, or the part of this clock tick that is gone, as a negative wait
+        tick = now if clock == 1 else now // clock
         if state is not None and 0 <= tick - state.start < length:  # the usual case, without a call
             start, newest, between, oldest = state.start, state.newest, state.between, state.oldest
         else:
@@ -85,7 +84,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
             retry_after = math.inf
             if cost <= quota:
                 wait = self._wait(elapsed, newest, between, oldest, quota - cost)
-                retry_after = (wait * clock + phase) / MICROSECONDS
+                retry_after = (wait * clock - now % clock) / MICROSECONDS
             if state is not None and state.start > tick:
                 # else the lock-out would last until that time comes again
                 state = Counts(start, newest, oldest, between)
@@ -102,8 +101,9 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
                 following += length - 1 - (quota * length - 1) // filled
             reset = 2 * length - 1 - (length - 1) // newest - elapsed
         if clock > 1:
-            following = following * clock + phase
-            reset = reset and reset * clock + phase
+            phase = now % clock  # the part of this clock tick that is gone
+            following = following * clock - phase
+            reset = reset and reset * clock - phase
         return Decision(
             allowed, quota, remaining, retry_after, following / MICROSECONDS, reset / MICROSECONDS, 0.0, now
         ), state

@@ -59,7 +59,7 @@ class TokenBucket(BucketLimit, frozen=True, kw_only=True):
         following = -((room - remaining * unit - unit) // drain)
         reset = -(-level // drain)
         if clock > 1:
-            phase = now - tick * clock  # the part of this clock tick that is gone
+            phase = now % clock  # the part of this clock tick that is gone
             following = following * clock - phase
             reset = reset and reset * clock - phase
         return Decision(

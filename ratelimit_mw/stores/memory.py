@@ -72,7 +72,7 @@ class MemoryStore:
                         decision, new = limit.decide(old, now, cost, None)
                         if new is not old:
                             young[key] = new
-                        return (decision,)
+                        return [decision]
             return self._take(charges, now, commit=True)
         finally:
             self._release()
