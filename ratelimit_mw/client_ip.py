@@ -2,7 +2,7 @@
 
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
-_LONGEST = 64  # characters; no address is longer, and parsing is not free
+LONGEST = 64  # characters; no address is longer, and parsing is not free
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 
@@ -13,7 +13,7 @@ def client_address(host: str | None, prefix: int) -> str | None:
     address written as IPv6 (mapped, or behind NAT64) is the IPv4 address; a zone is dropped, because the client
     chooses it.
     """
-    if not host or len(host) > _LONGEST:
+    if not host or len(host) > LONGEST:
         return None
     try:
         address = ip_address(host.partition("%")[0])

@@ -9,9 +9,9 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from ratelimit_mw.client_ip import client_address
+from ratelimit_mw.client_ip import LONGEST, client_address
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.identity import encode_part
 from ratelimit_mw.request import Request
@@ -21,12 +21,25 @@ Answers = Mapping[Call, str | None]  # what the callables of a request gave; Non
 FAILED: Final = ""  # the answer of a callable that raised or returned nonsense: not there, and no reason to exempt
 KeySpec = str | Call
 
-_Read = Callable[[Request, str, Answers], str | None]  # (request, route, answers) -> the encoded part
+_Read = Callable[["Caller", str, Answers], str | None]  # (request, route, answers) -> the encoded part
 _Part = tuple[str, _Read]  # kind, how to read it
 
 _NARROWEST, _WIDEST = 128, 32  # bits of an IPv6 network
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _WORDS: Final = "ip, ip/48, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +"
+
+
+class Caller(Protocol):
+    """What a key reads of a request."""
+
+    @property
+    def client(self) -> str | None: ...  # noqa: D102  # see Request
+    @property
+    def user(self) -> str | None: ...  # noqa: D102
+    @property
+    def headers(self) -> Mapping[str, str]: ...  # noqa: D102
+    @property
+    def cookies(self) -> Mapping[str, str]: ...  # noqa: D102
 
 
 class Key:
@@ -54,6 +67,11 @@ class Key:
         self.identity: Final = _first_of([_together([read for _, read in parts]) for parts in alternatives])
         self._kinds = {tuple(kind for kind, _ in parts) for parts in alternatives}
         self.is_all = self.text == "all"
+
+    @property
+    def memorable(self) -> bool:
+        """Whether it reads nothing but user, client and route: short, and the same again and again."""
+        return all(kind in ("ip", "user", "route", "all") for kinds in self._kinds for kind in kinds)
 
     @property
     def forgeable(self) -> bool:
@@ -92,7 +110,7 @@ class Key:
 
 
 def _first_of(alternatives: Sequence[_Read]) -> _Read:
-    def identity(request: Request, route: str, answers: Answers) -> str | None:
+    def identity(request: Caller, route: str, answers: Answers) -> str | None:
         for read in alternatives:
             found = read(request, route, answers)
             if found is not None:
@@ -106,7 +124,7 @@ def _together(reads: Sequence[_Read]) -> _Read:
     if len(reads) == 1:
         return reads[0]
 
-    def joined(request: Request, route: str, answers: Answers) -> str | None:
+    def joined(request: Caller, route: str, answers: Answers) -> str | None:
         parts = [read(request, route, answers) for read in reads]
         return "+".join([part for part in parts if part is not None]) if None not in parts else None
 
@@ -119,10 +137,14 @@ def _part(kind: str, value: str | None) -> str | None:
 
 def _ip(prefix: int) -> _Read:
     @lru_cache(maxsize=4096)
-    def part(host: str | None) -> str | None:
+    def part(host: str) -> str | None:
         return _part("ip", client_address(host, prefix))
 
-    return lambda request, _, __: part(request.client)
+    def read(request: Caller, _: str, __: Answers) -> str | None:
+        host = request.client
+        return part(host) if host and len(host) <= LONGEST else None  # nothing longer is remembered
+
+    return read
 
 
 _SIMPLE: Final[dict[str, _Read]] = {

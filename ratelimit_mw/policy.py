@@ -1,13 +1,13 @@
 """What applies to a request and what it is asked: match, plan, conclude. Pure: no store, no clock, no I/O."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
 
 from ratelimit_mw.identity import bucket_key, encode
-from ratelimit_mw.keys import Answers, Call, Key
+from ratelimit_mw.keys import Answers, Call, Caller, Key
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.notices import logger, warn_rarely
 from ratelimit_mw.request import Request
@@ -15,6 +15,7 @@ from ratelimit_mw.rules import Item, OnStoreError, Paths, Rule, compile_items, n
 from ratelimit_mw.settings import MissingKey, Settings
 from ratelimit_mw.verdict import Policy, Source, Verdict, verdict_of
 
+_SHORT: Final = 256  # characters of a user or client of whom a plan is remembered
 _REMEMBERED: Final = 4096  # charges of recent clients per limit: made once, they cost a look-up instead of a hash
 
 
@@ -44,7 +45,7 @@ class Line:
 class Match:
     """The lines that apply to a request. One object per combination of rules, made once."""
 
-    __slots__ = ("calls", "lines", "policies", "route", "rule")
+    __slots__ = ("calls", "lines", "policies", "remembered", "route", "rule")
 
     def __init__(self, lines: Sequence[Line], rule: str, route: str) -> None:
         self.lines = lines
@@ -52,6 +53,20 @@ class Match:
         self.route = route  # what the key `route` means unless the framework knows better
         self.calls: list[Call] = list(dict.fromkeys(call for line in lines for call in line.key.calls))
         self.policies = [line.policy for line in lines]
+        # plans by (user, client, route), where no key looks at more: a client that comes again costs one look-up
+        self.remembered = lru_cache(_REMEMBERED)(self._plan) if all(line.key.memorable for line in lines) else None
+
+    def _plan(self, user: str | None, client: str | None, route: str | None) -> "Plan":
+        return _plan(self, _Known(user, client), route or self.route, {})
+
+
+class _Known(Struct, frozen=True, gc=False):
+    """A caller of whom nothing else is asked."""
+
+    user: str | None
+    client: str | None
+    headers: Mapping[str, str] = {}
+    cookies: Mapping[str, str] = {}
 
 
 class Plan(Struct, frozen=True, gc=False):
@@ -159,7 +174,14 @@ def _warn_if_forgeable(rule: str, lines: Sequence[Line]) -> None:
 
 def plan(match: Match, request: Request, answers: Answers) -> Plan:
     """The charges of a request, given what the callables of its match answered."""
-    route = request.route or match.route
+    if match.remembered is not None:
+        user, client = request.user, request.client
+        if (user is None or len(user) <= _SHORT) and (client is None or len(client) <= _SHORT):
+            return match.remembered(user, client, request.route)
+    return _plan(match, request, request.route or match.route, answers)
+
+
+def _plan(match: Match, request: Caller, route: str, answers: Answers) -> Plan:
     charges = []
     for line in match.lines:
         identity = line.key.identity(request, route, answers)
@@ -169,7 +191,7 @@ def plan(match: Match, request: Request, answers: Answers) -> Plan:
     return Plan(charges, match.lines, match.policies)
 
 
-def _plan_without(match: Match, request: Request, route: str, answers: Answers) -> Plan:
+def _plan_without(match: Match, request: Caller, route: str, answers: Answers) -> Plan:
     """The same when a key is not there."""
     charges, lines = [], []
     for line in match.lines:

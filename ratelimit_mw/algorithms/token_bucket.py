@@ -36,11 +36,9 @@ class TokenBucket(BucketLimit, frozen=True, kw_only=True):
         level = 0
         if state is not None:
             level = state.level
-            idle = tick - state.updated
-            if idle > 0:  # a clock that stepped back drains nothing
-                level -= idle * drain
-                if level < 0:
-                    level = 0
+            drained = (tick - state.updated) * drain
+            if drained > 0:  # a clock that stepped back drains nothing
+                level = level - drained if drained < level else 0
         allowed = True
         retry_after = delay = 0.0
         if cost:
@@ -55,8 +53,8 @@ class TokenBucket(BucketLimit, frozen=True, kw_only=True):
                 if allowed or (state is not None and state.updated > tick):
                     state = Level(level, tick)  # refused too, else the lock-out would last until that time comes again
         room = full - level
-        remaining = room // unit if room > 0 else 0
-        following = -((room - remaining * unit - unit) // drain)
+        remaining, rest = divmod(room, unit) if room > 0 else (0, room)
+        following = -((rest - unit) // drain)
         reset = -(-level // drain)
         if clock > 1:
             phase = now % clock  # the part of this clock tick that is gone

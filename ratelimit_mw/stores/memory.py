@@ -64,11 +64,13 @@ class MemoryStore:
             if len(charges) == 1:  # the common case, without the bookkeeping of groups: one charge, its state at hand
                 charge = charges[0]
                 limit, key, cost = charge.limit, charge.key, charge.cost
-                shelf = self._shelves.get(limit.bucket)
-                if shelf is not None and cost >= 0 and charge.role == "limit" and charge.max_delay is None:
-                    young = shelf.young
-                    old = young.get(key)
-                    if old is not None:
+                if cost >= 0 and charge.role == "limit" and charge.max_delay is None:
+                    try:
+                        young = self._shelves[limit.bucket].young
+                        old = young[key]
+                    except KeyError:
+                        pass  # new, or not young any more
+                    else:
                         decision, new = limit.decide(old, now, cost, None)
                         if new is not old:
                             young[key] = new
