@@ -109,7 +109,7 @@ class RedisStore(Talk):
             reply = connection.read_response()
             broken = False
         except ResponseError as error:
-            broken = isinstance(error, ReadOnlyError)  # the address may belong to another server by now
+            broken = _is_replica(error)  # the address may belong to another server by now
             raise
         finally:
             self._pool.give_back(connection, broken=broken)
@@ -231,7 +231,7 @@ class AsyncRedisStore(Talk):
             reply = await connection.read_response()
             broken = False
         except ResponseError as error:
-            broken = isinstance(error, ReadOnlyError)  # the address may belong to another server by now
+            broken = _is_replica(error)  # the address may belong to another server by now
             raise
         finally:
             await pool.give_back(connection, broken=broken)
@@ -262,6 +262,11 @@ def _meaning(error: ResponseError) -> Exception:
     if isinstance(error, NoScriptError):
         return NoScript()
     return NoCodec() if "NOCODEC" in str(error) else error
+
+
+def _is_replica(error: ResponseError) -> bool:
+    """Whether the server may not write. Before Redis 7 a script's error carries the word in its text."""
+    return isinstance(error, ReadOnlyError) or "READONLY" in str(error)
 
 
 def _from_url(pool: Any, url: str, options: dict[str, Any]) -> Any:

@@ -34,5 +34,7 @@ class Blocking:
 def blocking(store: AsyncStore) -> Iterator[Store]:
     """The store with a loop of its own, closed at the end."""
     with asyncio.Runner() as runner:
-        yield Blocking(store, runner)
-        runner.run(store.aclose())
+        try:
+            yield Blocking(store, runner)
+        finally:
+            runner.run(store.aclose())

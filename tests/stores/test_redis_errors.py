@@ -1,0 +1,55 @@
+"""Error replies: what a server answers when it will not write, and what becomes of the connection."""
+
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from ratelimit_mw import Charge, StoreError, TokenBucket
+from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from redis_servers import RedisServer
+from stores.blocking import blocking
+
+CHARGES = [Charge("key", TokenBucket(9, 60))]
+
+
+@contextmanager
+def store_of(url: str, *, awaited: bool) -> Iterator[Store]:
+    if awaited:
+        with blocking(AsyncRedisStore(url, timeout=5)) as store:
+            yield store
+    else:
+        with closing(RedisStore(url, timeout=5)) as plain:
+            yield plain
+
+
+def speakers(server: RedisServer) -> set[str]:
+    """The ids of the connections that have run a script."""
+    return set(re.findall(r"\bid=(\d+) .*cmd=evalsha", server.ask("CLIENT LIST")))
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize("awaited", [False, True], ids=["threads", "asyncio"])
+@pytest.mark.parametrize(
+    ("refuse", "permit", "kept"),
+    [
+        ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", False),  # READONLY: the address may be another server's by now
+        ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", True),  # OOM: the connection is as good as before
+    ],
+    ids=["READONLY", "OOM"],
+)
+def test_a_server_that_will_not_write(
+    redis_server: RedisServer, refuse: str, permit: str, kept: bool, awaited: bool
+) -> None:
+    with RedisServer(redis_server.binary) as server, store_of(server.url, awaited=awaited) as store:
+        assert store.take(CHARGES)[0].remaining == 8
+        before = speakers(server)
+        assert len(before) == 1
+        server.ask(refuse)
+        with pytest.raises(StoreError):
+            store.take(CHARGES)
+        server.ask(permit)
+        assert store.take(CHARGES)[0].remaining == 7
+        assert (speakers(server) == before) is kept
