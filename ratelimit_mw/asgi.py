@@ -8,7 +8,7 @@ from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.gate import AsyncGate, Outcome
 from ratelimit_mw.notices import logger
 from ratelimit_mw.request import Request, below, user_id
-from ratelimit_mw.response import NAMES, headers, refusal
+from ratelimit_mw.response import NAMES, REASONS, headers, refusal
 from ratelimit_mw.settings import Headers, Options, Settings
 from ratelimit_mw.verdict import Verdict
 
@@ -84,7 +84,8 @@ class RateLimitMiddleware:
         if scope["type"] == "websocket":
             await receive()  # the handshake is answered only after websocket.connect
             if "websocket.http.response" not in (scope.get("extensions") or {}):
-                await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER, "reason": "Too Many Requests"})
+                reason = REASONS[refusal(verdict, self._style).status]
+                await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER, "reason": reason})
                 return
             prefix = "websocket.http"
         response = refusal(verdict, self._style)
@@ -121,6 +122,11 @@ class _AsgiRequest(Request):
         for name, value in self.raw["headers"]:
             found.setdefault(name.lower(), []).append(value)
         return {name.decode("latin-1"): b", ".join(values).decode("latin-1") for name, values in found.items()}
+
+    def header(self, name: str) -> str | None:
+        wanted = name.encode("latin-1")
+        found = [value for key, value in self.raw["headers"] if key.lower() == wanted]
+        return found[0].decode("latin-1") if len(found) == 1 else None
 
     @property
     def user(self) -> str | None:

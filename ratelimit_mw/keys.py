@@ -36,8 +36,7 @@ class Caller(Protocol):
     def client(self) -> str | None: ...  # noqa: D102  # see Request
     @property
     def user(self) -> str | None: ...  # noqa: D102
-    @property
-    def headers(self) -> Mapping[str, str]: ...  # noqa: D102
+    def header(self, name: str) -> str | None: ...  # noqa: D102
     @property
     def cookies(self) -> Mapping[str, str]: ...  # noqa: D102
 
@@ -100,7 +99,7 @@ class Key:
                 return word, lambda request, _, __: _part(word, request.cookies.get(name))
             name = name.lower()
             kind = f"header:{name}"
-            return kind, lambda request, _, __: _part(kind, request.headers.get(name))
+            return kind, lambda request, _, __: _part(kind, request.header(name))
         raise ConfigError(f"found {word!r}, allowed is {_WORDS}")
 
     def _call(self, kind: str, function: Call) -> _Part:

@@ -28,6 +28,9 @@ class _Charging:
         return [Charge(bucket, limit, cost) for limit in as_limits(limits)]
 
     def _encoded(self, charges: Sequence[Charge]) -> list[Charge]:
+        for index, charge in enumerate(charges):
+            if not isinstance(charge, Charge):
+                raise ConfigError(f"charges[{index}]: found {charge!r:.100}, allowed is a Charge")
         return [replace(charge, key=self._key(charge.key)) for charge in charges]
 
     def _key(self, key: Key) -> str:

@@ -65,8 +65,10 @@ class _Known(Struct, frozen=True, gc=False):
 
     user: str | None
     client: str | None
-    headers: Mapping[str, str] = {}
     cookies: Mapping[str, str] = {}
+
+    def header(self, _: str) -> str | None:
+        return None
 
 
 class Plan(Struct, frozen=True, gc=False):

@@ -45,14 +45,23 @@ class Request(ABC):
     def user(self) -> str | None:
         """Who is logged in, as the authentication outside of this middleware says; None for nobody."""
 
+    def header(self, name: str) -> str | None:
+        """A header that stands there once; `name` in lower case.
+
+        Of several lines an app may read the first, the last or all: none of them says whose request it is.
+        """
+        return self.headers.get(name)
+
     @property
     def cookies(self) -> Mapping[str, str]:
-        """The cookies, as sent; of two with one name the first."""
-        found: dict[str, str] = {}
+        """The cookies that mean the same to every app: of one name none with several values, none with escapes."""
+        found: dict[str, str | None] = {}
         for pair in self.headers.get("cookie", "").replace(", ", ";").split(";"):
-            name, _, value = pair.partition("=")
-            found.setdefault(name.strip(), value.strip().strip('"'))
-        return found
+            name, _, raw = pair.partition("=")
+            name, value = name.strip(), raw.strip().strip('"')
+            same = found.get(name, value) == value and "\\" not in value
+            found[name] = value if same else None
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def below(root: str, path: str) -> str:

@@ -18,7 +18,9 @@ OWN_NAMES: Final = ("default", "app", "unmatched")
 
 _ANY_PREFIX: Final = 64  # where only the form of a key is looked at
 _METHOD = re.compile(r"[A-Z]+")
-_NORMAL = re.compile(r"/|(?:/(?!\.{1,2}(?:/|\Z))[^/]+)+")  # no empty, "." or ".." segment, no slash at the end
+_NORMAL = re.compile(
+    r"/|(?:/(?!\.{1,2}(?:/|\Z))[^/\n]+)+"
+)  # no empty, "." or ".." segment, no newline, no slash at the end
 _PARAMETER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)(?::([a-z]+))?\}")
 _CONVERTERS: Final = {
     "str": r"[^/]+",
@@ -200,11 +202,12 @@ class Paths:
 
 
 def normal_path(path: str) -> str:
-    """`//a/./b/../c/` as `/a/c`."""
+    """`//a/./b/../c/` as `/a/c`; and without newlines at the end, which Starlette's router does not see either."""
     if _NORMAL.fullmatch(path):
         return path
     segments: list[str] = []
-    for segment in path.split("/"):
+    for raw in path.split("/"):
+        segment = raw.rstrip("\n")
         if segment == "..":
             segments[-1:] = []
         elif segment not in ("", "."):

@@ -97,6 +97,14 @@ class Settings(Struct, frozen=True, kw_only=True):
         for field in ("shadow", "plain_keys", "enabled"):
             flags(field, getattr(self, field))
 
+    def __repr__(self) -> str:
+        """Without what is secret: the key_secret, and the store's URL, which may hold a password."""
+        shown = asdict(self)
+        shown["key_secret"] = "***" if self.key_secret else ""
+        if isinstance(self.store, str):
+            shown["store"] = f"{self.store.partition('://')[0]}://***"
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
     def compiled_rules(self) -> list[Rule]:
         """The rules as objects, in order, with names of their own."""
         if isinstance(self.rules, (str, Mapping)) or not isinstance(self.rules, Sequence):

@@ -20,7 +20,7 @@ ORDER = [
     "notation",
     "identity",
     "notices",
-    "stores stores.group stores.memory stores.pool stores.scripts stores.talk stores.redis stores.url",
+    "stores stores.group stores.memory stores.patience stores.pool stores.scripts stores.talk stores.redis stores.url",
     "limiter",
     "client_ip",
     "request",

@@ -60,8 +60,8 @@ def _server(store: str, port: int) -> tuple[Any, socket.socket]:
         raise ConfigError(f"the demo needs its extra, python3 -m pip install 'ratelimit-mw[demo]' ({error})") from error
     from ratelimit_mw.asgi import RateLimitMiddleware  # noqa: PLC0415
 
-    async def hello(_: Any) -> Any:
-        return PlainTextResponse("hello\n")
+    async def hello(request: Any) -> Any:
+        return PlainTextResponse(f"counted by: {request.state.ratelimit.verdict.source}\n")
 
     # a run before this one must not have used up the quota in Redis
     rules = [{"path": "/", "limits": _LIMITS, "name": f"demo-{os.getpid()}-{time.time_ns()}"}]
@@ -71,7 +71,7 @@ def _server(store: str, port: int) -> tuple[Any, socket.socket]:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(("127.0.0.1", port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise ConfigError(f"--port {port}: {error}") from error
     return uvicorn.Server(uvicorn.Config(app, log_level="error")), listening
 
@@ -89,15 +89,18 @@ def _call_too_often(port: int) -> str:
     print(f"GET http://127.0.0.1:{port}/ under {_LIMITS!r}:\n")
     print(f"{'call':>4}  {'status':>6}  {'remaining':>9}  {'Retry-After':>11}")
     retry_after = ""
+    bodies = []
     for call in range(1, _CALLS + 1):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
         connection.request("GET", "/")
         answer = connection.getresponse()
-        answer.read()
+        bodies.append(answer.read())
         connection.close()
         retry_after = answer.getheader("Retry-After", "")
         remaining = answer.getheader("RateLimit", "").partition(";r=")[2].partition(";")[0]
         print(f"{call:>4}  {answer.status:>6}  {remaining:>9}  {retry_after or '-':>11}")
+    if any(body.endswith(b": local\n") for body in bodies):
+        print("\nThe store did not answer in time, so these were counted in this process (on_store_error).")
     return retry_after
 
 

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from ratelimit_mw.errors import StoreError
+from ratelimit_mw.stores.patience import Patience
 
 C = TypeVar("C")
 
@@ -40,11 +41,8 @@ class Pool(Generic[C]):
         self._error: Exception | None = None
         weakref.finalize(self, _end_all, self._idle, self._end)  # who forgets to close leaves no open socket behind
 
-    def borrow(self, deadline: float) -> C:
-        """A connection, by `deadline` (`time.monotonic` seconds).
-
-        Raises `StoreError` when there is none by then, or none can be had.
-        """
+    def borrow(self, patience: Patience) -> C:
+        """A connection. Raises `StoreError` when none is free in time, or none can be had."""
         with self._changed:
             before = self._attempts
             while True:
@@ -57,8 +55,11 @@ class Pool(Generic[C]):
                 if self._attempts > before and self._error and not self._lent:
                     raise StoreError(f"cannot connect: {self._error}") from self._error
                 self._open()
-                if not self._changed.wait(deadline - time.monotonic()):
+                if patience.left <= 0:
                     raise StoreError("no connection was free in time")
+                since = time.monotonic()
+                self._changed.wait(patience.slice())
+                patience.spend(since)
 
     def give_back(self, connection: C, *, broken: bool = False) -> None:
         """Return a borrowed connection; a `broken` one is closed."""

@@ -20,6 +20,7 @@ from redis.retry import Retry
 from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.notices import logger
+from ratelimit_mw.stores.patience import Patience
 from ratelimit_mw.stores.pool import AsyncPool, Pool
 from ratelimit_mw.stores.scripts import script
 from ratelimit_mw.stores.talk import Command, NoCodec, NoScript, Steps, T, Talk
@@ -80,13 +81,13 @@ class RedisStore(Talk):
             self._pool.close()
 
     def _run(self, steps: Steps[T]) -> T:
-        deadline = time.monotonic() + self._timeout
+        patience = Patience(self._timeout)
         send = self._send if self._client is None else self._send_by_client
         try:
             command = next(steps)
             while True:
                 try:
-                    reply = send(command, deadline)
+                    reply = send(command, patience)
                 except ResponseError as error:
                     command = steps.throw(_meaning(error))
                 else:
@@ -97,15 +98,14 @@ class RedisStore(Talk):
         except (RedisError, OSError) as error:
             raise StoreError(f"{type(error).__name__}: {error}") from error
 
-    def _send(self, command: Command, deadline: float) -> Any:
-        connection = self._pool.borrow(deadline)
+    def _send(self, command: Command, patience: Patience) -> Any:
+        connection = self._pool.borrow(patience)
         broken = True
         try:
             connection.send_command(*command)
-            if not connection.can_read(max(0.0, deadline - time.monotonic())):
-                raise StoreError(f"no answer within {self._timeout} seconds")
+            self._wait_for_reply(connection, patience)
             # the rest of a reply of which a part is here has no more time than the whole; nothing public says so
-            connection._sock.settimeout(max(_GRACE, deadline - time.monotonic()))  # noqa: SLF001
+            connection._sock.settimeout(max(_GRACE, patience.left))  # noqa: SLF001
             reply = connection.read_response()
             broken = False
         except ResponseError as error:
@@ -115,7 +115,15 @@ class RedisStore(Talk):
             self._pool.give_back(connection, broken=broken)
         return reply
 
-    def _send_by_client(self, command: Command, _: float) -> Any:
+    def _wait_for_reply(self, connection: Any, patience: Patience) -> None:
+        since = time.monotonic()
+        while not connection.can_read(patience.slice()):
+            if patience.left <= 0:
+                raise StoreError(f"no answer within {self._timeout} seconds")
+            patience.spend(since)
+            since = time.monotonic()
+
+    def _send_by_client(self, command: Command, _: Patience) -> Any:
         return self._client.execute_command(*command)  # type: ignore[union-attr]  # only called when there is one
 
     def _opened(self, source: Any) -> Any:
@@ -149,8 +157,9 @@ class AsyncRedisStore(Talk):
     ) -> None:
         super().__init__(prefix, timeout, deny_cache, clock)
         self._client = None if isinstance(client_or_url, str) else _async_client(client_or_url)
+        self._linger = _LINGER + timeout
         if self._client is None:
-            options = {**_options(AsyncRetry(NoBackoff(), 0)), "socket_timeout": _LINGER}
+            options = {**_options(AsyncRetry(NoBackoff(), 0)), "socket_timeout": self._linger}
             self._source = _from_url(AsyncConnectionPool, client_or_url, options)
         self._pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncPool[Any]] = weakref.WeakKeyDictionary()
         self._calls: set[asyncio.Task[Any]] = set()
@@ -188,7 +197,11 @@ class AsyncRedisStore(Talk):
         call = asyncio.get_running_loop().create_task(self._run(steps))
         self._calls.add(call)
         call.add_done_callback(self._ended)
-        await asyncio.wait({call}, timeout=self._timeout)
+        patience = Patience(self._timeout)
+        while not call.done() and patience.left > 0:
+            since = time.monotonic()
+            await asyncio.wait({call}, timeout=patience.slice())
+            patience.spend(since)
         if not call.done():
             await asyncio.wait({call}, timeout=_GRACE)
         if not call.done():
@@ -203,7 +216,7 @@ class AsyncRedisStore(Talk):
     async def _run(self, steps: Steps[T]) -> T:
         send = self._send if self._client is None else self._client.execute_command
         try:
-            async with asyncio.timeout(_LINGER):
+            async with asyncio.timeout(self._linger):
                 command = next(steps)
                 while True:
                     try:

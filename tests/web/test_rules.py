@@ -68,8 +68,10 @@ def test_templates(templates: str | list[str], path: str, *, expected: bool) -> 
         ("*", "/*"),
         ("/...", "/..."),
         ("/.a/..b/c.", "/.a/..b/c."),
-        ("/a\n/", "/a\n"),
-        ("/.\n", "/.\n"),
+        ("/a\n/", "/a"),
+        ("/a\n\n", "/a"),
+        ("/a\nb", "/a\nb"),
+        ("/.\n", "/"),
         ("/\\..\\a", "/\\..\\a"),
         ("/%2e%2e/a", "/%2e%2e/a"),  # a server has decoded once; nobody decodes twice
     ],

@@ -1,0 +1,28 @@
+"""How long a call waits for its store."""
+
+import time
+from typing import Final
+
+_SLICE: Final = 0.005  # seconds
+
+
+class Patience:
+    """What is left of the time that a call may wait, in seconds.
+
+    Waits are made in slices, and a slice counts as no more than its length. So the store is blamed for the time in
+    which it could have been heard, not for that in which this process was too busy to listen: a blocked event loop is
+    not a store that failed.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self, seconds: float) -> None:
+        self.left = seconds
+
+    def slice(self) -> float:
+        """How long to wait next; then say so with `spend`."""
+        return max(0.0, min(self.left, _SLICE))
+
+    def spend(self, since: float) -> None:
+        """A wait is over that began at `since` (`time.monotonic`)."""
+        self.left -= min(time.monotonic() - since, _SLICE)
