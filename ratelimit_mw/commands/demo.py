@@ -2,10 +2,10 @@
 
 import argparse
 import http.client
-import os
 import socket
 import threading
 import time
+from secrets import token_hex
 from typing import Any, Final
 
 from ratelimit_mw.errors import ConfigError, RateLimitError
@@ -63,9 +63,8 @@ def _server(store: str, port: int) -> tuple[Any, socket.socket]:
     async def hello(request: Any) -> Any:
         return PlainTextResponse(f"counted by: {request.state.ratelimit.verdict.source}\n")
 
-    # a run before this one must not have used up the quota in Redis
-    rules = [{"path": "/", "limits": _LIMITS, "name": f"demo-{os.getpid()}-{time.time_ns()}"}]
-    limited = Middleware(RateLimitMiddleware, limits=_LIMITS, rules=rules, store=store)
+    own = token_hex(16)  # other keys each time: a run before this one must not have used up the quota in Redis
+    limited = Middleware(RateLimitMiddleware, limits=_LIMITS, key_secret=own, store=store)
     app = Starlette(routes=[Route("/", hello)], middleware=[limited])
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
