@@ -12,6 +12,7 @@ from ratelimit_mw.errors import ConfigError, RateLimitError
 
 _LIMITS: Final = "5 per 10 seconds"
 _CALLS: Final = 8
+_PATIENCE: Final = 1.0  # seconds; whoever watches can wait, and wants to see the store decide
 _READY: Final = 10.0  # seconds the server has to start
 
 
@@ -64,7 +65,7 @@ def _server(store: str, port: int) -> tuple[Any, socket.socket]:
         return PlainTextResponse(f"counted by: {request.state.ratelimit.verdict.source}\n")
 
     own = token_hex(16)  # other keys each time: a run before this one must not have used up the quota in Redis
-    limited = Middleware(RateLimitMiddleware, limits=_LIMITS, key_secret=own, store=store)
+    limited = Middleware(RateLimitMiddleware, limits=_LIMITS, key_secret=own, store=store, store_timeout=_PATIENCE)
     app = Starlette(routes=[Route("/", hello)], middleware=[limited])
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
