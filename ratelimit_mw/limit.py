@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -9,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.ticks import EXACT, MICROSECONDS, BucketTicks, bucket_ticks, microseconds
+from ratelimit_mw.ticks import EXACT, MICROSECONDS, microseconds
 
 Role = Literal["limit", "shadow", "penalty"]
 ROLES = ("limit", "shadow", "penalty")
@@ -17,7 +18,7 @@ ROLES = ("limit", "shadow", "penalty")
 State = Any  # each algorithm has its own; a store only keeps it. None is the state of a bucket that was never touched.
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_LONGEST = 100 * 365 * 24 * 3600.0  # 100 years, in seconds: twice that and now are still exact in microseconds
+LONGEST = 100 * 365 * 24 * 3600.0  # 100 years, in seconds: twice that and now are still exact in microseconds
 
 
 class Decision(Struct, frozen=True, gc=False):
@@ -52,6 +53,8 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
     algorithm: ClassVar[str] = ""  # the word after `using`; also the stem of the algorithm's files
     words: ClassVar[tuple[str, ...]] = ()  # fields that the notation can set, in the order it writes them
+    shapeless: ClassVar[tuple[str, ...]] = ()  # of these, the ones that do not shape a state
+    needs: ClassVar[tuple[str, ...]] = ()  # parts of the script, besides its own, that the Lua twin calls
 
     def __post_init__(self) -> None:
         whole("quota", self.quota, 1)
@@ -94,82 +97,35 @@ class Limit(_Rate, frozen=True, kw_only=True):
     @cached_property
     def notation(self) -> str:
         """Canonical notation, which `parse` reads back: `100/60s burst 20 using token_bucket`."""
-        length = f"{self.window_us}us" if self.window_us % MICROSECONDS else f"{self.window_us // MICROSECONDS}s"
-        words = [f"{self.quota}/{length}"]
-        usual = {field.name: field.default for field in fields(self)}
-        for word in self.words:
-            value = getattr(self, word)
-            if value is not None and value != usual[word]:
-                words.append(word if value is True else f"{word} {value}")
-        return " ".join([*words, "using", self.algorithm])
+        return self._written(self.words)
 
     @cached_property
     def bucket(self) -> str:
         """Id of the states of this limit: its name and all that shapes a state. A changed limit starts fresh."""
-        notation = self.notation.replace(" ", "_")
+        notation = self._written([word for word in self.words if word not in self.shapeless]).replace(" ", "_")
         return f"{self.name}:{notation}" if self.name else notation
+
+    def delay_ticks(self, max_delay: int | None) -> int:
+        """How far over full a bucket may go when a request may be held back `max_delay` microseconds.
+
+        None is the limit's own. Raises `ConfigError` where nothing can be held back.
+        """
+        raise ConfigError(f"max_delay: {self.algorithm} cannot hold a request back; a bucket algorithm can")
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
-        """What the Lua twin needs of this limit: non-negative whole numbers below 2**53."""
+        """What the Lua twin needs of this limit: at most six whole numbers below 2**53, the first four above 0."""
         return ()
 
-
-class BucketLimit(Limit, frozen=True, kw_only=True):
-    """A limit with a bucket: up to `burst` units at one instant, `quota` per `window` in the long run.
-
-    `burst`: units, at least 1; None is the quota. `max_delay`: seconds that a request may be held back; 0.0 is never.
-    In any window of that length at most `burst + quota - 1` units pass: to promise N, choose burst + quota <= N.
-    """
-
-    burst: int | None = None
-    max_delay: float = 0.0
-
-    words: ClassVar[tuple[str, ...]] = ("burst",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.burst is not None:
-            whole("burst", self.burst, 1)
-            if self.burst * self.window_us > self.quota * microseconds(_LONGEST):
-                raise ConfigError(
-                    f"burst: found {self.burst!r}, allowed are at most the units that come back in a hundred years"
-                )
-        seconds("max_delay", self.max_delay)
-        self.delay_ticks(None)
-
-    @cached_property
-    def notation(self) -> str:
-        """See `Limit.notation`. A burst of one quota is not written."""
-        return super().notation.replace(f" burst {self.quota} ", " ")
-
-    @cached_property
-    def ticks(self) -> BucketTicks:
-        """The numbers that the algorithm and its Lua twin compute with."""
-        return bucket_ticks(self.quota, self.window_us, self.burst or self.quota)
-
-    def delay_ticks(self, max_delay: int | None) -> int:
-        """How far over full the bucket may go when a request may be held back `max_delay` microseconds.
-
-        None is the limit's own.
-
-        Raises `ConfigError` beyond 2**52 ticks, where sums would no longer be exact.
-        """
-        if max_delay is None:
-            return self._own_delay_ticks
-        clock, drain, *_ = self.ticks
-        over = max_delay // clock * drain
-        if over > EXACT // 2:
-            longest = EXACT // 2 // drain * clock / MICROSECONDS
-            raise ConfigError(
-                f"max_delay: found {max_delay / MICROSECONDS} seconds, allowed are {longest}: beyond, {self.notation} "
-                "would not be exact"
-            )
-        return over
-
-    @cached_property
-    def _own_delay_ticks(self) -> int:
-        return self.delay_ticks(microseconds(self.max_delay))
+    def _written(self, words: Iterable[str]) -> str:
+        length = f"{self.window_us}us" if self.window_us % MICROSECONDS else f"{self.window_us // MICROSECONDS}s"
+        written = [f"{self.quota}/{length}"]
+        usual = {field.name: field.default for field in fields(self)}
+        for word in words:
+            value = getattr(self, word)
+            if value is not None and value != usual[word]:
+                written.append(word if value is True else f"{word} {value}")
+        return " ".join([*written, "using", self.algorithm])
 
 
 class Charge(Struct, frozen=True, gc=False):
@@ -198,7 +154,7 @@ class Charge(Struct, frozen=True, gc=False):
         if self.at is not None and (type(self.at) is not int or not -EXACT < self.at < EXACT):
             raise ConfigError(f"at: found {self.at!r}, allowed is the `at` of a decision, in microseconds")
         if self.max_delay is not None:
-            self._check_max_delay(self.max_delay)
+            self.limit.delay_ticks(microseconds(seconds("max_delay", self.max_delay)))
         if self.role not in ROLES:
             raise ConfigError(f"role: found {self.role!r}, allowed is one of {', '.join(ROLES)}")
 
@@ -213,11 +169,6 @@ class Charge(Struct, frozen=True, gc=False):
         own = self.max_delay_us
         return microseconds(getattr(self.limit, "max_delay", 0.0)) if own is None else own
 
-    def _check_max_delay(self, max_delay: float) -> None:
-        if not isinstance(self.limit, BucketLimit):
-            raise ConfigError(f"max_delay: {self.limit.algorithm} cannot hold a request back; a bucket algorithm can")
-        self.limit.delay_ticks(microseconds(seconds("max_delay", max_delay)))
-
 
 def whole(field: str, value: object, least: int) -> int:
     """`value` if it is a whole number from `least` to 2**53. Raises `ConfigError` naming `field`."""
@@ -230,7 +181,7 @@ def seconds(field: str, value: object) -> float:
     """`value` if it is a number of seconds, from 0 to a hundred years. Raises `ConfigError` naming `field`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
         raise ConfigError(f"{field}: found {value!r}, allowed is a finite number of seconds, 0 or more")
-    if value > _LONGEST:
+    if value > LONGEST:
         raise ConfigError(f"{field}: found {value!r} seconds, allowed are at most a hundred years")
     return value
 

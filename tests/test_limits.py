@@ -10,7 +10,7 @@ from msgspec.structs import fields
 
 from ratelimit_mw import Charge, ConfigError, Decision, Limit, SlidingWindowCounter, TokenBucket, Verdict
 from ratelimit_mw.algorithms import ALGORITHMS
-from ratelimit_mw.limit import BucketLimit
+from ratelimit_mw.bucket import BucketLimit
 
 YEAR = 365 * 24 * 3600.0  # seconds
 BUCKET = TokenBucket(10, 60)

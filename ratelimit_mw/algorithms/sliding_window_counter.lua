@@ -8,7 +8,7 @@ if wanted.sliding_window_counter then
 
   -- The state as it is at `tick`: c[1] is the start, c[2] the newest count, c[buckets + 2] the oldest.
   local function read(key, tick, length, buckets)
-    local c = load(key, buckets + 2)
+    local c = load(key, buckets + 2, buckets + 2)
     local stored = c and c[1]
     if c then
       local gone = floor((tick - stored) / length)

@@ -5,11 +5,16 @@ if not (rawget(_G, "cmsgpack") and rawget(_G, "struct")) then return redis.error
 local decode = cmsgpack.unpack
 
 local function format(n)
-  return n == 2 and "<dd" or n == 3 and "<ddd" or "<" .. string.rep("d", n)
+  return n == 1 and "<d" or n == 2 and "<dd" or n == 3 and "<ddd" or "<" .. string.rep("d", n)
 end
 
-local function read_state(text, n)
-  if #text == 8 * n then return { struct.unpack(format(n), text) } end
+local function read_state(text, least, most)
+  local n = #text / 8
+  if n % 1 == 0 and n >= least and n <= most then
+    local values = { struct.unpack(format(n), text) }
+    values[n + 1] = nil -- where the text ends
+    return values
+  end
 end
 
 local function write_state(n, ...)

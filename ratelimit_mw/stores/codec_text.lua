@@ -2,10 +2,10 @@
 
 local decode = cjson.decode
 
-local function read_state(text, n)
+local function read_state(text, least, most)
   local values = {}
   for digits in string.gmatch(text, "%d+") do values[#values + 1] = tonumber(digits) end
-  if #values == n and not string.find(text, "[^%d ]") then return values end
+  if #values >= least and #values <= most and not string.find(text, "[^%d ]") then return values end
 end
 
 local function write_state(n, ...)

@@ -23,14 +23,14 @@ local function check(charge, first, numbers)
   end
 end
 
--- The n numbers of a state, or nil if there is none. Another type, or numbers that no state can hold, count as none:
--- such a key is overwritten by the next charge.
-local function load(key, n)
+-- The numbers of a state, from `least` to `most` of them, or nil if there is none. Another type, or numbers that no
+-- state can hold, count as none: such a key is overwritten by the next charge.
+local function load(key, least, most)
   local text = redis.pcall("GET", key)
   if type(text) ~= "string" then return nil end
-  local values = read_state(text, n)
+  local values = read_state(text, least, most)
   if not values then return nil end
-  for i = 1, n do
+  for i = 1, #values do
     if not whole(values[i]) then return nil end
   end
   return values
@@ -47,8 +47,14 @@ end
 
 -- Keeps a state until the instant from which it means nothing: rounded up, and a millisecond more, because the server
 -- expires keys on a clock read before the script's. A told clock may step back, so its states live an hour longer.
+-- A state is the text to keep, or a function that writes it.
 local function save(key, state, expires, now)
   local px = math.ceil((expires - now) / 1000) + 1
   if args[1] > 0 then px = px + HOUR end
-  redis.call("SET", key, state, "PX", px)
+  if type(state) == "string" then
+    redis.call("SET", key, state, "PX", px)
+  else
+    state()
+    redis.call("PEXPIRE", key, px)
+  end
 end

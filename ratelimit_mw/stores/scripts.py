@@ -26,7 +26,7 @@ class Script:
 
     def __init__(self, driver: str, codec: Codec) -> None:
         own = files("ratelimit_mw")
-        parts = [own / "stores" / f"codec_{codec}.lua", own / "stores" / "head.lua"]
+        parts = [own / "stores" / f"{name}.lua" for name in (f"codec_{codec}", "head", "bucket")]
         parts += [own / "algorithms" / f"{name}.lua" for name in ALGORITHMS]
         self.text = "\n".join(part.read_text("utf-8") for part in [*parts, own / "stores" / f"{driver}.lua"])
         # a name the server chose, not a secret
@@ -94,4 +94,4 @@ def check_scripted(limit: Limit) -> None:
 
 
 def _algorithms(charges: Iterable[Charge]) -> list[str]:
-    return list({charge.limit.algorithm: None for charge in charges})
+    return list({part: None for charge in charges for part in (*charge.limit.needs, charge.limit.algorithm)})

@@ -10,7 +10,7 @@ import pytest
 
 from ratelimit_mw import Charge, Decision, Limit, MemoryStore, TokenBucket, parse
 from ratelimit_mw.algorithms import ALGORITHMS
-from ratelimit_mw.limit import BucketLimit
+from ratelimit_mw.bucket import BucketLimit
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.testing import Clock

@@ -7,7 +7,8 @@ from random import Random
 from typing import Literal
 
 from ratelimit_mw import Charge, Decision, Limit, SlidingWindowCounter, TokenBucket
-from ratelimit_mw.limit import BucketLimit, Role
+from ratelimit_mw.bucket import BucketLimit
+from ratelimit_mw.limit import Role
 from ratelimit_mw.testing import Clock
 from stores.model_store import bucket_of
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from ratelimit_mw import Charge, ConfigError, Decision, MemoryStore, SlidingWindowCounter, TokenBucket
-from ratelimit_mw.algorithms.token_bucket import Level
+from ratelimit_mw.bucket import Level
 from ratelimit_mw.testing import Clock
 
 pytestmark = pytest.mark.promise(7)

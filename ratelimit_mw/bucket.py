@@ -1,0 +1,143 @@
+"""What the bucket algorithms share: the burst, being held back, and corrections. Their Lua twins share `bucket.lua`.
+
+A bucket's level is what was taken and has not drained yet: a fresh one is empty, and an idle one is forgotten.
+"""
+
+import math
+from functools import cached_property
+from typing import ClassVar, Final
+
+from msgspec import Struct
+
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.limit import LONGEST, Decision, Limit, seconds, whole
+from ratelimit_mw.ticks import EXACT, MICROSECONDS, BucketTicks, bucket_ticks, ceil_div, microseconds
+
+Outcome = tuple[bool, float, float]
+"""allowed, retry_after and delay (both in seconds) of a decision."""
+
+ADMITTED: Final[Outcome] = (True, 0.0, 0.0)
+
+
+class BucketLimit(Limit, frozen=True, kw_only=True):
+    """A limit with a bucket: up to `burst` units at one instant, `quota` per `window` in the long run.
+
+    `burst`: units, at least 1; None is the quota. `max_delay`: seconds that a request may be held back; 0.0 is never.
+    In any window of that length at most `burst + quota - 1` units pass: to promise N, choose burst + quota <= N.
+    """
+
+    burst: int | None = None
+    max_delay: float = 0.0
+
+    words: ClassVar[tuple[str, ...]] = ("burst",)
+    needs: ClassVar[tuple[str, ...]] = ("bucket",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.burst is not None:
+            whole("burst", self.burst, 1)
+            if self.burst * self.window_us > self.quota * microseconds(LONGEST):
+                raise ConfigError(
+                    f"burst: found {self.burst!r}, allowed are at most the units that come back in a hundred years"
+                )
+        seconds("max_delay", self.max_delay)
+        self.delay_ticks(None)
+
+    @property
+    def most(self) -> int:
+        return self.burst or self.quota
+
+    @cached_property
+    def ticks(self) -> BucketTicks:
+        """The numbers that the algorithm and its Lua twin compute with."""
+        return bucket_ticks(self.quota, self.window_us, self.most)
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        clock, drain, unit, burst, _ = self.ticks
+        return clock, drain, unit, burst, self.quota
+
+    def delay_ticks(self, max_delay: int | None) -> int:
+        """See `Limit.delay_ticks`. Raises `ConfigError` beyond 2**52 ticks, where sums would no longer be exact."""
+        if max_delay is None:
+            return self._own_delay_ticks
+        clock, drain, *_ = self.ticks
+        over = max_delay // clock * drain
+        if over > EXACT // 2:
+            longest = EXACT // 2 // drain * clock / MICROSECONDS
+            raise ConfigError(
+                f"max_delay: found {max_delay / MICROSECONDS} seconds, allowed are {longest}: beyond, {self.notation} "
+                "would not be exact"
+            )
+        return over
+
+    @cached_property
+    def _own_delay_ticks(self) -> int:
+        return self.delay_ticks(microseconds(self.max_delay))
+
+    def squeeze(self, now: int, cost: int, over: int, max_delay: int | None) -> Outcome:
+        """The outcome for a charge that goes `over` full, more than 0, unless it is held back."""
+        if cost > self.most:
+            return False, math.inf, 0.0
+        patience = self.delay_ticks(max_delay)
+        if over <= patience:
+            return True, 0.0, self.wait(now, over) / MICROSECONDS
+        return False, self.wait(now, over - patience) / MICROSECONDS, 0.0
+
+    def wait(self, now: int, ticks: int) -> int:
+        """Microseconds until so many ticks, more than 0, have drained."""
+        clock, drain, *_ = self.ticks
+        return ceil_div(ticks, drain) * clock - now % clock
+
+    def answer(self, now: int, level: int, outcome: Outcome, at_once: int) -> Decision:
+        """The decision, once the outcome and the level are known.
+
+        `at_once`: ticks; at a higher level a charge that fits is held back all the same.
+        """
+        _, _, unit, burst, full = self.ticks
+        allowed, retry_after, delay = outcome
+        remaining = (full - level) // unit if level < full and level <= at_once else 0
+        taken = level + remaining * unit
+        next_after = self.wait(now, max(taken + unit - full, taken - at_once)) / MICROSECONDS
+        reset = self.wait(now, level) if level else 0
+        return Decision(allowed, burst, remaining, retry_after, next_after, reset / MICROSECONDS, delay, now + reset)
+
+    def corrected(self, level: int, tick: int, delta: int, at: int) -> int:
+        """The level after `Limit.settle`."""
+        clock, drain, unit, _, full = self.ticks
+        if delta > 0:
+            return max(level, min(level + delta * unit, full + self.quota * unit))
+        undrained = (at // clock - tick) * drain
+        back = min(-delta * unit, undrained)  # what has drained is gone
+        if level > full:
+            back -= max(0, level - undrained)  # what others reserved after it stays reserved
+        return min(level, max(0, level - back))
+
+
+class Level(Struct, frozen=True, gc=False):
+    """What is in a bucket, and when that was so."""
+
+    level: int  # ticks that have not drained; above full while requests are held back, or in debt
+    updated: int  # clock ticks
+
+
+class LevelLimit(BucketLimit, frozen=True, kw_only=True):
+    """A bucket whose state is its level."""
+
+    def settle(self, state: Level | None, now: int, delta: int, at: int) -> Level | None:
+        tick = now // self.ticks[0]
+        level = self.level(state, tick)
+        corrected = self.corrected(level, tick, delta, at)
+        if corrected == level:
+            return state
+        return Level(corrected, tick) if corrected else None
+
+    def expires(self, state: Level) -> int:
+        clock, drain, *_ = self.ticks
+        return (state.updated + ceil_div(state.level, drain)) * clock
+
+    def level(self, state: Level | None, tick: int) -> int:
+        """Ticks that have not drained by `tick`; a clock that stepped back drains nothing."""
+        if state is None:
+            return 0
+        return max(0, state.level - max(0, tick - state.updated) * self.ticks[1])
