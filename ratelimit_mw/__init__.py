@@ -1,6 +1,10 @@
 """ASGI and WSGI middleware that limits how often a client may call a web app."""
 
+from ratelimit_mw.algorithms.fixed_window import FixedWindow
+from ratelimit_mw.algorithms.gcra import GCRA
+from ratelimit_mw.algorithms.leaky_bucket import LeakyBucket
 from ratelimit_mw.algorithms.sliding_window_counter import SlidingWindowCounter
+from ratelimit_mw.algorithms.sliding_window_log import SlidingWindowLog
 from ratelimit_mw.algorithms.token_bucket import TokenBucket
 from ratelimit_mw.errors import ConfigError, RateLimitError, StoreError
 from ratelimit_mw.limit import Charge, Decision, Limit
@@ -10,16 +14,20 @@ from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.verdict import RateLimited, Verdict
 
 __all__ = [
+    "GCRA",
     "AsyncLimiter",
     "Charge",
     "ConfigError",
     "Decision",
+    "FixedWindow",
+    "LeakyBucket",
     "Limit",
     "Limiter",
     "MemoryStore",
     "RateLimitError",
     "RateLimited",
     "SlidingWindowCounter",
+    "SlidingWindowLog",
     "StoreError",
     "TokenBucket",
     "Verdict",

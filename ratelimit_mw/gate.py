@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.keys import FAILED, Answers, Call
 from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.notices import logger, warn_rarely
 from ratelimit_mw.policy import Match, Plan, Rules, conclude, plan, without_store
 from ratelimit_mw.request import Request, as_text
 from ratelimit_mw.settings import Settings
@@ -64,6 +64,7 @@ class Gate(_Gate):
                 f"store: found {type(store).__name__}, allowed is a URL or a Store with take(); WSGI cannot await"
             )
         self._store: Final = store
+        _warn_of_slots(store, settings)
 
     def admit(self, request: Request) -> Verdict | None:
         """The verdict on a request; None where nothing is limited."""
@@ -99,6 +100,7 @@ class AsyncGate(_Gate):
                 f"store: found {type(store).__name__}, allowed is a URL or an AsyncStore with atake(): ASGI awaits"
             )
         self._store: Final = store
+        _warn_of_slots(store, settings)
         memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake  # not a subclass's own
         waits = not memory or self._rules.calls
         self.immediate: Final = None if waits else Gate(replace(settings, store=store), self._rules)
@@ -126,6 +128,14 @@ class AsyncGate(_Gate):
         """Close the store if it was made here."""
         if self._owns_store:
             await self._store.aclose()
+
+
+def _warn_of_slots(store: object, settings: Settings) -> None:
+    if getattr(store, "slots", False) and not settings.key_secret:
+        logger.warning(
+            "ratelimit_mw: store: in a cluster without key_secret, whoever can choose an identity can choose its slot, "
+            "and so put all load on one node; set key_secret"
+        )
 
 
 def _ask(calls: Sequence[Call], request: Request) -> Answers:

@@ -1,13 +1,15 @@
-"""Redis servers for the tests that need one, and the Hypothesis profiles."""
+"""Redis servers and clusters for the tests that need one, and the Hypothesis profiles."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import pytest
 from hypothesis import settings
 
-from redis_servers import RedisServer, find_binaries
+from redis_cluster import RedisCluster
+from redis_servers import RedisServer, RedisServerError, find_binaries
 
 _CACHE = Path(__file__).resolve().parents[1] / ".tox" / "redis"
 _NONE_AT_ALL = "no redis-server to test against; type: sudo apt-get install redis-server (macOS: brew install redis)"
@@ -20,17 +22,20 @@ settings.register_profile("quick", max_examples=50, deadline=None, derandomize=F
 settings.register_profile("proof", max_examples=2000, deadline=None, derandomize=False)
 settings.load_profile(os.environ.get("RATELIMIT_MW_PROFILE", "quick"))
 
+R = TypeVar("R", RedisServer, RedisCluster)
 
-class RunningServers(Mapping[str, RedisServer]):
-    """A running server for each binary, by the same names; each is started when it is first asked for."""
 
-    def __init__(self, binaries: Mapping[str, Path]) -> None:
+class Running(Mapping[str, R], Generic[R]):
+    """A running server or cluster for each binary, by the same names; each is started when it is first asked for."""
+
+    def __init__(self, binaries: Mapping[str, Path], start: Callable[[Path], R]) -> None:
         self._binaries = binaries
-        self._running: dict[str, RedisServer] = {}
+        self._start: Callable[[Path], R] = start
+        self._running: dict[str, R] = {}
 
-    def __getitem__(self, name: str) -> RedisServer:
+    def __getitem__(self, name: str) -> R:
         if name not in self._running:
-            self._running[name] = RedisServer(self._binaries[name])
+            self._running[name] = self._start(self._binaries[name])
         return self._running[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -39,8 +44,12 @@ class RunningServers(Mapping[str, RedisServer]):
     def __len__(self) -> int:
         return len(self._binaries)
 
+    def discard(self, name: str) -> None:
+        """Stop the one of this name; the next who asks gets a new one."""
+        self._running.pop(name).stop()
+
     def stop(self) -> None:
-        """Stop every server that was started."""
+        """Stop all that were started."""
         while self._running:
             self._running.popitem()[1].stop()
 
@@ -70,16 +79,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test that uses a Redis once per binary, with the version as the id."""
-    if "redis_server" in metafunc.fixturenames:
-        binaries = metafunc.config.stash[_BINARIES]
-        metafunc.parametrize("redis_server", list(binaries), indirect=True)
+    binaries = metafunc.config.stash[_BINARIES]
+    for fixture in ("redis_server", "redis_cluster"):
+        if fixture in metafunc.fixturenames:
+            metafunc.parametrize(fixture, list(binaries), indirect=True)
 
 
 @pytest.fixture(scope="session")
 def redis_servers(pytestconfig: pytest.Config) -> Iterator[Mapping[str, RedisServer]]:
     """All servers by name, for tests that need several at once; shared, so their data may be anyone's."""
     binaries = pytestconfig.stash[_BINARIES]
-    servers = RunningServers(binaries)
+    servers = Running(binaries, RedisServer)
     yield servers
     servers.stop()
 
@@ -94,8 +104,7 @@ def redis_server(request: pytest.FixtureRequest, redis_servers: Mapping[str, Red
     server.resume()
     if server.process.poll() is not None:
         server.restart()
-    for command in ("FLUSHALL", "SCRIPT FLUSH"):
-        assert server.ask(command, timeout=5.0) == "+OK", command
+    server.flush()
     return server
 
 
@@ -103,3 +112,27 @@ def redis_server(request: pytest.FixtureRequest, redis_servers: Mapping[str, Red
 def redis_url(redis_server: RedisServer) -> str:
     """The URL of database 0 of `redis_server`."""
     return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def redis_clusters(pytestconfig: pytest.Config) -> Iterator[Running[RedisCluster]]:
+    """All clusters by name; tests take `redis_cluster`."""
+    binaries = pytestconfig.stash[_BINARIES]
+    clusters = Running(binaries, RedisCluster)
+    yield clusters
+    clusters.stop()
+
+
+@pytest.fixture
+def redis_cluster(request: pytest.FixtureRequest, redis_clusters: Running[RedisCluster]) -> RedisCluster:
+    """A running cluster without data and scripts, one version after the other.
+
+    A test may pause or kill its nodes and move its slots; after a kill, the next test waits two seconds for a new one.
+    A test that changes its configuration starts a RedisCluster of its own.
+    """
+    cluster = redis_clusters[request.param]
+    try:
+        cluster.reset()
+    except (RedisServerError, OSError):
+        redis_clusters.discard(request.param)
+    return redis_clusters[request.param]

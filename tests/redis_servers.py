@@ -78,17 +78,18 @@ def _from_wheel(cache: Path) -> Path:
 class RedisServer(AbstractContextManager["RedisServer", None]):
     """One running redis-server on a loopback port of its own, without persistence; a context manager.
 
-    `options` are added to its command line. Raises RedisServerError if it doesn't answer within 10 seconds.
+    `options` are added to its command line; `choose_port` is asked again if another process was faster.
+    Raises RedisServerError if it doesn't answer within 10 seconds.
     """
 
     process: subprocess.Popen[bytes]
 
-    def __init__(self, binary: Path, *options: str) -> None:
+    def __init__(self, binary: Path, *options: str, choose_port: Callable[[], int] | None = None) -> None:
         self.binary, self._options = binary, options
         self._folder = tempfile.TemporaryDirectory(prefix="ratelimit-mw-redis-")
         self._log = Path(self._folder.name) / "output.txt"
         try:
-            self._start(_free_port)
+            self._start(choose_port or free_port)
         except BaseException:
             self._folder.cleanup()
             raise
@@ -145,6 +146,12 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
             received = b"".join(iter(lambda: connection.recv(65536), b""))
         return received.decode(errors="replace").removesuffix("+OK\r\n").removesuffix("\r\n")
 
+    def flush(self) -> None:
+        """Remove all keys and scripts. RedisServerError if it refuses."""
+        for command in ("FLUSHALL", "SCRIPT FLUSH"):
+            if (reply := self.ask(command, timeout=5.0)) != "+OK":
+                raise RedisServerError(f"{command}: {reply}")
+
     def pause(self) -> None:
         """Freeze the process: connections are still accepted by the kernel, and nothing is answered."""
         self.process.send_signal(signal.SIGSTOP)
@@ -175,8 +182,9 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
         self._folder.cleanup()
 
 
-def _free_port() -> int:
+def free_port(wanted: int = 0) -> int:
+    """A loopback port that nobody uses now: `wanted`, else OSError; any if it is 0."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("127.0.0.1", wanted))
         port: int = probe.getsockname()[1]
         return port

@@ -2,12 +2,20 @@
 
 from typing import Final
 
+from ratelimit_mw.algorithms.fixed_window import FixedWindow
+from ratelimit_mw.algorithms.gcra import GCRA
+from ratelimit_mw.algorithms.leaky_bucket import LeakyBucket
 from ratelimit_mw.algorithms.sliding_window_counter import SlidingWindowCounter
+from ratelimit_mw.algorithms.sliding_window_log import SlidingWindowLog
 from ratelimit_mw.algorithms.token_bucket import TokenBucket
 from ratelimit_mw.limit import Limit
 
 ALGORITHMS: Final[dict[str, type[Limit]]] = {
+    "fixed_window": FixedWindow,
     "sliding_window_counter": SlidingWindowCounter,
+    "sliding_window_log": SlidingWindowLog,
     "token_bucket": TokenBucket,
+    "gcra": GCRA,
+    "leaky_bucket": LeakyBucket,
 }
 DEFAULT: Final = SlidingWindowCounter  # what the notation means when it does not say `using`

@@ -5,7 +5,6 @@ takes longer than a request may wait still gets its connection opened for the ne
 """
 
 import asyncio
-import os
 import threading
 import time
 import weakref
@@ -14,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from ratelimit_mw.errors import StoreError
+from ratelimit_mw.stores.forks import start_over_in_child
 from ratelimit_mw.stores.patience import Patience
 
 C = TypeVar("C")
@@ -27,10 +27,8 @@ class Pool(Generic[C]):
 
     def __init__(self, make: Callable[[], C], end: Callable[[C], None], usable: Callable[[C], bool], size: int) -> None:
         self._make, self._end, self._usable, self._size = make, end, usable, size
+        start_over_in_child(self._start_over)
         self._start_over()
-        # a child must not talk on its parent's sockets; it has none of its threads either
-        own = weakref.WeakMethod(self._start_over)
-        os.register_at_fork(after_in_child=lambda: (method := own()) and method())
 
     def _start_over(self) -> None:
         self._changed = threading.Condition()

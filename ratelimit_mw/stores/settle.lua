@@ -1,6 +1,7 @@
 -- Corrects what was taken.
 -- KEYS: the bucket of each charge. ARGV[1]: { told time, { algorithms }, { charge, ... } }; a charge is
 --   { algorithm, units (negative gives back), at in us, the numbers of its limit ... }.
+-- Returns how each stands after it, as take.lua does for a cost of 0.
 
 local now = now_us()
 for _, charge in ipairs(args[3]) do
@@ -10,14 +11,18 @@ for _, charge in ipairs(args[3]) do
     error("ratelimit_mw: the correction is no whole number up to 2^53")
   end
 end
+local out, _ = {}, nil
 for i, charge in ipairs(args[3]) do
-  local correct = settle[charge[1]]
+  local key, o = KEYS[i], (i - 1) * 8
+  local correct, show = settle[charge[1]], look[charge[1]]
   local state, expires =
-    correct(KEYS[i], now, charge[2], charge[3], charge[4], charge[5], charge[6], charge[7], charge[8], charge[9])
+    correct(key, now, charge[2], charge[3], charge[4], charge[5], charge[6], charge[7], charge[8], charge[9])
   if state then
-    save(KEYS[i], state, expires, now)
+    save(key, state, expires, now)
   elseif state == false then -- nothing is left to count
-    redis.call("DEL", KEYS[i])
+    redis.call("DEL", key)
   end
+  _, _, out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5], out[o + 6], out[o + 7], out[o + 8] =
+    show(key, now, 0, 0, charge[4], charge[5], charge[6], charge[7], charge[8], charge[9])
 end
-return #KEYS
+return out

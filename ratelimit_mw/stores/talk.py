@@ -3,23 +3,26 @@
 Does no I/O, so threads and asyncio share it.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Final, Literal, TypeVar
+
+from msgspec.structs import replace
 
 from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.limit import Charge, Decision, seconds
 from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.scripts import Codec, check_scripted, decisions, script, settle_arguments, take_arguments
+from ratelimit_mw.stores.slots import parts, take_apart
 from ratelimit_mw.ticks import microseconds
 
-Command = tuple[str | bytes | int, ...]
 T = TypeVar("T")
-Steps = Generator[
-    Command, Any, T
-]  # yields commands; is sent each reply, or thrown its error; returns what was asked for
+Command = tuple[str | bytes | int, ...]
+Steps = Generator[Any, Any, T]
+"""Yields a command, and is sent its reply or thrown its error; or yields a list of steps that go side by side, and is
+sent their outcomes, each a result or an error. Returns what was asked for."""
 
 _FORMAT: Final = "1"  # of the states; the first part of every key
-_TRIES: Final = 4  # EVALSHA calls for one group: each of the two codecs' scripts may be unknown at first
+_TRIES: Final = 4  # calls for one group: each of the two codecs' scripts may be unknown at first
 
 
 class NoScript(Exception):
@@ -30,10 +33,44 @@ class NoCodec(Exception):
     """The server has no cmsgpack and struct."""
 
 
+def drive(steps: Steps[T], ask: Callable[[Any], Any]) -> T:
+    """Run the steps, for threads."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                reply = ask(step)
+            except (NoScript, NoCodec) as meaning:
+                step = steps.throw(meaning)
+            else:
+                step = steps.send(reply)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+async def adrive(steps: Steps[T], ask: Callable[[Any], Awaitable[Any]]) -> T:
+    """Run the steps, for asyncio."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                reply = await ask(step)
+            except (NoScript, NoCodec) as meaning:
+                step = steps.throw(meaning)
+            else:
+                step = steps.send(reply)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
 class Talk:
     """The part of a Redis store that does not depend on how commands are sent."""
 
-    def __init__(self, prefix: str, timeout: float, deny_cache: float, clock: Callable[[], float] | None) -> None:
+    def __init__(
+        self, prefix: str, timeout: float, deny_cache: float, clock: Callable[[], float] | None, *, slots: bool
+    ) -> None:
         if not isinstance(prefix, str):
             raise ConfigError(f"prefix: found {prefix!r}, allowed is a string")
         if not seconds("timeout", timeout):
@@ -45,40 +82,77 @@ class Talk:
         self._timeout = timeout
         self._clock = clock
         self._codec: Codec = "packed"
+        self.slots: Final = slots  # whether keys live in the slots of a cluster: one call reaches those of one slot
 
     def _take(self, asked: Sequence[Charge], *, commit: bool) -> Steps[Sequence[Decision]]:
         group = Group(asked)
         charges, now = group.charges, self._now()
         if not charges:
             return []
-        reply = yield from self._evaluate(
-            "take", self._keys(charges), lambda codec: take_arguments(codec, now, charges, commit=commit)
-        )
-        return group.spread(decisions(reply, charges))
+
+        def take(part: Sequence[Charge], *, commit: bool = commit) -> Steps[list[Decision]]:
+            return self._take_part(part, now, commit=commit)
+
+        def mend(part: Sequence[Charge]) -> Steps[list[Decision]]:
+            if commit:
+                return self._settle_part(part, now)
+            return take([replace(charge, cost=max(0, charge.cost), role="limit") for charge in part], commit=False)
+
+        apart = self._parts(charges)
+        steps = take(charges) if len(apart) == 1 else take_apart(apart, charges, take, mend)
+        return group.spread((yield from steps))
 
     def _settle(self, charges: Sequence[Charge]) -> Steps[None]:
         now = self._now()
-        if charges:
-            yield from self._evaluate(
-                "settle", self._keys(charges), lambda codec: settle_arguments(codec, now, charges)
-            )
+        yield from self._each_part(charges, lambda part: self._settle_part(part, now))
 
     def _reset(self, charges: Sequence[Charge]) -> Steps[None]:
-        if charges:
-            yield ("UNLINK", *self._keys(charges))
+        yield from self._each_part(charges, self._reset_part)
+
+    def _each_part(self, charges: Sequence[Charge], steps: Callable[[Sequence[Charge]], Steps[Any]]) -> Steps[None]:
+        apart = self._parts(charges) if charges else []
+        if len(apart) == 1:
+            yield from steps(charges)
+        elif apart:
+            outcomes = yield [steps([charges[index] for index in part]) for part in apart]
+            for outcome in outcomes:
+                if isinstance(outcome, Exception):
+                    raise outcome
+
+    def _parts(self, charges: Sequence[Charge]) -> list[list[int]]:
+        """The indices of the charges that one call reaches together."""
+        return parts(self._keys(charges)) if self.slots and len(charges) > 1 else [list(range(len(charges)))]
+
+    def _take_part(self, charges: Sequence[Charge], now: int, *, commit: bool) -> Steps[list[Decision]]:
+        reply = yield from self._evaluate(
+            "take", self._keys(charges), lambda codec: take_arguments(codec, now, charges, commit=commit)
+        )
+        return decisions(reply, charges)
+
+    def _settle_part(self, charges: Sequence[Charge], now: int) -> Steps[list[Decision]]:
+        """Also answers how things stand after it."""
+        reply = yield from self._evaluate(
+            "settle", self._keys(charges), lambda codec: settle_arguments(codec, now, charges)
+        )
+        return decisions(reply, charges)
+
+    def _reset_part(self, charges: Sequence[Charge]) -> Steps[None]:
+        yield ("UNLINK", *self._keys(charges))
 
     def _evaluate(
         self, driver: Literal["take", "settle"], keys: list[bytes], arguments: Callable[[Codec], bytes]
     ) -> Steps[object]:
+        known = True
         for _ in range(_TRIES):
             run = script(driver, self._codec)
+            call = ("EVALSHA", run.sha) if known else ("EVAL", run.text)
             try:
-                return (yield ("EVALSHA", run.sha, len(keys), *keys, arguments(self._codec)))
+                return (yield (*call, len(keys), *keys, arguments(self._codec)))
             except NoScript:
-                yield ("SCRIPT LOAD", run.text)
+                known = False  # this very server is told the script as it runs it
             except NoCodec:
-                self._codec = "text"
-        raise StoreError("the server forgets the script as soon as it is loaded")
+                self._codec, known = "text", True
+        raise StoreError("the server has neither of the codecs that the scripts need")
 
     def _keys(self, charges: Sequence[Charge]) -> list[bytes]:
         for charge in charges:

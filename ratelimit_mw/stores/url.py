@@ -6,11 +6,14 @@ from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
 
-_REDIS = ("redis", "rediss", "unix")
+_REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 
 
 def open_store(url: str, timeout: float) -> Store:
-    """A store for threads: `memory://`, or `redis://host:port/db` (`rediss://`, `unix://`). Raises `ConfigError`."""
+    """A store for threads: `memory://`, `redis://host:port/db`, `redis+cluster://host:port,host:port` and the like.
+
+    Raises `ConfigError`.
+    """
     return MemoryStore() if _is_memory(url) else _redis().RedisStore(url, timeout=timeout)
 
 

@@ -8,8 +8,19 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
-from ratelimit_mw import Decision, SlidingWindowCounter, TokenBucket
+from ratelimit_mw import (
+    GCRA,
+    Decision,
+    FixedWindow,
+    LeakyBucket,
+    Limit,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    TokenBucket,
+)
+from ratelimit_mw.bucket import BucketLimit
 
 SECOND = 1_000_000  # microseconds
 
@@ -29,7 +40,8 @@ class Model(ABC):
     """What clients took of one limit. Times in whole microseconds, units in fractions."""
 
     whole: int  # units, when nothing was taken
-    clock: int  # microseconds in a clock tick
+    most: int  # units that can pass at once
+    clock: int = 1  # microseconds in a clock tick
     drains = False  # whether a decision names the instant at which all has drained
     refill: int  # microseconds until all is whole again, when nothing is reserved or owed
 
@@ -49,24 +61,28 @@ class Model(ABC):
     def settle(self, now: int, delta: int, at: int) -> None:
         """Take more, up to one quota of debt, or give back what still counts."""
 
+    def passes(self, now: int, cost: int, patience: int = 0) -> bool:
+        """Whether `cost` units pass at `now`, if they may be held back so many microseconds."""
+        return self.free(now + patience) >= cost
+
     def decide(self, now: int, cost: int, max_delay: int = 0) -> Decision:
         """The decision on `cost` units, which are taken if they pass."""
         patience = max_delay // self.clock * self.clock
         seen = copy.copy(self)
         seen.move(now)
-        allowed = cost == 0 or (cost <= self.whole and seen.free(now + patience) >= cost)
-        retry = 0 if allowed else math.inf
+        allowed = cost == 0 or (cost <= self.most and seen.passes(now, cost, patience))
+        retry: float = 0 if allowed else math.inf
+        if not allowed and cost <= self.most:
+            retry = least(lambda wait: seen.passes(now + wait, cost, patience))
+        delay = least(lambda wait: seen.passes(now + wait, cost)) if allowed and cost else 0
         if allowed:
             seen.add(now, cost)
-        elif cost <= self.whole:
-            retry = least(lambda wait: seen.free(now + wait + patience) >= cost)
         if cost:
             vars(self).update(vars(seen))
-        delay = least(lambda wait: seen.free(now + wait) >= 0) if allowed and cost else 0
         reset = least(lambda wait: seen.free(now + wait) >= self.whole)
-        remaining = max(0, math.floor(seen.free(now)))
+        remaining = math.floor(seen.free(now)) if seen.passes(now, 1) else 0
         seen.add(now, remaining)
-        following = least(lambda wait: seen.free(now + wait) >= 1)
+        following = least(lambda wait: seen.passes(now + wait, 1))
         return Decision(
             allowed=allowed,
             limit=self.whole,
@@ -79,57 +95,180 @@ class Model(ABC):
         )
 
 
-class Tokens(Model):
-    """Tokens, refilled at quota / window and capped at the burst."""
+class Bucket(Model):
+    """Units that drain at quota / window; `level(now)` of them have not."""
 
     drains = True
 
-    def __init__(self, limit: TokenBucket) -> None:
-        self.whole = limit.burst or limit.quota
+    def __init__(self, limit: BucketLimit) -> None:
+        self.whole = self.most = limit.burst or limit.quota
         self.quota = limit.quota
-        self.clock = 1
         while (2 * self.whole + self.quota) * self._per_unit(limit).numerator >= 2**52:
             self.clock *= 10
         self.per_unit = self._per_unit(limit)  # clock ticks
         self.refill = math.ceil(self.whole * self.per_unit) * self.clock
-        self.tokens = Fraction(self.whole)
-        self.updated = 0  # clock ticks
 
-    def _per_unit(self, limit: TokenBucket) -> Fraction:
+    def _per_unit(self, limit: BucketLimit) -> Fraction:
         return Fraction(math.ceil(Fraction(round(limit.window * 1_000_000), self.clock)), limit.quota)
 
+    @abstractmethod
+    def level(self, now: int) -> Fraction:
+        """Units that have not drained at `now`."""
+
+    @abstractmethod
+    def fill(self, now: int, level: Fraction) -> None:
+        """Have so many units at `now`."""
+
     def free(self, now: int) -> Fraction:
-        gone = max(0, now // self.clock - self.updated)
-        return min(Fraction(self.whole), self.tokens + gone / self.per_unit)
+        return self.whole - self.level(now)
 
     def add(self, now: int, cost: int) -> None:
         if cost:
-            self.tokens, self.updated = self.free(now) - cost, now // self.clock
+            self.fill(now, self.level(now) + cost)
+
+    def settle(self, now: int, delta: int, at: int) -> None:
+        level = self.level(now)
+        if delta > 0:
+            new = max(level, min(level + delta, Fraction(self.whole + self.quota)))
+        else:
+            undrained = (at // self.clock - now // self.clock) / self.per_unit
+            reserved_after = max(Fraction(0), level - undrained) if level > self.whole else Fraction(0)
+            new = max(Fraction(0), level - max(Fraction(0), min(Fraction(-delta), undrained) - reserved_after))
+        if new != level:  # else nothing was corrected, and no time is moved
+            self.fill(now, new)
+
+
+class Tokens(Bucket):
+    """Tokens, refilled at quota / window and capped at the burst."""
+
+    def __init__(self, limit: BucketLimit) -> None:
+        super().__init__(limit)
+        self.tokens = Fraction(self.whole)
+        self.updated = 0  # clock ticks
+
+    def level(self, now: int) -> Fraction:
+        gone = max(0, now // self.clock - self.updated)
+        return self.whole - min(Fraction(self.whole), self.tokens + gone / self.per_unit)
+
+    def fill(self, now: int, level: Fraction) -> None:
+        self.tokens, self.updated = self.whole - level, now // self.clock
 
     def move(self, now: int) -> None:
         self.updated = min(self.updated, now // self.clock)
 
-    def settle(self, now: int, delta: int, at: int) -> None:
-        tokens = self.free(now)
-        if delta > 0:
-            self.tokens = min(tokens, max(tokens - delta, Fraction(-self.quota)))
-            self.updated = now // self.clock
+
+class Queue(Tokens):
+    """A leaky bucket: what fits waits until all but `at_once` units before it have leaked."""
+
+    def __init__(self, limit: LeakyBucket) -> None:
+        super().__init__(limit)
+        usual = 0 if limit.max_delay else self.whole
+        self.at_once = usual if limit.at_once is None else limit.at_once
+
+    def passes(self, now: int, cost: int, patience: int = 0) -> bool:
+        return self.free(now) >= cost and self.level(now + patience) <= self.at_once
+
+
+class Arrivals(Bucket):
+    """A TAT, and the time at which it was set while the bucket is above its burst."""
+
+    def __init__(self, limit: GCRA) -> None:
+        super().__init__(limit)
+        self.tat = Fraction(0)  # clock ticks
+        self.updated: int | None = None  # clock ticks
+
+    def level(self, now: int) -> Fraction:
+        tick = now // self.clock
+        if self.updated is not None:
+            return max(Fraction(0), self.tat - max(tick, self.updated)) / self.per_unit
+        return min(Fraction(self.whole), max(Fraction(0), self.tat - tick) / self.per_unit)
+
+    def fill(self, now: int, level: Fraction) -> None:
+        tick = now // self.clock
+        self.tat = tick + level * self.per_unit if level else Fraction(0)
+        self.updated = tick if level > self.whole else None
+
+    def move(self, now: int) -> None:
+        tick = now // self.clock
+        if self.updated is None:
+            self.tat = min(self.tat, tick + self.whole * self.per_unit)
+        elif self.updated > tick:
+            self.fill(now, self.level(now))
+
+
+class Window(Model):
+    """Units of the window that began with its first hit."""
+
+    def __init__(self, limit: FixedWindow) -> None:
+        self.whole = self.most = limit.quota
+        self.refill = round(limit.window * SECOND)
+        self.count, self.start = 0, -self.refill
+
+    def free(self, now: int) -> Fraction:
+        return Fraction(self.whole - (self.count if now - self.start < self.refill else 0))
+
+    def add(self, now: int, cost: int) -> None:
+        if not cost:
             return
-        undrained = (at // self.clock - now // self.clock) / self.per_unit
-        back = min(Fraction(-delta), undrained)
-        if tokens < 0:
-            back -= max(Fraction(0), self.whole - tokens - undrained)  # what was reserved after it
-        if back > 0:
-            self.tokens, self.updated = min(Fraction(self.whole), tokens + back), now // self.clock
+        if not self.count or now - self.start >= self.refill:
+            self.count, self.start = 0, now
+        self.count, self.start = self.count + cost, min(now, self.start)
+
+    def move(self, now: int) -> None:
+        self.start = min(self.start, now)
+
+    def settle(self, now: int, delta: int, at: int) -> None:
+        used = self.whole - int(self.free(now))
+        if delta > 0:
+            self.add(now, max(0, min(delta, 2 * self.whole - used)))
+        elif used and at >= min(self.start, now) and delta:
+            self.count, self.start = max(0, used + delta), min(self.start, now)
 
 
-class Windows(Model):
+class Log(Model):
+    """Every unit, at its instant."""
+
+    def __init__(self, limit: SlidingWindowLog) -> None:
+        self.whole, self.most = limit.quota, min(limit.quota, 1000)
+        self.refill = round(limit.window * SECOND)
+        self.units: dict[int, int] = {}  # by instant
+
+    def free(self, now: int) -> Fraction:
+        return Fraction(self.whole - sum(self._counting(now).values()))
+
+    def add(self, now: int, cost: int) -> None:
+        if cost:
+            self.units = self._moved(now)
+            self.units[now] = self.units.get(now, 0) + cost
+
+    def move(self, now: int) -> None:
+        if self.units and max(self.units) > now:
+            self.units = self._moved(now)
+
+    def settle(self, now: int, delta: int, at: int) -> None:
+        if delta > 0:
+            self.add(now, max(0, min(delta, self.whole + int(self.free(now)))))
+        elif delta and at in self._counting(now):
+            self.units = {**self.units, at: max(0, self.units[at] + delta)}
+            self.units = {instant: units for instant, units in self._moved(now).items() if units}
+
+    def _counting(self, now: int) -> dict[int, int]:
+        return {instant: units for instant, units in self.units.items() if instant > now - self.refill}
+
+    def _moved(self, now: int) -> dict[int, int]:
+        """Without what left, and nothing ahead of now."""
+        moved: dict[int, int] = {}
+        for instant, units in self._counting(now).items():
+            moved[min(instant, now)] = moved.get(min(instant, now), 0) + units
+        return moved
+
+
+class SubWindows(Model):
     """Units in sub-windows that follow each other from the first hit of an empty state."""
 
     def __init__(self, limit: SlidingWindowCounter) -> None:
-        self.whole = limit.quota
+        self.whole = self.most = limit.quota
         self.buckets, self.strict = limit.buckets, limit.strict
-        self.clock = 1
         while 2 * self.whole * self._length(limit) >= 2**53:
             self.clock *= 10
         self.length = self._length(limit)  # clock ticks
@@ -173,9 +312,23 @@ class Windows(Model):
         index = min(newest, (at // self.clock - seen.start) // self.length)
         if delta > 0:
             seen.add(now, max(0, min(delta, self.whole + int(seen.free(now)))))
-        elif newest - self.buckets <= index and index in self.units:
+        elif delta and newest - self.buckets <= index and index in self.units:
             seen.last = newest
             left = {**self.units, index: max(0, self.units[index] + delta)}
             seen.units = {key: units for key, units in left.items() if units}
         if seen.units is not self.units:  # else nothing was corrected, and no time is moved
             vars(self).update(vars(seen))
+
+
+MODELS: dict[type[Limit], Callable[[Any], Model]] = {
+    FixedWindow: Window,
+    SlidingWindowCounter: SubWindows,
+    SlidingWindowLog: Log,
+    TokenBucket: Tokens,
+    GCRA: Arrivals,
+    LeakyBucket: Queue,
+}
+
+
+def model_of(limit: Limit) -> Model:
+    return MODELS[type(limit)](limit)

@@ -4,9 +4,10 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
-from ratelimit_mw import Charge, Decision, Limit, SlidingWindowCounter, TokenBucket
+from ratelimit_mw import Charge, Decision, LeakyBucket, Limit, SlidingWindowCounter, SlidingWindowLog
+from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.bucket import BucketLimit
 from ratelimit_mw.limit import Role
 from ratelimit_mw.testing import Clock
@@ -45,13 +46,17 @@ class RandomSteps:
     def _limit(self, algorithm: str) -> Limit:
         choice = self._random.choice
         quota, window, name = choice(QUOTAS), choice(WINDOWS), choice((None, None, "named"))
-        if algorithm == "any":
-            algorithm = choice(("token_bucket", "sliding_window_counter"))
-        if algorithm == "token_bucket":
-            delay = window * choice((0, 0, 0.1, 1))
-            return TokenBucket(quota, window, name=name, burst=choice((None, 1, 3, 5)), max_delay=delay)
-        buckets, strict = choice((1, 1, 2, 3, 7)), choice((False, True))
-        return SlidingWindowCounter(quota, window, name=name, buckets=buckets, strict=strict)
+        kind = ALGORITHMS[choice(list(ALGORITHMS)) if algorithm == "any" else algorithm]
+        options: dict[str, Any] = {"name": name}
+        if issubclass(kind, BucketLimit):
+            options |= {"burst": choice((None, 1, 3, 5)), "max_delay": window * choice((0, 0, 0.1, 1))}
+        if kind is LeakyBucket:
+            options["at_once"] = choice((None, None, 0, 1))
+        if kind is SlidingWindowCounter:
+            options |= {"buckets": choice((1, 1, 2, 3, 7)), "strict": choice((False, True))}
+        if kind is SlidingWindowLog:
+            quota = min(quota, 1500)  # more than one charge may take
+        return kind(quota, window, **options)
 
     def _move_clock(self) -> None:
         forward = [0, 0, 0.000001, self._random.random() * 0.1, self._random.random() * 3, self._random.random() * 30]

@@ -95,7 +95,7 @@ def test_each_loop_has_connections_of_its_own(redis_url: str) -> None:
 def test_a_loop_that_ended_without_close_does_not_trouble_the_next(redis_url: str) -> None:
     store = AsyncRedisStore(redis_url, timeout=5)
     assert [asyncio.run(asked(store, number)) for number in range(5)] == [0, 1, 2, 3, 4]
-    assert len(store._pools) == 1  # and nothing is left of the others
+    assert len(store._link._pools) == 1  # and nothing is left of the others
     del store
     gc.collect()
 
@@ -170,7 +170,7 @@ def codes(children: list[int]) -> list[int]:
 
 def ports(store: RedisStore) -> set[int]:
     """Our ends of the open connections."""
-    return {connection._sock.getsockname()[1] for connection in store._pool._idle}
+    return {connection._sock.getsockname()[1] for connection in store._link._pool._idle}
 
 
 # Python 3.12 and later warn of a fork while threads run: those of other tests, or of an open connection.

@@ -1,0 +1,75 @@
+"""Fixed window: one counter, whole again when its window ends. Its Lua twin is `fixed_window.lua`."""
+
+import math
+from functools import cached_property
+from typing import ClassVar
+
+from msgspec import Struct
+
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.limit import Decision, Limit
+from ratelimit_mw.ticks import EXACT, MICROSECONDS
+
+
+class Count(Struct, frozen=True, gc=False):
+    """What was taken in a window."""
+
+    count: int  # units
+    start: int  # microseconds
+
+
+class FixedWindow(Limit, frozen=True, kw_only=True):
+    """Admits while the units of the window and the cost are at most `quota`. The window starts at its first hit.
+
+    Plain, small and widely known. A client that waits for the edge gets `2 * quota - 1` units into one window's time.
+    Raises `ConfigError` for a quota of 2**52 or more.
+    """
+
+    algorithm: ClassVar[str] = "fixed_window"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.quota >= EXACT // 2:
+            raise ConfigError(f"quota {self.quota} is too large to count exactly: it must stay below 2**52")
+
+    def decide(self, state: Count | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Count | None]:
+        quota = self.quota
+        count, start = self._running(state, now)
+        rest = start + self.window_us - now
+        retry_after = 0.0
+        if allowed := count + cost <= quota or not cost:
+            if cost:
+                count += cost
+                state = Count(count, start)
+        else:
+            retry_after = rest / MICROSECONDS if cost <= quota else math.inf
+            if state is not None and state.start > now:
+                state = Count(count, start)  # else the lock-out would last until that time comes again
+        remaining = quota - count if count < quota else 0
+        next_after = rest / MICROSECONDS
+        return Decision(
+            allowed, quota, remaining, retry_after, next_after, next_after if count else 0.0, 0.0, now
+        ), state
+
+    def settle(self, state: Count | None, now: int, delta: int, at: int) -> Count | None:
+        count, start = self._running(state, now)
+        if delta > 0:
+            corrected = max(count, min(count + delta, 2 * self.quota))
+        else:
+            corrected = max(0, count + delta) if at >= start else count
+        if corrected == count:
+            return state
+        return Count(corrected, start) if corrected else None
+
+    def expires(self, state: Count) -> int:
+        return state.start + self.window_us
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        return self.window_us, self.quota
+
+    def _running(self, state: Count | None, now: int) -> tuple[int, int]:
+        """Count and start of the window that runs at `now`; a clock that stepped back does not end one."""
+        if state is None or now - state.start >= self.window_us:
+            return 0, now
+        return state.count, min(state.start, now)

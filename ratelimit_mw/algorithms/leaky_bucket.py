@@ -1,0 +1,67 @@
+"""Leaky bucket: what does not fit overflows, and what fits may have to queue. Its Lua twin is `leaky_bucket.lua`."""
+
+import math
+from functools import cached_property
+from typing import ClassVar
+
+from ratelimit_mw.bucket import Level, LevelLimit, Outcome
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.limit import Decision, whole
+from ratelimit_mw.ticks import MICROSECONDS
+
+
+class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
+    """Admits while the cost fits into the bucket, which leaks at quota / window, and its turn comes in time.
+
+    With `max_delay` seconds the bucket is a queue: each request is held back until the units before it have leaked,
+    but for the first `at_once` of them, and refused if that takes longer. nginx's `limit_req` with `burst=B` is
+    `burst` B + 1; `nodelay` is no `max_delay`; `delay=N` is `at_once` N.
+
+    `at_once`: units, from 0 to `burst`; None is all of them without a `max_delay`, else none. Without a `max_delay`
+    the answers are those of `token_bucket`.
+    """
+
+    at_once: int | None = None
+
+    algorithm: ClassVar[str] = "leaky_bucket"
+    words: ClassVar[tuple[str, ...]] = ("burst", "at_once")
+    shapeless: ClassVar[tuple[str, ...]] = ("at_once",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.at_once is not None and whole("at_once", self.at_once, 0) > self.most:
+            raise ConfigError(f"at_once: found {self.at_once}, allowed is at most the burst, {self.most}")
+
+    def decide(self, state: Level | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Level | None]:
+        clock, _, unit, *_ = self.ticks
+        tick = now // clock
+        level = self.level(state, tick)
+        outcome = self._queue(now, level, cost, max_delay)
+        if cost:
+            if outcome[0]:
+                level += cost * unit
+            if outcome[0] or (state is not None and state.updated > tick):
+                state = Level(level, tick)  # refused too, else the lock-out would last until that time comes again
+        return self.answer(now, level, outcome, self._units_at_once * unit), state
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        return *super().numbers, self._units_at_once
+
+    @cached_property
+    def _units_at_once(self) -> int:
+        if self.at_once is None:
+            return 0 if self.max_delay else self.most
+        return self.at_once
+
+    def _queue(self, now: int, level: int, cost: int, max_delay: int | None) -> Outcome:
+        """The outcome for a charge that finds the bucket at this level."""
+        _, _, unit, burst, full = self.ticks
+        if cost > burst:
+            return False, math.inf, 0.0
+        over = level + cost * unit - full
+        before = level - self._units_at_once * unit  # ticks that have to leak before its turn
+        patience = self.delay_ticks(max_delay)
+        if not cost or (over <= 0 and before <= patience):
+            return True, 0.0, self.wait(now, before) / MICROSECONDS if cost and before > 0 else 0.0
+        return False, self.wait(now, max(over, before - patience)) / MICROSECONDS, 0.0

@@ -1,0 +1,142 @@
+"""Sliding window log: the instant of every admitted unit. Its Lua twin is `sliding_window_log.lua`."""
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from functools import cached_property
+from typing import ClassVar
+
+from msgspec import Struct
+
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.limit import Decision, Limit
+from ratelimit_mw.ticks import MICROSECONDS
+
+_MOST_UNITS = 100_000  # 8 bytes each in memory, some 100 in Redis
+_MOST_AT_ONCE = 1_000  # units that one charge writes
+
+
+class Units(Struct, frozen=True, gc=False):
+    """Instants of units, microseconds, oldest first.
+
+    `past[head:tail]` and `count` times `newest`. States share `past`, to which is only ever appended. The newest
+    charge is not in it yet: the next one writes it there. So a decision that is thrown away leaves nothing behind, and
+    one that is kept copies nothing.
+    """
+
+    past: "array[int]"
+    head: int
+    tail: int
+    newest: int
+    count: int
+
+
+class SlidingWindowLog(Limit, frozen=True, kw_only=True):
+    """Admits while the units of the last `window`, now included, and the cost are at most `quota`: exact.
+
+    At most `quota` units in any window, for a state that grows with them. Raises `ConfigError` for a quota over
+    100,000. A cost over 1,000 never passes.
+    """
+
+    algorithm: ClassVar[str] = "sliding_window_log"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.quota > _MOST_UNITS:
+            raise ConfigError(
+                f"quota: found {self.quota}, allowed is at most {_MOST_UNITS}: {self.algorithm} keeps every unit; "
+                "sliding_window_counter does not"
+            )
+
+    @property
+    def most(self) -> int:
+        return min(self.quota, _MOST_AT_ONCE)
+
+    def decide(self, state: Units | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Units | None]:
+        quota = self.quota
+        used = self._used(state, now)
+        retry_after = 0.0
+        if allowed := not cost or (used + cost <= quota and cost <= self.most):
+            if cost:
+                state = self._add(state, now, cost)
+                used += cost
+        else:
+            retry_after = math.inf
+            if cost <= self.most:
+                retry_after = self._leaves(state, now, used, used + cost - quota)
+            if state is not None and state.newest > now:
+                state = self._moved(state, now)  # else the lock-out would last until that time comes again
+        remaining = quota - used if used < quota else 0
+        next_after = self._leaves(state, now, used, used + remaining + 1 - quota)
+        reset_after = self._leaves(state, now, used, used) if used else 0.0
+        return Decision(allowed, quota, remaining, retry_after, next_after, reset_after, 0.0, now), state
+
+    def settle(self, state: Units | None, now: int, delta: int, at: int) -> Units | None:
+        used = self._used(state, now)
+        if delta > 0:
+            taken = min(delta, 2 * self.quota - used)
+            return self._add(state, now, taken) if taken > 0 else state
+        if state is None or at <= now - self.window_us:
+            return state
+        times = self._counting(state, now)
+        first, last = bisect_left(times, at), bisect_right(times, at)
+        last = min(last, first - delta)
+        if first == last:
+            return state
+        del times[first:last]
+        return self._moved(_units(times), now) if times else None
+
+    def expires(self, state: Units) -> int:
+        return state.newest + self.window_us
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        return self.window_us, self.quota, self.most
+
+    def _used(self, state: Units | None, now: int) -> int:
+        """Units in (now - window, now], and those from a time ahead of now."""
+        if state is None or state.newest <= now - self.window_us:
+            return 0
+        return state.tail - self._first(state, now) + state.count
+
+    def _first(self, state: Units, now: int) -> int:
+        """Where in `past` the units begin that count at `now`."""
+        return bisect_right(state.past, now - self.window_us, state.head, state.tail)
+
+    def _leaves(self, state: Units | None, now: int, used: int, which: int) -> float:
+        """Seconds until so many of the used units have left; what is not there yet leaves a window from now."""
+        instant = now
+        if state is not None and which <= used:
+            index = state.tail + state.count - used + which - 1
+            instant = min(state.past[index] if index < state.tail else state.newest, now)
+        return (instant + self.window_us - now) / MICROSECONDS
+
+    def _add(self, state: Units | None, now: int, units: int) -> Units:
+        """The state with so many units more, and without those that left."""
+        if state is None or state.newest <= now - self.window_us:
+            return Units(array("q"), 0, 0, now, units)
+        if state.newest > now:
+            state = self._moved(state, now)
+        past, head, tail = state.past, self._first(state, now), state.tail + state.count
+        newest = array("q", [state.newest]) * state.count
+        if len(past) == state.tail and head <= tail - head:
+            past.extend(newest)
+        elif past[state.tail : tail] != newest or head > tail - head:  # another state went on from here, or much left
+            past, head, tail = past[head : state.tail] + newest, 0, tail - head
+        return Units(past, head, tail, now, units)
+
+    def _counting(self, state: Units, now: int) -> "array[int]":
+        """A list of its own, of the instants that count."""
+        if not self._used(state, now):
+            return array("q")
+        return state.past[self._first(state, now) : state.tail] + array("q", [state.newest]) * state.count
+
+    def _moved(self, state: Units, now: int) -> Units:
+        """The state without what left, and with no time ahead of now."""
+        return _units(array("q", [min(instant, now) for instant in self._counting(state, now)]))
+
+
+def _units(times: "array[int]") -> Units:
+    """The state of these instants, at least one."""
+    newest = times.pop()
+    return Units(times, 0, len(times), newest, 1)

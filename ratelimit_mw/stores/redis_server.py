@@ -1,0 +1,218 @@
+"""The way to one Redis or Valkey server, on connections of our own."""
+
+import asyncio
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from redis import ConnectionPool, RedisError
+from redis.asyncio import ConnectionPool as AsyncConnectionPool
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisClusterException, ResponseError
+from redis.retry import Retry
+
+from ratelimit_mw.errors import ConfigError, StoreError
+from ratelimit_mw.stores.patience import Patience
+from ratelimit_mw.stores.pool import AsyncPool, Pool
+from ratelimit_mw.stores.scripts import script
+from ratelimit_mw.stores.talk import Command, NoCodec, NoScript
+from ratelimit_mw.stores.tasks import LINGER
+
+SCHEMES: Final = ("redis://", "rediss://", "unix://")
+FAILURES: Final = (RedisError, RedisClusterException, OSError)  # of a server, or of the way to it
+_THREADS: Final = 64  # connections at most
+_TASKS: Final = 32  # connections at most, for each event loop
+_LAST_BYTES: Final = 0.001  # seconds
+
+
+class Connections:
+    """Connections of our own to one server."""
+
+    slots = False
+    in_time = True
+
+    def __init__(self, url: str, timeout: float) -> None:
+        self._timeout = timeout
+        source = from_url(ConnectionPool, url, socket_timeout=LINGER, retry=Retry(NoBackoff(), 0))
+        self._pool = Pool(lambda: _opened(source), _disconnect, _usable, _THREADS)
+
+    def send(self, command: Command, patience: Patience) -> Any:
+        """See `Link.send`."""
+        connection = self._pool.borrow(patience)
+        broken = True
+        try:
+            connection.send_command(*command)
+            self._wait_for_reply(connection, patience)
+            # the rest of a reply of which a part is here has no more time than the whole; nothing public says so
+            connection._sock.settimeout(max(_LAST_BYTES, patience.left))  # noqa: SLF001
+            reply = connection.read_response()
+            broken = False
+        except FAILURES as error:
+            broken = not isinstance(error, ResponseError) or _is_replica(error)
+            raise meaning(error) from error
+        finally:
+            self._pool.give_back(connection, broken=broken)
+        return reply
+
+    def close(self) -> None:
+        """See `Link.close`."""
+        self._pool.close()
+
+    def _wait_for_reply(self, connection: Any, patience: Patience) -> None:
+        since = time.monotonic()
+        while not connection.can_read(patience.slice()):
+            if patience.left <= 0:
+                raise StoreError(f"no answer within {self._timeout} seconds")
+            patience.spend(since)
+            since = time.monotonic()
+
+
+class AsyncConnections:
+    """Connections of our own to one server, for each event loop."""
+
+    slots = False
+
+    def __init__(self, url: str, linger: float) -> None:
+        source = from_url(AsyncConnectionPool, url, socket_timeout=linger, retry=AsyncRetry(NoBackoff(), 0))
+        self._pools = OfLoop(lambda: AsyncPool(lambda: _aopened(source), _adisconnect, _ausable, _TASKS))
+
+    async def send(self, *command: Any) -> Any:
+        """See `AsyncLink.send`."""
+        pool = self._pools.get()
+        connection = await pool.borrow()
+        broken = True
+        try:
+            await connection.send_command(*command)
+            reply = await connection.read_response()
+            broken = False
+        except FAILURES as error:
+            broken = not isinstance(error, ResponseError) or _is_replica(error)
+            raise meaning(error) from error
+        finally:
+            await pool.give_back(connection, broken=broken)
+        return reply
+
+    async def close(self) -> None:
+        """See `AsyncLink.close`."""
+        pool = self._pools.pop()
+        if pool is not None:
+            await pool.close()
+
+
+class OfLoop:
+    """One of a kind for each event loop, made when it is first asked for."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._made: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = weakref.WeakKeyDictionary()
+
+    def get(self) -> Any:
+        """That of the running loop."""
+        loop = asyncio.get_running_loop()
+        made = self._made.get(loop)
+        if made is None:
+            self._forget_closed_loops()
+            made = self._made[loop] = self._make()
+        return made
+
+    def pop(self) -> Any:
+        """That of the running loop, if there is one; it is not kept any longer."""
+        return self._made.pop(asyncio.get_running_loop(), None)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def _forget_closed_loops(self) -> None:
+        """A connection holds on to its loop, so what is of a loop that ended without close does not go by itself."""
+        for reference in self._made.keyrefs():
+            loop = reference()
+            if loop is not None and loop.is_closed():
+                self._made.pop(loop, None)
+
+
+def meaning(error: Exception) -> Exception:
+    """The error as the steps understand it."""
+    if isinstance(error, NoScriptError):
+        return NoScript()
+    return NoCodec() if "NOCODEC" in str(error) else StoreError(f"{type(error).__name__}: {error}")
+
+
+def _is_replica(error: ResponseError) -> bool:
+    """Whether the server may not write: the address may belong to another one by now.
+
+    Before Redis 7 a script's error carries the word in its text.
+    """
+    return isinstance(error, ReadOnlyError) or "READONLY" in str(error)
+
+
+def from_url(pool: Any, url: str, **options: Any) -> Any:
+    """A pool of the client library, for how it reads URLs: its class of connection and their arguments.
+
+    It opens none.
+    """
+    if not url.startswith(SCHEMES):
+        allowed = ", ".join([*SCHEMES, "redis+cluster://", "rediss+cluster://"])
+        raise ConfigError(f"store: found {url.split('://', 1)[0]!r} as scheme, allowed are {allowed}")
+    # no retry at all: an EVALSHA that is sent again charges again
+    options |= {"socket_connect_timeout": LINGER, "protocol": 2, "decode_responses": False}
+    try:
+        source = pool.from_url(url, **options)
+        source.connection_class(**source.connection_kwargs)  # not opened: only to hear of options that it does not know
+    except (ValueError, TypeError, RedisError):
+        # without the error's own text: it may quote a piece of a password as the port
+        raise ConfigError(
+            "store: the URL cannot be read, allowed is redis://USER:PASSWORD@HOST:PORT/DB?OPTION=VALUE with the "
+            "options of redis-py; in a password / # ? @ are written %2F %23 %3F %40"
+        ) from None
+    return source
+
+
+def _opened(source: Any) -> Any:
+    connection = source.connection_class(**source.connection_kwargs)
+    try:
+        connection.connect()
+        connection.send_command("SCRIPT LOAD", script("take", "packed").text)
+        connection.read_response()
+    except BaseException:
+        connection.disconnect()
+        raise
+    return connection
+
+
+async def _aopened(source: Any) -> Any:
+    connection = source.connection_class(**source.connection_kwargs)
+    try:
+        async with asyncio.timeout(LINGER):
+            await connection.connect()
+            await connection.send_command("SCRIPT LOAD", script("take", "packed").text)
+            await connection.read_response()
+    except BaseException:
+        await _adisconnect(connection)
+        raise
+    return connection
+
+
+def _disconnect(connection: Any) -> None:
+    connection.disconnect()
+
+
+def _usable(connection: Any) -> bool:
+    """Whether nothing has come in since the last reply: the end of the connection, or a stray answer."""
+    try:
+        return not connection.can_read(0)
+    except (RedisError, OSError):
+        return False
+
+
+async def _adisconnect(connection: Any) -> None:
+    await connection.disconnect(nowait=True)
+
+
+async def _ausable(connection: Any) -> bool:
+    peek = getattr(connection, "can_read", None) or connection.can_read_destructive  # its name before redis-py 8
+    try:
+        return not await peek()
+    except (RedisError, OSError):
+        return False

@@ -1,0 +1,77 @@
+"""A store for threads over a way to a server: who waits, and for how long."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.stores.crew import Crew
+from ratelimit_mw.stores.patience import Patience
+from ratelimit_mw.stores.talk import Command, Steps, T, Talk, drive
+
+
+class Link(Protocol):
+    """The way to a server, or to a cluster."""
+
+    slots: bool  # whether keys live in the slots of a cluster
+    in_time: bool  # whether `send` keeps to the patience that it is given; else a crew waits for it
+
+    def send(self, command: Command, patience: Patience) -> Any:
+        """The reply. Raises `NoScript`, `NoCodec` or `StoreError`."""
+        ...
+
+    def close(self) -> None:
+        """Close what was opened here. It can be used again."""
+        ...
+
+
+class ThreadStore(Talk):
+    """The verbs, for threads."""
+
+    def __init__(
+        self, link: Link, prefix: str, timeout: float, deny_cache: float, clock: Callable[[], float] | None
+    ) -> None:
+        super().__init__(prefix, timeout, deny_cache, clock, slots=link.slots)
+        self._link = link
+        self._crew = Crew()
+
+    def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """Charge all of them if all are admitted, else none."""
+        return self._run(self._take(charges, commit=True))
+
+    def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """What `take` would answer now; changes nothing."""
+        return self._run(self._take(charges, commit=False))
+
+    def settle(self, charges: Sequence[Charge]) -> None:
+        """Correct what was taken: `cost` is signed, `at` comes from the decision."""
+        self._run(self._settle(charges))
+
+    def reset(self, charges: Sequence[Charge]) -> None:
+        """Forget these buckets."""
+        self._run(self._reset(charges))
+
+    def close(self) -> None:
+        """Close the connections that this store opened. It can be used again."""
+        self._link.close()
+        self._crew.close()
+
+    def _run(self, steps: Steps[T]) -> T:
+        patience = Patience(self._timeout)
+        ask = self._ask if self.slots else self._link.send
+        return drive(steps, lambda step: ask(step, patience))
+
+    def _ask(self, step: Any, patience: Patience) -> Any:
+        """The outcomes of steps that go side by side, or the reply to one command."""
+        if isinstance(step, list):
+            return self._crew.side_by_side([partial(self._alone, steps) for steps in step], patience)
+        if self._link.in_time:
+            return self._link.send(step, patience)
+        (outcome,) = self._crew.side_by_side([partial(self._link.send, step, patience)], patience)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _alone(self, steps: Steps[T]) -> T:
+        patience = Patience(self._timeout)
+        return drive(steps, lambda command: self._link.send(command, patience))
