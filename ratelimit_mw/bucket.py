@@ -4,6 +4,7 @@ A bucket's level is what was taken and has not drained yet: a fresh one is empty
 """
 
 import math
+from collections.abc import Iterable
 from functools import cached_property
 from typing import ClassVar, Final
 
@@ -56,6 +57,9 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
     def numbers(self) -> tuple[int, ...]:
         clock, drain, unit, burst, _ = self.ticks
         return clock, drain, unit, burst, self.quota
+
+    def _written(self, words: Iterable[str]) -> str:
+        return super()._written(words).replace(f" burst {self.quota} ", " ")  # the same bucket as without it
 
     def delay_ticks(self, max_delay: int | None) -> int:
         """See `Limit.delay_ticks`. Raises `ConfigError` beyond 2**52 ticks, where sums would no longer be exact."""

@@ -15,12 +15,16 @@ ORDER = [
     "errors",
     "ticks",
     "limit",
+    "bucket",
     "verdict",
-    "algorithms.sliding_window_counter algorithms.token_bucket algorithms",
+    "algorithms.fixed_window algorithms.sliding_window_counter algorithms.sliding_window_log",
+    "algorithms.token_bucket algorithms.gcra algorithms.leaky_bucket algorithms",
     "notation",
     "identity",
     "notices",
-    "stores stores.group stores.memory stores.patience stores.pool stores.scripts stores.talk stores.redis stores.url",
+    "stores stores.group stores.memory",
+    "stores.forks stores.patience stores.crew stores.pool stores.scripts stores.slots stores.talk",
+    "stores.threads stores.tasks stores.topology stores.redis_server stores.redis_cluster stores.redis stores.url",
     "limiter",
     "client_ip",
     "request",
@@ -32,6 +36,7 @@ ORDER = [
     "gate",
     "asgi wsgi",
     "testing.clock testing.recording testing",
+    "testing.blocking testing.walks testing.laws testing.store_suite",
     "commands.demo commands",
     "__main__",
 ]
@@ -40,13 +45,15 @@ FACES = {"asgi", "wsgi"}  # they do not know each other
 
 # Who may import what is not a dependency of the package.
 GUESTS = {
-    "redis": {"stores.redis"},
+    "redis": {"stores.redis", "stores.redis_server"},
     "starlette": {"commands.demo"},
     "uvicorn": {"commands.demo"},
     "fastapi": set(),
     "flask": set(),
     "django": set(),
     "hiredis": set(),
+    "pytest": {"testing.store_suite"},
+    "hypothesis": set(),
 }
 
 

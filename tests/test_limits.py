@@ -8,19 +8,37 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import fields
 
-from ratelimit_mw import Charge, ConfigError, Decision, Limit, SlidingWindowCounter, TokenBucket, Verdict
+from ratelimit_mw import (
+    GCRA,
+    Charge,
+    ConfigError,
+    Decision,
+    FixedWindow,
+    LeakyBucket,
+    Limit,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    TokenBucket,
+    Verdict,
+)
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.bucket import BucketLimit
 
 YEAR = 365 * 24 * 3600.0  # seconds
 BUCKET = TokenBucket(10, 60)
+BUCKETS = [kind for kind in ALGORITHMS.values() if issubclass(kind, BucketLimit)]
+WINDOWS = [kind for kind in ALGORITHMS.values() if not issubclass(kind, BucketLimit)]
 
 # Section 5 of the design, to the letter.
 FIELDS: dict[type[Struct], str] = {
     Limit: "quota window name",
     BucketLimit: "quota window name burst max_delay",
     TokenBucket: "quota window name burst max_delay",
+    GCRA: "quota window name burst max_delay",
+    LeakyBucket: "quota window name burst max_delay at_once",
+    FixedWindow: "quota window name",
     SlidingWindowCounter: "quota window name buckets strict",
+    SlidingWindowLog: "quota window name",
     Charge: "key limit cost max_delay role at",
     Decision: "allowed limit remaining retry_after next_after reset_after delay at",
 }
@@ -32,20 +50,24 @@ def test_fields_are_those_of_the_design(kind: type[Struct]) -> None:
 
 
 def test_fields_that_may_be_given_by_position_come_in_the_order_of_the_design() -> None:
-    assert SlidingWindowCounter(10, 60) == SlidingWindowCounter(quota=10, window=60)
+    for kind in ALGORITHMS.values():
+        assert kind(10, 60) == kind(quota=10, window=60)
+        with pytest.raises(TypeError):
+            kind(10, 60, 5)  # type: ignore[call-arg,arg-type]
     given = Charge("k", BUCKET, 2, 1.5, "shadow", 7)
     assert given == Charge(key="k", limit=BUCKET, cost=2, max_delay=1.5, role="shadow", at=7)
     decision = Decision(True, 1, 2, 3.0, 4.0, 5.0, 6.0, 7)
     names = FIELDS[Decision].split()
     assert [getattr(decision, name) for name in names] == [True, 1, 2, 3.0, 4.0, 5.0, 6.0, 7]
-    with pytest.raises(TypeError):
-        TokenBucket(10, 60, 5)  # type: ignore[call-arg,arg-type]
 
 
 def test_defaults_are_those_of_the_design() -> None:
-    assert (BUCKET.name, BUCKET.burst, BUCKET.max_delay) == (None, None, 0.0)
+    assert all(kind(10, 60).name is None for kind in ALGORITHMS.values())
+    for bucket in (TokenBucket(10, 60), GCRA(10, 60), LeakyBucket(10, 60)):
+        assert (bucket.burst, bucket.max_delay) == (None, 0.0)
+    assert LeakyBucket(10, 60).at_once is None
     counter = SlidingWindowCounter(10, 60)
-    assert (counter.name, counter.buckets, counter.strict) == (None, 1, False)
+    assert (counter.buckets, counter.strict) == (1, False)
     charge = Charge("k", BUCKET)
     assert (charge.cost, charge.max_delay, charge.role, charge.at) == (1, None, "limit", None)
 
@@ -67,12 +89,16 @@ WRONG: list[tuple[type[Limit], str, Any, str]] = [
     *[(kind, "quota", value, COUNT_FROM_1) for kind in ALGORITHMS.values() for value in NO_COUNT],
     *[(kind, "window", value, "") for kind in ALGORITHMS.values() for value in [*NO_TIME, None, 0, 1e-7]],
     *[(kind, "name", value, "1 to 64 of A-Z a-z 0-9 _ . -") for kind in ALGORITHMS.values() for value in NO_NAME],
-    *[(TokenBucket, "burst", value, COUNT_FROM_1) for value in NO_COUNT if value is not None],
-    *[(TokenBucket, "max_delay", value, "") for value in [*NO_TIME, None]],
+    *[(kind, "burst", value, COUNT_FROM_1) for kind in BUCKETS for value in NO_COUNT if value is not None],
+    *[(kind, "burst", 10 * 100 * 366 * 24 * 60, "a hundred years") for kind in BUCKETS],
+    *[(kind, "max_delay", value, "") for kind in BUCKETS for value in [*NO_TIME, None]],
+    *[(LeakyBucket, "at_once", value, f"a whole number from 0 to {2**53 - 1}") for value in NO_COUNT if value],
+    (LeakyBucket, "at_once", False, "a whole number from 0"),
+    (LeakyBucket, "at_once", 11, "at most the burst, 10"),
+    *[(SlidingWindowLog, "quota", value, "at most 100000") for value in (100_001, 2**53 - 1)],
     *[(SlidingWindowCounter, "buckets", value, COUNT_FROM_1) for value in NO_COUNT],
     *[(SlidingWindowCounter, "strict", value, "true or false") for value in (1, 0, "yes", None)],
     (SlidingWindowCounter, "buckets", 1001, "at most 1000"),
-    (TokenBucket, "burst", 10 * 100 * 366 * 24 * 60, "a hundred years"),
 ]
 
 
@@ -96,11 +122,21 @@ def test_a_wrong_number_is_an_error_that_names_field_found_and_allowed(
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TokenBucket(2**52, 1), "quota 4503599627370496 with burst 4503599627370496 is too large"),
-        (lambda: TokenBucket(1, 0.000001, burst=2**51), "quota 1 with burst 2251799813685248 is too large"),
+        *[
+            (lambda kind=kind: kind(2**52, 1), "quota 4503599627370496 with burst 4503599627370496 is too large")
+            for kind in BUCKETS
+        ],
+        *[
+            (lambda kind=kind: kind(1, 0.000001, burst=2**51), "quota 1 with burst 2251799813685248 is too large")
+            for kind in BUCKETS
+        ],
+        (lambda: FixedWindow(2**52, 1), "quota 4503599627370496 is too large"),
         (lambda: SlidingWindowCounter(2**52, 1), "quota 4503599627370496 is too large"),
         (lambda: SlidingWindowCounter(1, 0.000001, buckets=2), "buckets: found 2, allowed are at most 1"),
-        (lambda: TokenBucket(10**9, 0.000001, max_delay=7.0), "max_delay: found 7.0 seconds, allowed are 4.5"),
+        *[
+            (lambda kind=kind: kind(10**9, 0.000001, max_delay=7.0), "max_delay: found 7.0 seconds, allowed are 4.5")
+            for kind in BUCKETS
+        ],
         (lambda: Charge("k", TokenBucket(10**9, 0.000001), max_delay=7.0), "max_delay: found 7.0 seconds, allowed are"),
     ],
 )
@@ -134,11 +170,33 @@ def test_a_charge_gives_back_only_with_an_instant() -> None:
         Charge("k", BUCKET, -(2**53), at=0)
 
 
-def test_max_delay_goes_with_buckets_only() -> None:
-    with pytest.raises(ConfigError, match="max_delay: sliding_window_counter cannot hold a request back"):
-        Charge("k", SlidingWindowCounter(10, 60), max_delay=0.0)
-    with pytest.raises(TypeError):
-        SlidingWindowCounter(10, 60, max_delay=1.0)  # type: ignore[call-arg]
+def test_the_largest_numbers() -> None:
+    assert FixedWindow(2**52 - 1, 1).numbers == (1_000_000, 2**52 - 1)
+    assert SlidingWindowLog(100_000, 1).most == 1000
+    assert LeakyBucket(10, 60, burst=20, at_once=20).at_once == 20
+    assert LeakyBucket(10, 60, at_once=0).at_once == 0
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_max_delay_goes_with_buckets_only(kind: type[Limit]) -> None:
+    for max_delay in (0.0, 1.0):
+        with pytest.raises(ConfigError, match=f"^max_delay: {kind.algorithm} cannot hold a request back; a bucket "):
+            Charge("k", kind(10, 60), max_delay=max_delay)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        *[(kind, field) for kind in WINDOWS for field in ("burst", "max_delay", "at_once")],
+        *[(kind, field) for kind in BUCKETS for field in ("buckets", "strict")],
+        (TokenBucket, "at_once"),
+        (GCRA, "at_once"),
+    ],
+)
+def test_what_another_algorithm_has_is_an_error_that_names_it(kind: type[Limit], field: str) -> None:
+    given: dict[str, Any] = {field: 1}
+    with pytest.raises(TypeError, match=f"'{field}'"):
+        kind(10, 60, **given)
 
 
 def test_equal_limits_are_one_and_hash_alike() -> None:
@@ -151,12 +209,20 @@ def test_equal_limits_are_one_and_hash_alike() -> None:
         TokenBucket(10, 60, burst=5),
         TokenBucket(10, 60, max_delay=1.0),
         TokenBucket(10, 60, name="x"),
+        GCRA(10, 60),
+        GCRA(10, 60, burst=5),
+        LeakyBucket(10, 60),
+        LeakyBucket(10, 60, at_once=0),
+        LeakyBucket(10, 60, at_once=10),
+        LeakyBucket(10, 60, max_delay=1.0),
+        FixedWindow(10, 60),
+        SlidingWindowLog(10, 60),
         SlidingWindowCounter(10, 60),
         SlidingWindowCounter(10, 60, buckets=2),
         SlidingWindowCounter(10, 60, strict=True),
     ]
     assert len(set(different)) == len(different)
-    assert len({limit.notation for limit in different}) == len(different) - 2  # neither max_delay nor name
+    assert len({limit.notation for limit in different}) == len(different) - 3  # neither max_delay, twice, nor name
 
 
 @pytest.mark.parametrize("value", [BUCKET, Charge("k", BUCKET), Decision(True, 1, 1, 0.0, 0.0, 0.0, 0.0, 0)])
@@ -176,6 +242,16 @@ def test_values_do_not_change(value: Struct) -> None:
         (TokenBucket(10, 60, burst=5, name="a.b-c_D"), "a.b-c_D:10/60s_burst_5_using_token_bucket"),
         (TokenBucket(1, 0.25), "1/250000us_using_token_bucket"),
         (TokenBucket(1, 1.000001), "1/1000001us_using_token_bucket"),
+        (GCRA(10, 60), "10/60s_using_gcra"),
+        (GCRA(10, 60, burst=5, max_delay=5.0), "10/60s_burst_5_using_gcra"),
+        (GCRA(10, 60, burst=10), "10/60s_using_gcra"),
+        (LeakyBucket(10, 60), "10/60s_using_leaky_bucket"),
+        (LeakyBucket(10, 60, at_once=0), "10/60s_using_leaky_bucket"),
+        (LeakyBucket(10, 60, burst=10, at_once=10), "10/60s_using_leaky_bucket"),
+        (LeakyBucket(10, 60, burst=5, max_delay=5.0, at_once=3), "10/60s_burst_5_using_leaky_bucket"),
+        (FixedWindow(10, 60), "10/60s_using_fixed_window"),
+        (FixedWindow(10, 60, name="x"), "x:10/60s_using_fixed_window"),
+        (SlidingWindowLog(10, 0.5), "10/500000us_using_sliding_window_log"),
         (SlidingWindowCounter(10, 86400), "10/86400s_using_sliding_window_counter"),
         (SlidingWindowCounter(10, 60, buckets=10), "10/60s_buckets_10_using_sliding_window_counter"),
         (SlidingWindowCounter(10, 60, strict=True), "10/60s_strict_using_sliding_window_counter"),
@@ -190,7 +266,15 @@ def test_a_bucket_is_named_after_all_that_shapes_its_state(limit: Limit, bucket:
 
 
 @pytest.mark.parametrize(
-    ("limit", "most"), [(TokenBucket(10, 60), 10), (TokenBucket(10, 60, burst=3), 3), (SlidingWindowCounter(7, 60), 7)]
+    ("limit", "most"),
+    [
+        *[(kind(10, 60), 10) for kind in ALGORITHMS.values()],
+        *[(kind(10, 60, burst=3), 3) for kind in BUCKETS],
+        *[(kind(10, 60, burst=30, max_delay=60), 30) for kind in BUCKETS],
+        (LeakyBucket(10, 60, burst=3, at_once=0), 3),
+        (SlidingWindowLog(1000, 60), 1000),
+        (SlidingWindowLog(1001, 60), 1000),
+    ],
 )
 def test_the_largest_cost_that_can_pass(limit: Limit, most: int) -> None:
     assert limit.most == most

@@ -5,10 +5,22 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from algorithms.strategies import of_each_algorithm
-from ratelimit_mw import ConfigError, Limit, SlidingWindowCounter, TokenBucket, parse
+from ratelimit_mw import (
+    GCRA,
+    ConfigError,
+    FixedWindow,
+    LeakyBucket,
+    Limit,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    TokenBucket,
+    parse,
+)
 from ratelimit_mw.algorithms import ALGORITHMS, DEFAULT
+from ratelimit_mw.bucket import BucketLimit
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
@@ -27,6 +39,14 @@ MEANS: dict[str, list[Limit]] = {
     "100/minute burst 20 using token_bucket": [TokenBucket(100, MINUTE, burst=20)],
     "100/minute using token_bucket burst 20": [TokenBucket(100, MINUTE, burst=20)],
     "60/hour using sliding_window_counter buckets 10 strict": [SlidingWindowCounter(60, HOUR, buckets=10, strict=True)],
+    "100/minute using fixed_window": [FixedWindow(100, MINUTE)],
+    "100/minute using sliding_window_log": [SlidingWindowLog(100, MINUTE)],
+    "100/minute using gcra": [GCRA(100, MINUTE)],
+    "100/minute burst 20 using gcra": [GCRA(100, MINUTE, burst=20)],
+    "100/minute using leaky_bucket": [LeakyBucket(100, MINUTE)],
+    "100/minute burst 20 using leaky_bucket at_once 8": [LeakyBucket(100, MINUTE, burst=20, at_once=8)],
+    "100/minute at_once 0 using leaky_bucket": [LeakyBucket(100, MINUTE, at_once=0)],
+    "5/minute; 100 per hour using gcra": [SlidingWindowCounter(5, MINUTE), GCRA(100, HOUR)],
     "60/hour strict buckets 10": [SlidingWindowCounter(60, HOUR, buckets=10, strict=True)],
     "100/minute burst 20 using token_bucket; 1000/hour": [
         TokenBucket(100, MINUTE, burst=20),
@@ -64,10 +84,28 @@ WRONG = {
     "0/minute": f"'0/minute': quota: found 0, allowed is a whole number from 1 to {2**53 - 1}",
     "5/0 seconds": "'5/0 seconds': window: found 0 seconds, allowed is one microsecond to a hundred years",
     "5/101 years": "'5/101 years': window: found 3185136000 seconds, allowed are at most a hundred years",
-    "10/minute using gcr": "'10/minute using gcr': unknown algorithm 'gcr'",
+    "10/minute using gcr": "'10/minute using gcr': unknown algorithm 'gcr', did you mean 'gcra'? (fixed_window, "
+    "sliding_window_counter, sliding_window_log, token_bucket, gcra, leaky_bucket)",
     "10/minute using": "'10/minute using': unknown algorithm ''",
     "10/minute burst 5": "'10/minute burst 5': 'burst' does not go with sliding_window_counter; it goes with "
-    "'using token_bucket'",
+    "'using token_bucket or gcra or leaky_bucket'",
+    "10/minute burst 5 using fixed_window": "'10/minute burst 5 using fixed_window': 'burst' does not go with "
+    "fixed_window; it goes with 'using token_bucket or gcra or leaky_bucket'",
+    "10/minute at_once 5 using sliding_window_log": "'10/minute at_once 5 using sliding_window_log': 'at_once' does "
+    "not go with sliding_window_log; it goes with 'using leaky_bucket'",
+    "10/minute using gcra at_once 5": "'10/minute using gcra at_once 5': 'at_once' does not go with gcra; it goes with "
+    "'using leaky_bucket'",
+    "10/minute using leaky_bucket buckets 2": "'10/minute using leaky_bucket buckets 2': 'buckets' does not go with "
+    "leaky_bucket; it goes with 'using sliding_window_counter'",
+    "10/minute using leaky_bucket at_once 11": "'10/minute using leaky_bucket at_once 11': at_once: found 11, allowed "
+    "is at most the burst, 10",
+    "10/minute burst 5 using leaky_bucket at_once -1": "'10/minute burst 5 using leaky_bucket at_once -1': at_once: "
+    "found '-1', allowed is a whole number after 'at_once'",
+    "10/minute using leaky_bucket at_onc 5": "'10/minute using leaky_bucket at_onc 5': unknown word 'at_onc', did you "
+    "mean 'at_once'? (using, burst, at_once)",
+    "10/minute using gcra max_delay 5": "'10/minute using gcra max_delay 5': unknown word 'max_delay' (using, burst)",
+    "100001/day using sliding_window_log": "'100001/day using sliding_window_log': quota: found 100001, allowed is at "
+    "most 100000",
     "10/minute using token_bucket strict": "'10/minute using token_bucket strict': 'strict' does not go with "
     "token_bucket; it goes with 'using sliding_window_counter'",
     "10/minute using token_bucket burst": "'10/minute using token_bucket burst': burst: found '', allowed is a whole "
@@ -115,10 +153,17 @@ def test_text_without_end_is_an_error() -> None:
 def test_a_limit_is_read_as_it_is_written(limit: Limit) -> None:
     (read,) = parse(limit.notation)
     assert (type(read), read.notation, read.bucket) == (type(limit), limit.notation, limit.bucket)
-    assert (read.quota, read.window_us, read.numbers) == (limit.quota, limit.window_us, limit.numbers)
+    plain = replace(limit, max_delay=0.0) if isinstance(limit, BucketLimit) else limit  # max_delay is never written
+    assert (read.quota, read.window_us, read.numbers) == (limit.quota, limit.window_us, plain.numbers)
 
 
-WORDS = "0 1 5 10 1.5 1e9 9999999999 / per ; , | using burst buckets strict minute s us ms"
+def test_at_once_is_read_as_it_is_written() -> None:
+    (limit,) = parse("100/minute burst 20 using leaky_bucket at_once 8")
+    assert limit.notation == "100/60s burst 20 at_once 8 using leaky_bucket"
+    assert parse(limit.notation) == (limit,)
+
+
+WORDS = "0 1 5 10 1.5 1e9 9999999999 / per ; , | using burst at_once buckets strict minute s us ms"
 words = st.sampled_from([*WORDS.split(" "), *ALGORITHMS])
 
 

@@ -11,19 +11,29 @@ from ratelimit_mw import AsyncLimiter, Charge, ConfigError, Decision, Limit, Lim
 from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
 from ratelimit_mw.limit import Role
 from ratelimit_mw.stores import AsyncStore, Store
+from ratelimit_mw.stores.group import Group, committed
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
+from ratelimit_mw.testing.blocking import blocking
+from ratelimit_mw.testing.laws import LAWS, check_laws
+from ratelimit_mw.testing.store_suite import StoreSuite
+from ratelimit_mw.testing.walks import Step, Walk
 from ratelimit_mw.verdict import Source
 from ratelimit_mw.wsgi import RateLimitMiddleware as WsgiMiddleware
 
 PUBLIC = {name: getattr(ratelimit_mw, name) for name in ratelimit_mw.__all__}
 ELSEWHERE = [Store, AsyncStore, RedisStore, AsyncRedisStore, Clock, RecordingStore, AsgiMiddleware, WsgiMiddleware]
+FOR_PARTS_OF_ONES_OWN = [Group, committed, StoreSuite, blocking, check_laws, *LAWS, Step, Walk]
 REDIS = "client_or_url, *, prefix='rl:', timeout=0.05, deny_cache=1.0, clock=None"
 
 SIGNATURES: list[tuple[Any, str]] = [
     (ratelimit_mw.parse, "text"),
     (Limit, "quota, window, *, name=None"),
     (ratelimit_mw.TokenBucket, "quota, window, *, name=None, burst=None, max_delay=0.0"),
+    (ratelimit_mw.GCRA, "quota, window, *, name=None, burst=None, max_delay=0.0"),
+    (ratelimit_mw.LeakyBucket, "quota, window, *, name=None, burst=None, max_delay=0.0, at_once=None"),
+    (ratelimit_mw.FixedWindow, "quota, window, *, name=None"),
+    (ratelimit_mw.SlidingWindowLog, "quota, window, *, name=None"),
     (ratelimit_mw.SlidingWindowCounter, "quota, window, *, name=None, buckets=1, strict=False"),
     (Charge, "key, limit, cost=1, max_delay=None, role='limit', at=None"),
     (Decision, "allowed, limit, remaining, retry_after, next_after, reset_after, delay, at"),
@@ -34,6 +44,12 @@ SIGNATURES: list[tuple[Any, str]] = [
     (AsyncLimiter, "store=None, *, name='default'"),
     (AsgiMiddleware, "app, settings=None, /, **options"),
     (WsgiMiddleware, "app, settings=None, /, **options"),
+    (Group, "charges"),
+    (committed, "charges, decisions"),
+    (blocking, "store"),
+    (check_laws, "limit, *, walks=200, seed=0"),
+    (Walk, "steps, size=1, part=50"),
+    (Step, "move, amount, size"),
 ]
 METHODS = [
     (Limit, {"decide": "self, state, now, cost, max_delay", "settle": "self, state, now, delta, at"}),
@@ -71,12 +87,16 @@ def test_all_is_what_can_be_imported() -> None:
         "Charge",
         "ConfigError",
         "Decision",
+        "FixedWindow",
+        "GCRA",
+        "LeakyBucket",
         "Limit",
         "Limiter",
         "MemoryStore",
         "RateLimitError",
         "RateLimited",
         "SlidingWindowCounter",
+        "SlidingWindowLog",
         "StoreError",
         "TokenBucket",
         "Verdict",
@@ -84,11 +104,13 @@ def test_all_is_what_can_be_imported() -> None:
     ]
 
 
-@pytest.mark.parametrize("thing", [*PUBLIC.values(), *ELSEWHERE], ids=lambda thing: thing.__name__)
+@pytest.mark.parametrize(
+    "thing", [*PUBLIC.values(), *ELSEWHERE, *FOR_PARTS_OF_ONES_OWN], ids=lambda thing: thing.__name__
+)
 def test_everything_public_says_what_it_is(thing: Any) -> None:
     assert documented(thing)
     for name, member in vars(thing).items() if isinstance(thing, type) else ():
-        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+        if not name.startswith(("_", "test_")) and (inspect.isfunction(member) or isinstance(member, property)):
             above = [vars(base)[name] for base in thing.__mro__[1:] if name in vars(base)]
             assert any(method.__doc__ for method in (member, *above)), f"{thing.__name__}.{name}"
 

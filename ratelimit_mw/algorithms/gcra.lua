@@ -4,47 +4,51 @@
 -- Numbers of the limit: clock (us in a clock tick), drain (ticks per clock tick), unit (ticks), burst (units),
 -- quota (units).
 
-if wanted.gcra then
-  local floor, ceil, max = math.floor, math.ceil, math.max
-
+if look.gcra then
   -- Ticks that have not drained by `tick`, and whether the state is from a time ahead of it.
   local function read(key, tick, drain, full)
     local state = load(key, 1, 3)
     if not state then return 0, false end
-    local tat, rest, updated = state[1], state[2] or 0, state[3]
-    if updated then return max(0, (tat - max(tick, updated)) * drain + rest), updated > tick end
-    local level = (tat - tick) * drain + rest
-    if level > full then return full, true end
-    return max(0, level), false
+    local rest, updated = state[2] or 0, state[3]
+    local ahead = updated and updated > tick
+    local level = (state[1] - (ahead and updated or tick)) * drain + rest
+    if level > full and not updated then return full, true end
+    return level > 0 and level or 0, ahead
   end
 
   local function write(tick, level, full, clock, drain)
-    local tat, rest = tick + floor(level / drain), level % drain
-    local expires = (tick + ceil(level / drain)) * clock
-    if level > full then return write_state(3, tat, rest, tick), expires end
-    if rest > 0 then return write_state(2, tat, rest), expires end
-    return write_state(1, tat), expires
+    local rest = level % drain
+    local tat = tick + (level - rest) / drain
+    local expires = (rest > 0 and tat + 1 or tat) * clock
+    if level > full then return write_state("<ddd", tat, rest, tick), expires end
+    if rest > 0 then return write_state("<dd", tat, rest), expires end
+    return write_state("<d", tat), expires
   end
 
-  look.gcra = function(key, now, cost, max_delay, clock, drain, unit, burst)
-    local tick, full = floor(now / clock), burst * unit
+  function look.gcra(key, now, cost, max_delay, clock, drain, unit, burst)
+    local phase, full = now % clock, burst * unit
+    local tick = (now - phase) / clock
     local level, ahead = read(key, tick, drain, full)
     local allowed, retry_after, delay, state, expires = 1, 0, 0, nil, nil
     if cost > 0 then
       local taken = level + cost * unit
-      allowed, retry_after, delay = squeeze(now, cost, taken - full, max_delay, clock, drain, burst)
+      if taken > full then
+        allowed, retry_after, delay = squeeze(cost, taken - full, max_delay, phase, clock, drain, burst)
+      end
       if allowed == 1 then level = taken end
       if allowed == 1 or ahead then state, expires = write(tick, level, full, clock, drain) end
     end
-    return state, expires, answer(now, level, allowed, retry_after, delay, full, clock, drain, unit, burst)
+    return state, expires, answer(now, level, allowed, retry_after, delay, full, phase, clock, drain, unit, burst)
   end
 
-  settle.gcra = function(key, now, delta, at, clock, drain, unit, burst, quota)
-    local tick, full = floor(now / clock), burst * unit
-    local level = read(key, tick, drain, full)
-    local new = corrected(level, tick, delta, at, clock, drain, unit, burst, quota)
-    if new == level then return nil end
-    if new == 0 then return false end
-    return write(tick, new, full, clock, drain)
+  if settle then
+    function settle.gcra(key, now, delta, at, clock, drain, unit, burst, quota)
+      local tick, full = (now - now % clock) / clock, burst * unit
+      local level = read(key, tick, drain, full)
+      local new = corrected(level, tick, delta, at, clock, drain, unit, burst, quota)
+      if new == level then return nil end
+      if new == 0 then return false end
+      return write(tick, new, full, clock, drain)
+    end
   end
 end

@@ -3,51 +3,54 @@
 -- Numbers of the limit: clock (us in a clock tick), drain (ticks per clock tick), unit (ticks), burst (units),
 -- quota (units), at_once (units that do not queue).
 
-if wanted.leaky_bucket then
-  local floor, ceil, max = math.floor, math.ceil, math.max
-
+if look.leaky_bucket then
   local function read(key, tick, drain)
     local state = load(key, 2, 2)
     if not state then return 0, tick end
     local level, updated = state[1], state[2]
-    if tick > updated then level = max(0, level - (tick - updated) * drain) end
-    return level, updated
+    if tick > updated then level = level - (tick - updated) * drain end
+    return level > 0 and level or 0, updated
   end
 
   local function write(tick, level, clock, drain)
-    return write_state(2, level, tick), (tick + ceil(level / drain)) * clock
+    return write_state("<dd", level, tick), (tick + (level + -level % drain) / drain) * clock
   end
 
   -- allowed, retry_after and delay of a charge that finds the bucket at this level.
-  local function queue(now, level, cost, max_delay, clock, drain, unit, burst, at_once)
+  local function queue(level, cost, max_delay, phase, clock, drain, unit, burst, at_once)
     if cost > burst then return 0, -1, 0 end
     local over = level + (cost - burst) * unit
     local before = level - at_once * unit -- ticks that have to leak before its turn
-    local patience = floor(max_delay / clock) * drain
+    local patience = (max_delay - max_delay % clock) / clock * drain
     if over > 0 or before > patience then
-      return 0, ceil(max(over, before - patience) / drain) * clock - now % clock, 0
+      if before - patience > over then over = before - patience end
+      return 0, (over + -over % drain) / drain * clock - phase, 0
     end
-    return 1, 0, before > 0 and ceil(before / drain) * clock - now % clock or 0
+    return 1, 0, before > 0 and (before + -before % drain) / drain * clock - phase or 0
   end
 
-  look.leaky_bucket = function(key, now, cost, max_delay, clock, drain, unit, burst, _, at_once)
-    local tick = floor(now / clock)
+  function look.leaky_bucket(key, now, cost, max_delay, clock, drain, unit, burst, _, at_once)
+    local phase = now % clock
+    local tick = (now - phase) / clock
     local level, updated = read(key, tick, drain)
     local allowed, retry_after, delay, state, expires = 1, 0, 0, nil, nil
     if cost > 0 then
-      allowed, retry_after, delay = queue(now, level, cost, max_delay, clock, drain, unit, burst, at_once)
+      allowed, retry_after, delay = queue(level, cost, max_delay, phase, clock, drain, unit, burst, at_once)
       if allowed == 1 then level = level + cost * unit end
       if allowed == 1 or updated > tick then state, expires = write(tick, level, clock, drain) end
     end
-    return state, expires, answer(now, level, allowed, retry_after, delay, at_once * unit, clock, drain, unit, burst)
+    at_once = at_once * unit
+    return state, expires, answer(now, level, allowed, retry_after, delay, at_once, phase, clock, drain, unit, burst)
   end
 
-  settle.leaky_bucket = function(key, now, delta, at, clock, drain, unit, burst, quota)
-    local tick = floor(now / clock)
-    local level = read(key, tick, drain)
-    local new = corrected(level, tick, delta, at, clock, drain, unit, burst, quota)
-    if new == level then return nil end
-    if new == 0 then return false end
-    return write(tick, new, clock, drain)
+  if settle then
+    function settle.leaky_bucket(key, now, delta, at, clock, drain, unit, burst, quota)
+      local tick = (now - now % clock) / clock
+      local level = read(key, tick, drain)
+      local new = corrected(level, tick, delta, at, clock, drain, unit, burst, quota)
+      if new == level then return nil end
+      if new == 0 then return false end
+      return write(tick, new, clock, drain)
+    end
   end
 end

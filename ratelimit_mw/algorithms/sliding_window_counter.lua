@@ -3,101 +3,124 @@
 -- Numbers of the limit: clock (us in a clock tick), length (clock ticks in a sub-window), quota (units), buckets,
 -- strict (0 or 1).
 
-if wanted.sliding_window_counter then
-  local floor, max, min = math.floor, math.max, math.min
-
-  -- The state as it is at `tick`: c[1] is the start, c[2] the newest count, c[buckets + 2] the oldest.
+if look.sliding_window_counter then
+  -- The state as it is at `tick`: c[1] is the start, c[2] the newest count, c[buckets + 2] the oldest; the start as it
+  -- was kept; the units of all.
   local function read(key, tick, length, buckets)
-    local c = load(key, buckets + 2, buckets + 2)
-    local stored = c and c[1]
-    if c then
-      local gone = floor((tick - stored) / length)
-      local units = 0
-      if gone < 0 then
-        c[1] = tick
-      elseif gone > buckets then
-        return { tick }, stored, 0
-      elseif gone > 0 then
-        for i = buckets + 2, 2, -1 do c[i] = i - gone >= 2 and c[i - gone] or 0 end
-        c[1] = stored + gone * length
-      end
-      for i = 2, buckets + 2 do units = units + c[i] end
-      if units > 0 then return c, stored, units end
+    local last = buckets + 2
+    local c = load(key, last, last)
+    if not c then return { tick, 0, [last] = 0 }, tick, 0 end
+    local kept = c[1]
+    local gone = (tick - kept - (tick - kept) % length) / length
+    if gone > buckets then return { tick, 0, [last] = 0 }, kept, 0 end
+    if gone < 0 then
+      c[1] = tick
+    elseif gone > 0 then
+      for i = last, 2, -1 do c[i] = i - gone >= 2 and c[i - gone] or 0 end
+      c[1] = kept + gone * length
     end
-    return { tick }, stored, 0
+    local units = 0
+    for i = 2, last do units = units + c[i] end
+    if units == 0 then return { tick, 0, [last] = 0 }, kept, 0 end
+    return c, kept, units
   end
 
   local function write(c, clock, length, buckets)
+    local expires = (c[1] + (buckets + 1) * length) * clock
+    if buckets == 1 then return write_state("<ddd", c[1], c[2], c[3]), expires end
     for i = 2, buckets + 2 do c[i] = c[i] or 0 end
-    return write_state(buckets + 2, unpack(c, 1, buckets + 2)), (c[1] + (buckets + 1) * length) * clock
+    return write_state("<" .. string.rep("d", buckets + 2), unpack(c, 1, buckets + 2)), expires
   end
 
-  local function used(c, units, tick, length, buckets, strict)
-    local oldest = c[buckets + 2] or 0
+  local function used(c, units, elapsed, length, buckets, strict)
+    local oldest = c[buckets + 2]
     if strict == 1 or oldest == 0 then return units end
-    return units - oldest + floor(oldest * (length - (tick - c[1]) - 1) / length)
+    local weighted = oldest * (length - elapsed - 1)
+    return units - oldest + (weighted - weighted % length) / length
   end
 
   -- Clock ticks until at most `room` units count; `extra` are on top of the newest count.
-  local function wait(c, units, extra, tick, room, length, buckets, strict)
-    local elapsed = tick - c[1]
-    local inside, oldest = units + extra, 0
+  local function wait(c, units, extra, elapsed, room, length, buckets, strict)
+    local inside, oldest, i = units + extra, 0, buckets + 2
     if strict == 0 then
-      oldest = c[buckets + 2] or 0
+      oldest = c[i]
       inside = inside - oldest
+      i = i - 1
     end
-    local i = buckets + 2 - (1 - strict)
-    while inside > room and i >= 2 do
+    while inside > room and i >= 2 do -- the oldest leaves, the next one is the oldest
       oldest = (c[i] or 0) + (i == 2 and extra or 0)
       inside = inside - oldest
       if strict == 1 then oldest = 0 end
       elapsed = elapsed - length
       i = i - 1
     end
-    local overlap = length
-    if oldest > 0 then overlap = floor(((room - inside + 1) * length - 1) / oldest) end
-    return max(0, overlap < length and length - 1 - overlap - elapsed or -elapsed)
+    local ticks = -elapsed
+    if oldest > 0 then
+      local fits = (room - inside + 1) * length - 1
+      local overlap = (fits - fits % oldest) / oldest
+      if overlap < length then ticks = length - 1 - overlap - elapsed end
+    end
+    return ticks > 0 and ticks or 0
   end
 
-  look.sliding_window_counter = function(key, now, cost, _, clock, length, quota, buckets, strict)
-    local tick, phase = floor(now / clock), now % clock
-    local c, stored, units = read(key, tick, length, buckets)
-    local room = quota - used(c, units, tick, length, buckets, strict)
+  function look.sliding_window_counter(key, now, cost, _, clock, length, quota, buckets, strict)
+    local phase = now % clock
+    local tick = (now - phase) / clock
+    local c, kept, units = read(key, tick, length, buckets)
+    local elapsed = tick - c[1]
+    local room = quota - used(c, units, elapsed, length, buckets, strict)
     local allowed, retry_after, state, expires = 1, 0, nil, nil
     if cost > 0 then
       if cost <= room then
         room, units = room - cost, units + cost
-        c[2] = (c[2] or 0) + cost
+        c[2] = c[2] + cost
       else
         allowed, retry_after = 0, -1
         if cost <= quota then
-          retry_after = wait(c, units, 0, tick, quota - cost, length, buckets, strict) * clock - phase
+          retry_after = wait(c, units, 0, elapsed, quota - cost, length, buckets, strict) * clock - phase
         end
       end
-      if allowed == 1 or (stored and stored > tick) then state, expires = write(c, clock, length, buckets) end
+      if allowed == 1 or kept > tick then state, expires = write(c, clock, length, buckets) end
     end
-    local remaining = max(0, room)
-    local next_after = wait(c, units, remaining, tick, quota - 1, length, buckets, strict) * clock - phase
-    local reset_after = wait(c, units, 0, tick, 0, length, buckets, strict)
+    local remaining, next_after, reset_after = room > 0 and room or 0, 0, 0
+    local newest = c[2]
+    if buckets > 1 or strict == 1 or newest == 0 then
+      next_after = wait(c, units, remaining, elapsed, quota - 1, length, buckets, strict)
+      if units > 0 then reset_after = wait(c, units, 0, elapsed, 0, length, buckets, strict) end
+    else -- two counters, and units in the newest: what wait comes down to, without its calls
+      local filled, fits = newest + remaining, 0
+      next_after = length - elapsed
+      if filled < quota then -- then the oldest one counts
+        fits = (quota - filled) * length - 1
+        next_after = next_after - (fits - fits % c[3]) / c[3] - 1
+      elseif filled > quota then -- in debt
+        fits = quota * length - 1
+        next_after = next_after + length - 1 - (fits - fits % filled) / filled
+      end
+      reset_after = 2 * length - 1 - (length - 1 - (length - 1) % newest) / newest - elapsed
+    end
+    next_after = next_after * clock - phase
     if reset_after > 0 then reset_after = reset_after * clock - phase end
     return state, expires, allowed, quota, remaining, retry_after, next_after, reset_after, 0, now
   end
 
-  settle.sliding_window_counter = function(key, now, delta, at, clock, length, quota, buckets, strict)
-    local tick = floor(now / clock)
-    local c, _, units = read(key, tick, length, buckets)
-    local age = 0
-    if delta > 0 then
-      delta = max(0, min(delta, 2 * quota - used(c, units, tick, length, buckets, strict)))
-    else
-      age = max(0, -floor((floor(at / clock) - c[1]) / length))
-      if age > buckets then return nil end
-      delta = max(delta, -(c[age + 2] or 0))
+  if settle then
+    function settle.sliding_window_counter(key, now, delta, at, clock, length, quota, buckets, strict)
+      local floor, max, min = math.floor, math.max, math.min
+      local tick = floor(now / clock)
+      local c, _, units = read(key, tick, length, buckets)
+      local age = 0
+      if delta > 0 then
+        delta = max(0, min(delta, 2 * quota - used(c, units, tick - c[1], length, buckets, strict)))
+      else
+        age = max(0, -floor((floor(at / clock) - c[1]) / length))
+        if age > buckets then return nil end
+        delta = max(delta, -(c[age + 2] or 0))
+      end
+      if delta == 0 then return nil end
+      if units + delta == 0 then return false end
+      c[age + 2] = (c[age + 2] or 0) + delta
+      return write(c, clock, length, buckets)
     end
-    if delta == 0 then return nil end
-    if units + delta == 0 then return false end
-    for i = 2, buckets + 2 do c[i] = c[i] or 0 end
-    c[age + 2] = c[age + 2] + delta
-    return write(c, clock, length, buckets)
   end
 end

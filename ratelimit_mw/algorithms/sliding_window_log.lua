@@ -3,9 +3,13 @@
 -- one, so that no two are the same and names stand in the order of scores.
 -- Numbers of the limit: length (us), quota (units), most (units of one charge).
 
-if wanted.sliding_window_log then
+if look.sliding_window_log then
   local max, min = math.max, math.min
   local CHUNK = 1000 -- members in one command
+
+  local function whole(x)
+    return x and x >= 0 and x <= EXACT and x % 1 == 0
+  end
 
   local function text(instant)
     return string.format("%.0f", instant)
@@ -18,11 +22,12 @@ if wanted.sliding_window_log then
     if newest.err then return { used = 0, gone = 0, last = 0, newest = 0, spoiled = true } end
     if not newest[1] then return { used = 0, gone = 0, last = 0, newest = 0 } end
     local score = tonumber(newest[2])
-    if not whole(score) or not string.find(newest[1], "^" .. string.rep("%d", 16) .. "$") then
+    local last = #newest[1] == 16 and not string.find(newest[1], "%D") and tonumber(newest[1])
+    if not whole(score) or not last or last > EXACT / 2 then -- as many names are not used in an age
       return { used = 0, gone = 0, last = 0, newest = 0, spoiled = true }
     end
     local gone = redis.call("ZCOUNT", key, "-inf", text(now - length))
-    return { gone = gone, used = redis.call("ZCARD", key) - gone, newest = score, last = tonumber(newest[1]) }
+    return { gone = gone, used = redis.call("ZCARD", key) - gone, newest = score, last = last }
   end
 
   -- When so many of the used units have left; what is not there yet leaves a window from now.
@@ -58,7 +63,7 @@ if wanted.sliding_window_log then
     end
   end
 
-  look.sliding_window_log = function(key, now, cost, _, length, quota, most)
+  function look.sliding_window_log(key, now, cost, _, length, quota, most)
     local set = read(key, now, length)
     local used = set.used
     local allowed, retry_after, state, newest = 1, 0, nil, min(set.newest, now)
@@ -81,21 +86,23 @@ if wanted.sliding_window_log then
     return state, newest + length, allowed, quota, remaining, retry_after, next_after, reset_after, 0, now
   end
 
-  settle.sliding_window_log = function(key, now, delta, at, length, quota)
-    local set = read(key, now, length)
-    if delta > 0 then
-      local units = min(delta, 2 * quota - set.used)
-      if units <= 0 then return nil end
-      return function() add(key, set, now, length, units) end, now + length
+  if settle then
+    function settle.sliding_window_log(key, now, delta, at, length, quota)
+      local set = read(key, now, length)
+      if delta > 0 then
+        local units = min(delta, 2 * quota - set.used)
+        if units <= 0 then return nil end
+        return function() add(key, set, now, length, units) end, now + length
+      end
+      if set.used == 0 or at <= now - length then return nil end
+      local instant = text(at)
+      local units = min(-delta, redis.call("ZCOUNT", key, instant, instant))
+      if units == 0 then return nil end
+      if units == set.used then return false end
+      local first = redis.call("ZCOUNT", key, "-inf", "(" .. instant)
+      redis.call("ZREMRANGEBYRANK", key, first, first + units - 1)
+      local newest = tonumber(redis.call("ZRANGE", key, -1, -1, "WITHSCORES")[2])
+      return function() add(key, set, now, length, 0) end, min(newest, now) + length
     end
-    if set.used == 0 or at <= now - length then return nil end
-    local instant = text(at)
-    local units = min(-delta, redis.call("ZCOUNT", key, instant, instant))
-    if units == 0 then return nil end
-    if units == set.used then return false end
-    local first = redis.call("ZCOUNT", key, "-inf", "(" .. instant)
-    redis.call("ZREMRANGEBYRANK", key, first, first + units - 1)
-    local newest = tonumber(redis.call("ZRANGE", key, -1, -1, "WITHSCORES")[2])
-    return function() add(key, set, now, length, 0) end, min(newest, now) + length
   end
 end

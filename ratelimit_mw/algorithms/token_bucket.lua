@@ -3,40 +3,43 @@
 -- Numbers of the limit: clock (us in a clock tick), drain (ticks per clock tick), unit (ticks), burst (units),
 -- quota (units).
 
-if wanted.token_bucket then
-  local floor, ceil, max = math.floor, math.ceil, math.max
-
+if look.token_bucket then
   local function read(key, tick, drain)
     local state = load(key, 2, 2)
     if not state then return 0, tick end
     local level, updated = state[1], state[2]
-    if tick > updated then level = max(0, level - (tick - updated) * drain) end
-    return level, updated
+    if tick > updated then level = level - (tick - updated) * drain end
+    return level > 0 and level or 0, updated
   end
 
   local function write(tick, level, clock, drain)
-    return write_state(2, level, tick), (tick + ceil(level / drain)) * clock
+    return write_state("<dd", level, tick), (tick + (level + -level % drain) / drain) * clock
   end
 
-  look.token_bucket = function(key, now, cost, max_delay, clock, drain, unit, burst)
-    local tick, full = floor(now / clock), burst * unit
+  function look.token_bucket(key, now, cost, max_delay, clock, drain, unit, burst)
+    local phase, full = now % clock, burst * unit
+    local tick = (now - phase) / clock
     local level, updated = read(key, tick, drain)
     local allowed, retry_after, delay, state, expires = 1, 0, 0, nil, nil
     if cost > 0 then
       local taken = level + cost * unit
-      allowed, retry_after, delay = squeeze(now, cost, taken - full, max_delay, clock, drain, burst)
+      if taken > full then
+        allowed, retry_after, delay = squeeze(cost, taken - full, max_delay, phase, clock, drain, burst)
+      end
       if allowed == 1 then level = taken end
       if allowed == 1 or updated > tick then state, expires = write(tick, level, clock, drain) end
     end
-    return state, expires, answer(now, level, allowed, retry_after, delay, full, clock, drain, unit, burst)
+    return state, expires, answer(now, level, allowed, retry_after, delay, full, phase, clock, drain, unit, burst)
   end
 
-  settle.token_bucket = function(key, now, delta, at, clock, drain, unit, burst, quota)
-    local tick = floor(now / clock)
-    local level = read(key, tick, drain)
-    local new = corrected(level, tick, delta, at, clock, drain, unit, burst, quota)
-    if new == level then return nil end
-    if new == 0 then return false end
-    return write(tick, new, clock, drain)
+  if settle then
+    function settle.token_bucket(key, now, delta, at, clock, drain, unit, burst, quota)
+      local tick = (now - now % clock) / clock
+      local level = read(key, tick, drain)
+      local new = corrected(level, tick, delta, at, clock, drain, unit, burst, quota)
+      if new == level then return nil end
+      if new == 0 then return false end
+      return write(tick, new, clock, drain)
+    end
   end
 end

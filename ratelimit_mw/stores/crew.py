@@ -27,14 +27,15 @@ class Crew:
     def side_by_side(self, jobs: Sequence[Callable[[], T]], patience: Patience) -> list[T | Exception]:
         """The outcome of each job: its result, its error, or a `StoreError` when it was not heard in time.
 
-        A job that is given up on goes on by itself.
+        A job that is given up on goes on by itself, also when there is no patience left to wait for it at all.
         """
+        waited = patience.left > 0
         going: list[Future[T]] = [self._pool.submit(job) for job in jobs]
         while not all(job.done() for job in going) and patience.left > 0:
             since = monotonic()
             wait(going, timeout=patience.slice())
             patience.spend(since)
-        return [_outcome(job) for job in going]
+        return [_outcome(job, cancel=waited) for job in going]
 
     def close(self) -> None:
         """Let the threads end when they have nothing more to do. It can be used again."""
@@ -42,9 +43,10 @@ class Crew:
         self._start_over()
 
 
-def _outcome(job: "Future[Any]") -> Any:
+def _outcome(job: "Future[Any]", *, cancel: bool) -> Any:
     if not job.done():
-        job.cancel()  # if no thread has begun it yet, it need not
+        if cancel:  # nobody waits for it any more: if no thread has begun it yet, it need not
+            job.cancel()
         return StoreError("no answer in time")
     error = job.exception()
     if error is not None and not isinstance(error, Exception):

@@ -1,24 +1,26 @@
 -- What algorithms and drivers find in scope. A script is: a codec, this head, the algorithms, a driver.
+--
+-- All of it runs on every call, and a function that is made costs as much as a few lines that run. So what a call does
+-- not need is not made, and whole numbers are divided by operators: floor(a / b) is (a - a % b) / b, and ceil(a / b) is
+-- (a + -a % b) / b.
 
--- args[1]: a told time in us, or 0 for the server's own; args[2]: { names of the algorithms used }; the rest is the driver's.
+-- args[1]: a told time in us, or 0 for the server's own; args[2]: { name of a part that is needed = true }, where each
+-- algorithm puts its `look`, and where `settle` says that there is something to correct; the rest is the driver's.
 local args = decode(ARGV[1])
-local look, settle, wanted = {}, {}, {}
-for i = 1, #args[2] do wanted[args[2][i]] = true end -- closures of algorithms that are not used are not made
+local look = args[2]
+local settle = look.settle and {}
 
+local EXACT = 9007199254740992 -- 2^53: whole numbers up to here are doubles
 local HOUR = 3600000 -- ms
 
--- Whether x is a whole number that a double counts exactly. NaN fails every comparison.
-local function whole(x)
-  return type(x) == "number" and x >= 0 and x <= 9007199254740992 and x % 1 == 0
-end
-
--- All numbers of a charge from position `first` on, those of its limit from `numbers` on, of which the first four are
--- above 0. The client checked them, and so does whoever holds the data; before anything is written.
+-- All numbers of a charge from position `first` on must be whole and exact, those of its limit from `numbers` on, of
+-- which the first four are above 0. The client checked them, and so does whoever holds the data; before anything is
+-- written. NaN fails every comparison, and text cannot be compared.
 local function check(charge, first, numbers)
   for i = first, #charge do
-    local least = i >= numbers and i < numbers + 4 and 1 or 0
-    if not whole(charge[i]) or charge[i] < least then
-      error("ratelimit_mw: argument " .. i .. " of a charge is no whole number from " .. least .. " to 2^53")
+    local x = charge[i]
+    if not ((x > 0 or x == 0 and (i < numbers or i > numbers + 3)) and x <= EXACT and x % 1 == 0) then
+      error("ratelimit_mw: argument " .. i .. " of a charge is no whole number that is allowed there")
     end
   end
 end
@@ -26,30 +28,21 @@ end
 -- The numbers of a state, from `least` to `most` of them, or nil if there is none. Another type, or numbers that no
 -- state can hold, count as none: such a key is overwritten by the next charge.
 local function load(key, least, most)
-  local text = redis.pcall("GET", key)
-  if type(text) ~= "string" then return nil end
-  local values = read_state(text, least, most)
+  local text = redis.pcall("GET", key) -- or false, or an error, which has no length
+  local values = text and read_state(text, least, most)
   if not values then return nil end
   for i = 1, #values do
-    if not whole(values[i]) then return nil end
+    local x = values[i]
+    if not (x >= 0 and x <= EXACT and x % 1 == 0) then return nil end
   end
   return values
-end
-
-local function now_us()
-  if args[1] ~= 0 then
-    if not whole(args[1]) then error("ratelimit_mw: the told time is no whole number up to 2^53") end
-    return args[1]
-  end
-  local time = redis.call("TIME")
-  return time[1] * 1000000 + time[2]
 end
 
 -- Keeps a state until the instant from which it means nothing: rounded up, and a millisecond more, because the server
 -- expires keys on a clock read before the script's. A told clock may step back, so its states live an hour longer.
 -- A state is the text to keep, or a function that writes it.
 local function save(key, state, expires, now)
-  local px = math.ceil((expires - now) / 1000) + 1
+  local px = (expires - now + -(expires - now) % 1000) / 1000 + 1
   if args[1] > 0 then px = px + HOUR end
   if type(state) == "string" then
     redis.call("SET", key, state, "PX", px)
@@ -57,4 +50,12 @@ local function save(key, state, expires, now)
     state()
     redis.call("PEXPIRE", key, px)
   end
+end
+
+local now = args[1]
+if now == 0 then
+  local time = redis.call("TIME")
+  now = time[1] * 1000000 + time[2]
+elseif not (now > 0 and now <= EXACT and now % 1 == 0) then
+  error("ratelimit_mw: the told time is no whole number up to 2^53")
 end

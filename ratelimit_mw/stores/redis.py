@@ -13,8 +13,16 @@ from redis.cluster import RedisCluster
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.notices import logger
 from ratelimit_mw.stores.patience import Patience
-from ratelimit_mw.stores.redis_cluster import CLUSTER_SCHEMES, AsyncCluster, Cluster
-from ratelimit_mw.stores.redis_server import FAILURES, AsyncConnections, Connections, meaning
+from ratelimit_mw.stores.redis_cluster import AsyncCluster, Cluster
+from ratelimit_mw.stores.redis_server import (
+    CLUSTER_SCHEMES,
+    FAILURES,
+    AsyncConnections,
+    Connections,
+    async_source,
+    meaning,
+    source,
+)
 from ratelimit_mw.stores.talk import Command
 from ratelimit_mw.stores.tasks import LINGER, AsyncLink, TaskStore
 from ratelimit_mw.stores.threads import Link, ThreadStore
@@ -64,7 +72,9 @@ class AsyncRedisStore(TaskStore):
 
 def _link(client_or_url: Any, timeout: float) -> Link:
     if isinstance(client_or_url, str):
-        return (Cluster if client_or_url.startswith(CLUSTER_SCHEMES) else Connections)(client_or_url, timeout)
+        if client_or_url.startswith(CLUSTER_SCHEMES):
+            return Cluster(client_or_url, timeout)
+        return Connections(source(client_or_url, LINGER), timeout)
     execute = getattr(client_or_url, "execute_command", None)
     if not callable(execute) or inspect.iscoroutinefunction(execute):
         raise ConfigError(
@@ -76,8 +86,9 @@ def _link(client_or_url: Any, timeout: float) -> Link:
 
 def _async_link(client_or_url: Any, timeout: float) -> AsyncLink:
     if isinstance(client_or_url, str):
-        cluster = client_or_url.startswith(CLUSTER_SCHEMES)
-        return (AsyncCluster if cluster else AsyncConnections)(client_or_url, LINGER + timeout)
+        if client_or_url.startswith(CLUSTER_SCHEMES):
+            return AsyncCluster(client_or_url, LINGER + timeout)
+        return AsyncConnections(async_source(client_or_url, LINGER + timeout))
     if not inspect.iscoroutinefunction(getattr(client_or_url, "execute_command", None)):
         raise ConfigError(
             f"client_or_url: found {type(client_or_url).__name__}, allowed is a URL or a redis.asyncio.Redis"
@@ -87,8 +98,6 @@ def _async_link(client_or_url: Any, timeout: float) -> AsyncLink:
 
 class _Client:
     """A client that was handed in."""
-
-    in_time = True  # a time of its own
 
     def __init__(self, client: Any) -> None:
         self._execute = client.execute_command

@@ -1,118 +1,79 @@
-"""The way to a Redis Cluster, by redis-py's client, which knows which node has which slot."""
+"""The way to a Redis Cluster, on connections of our own to each of its nodes."""
 
-import asyncio
-import inspect
-import threading
-from typing import Any, Final
-
-from redis import ConnectionPool
-from redis.asyncio import ConnectionPool as AsyncConnectionPool
-from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
-from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
-from redis.cluster import ClusterNode, RedisCluster
-from redis.connection import parse_url
-from redis.retry import Retry
+from functools import partial
+from typing import Any
 
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.stores.forks import start_over_in_child
 from ratelimit_mw.stores.patience import Patience
-from ratelimit_mw.stores.redis_server import FAILURES, OfLoop, from_url, meaning
-from ratelimit_mw.stores.talk import Command
-
-CLUSTER_SCHEMES: Final = ("redis+cluster://", "rediss+cluster://")
-_TASKS: Final = 96  # calls at once, for each event loop; redis-py has at most 100 connections to a node
+from ratelimit_mw.stores.redis_server import AsyncConnections, Connections, Source, async_source, source
+from ratelimit_mw.stores.talk import Command, adrive, drive
+from ratelimit_mw.stores.tasks import LINGER
+from ratelimit_mw.stores.topology import Address, Errand, Topology
 
 
 class Cluster:
-    """A client of our own for a cluster. The first call makes it, because it connects as it is made."""
+    """For threads."""
 
     slots = True
-    in_time = False
 
     def __init__(self, url: str, timeout: float) -> None:
-        options = _of_cluster(RedisCluster, Retry(NoBackoff(), 0), socket_timeout=timeout)
-        nodes, options = _cluster_from_url(ConnectionPool, url, options)
-        node: Any = ClusterNode  # redis-py does not say what it takes
-        self._make = lambda: RedisCluster(startup_nodes=[node(*place) for place in nodes], **options)
-        start_over_in_child(self._start_over)
-        self._start_over()
+        self._timeout = timeout
+        self._source, start = _nodes([source(one, LINGER) for one in _urls(url)])
+        self._topology = Topology(start)
+        self._nodes: dict[Address, Connections] = {}
 
-    def _start_over(self) -> None:
-        self._making = threading.Lock()
-        self._client: Any = None
-
-    def send(self, command: Command, _: Patience) -> Any:
+    def send(self, command: Command, patience: Patience) -> Any:
         """See `Link.send`."""
-        try:
-            with self._making:
-                client = self._client = self._client or self._make()
-            return client.execute_command(*command)
-        except FAILURES as error:
-            raise meaning(error) from error
+        return drive(self._topology.route(command), partial(self._run, patience))
 
     def close(self) -> None:
         """See `Link.close`."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        for node in list(self._nodes.values()):
+            node.close()
+
+    def _run(self, patience: Patience, errand: Errand) -> Any:
+        node = self._nodes.get(errand.address)
+        if node is None:  # of two threads that are here at once, one goes on with the node of the other
+            node = self._nodes.setdefault(errand.address, Connections(self._source.at(*errand.address), self._timeout))
+        return node.send(errand.command, patience, asking=errand.asking)
 
 
 class AsyncCluster:
-    """A client of our own for a cluster, for each event loop."""
+    """For asyncio."""
 
     slots = True
 
     def __init__(self, url: str, linger: float) -> None:
-        options = _of_cluster(AsyncRedisCluster, AsyncRetry(NoBackoff(), 0), socket_timeout=linger)
-        nodes, options = _cluster_from_url(AsyncConnectionPool, url, options)
-
-        node: Any = AsyncClusterNode  # redis-py does not say what it takes
-
-        def make() -> tuple[Any, asyncio.Semaphore]:
-            client = AsyncRedisCluster(startup_nodes=[node(*place) for place in nodes], **options)
-            return client, asyncio.Semaphore(_TASKS)
-
-        self._clients = OfLoop(make)
+        self._source, start = _nodes([async_source(one, linger) for one in _urls(url)])
+        self._topology = Topology(start)
+        self._nodes: dict[Address, AsyncConnections] = {}
 
     async def send(self, *command: Any) -> Any:
         """See `AsyncLink.send`."""
-        client, turn = self._clients.get()
-        try:
-            async with turn:
-                return await client.execute_command(*command)
-        except FAILURES as error:
-            raise meaning(error) from error
+        return await adrive(self._topology.route(command), self._run)
 
     async def close(self) -> None:
         """See `AsyncLink.close`."""
-        made = self._clients.pop()
-        if made is not None:
-            await made[0].aclose()
+        for node in list(self._nodes.values()):
+            await node.close()
+
+    async def _run(self, errand: Errand) -> Any:
+        node = self._nodes.get(errand.address)
+        if node is None:
+            node = self._nodes[errand.address] = AsyncConnections(self._source.at(*errand.address))
+        return await node.send(*errand.command, asking=errand.asking)
 
 
-def _cluster_from_url(pool: Any, url: str, options: dict[str, Any]) -> tuple[list[tuple[str, int]], dict[str, Any]]:
-    """The nodes that a URL names, and the arguments of a client."""
+def _urls(url: str) -> list[str]:
+    """One URL for each node that this one names: `redis+cluster://USER:PASSWORD@HOST:PORT,HOST:PORT/?OPTION=VALUE`."""
     scheme, _, rest = url.partition("+cluster://")
     place, slash, path = rest.partition("/")
     login, at, hosts = place.rpartition("@")
-    nodes: list[tuple[str, int]] = []
-    found: dict[str, Any] = {}
-    for host in hosts.split(","):
-        one = f"{scheme}://{login}{at}{host}{slash}{path}"
-        from_url(pool, one)
-        found = dict(parse_url(one))  # type: ignore[no-untyped-call]  # redis-py's
-        nodes.append((found.pop("host", "localhost"), found.pop("port", 6379)))
-    if found.pop("db", 0):
+    return [f"{scheme}://{login}{at}{host}{slash}{path}" for host in hosts.split(",")]
+
+
+def _nodes(sources: list[Source]) -> tuple[Source, list[Address]]:
+    """How to connect, and to which nodes at first."""
+    if sources[0].options.get("db"):
         raise ConfigError("store: a cluster has database 0 only")
-    found.pop("connection_class", None)
-    return nodes, {**found, **options, "ssl": scheme == "rediss"}
-
-
-def _of_cluster(cluster: Any, retry: Any, **options: Any) -> dict[str, Any]:
-    """What our own client of a cluster is told: to ask once, and to go on with the slots that there are."""
-    once = {"retry": retry}
-    if "retry" not in inspect.signature(cluster.__init__).parameters:  # before redis-py 6
-        once = {"cluster_error_retry_attempts": 0}
-    return {**once, **options, "require_full_coverage": False, "protocol": 2}
+    return sources[0], [(one.options.get("host", "localhost"), one.options.get("port", 6379)) for one in sources]

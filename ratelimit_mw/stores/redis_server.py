@@ -4,13 +4,13 @@ import asyncio
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from redis import ConnectionPool, RedisError
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisClusterException, ResponseError
+from redis.exceptions import AskError, MovedError, NoScriptError, ReadOnlyError, RedisClusterException, ResponseError
 from redis.retry import Retry
 
 from ratelimit_mw.errors import ConfigError, StoreError
@@ -19,35 +19,48 @@ from ratelimit_mw.stores.pool import AsyncPool, Pool
 from ratelimit_mw.stores.scripts import script
 from ratelimit_mw.stores.talk import Command, NoCodec, NoScript
 from ratelimit_mw.stores.tasks import LINGER
+from ratelimit_mw.stores.topology import Redirected
 
 SCHEMES: Final = ("redis://", "rediss://", "unix://")
+CLUSTER_SCHEMES: Final = ("redis+cluster://", "rediss+cluster://")
 FAILURES: Final = (RedisError, RedisClusterException, OSError)  # of a server, or of the way to it
 _THREADS: Final = 64  # connections at most
 _TASKS: Final = 32  # connections at most, for each event loop
 _LAST_BYTES: Final = 0.001  # seconds
 
 
+class Source(NamedTuple):
+    """How to make connections to a server: a class of the client library, and its arguments."""
+
+    kind: Any
+    options: dict[str, Any]
+
+    def connection(self) -> Any:
+        """A connection that is not open yet."""
+        return self.kind(**self.options)
+
+    def at(self, host: str, port: int) -> "Source":
+        """The same for another server."""
+        return Source(self.kind, {**self.options, "host": host, "port": port})
+
+
 class Connections:
     """Connections of our own to one server."""
 
     slots = False
-    in_time = True
 
-    def __init__(self, url: str, timeout: float) -> None:
+    def __init__(self, source: Source, timeout: float) -> None:
         self._timeout = timeout
-        source = from_url(ConnectionPool, url, socket_timeout=LINGER, retry=Retry(NoBackoff(), 0))
         self._pool = Pool(lambda: _opened(source), _disconnect, _usable, _THREADS)
 
-    def send(self, command: Command, patience: Patience) -> Any:
-        """See `Link.send`."""
+    def send(self, command: Command, patience: Patience, *, asking: bool = False) -> Any:
+        """See `Link.send`. `asking`: first say that the key may be on its way to this node of a cluster."""
         connection = self._pool.borrow(patience)
         broken = True
         try:
-            connection.send_command(*command)
-            self._wait_for_reply(connection, patience)
-            # the rest of a reply of which a part is here has no more time than the whole; nothing public says so
-            connection._sock.settimeout(max(_LAST_BYTES, patience.left))  # noqa: SLF001
-            reply = connection.read_response()
+            if asking:
+                self._exchange(connection, ("ASKING",), patience)
+            reply = self._exchange(connection, command, patience)
             broken = False
         except FAILURES as error:
             broken = not isinstance(error, ResponseError) or _is_replica(error)
@@ -60,13 +73,17 @@ class Connections:
         """See `Link.close`."""
         self._pool.close()
 
-    def _wait_for_reply(self, connection: Any, patience: Patience) -> None:
+    def _exchange(self, connection: Any, command: Command, patience: Patience) -> Any:
+        connection.send_command(*command)
         since = time.monotonic()
         while not connection.can_read(patience.slice()):
             if patience.left <= 0:
                 raise StoreError(f"no answer within {self._timeout} seconds")
             patience.spend(since)
             since = time.monotonic()
+        # the rest of a reply of which a part is here has no more time than the whole; nothing public says so
+        connection._sock.settimeout(max(_LAST_BYTES, patience.left))  # noqa: SLF001
+        return connection.read_response()
 
 
 class AsyncConnections:
@@ -74,16 +91,18 @@ class AsyncConnections:
 
     slots = False
 
-    def __init__(self, url: str, linger: float) -> None:
-        source = from_url(AsyncConnectionPool, url, socket_timeout=linger, retry=AsyncRetry(NoBackoff(), 0))
+    def __init__(self, source: Source) -> None:
         self._pools = OfLoop(lambda: AsyncPool(lambda: _aopened(source), _adisconnect, _ausable, _TASKS))
 
-    async def send(self, *command: Any) -> Any:
-        """See `AsyncLink.send`."""
+    async def send(self, *command: Any, asking: bool = False) -> Any:
+        """See `AsyncLink.send` and `Connections.send`."""
         pool = self._pools.get()
         connection = await pool.borrow()
         broken = True
         try:
+            if asking:
+                await connection.send_command("ASKING")
+                await connection.read_response()
             await connection.send_command(*command)
             reply = await connection.read_response()
             broken = False
@@ -136,7 +155,11 @@ def meaning(error: Exception) -> Exception:
     """The error as the steps understand it."""
     if isinstance(error, NoScriptError):
         return NoScript()
-    return NoCodec() if "NOCODEC" in str(error) else StoreError(f"{type(error).__name__}: {error}")
+    if isinstance(error, AskError):
+        return Redirected((error.host, error.port), asking=not isinstance(error, MovedError))
+    if isinstance(error, ResponseError) and ("cmsgpack" in str(error) or "struct" in str(error)):
+        return NoCodec()
+    return StoreError(f"{type(error).__name__}: {error}")
 
 
 def _is_replica(error: ResponseError) -> bool:
@@ -147,30 +170,37 @@ def _is_replica(error: ResponseError) -> bool:
     return isinstance(error, ReadOnlyError) or "READONLY" in str(error)
 
 
-def from_url(pool: Any, url: str, **options: Any) -> Any:
-    """A pool of the client library, for how it reads URLs: its class of connection and their arguments.
+def source(url: str, timeout: float) -> Source:
+    """What a URL says, for threads. Raises `ConfigError`."""
+    return _source(ConnectionPool, url, socket_timeout=timeout, retry=Retry(NoBackoff(), 0))
 
-    It opens none.
-    """
+
+def async_source(url: str, timeout: float) -> Source:
+    """What a URL says, for asyncio. Raises `ConfigError`."""
+    return _source(AsyncConnectionPool, url, socket_timeout=timeout, retry=AsyncRetry(NoBackoff(), 0))
+
+
+def _source(pool: Any, url: str, **options: Any) -> Source:
     if not url.startswith(SCHEMES):
-        allowed = ", ".join([*SCHEMES, "redis+cluster://", "rediss+cluster://"])
+        allowed = ", ".join([*SCHEMES, *CLUSTER_SCHEMES])
         raise ConfigError(f"store: found {url.split('://', 1)[0]!r} as scheme, allowed are {allowed}")
     # no retry at all: an EVALSHA that is sent again charges again
     options |= {"socket_connect_timeout": LINGER, "protocol": 2, "decode_responses": False}
     try:
-        source = pool.from_url(url, **options)
-        source.connection_class(**source.connection_kwargs)  # not opened: only to hear of options that it does not know
+        read = pool.from_url(url, **options)  # how the client library reads it; nothing is opened
+        found = Source(read.connection_class, read.connection_kwargs)
+        found.connection()  # to hear of options that it does not know
     except (ValueError, TypeError, RedisError):
         # without the error's own text: it may quote a piece of a password as the port
         raise ConfigError(
             "store: the URL cannot be read, allowed is redis://USER:PASSWORD@HOST:PORT/DB?OPTION=VALUE with the "
             "options of redis-py; in a password / # ? @ are written %2F %23 %3F %40"
         ) from None
-    return source
+    return found
 
 
-def _opened(source: Any) -> Any:
-    connection = source.connection_class(**source.connection_kwargs)
+def _opened(source: Source) -> Any:
+    connection = source.connection()
     try:
         connection.connect()
         connection.send_command("SCRIPT LOAD", script("take", "packed").text)
@@ -181,8 +211,8 @@ def _opened(source: Any) -> Any:
     return connection
 
 
-async def _aopened(source: Any) -> Any:
-    connection = source.connection_class(**source.connection_kwargs)
+async def _aopened(source: Source) -> Any:
+    connection = source.connection()
     try:
         async with asyncio.timeout(LINGER):
             await connection.connect()

@@ -51,13 +51,13 @@ def take_arguments(codec: Codec, now: int, charges: Sequence[Charge], *, commit:
         )
         for charge in charges
     ]
-    return _ENCODE[codec]((now, _algorithms(charges), int(commit), (group,)))
+    return _ENCODE[codec]((now, _parts(charges), int(commit), group))
 
 
 def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes:
     """ARGV[1] of settle.lua."""
     corrections = [(charge.limit.algorithm, charge.cost, _at(charge, now), *charge.limit.numbers) for charge in charges]
-    return _ENCODE[codec]((now, _algorithms(charges), corrections))
+    return _ENCODE[codec]((now, _parts(charges, "settle"), corrections))
 
 
 def _at(charge: Charge, now: int) -> int:
@@ -93,5 +93,6 @@ def check_scripted(limit: Limit) -> None:
         raise ConfigError(f"{type(limit).__name__} has no Lua twin: Redis knows {', '.join(ALGORITHMS)}")
 
 
-def _algorithms(charges: Iterable[Charge]) -> list[str]:
-    return list({part: None for charge in charges for part in (*charge.limit.needs, charge.limit.algorithm)})
+def _parts(charges: Iterable[Charge], *more: str) -> dict[str, bool]:
+    """The parts of the script that these charges need."""
+    return {part: True for charge in charges for part in (*more, *charge.limit.needs, charge.limit.algorithm)}

@@ -1,13 +1,12 @@
 -- Corrects what was taken.
--- KEYS: the bucket of each charge. ARGV[1]: { told time, { algorithms }, { charge, ... } }; a charge is
+-- KEYS: the bucket of each charge. ARGV[1]: { told time, { parts }, { charge, ... } }; a charge is
 --   { algorithm, units (negative gives back), at in us, the numbers of its limit ... }.
 -- Returns how each stands after it, as take.lua does for a cost of 0.
 
-local now = now_us()
 for _, charge in ipairs(args[3]) do
   check(charge, 3, 4)
   local units = charge[2]
-  if type(units) ~= "number" or not whole(math.abs(units)) then -- math.abs alone would take "0x10" for 16
+  if not (units >= -EXACT and units <= EXACT and units % 1 == 0) then
     error("ratelimit_mw: the correction is no whole number up to 2^53")
   end
 end

@@ -1,11 +1,20 @@
 -- Takes or peeks groups of charges: each group all or nothing, all groups at one time.
 -- KEYS: the bucket of each charge, group after group.
--- ARGV[1]: { told time, { algorithms }, 1 to take or 0 to peek, { group, ... } }; a group is { charge, ... };
---   a charge is { algorithm, role, cost, max_delay in us, the numbers of its limit ... }.
+-- ARGV[1]: { told time, { parts }, 1 to take or 0 to peek, group, ... }; a group is { charge, ... }; a charge is
+--   { algorithm, role, cost, max_delay in us, the numbers of its limit ... }.
 -- Returns per charge: allowed, limit, remaining, retry_after, next_after, reset_after, delay, at.
 --   Times in us; a retry_after of -1 is never.
 
-local now, out, keys = now_us(), {}, 0
+local charge = args[4][1]
+if #KEYS == 1 and charge[2] == "limit" then -- the common case, without the bookkeeping of groups
+  check(charge, 3, 5)
+  local state, expires, allowed, limit, remaining, retry_after, next_after, reset_after, delay, at =
+    look[charge[1]](KEYS[1], now, charge[3], charge[4], charge[5], charge[6], charge[7], charge[8], charge[9], charge[10])
+  if state and args[3] == 1 then save(KEYS[1], state, expires, now) end
+  return { allowed, limit, remaining, retry_after, next_after, reset_after, delay, at }
+end
+
+local out, keys = {}, 0
 
 local function look_at(key, charge, cost, o)
   local state, expires
@@ -39,8 +48,8 @@ local function take_group(charges)
   keys = keys + #charges
 end
 
-for _, group in ipairs(args[4]) do
-  for _, charge in ipairs(group) do check(charge, 3, 5) end
+for group = 4, #args do
+  for _, one in ipairs(args[group]) do check(one, 3, 5) end
 end
-for _, group in ipairs(args[4]) do take_group(group) end
+for group = 4, #args do take_group(args[group]) end
 return out

@@ -18,18 +18,22 @@ from ratelimit_mw.ticks import microseconds
 T = TypeVar("T")
 Command = tuple[str | bytes | int, ...]
 Steps = Generator[Any, Any, T]
-"""Yields a command, and is sent its reply or thrown its error; or yields a list of steps that go side by side, and is
-sent their outcomes, each a result or an error. Returns what was asked for."""
+"""Yields a command, and is sent its reply or thrown a `Meaning` or `StoreError`; or yields a list of steps that go side
+by side, and is sent their outcomes, each a result or an error. Returns what was asked for."""
 
 _FORMAT: Final = "1"  # of the states; the first part of every key
 _TRIES: Final = 4  # calls for one group: each of the two codecs' scripts may be unknown at first
 
 
-class NoScript(Exception):
+class Meaning(Exception):
+    """A reply that the steps understand, and go on from."""
+
+
+class NoScript(Meaning):
     """The server does not know the script: it restarted, failed over, or was flushed."""
 
 
-class NoCodec(Exception):
+class NoCodec(Meaning):
     """The server has no cmsgpack and struct."""
 
 
@@ -40,8 +44,8 @@ def drive(steps: Steps[T], ask: Callable[[Any], Any]) -> T:
         while True:
             try:
                 reply = ask(step)
-            except (NoScript, NoCodec) as meaning:
-                step = steps.throw(meaning)
+            except (Meaning, StoreError) as error:
+                step = steps.throw(error)
             else:
                 step = steps.send(reply)
     except StopIteration as end:
@@ -56,8 +60,8 @@ async def adrive(steps: Steps[T], ask: Callable[[Any], Awaitable[Any]]) -> T:
         while True:
             try:
                 reply = await ask(step)
-            except (NoScript, NoCodec) as meaning:
-                step = steps.throw(meaning)
+            except (Meaning, StoreError) as error:
+                step = steps.throw(error)
             else:
                 step = steps.send(reply)
     except StopIteration as end:

@@ -97,5 +97,5 @@ class TaskStore(Talk):
     async def _ask(self, step: Any) -> Any:
         """The outcomes of steps that go side by side, or the reply to one command."""
         if isinstance(step, list):
-            return await asyncio.gather(*(adrive(steps, self._ask) for steps in step), return_exceptions=True)
+            return await asyncio.gather(*(self._run(steps) for steps in step), return_exceptions=True)
         return await self._link.send(*step)

@@ -14,7 +14,6 @@ class Link(Protocol):
     """The way to a server, or to a cluster."""
 
     slots: bool  # whether keys live in the slots of a cluster
-    in_time: bool  # whether `send` keeps to the patience that it is given; else a crew waits for it
 
     def send(self, command: Command, patience: Patience) -> Any:
         """The reply. Raises `NoScript`, `NoCodec` or `StoreError`."""
@@ -65,12 +64,7 @@ class ThreadStore(Talk):
         """The outcomes of steps that go side by side, or the reply to one command."""
         if isinstance(step, list):
             return self._crew.side_by_side([partial(self._alone, steps) for steps in step], patience)
-        if self._link.in_time:
-            return self._link.send(step, patience)
-        (outcome,) = self._crew.side_by_side([partial(self._link.send, step, patience)], patience)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        return self._link.send(step, patience)
 
     def _alone(self, steps: Steps[T]) -> T:
         patience = Patience(self._timeout)

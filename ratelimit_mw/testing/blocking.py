@@ -1,40 +1,70 @@
-"""An AsyncStore as a Store, so that one test is for both."""
+"""An AsyncStore as a Store, so that one suite is for both."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
+from threading import Thread
+from typing import Any, TypeVar
 
-from ratelimit_mw import Charge, Decision
+from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.stores import AsyncStore, Store
+
+T = TypeVar("T")
 
 
 class Blocking:
-    """Each verb runs the loop until the answer is there."""
+    """Each verb waits until the loop, which runs in a thread of its own, has the answer. Any thread may ask."""
 
-    def __init__(self, store: AsyncStore, runner: asyncio.Runner) -> None:
-        self._store, self._run = store, runner.run
+    def __init__(self, store: AsyncStore, loop: asyncio.AbstractEventLoop) -> None:
+        self._store, self._loop = store, loop
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """See `Store.take`."""
         return self._run(self._store.atake(charges))
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """See `Store.peek`."""
         return self._run(self._store.apeek(charges))
 
     def settle(self, charges: Sequence[Charge]) -> None:
+        """See `Store.settle`."""
         self._run(self._store.asettle(charges))
 
     def reset(self, charges: Sequence[Charge]) -> None:
+        """See `Store.reset`."""
         self._run(self._store.areset(charges))
 
     def close(self) -> None:
+        """See `Store.close`."""
         self._run(self._store.aclose())
+
+    def _run(self, answer: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(answer, self._loop).result()
 
 
 @contextmanager
 def blocking(store: AsyncStore) -> Iterator[Store]:
-    """The store with a loop of its own, closed at the end."""
-    with asyncio.Runner() as runner:
+    """Give an asynchronous store a loop of its own, and close it at the end.
+
+    `with blocking(MyAsyncStore()) as store: ...`
+    """
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        over = asyncio.Event()
+        started.set_result((asyncio.get_running_loop(), over))
+        await over.wait()
+
+    thread = Thread(target=lambda: asyncio.run(serve()), name="blocking store")
+    thread.start()
+    loop, over = started.result()
+    held = Blocking(store, loop)
+    try:
+        yield held
+    finally:
         try:
-            yield Blocking(store, runner)
+            held.close()
         finally:
-            runner.run(store.aclose())
+            loop.call_soon_threadsafe(over.set)
+            thread.join()

@@ -1,66 +1,156 @@
-"""How much passes in the long run, and at worst in one window: the last column of the table of algorithms."""
+"""How much passes in the long run, and at worst in one window: the last column of the table of algorithms.
 
-from collections import deque
+`test_adversary.py` tries everything on small limits; here are realistic ones.
+"""
+
+from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from algorithms.models import SECOND, Windows
-from algorithms.strategies import START, Step, delay_us, forward, model_of, of_each_algorithm
-from ratelimit_mw import Limit, SlidingWindowCounter, TokenBucket, parse
+from algorithms.adversary import bound, busiest
+from algorithms.models import SECOND, SubWindows, model_of
+from algorithms.strategies import forward, of_each_algorithm
+from ratelimit_mw import (
+    GCRA,
+    ConfigError,
+    Decision,
+    FixedWindow,
+    LeakyBucket,
+    Limit,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    TokenBucket,
+    parse,
+)
+from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.bucket import BucketLimit
+from ratelimit_mw.limit import State
+from ratelimit_mw.testing.laws import delay_us
+from ratelimit_mw.testing.walks import START, Step
 
 pytestmark = pytest.mark.promise(3)
 
 DAY = 24 * 3600 * SECOND
-Passed = list[tuple[int, int]]  # instants in microseconds, units
+BILLION = 10**9
+OF_A_BUCKET = (TokenBucket, GCRA, LeakyBucket)
 
 
-def admitted(limit: Limit, instants: "list[int] | range", cost: int = 1) -> int:
-    """How many of these charges pass."""
-    state, count = None, 0
+def passing(limit: Limit, instants: Iterable[int], cost: int = 1) -> list[bool]:
+    """Which of these charges pass."""
+    state, passed = None, []
     for now in instants:
         decision, state = limit.decide(state, now, cost, None)
-        count += decision.allowed
-    return count
+        passed.append(decision.allowed)
+    return passed
 
 
-def busiest(passed: Passed, window: int) -> int:
-    """The most units in any (x, x + window]."""
-    inside: deque[tuple[int, int]] = deque()
-    units = most = 0
-    for now, cost in sorted(passed):
-        inside.append((now, cost))
-        units += cost
-        while inside[0][0] <= now - window:
-            units -= inside.popleft()[1]
-        most = max(most, units)
-    return most
+def admitted(limit: Limit, instants: Iterable[int], cost: int = 1) -> int:
+    """How many of these charges pass."""
+    return sum(passing(limit, instants, cost))
 
 
-def worst(limit: Limit) -> int:
-    if isinstance(limit, TokenBucket):
-        return (limit.burst or limit.quota) + limit.quota - 1
-    assert isinstance(limit, SlidingWindowCounter)
-    return limit.quota if limit.strict else 2 * limit.quota
+def seen(limit: Limit, state: State, now: int) -> Decision:
+    """What is left, with nothing taken."""
+    return limit.decide(state, now, 0, None)[0]
 
 
-@pytest.mark.parametrize("text", ["10/minute using token_bucket", "10/minute", "10/minute burst 1 using token_bucket"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *[f"10/minute using {algorithm}" for algorithm in ALGORITHMS],
+        *[f"10/minute using sliding_window_counter buckets {buckets}" for buckets in (2, 3, 10, 60)],
+        *[f"10/minute burst 1 using {limit.algorithm}" for limit in OF_A_BUCKET],
+    ],
+)
 @pytest.mark.parametrize("phase", [0, 1, 123_457])
 def test_steady_traffic_at_the_rate_is_admitted_all_day(text: str, phase: int) -> None:
     instants = range(START + phase, START + phase + DAY, 6 * SECOND)
     assert (len(instants), admitted(parse(text)[0], instants)) == (14_400, 14_400)
 
 
-def test_a_microsecond_faster_than_the_rate_every_second_one_waits() -> None:
+@pytest.mark.parametrize(
+    ("buckets", "count"), [(1, 7_200), (2, 9_600), (3, 10_800), (7, 12_240), (10, 13_091), (60, 13_091)]
+)
+def test_strict_admits_less_than_steady_traffic_at_the_rate(buckets: int, count: int) -> None:
+    """Ten in `buckets` + 1 sub-windows, rounded up to when the next one comes: of 10 and more buckets, ten in 66 s."""
+    limit = SlidingWindowCounter(10, 60, buckets=buckets, strict=True)
+    assert admitted(limit, range(START, START + DAY, 6 * SECOND)) == count
+
+
+def test_sub_windows_that_do_not_divide_the_window_make_it_microseconds_longer() -> None:
+    """7 of 8.571429 s are 60.000003 s. Steady traffic at the rate once has to wait for these 3 us, and then fits."""
+    limit = SlidingWindowCounter(10, 60, buckets=7)
+    passed = passing(limit, range(START, START + DAY, 6 * SECOND))
+    assert [number for number, allowed in enumerate(passed) if not allowed] == [10]
+    _, state = limit.decide(None, START, 10, None)
+    assert limit.decide(state, START + 60 * SECOND, 1, None)[0].retry_after == 0.000003
+
+
+@pytest.mark.parametrize("algorithm", OF_A_BUCKET)
+def test_a_microsecond_faster_than_the_rate_every_second_one_waits(algorithm: type[BucketLimit]) -> None:
     instants = range(START, START + DAY, 6 * SECOND - 1)
-    assert (len(instants), admitted(parse("10/minute burst 1 using token_bucket")[0], instants)) == (14_401, 7_201)
+    assert (len(instants), admitted(algorithm(10, 60, burst=1), instants)) == (14_401, 7_201)
 
 
-@pytest.mark.parametrize(("quota", "seconds"), [(7, 1), (3, 7), (10**9, 24 * 3600), (999_983, 60)])
-def test_no_fraction_is_lost_over_many_waits(quota: int, seconds: int) -> None:
-    limit = TokenBucket(quota, seconds, burst=2)
+@pytest.mark.parametrize(
+    ("algorithm", "units"),  # that are there 0, 142857, 142858, 999999 and 1000000 us after 7 were taken at once
+    [
+        ("fixed_window", [0, 0, 0, 0, 7]),
+        ("sliding_window_log", [0, 0, 0, 0, 7]),
+        ("token_bucket", [0, 0, 1, 6, 7]),
+        ("gcra", [0, 0, 1, 6, 7]),
+        ("leaky_bucket", [0, 0, 1, 6, 7]),
+        ("sliding_window_counter", [0, 0, 0, 0, 1]),  # of the oldest a microsecond less than all counts: 6
+        ("sliding_window_counter buckets 2", [0, 0, 0, 0, 1]),
+        ("sliding_window_counter buckets 10", [0, 0, 0, 0, 1]),
+        ("sliding_window_counter buckets 7", [0, 0, 0, 0, 0]),  # its sub-windows end at 1.000006 s
+        ("sliding_window_counter strict", [0, 0, 0, 0, 0]),
+    ],
+)
+def test_7_per_second(algorithm: str, units: list[int]) -> None:
+    limit = parse(f"7/second using {algorithm}")[0]
+    decision, state = limit.decide(None, START, 7, None)
+    assert decision.allowed
+    assert [seen(limit, state, START + later).remaining for later in (0, 142_857, 142_858, 999_999, SECOND)] == units
+    for later, most in zip((999_999, SECOND), units[3:], strict=True):
+        assert admitted_of(limit, state, START + later) == most
+
+
+def admitted_of(limit: Limit, state: State, now: int) -> int:
+    """How many units pass at one instant, one by one."""
+    count = 0
+    while (answer := limit.decide(state, now, 1, None))[0].allowed:
+        count, state = count + 1, answer[1]
+    return count
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "whole"),  # seconds until all 7 are back
+    [
+        ("sliding_window_counter", 1.857142),
+        ("sliding_window_counter buckets 2", 1.428571),
+        ("sliding_window_counter buckets 10", 1.085714),
+        ("sliding_window_counter buckets 7", 1.122455),
+        ("sliding_window_counter strict", 2.0),
+        ("sliding_window_counter buckets 7 strict", 1.142864),
+    ],
+)
+def test_7_per_second_are_whole_again_later_in_a_counter(algorithm: str, whole: float) -> None:
+    limit = parse(f"7/second using {algorithm}")[0]
+    decision, state = limit.decide(None, START, 7, None)
+    assert decision.reset_after == whole
+    reset = START + round(whole * SECOND)
+    assert [seen(limit, state, now).remaining for now in (reset - 1, reset)] == [0 if "strict" in algorithm else 6, 7]
+
+
+@pytest.mark.parametrize("algorithm", OF_A_BUCKET)
+@pytest.mark.parametrize(("quota", "seconds"), [(7, 1), (3, 7), (BILLION, 24 * 3600), (999_983, 60)])
+def test_no_fraction_is_lost_over_many_waits(algorithm: type[BucketLimit], quota: int, seconds: int) -> None:
+    limit = algorithm(quota, seconds, burst=2)
     now = START
     decision, state = limit.decide(None, now, 2, None)
     for units in range(1, 5_001):
@@ -70,32 +160,86 @@ def test_no_fraction_is_lost_over_many_waits(quota: int, seconds: int) -> None:
         assert decision.allowed
 
 
-def test_10_to_the_9_per_day_passes_to_the_unit() -> None:
-    limit = TokenBucket(10**9, 24 * 3600, burst=10**6)
+@pytest.mark.parametrize("algorithm", OF_A_BUCKET)
+def test_10_to_the_9_per_day_passes_to_the_unit(algorithm: type[BucketLimit]) -> None:
+    limit = algorithm(BILLION, 24 * 3600, burst=10**6)
     instants = range(START, START + DAY + 1, DAY // 1000)  # 1000 times a million tokens come back
     assert admitted(limit, instants, 10**6) == 1001
     assert admitted(limit, range(START, START + DAY + 1, DAY // 1000 - 1), 10**6) == 501  # never one too early
 
 
-@given(st.one_of(*of_each_algorithm.values()), forward, st.sets(st.integers(0, 29)))
-def test_no_window_ever_holds_more_than_the_worst(limit: Limit, steps: list[Step], greedy: set[int]) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "units"),  # back after 12 hours, 24 hours less 1 us, 24 hours, 36 hours, 48 hours less 1 us, 48 hours
+    [
+        ("token_bucket", [BILLION // 2, BILLION - 1, BILLION, BILLION, BILLION, BILLION]),
+        ("gcra", [BILLION // 2, BILLION - 1, BILLION, BILLION, BILLION, BILLION]),
+        ("leaky_bucket", [BILLION // 2, BILLION - 1, BILLION, BILLION, BILLION, BILLION]),
+        ("fixed_window", [0, 0, BILLION, BILLION, BILLION, BILLION]),
+        # ticks of 0.1 s, 864000 to a day: 10**9 * 863999 // 864000 count at first
+        ("sliding_window_counter", [0, 0, 1158, 500_001_158, BILLION, BILLION]),
+        ("sliding_window_counter buckets 2", [0, 0, 232, BILLION, BILLION, BILLION]),
+        ("sliding_window_counter strict", [0, 0, 0, 0, 0, BILLION]),
+    ],
+)
+def test_10_to_the_9_at_once(algorithm: str, units: list[int]) -> None:
+    limit = parse(f"1000000000/day using {algorithm}")[0]
+    decision, state = limit.decide(None, START, BILLION, None)
+    assert (decision.allowed, decision.remaining) == (True, 0)
+    later = (DAY // 2, DAY - 1, DAY, 3 * DAY // 2, 2 * DAY - 1, 2 * DAY)
+    assert [seen(limit, state, START + time).remaining for time in later] == units
+    for time, most in zip(later, units, strict=True):
+        passes = [limit.decide(state, START + time, cost, None)[0].allowed for cost in (most, most + 1)]
+        assert passes == [True, False]
+
+
+def test_a_log_does_not_keep_10_to_the_9_units() -> None:
+    with pytest.raises(ConfigError, match=r"quota: found 1000000000, allowed is at most 100000: sliding_window_log"):
+        parse("1000000000/day using sliding_window_log")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("rate", ["7/second", "999983/86399.9s", f"{BILLION}/day", "7 per 36500 days"])
+def test_after_200_years_all_is_as_on_the_first_day(algorithm: str, rate: str) -> None:
+    if algorithm == "sliding_window_log":
+        rate = rate.replace("999983", "99983").replace(str(BILLION), "100000")
+    (limit,) = parse(f"{rate} using {algorithm}")
+    _, state = limit.decide(None, START, 7, None)
+    later = START + 200 * 365 * DAY
+    for cost in (0, 1, limit.most, limit.most + 1):
+        (kept, used), (fresh, full) = (limit.decide(before, later, cost, None) for before in (state, None))
+        first, begun = limit.decide(None, START, cost, None)
+        assert kept == fresh == replace(first, at=kept.at)
+        assert kept.at - first.at == later - START
+        for wait in (1, limit.window_us // 7, limit.window_us):
+            assert seen(limit, used, later + wait) == seen(limit, full, later + wait)
+            assert seen(limit, begun, START + wait).remaining == seen(limit, used, later + wait).remaining
+
+
+def units_within(limit: Limit, steps: list[Step], greedy: set[int]) -> int:
+    """The most units that leave in one window; at the steps in `greedy` all there is is taken."""
     clock = model_of(limit).clock  # windows are measured by the limit's own clock
     state, now, last, passed = None, START, None, []
     for number, step in enumerate(steps):
         now = step.time(now, limit, last)
         cost = step.cost(limit)
-        if number in greedy:  # takes all there is
-            cost = limit.decide(state, now, 0, None)[0].remaining
+        if number in greedy:
+            cost = min(seen(limit, state, now).remaining, limit.most)
         last, state = limit.decide(state, now, cost, None)
         if last.allowed:
             passed.append(((now + round(last.delay * SECOND)) // clock, cost))
-    assert busiest(passed, -(-limit.window_us // clock)) <= worst(limit)
+    return busiest(passed, -(-limit.window_us // clock))
 
 
-def test_the_worst_window_of_a_bucket_is_reached() -> None:
-    limit = TokenBucket(100, 60, burst=20)
+@given(st.one_of(*of_each_algorithm.values()), forward, st.sets(st.integers(0, 29)))
+def test_no_window_ever_holds_more_than_the_worst(limit: Limit, steps: list[Step], greedy: set[int]) -> None:
+    assert units_within(limit, steps, greedy) <= bound(limit)
+
+
+@pytest.mark.parametrize("algorithm", OF_A_BUCKET)
+def test_the_worst_window_of_a_bucket_is_reached(algorithm: type[BucketLimit]) -> None:
+    limit = algorithm(100, 60, burst=20)
     instants = [START] * 20 + list(range(START, START + 60 * SECOND, 600_000))[1:]
-    assert admitted(limit, instants) == worst(limit) == 119
+    assert admitted(limit, instants) == bound(limit) == 119
     assert admitted(limit, [*instants, START + 60 * SECOND - 1]) == 119
 
 
@@ -105,19 +249,40 @@ def test_the_worst_window_of_a_counter_is_reached_and_strict_allows_half() -> No
     assert admitted(SlidingWindowCounter(10, 10, strict=True), instants) == 11
 
 
+def test_the_worst_window_of_a_fixed_window_is_around_its_edge() -> None:
+    limit = FixedWindow(10, 60)
+    instants = [START] + [START + 60 * SECOND - 1] * 9 + [START + 60 * SECOND] * 10
+    assert admitted(limit, instants) == 20
+    assert bound(limit) == 19  # all but the first, within a microsecond
+
+
+def test_a_log_admits_its_quota_and_no_more() -> None:
+    limit = SlidingWindowLog(10, 60)
+    instants = [START] + [START + 60 * SECOND - 1] * 10 + [START + 60 * SECOND] * 10
+    assert passing(limit, instants) == [True] * 10 + [False] + [True] + [False] * 9
+    assert bound(limit) == 10
+
+
 @given(of_each_algorithm["sliding_window_counter"])
 def test_finer_buckets_follow_the_window_more_closely(limit: Limit) -> None:
     """A full quota taken at once is whole again later than the window by at most one sub-window."""
     model = model_of(limit)
-    assert isinstance(model, Windows)
+    assert isinstance(model, SubWindows)
     decision, _ = limit.decide(None, START, limit.quota, None)
     window = -(-limit.window_us // model.clock)
     over = round(decision.reset_after * SECOND) // model.clock - window
     assert 0 <= over <= model.length + model.buckets
 
 
-def test_delayed_requests_leave_evenly() -> None:
-    limit = TokenBucket(10, 1, burst=1, max_delay=5.0)
+@pytest.mark.parametrize(
+    "limit",
+    [
+        TokenBucket(10, 1, burst=1, max_delay=5.0),
+        GCRA(10, 1, burst=1, max_delay=5.0),
+        LeakyBucket(10, 1, burst=51, max_delay=5.0),
+    ],
+)
+def test_delayed_requests_leave_evenly(limit: BucketLimit) -> None:
     state, leave = None, []
     for _ in range(51):
         decision, state = limit.decide(state, START, 1, None)

@@ -8,7 +8,7 @@ from typing import Any
 import fakeredis
 import pytest
 
-from ratelimit_mw import Charge, Decision, Limit, MemoryStore, TokenBucket, parse
+from ratelimit_mw import Charge, Decision, Limit, MemoryStore, parse
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.bucket import BucketLimit
 from ratelimit_mw.stores import Store
@@ -22,11 +22,21 @@ CASES = [pytest.param(case, id=f"{name}: {case['about']}") for name, table in TA
 
 assert set(TABLES) == set(ALGORITHMS)  # a new algorithm brings its table
 
-pytestmark = [pytest.mark.promise(3), pytest.mark.promise(5), pytest.mark.parametrize("case", CASES)]
+pytestmark = [pytest.mark.promise(3), pytest.mark.promise(5)]
+each_case = pytest.mark.parametrize("case", CASES)
 
 
 def limit_of(written: "str | dict[str, Any]") -> Limit:
-    return parse(written)[0] if isinstance(written, str) else TokenBucket(**written)
+    """A limit in notation, or its fields, where there is one that the notation cannot write."""
+    if isinstance(written, str):
+        return parse(written)[0]
+    options = {"using": "token_bucket", **written}
+    return ALGORITHMS[options.pop("using")](**options)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_of_its_algorithm(name: str) -> None:
+    assert {limit_of(case["limit"]).algorithm for case in TABLES[name]["cases"]} == {name}
 
 
 def expected(row: list[Any], of: int, limit: Limit, now: int) -> Decision:
@@ -56,11 +66,13 @@ def replay(case: dict[str, Any], store: Store, clock: Clock) -> None:
             store.reset([Charge("k", limit)])
 
 
+@each_case
 def test_in_memory(case: dict[str, Any]) -> None:
     clock = Clock()
     replay(case, MemoryStore(clock=clock), clock)
 
 
+@each_case
 def test_on_a_real_server(case: dict[str, Any], redis_url: str) -> None:
     clock = Clock()
     store = RedisStore(redis_url, clock=clock, timeout=5)
@@ -68,6 +80,7 @@ def test_on_a_real_server(case: dict[str, Any], redis_url: str) -> None:
     store.close()
 
 
+@each_case
 def test_on_fakeredis(case: dict[str, Any]) -> None:
     clock = Clock()
     with fakeredis.FakeRedis() as client:

@@ -9,8 +9,8 @@ import pytest
 from ratelimit_mw import Charge, StoreError, TokenBucket
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.testing.blocking import blocking
 from redis_servers import RedisServer
-from stores.blocking import blocking
 
 CHARGES = [Charge("key", TokenBucket(9, 60))]
 

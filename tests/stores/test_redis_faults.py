@@ -11,8 +11,8 @@ import pytest
 from ratelimit_mw import Charge, Decision, SlidingWindowCounter, StoreError
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.testing.blocking import blocking
 from redis_servers import RedisServer
-from stores.blocking import blocking
 
 pytestmark = pytest.mark.promise(8)
 

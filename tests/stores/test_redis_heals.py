@@ -1,28 +1,39 @@
 """What a server forgot, or what somebody else wrote under our keys, counts as nothing and heals."""
 
+import math
 import struct
 from collections.abc import Callable
 
 import pytest
 from redis import Redis
 
-from ratelimit_mw import Charge, SlidingWindowCounter, TokenBucket
+from ratelimit_mw import Charge, Limit, SlidingWindowLog
+from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.bucket import BucketLimit
 from ratelimit_mw.stores.redis import RedisStore
+from ratelimit_mw.testing import Clock
 
-BUCKET = TokenBucket(10, 10, burst=5)
-WINDOW = SlidingWindowCounter(10, 10)
+
+def limit_of(kind: type[Limit]) -> Limit:
+    return kind(10, 10, burst=5) if issubclass(kind, BucketLimit) else kind(10, 10)
+
+
+each_algorithm = pytest.mark.parametrize("limit", [limit_of(kind) for kind in ALGORITHMS.values()], ids=ALGORITHMS)
 
 
 @pytest.mark.promise(8)
+@each_algorithm
 @pytest.mark.parametrize(("scripts", "used"), [(True, 1), (False, 0)])
-def test_forgotten_scripts_and_states_heal(redis_store: RedisStore, client: Redis, used: int, *, scripts: bool) -> None:
-    (decision,) = redis_store.take([Charge("k", WINDOW)])
+def test_forgotten_scripts_and_states_heal(
+    limit: Limit, redis_store: RedisStore, client: Redis, used: int, *, scripts: bool
+) -> None:
+    (decision,) = redis_store.take([Charge("k", limit)])
     forget = client.script_flush if scripts else client.flushall
     forget()
-    assert redis_store.take([Charge("k", WINDOW)])[0].remaining == 9 - used
+    assert redis_store.take([Charge("k", limit)])[0].remaining == limit.most - 1 - used
     forget()
-    redis_store.settle([Charge("k", WINDOW, -1, at=decision.at)])
-    assert redis_store.peek([Charge("k", WINDOW, 0)])[0].remaining == 10 - used
+    redis_store.settle([Charge("k", limit, -1, at=decision.at)])
+    assert redis_store.peek([Charge("k", limit, 0)])[0].remaining == limit.most - used
 
 
 def numbers(*values: float) -> Callable[[Redis, bytes], object]:
@@ -30,6 +41,19 @@ def numbers(*values: float) -> Callable[[Redis, bytes], object]:
 
 
 NOW = 1_700_000_000_000_000
+UNIT = f"{1:016}"  # as the log names its units
+
+
+def server_now(client: Redis) -> int:
+    seconds, microseconds = client.time()
+    return int(seconds) * 1_000_000 + int(microseconds)
+
+
+def unit(name: str = UNIT, score: float | None = None, later: float = 0) -> Callable[[Redis, bytes], object]:
+    """A sorted set of one member, that came just now or has this score."""
+    return lambda client, key: client.zadd(key, {name: server_now(client) + later if score is None else score})
+
+
 GARBAGE: dict[str, Callable[[Redis, bytes], object]] = {
     "a list": lambda client, key: client.rpush(key, "1", "2"),
     "a hash": lambda client, key: client.hset(key, "1", "2"),
@@ -52,29 +76,104 @@ GARBAGE: dict[str, Callable[[Redis, bytes], object]] = {
     "three, inf": numbers(NOW, 5, float("inf")),
     "three, negative": numbers(NOW, -5, 5),
     "three, fraction": numbers(NOW, 5, 0.5),
+    "fraction as first of one": numbers(NOW + 0.5),
+    "foreign member": unit("abc"),
+    "name of 15 digits": unit(f"{1:015}"),
+    "name of 17 digits": unit(f"{1:017}"),
+    "name of 16 bytes": unit("\0" * 16),
+    "hexadecimal name": unit("0x00000000000001"),
+    "name of hexadecimal digits": unit("00000000000000ff"),
+    "name with an exponent": unit("0000000000001e15"),
+    "negative name": unit("-000000000000001"),
+    "name with a line after it": unit(f"{UNIT}\n"),
+    "name that is no exact number": unit(str(2**53 + 1)),
+    "name with no exact number after it": unit(str(2**53)),
+    "fraction as score": unit(later=0.5),
+    "negative score": unit(score=-NOW),
+    "too large a score": unit(score=2.0**60),
+    "inf as score": unit(score=math.inf),
+    "-inf as score": unit(score=-math.inf),
 }
 
 
-@pytest.mark.promise(8)
-@pytest.mark.parametrize("limit", [BUCKET, WINDOW], ids=["token_bucket", "sliding_window_counter"])
-@pytest.mark.parametrize("garbage", GARBAGE)
-def test_wrong_types_and_garbage_count_as_nothing_and_heal(
-    limit: "TokenBucket | SlidingWindowCounter", garbage: str, redis_store: RedisStore, client: Redis
-) -> None:
-    charge = Charge("k", limit)
-    (fresh,) = redis_store.take([charge])
+each_garbage = pytest.mark.parametrize("garbage", GARBAGE)
+
+
+def spoil(charge: Charge, garbage: str, store: RedisStore, client: Redis) -> tuple[bytes, int]:
+    """The key of this charge, with garbage under it, and what a first charge leaves."""
+    (fresh,) = store.take([charge])
     (key,) = client.scan_iter()
     client.delete(key)
     GARBAGE[garbage](client, key)
-    redis_store.settle([Charge("k", limit, -1, at=fresh.at)])  # nothing there to give back
+    return key, fresh.remaining
+
+
+@pytest.mark.promise(8)
+@each_algorithm
+@each_garbage
+def test_wrong_types_and_garbage_count_as_nothing_and_heal(
+    limit: Limit, garbage: str, redis_store: RedisStore, client: Redis
+) -> None:
+    charge = Charge("k", limit)
+    key, remaining = spoil(charge, garbage, redis_store, client)
+    redis_store.settle([Charge("k", limit, -1, at=server_now(client))])  # nothing there to give back
     (shown,) = redis_store.peek([charge])
     (healed,) = redis_store.take([charge])
-    assert (shown.allowed, shown.remaining, healed.remaining) == (True, fresh.remaining, fresh.remaining)
-    assert redis_store.take([charge])[0].remaining == fresh.remaining - 1
+    assert (shown.allowed, shown.remaining, healed.remaining) == (True, remaining, remaining)
+    assert redis_store.take([charge])[0].remaining == remaining - 1
+    assert redis_store.take([Charge("k", limit, remaining - 1)])[0].remaining == 0
+    assert not redis_store.take([charge])[0].allowed
     assert 0 < client.pttl(key) <= 20_001
 
 
-def test_garbage_is_reset(redis_store: RedisStore, client: Redis) -> None:
-    client.rpush("rl:1:k:10/10s_using_sliding_window_counter", 1)
-    redis_store.reset([Charge("k", WINDOW)])
+@pytest.mark.promise(8)
+@each_algorithm
+@each_garbage
+def test_a_correction_heals_too(limit: Limit, garbage: str, redis_store: RedisStore, client: Redis) -> None:
+    charge = Charge("k", limit)
+    key, remaining = spoil(charge, garbage, redis_store, client)
+    redis_store.settle([Charge("k", limit, 1, at=server_now(client))])
+    assert redis_store.peek([charge])[0].remaining == remaining - 1
+    assert 0 < client.pttl(key) <= 20_001
+
+
+LOG = SlidingWindowLog(10, 10)
+LOG_KEY = f"rl:1:k:{LOG.bucket}"
+
+
+@pytest.mark.promise(6)
+@pytest.mark.promise(8)
+@pytest.mark.parametrize(("units", "allowed", "left"), [(1, True, 8), (9, True, 0), (10, False, 0), (2500, False, 0)])
+def test_a_log_from_far_ahead_counts_as_of_now(
+    redis_store: RedisStore, client: Redis, units: int, left: int, *, allowed: bool
+) -> None:
+    ahead = server_now(client) + 10**15
+    client.zadd(LOG_KEY, {f"{number:016}": ahead + number for number in range(units)})
+    (decision,) = redis_store.take([Charge("k", LOG)])
+    assert (decision.allowed, decision.remaining) == (allowed, left)
+    assert decision.retry_after == (0 if allowed else 10)
+    assert client.zcount(LOG_KEY, "-inf", decision.at) == client.zcard(LOG_KEY) == units + allowed
+    assert 0 < client.pttl(LOG_KEY) <= 10_001
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize(("name", "later"), [("abc", -1), ("abc", -0.5), ("0", 0), (UNIT, -0.5), ("", -5_000_000)])
+def test_what_is_foreign_among_the_units_of_a_log_counts_for_one_window_at_most(
+    redis_url: str, client: Redis, name: str, later: float
+) -> None:
+    clock = Clock()
+    now = round(clock.now * 1e6)
+    client.zadd(LOG_KEY, {name: now + later, f"{7:016}": now})
+    store = RedisStore(redis_url, clock=clock, timeout=5)
+    assert store.take([Charge("k", LOG)])[0].remaining == 7
+    clock.advance(10)
+    assert store.take([Charge("k", LOG)])[0].remaining == 9
+    assert client.zrange(LOG_KEY, 0, -1, withscores=True) == [(f"{9:016}".encode(), now + 10_000_000)]
+    store.close()
+
+
+@each_algorithm
+def test_garbage_is_reset(limit: Limit, redis_store: RedisStore, client: Redis) -> None:
+    spoil(Charge("k", limit), "a hash", redis_store, client)
+    redis_store.reset([Charge("k", limit)])
     assert client.dbsize() == 0

@@ -6,36 +6,54 @@ import fakeredis
 import pytest
 from fakeredis import aioredis
 
-from ratelimit_mw import MemoryStore
+from ratelimit_mw import Charge, ConfigError, MemoryStore, TokenBucket
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
-from stores.blocking import blocking
-from stores.store_suite import StoreSuite
+from ratelimit_mw.testing.blocking import blocking
+from ratelimit_mw.testing.store_suite import StoreSuite
 
 pytestmark = [pytest.mark.promise(1), pytest.mark.promise(2)]
 
+BUCKET = TokenBucket(10, 10, burst=5)
 
-class TestMemoryStore(StoreSuite):
+
+class OwnSuite(StoreSuite):
+    """And what the stores of this package promise besides."""
+
+    def test_can_be_used_again_after_close(self, store: Store) -> None:
+        store.take([Charge("k", BUCKET)])
+        store.close()
+        assert store.take([Charge("other", BUCKET)])[0].allowed
+
+    def test_what_is_wrong_is_told_with_its_place(self, store: Store) -> None:
+        with pytest.raises(ConfigError, match=r"charges\[1\].*same bucket"):
+            store.take([Charge("k", BUCKET), Charge("k", BUCKET, role="shadow")])
+        for verb in (store.take, store.peek):
+            with pytest.raises(ConfigError, match=r"charges\[1\]: cost -3"):
+                verb([Charge("k", BUCKET), Charge("k", BUCKET, -3, at=1)])
+
+
+class TestMemoryStore(OwnSuite):
     @pytest.fixture
     def store(self, clock: Clock) -> Store:
         return MemoryStore(clock=clock)
 
 
-class TestMemoryStoreAsync(StoreSuite):
+class TestMemoryStoreAsync(OwnSuite):
     @pytest.fixture
     def store(self, clock: Clock) -> Iterator[Store]:
         with blocking(MemoryStore(clock=clock)) as store:
             yield store
 
 
-class TestRecordingStore(StoreSuite):
+class TestRecordingStore(OwnSuite):
     @pytest.fixture
     def store(self, clock: Clock) -> Store:
         return RecordingStore(clock=clock)
 
 
-class TestRedisStore(StoreSuite):
+class TestRedisStore(OwnSuite):
     @pytest.fixture
     def store(self, clock: Clock, redis_url: str) -> Iterator[Store]:
         store = RedisStore(redis_url, clock=clock, timeout=5)
@@ -43,21 +61,21 @@ class TestRedisStore(StoreSuite):
         store.close()
 
 
-class TestAsyncRedisStore(StoreSuite):
+class TestAsyncRedisStore(OwnSuite):
     @pytest.fixture
     def store(self, clock: Clock, redis_url: str) -> Iterator[Store]:
         with blocking(AsyncRedisStore(redis_url, clock=clock, timeout=5)) as store:
             yield store
 
 
-class TestFakeRedis(StoreSuite):
+class TestFakeRedis(OwnSuite):
     @pytest.fixture
     def store(self, clock: Clock) -> Iterator[Store]:
         with fakeredis.FakeRedis() as client:
             yield RedisStore(client, clock=clock, timeout=5)
 
 
-class TestAsyncFakeRedis(StoreSuite):
+class TestAsyncFakeRedis(OwnSuite):
     @pytest.fixture
     def store(self, clock: Clock) -> Iterator[Store]:
         client = aioredis.FakeRedis()

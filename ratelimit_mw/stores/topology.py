@@ -1,0 +1,92 @@
+"""Which node of a cluster has which slot, and what to do when a node says otherwise. Does no I/O."""
+
+from collections.abc import Generator
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+from ratelimit_mw.errors import StoreError
+from ratelimit_mw.stores.slots import slot
+from ratelimit_mw.stores.talk import Command, Meaning
+
+Address = tuple[str, int]  # host and port
+
+_REDIRECTIONS: Final = 5  # followed by one command
+_WHO: Final = ("CLUSTER SLOTS",)
+_LOOK_AGAIN: Final = 0.5  # seconds: how often a node that fails makes us ask who has its slots now
+
+
+class Redirected(Meaning):
+    """The slot is at another node: for good, or (`asking`) for this key only, while it moves."""
+
+    def __init__(self, address: Address, *, asking: bool) -> None:
+        super().__init__(address)
+        self.address = address
+        self.asking = asking
+
+
+class Errand(NamedTuple):
+    """A command, and the node that is to be sent it."""
+
+    address: Address
+    command: Command
+    asking: bool = False
+
+
+class Topology:
+    """What is known of a cluster, from a few nodes to start with."""
+
+    def __init__(self, start: list[Address]) -> None:
+        self._known = list(start)  # the next one to ask who has which slot comes first
+        self._owners: dict[int, Address] = {}
+        self._asked = 0.0  # monotonic seconds
+
+    def route(self, command: Command) -> Generator[Errand, Any, Any]:
+        """Steps that lead a command to the node that has its first key. Yields errands, and is sent their replies."""
+        number = slot(_first_key(command))
+        address, asking = self._owners.get(number), False
+        if address is None:
+            yield from self._look()
+            address = self._owners.get(number)
+        if address is None:
+            raise StoreError(f"no node of the cluster has slot {number}")
+        for _ in range(_REDIRECTIONS):
+            try:
+                return (yield Errand(address, command, asking))
+            except Redirected as to:
+                address, asking = (to.address[0] or address[0], to.address[1]), to.asking
+                if not asking:
+                    self._owners[number] = address
+            except StoreError:
+                self._failed(address)
+                raise
+        raise StoreError(f"slot {number} was sent from node to node {_REDIRECTIONS} times")
+
+    def _look(self) -> Generator[Errand, Any, None]:
+        """Ask who has which slot: the nodes that are known, one after the other, until one answers."""
+        self._asked = monotonic()
+        last = len(self._known) - 1
+        for turn, address in enumerate(self._known.copy()):
+            try:
+                return self._learn(address, (yield Errand(address, _WHO)))
+            except StoreError:
+                self._known.sort(key=address.__eq__)  # it comes last
+                if turn == last:
+                    raise
+
+    def _learn(self, asked: Address, reply: Any) -> None:
+        self._owners = {}
+        for first, last, (host, port, *_), *_ in reply:
+            owner = (host.decode() if host else asked[0], port)  # it may not know its own host
+            self._owners.update(dict.fromkeys(range(first, last + 1), owner))
+        self._known = list(dict.fromkeys([asked, *self._owners.values(), *self._known]))
+
+    def _failed(self, address: Address) -> None:
+        """A node that fails may have lost its slots to another one."""
+        if monotonic() - self._asked > _LOOK_AGAIN:
+            self._owners = {}
+            self._known.sort(key=address.__eq__)
+
+
+def _first_key(command: Command) -> bytes:
+    key = command[1 if command[0] == "UNLINK" else 3]  # EVALSHA digest count key ...
+    return key if isinstance(key, bytes) else str(key).encode()

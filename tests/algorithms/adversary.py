@@ -1,0 +1,256 @@
+"""The worst window of a limit, found by trying everything that clients can do.
+
+First every state that can be reached, then from each the most that passes in one window: exact, and so only for small
+limits, of a few units per few microseconds. `climb` looks for bad windows of realistic limits, and may miss the worst.
+"""
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from graphlib import TopologicalSorter
+from random import Random
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from ratelimit_mw import (
+    GCRA,
+    Decision,
+    FixedWindow,
+    LeakyBucket,
+    Limit,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    TokenBucket,
+)
+from ratelimit_mw.algorithms.fixed_window import Count
+from ratelimit_mw.algorithms.gcra import Above
+from ratelimit_mw.algorithms.sliding_window_counter import Counts
+from ratelimit_mw.algorithms.sliding_window_log import Units, _units
+from ratelimit_mw.bucket import BucketLimit, Level
+from ratelimit_mw.limit import State
+from ratelimit_mw.ticks import microseconds
+
+NOW = 1_000_000  # microseconds: all states are kept as they are seen at this instant
+
+Passed = Sequence[tuple[int, int]]
+"""Instants, and how many units passed then."""
+
+
+def _of_a_bucket(limit: BucketLimit) -> int:
+    return limit.most + limit.quota - 1
+
+
+def _of_a_counter(limit: SlidingWindowCounter) -> int:
+    return limit.quota if limit.strict else 2 * limit.quota
+
+
+BOUNDS: dict[type[Limit], Callable[[Any], int]] = {
+    FixedWindow: lambda limit: 2 * limit.quota - 1,
+    SlidingWindowCounter: _of_a_counter,
+    SlidingWindowLog: lambda limit: limit.quota,
+    TokenBucket: _of_a_bucket,
+    GCRA: _of_a_bucket,
+    LeakyBucket: _of_a_bucket,
+}
+
+
+def bound(limit: Limit) -> int:
+    """The most units in any window: the last column of the table of algorithms."""
+    return next(BOUNDS[of] for of in type(limit).__mro__ if of in BOUNDS)(limit)
+
+
+def busiest(passed: Passed, window: int) -> int:
+    """The most units in any (x, x + window]."""
+    inside: deque[tuple[int, int]] = deque()
+    units = most = 0
+    for now, cost in sorted(passed):
+        inside.append((now, cost))
+        units += cost
+        while inside[0][0] <= now - window:
+            units -= inside.popleft()[1]
+        most = max(most, units)
+    return most
+
+
+def replayed(limit: Limit, charges: Passed, *, leaving: bool) -> Passed:
+    """Those of the charges that pass: when they were asked for, or when they leave after having been held back."""
+    state, passed = None, []
+    for now, cost in charges:
+        decision, state = limit.decide(state, now, cost, None)
+        if decision.allowed:
+            passed.append((now + microseconds(decision.delay) if leaving else now, cost))
+    return passed
+
+
+def _aged(limit: Limit, state: State) -> State:
+    """The state as it is seen a microsecond later; one that has expired is None."""
+    match state:
+        case Count() | Counts():
+            state = replace(state, start=state.start - 1)
+        case Level():
+            state = replace(state, updated=state.updated - 1)
+        case Above():
+            state = replace(state, tat=state.tat - _drain(limit), updated=state.updated - 1)
+        case Units():
+            assert isinstance(limit, SlidingWindowLog)
+            instants = [instant - 1 for instant in limit._counting(state, NOW)]
+            state = _units(array("q", instants))
+        case int():
+            state -= _drain(limit)
+    return None if state is None or limit.expires(state) <= NOW else state
+
+
+def _drain(limit: Limit) -> int:
+    assert isinstance(limit, BucketLimit)
+    return limit.ticks[1]
+
+
+def _key(limit: Limit, state: State) -> object:
+    """Equal for states that are the same: a log keeps what has left until the next unit."""
+    if isinstance(state, Units):
+        assert isinstance(limit, SlidingWindowLog)
+        return tuple(limit._counting(state, NOW))
+    return state
+
+
+class Taken(NamedTuple):
+    """A charge that passes: how much, for how many microseconds it is held back, and the state after it."""
+
+    cost: int
+    delay: int
+    to: int
+
+
+class Worst(NamedTuple):
+    """The most units in one window, and a schedule that brings them about."""
+
+    units: int
+    schedule: Passed
+
+
+class Adversary:
+    """Every state that clients can bring about by charges at whole microseconds, by number; 0 is the untouched one."""
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit = limit
+        self.states: list[State] = [None]
+        self.came: list[tuple[int, int]] = [(0, 0)]  # from which state, by which cost; 0 by waiting a microsecond
+        self.numbers = {_key(limit, None): 0}
+        self.aged: list[int] = []
+        self.charges: list[list[Taken]] = []
+        for number, state in enumerate(self.states):  # grows on the way
+            self.aged.append(self._number(_aged(limit, state), number, 0))
+            self.charges.append(self._charged(state, number))
+        leads_to = {number: [charge.to for charge in charges] for number, charges in enumerate(self.charges)}
+        self.order = list(TopologicalSorter(leads_to).static_order())  # what a charge leads to comes before it
+
+    def _number(self, state: State, origin: int, cost: int) -> int:
+        key = _key(self.limit, state)
+        if key not in self.numbers:
+            self.numbers[key] = len(self.states)
+            self.states.append(state)
+            self.came.append((origin, cost))
+        return self.numbers[key]
+
+    def _charged(self, state: State, number: int) -> list[Taken]:
+        """Every charge that passes, one unit more than the most among those that are tried."""
+        found = []
+        for cost in range(1, self.limit.most + 2):
+            decision, after = self.limit.decide(state, NOW, cost, None)
+            if decision.allowed:
+                found.append(Taken(cost, microseconds(decision.delay), self._number(after, number, cost)))
+        return found
+
+    def worst(self, *, leaving: bool = False) -> Worst:
+        """The most that is admitted in one (x, x + window], or that leaves in it after having been held back."""
+        longest = max((taken.delay for charges in self.charges for taken in charges), default=0) if leaving else 0
+        instants = longest + self.limit.window_us  # what leaves in the window is taken in it or just before it
+        best = [[0] * len(self.states)]  # by how many instants are left, and by state: the most from there on
+        for left in range(1, instants + 1):
+            later, most = best[-1], [0] * len(self.states)
+            for number in self.order:
+                sums = (self._counted(taken, left, leaving=leaving) + most[taken.to] for taken in self.charges[number])
+                most[number] = max(later[self.aged[number]], max(sums, default=0))
+            best.append(most)
+        return Worst(max(best[-1]), self._schedule(best, leaving=leaving))
+
+    def _counted(self, taken: Taken, left: int, *, leaving: bool) -> int:
+        """Units of a charge that are in the window, which is the last ones of the instants left."""
+        left -= taken.delay if leaving else 0
+        return taken.cost if 0 < left <= self.limit.window_us else 0
+
+    def _schedule(self, best: list[list[int]], *, leaving: bool) -> Passed:
+        """Charges from the untouched state on that lead to the worst window, and through it."""
+        number = start = best[-1].index(max(best[-1]))
+        schedule, now = [], NOW
+        while number:
+            number, cost = self.came[number]
+            schedule.append((now, cost))
+            now -= not cost
+        schedule.reverse()
+        number, now, left = start, NOW, len(best) - 1
+        while left:
+            for taken in self.charges[number]:
+                if self._counted(taken, left, leaving=leaving) + best[left][taken.to] == best[left][number]:
+                    schedule.append((now, taken.cost))
+                    number = taken.to
+                    break
+            else:
+                number, now, left = self.aged[number], now + 1, left - 1
+        return [(now, cost) for now, cost in schedule if cost]
+
+
+class Move(NamedTuple):
+    """A wait, and then a charge."""
+
+    wait: str  # a time of the last decision, the window, or a part of it
+    part: int  # of the window, thousandths
+    by: int  # microseconds more
+    share: int  # of what is left, hundredths; at least a unit
+
+    def time(self, now: int, limit: Limit, last: Decision) -> int:
+        """The instant of this move, if the one before was at `now` and was answered `last`."""
+        waits = {
+            "next": microseconds(last.next_after),
+            "reset": microseconds(last.reset_after),
+            "window": limit.window_us,
+            "part": limit.window_us * self.part // 1000,
+        }
+        return now + max(0, waits[self.wait] + self.by)
+
+
+def _charges(limit: Limit, moves: Sequence[Move]) -> Passed:
+    """What the moves come down to."""
+    now, charges = NOW, []
+    last, state = limit.decide(None, now, 0, None)
+    for move in moves:
+        now = move.time(now, limit, last)
+        cost = max(1, limit.decide(state, now, 0, None)[0].remaining * move.share // 100)
+        last, state = limit.decide(state, now, cost, None)
+        charges.append((now, cost))
+    return charges
+
+
+def climb(limit: Limit, random: Random, *, starts: int = 3, rounds: int = 500) -> int:
+    """The most units in one window that were found by changing schedules, a move at a time, as long as it helps."""
+
+    def move() -> Move:
+        wait = random.choice(("next", "reset", "window", "part", "part"))
+        share = random.choice((0, random.randrange(100), 100, 100))
+        return Move(wait, random.randrange(1000), random.randrange(-1, 2), share)
+
+    def score(moves: Sequence[Move]) -> int:
+        return busiest(replayed(limit, _charges(limit, moves), leaving=True), limit.window_us)
+
+    most = 0
+    for _ in range(starts):
+        moves = [move() for _ in range(12)]
+        best = score(moves)
+        for _ in range(rounds):
+            changed = list(moves)
+            changed[random.randrange(len(moves))] = move()
+            if (found := score(changed)) >= best:
+                moves, best = changed, found
+        most = max(most, best)
+    return most

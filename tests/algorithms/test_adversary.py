@@ -1,0 +1,245 @@
+"""The worst window, exactly: the last column of the table of algorithms, and where less can be reached."""
+
+import math
+import os
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from functools import cache
+from itertools import product
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from algorithms.adversary import NOW, Adversary, bound, busiest, climb, replayed
+from ratelimit_mw import GCRA, FixedWindow, LeakyBucket, Limit, SlidingWindowCounter, SlidingWindowLog, TokenBucket
+from ratelimit_mw.bucket import BucketLimit, Level
+from ratelimit_mw.ticks import microseconds
+
+pytestmark = pytest.mark.promise(3)
+
+PROOF = os.environ.get("RATELIMIT_MW_PROFILE") == "proof"
+QUOTAS = range(1, 7 if PROOF else 6)
+WINDOWS = range(2, 15) if PROOF else (4, 5, 6, 7, 9, 12)  # microseconds
+BUCKETS = (1, 2, 3, 4) if PROOF else (1, 2, 3)
+BURSTS = (1, 2, 3, 5)
+DELAYS = (1, 3, 6) if PROOF else (1, 3)  # microseconds
+
+RATES = [(quota, window / 1e6) for quota, window in product(QUOTAS, WINDOWS)]
+SLOW = [rate for rate in RATES if rate[0] <= microseconds(rate[1])]  # at most a unit per microsecond
+OF_A_BUCKET = (TokenBucket, GCRA, LeakyBucket)
+
+
+@cache
+def worst(limit: Limit, *, leaving: bool = False) -> int:
+    """The most in one window; the schedule that is found for it brings it about from the untouched state on."""
+    found = Adversary(limit).worst(leaving=leaving)
+    assert busiest(replayed(limit, found.schedule, leaving=leaving), limit.window_us) == found.units
+    return found.units
+
+
+def same(limits: Iterable[Limit], exactly: Callable[[Any], int], *, leaving: bool = False) -> None:
+    """The worst of each is exactly so much."""
+    tried = list(limits)
+    found = {repr(limit): worst(limit, leaving=leaving) for limit in tried}
+    assert found == {repr(limit): exactly(limit) for limit in tried}
+
+
+def of_a_counter(limit: SlidingWindowCounter) -> int:
+    """Twice the quota, unless the sub-windows are so few microseconds that a microsecond of one weighs a unit.
+
+    `over`: by what sub-windows of whole microseconds are longer than the window.
+    """
+    clock, length = limit.ticks
+    assert clock == 1
+    over = limit.buckets * length - limit.window_us
+    return max(limit.quota, 2 * limit.quota - limit.quota * (1 + over) // length)
+
+
+def of_a_bucket(limit: BucketLimit) -> int:
+    """The burst and the quota, less one unit. A bucket of one unit gains nothing more until the microsecond is over."""
+    if limit.most > 1:
+        return bound(limit)
+    return math.ceil(limit.window_us / math.ceil(limit.window_us / limit.quota))
+
+
+def test_fixed_window() -> None:
+    same([FixedWindow(*rate) for rate in RATES], bound)
+
+
+def test_sliding_window_log() -> None:
+    small = [(quota, window) for quota, window in RATES if math.comb(quota + microseconds(window), quota) < 20_000]
+    same([SlidingWindowLog(*rate) for rate in small], bound)
+
+
+@pytest.mark.parametrize("buckets", BUCKETS)
+def test_sliding_window_counter(buckets: int) -> None:
+    limits = [SlidingWindowCounter(*rate, buckets=buckets) for rate in RATES if buckets <= microseconds(rate[1])]
+    same(limits, of_a_counter)
+    assert all(of_a_counter(limit) <= bound(limit) for limit in limits)
+
+
+@pytest.mark.parametrize("buckets", BUCKETS)
+def test_sliding_window_counter_strict(buckets: int) -> None:
+    rates = [rate for rate in RATES if buckets <= microseconds(rate[1])]
+    same([SlidingWindowCounter(*rate, buckets=buckets, strict=True) for rate in rates], bound)
+
+
+@pytest.mark.parametrize(
+    ("quota", "window", "buckets", "most"),
+    [
+        (3, 4, 1, 6),
+        (4, 4, 1, 7),  # a microsecond of overlap of 4 units weighs one
+        (5, 4, 1, 9),
+        (3, 12, 3, 6),
+        (5, 12, 3, 9),
+        (3, 7, 2, 5),  # sub-windows of 4: a window is not all of two
+        (5, 7, 3, 5),  # of 3, two microseconds too long: as if strict
+        (100, 60_000_000, 1, 200),
+        (100, 60_000_000, 6, 200),
+        (100, 60_000_000, 7, 200),
+        (1000, 1_000_000, 1000, 1999),
+        (999, 1_000_000, 1000, 1998),
+    ],
+)
+def test_where_a_counter_reaches_twice_its_quota(quota: int, window: int, buckets: int, most: int) -> None:
+    limit = SlidingWindowCounter(quota, window / 1e6, buckets=buckets)
+    assert of_a_counter(limit) == most
+    assert window > 100 or worst(limit) == most
+
+
+@pytest.mark.parametrize("algorithm", OF_A_BUCKET)
+def test_buckets(algorithm: type[BucketLimit]) -> None:
+    same([algorithm(*rate, burst=burst) for rate, burst in product(SLOW, BURSTS)], of_a_bucket)
+
+
+@pytest.mark.parametrize("algorithm", OF_A_BUCKET)
+@pytest.mark.parametrize(
+    ("quota", "window", "burst", "most"), [(5, 4, 1, 4), (5, 4, 3, 6), (5, 4, 5, 8), (6, 2, 2, 4), (6, 2, 5, 8)]
+)
+def test_buckets_that_get_more_than_a_unit_back_in_a_microsecond(
+    algorithm: type[BucketLimit], quota: int, window: int, burst: int, most: int
+) -> None:
+    limit = algorithm(quota, window / 1e6, burst=burst)
+    assert worst(limit) == most < bound(limit)
+
+
+@pytest.mark.parametrize("algorithm", [TokenBucket, GCRA])
+@pytest.mark.parametrize("delay", DELAYS)
+def test_requests_that_are_held_back_leave_within_the_bound(algorithm: type[BucketLimit], delay: int) -> None:
+    """What counts is when they leave; of those admitted there are as many more as come back in `max_delay`."""
+
+    def admitted(limit: BucketLimit) -> int:
+        back = Fraction(limit.quota * (delay + limit.window_us - 1), limit.window_us)
+        return math.floor(limit.most + back)
+
+    limits = [algorithm(*rate, burst=burst, max_delay=delay / 1e6) for rate, burst in product(RATES, BURSTS)]
+    same(limits, bound, leaving=True)
+    same(limits, admitted)
+
+
+@pytest.mark.parametrize("at_once", [0, 1, 2])
+@pytest.mark.parametrize("delay", DELAYS)
+def test_a_queue_holds_no_more_and_leaves_within_the_bound(delay: int, at_once: int) -> None:
+    bursts = [burst for burst in BURSTS if burst >= at_once]
+    limits = [
+        LeakyBucket(*rate, burst=burst, max_delay=delay / 1e6, at_once=at_once) for rate, burst in product(SLOW, bursts)
+    ]
+    same(limits, of_a_bucket)
+    same(limits, of_a_bucket, leaving=True)
+
+
+class EarlyWindow(FixedWindow, frozen=True, kw_only=True):
+    """Ends a microsecond early."""
+
+    def _running(self, state: Any, now: int) -> tuple[int, int]:
+        return super()._running(state, now + 1 if state is not None and now > state.start else now)
+
+
+class LightCounter(SlidingWindowCounter, frozen=True, kw_only=True):
+    """Weighs the oldest sub-window by a microsecond too little."""
+
+    def _used(self, elapsed: int, newest: int, between: tuple[int, ...], oldest: int) -> int:
+        return super()._used(min(elapsed + 1, self.ticks[1] - 1), newest, between, oldest)
+
+
+class ForgetfulCounter(SlidingWindowCounter, frozen=True, kw_only=True):
+    """Counts the newest and the oldest sub-window only."""
+
+    def _used(self, elapsed: int, newest: int, between: tuple[int, ...], oldest: int) -> int:
+        return super()._used(elapsed, newest, between[:0], oldest)
+
+
+class FastBucket(LeakyBucket, frozen=True, kw_only=True):
+    """Leaks for a microsecond more than has passed."""
+
+    def level(self, state: Level | None, tick: int) -> int:
+        return super().level(state, tick + 1)
+
+
+class LongLog(SlidingWindowLog, frozen=True, kw_only=True):
+    """Counts a unit for a microsecond less."""
+
+    def _first(self, state: Any, now: int) -> int:
+        return super()._first(state, now + 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found", "right"),
+    [
+        (EarlyWindow(3, 7e-6), 6, FixedWindow(3, 7e-6)),
+        (LightCounter(5, 4e-6), 10, SlidingWindowCounter(5, 4e-6)),
+        (ForgetfulCounter(3, 9e-6, buckets=3, strict=True), 9, SlidingWindowCounter(3, 9e-6, buckets=3, strict=True)),
+        (FastBucket(3, 12e-6, burst=3), 7, LeakyBucket(3, 12e-6, burst=3)),
+        (LongLog(3, 7e-6), 6, SlidingWindowLog(3, 7e-6)),
+    ],
+    ids=lambda param: type(param).__name__,
+)
+def test_a_planted_mistake_is_found(wrong: Limit, found: int, right: Limit) -> None:
+    assert worst(wrong) == found > worst(right)
+
+
+@given(
+    st.sampled_from(
+        [
+            FixedWindow(3, 7e-6),
+            SlidingWindowCounter(5, 6e-6, buckets=2),
+            SlidingWindowLog(3, 7e-6),
+            TokenBucket(5, 12e-6, burst=3, max_delay=3e-6),
+            GCRA(5, 7e-6, burst=2, max_delay=3e-6),
+            LeakyBucket(5, 7e-6, burst=3, max_delay=3e-6, at_once=1),
+        ]
+    ),
+    st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), max_size=40),
+)
+def test_no_schedule_is_worse_than_the_worst(limit: Limit, moves: list[tuple[int, int]]) -> None:
+    """The search leaves nothing out: other schedules, of which some wait for long, never do worse."""
+    now, charges = NOW, []
+    for wait, cost in moves:
+        now += wait
+        charges.append((now, cost))
+    for leaving in (False, True):
+        most = worst(limit, leaving=leaving)
+        assert busiest(replayed(limit, charges, leaving=leaving), limit.window_us) <= most
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        FixedWindow(100, 60),
+        SlidingWindowCounter(100, 60),
+        SlidingWindowCounter(100, 60, buckets=6),
+        SlidingWindowCounter(100, 60, buckets=7),
+        SlidingWindowCounter(100, 60, buckets=6, strict=True),
+        SlidingWindowLog(100, 60),
+        *[algorithm(100, 60) for algorithm in OF_A_BUCKET],
+        *[algorithm(100, 60, burst=20) for algorithm in OF_A_BUCKET],
+        *[algorithm(100, 60, burst=20, max_delay=6) for algorithm in OF_A_BUCKET],
+        LeakyBucket(100, 60, burst=20, max_delay=6, at_once=5),
+    ],
+    ids=repr,
+)
+def test_realistic_limits_reach_the_bound_too(limit: Limit) -> None:
+    assert climb(limit, Random(1)) == bound(limit)  # noqa: S311  # a test needs no secret

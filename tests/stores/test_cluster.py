@@ -1,0 +1,319 @@
+"""Redis Cluster: every slot decides its part of a group, and the whole comes out as one."""
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+import redis.asyncio.cluster
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster as Client
+from redis.retry import Retry
+
+from ratelimit_mw import Charge, ConfigError, FixedWindow, Limiter, SlidingWindowLog, StoreError, TokenBucket
+from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.stores.slots import slot
+from ratelimit_mw.testing.blocking import blocking
+from redis_cluster import RedisCluster
+from stores.model_store import ModelStore
+from stores.random_steps import RandomSteps
+
+PATIENT = 5.0  # seconds
+BUCKET = TokenBucket(10, 3600)
+WINDOW = FixedWindow(10, 3600)
+ONE = FixedWindow(1, 3600)
+
+# Keys of the slots of each third: each lives on a node of its own.
+FIRST, SECOND, THIRD = "{b}:r", "{c}:r", "{a}:r"
+
+pytestmark = pytest.mark.promise(3)
+
+
+@pytest.fixture
+def store(redis_cluster: RedisCluster) -> Iterator[RedisStore]:
+    store = RedisStore(redis_cluster.url, timeout=PATIENT)
+    yield store
+    store.close()
+
+
+def left(store: Store, *charges: Charge) -> list[int]:
+    return [store.peek([Charge(charge.key, charge.limit, 0)])[0].remaining for charge in charges]
+
+
+def calls(redis_cluster: RedisCluster) -> list[int]:
+    """EVALSHA that each node ran."""
+    found = []
+    for node in redis_cluster.nodes:
+        stats = node.ask("INFO commandstats")
+        found.append(int(stats.split("cmdstat_evalsha:calls=")[1].split(",")[0]) if "cmdstat_evalsha:" in stats else 0)
+    return found
+
+
+def test_the_keys_of_these_tests_are_in_three_thirds() -> None:
+    assert [slot(f"rl:1:{key}:x".encode()) * 3 // 16384 for key in (FIRST, SECOND, THIRD)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("key", "number"),
+    [
+        (b"foo", 12182),
+        (b"{user1000}.following", 3443),
+        (b"{user1000}.followers", 3443),
+        (b"", 0),
+        (b"123456789", 12739),
+    ],
+)
+def test_slots_are_those_of_the_specification(key: bytes, number: int) -> None:
+    assert slot(key) == number
+
+
+@pytest.mark.parametrize(
+    "key", [b"foo{}{bar}", b"foo{{bar}}zap", b"foo{bar}{zap}", b"{", b"}{", b"a{b", "{ü}x".encode()]
+)
+def test_slots_are_those_of_the_server(key: bytes, redis_cluster: RedisCluster) -> None:
+    with Client.from_url(redis_cluster.redis_url) as client:
+        assert slot(key) == client.cluster_keyslot(key)
+
+
+@pytest.mark.promise(1)
+def test_one_identity_is_one_call_and_several_slots_are_one_call_each(
+    store: RedisStore, redis_cluster: RedisCluster
+) -> None:
+    group = [Charge("{b}:a", BUCKET), Charge("{b}:b", WINDOW), Charge("{b}:a", ONE)]
+    store.take([*group, Charge(SECOND, BUCKET), Charge(THIRD, BUCKET)])
+    for node in redis_cluster.nodes:
+        node.ask("CONFIG RESETSTAT")
+    assert all(decision.allowed for decision in store.take(group[:2]))
+    assert calls(redis_cluster) == [1, 0, 0]
+    store.take([Charge(FIRST, BUCKET), *group[:2], Charge(SECOND, BUCKET), Charge(THIRD, WINDOW)])
+    assert calls(redis_cluster) == [2, 1, 1]
+    store.peek([Charge(SECOND, BUCKET), Charge(THIRD, WINDOW)])
+    assert calls(redis_cluster) == [2, 2, 2]
+
+
+@pytest.mark.promise(2)
+def test_what_was_taken_is_given_back_when_another_slot_refuses(store: RedisStore) -> None:
+    a, b, c = Charge(FIRST, BUCKET, 4), Charge(SECOND, WINDOW, 3), Charge(THIRD, ONE)
+    assert [decision.remaining for decision in store.take([a, b, c])] == [6, 7, 0]
+    for _ in range(3):
+        answers = store.take([a, b, c])
+        assert [(answer.allowed, answer.remaining) for answer in answers] == [(True, 6), (True, 7), (False, 0)]
+    assert left(store, a, b, c) == [6, 7, 0]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_cluster_answers_as_python(algorithm: str, redis_cluster: RedisCluster) -> None:
+    """But for a clock that steps back: what is given back was taken at the moved time."""
+    walk = RandomSteps(algorithm, Random().randrange(10**9), both_ways=False)  # noqa: S311  # tests need no secrets
+    model, store = ModelStore(walk.clock), RedisStore(redis_cluster.url, clock=walk.clock, timeout=PATIENT)
+    for number in range(300):
+        verb, charges = walk.next()
+        charges = [charge for charge in charges if charge.role != "penalty" or not charge.max_delay]
+        if not charges:
+            continue
+        expected, got = list(getattr(model, verb)(charges) or ()), list(getattr(store, verb)(charges) or ())
+        assert got == expected, f"step {number}: {verb} {charges} at {walk.clock.now}"
+        if verb == "take":
+            walk.heard(charges, got)
+    store.close()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_tasks_over_several_slots_lose_nothing_and_admit_no_more(algorithm: str, redis_cluster: RedisCluster) -> None:
+    """Each asks for a unit of everybody's bucket and one of its own; the second one refuses many."""
+    everybody, own = ALGORITHMS[algorithm](60, 36_000), ALGORITHMS[algorithm](7, 36_000)
+
+    async def work() -> tuple[int, int, list[int]]:
+        store = AsyncRedisStore(redis_cluster.url, timeout=PATIENT)
+
+        async def admitted(number: int) -> bool:
+            group = [Charge("{all}:r", everybody), Charge(f"{{{number % 16}}}:r", own)]
+            return all(decision.allowed for decision in await store.atake(group))
+
+        count = 0
+        for _ in range(4):
+            count += sum(await asyncio.gather(*(admitted(number) for number in range(64))))
+        (shared,) = await store.apeek([Charge("{all}:r", everybody, 0)])
+        others = [(await store.apeek([Charge(f"{{{number}}}:r", own, 0)]))[0].remaining for number in range(16)]
+        await store.aclose()
+        return count, shared.remaining, others
+
+    count, shared, others = asyncio.run(work())
+    assert count <= 60
+    assert 60 - shared == count  # nothing is lost, and nothing was taken twice
+    assert sum(7 - remaining for remaining in others) == count
+
+
+@pytest.mark.parametrize(("number", "key"), [(1, "one"), (8, "{n}")])
+def test_eight_processes_get_exactly_the_quota_of_each_key(redis_cluster: RedisCluster, number: int, key: str) -> None:
+    code = """
+import sys
+from ratelimit_mw import Limiter
+from ratelimit_mw.stores.redis import RedisStore
+limiter = Limiter(RedisStore(sys.argv[1], timeout=10.0))
+print("ready", flush=True)
+sys.stdin.readline()
+print(sum(limiter.hit("90/day using gcra", f"{sys.argv[3]}{turn % int(sys.argv[2])}").allowed for turn in range(200)))
+"""
+    command = [sys.executable, "-c", code, redis_cluster.url, str(number), key]
+    workers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    assert sum(int(worker.communicate(timeout=60)[0]) for worker in workers) == number * 90
+
+
+def test_64_tasks_on_one_key_get_exactly_the_quota(redis_cluster: RedisCluster) -> None:
+    async def work() -> int:
+        store = AsyncRedisStore(redis_cluster.url, timeout=PATIENT)
+
+        async def task() -> int:
+            return sum([(await store.atake([Charge("{one}:r", WINDOW)]))[0].allowed for _ in range(5)])
+
+        count = sum(await asyncio.gather(*(task() for _ in range(64))))
+        await store.aclose()
+        return count
+
+    assert asyncio.run(work()) == 10
+
+
+@pytest.mark.parametrize("kind", ["threads", "tasks"])
+def test_a_slot_that_moved_is_followed(redis_cluster: RedisCluster, kind: str) -> None:
+    def use(store: Store) -> None:
+        charges = [Charge(FIRST, BUCKET), Charge(SECOND, BUCKET)]
+        assert [decision.remaining for decision in store.take(charges)] == [9, 9]
+        store.reset(charges)
+        moved = slot(f"rl:1:{FIRST}".encode())
+        redis_cluster.move_slot(moved, redis_cluster.nodes[2])
+        assert [decision.remaining for decision in store.take(charges)] == [9, 9]
+        assert [decision.remaining for decision in store.take(charges)] == [8, 8]
+        store.close()
+
+    if kind == "threads":
+        use(RedisStore(redis_cluster.url, timeout=PATIENT))
+    else:
+        with blocking(AsyncRedisStore(redis_cluster.url, timeout=PATIENT)) as store:
+            use(store)
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize("kind", ["threads", "tasks"])
+def test_a_node_that_hangs_fails_its_slots_only_and_the_others_get_back_what_was_taken(
+    redis_cluster: RedisCluster, kind: str
+) -> None:
+    def use(store: Store) -> None:
+        charges = [Charge(FIRST, BUCKET), Charge(SECOND, BUCKET), Charge(THIRD, BUCKET)]
+        assert [decision.remaining for decision in store.take(charges)] == [9, 9, 9]
+        redis_cluster.nodes[1].pause()
+        with pytest.raises(StoreError):
+            store.take(charges)
+        with pytest.raises(StoreError):
+            store.take(charges[1:2])
+        for _ in range(100):  # tasks give back after the request has its error
+            if left(store, charges[0], charges[2]) == [9, 9]:
+                break
+        assert left(store, charges[0], charges[2]) == [9, 9]
+        redis_cluster.nodes[1].resume()
+
+    if kind == "threads":
+        use(RedisStore(redis_cluster.url, timeout=0.5))
+    else:
+        with blocking(AsyncRedisStore(redis_cluster.url, timeout=0.5)) as store:
+            use(store)
+
+
+def test_clients_handed_in_are_used_as_they_are_and_not_closed(redis_cluster: RedisCluster) -> None:
+    charges = [Charge(FIRST, BUCKET, 2), Charge(SECOND, SlidingWindowLog(5, 60), 2), Charge(THIRD, ONE)]
+    with Client.from_url(redis_cluster.redis_url, socket_timeout=PATIENT, retry=Retry(NoBackoff(), 0)) as client:
+        store = RedisStore(client, timeout=PATIENT)
+        assert [decision.remaining for decision in store.take(charges)] == [8, 3, 0]
+        assert [decision.allowed for decision in store.take(charges)] == [True, True, False]
+        store.close()
+        assert left(store, *charges) == [8, 3, 0]
+
+    async def use() -> None:
+        async with redis.asyncio.cluster.RedisCluster.from_url(redis_cluster.redis_url) as client:
+            store = AsyncRedisStore(client, timeout=PATIENT)
+            assert [decision.allowed for decision in await store.atake(charges)] == [True, True, False]
+            await store.areset(charges)
+            assert [decision.remaining for decision in await store.atake(charges)] == [8, 3, 0]
+            await store.aclose()
+            assert (await store.apeek(charges[:1]))[0].remaining == 6
+
+    asyncio.run(use())
+
+
+def test_a_client_that_waits_longer_than_the_store_may_is_warned_about(
+    redis_cluster: RedisCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Client.from_url(redis_cluster.redis_url, socket_timeout=0.01) as quick:
+        RedisStore(quick)
+    assert caplog.records == []
+    with Client.from_url(redis_cluster.redis_url, socket_timeout=3) as slow:
+        RedisStore(slow)
+    assert "waits up to 3 seconds, not 0.05" in caplog.text
+
+
+@pytest.mark.promise(6)
+def test_every_key_has_a_time_to_live(store: RedisStore, redis_cluster: RedisCluster) -> None:
+    charges = [Charge(f"{{{n}}}:{name}", kind(10, 3600)) for n, (name, kind) in enumerate(ALGORITHMS.items())]
+    store.take(charges)
+    store.settle([Charge(charge.key, charge.limit, 2) for charge in charges])
+    with Client.from_url(redis_cluster.redis_url) as client:
+        keys = list(client.scan_iter())
+        assert len(keys) == len(charges)
+        assert all(0 < client.pttl(key) <= 7_200_001 for key in keys)
+
+
+def test_one_node_that_answers_is_enough_to_start(redis_cluster: RedisCluster) -> None:
+    address = redis_cluster.url.rpartition(",")[2]
+    store = RedisStore(f"redis+cluster://127.0.0.1:1,{address}", timeout=PATIENT)
+    assert [answer.remaining for answer in store.take([Charge(FIRST, BUCKET), Charge(SECOND, BUCKET)])] == [9, 9]
+    store.close()
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    "url",
+    ["redis+cluster://h:1/3", "redis+cluster://h:x", "redis+cluster://u:pa/ss@h:1", "redis+cluster://h:1/?no_such=1"],
+)
+@pytest.mark.parametrize("kind", [RedisStore, AsyncRedisStore])
+def test_a_wrong_url_is_an_error_without_its_password(url: str, kind: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^store: ") as caught:
+        kind(url)
+    assert "pa" not in str(caught.value).replace("PASSWORD", "").replace("password", "").replace("parts", "")
+
+
+@pytest.mark.promise(10)
+@pytest.mark.parametrize(("secret", "warnings"), [("", 1), ("a secret of this app", 0)])
+def test_without_key_secret_a_cluster_is_warned_about(
+    secret: str, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def app(*_: object) -> None:
+        """Never called."""
+
+    settings: dict[str, Any] = {"limits": "5/minute", "key_secret": secret}
+    RateLimitMiddleware(app, store="redis+cluster://127.0.0.1:1", **settings)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * warnings
+    assert caplog.text.count("key_secret") == 2 * warnings
+    RateLimitMiddleware(app, store="redis://127.0.0.1:1", **settings)
+    assert len(caplog.records) == warnings
+
+
+def test_limiter_over_a_cluster(store: RedisStore) -> None:
+    limiter = Limiter(store)
+    assert [limiter.hit("2/hour; 5/day using gcra", "alice").allowed for _ in range(3)] == [True, True, False]
+    assert limiter.take(Charge("alice", ONE), Charge("bob", ONE), Charge("carol", ONE)).allowed
+    assert not limiter.take(Charge("alice", WINDOW), Charge("bob", ONE)).allowed
+    assert limiter.peek(WINDOW, "alice").remaining == 10
