@@ -5,8 +5,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import ratelimit_mw
+from ratelimit_mw.algorithms import ALGORITHMS
+from redis_servers import RedisServer
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = ("--rounds", "2", "--calls", "20")
@@ -17,6 +20,20 @@ from benchmarks.runner import Batch, Race
 
 program.ROWS[:] = [Race(name="liar", what="", ours=lambda lab: lambda calls: Batch(1, calls - 1, 1))]
 sys.exit(program.main(["--rounds", "1", "--calls", "5"]))
+"""
+COUNTS = """
+import sys
+from benchmarks import __main__ as program
+from benchmarks.runner import Count, Counted
+
+def heavy(lab, calls):
+    return Counted(2 * calls, calls, 0, notes=("all of them",))
+
+program.ROWS[:] = [
+    Count(name="heavy", what="", count=heavy, unit="bytes", target=1.0),
+    Count(name="inexact", what="", count=heavy, target=1.0, exact=True),
+]
+sys.exit(program.main(["--only", sys.argv[1], "--calls", "5"]))
 """
 WITHOUT_LIMITS = """
 import sys
@@ -46,6 +63,10 @@ def row(output: str, name: str) -> list[str]:
     return line
 
 
+def written(path: Path) -> dict[str, dict[str, Any]]:
+    return {one["row"]: one for one in json.loads(path.read_text())["rows"]}
+
+
 def test_rows_without_a_server_count_what_they_say(tmp_path: Path) -> None:
     done = run(tmp_path, "-m", "benchmarks", "--only", "memory", "asgi", "wsgi", *SMALL, "--json", "it.json")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -53,10 +74,43 @@ def test_rows_without_a_server_count_what_they_say(tmp_path: Path) -> None:
         assert row(done.stdout, name)[-2:] == ["40", "0"]
     assert row(done.stdout, "memory-refused")[-2:] == ["0", "40"]
     assert "memory-token" in done.stderr  # the progress
-    written = json.loads((tmp_path / "it.json").read_text())
-    counts = {one["row"]: (one["admitted"], one["refused"], one["problems"]) for one in written["rows"]}
+    rows = written(tmp_path / "it.json")
+    counts = {name: (one["admitted"], one["refused"], one["problems"]) for name, one in rows.items()}
     assert counts["memory-token"] == (40, 0, [])
     assert counts["memory-refused"] == (0, 40, [])
+    held = [name for name in rows if name.startswith(("memory-bytes-", "memory-tail-"))]
+    assert {"memory-bytes-gcra", "memory-bytes-token_bucket", "memory-tail-gcra", "memory-tail-gcra-worst"} <= {*held}
+    for name in held:
+        assert counts[name] == (20, 0, [])
+        assert rows[name]["notes"][0] == "20 keys held"
+    assert "times preempted" in rows["memory-tail-gcra"]["notes"][1]
+
+
+def test_bytes_of_a_memory_store_count_its_keys(tmp_path: Path) -> None:
+    only = ("--only", "memory-bytes-gcra", "--calls", "20000")
+    done = run(tmp_path, "-m", "benchmarks", *only, "--json", "it.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "20,000 keys held" in done.stdout
+    found = written(tmp_path / "it.json")["memory-bytes-gcra"]
+    assert (found["unit"], found["target"]) == ("bytes", 250)
+    assert len("{0123456789abcdef0123456789abcdef}:default") < found["value"] < 1000
+
+
+def test_rows_of_the_redis_server_count_what_they_say(tmp_path: Path, redis_server: RedisServer) -> None:
+    (tmp_path / "redis-server").symlink_to(redis_server.binary)  # the rows start their own: what the PATH names
+    only = ("--only", "redis-lua", "redis-bytes")
+    done = run(tmp_path, "-m", "benchmarks", *only, *SMALL, "--json", "it.json", PATH=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = written(tmp_path / "it.json")
+    assert list(rows) == [f"redis-{what}-{name}" for what in ("lua", "bytes") for name in ALGORITHMS]
+    for name in ALGORITHMS:
+        lua, size = rows[f"redis-lua-{name}"], rows[f"redis-bytes-{name}"]
+        assert (lua["unit"], lua["admitted"], lua["refused"], lua["problems"]) == ("x", 40, 0, [])
+        assert lua["target"] == (None if name == "sliding_window_log" else 1.5)
+        assert min(lua["ours"], lua["peer"]) > 0
+        assert (size["unit"], size["admitted"], size["refused"], size["problems"]) == ("bytes", 20, 0, [])
+        assert size["target"] == (200 if name in {"gcra", "token_bucket"} else None)
+        assert len(f"rl:1:{{0123456789abcdef0123456789abcdef}}:default:100/60s_using_{name}") < size["value"] < 1000
 
 
 def test_heading_names_versions_and_machine(tmp_path: Path) -> None:
@@ -69,6 +123,17 @@ def test_wrong_counts_fail(tmp_path: Path) -> None:
     done = run(tmp_path, "-c", LIAR)
     assert done.returncode == 1, done.stderr
     assert "WRONG: ours: 4 admitted and 1 refused, not 5 and 0" in done.stdout
+
+
+def test_count_over_its_target_fails_only_where_it_is_exact(tmp_path: Path) -> None:
+    done = run(tmp_path, "-c", COUNTS, "heavy")
+    assert done.returncode == 0, done.stderr
+    assert "2.00 bytes" in done.stdout
+    assert "1.00 missed" in done.stdout
+    assert "all of them" in done.stdout
+    done = run(tmp_path, "-c", COUNTS, "inexact")
+    assert done.returncode == 1, done.stderr
+    assert "WRONG: 2.0 per call, not 1.0" in done.stdout
 
 
 def test_peer_that_is_not_installed_is_told(tmp_path: Path) -> None:

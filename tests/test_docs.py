@@ -19,7 +19,7 @@ from redis_servers import RedisServer
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FENCE = re.compile(r"^```([a-z{}]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```([a-z{}]*)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 # Shell lines are not run here; each names the test, the tox environment or the CI step that runs it.
 SHELL = {
@@ -32,9 +32,16 @@ SHELL = {
     "for i in 1 2 3 4; do curl -i http://127.0.0.1:8000/; done": "test_examples.py calls it",
 }
 
+# Files that a page shows are not run here either.
+INCLUDED = {
+    ROOT / "examples/own_store.py": "test_own_parts.py",
+    ROOT / "examples/own_algorithm.py": "test_own_parts.py",
+}
+
 
 class Block(NamedTuple):
     language: str
+    argument: str
     text: str
 
 
@@ -47,7 +54,7 @@ def test_every_block_runs(page: Path, redis_server: RedisServer) -> None:
     found = blocks(page)
     names: dict[str, Any] = {"__name__": "__main__"}
     printed = ""
-    for language, raw in found:
+    for language, argument, raw in found:
         text = raw.replace("redis://localhost:6379/0", redis_server.url)
         if language == "python":
             output = io.StringIO()
@@ -62,6 +69,8 @@ def test_every_block_runs(page: Path, redis_server: RedisServer) -> None:
             Settings.of(tomllib.loads(text), {})
         elif language == "http":
             json.loads(text.partition("\n\n")[2])
+        elif language == "{literalinclude}":
+            assert (page.parent / argument).resolve() in INCLUDED
         elif language == "sh":
             assert set(text.splitlines()) <= set(SHELL)
         else:

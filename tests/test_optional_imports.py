@@ -5,15 +5,25 @@ import sys
 
 import pytest
 
-OPTIONAL = ("redis", "hiredis", "starlette", "fastapi", "flask", "django", "werkzeug", "uvicorn")
+CLIENTS = ("redis", "hiredis", "starlette", "fastapi", "flask", "django", "werkzeug", "uvicorn")
+OPTIONAL = (*CLIENTS, "pytest", "hypothesis")
+MODULES = ("", ".asgi", ".wsgi", ".testing", ".testing.blocking", ".testing.laws")
 
 
 @pytest.mark.promise(12)
-@pytest.mark.parametrize("module", ["ratelimit_mw", "ratelimit_mw.asgi", "ratelimit_mw.wsgi", "ratelimit_mw.testing"])
+@pytest.mark.parametrize("module", [f"ratelimit_mw{name}" for name in MODULES])
 def test_importing_brings_in_no_client_and_no_framework(module: str) -> None:
     code = f"import sys, {module}; print(sorted(set(sys.modules) & set({OPTIONAL!r})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_help_for_tests_is_imported_only_by_tests() -> None:
+    code = (
+        "import sys, ratelimit_mw, ratelimit_mw.asgi, ratelimit_mw.wsgi; print('ratelimit_mw.testing' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_redis_without_its_client_says_what_to_install() -> None:

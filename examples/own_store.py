@@ -1,0 +1,40 @@
+"""A store of one's own, `DictStore(time.monotonic)`. From `limit.expires(state)` on it might forget; it does not."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+from ratelimit_mw import Charge, Decision
+from ratelimit_mw.stores.group import Group, committed
+
+
+class DictStore:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._lock, self._states = clock, threading.Lock(), dict[tuple[str, str], object]()
+
+    def take(self, charges: Sequence[Charge], *, commit: bool = True) -> Sequence[Decision]:
+        group = Group(charges)  # one charge per bucket
+        with self._lock:
+            now = round(self._clock() * 1_000_000)
+            olds = [self._states.get((c.key, c.limit.bucket)) for c in group.charges]
+            looks = [c.limit.decide(s, now, c.cost, c.max_delay_us) for c, s in zip(group.charges, olds, strict=True)]
+            for i, charged in enumerate(committed(group.charges, [decision for decision, _ in looks])):
+                if looks[i][0].allowed and not charged:  # it had room: shown as it stands, and its state stays
+                    looks[i] = group.charges[i].limit.decide(olds[i], now, 0, None)
+            if commit:
+                self._states |= {(c.key, c.limit.bucket): new for c, (_, new) in zip(group.charges, looks, strict=True)}
+        return group.spread([decision for decision, _ in looks])
+
+    def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        return self.take(charges, commit=False)
+
+    def settle(self, charges: Sequence[Charge]) -> None:
+        for c in charges:
+            with self._lock:
+                id_, now = (c.key, c.limit.bucket), round(self._clock() * 1_000_000)
+                self._states[id_] = c.limit.settle(self._states.get(id_), now, c.cost, now if c.at is None else c.at)
+
+    def reset(self, charges: Sequence[Charge]) -> None:
+        with self._lock:
+            self._states |= {(c.key, c.limit.bucket): None for c in charges}  # as if never touched
+
+    def close(self) -> None: ...

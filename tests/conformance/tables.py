@@ -1,0 +1,142 @@
+"""The tables of other systems: how many rows each has, and which cannot be replayed yet.
+
+A row is one answer of theirs. What is in a table and not accounted for here fails `test_counts.py`.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_HERE = Path(__file__).parent
+_PROSE = {"id", "sources", "semantics", "units", "notation"}
+_LATER_SMOOTH = "comes with `smooth`"
+
+
+class Table(NamedTuple):
+    """One system's table."""
+
+    system: str
+    data: dict[str, Any]
+    rows: dict[str, int]  # of each case, by its name
+    not_yet: dict[str, str]  # which cases are not replayed, and why
+
+    @property
+    def cases(self) -> list[str]:
+        """Those that are replayed."""
+        return [case for case in self.rows if case not in self.not_yet]
+
+    @property
+    def replayed(self) -> int:
+        """Rows of these."""
+        return sum(self.rows[case] for case in self.cases)
+
+    @property
+    def left_out(self) -> int:
+        """Rows of the others."""
+        return sum(self.rows[case] for case in self.not_yet)
+
+
+def _read(stem: str, sections: set[str]) -> dict[str, Any]:
+    """A table. A section that nobody here knows is an error: it would not be replayed."""
+    data: dict[str, Any] = json.loads((_HERE / f"{stem}.json").read_text("utf-8"))
+    if unknown := set(data) - sections - _PROSE:
+        raise ValueError(f"{stem}.json: {unknown} is new")
+    return data
+
+
+def _redis_cell() -> Table:
+    sections = {"cases", "rate_helpers_ms", "errors", "cl_throttle_replies", "http", "memstore", "cas_failure"}
+    data = _read("01_gcra_throttled_rediscell", sections)
+    replies = data["cl_throttle_replies"]
+    rows = {case["name"]: len(case["rows"]) for case in data["cases"]}
+    rows["rate_helpers_ms"] = len(data["rate_helpers_ms"].keys() - {"comment"})
+    rows["errors"] = len(data["errors"])
+    rows["cl_throttle_replies"] = len(replies["rows"])
+    rows["docs_only_rows"] = sum(len(row.keys() & {"fresh", "next"}) for row in replies["docs_only_rows"])
+    rows |= {"http": 1, "memstore": len(data["memstore"]), "cas_failure": 1}
+    return Table(
+        "redis-cell, throttled",
+        data,
+        rows,
+        {"cas_failure": "never: a decision is one step here, there is no compare-and-swap that could fail"},
+    )
+
+
+def _steps(case: dict[str, Any]) -> int:
+    """Answers of a limiter in Guava's steps: one per `acq` and `try`, several of `acq_seq`."""
+    answers = {"acq": 1, "try": 1, "sleep_ms": 0, "adv_us": 0, "set_rate": 0}
+    return sum(len(step[1]) if step[0] == "acq_seq" else answers[step[0]] for step in case["steps"])
+
+
+def _guava() -> Table:
+    data = _read("10_token_bucket_guava", {"cases", "properties", "errors"})
+    rows = {case["name"]: _steps(case) for case in data["cases"]}
+    rows |= {case["name"]: 1 for case in data["properties"]}
+    rows |= {f"error {call}": 1 for call in data["errors"]}
+    pays_later = "what is not stored is paid by the next caller: " + _LATER_SMOOTH
+    warm_up = "a rate that warms up: " + _LATER_SMOOTH
+    set_rate = "a rate that is changed on the way: " + _LATER_SMOOTH
+    infinite = "a rate without end: a limit has a finite quota"
+    not_yet = {
+        "WarmUp": warm_up,
+        "WarmUpWithColdFactor": warm_up,
+        "WarmUpWithColdFactor1": warm_up,
+        "WarmUpAndUpdate": warm_up,
+        "WarmUpAndUpdateWithColdFactor": warm_up,
+        "BurstyAndUpdate": set_rate,
+        "SimpleWeights": pays_later,
+        "TryAcquire_negative": pays_later,
+        "DoubleMinValueCanAcquireExactlyOnce": "a unit in 6e315 years: a window is at most a hundred",
+        "Infinity_Bursty": infinite,
+        "Infinity_BurstyTimeElapsed": infinite,
+        "Infinity_WarmUp": infinite,
+        "Infinity_WarmUpTimeElapsed": infinite,
+        "WeNeverGetABurstMoreThanOneSec": set_rate,
+        "TimeToWarmUpIsHonouredEvenWithWeights": warm_up,
+        "error setRate(0)": set_rate,
+        "error setRate(-10)": set_rate,
+        "error warmup -1": warm_up,
+    }
+    return Table("Guava RateLimiter", data, rows, not_yet)
+
+
+def _nginx() -> Table:
+    data = _read("11_leaky_nginx_limit_req", {"arith_cases", "multi_zone", "limit_conn"})
+    rows = {case["name"]: len(case["rows"]) for case in data["arith_cases"] if "name" in case}
+    rows["multi_zone"] = len(data["multi_zone"]["rows"])
+    rows["multi_zone, nodelay"] = len(data["multi_zone"]["repeat_with_nodelay"])
+    rows["limit_conn"] = len(data["limit_conn"]["rows"])
+    return Table("nginx", data, rows, {"limit_conn": "comes with limits on how many requests are at work at once"})
+
+
+def _sentinel() -> Table:
+    sections = {
+        "warm_up",
+        "throttling",
+        "param_default_checker",
+        "request_limiter",
+        "cluster_metric",
+        "concurrent_token",
+    }
+    data = _read("18_sentinel", sections)
+    checker = data["param_default_checker"]
+    rows = {
+        "throttling": len(data["throttling"]["cases"]),
+        "param_default_checker": sum(len(case["rows"]) for case in checker["cases"]),
+        "overflow": checker["overflow"]["rows"].count("2 passes"),
+        "threads": 1,
+        "request_limiter": len(data["request_limiter"]["steps"]),
+        "warm_up": len(data["warm_up"]["steps"]),
+        "cluster_metric": 1,
+        "concurrent_token": 1,
+    }
+    not_yet = {
+        "warm_up": "its own curve, stepped once a second: " + _LATER_SMOOTH + ", which has Guava's",
+        "cluster_metric": "never: a counter of theirs from the inside, not a decision",
+        "concurrent_token": "comes with limits on how many requests are at work at once",
+    }
+    return Table("Sentinel", data, rows, not_yet)
+
+
+REDIS_CELL, GUAVA, NGINX, SENTINEL = _redis_cell(), _guava(), _nginx(), _sentinel()
+TABLES = (REDIS_CELL, GUAVA, NGINX, SENTINEL)

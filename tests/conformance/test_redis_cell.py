@@ -1,0 +1,156 @@
+"""`gcra` against redis-cell and throttled (Go), whose limiter it is: the same answers, to the microsecond."""
+
+import math
+import re
+from typing import Any
+
+import pytest
+
+from conformance.tables import REDIS_CELL
+from ratelimit_mw import GCRA, Charge, ConfigError, Decision, FixedWindow, response
+from ratelimit_mw.stores import Store
+from ratelimit_mw.testing import Clock
+from ratelimit_mw.ticks import microseconds
+from ratelimit_mw.verdict import verdict_of
+
+pytestmark = [pytest.mark.promise(3), pytest.mark.promise(4)]
+
+DATA = REDIS_CELL.data
+REPLIES = DATA["cl_throttle_replies"]
+CASES = {
+    "TestRateLimit",
+    "rate_helpers_ms",
+    "errors",
+    "cl_throttle_replies",
+    "docs_only_rows",
+    "http",
+    "memstore",
+}
+PERIODS = {"second": 1, "minute": 60, "hour": 3600, "day": 24 * 3600}  # seconds
+WAITS = {"fresh": 0, "immediately after": 0, "after 2 s": 2}  # seconds
+
+
+def test_every_case_has_a_test() -> None:
+    assert set(REDIS_CELL.cases) == CASES
+
+
+def take(store: Store, limit: GCRA, cost: int = 1) -> Decision:
+    return store.take([Charge("k", limit, cost)])[0]
+
+
+def milliseconds(seconds: float) -> float:
+    """A time as the table has it; one that does not apply is -1."""
+    return -1 if seconds in {0.0, math.inf} else microseconds(seconds) / 1000
+
+
+def reply(decision: Decision) -> list[int]:
+    """A decision as CL.THROTTLE replies it, in whole seconds, rounded up."""
+    retry_after = -1 if decision.allowed else math.ceil(decision.retry_after)
+    reset_after = math.ceil(decision.reset_after)
+    return [int(not decision.allowed), decision.limit, decision.remaining, retry_after, reset_after]
+
+
+def throttled_by(command: str) -> GCRA:
+    """The limit of a CL.THROTTLE: max_burst, count, period, and the cost, which is 1."""
+    max_burst, count, period, *_ = map(int, re.findall(r"\b\d+\b", command))
+    return GCRA(count, period, burst=max_burst + 1)
+
+
+@pytest.mark.parametrize("case", DATA["cases"], ids=lambda case: case["name"])
+def test_rate_limit(case: dict[str, Any], stores: list[Store], clock: Clock) -> None:
+    config, start = case["config"], clock.now
+    limit = GCRA(1, config["emission_ms"] / 1000, burst=config["max_burst"] + 1)
+    assert limit.most == config["limit"]
+    for store in stores:
+        got = []
+        for t_ms, n, *_ in case["rows"]:
+            clock.now = start + t_ms / 1000
+            answer = take(store, limit, n)
+            times = milliseconds(answer.reset_after) if answer.reset_after else 0, milliseconds(answer.retry_after)
+            got.append([t_ms, n, answer.remaining, *times, not answer.allowed])
+        assert got == case["rows"]
+
+
+def test_a_cost_over_the_limit_leaves_what_is_there(stores: list[Store]) -> None:
+    """Theirs: "rows 0 and 15: n>limit => ... remaining=limit, reset 0", whatever was taken. Ours stands as it is."""
+    assert "remaining=limit, reset 0 (throttled" in DATA["semantics"][-1]
+    limit = GCRA(1, 1, burst=5)
+    for store in stores:
+        take(store, limit, 2)
+        refused = take(store, limit, 6)
+        assert (refused.allowed, refused.remaining, refused.reset_after) == (False, 3, 2.0)  # throttled: 5 and 0
+
+
+def test_cl_throttle(stores: list[Store], clock: Clock) -> None:
+    for store in stores:
+        for row in REPLIES["rows"]:
+            limit = throttled_by(row["cmd"])
+            clock.advance(WAITS[row["state"]])
+            if row["state"] == "fresh":
+                store.reset([Charge("k", limit)])
+            assert (row, reply(take(store, limit))) == (row, row["reply"])
+
+
+def test_cl_throttle_as_the_docs_of_dragonfly_have_it(stores: list[Store]) -> None:
+    """A first reset of 11 s for an interval of 10 s comes of rounding: ours is 10."""
+    (row,) = REPLIES["docs_only_rows"]
+    assert row["fresh"] == [0, 1, 0, -1, 11]
+    limit = throttled_by(row["cmd"])
+    for store in stores:
+        assert reply(take(store, limit)) == [0, 1, 0, -1, 10]
+        assert reply(take(store, limit)) == row["next"] == [1, 1, 0, 10, 10]
+
+
+def test_less_than_a_millisecond_is_a_wait_too(stores: list[Store]) -> None:
+    """Theirs drops what is below a millisecond, so that it says "retry at once" to who is then refused."""
+    assert "0.5 ms -> 0" in REPLIES["rounding"]
+    limit = GCRA(1, 0.0005)
+    for store in stores:
+        take(store, limit)
+        refused = take(store, limit)
+        assert (refused.retry_after, reply(refused)) == (0.0005, [1, 1, 0, 1, 1])
+
+
+@pytest.mark.parametrize(("helper", "interval"), [(k, v) for k, v in DATA["rate_helpers_ms"].items() if k != "comment"])
+def test_rate_helpers(helper: str, interval: int, stores: list[Store]) -> None:
+    if helper == "zero_count":
+        assert interval == 0  # theirs: no interval; ours is no limit at all
+        with pytest.raises(ConfigError):
+            GCRA(0, 1)
+        return
+    per, *numbers = re.findall(r"(?<=per_)\w+|\d+", helper)
+    count, period = map(int, numbers) if per == "period" else (int(numbers[0]), PERIODS[per])
+    for store in stores:
+        assert milliseconds(take(store, GCRA(count, period, burst=1)).next_after) == interval
+
+
+@pytest.mark.parametrize("error", DATA["errors"])
+def test_errors(error: str) -> None:
+    assert error == "count 0 or period 0 -> 'Zero rates are not supported'"
+    for count, period, named in [(0, 1, "quota: found 0"), (1, 0, "window: found 0 seconds")]:
+        with pytest.raises(ConfigError, match=named):
+            GCRA(count, period)
+
+
+def test_custom_period(stores: list[Store]) -> None:
+    """Their clock stands still while they sleep, so that all 27 calls are at one instant: the first one passes."""
+    (described,) = DATA["memstore"].values()
+    quota, window, burst, calls = map(int, re.findall(r"\d+", described)[:4])
+    assert described.startswith(f"{quota} per {window} ms, burst {burst}: of {calls} calls at one instant")
+    limit = GCRA(quota, window / 1000, burst=burst + 1)
+    for store in stores:
+        limited = [not take(store, limit).allowed for _ in range(calls)]
+        assert all(limited[3::3])
+        assert limited == [False] + [True] * 26
+
+
+def test_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X-RateLimit-Reset is seconds from now there, and here the instant, as most have it."""
+    example = DATA["http"]["example"]
+    limit, remaining, reset, retry = (example[name] for name in ("limit", "remaining", "reset_s", "retry_s"))
+    monkeypatch.setattr("ratelimit_mw.response.time.time", lambda: 1_000_000_000.0)
+    decision = Decision(False, limit, remaining, retry, reset, reset, 0.0, 0)
+    fields = dict(response.refusal(verdict_of([Charge("k", FixedWindow(1, 60))], [decision]), "legacy").headers)
+    assert fields["Retry-After"] == example["Retry-After"] == "60"
+    assert (fields["X-RateLimit-Limit"], fields["X-RateLimit-Remaining"]) == (str(limit), str(remaining))
+    assert (fields["X-RateLimit-Reset"], example["X-RateLimit-Reset"]) == ("1000000060", "60")
