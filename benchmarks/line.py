@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Literal
 
-Unit = Literal["x", "us", "calls"]  # ratio to the peer, microseconds per call, commands per request
+Unit = Literal["x", "us", "calls", "bytes"]  # ratio, microseconds per call, commands per request, bytes per key
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The two kinds of row: a race, whose number is time, and a count, whose number is exact.
+"""The two kinds of row: a race, whose number is a time of every round, and a count, which is made once.
 
 Contenders take turns (A B C A B C ...), so that what slows the machine slows all of them, and each round gives a ratio
 of its own.
@@ -11,7 +11,7 @@ from statistics import median
 from typing import NamedTuple, Protocol
 
 from benchmarks.lab import Lab, Missing
-from benchmarks.line import Line
+from benchmarks.line import Line, Unit
 
 
 class Batch(NamedTuple):
@@ -114,16 +114,22 @@ class Counted(NamedTuple):
     counted: int
     admitted: int
     refused: int
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Count:
-    """How often something happens per request, all of which are admitted. Anything but `exactly` that is a problem."""
+    """How much of something there is per call, all of which are admitted.
+
+    `exact`: anything but the target is a problem.
+    """
 
     name: str
     what: str
     count: Callable[[Lab, int], Counted]
-    exactly: float
+    unit: Unit = "calls"
+    target: float | None = None
+    exact: bool = False
     calls: int = 500
 
     def run(self, lab: Lab) -> Sequence[Line]:
@@ -132,20 +138,22 @@ class Count:
         try:
             found = self.count(lab, calls)
         except Missing as missing:
-            return [Line(row=self.name, what=self.what, unit="calls", notes=(f"skipped, {missing}",))]
+            skipped = (f"skipped, {missing}",)
+            return [Line(row=self.name, what=self.what, unit=self.unit, target=self.target, notes=skipped)]
         each = found.counted / calls
-        problems = [] if each == self.exactly else [f"{each} per request, not {self.exactly}"]
+        problems = [f"{each} per call, not {self.target}"] if self.exact and each != self.target else []
         if (found.admitted, found.refused) != (calls, 0):
             problems.append(f"{found.admitted} admitted and {found.refused} refused, not {calls} and 0")
         return [
             Line(
                 row=self.name,
                 what=self.what,
-                unit="calls",
+                unit=self.unit,
                 values=(each,),
-                target=self.exactly,
+                target=self.target,
                 admitted=found.admitted,
                 refused=found.refused,
+                notes=found.notes,
                 problems=tuple(problems),
             )
         ]

@@ -7,7 +7,7 @@ from benchmarks.line import Line
 
 _HEAD: Final = ("row", "what", "ours us", "peer us", "median", "min..max", "target", "admitted", "refused")
 _TEXT: Final = 2  # columns of words; the rest are numbers and stand on the right
-_UNITS: Final = {"x": "", "us": " us", "calls": " calls"}
+_UNITS: Final = {"x": "", "us": " us", "calls": " calls", "bytes": " bytes"}
 
 
 def heading(versions: Mapping[str, str], machine: Mapping[str, str], rounds: int) -> str:

@@ -2,7 +2,14 @@
 
 from typing import Final
 
-from benchmarks.rows import asgi, memory, redis, wsgi
+from benchmarks.rows import asgi, memory, memory_keys, redis, redis_server_side, wsgi
 from benchmarks.runner import Row
 
-ROWS: Final[list[Row]] = [*memory.ROWS, *asgi.ROWS, *wsgi.ROWS, *redis.ROWS]
+ROWS: Final[list[Row]] = [
+    *memory.ROWS,
+    *memory_keys.ROWS,
+    *asgi.ROWS,
+    *wsgi.ROWS,
+    *redis.ROWS,
+    *redis_server_side.ROWS,
+]

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from benchmarks.lab import Lab, package
 from benchmarks.runner import Batch, Contender, Race, Row, Setup
+from benchmarks.takes import takes
 from ratelimit_mw import Charge, Limit, MemoryStore, SlidingWindowCounter, TokenBucket
 
 _DAY: Final = 24 * 3600.0  # seconds: nothing comes back while it is measured
@@ -16,20 +17,11 @@ _FEW: Final = 10
 
 def _ours(limit: Limit) -> Setup:
     def setup(_: Lab) -> Contender:
-        take = MemoryStore().take
-        charges = (Charge("198.51.100.7", limit),)
+        store = MemoryStore()
+        charge = Charge("198.51.100.7", limit)
         if limit.quota == _FEW:
-            _use_up(lambda: take(charges)[0].allowed)
-
-        def batch(calls: int) -> Batch:
-            admitted = 0
-            started = perf_counter_ns()
-            for _ in repeat(None, calls):
-                if take(charges)[0].allowed:
-                    admitted += 1
-            return Batch(perf_counter_ns() - started, admitted, calls - admitted)
-
-        return batch
+            _use_up(lambda: store.take([charge])[0].allowed)
+        return takes(store, charge)
 
     return setup
 

@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from itertools import repeat
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from benchmarks.lab import Lab, package
 from benchmarks.rows.asgi import bare, requests
-from benchmarks.runner import Batch, Contender, Count, Counted, Race, Row
-from ratelimit_mw import Charge, Limiter, TokenBucket
+from benchmarks.runner import Batch, Contender, Count, Counted, Race, Row, Setup
+from benchmarks.takes import takes
+from ratelimit_mw import Charge, Limit, Limiter, TokenBucket
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.stores import Store
 
@@ -21,12 +22,12 @@ _PATIENT: Final = 5.0  # seconds: a hiccup of the machine is no answer of the st
 
 def _through_limiter(limits: int) -> Callable[[Lab, int], Counted]:
     def count(lab: Lab, calls: int) -> Counted:
-        limiter = Limiter(_sync_store(lab), name=f"bench-{limits}")
+        limiter = Limiter(sync_store(lab), name=f"bench-{limits}")
         charges = [Charge(key, TokenBucket(_PLENTY, _DAY)) for key in _KEYS[:limits]]
         limiter.take(*charges)  # opens the connection
-        before = _evalsha_calls(lab)
+        before = evalsha(lab)
         admitted = sum(limiter.take(*charges).allowed for _ in range(calls))
-        return Counted(_evalsha_calls(lab) - before, admitted, calls - admitted)
+        return Counted(evalsha(lab).calls - before.calls, admitted, calls - admitted)
 
     return count
 
@@ -39,56 +40,61 @@ def _through_asgi(limits: int) -> Callable[[Lab, int], Counted]:
         items = [{"limit": f"{_PLENTY}/day", "key": key} for key in _KEYS[:limits]]
         app = RateLimitMiddleware(bare, limits=items, store=store)
         lab.wait(requests(app, 1))  # opens the connection
-        before = _evalsha_calls(lab)
+        before = evalsha(lab)
         done = lab.wait(requests(app, calls))
-        return Counted(_evalsha_calls(lab) - before, done.admitted, done.refused)
+        return Counted(evalsha(lab).calls - before.calls, done.admitted, done.refused)
 
     return count
 
 
-def _sync_store(lab: Lab) -> Store:
+def sync_store(lab: Lab, **options: Any) -> Store:
+    """A store on the server of the run."""
     url = lab.redis_url()
-    store: Store = package("ratelimit_mw.stores.redis").RedisStore(url, timeout=_PATIENT)
+    store: Store = package("ratelimit_mw.stores.redis").RedisStore(url, timeout=_PATIENT, **options)
     lab.closing.callback(store.close)
     return store
 
 
-def _evalsha_calls(lab: Lab) -> int:
-    """How many the server has run since it started."""
+class Evalsha(NamedTuple):
+    """What the server says of its EVALSHA calls since it started."""
+
+    calls: int
+    microseconds: int
+
+
+def evalsha(lab: Lab) -> Evalsha:
+    """See `Evalsha`."""
     with package("redis").Redis.from_url(lab.redis_url()) as client:
         counts: dict[str, dict[str, int]] = client.info("commandstats")
-    return counts.get("cmdstat_evalsha", {"calls": 0})["calls"]
+    found = counts.get("cmdstat_evalsha", {"calls": 0, "usec": 0})
+    return Evalsha(found["calls"], found["usec"])
 
 
-def _ours(lab: Lab) -> Contender:
-    take = _sync_store(lab).take
-    charges = (Charge("latency", TokenBucket(_PLENTY, _DAY)),)
-
-    def batch(calls: int) -> Batch:
-        admitted = 0
-        started = perf_counter_ns()
-        for _ in repeat(None, calls):
-            if take(charges)[0].allowed:
-                admitted += 1
-        return Batch(perf_counter_ns() - started, admitted, calls - admitted)
-
-    return batch
+def ours(limit: Limit) -> Setup:
+    """One take of this limit, always of one key."""
+    return lambda lab: takes(sync_store(lab), Charge("latency", limit))
 
 
-def _minimal(lab: Lab) -> Contender:
-    client: Any = lab.closing.enter_context(package("redis").Redis.from_url(lab.redis_url()))
-    sha = client.script_load((files("benchmarks.rows") / "minimal_gcra.lua").read_text("utf-8"))
-    unit, full = str(_DAY * 1e6 / _PLENTY), str(_DAY * 1e6)
+def minimal(limit: Limit) -> Setup:
+    """The least that such a limit can be: one EVALSHA of the minimal script."""
 
-    def batch(calls: int) -> Batch:
-        admitted = 0
-        started = perf_counter_ns()
-        for _ in repeat(None, calls):
-            if client.evalsha(sha, 1, "minimal", unit, full)[0]:
-                admitted += 1
-        return Batch(perf_counter_ns() - started, admitted, calls - admitted)
+    def setup(lab: Lab) -> Contender:
+        client: Any = lab.closing.enter_context(package("redis").Redis.from_url(lab.redis_url()))
+        sha = client.script_load((files("benchmarks.rows") / "minimal_gcra.lua").read_text("utf-8"))
+        key = f"minimal:{limit.bucket}"  # its numbers mean nothing to another limit
+        unit, full = str(limit.window_us / limit.quota), str(limit.window_us)
 
-    return batch
+        def batch(calls: int) -> Batch:
+            admitted = 0
+            started = perf_counter_ns()
+            for _ in repeat(None, calls):
+                if client.evalsha(sha, 1, key, unit, full)[0]:
+                    admitted += 1
+            return Batch(perf_counter_ns() - started, admitted, calls - admitted)
+
+        return batch
+
+    return setup
 
 
 ROWS: Final[Sequence[Row]] = [
@@ -97,7 +103,8 @@ ROWS: Final[Sequence[Row]] = [
             name="redis-evalsha",
             what=f"EVALSHA per {by}, {limits} limit{'s'[: limits - 1]}",
             count=through(limits),
-            exactly=1.0,
+            target=1.0,
+            exact=True,
         )
         for by, through in (("Limiter.take", _through_limiter), ("ASGI request", _through_asgi))
         for limits in range(1, len(_KEYS) + 1)
@@ -105,8 +112,8 @@ ROWS: Final[Sequence[Row]] = [
     Race(
         name="redis-sync-1",
         what="one take, token bucket / bare EVALSHA, minimal GCRA",
-        ours=_ours,
-        peer=_minimal,
+        ours=ours(TokenBucket(_PLENTY, _DAY)),
+        peer=minimal(TokenBucket(_PLENTY, _DAY)),
         calls=300,
     ),
 ]

@@ -1,0 +1,79 @@
+"""What a charge costs the Redis server, for each algorithm: its time, and the bytes of a key."""
+
+import time
+from collections.abc import Callable, Sequence
+from ipaddress import IPv4Address
+from typing import Any, Final
+
+from benchmarks.lab import Lab, package
+from benchmarks.rows.redis import evalsha, minimal, ours, sync_store
+from benchmarks.runner import Batch, Contender, Count, Counted, Race, Row, Setup
+from ratelimit_mw import Limiter
+from ratelimit_mw.algorithms import ALGORITHMS
+
+_PLENTY: Final = (100_000, 1.0)  # the most that a log may keep, and more per second than one client can take
+_USUAL: Final = (100, 60.0)
+_KEEPS_ALL: Final = "sliding_window_log"
+_SMALL: Final = ("gcra", "token_bucket")
+
+
+def _by_server(setup: Setup) -> Setup:
+    """The same contender on the server's own watch, which counts neither the network nor the client.
+
+    It starts and stops at whole microseconds, as often too late as too early: the sum of many calls is right.
+    """
+
+    def timed(lab: Lab) -> Contender:
+        contender = setup(lab)
+
+        def batch(calls: int) -> Batch:
+            before = evalsha(lab)
+            done = contender(calls)
+            after = evalsha(lab)
+            assert after.calls - before.calls == calls
+            return done._replace(nanoseconds=(after.microseconds - before.microseconds) * 1000)
+
+        return batch
+
+    return timed
+
+
+def _key_bytes(name: str) -> Callable[[Lab, int], Counted]:
+    def weigh(lab: Lab, calls: int) -> Counted:
+        limit = ALGORITHMS[name](*_USUAL)
+        # a told clock: its states live an hour longer, else the first are gone before the last are weighed
+        limiter = Limiter(sync_store(lab, clock=time.time))
+        admitted = sum(limiter.hit(limit, str(IPv4Address(n))).allowed for n in range(calls))
+        with package("redis").Redis.from_url(lab.redis_url()) as client:
+            redis: Any = client
+            keys = redis.keys(f"*:{limit.bucket}")
+            assert len(keys) == calls
+            return Counted(sum(redis.memory_usage(key, samples=0) for key in keys), admitted, calls - admitted)
+
+    return weigh
+
+
+ROWS: Final[Sequence[Row]] = [
+    *[
+        Race(
+            name=f"redis-lua-{name}",
+            what=f"server time of a take{' (keeps every unit)' * (name == _KEEPS_ALL)} / of the minimal GCRA",
+            ours=_by_server(ours(algorithm(*_PLENTY))),
+            peer=_by_server(minimal(algorithm(*_PLENTY))),
+            target=None if name == _KEEPS_ALL else 1.5,
+            calls=300,
+        )
+        for name, algorithm in ALGORITHMS.items()
+    ],
+    *[
+        Count(
+            name=f"redis-bytes-{name}",
+            what="MEMORY USAGE of an idle key, one charge of 100/60s",
+            count=_key_bytes(name),
+            unit="bytes",
+            target=200.0 if name in _SMALL else None,
+            calls=100,
+        )
+        for name in ALGORITHMS
+    ],
+]
