@@ -81,12 +81,14 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
 
     def squeeze(self, now: int, cost: int, over: int, max_delay: int | None) -> Outcome:
         """The outcome for a charge that goes `over` full, more than 0, unless it is held back."""
-        if cost > self.most:
+        clock, drain, _, burst, _ = self.ticks
+        if cost > burst:
             return False, math.inf, 0.0
-        patience = self.delay_ticks(max_delay)
+        patience = self._own_delay_ticks if max_delay is None else self.delay_ticks(max_delay)
+        phase = now % clock
         if over <= patience:
-            return True, 0.0, self.wait(now, over) / MICROSECONDS
-        return False, self.wait(now, over - patience) / MICROSECONDS, 0.0
+            return True, 0.0, (ceil_div(over, drain) * clock - phase) / MICROSECONDS
+        return False, (ceil_div(over - patience, drain) * clock - phase) / MICROSECONDS, 0.0
 
     def wait(self, now: int, ticks: int) -> int:
         """Microseconds until so many ticks, more than 0, have drained."""

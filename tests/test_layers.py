@@ -22,7 +22,7 @@ ORDER = [
     "notation",
     "identity",
     "notices",
-    "stores stores.group stores.memory",
+    "stores stores.group stores.shelf stores.memory",
     "stores.forks stores.patience stores.crew stores.pool stores.scripts stores.slots stores.talk",
     "stores.threads stores.tasks stores.topology stores.redis_server stores.redis_cluster stores.redis stores.url",
     "limiter",

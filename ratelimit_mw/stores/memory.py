@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from itertools import islice
 from time import monotonic_ns
 from typing import ClassVar
 
@@ -9,39 +10,24 @@ from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import Charge, Decision, Limit, State, whole
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.stores.group import Group, committed
+from ratelimit_mw.stores.shelf import Shelf
 from ratelimit_mw.ticks import microseconds
 
-_TIDY = 2  # states looked at for expiry in one call: twice what one call can add, so that tidying always catches up
-_LOOKS = 32  # states looked at to make room for a new one
-_ENOUGH = 8  # of these, when one that does not refuse was among them and only an expired one would be better
+_LOOKS = 8  # states of a limit that are looked at for one that expired, to make room for a new one
+_OTHERS = 3  # limits, besides the one that holds most keys, that are searched for one
+_FURTHER = 24  # states of that limit that are looked at for one that does not refuse, if none of the first ones is
+_PAGES = 16  # that a limit which holds all keys is spread over
 
-Found = tuple["_Shelf", str, State]
-
-
-class _Shelf:
-    """The states of one limit, in two generations.
-
-    States are written to the young one. Now and then young becomes old, and each call then moves a few old states on:
-    into the bin if they expired, else back among the young. So expiry costs a constant per call, and nothing is ever
-    swept at once.
-    """
-
-    __slots__ = ("limit", "old", "turn", "young")
-
-    def __init__(self, limit: Limit, turn: int) -> None:
-        self.limit = limit
-        self.young: dict[str, State] = {}
-        self.old: dict[str, State] = {}
-        self.turn = turn  # microseconds: when young becomes old, once old is empty
+Found = tuple[Shelf, str, State]
 
 
 class MemoryStore:
     """Keeps states in this process. For threads (`take`) and for asyncio (`atake`): a call never waits for I/O.
 
-    `max_keys`: the most states it holds, at least 1. When it is full, a state that expired or, of the limit that holds
-    most keys, one that does not refuse makes room; a flood of new keys never frees a key that is being refused. If
-    there is no room, new keys of a limit share one overflow bucket. `clock`: a callable giving seconds, for tests;
-    None is `time.monotonic`.
+    `max_keys`: the most states it holds, at least 1. When it is full, a state that expired makes room; if a few looks
+    find none, one that does not refuse, of the limit that holds most keys. A flood of new keys never frees a key that
+    is being refused: where there is no room, new keys of a limit share one overflow bucket. `clock`: a callable giving
+    seconds, for tests; None is `time.monotonic`.
     """
 
     ends_in_time: ClassVar[bool] = True  # nobody need watch over how long a call takes
@@ -51,7 +37,9 @@ class MemoryStore:
             raise ConfigError(f"clock: found {clock!r}, allowed is a callable that returns seconds")
         self._room = self._max_keys = whole("max_keys", max_keys, 1)  # keys that can still be added
         self._told = clock
-        self._shelves: dict[str, _Shelf] = {}
+        self._shelves: dict[str, Shelf] = {}
+        self._new_limit = False
+        self._largest: Shelf | None = None  # of those that grew, the one that holds most keys
         self._lock = threading.Lock()
         self._acquire, self._release = self._lock.acquire, self._lock.release
 
@@ -107,6 +95,7 @@ class MemoryStore:
         """Forget everything."""
         with self._lock:
             self._shelves.clear()
+            self._largest = None
             self._room = self._max_keys
 
     async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
@@ -138,6 +127,8 @@ class MemoryStore:
 
     def _take(self, asked: Sequence[Charge], now: int, *, commit: bool) -> Sequence[Decision]:
         """A whole group. Looks at all of it before it writes any of it."""
+        if self._new_limit:  # before any shelf is at hand
+            self._drop_idle(now)
         group = Group(asked)
         charges = group.charges
         found = self._find_all(charges, now, free=commit)
@@ -175,74 +166,52 @@ class MemoryStore:
     def _find(self, limit: Limit, key: str, now: int) -> Found:
         shelf = self._shelves.get(limit.bucket)
         if shelf is None:
-            shelf = self._shelves[limit.bucket] = _Shelf(limit, now + limit.window_us)
-        state = shelf.young.get(key)
-        return shelf, key, shelf.old.get(key) if state is None else state
+            self._new_limit = True
+            shelf = self._shelves[limit.bucket] = Shelf(limit, now, max(64, self._max_keys // _PAGES))
+        return shelf, key, shelf.get(key)
 
-    def _add(self, shelf: _Shelf, key: str, state: State, now: int) -> None:
-        """Keep a state. Whoever adds a key pays for tidying; who finds its key among the young need not come here."""
-        if key not in shelf.young and shelf.old.pop(key, None) is None:
+    def _drop_idle(self, now: int) -> None:
+        """Limits that are made as the app runs come and go: for each new one, two others are looked at."""
+        self._new_limit = False
+        for shelf in self._some(2):
+            self._room += shelf.tidy(now)
+            if not shelf.count:
+                del self._shelves[shelf.limit.bucket]
+
+    def _add(self, shelf: Shelf, key: str, state: State, now: int) -> None:
+        """Keep a state. Whoever comes here pays for tidying; who finds its key among the young need not."""
+        if shelf.put(key, state, now):
             self._room -= 1
-        shelf.young[key] = state
-        if shelf.old:
-            self._tidy(shelf, now)
-        elif now >= shelf.turn:
-            shelf.old, shelf.young = shelf.young, shelf.old
-            shelf.turn = now + shelf.limit.window_us
+            if self._largest is None or shelf.count > self._largest.count:
+                self._largest = shelf
+        self._room += shelf.tidy(now)
 
-    def _forget(self, shelf: _Shelf, key: str) -> None:
-        if shelf.young.pop(key, None) is not None or shelf.old.pop(key, None) is not None:
-            self._room += 1
-
-    def _tidy(self, shelf: _Shelf, now: int) -> None:
-        for _ in range(min(_TIDY, len(shelf.old))):
-            key, state = shelf.old.popitem()
-            if shelf.limit.expires(state) <= now:
-                self._room += 1
-            else:
-                shelf.young[key] = state
+    def _forget(self, shelf: Shelf, key: str) -> None:
+        self._room += shelf.forget(key)
 
     def _make_room(self, now: int, kept: set[str], *, free: bool) -> bool:
-        """Whether a key can go for a new one; `free` frees it, a peek does not.
+        """Whether a key can go for a new one; `free` frees it, a peek does not. Never one of `kept`."""
+        largest = self._largest
+        if largest is None or largest.count * len(self._shelves) < len(self):  # below the average: it has shrunk
+            largest = self._largest = max(self._shelves.values(), key=lambda shelf: shelf.count)
+        expired, idle = largest.spare(now, kept, _LOOKS)
+        victim, shelf = expired, largest
+        for other in self._some(_OTHERS):
+            if victim is None and other is not largest:
+                (victim, _), shelf = other.spare(now, kept, _LOOKS), other
+        if victim is None:
+            shelf = largest
+            victim = idle or next(filter(None, largest.spare(now, kept, _FURTHER)), None)
+        if victim is not None and free:
+            self._forget(shelf, victim)
+        return victim is not None
 
-        One that expired, of the limit that holds most keys or of another, each in its turn; else one that does not
-        refuse, of the limit that holds most keys. Never one of `kept`.
-        """
-        largest = max(self._shelves.values(), key=lambda shelf: len(shelf.young) + len(shelf.old))
-        for shelf in (largest, self._another(largest)):
-            key = self._spare(shelf, now, kept, expired=shelf is not largest) if shelf else None
-            if shelf and key is not None:
-                if free:
-                    self._forget(shelf, key)
-                return True
-        return False
-
-    def _another(self, shelf: _Shelf) -> _Shelf | None:
-        """The shelf whose turn it is, other than this one."""
-        for _ in range(min(2, len(self._shelves))):
-            bucket = next(iter(self._shelves))
-            another = self._shelves[bucket] = self._shelves.pop(bucket)  # to the end of the queue
-            if another is not shelf:
-                return another
-        return None
-
-    def _spare(self, shelf: _Shelf, now: int, kept: set[str], *, expired: bool) -> str | None:
-        """Of the next few keys one that expired, else one that does not refuse, unless only `expired` ones may go."""
-        spare = None
-        for looks in range(_LOOKS):
-            if not shelf.old:
-                shelf.old, shelf.young = shelf.young, shelf.old
-            if not shelf.old or (spare is not None and looks >= _ENOUGH):
-                break
-            key, state = shelf.old.popitem()
-            shelf.young[key] = state
-            if key in kept:
-                continue
-            if shelf.limit.expires(state) <= now:
-                return key
-            if spare is None and not expired and shelf.limit.decide(state, now, 1, None)[0].allowed:
-                spare = key
-        return spare
+    def _some(self, number: int) -> list[Shelf]:
+        """A few shelves, each in its turn."""
+        turn = list(islice(self._shelves, number))
+        for bucket in turn:
+            self._shelves[bucket] = self._shelves.pop(bucket)  # to the end of the queue
+        return [self._shelves[bucket] for bucket in turn]
 
 
 _OVERFLOW = ""  # no charge has an empty key

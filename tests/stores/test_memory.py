@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import pytest
 
-from ratelimit_mw import Charge, ConfigError, Decision, MemoryStore, SlidingWindowCounter, TokenBucket
+from ratelimit_mw import Charge, ConfigError, Decision, Limit, MemoryStore, SlidingWindowCounter, TokenBucket
+from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.bucket import Level
 from ratelimit_mw.testing import Clock
 
@@ -242,3 +243,95 @@ def test_a_wrong_max_keys_is_an_error(wrong: object) -> None:
 def test_a_clock_that_cannot_be_called_is_an_error() -> None:
     with pytest.raises(ConfigError, match="clock: found 5"):
         MemoryStore(clock=5)  # type: ignore[arg-type]
+
+
+def test_what_expired_goes_first_however_many_live() -> None:
+    """Of the same limit the oldest are looked at first; and every limit is searched before one that counts goes."""
+    clock = Clock()
+    store = MemoryStore(max_keys=2000, clock=clock)
+    brief = TokenBucket(1, 10)
+    for number in range(50):
+        hit(store, f"old {number}")
+        hit(store, f"brief {number}", brief)
+    clock.advance(7200)
+    for number in range(1900):
+        hit(store, f"live {number}", cost=3)
+    assert len(store) == 2000
+    assert flood(store, range(100)) == 100
+    assert len(store) == 2000
+    left = [store.peek([Charge(f"live {number}", TEN, 0)])[0].remaining for number in range(1900)]
+    assert left == [7] * 1900
+
+
+@pytest.mark.promise(3)
+@pytest.mark.parametrize("kind", ALGORITHMS.values(), ids=list(ALGORITHMS))
+def test_a_key_that_is_flooded_out_regains_at_most_what_it_had_used(kind: type[Limit]) -> None:
+    """Somebody who can make keys at will floods his own key out again and again."""
+    store, limit = MemoryStore(max_keys=100, clock=Clock()), kind(10, 36_000)
+    for used in range(1, 11):
+        store.reset([Charge("own", limit)])
+        taken = sum(store.take([Charge("own", limit)])[0].allowed for _ in range(used))
+        for number in range(300):
+            store.take([Charge(f"{used} {number}", limit)])
+        (seen,) = store.peek([Charge("own", limit, 0)])
+        assert taken == used
+        assert seen.remaining in ({10 - used, 10} if used < 10 else {0})  # nothing at all if it refused
+
+
+def test_a_flood_takes_from_the_limit_that_holds_most_keys_even_after_another_held_more() -> None:
+    clock = Clock()
+    store = MemoryStore(max_keys=300, clock=clock)
+    public, login = SlidingWindowCounter(5, 3600), SlidingWindowCounter(5, 3600, name="login")
+    for number in range(200):
+        hit(store, f"old {number}", public)
+    clock.advance(8000)
+    for number in range(90):
+        hit(store, f"login {number}", login, 3)
+    flood(store, range(2000), public)
+    assert len(store) == 300
+    assert [store.peek([Charge(f"login {number}", login, 0)])[0].remaining for number in range(90)] == [2] * 90
+
+
+def test_a_limit_that_held_most_keys_once_does_not_stand_in_the_way() -> None:
+    clock = Clock()
+    store = MemoryStore(max_keys=100, clock=clock)
+    brief = TokenBucket(10, 1, name="brief")
+    for number in range(90):
+        hit(store, f"k{number}", brief)
+    clock.advance(60)
+    flood(store, range(100))
+    assert flood(store, range(100, 200), TokenBucket(2, 3600)) == 100  # each in the place of one that does not refuse
+    assert len(store) == 100
+
+
+def test_limits_that_come_and_go_leave_nothing_behind() -> None:
+    clock = Clock()
+    store = MemoryStore(clock=clock)
+    for number in range(5000):
+        clock.advance(1)
+        hit(store, "k", SlidingWindowCounter(10, 1 + number / 10_000))
+    assert len(store) < 10
+    assert len(store._shelves) < 10
+
+
+def test_a_key_that_is_used_all_the_time_is_kept_once() -> None:
+    clock = Clock()
+    store = MemoryStore(max_keys=10_000, clock=clock)
+    limit = SlidingWindowCounter(10**6, 10)
+    for turn in range(40_000):
+        clock.advance(0.01)
+        hit(store, f"k{turn * 7919 % 500}", limit)
+    (shelf,) = store._shelves.values()
+    assert len(store) == shelf.count == 500
+    assert sum(state is not None for _, page in shelf._older for state in page.values()) + len(shelf.young) == 500
+    assert sum(len(page) for _, page in shelf._older) <= 1500
+
+
+def test_a_page_holds_no_more_than_its_share() -> None:
+    store = MemoryStore(max_keys=3200, clock=Clock())
+    for number in range(5000):
+        hit(store, f"k{number}")
+    (shelf,) = store._shelves.values()
+    assert max(len(page) for _, page in shelf._older) == 200
+    assert len(shelf.young) <= 200
+    assert len(shelf._older) <= 33
