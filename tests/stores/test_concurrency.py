@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from ratelimit_mw import AsyncLimiter, Limiter, MemoryStore
+from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 
 LIMIT = "300/hour"  # a window that outlasts the tests
@@ -27,7 +28,18 @@ print(sum(limiter.hit(sys.argv[3], "everybody").allowed for _ in range(200)))
 """
 
 
-@pytest.mark.parametrize(("limit", "quota"), [(LIMIT, 300), ("300/day using token_bucket burst 250", 250)])
+@pytest.mark.parametrize(
+    ("limit", "quota"),
+    [
+        (LIMIT, 300),
+        ("300/day using token_bucket burst 250", 250),
+        ("300/day using gcra burst 250", 250),
+        ("300/day using leaky_bucket burst 250", 250),
+        ("300/day using sliding_window_log", 300),
+        ("300/day using fixed_window", 300),
+        ("300/day using sliding_window_counter buckets 3 strict", 300),
+    ],
+)
 def test_eight_processes_on_one_limit(redis_url: str, limit: str, quota: int) -> None:
     command = [sys.executable, "-c", WORKER, redis_url, str(PATIENCE), limit]
     workers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(8)]
@@ -58,9 +70,10 @@ def admitted_by_threads(hit: Callable[[], bool], threads: int, calls: int) -> in
     return sum(counts)
 
 
-def test_threads_on_memory() -> None:
-    limiter = Limiter(MemoryStore())
-    assert admitted_by_threads(lambda: limiter.hit("5000/hour", "everybody").allowed, 8, 1000) == 5000
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_threads_on_memory(algorithm: str) -> None:
+    limiter, limit = Limiter(MemoryStore()), f"5000/day using {algorithm}"
+    assert admitted_by_threads(lambda: limiter.hit(limit, "everybody").allowed, 8, 750) == 5000
 
 
 def test_threads_on_many_keys_of_memory() -> None:
@@ -74,6 +87,23 @@ def test_threads_on_redis(redis_url: str) -> None:
     limiter = Limiter(store)
     assert admitted_by_threads(lambda: limiter.hit(LIMIT, "everybody").allowed, 32, 25) == 300
     store.close()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_tasks_on_many_keys_of_redis(algorithm: str, redis_url: str) -> None:
+    async def work() -> list[int]:
+        store = AsyncRedisStore(redis_url, timeout=PATIENCE)
+        limiter, limit = AsyncLimiter(store), f"7/day using {algorithm}"
+
+        async def task(number: int) -> list[bool]:
+            return [(await limiter.hit(limit, f"key {(number + turn) % 16}")).allowed for turn in range(16)]
+
+        admitted = sum(map(sum, await asyncio.gather(*(task(number) for number in range(64)))))
+        left = [(await limiter.peek(limit, f"key {number}")).remaining for number in range(16)]
+        await store.aclose()
+        return [admitted, sum(left)]
+
+    assert asyncio.run(work()) == [16 * 7, 0]
 
 
 def test_tasks_on_redis(redis_url: str) -> None:

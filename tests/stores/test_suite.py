@@ -12,6 +12,7 @@ from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
 from ratelimit_mw.testing.blocking import blocking
 from ratelimit_mw.testing.store_suite import StoreSuite
+from redis_cluster import RedisCluster
 
 pytestmark = [pytest.mark.promise(1), pytest.mark.promise(2)]
 
@@ -80,4 +81,21 @@ class TestAsyncFakeRedis(OwnSuite):
     def store(self, clock: Clock) -> Iterator[Store]:
         client = aioredis.FakeRedis()
         with blocking(AsyncRedisStore(client, clock=clock, timeout=5)) as store:
+            yield store
+
+
+class TestRedisCluster(OwnSuite):
+    """Its keys are in slots of their own, so that most groups are several calls."""
+
+    @pytest.fixture
+    def store(self, clock: Clock, redis_cluster: RedisCluster) -> Iterator[Store]:
+        store = RedisStore(redis_cluster.url, clock=clock, timeout=5)
+        yield store
+        store.close()
+
+
+class TestAsyncRedisCluster(OwnSuite):
+    @pytest.fixture
+    def store(self, clock: Clock, redis_cluster: RedisCluster) -> Iterator[Store]:
+        with blocking(AsyncRedisStore(redis_cluster.url, clock=clock, timeout=5)) as store:
             yield store

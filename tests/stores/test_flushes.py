@@ -1,0 +1,102 @@
+"""Somebody flushes scripts and data in a loop while requests go on: no request hears of it."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from ratelimit_mw import Charge, Decision
+from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from redis_cluster import RedisCluster
+from redis_servers import RedisServer
+
+PATIENT = 5.0  # seconds
+GROUPS = [
+    [Charge(f"{{{number}}}:r", kind(1000, 3600)) for kind in ALGORITHMS.values()]
+    + [Charge(f"{{{number + 1}}}:r", kind(1000, 3600), role="shadow") for kind in ALGORITHMS.values()]
+    for number in range(5)
+]
+
+pytestmark = pytest.mark.promise(8)
+
+
+@contextmanager
+def flushed_in_a_loop(servers: Sequence[RedisServer]) -> Iterator[Callable[[], int]]:
+    """Flush everything, over and over again; says how often it was done."""
+    done, rounds = threading.Event(), [0]
+
+    def work() -> None:
+        while not done.is_set():
+            for server in servers:
+                for command in ("SCRIPT FLUSH", "FLUSHALL"):
+                    assert server.ask(command, timeout=PATIENT) == "+OK"
+            rounds[0] += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield lambda: rounds[0]
+    finally:
+        done.set()
+        thread.join()
+
+
+def in_threads(url: str, rounds: Callable[[], int]) -> list[Decision]:
+    store, answers = RedisStore(url, timeout=PATIENT), list[Decision]()
+
+    def work(group: list[Charge]) -> None:
+        before = rounds()
+        for _ in range(2000):
+            decisions = store.take(group)
+            answers.extend(decisions)
+            store.settle([Charge(group[0].key, group[0].limit, -1, at=decisions[0].at)])
+            if rounds() > before + 20:
+                break
+
+    threads = [threading.Thread(target=work, args=(group,)) for group in GROUPS]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    store.close()
+    return answers
+
+
+def in_tasks(url: str, rounds: Callable[[], int]) -> list[Decision]:
+    async def main() -> list[Decision]:
+        store, answers = AsyncRedisStore(url, timeout=PATIENT), list[Decision]()
+
+        async def work(group: list[Charge]) -> None:
+            before = rounds()
+            for _ in range(2000):
+                answers.extend(await store.atake(group))
+                await store.areset(group[:1])
+                if rounds() > before + 20:
+                    break
+
+        await asyncio.gather(*(work(group) for group in GROUPS))
+        await store.aclose()
+        return answers
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("load", [in_threads, in_tasks])
+def test_on_one_server(load: Callable[[str, Callable[[], int]], list[Decision]], redis_server: RedisServer) -> None:
+    with flushed_in_a_loop([redis_server]) as rounds:
+        answers = load(redis_server.url, rounds)
+    assert rounds() > 20
+    assert len(answers) > 100
+    assert {decision.allowed for decision in answers} == {True}
+
+
+@pytest.mark.parametrize("load", [in_threads, in_tasks])
+def test_on_a_cluster(load: Callable[[str, Callable[[], int]], list[Decision]], redis_cluster: RedisCluster) -> None:
+    with flushed_in_a_loop(redis_cluster.nodes) as rounds:
+        answers = load(redis_cluster.url, rounds)
+    assert rounds() > 20
+    assert len(answers) > 100
+    assert {decision.allowed for decision in answers} == {True}
