@@ -5,10 +5,10 @@
 if look.fixed_window then
   -- Count and start of the window that runs, and whether the state is from a time ahead of now.
   local function read(key, now, length)
-    local state = load(key, 2, 2)
-    if not state or now - state[2] >= length then return 0, now, false end
-    if state[2] > now then return state[1], now, true end
-    return state[1], state[2], false
+    local count, start = load(key)
+    if not start or now - start >= length then return 0, now, false end
+    if start > now then return count, now, true end
+    return count, start, false
   end
 
   function look.fixed_window(key, now, cost, _, length, quota)

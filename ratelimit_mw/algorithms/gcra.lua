@@ -7,11 +7,10 @@
 if look.gcra then
   -- Ticks that have not drained by `tick`, and whether the state is from a time ahead of it.
   local function read(key, tick, drain, full)
-    local state = load(key, 1, 3)
-    if not state then return 0, false end
-    local rest, updated = state[2] or 0, state[3]
+    local tat, rest, updated = load(key)
+    if not tat then return 0, false end
     local ahead = updated and updated > tick
-    local level = (state[1] - (ahead and updated or tick)) * drain + rest
+    local level = (tat - (ahead and updated or tick)) * drain + (rest or 0)
     if level > full and not updated then return full, true end
     return level > 0 and level or 0, ahead
   end

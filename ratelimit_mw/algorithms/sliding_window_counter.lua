@@ -4,13 +4,31 @@
 -- strict (0 or 1).
 
 if look.sliding_window_counter then
+  -- A table of the n numbers of a state that `load` cannot hold, or nil if there is none.
+  local function many(key, n)
+    local found = { read_state(redis.pcall("GET", key) or "", n) }
+    if found[1] ~= n then return nil end
+    for i = 1, n do
+      local x = found[i + 1]
+      if not (x >= 0 and x <= EXACT and x % 1 == 0) then return nil end
+      found[i] = x
+    end
+    return found
+  end
+
   -- The state as it is at `tick`: c[1] is the start, c[2] the newest count, c[buckets + 2] the oldest; the start as it
   -- was kept; the units of all.
   local function read(key, tick, length, buckets)
     local last = buckets + 2
-    local c = load(key, last, last)
+    local kept, newest, oldest, c
+    if buckets == 1 then
+      kept, newest, oldest = load(key)
+      c = oldest and { kept, newest, oldest }
+    else
+      c = many(key, last)
+      kept = c and c[1]
+    end
     if not c then return { tick, 0, [last] = 0 }, tick, 0 end
-    local kept = c[1]
     local gone = (tick - kept - (tick - kept) % length) / length
     if gone > buckets then return { tick, 0, [last] = 0 }, kept, 0 end
     if gone < 0 then
@@ -19,8 +37,8 @@ if look.sliding_window_counter then
       for i = last, 2, -1 do c[i] = i - gone >= 2 and c[i - gone] or 0 end
       c[1] = kept + gone * length
     end
-    local units = 0
-    for i = 2, last do units = units + c[i] end
+    local units = c[2] + c[last]
+    for i = 3, last - 1 do units = units + c[i] end
     if units == 0 then return { tick, 0, [last] = 0 }, kept, 0 end
     return c, kept, units
   end
@@ -34,7 +52,7 @@ if look.sliding_window_counter then
 
   local function used(c, units, elapsed, length, buckets, strict)
     local oldest = c[buckets + 2]
-    if strict == 1 or oldest == 0 then return units end
+    if strict == 1 then return units end
     local weighted = oldest * (length - elapsed - 1)
     return units - oldest + (weighted - weighted % length) / length
   end
@@ -68,7 +86,7 @@ if look.sliding_window_counter then
     local tick = (now - phase) / clock
     local c, kept, units = read(key, tick, length, buckets)
     local elapsed = tick - c[1]
-    local room = quota - used(c, units, elapsed, length, buckets, strict)
+    local room = quota - (c[buckets + 2] > 0 and used(c, units, elapsed, length, buckets, strict) or units)
     local allowed, retry_after, state, expires = 1, 0, nil, nil
     if cost > 0 then
       if cost <= room then

@@ -5,9 +5,8 @@
 
 if look.token_bucket then
   local function read(key, tick, drain)
-    local state = load(key, 2, 2)
-    if not state then return 0, tick end
-    local level, updated = state[1], state[2]
+    local level, updated = load(key)
+    if not updated then return 0, tick end
     if tick > updated then level = level - (tick - updated) * drain end
     return level > 0 and level or 0, updated
   end

@@ -3,12 +3,11 @@
 
 local decode, write_state, unpack_state = cmsgpack.unpack, struct.pack, struct.unpack
 
--- The numbers of a text that `write_state` wrote with a format of "<" and a "d" for each, from `least` to `most`.
-local function read_state(text, least, most)
+-- How many numbers a text holds that `write_state` wrote with a format of "<" and a "d" for each, and these; nothing if
+-- it holds none, or more than `most`. What follows them means nothing.
+local function read_state(text, most)
   local n = #text / 8
-  if n % 1 == 0 and n >= least and n <= most then
-    local values = { unpack_state(n == 2 and "<dd" or n == 3 and "<ddd" or "<" .. string.rep("d", n), text) }
-    values[n + 1] = nil -- where the text ends
-    return values
+  if n % 1 == 0 and n > 0 and n <= most then
+    return n, unpack_state(n == 1 and "<d" or n == 2 and "<dd" or n == 3 and "<ddd" or "<" .. string.rep("d", n), text)
   end
 end

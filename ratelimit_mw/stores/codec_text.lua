@@ -6,10 +6,11 @@ local function write_state(format, ...)
   return (string.gsub(string.format(string.rep("%.0f ", #format - 1), ...), " $", ""))
 end
 
--- The numbers of a text that `write_state` wrote with a format of "<" and a "d" for each, from `least` to `most`.
-local function read_state(text, least, most)
+-- How many numbers a text holds that `write_state` wrote with a format of "<" and a "d" for each, and these; nothing if
+-- it holds none, or more than `most`.
+local function read_state(text, most)
   local values = {}
-  if type(text) ~= "string" then return nil end
+  if type(text) ~= "string" or string.find(text, "[^%d ]") then return nil end
   for digits in string.gmatch(text, "%d+") do values[#values + 1] = tonumber(digits) end
-  if #values >= least and #values <= most and not string.find(text, "[^%d ]") then return values end
+  if #values > 0 and #values <= most then return #values, unpack(values) end
 end

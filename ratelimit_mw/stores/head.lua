@@ -13,29 +13,29 @@ local settle = look.settle and {}
 local EXACT = 9007199254740992 -- 2^53: whole numbers up to here are doubles
 local HOUR = 3600000 -- ms
 
--- All numbers of a charge from position `first` on must be whole and exact, those of its limit from `numbers` on, of
--- which the first four are above 0. The client checked them, and so does whoever holds the data; before anything is
--- written. NaN fails every comparison, and text cannot be compared.
-local function check(charge, first, numbers)
-  for i = first, #charge do
-    local x = charge[i]
+-- The numbers of a charge, from position `first` on, must be whole and exact: at last the six of its limit, from
+-- `numbers` on, of which the first four are above 0. The client checked them, and so does whoever holds the data;
+-- before anything is written. NaN fails every comparison; text, and what is missing, cannot be compared.
+local function check(values, first, numbers)
+  for i = first, numbers + 5 do
+    local x = values[i]
     if not ((x > 0 or x == 0 and (i < numbers or i > numbers + 3)) and x <= EXACT and x % 1 == 0) then
-      error("ratelimit_mw: argument " .. i .. " of a charge is no whole number that is allowed there")
+      error("ratelimit_mw: argument " .. i .. " is no whole number that is allowed there")
     end
   end
 end
 
--- The numbers of a state, from `least` to `most` of them, or nil if there is none. Another type, or numbers that no
--- state can hold, count as none: such a key is overwritten by the next charge.
-local function load(key, least, most)
+-- The numbers of a state, one to three of them, or nothing if there is none. Another type, or numbers that no state can
+-- hold, count as none: such a key is overwritten by the next charge.
+local function load(key)
   local text = redis.pcall("GET", key) -- or false, or an error, which has no length
-  local values = text and read_state(text, least, most)
-  if not values then return nil end
-  for i = 1, #values do
-    local x = values[i]
-    if not (x >= 0 and x <= EXACT and x % 1 == 0) then return nil end
-  end
-  return values
+  if not text then return nil end
+  local n, a, b, c = read_state(text, 3)
+  if not (n and a >= 0 and a <= EXACT and a % 1 == 0) then return nil end
+  if n == 1 then return a end
+  if not (b >= 0 and b <= EXACT and b % 1 == 0) then return nil end
+  if n == 2 then return a, b end
+  if c >= 0 and c <= EXACT and c % 1 == 0 then return a, b, c end
 end
 
 -- Keeps a state until the instant from which it means nothing: rounded up, and a millisecond more, because the server

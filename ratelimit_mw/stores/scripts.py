@@ -16,6 +16,7 @@ from ratelimit_mw.ticks import MICROSECONDS
 
 Codec = Literal["packed", "text"]
 _ENCODE: Final = {"packed": msgpack.encode, "text": json.encode}
+_FILLING: Final = (1, 1, 1, 1, 1, 1)
 _FIELDS: Final = 8  # integers per decision in the reply of take.lua
 
 
@@ -41,23 +42,21 @@ def script(driver: Literal["take", "settle"], codec: Codec) -> Script:
 
 def take_arguments(codec: Codec, now: int, charges: Sequence[Charge], *, commit: bool) -> bytes:
     """ARGV[1] of take.lua for one group. `now`: a told time in microseconds, 0 for the server's own."""
-    group = [
-        (
-            charge.limit.algorithm,
-            charge.role,
-            charge.cost,
-            charge.patience_us,
-            *charge.limit.numbers,
-        )
-        for charge in charges
-    ]
+    group: list[object] = []
+    for charge in charges:
+        group += (charge.limit.algorithm, charge.role, charge.cost, charge.patience_us, *_six(charge.limit))
     return _ENCODE[codec]((now, _parts(charges), int(commit), group))
 
 
 def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes:
     """ARGV[1] of settle.lua."""
-    corrections = [(charge.limit.algorithm, charge.cost, _at(charge, now), *charge.limit.numbers) for charge in charges]
+    corrections = [(charge.limit.algorithm, charge.cost, _at(charge, now), *_six(charge.limit)) for charge in charges]
     return _ENCODE[codec]((now, _parts(charges, "settle"), corrections))
+
+
+def _six(limit: Limit) -> tuple[int, ...]:
+    """The numbers of a limit, made up to six."""
+    return (*limit.numbers, *_FILLING[len(limit.numbers) :])
 
 
 def _at(charge: Charge, now: int) -> int:

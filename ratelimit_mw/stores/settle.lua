@@ -1,6 +1,6 @@
 -- Corrects what was taken.
 -- KEYS: the bucket of each charge. ARGV[1]: { told time, { parts }, { charge, ... } }; a charge is
---   { algorithm, units (negative gives back), at in us, the numbers of its limit ... }.
+--   { algorithm, units (negative gives back), at in us, the numbers of its limit, which 1 makes up to six }.
 -- Returns how each stands after it, as take.lua does for a cost of 0.
 
 for _, charge in ipairs(args[3]) do
