@@ -74,11 +74,12 @@ class Topology:
                     raise
 
     def _learn(self, asked: Address, reply: Any) -> None:
-        self._owners = {}
+        owners: dict[int, Address] = {}
         for first, last, (host, port, *_), *_ in reply:
-            owner = (host.decode() if host else asked[0], port)  # it may not know its own host
-            self._owners.update(dict.fromkeys(range(first, last + 1), owner))
-        self._known = list(dict.fromkeys([asked, *self._owners.values(), *self._known]))
+            known = host and host != b"?"  # a node that does not know its own host is where it was asked
+            owners.update(dict.fromkeys(range(first, last + 1), (host.decode() if known else asked[0], port)))
+        self._owners = owners  # at once: other threads look
+        self._known = list(dict.fromkeys([asked, *owners.values(), *self._known]))
 
     def _failed(self, address: Address) -> None:
         """A node that fails may have lost its slots to another one."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.stores.slots import slot
+from ratelimit_mw.stores.topology import Errand, Redirected, Topology
 from ratelimit_mw.testing.blocking import blocking
 from redis_cluster import RedisCluster
 from stores.model_store import ModelStore
@@ -274,6 +276,66 @@ def test_every_key_has_a_time_to_live(store: RedisStore, redis_cluster: RedisClu
         keys = list(client.scan_iter())
         assert len(keys) == len(charges)
         assert all(0 < client.pttl(key) <= 7_200_001 for key in keys)
+
+
+# Python 3.12 and later warn of a fork while threads run: those of other tests, or of an open connection.
+@pytest.mark.promise(8)
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_forked_child_goes_on_by_itself(store: RedisStore) -> None:
+    charges = [Charge(FIRST, BUCKET), Charge(SECOND, BUCKET), Charge(THIRD, BUCKET)]
+    store.take(charges)  # threads and connections are there
+    child = os.fork()
+    if not child:
+        code = 2
+        try:
+            code = 0 if all(decision.allowed for _ in range(4) for decision in store.take(charges)) else 1
+        finally:
+            os._exit(code)
+    assert all(decision.allowed for _ in range(4) for decision in store.take(charges))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert left(store, *charges) == [1, 1, 1]
+
+
+@pytest.mark.promise(8)
+def test_a_node_that_died_and_came_back_is_used_again(store: RedisStore, redis_cluster: RedisCluster) -> None:
+    charges = [Charge(FIRST, BUCKET), Charge(SECOND, BUCKET)]
+    store.take(charges)
+    node = redis_cluster.nodes[0]
+    node.kill()
+    with pytest.raises(StoreError):
+        store.take(charges)
+    assert store.take(charges[1:])[0].remaining == 8  # the other one gave back
+    node.restart()
+    redis_cluster.wait_settled()
+    assert [decision.remaining for decision in store.take(charges)] == [9, 7]
+
+
+def test_a_cluster_without_owner_of_a_slot_fails_that_slot() -> None:
+    topology = Topology([("h", 1)])
+    steps = topology.route(("EVALSHA", "digest", 1, b"{a}", b""))
+    assert next(steps) == Errand(("h", 1), ("CLUSTER SLOTS",))
+    with pytest.raises(StoreError, match="no node of the cluster has slot 15495"):
+        steps.send([[0, 15494, [b"", 7, b"id"]]])
+
+
+def test_a_cluster_that_is_still_moving_a_slot_is_asked_where_it_says() -> None:
+    topology = Topology([("h", 1)])
+    command = ("UNLINK", b"{a}")
+    steps = topology.route(command)
+    next(steps)
+    assert steps.send([[0, 16383, [None, 7, b"id"], [b"replica", 8, b"id"]]]) == Errand(("h", 7), command)
+    assert steps.throw(Redirected(("i", 9), asking=True)) == Errand(("i", 9), command, asking=True)
+    assert steps.throw(Redirected(("", 5), asking=False)) == Errand(("i", 5), command)
+    with pytest.raises(StopIteration) as end:
+        steps.send("reply")
+    assert end.value.value == "reply"
+    assert next(topology.route(command)) == Errand(("i", 5), command)  # that it moved is remembered
+    steps = topology.route(command)
+    errand = next(steps)
+    for _ in range(4):
+        errand = steps.throw(Redirected(errand.address, asking=False))
+    with pytest.raises(StoreError, match="sent from node to node 5 times"):
+        steps.throw(Redirected(errand.address, asking=False))
 
 
 def test_one_node_that_answers_is_enough_to_start(redis_cluster: RedisCluster) -> None:
