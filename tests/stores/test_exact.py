@@ -1,0 +1,75 @@
+"""Every algorithm over every store is held to the exact model, and its waits to the microsecond."""
+
+import itertools
+import math
+import os
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from algorithms.models import model_of
+from algorithms.strategies import both_ways, forward, of_each_algorithm
+from ratelimit_mw import Charge, Limit, MemoryStore
+from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.redis import RedisStore
+from ratelimit_mw.testing import Clock
+from ratelimit_mw.testing.laws import delay_us
+from ratelimit_mw.testing.walks import START, Step
+from redis_cluster import RedisCluster
+
+EXAMPLES = 400 if os.environ.get("RATELIMIT_MW_PROFILE") == "proof" else 25
+KEYS = itertools.count()
+
+few = settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+pytestmark = [
+    pytest.mark.promise(3),
+    pytest.mark.promise(4),
+    pytest.mark.parametrize("algorithm", ALGORITHMS),
+]
+
+
+def hold_to_the_model(store: Store, clock: Clock, limit: Limit, steps: list[Step]) -> None:
+    """Peek, and take, and where it is refused look a microsecond before the wait is over, and when it is."""
+    key, model, now, last = f"{{{next(KEYS)}}}:r", model_of(limit), START, None
+    for step in steps:
+        now = step.time(now, limit, last)
+        clock.now = now / 1_000_000
+        charge = Charge(key, limit, step.cost(limit))
+        expected = model.decide(now, charge.cost, delay_us(limit))
+        (seen,) = store.peek([charge])
+        (last,) = store.take([charge])
+        assert seen == last == expected
+        if 0 < last.retry_after < math.inf:
+            wait = round(last.retry_after * 1_000_000)
+            clock.now = (now + wait - 1) / 1_000_000
+            assert store.peek([charge])[0].retry_after == 0.000001
+            clock.now = (now + wait) / 1_000_000
+            assert store.peek([charge])[0].allowed
+
+
+def over(make: Callable[[Clock], Store], algorithm: str, *, back: bool) -> None:
+    clock = Clock()
+    store = make(clock)
+
+    @few
+    @given(of_each_algorithm[algorithm], both_ways if back else forward)
+    def hold(limit: Limit, steps: list[Step]) -> None:
+        hold_to_the_model(store, clock, limit, steps)
+
+    hold()
+    store.close()
+
+
+def test_in_memory(algorithm: str) -> None:
+    """But for a clock that steps back, before which it may have forgotten what expired."""
+    over(lambda clock: MemoryStore(clock=clock), algorithm, back=False)
+
+
+def test_on_a_real_server(algorithm: str, redis_url: str) -> None:
+    over(lambda clock: RedisStore(redis_url, clock=clock, timeout=5), algorithm, back=True)
+
+
+def test_on_a_cluster(algorithm: str, redis_cluster: RedisCluster) -> None:
+    over(lambda clock: RedisStore(redis_cluster.url, clock=clock, timeout=5), algorithm, back=True)
