@@ -1,8 +1,6 @@
 """However many ask at once, exactly the quota is admitted."""
 
 import asyncio
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 
@@ -11,6 +9,7 @@ import pytest
 from ratelimit_mw import AsyncLimiter, Limiter, MemoryStore
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from stores.processes import by_eight_processes
 
 LIMIT = "300/hour"  # a window that outlasts the tests
 PATIENCE = 10.0  # seconds: these tests count, they do not time
@@ -24,34 +23,23 @@ from ratelimit_mw.stores.redis import RedisStore
 limiter = Limiter(RedisStore(sys.argv[1], timeout=float(sys.argv[2])))
 print("ready", flush=True)
 sys.stdin.readline()
-print(sum(limiter.hit(sys.argv[3], "everybody").allowed for _ in range(200)))
+for limit in sys.argv[3:]:
+    print(sum(limiter.hit(limit, "everybody").allowed for _ in range(100)), end=" ")
 """
+QUOTAS = {
+    LIMIT: 300,
+    "300/day using sliding_window_counter buckets 3 strict": 300,
+    "300/day using fixed_window": 300,
+    "300/day using sliding_window_log": 300,
+    "300/day using token_bucket burst 250": 250,
+    "300/day using gcra burst 250": 250,
+    "300/day using leaky_bucket burst 250": 250,
+}
 
 
-@pytest.mark.parametrize(
-    ("limit", "quota"),
-    [
-        (LIMIT, 300),
-        ("300/day using token_bucket burst 250", 250),
-        ("300/day using gcra burst 250", 250),
-        ("300/day using leaky_bucket burst 250", 250),
-        ("300/day using sliding_window_log", 300),
-        ("300/day using fixed_window", 300),
-        ("300/day using sliding_window_counter buckets 3 strict", 300),
-    ],
-)
-def test_eight_processes_on_one_limit(redis_url: str, limit: str, quota: int) -> None:
-    command = [sys.executable, "-c", WORKER, redis_url, str(PATIENCE), limit]
-    workers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(8)]
-    for worker in workers:  # all are up before the first one starts
-        assert worker.stdout is not None
-        assert worker.stdout.readline() == "ready\n"
-    for worker in workers:
-        assert worker.stdin is not None
-        worker.stdin.write("go\n")
-        worker.stdin.flush()
-    admitted = [int(worker.communicate(timeout=60)[0]) for worker in workers]
-    assert sum(admitted) == quota
+def test_eight_processes_on_one_key_of_each_limit(redis_url: str) -> None:
+    admitted = by_eight_processes(WORKER, redis_url, str(PATIENCE), *QUOTAS)
+    assert [sum(counts) for counts in zip(*admitted, strict=True)] == list(QUOTAS.values())
 
 
 def admitted_by_threads(hit: Callable[[], bool], threads: int, calls: int) -> int:

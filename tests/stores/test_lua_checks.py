@@ -26,6 +26,7 @@ NUMBERS = {  # what the script of each algorithm says that it is told
     "gcra": 5,
     "leaky_bucket": 6,  # the last may be 0: at_once
 }
+SIX = 6  # numbers in each charge; 1 makes up for those that a limit has not
 NOT_WHOLE = [float("nan"), float("inf"), float("-inf"), 0.5, 2**53 + 2, "0x10", "1", "", True, [], {}]
 BAD = [*NOT_WHOLE, -1, -0.5]
 NOW = 1_700_000_000_000_000
@@ -42,10 +43,12 @@ def run(client: Redis, codec: Codec, driver: Any, keys: Sequence[str], arguments
     return client.eval(script(driver, codec).text, len(keys), *keys, encoded)
 
 
-def refused(client: Redis, codec: Codec, driver: Any, arguments: object) -> bool:
-    """Whether the script says that a number is wrong, or cannot be compared to one, and leaves nothing behind."""
-    with pytest.raises(ResponseError, match=r"ratelimit_mw: .* no whole number|attempt to compare"):
-        run(client, codec, driver, ["a", "b"], arguments)
+def refused(client: Redis, codec: Codec, driver: Any, arguments: object, bad: object, keys: str = "ab") -> bool:
+    """Whether the script says what is wrong with this, and leaves nothing behind."""
+    number = type(bad) in {int, float}
+    says = r"ratelimit_mw: .* no whole number" if number else "attempt to compare"
+    with pytest.raises(ResponseError, match=says):
+        run(client, codec, driver, keys, arguments)
     return client.dbsize() == 0
 
 
@@ -54,20 +57,24 @@ def used(limit: Limit) -> dict[str, bool]:
     return dict.fromkeys(["settle", *limit.needs, limit.algorithm], True)
 
 
+def six(limit: Limit) -> list[int]:
+    return [*limit.numbers, 1, 1, 1, 1][:SIX]
+
+
 def charge(limit: Limit) -> list[Any]:
-    return [limit.algorithm, "limit", 1, 0, *limit.numbers]
+    return [limit.algorithm, "limit", 1, 0, *six(limit)]
 
 
 def correction(limit: Limit) -> list[Any]:
-    return [limit.algorithm, 1, NOW, *limit.numbers]
+    return [limit.algorithm, 1, NOW, *six(limit)]
 
 
-def spoiled(limit: Limit, charge: list[Any], first: int) -> list[tuple[list[Any], object]]:
+def spoiled(charge: list[Any], first: int) -> list[tuple[list[Any], object, int]]:
     """The charge with each of its numbers replaced by each bad one; the first four of the limit's also by 0."""
-    numbers = len(charge) - len(limit.numbers)
-    cases = [(index, bad) for index in range(first, len(charge)) for bad in BAD]
-    cases += [(index, 0) for index in range(numbers, min(numbers + 4, len(charge)))]
-    return [([*charge[:index], bad, *charge[index + 1 :]], (index, bad)) for index, bad in cases]
+    numbers = len(charge) - SIX
+    cases: list[tuple[int, object]] = [(index, bad) for index in range(first, len(charge)) for bad in BAD]
+    cases += [(index, 0) for index in range(numbers, numbers + 4)]
+    return [([*charge[:index], bad, *charge[index + 1 :]], bad, index) for index, bad in cases]
 
 
 def test_each_algorithm_tells_its_own_numbers(limit: Limit, codec: Codec) -> None:
@@ -77,7 +84,7 @@ def test_each_algorithm_tells_its_own_numbers(limit: Limit, codec: Codec) -> Non
 
 
 def test_good_numbers_are_taken(limit: Limit, codec: Codec, client: Redis) -> None:
-    reply = run(client, codec, "take", ["a", "b"], [NOW, used(limit), 1, [charge(limit)], [charge(limit)]])
+    reply = run(client, codec, "take", ["a", "b"], [NOW, used(limit), 1, charge(limit), charge(limit)])
     assert (len(reply), reply[0], reply[8], client.dbsize()) == (16, 1, 1, 2)
     _, taken = limit.decide(None, NOW, 1, 0)
     left, _ = limit.decide(limit.settle(taken, NOW, 1, NOW), NOW, 0, 0)
@@ -86,31 +93,37 @@ def test_good_numbers_are_taken(limit: Limit, codec: Codec, client: Redis) -> No
 
 
 def test_bad_numbers_in_a_charge_of_its_own_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
-    for bad, what in spoiled(limit, charge(limit), 2):
-        with pytest.raises(ResponseError, match=r"ratelimit_mw: .* no whole number|attempt to compare"):
-            run(client, codec, "take", ["a"], [NOW, used(limit), 1, [bad]])
-        assert client.dbsize() == 0, what
+    for wrong, bad, where in spoiled(charge(limit), 2):
+        assert refused(client, codec, "take", [NOW, used(limit), 1, wrong], bad, "a"), (where, bad)
 
 
 def test_bad_numbers_in_a_group_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
-    for bad, what in spoiled(limit, charge(limit), 2):
-        assert refused(client, codec, "take", [NOW, used(limit), 1, [charge(limit), bad]]), what
+    for wrong, bad, where in spoiled(charge(limit), 2):
+        assert refused(client, codec, "take", [NOW, used(limit), 1, [*charge(limit), *wrong]], bad), (where, bad)
 
 
 def test_bad_numbers_in_one_group_charge_no_other(limit: Limit, codec: Codec, client: Redis) -> None:
-    for bad, what in spoiled(limit, charge(limit), 2):
-        assert refused(client, codec, "take", [NOW, used(limit), 1, [charge(limit)], [bad]]), what
+    for wrong, bad, where in spoiled(charge(limit), 2):
+        assert refused(client, codec, "take", [NOW, used(limit), 1, charge(limit), wrong], bad), (where, bad)
+
+
+def test_numbers_that_are_missing_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
+    for short in charge(limit)[:-1], charge(limit)[:5]:
+        assert refused(client, codec, "take", [NOW, used(limit), 1, short], None, "a")
+        assert refused(client, codec, "take", [NOW, used(limit), 1, [*charge(limit), *short]], None)
+        assert refused(client, codec, "take", [NOW, used(limit), 1, charge(limit), short], None)
+    assert refused(client, codec, "settle", [NOW, used(limit), [correction(limit), correction(limit)[:-1]]], None)
 
 
 def test_bad_numbers_correct_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
-    for bad, what in spoiled(limit, correction(limit), 2):
-        assert refused(client, codec, "settle", [NOW, used(limit), [correction(limit), bad]]), what
+    for wrong, bad, where in spoiled(correction(limit), 2):
+        assert refused(client, codec, "settle", [NOW, used(limit), [correction(limit), wrong]], bad), (where, bad)
     for delta in NOT_WHOLE:
-        bad = [limit.algorithm, delta, NOW, *limit.numbers]
-        assert refused(client, codec, "settle", [NOW, used(limit), [correction(limit), bad]]), delta
+        wrong = [limit.algorithm, delta, NOW, *six(limit)]
+        assert refused(client, codec, "settle", [NOW, used(limit), [correction(limit), wrong]], delta), delta
 
 
 def test_a_bad_time_charges_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
     for now in BAD:
-        assert refused(client, codec, "take", [now, used(limit), 1, [charge(limit)]]), now
-        assert refused(client, codec, "settle", [now, used(limit), [correction(limit)]]), now
+        assert refused(client, codec, "take", [now, used(limit), 1, charge(limit)], now), now
+        assert refused(client, codec, "settle", [now, used(limit), [correction(limit)]], now), now

@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from ratelimit_mw import Charge, SlidingWindowCounter, TokenBucket
+from ratelimit_mw import (
+    GCRA,
+    Charge,
+    FixedWindow,
+    LeakyBucket,
+    Limit,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    TokenBucket,
+)
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.testing import Clock
 
@@ -49,16 +58,22 @@ def test_stores_with_another_prefix_share_nothing(redis_store: RedisStore, redis
         (SlidingWindowCounter(7, 1), 2_000_000),
         (SlidingWindowCounter(7, 1, buckets=3), 4 * 333_334),
         (SlidingWindowCounter(10**9, 24 * 3600), 2 * 24 * 3600 * 1_000_000),
+        (FixedWindow(7, 1.0005), 1_000_500),
+        (SlidingWindowLog(7, 1.0005), 1_000_500),
+        (GCRA(7, 1), 142_858),
+        (GCRA(999_999_937, 24 * 3600, burst=3), 100_000),
+        (LeakyBucket(7, 1), 142_858),
+        (LeakyBucket(999_999_937, 24 * 3600, burst=3), 100_000),
     ],
 )
 def test_a_key_lives_as_long_as_it_means_something_rounded_up(
-    limit: "TokenBucket | SlidingWindowCounter", life: int, redis_url: str, client: Redis
+    limit: Limit, life: int, redis_url: str, client: Redis
 ) -> None:
     store = RedisStore(redis_url, timeout=5, clock=Clock())  # a told clock may step back: an hour longer
     with client.monitor() as monitor:  # type: ignore[no-untyped-call]
         store.take([Charge("k", limit)])
-        written = next(command for command in said(monitor) if command.startswith("SET "))
-    assert written.endswith(f" PX {-(-life // 1000) + 1 + HOUR}")
+        written = next(command for command in said(monitor) if command.startswith(("SET ", "PEXPIRE ")))
+    assert written.split()[-1] == str(-(-life // 1000) + 1 + HOUR)
     store.close()
 
 

@@ -6,7 +6,7 @@ import fakeredis
 import pytest
 from fakeredis import aioredis
 
-from ratelimit_mw import Charge, ConfigError, MemoryStore, TokenBucket
+from ratelimit_mw import Charge, ConfigError, FixedWindow, MemoryStore, TokenBucket
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
@@ -33,6 +33,18 @@ class OwnSuite(StoreSuite):
         for verb in (store.take, store.peek):
             with pytest.raises(ConfigError, match=r"charges\[1\]: cost -3"):
                 verb([Charge("k", BUCKET), Charge("k", BUCKET, -3, at=1)])
+
+    def test_while_one_ban_runs_no_penalty_counts(self, store: Store) -> None:
+        limit, ban, other = (
+            Charge("k", FixedWindow(1, 10)),
+            Charge("p", FixedWindow(1, 600), role="penalty"),
+            Charge("p", FixedWindow(5, 600), role="penalty"),
+        )
+        group = [limit, ban, other]
+        answers = [[(one.allowed, one.remaining) for one in store.take(group)] for _ in range(3)]
+        assert answers[0] == [(True, 0), (True, 1), (True, 5)]
+        assert answers[1] == [(False, 0), (True, 0), (True, 4)]
+        assert answers[2] == [(False, 0), (False, 0), (True, 4)]
 
 
 class TestMemoryStore(OwnSuite):
