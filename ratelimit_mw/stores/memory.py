@@ -142,8 +142,8 @@ class MemoryStore:
             decision, new = looks[index]
             if decision.allowed and not charged:
                 decisions[index] = shelf.limit.decide(old, now, 0, None)[0]  # room, but not charged: as it stands
-            elif commit and new is not old:
-                self._add(shelf, key, new, now)
+            elif commit and new is not None and (new is not old or key not in shelf.young):
+                self._add(shelf, key, new, now)  # also what refused: it is asked for, and is found at once from now on
         return group.spread(decisions)
 
     def _find_all(self, charges: Sequence[Charge], now: int, *, free: bool) -> list[Found]:
