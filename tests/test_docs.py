@@ -14,11 +14,15 @@ import httpx
 import pytest
 from werkzeug.test import Client
 
+from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.settings import Options, Settings
+from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ON_A_CLUSTER = ROOT / "docs/how-to/redis.md"
+ON_ALGORITHMS = ROOT / "docs/reference/algorithms.md"
 FENCE = re.compile(r"^```([a-z{}]*)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 # Shell lines are not run here; each names the test, the tox environment or the CI step that runs it.
@@ -32,11 +36,17 @@ SHELL = {
     "for i in 1 2 3 4; do curl -i http://127.0.0.1:8000/; done": "test_examples.py calls it",
 }
 
-# Files that a page shows are not run here either.
+# Files that a page shows are not run here either, and are shown whole: no option but these.
 INCLUDED = {
     ROOT / "examples/own_store.py": "test_own_parts.py",
     ROOT / "examples/own_algorithm.py": "test_own_parts.py",
+    ROOT / "ratelimit_mw/bucket.py": "tests/algorithms",
+    ROOT / "ratelimit_mw/stores/bucket.lua": "tests/stores",
+    **{ROOT / f"ratelimit_mw/algorithms/{name}.py": "tests/algorithms" for name in ALGORITHMS},
+    **{ROOT / f"ratelimit_mw/algorithms/{name}.lua": "tests/stores" for name in ALGORITHMS},
 }
+OPTIONS = {"language", "caption"}
+FIELDS = ("**Admits** w", "**State**: ", "**Bytes per key**: ", "**Worst window**: ", "**Choose it** w", "\nBy hand: ")
 
 
 class Block(NamedTuple):
@@ -49,13 +59,39 @@ def blocks(page: Path) -> list[Block]:
     return [Block(*found) for found in FENCE.findall(page.read_text("utf-8"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def shown(page: Path, block: Block) -> Path:
+    """The file that a literalinclude shows."""
+    return (page.parent / block.argument).resolve()
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != ON_A_CLUSTER], ids=name_of)
 def test_every_block_runs(page: Path, redis_server: RedisServer) -> None:
+    run(page, {"redis://localhost:6379/0": redis_server.url})
+
+
+def test_every_block_of_the_page_on_redis_runs(redis_server: RedisServer, redis_cluster: RedisCluster) -> None:
+    urls = {
+        "redis://localhost:6379/0": redis_server.url,
+        "redis+cluster://localhost:7000,localhost:7001": redis_cluster.url,
+        "redis://localhost:7000": redis_cluster.redis_url,
+    }
+    assert all(url in ON_A_CLUSTER.read_text("utf-8") for url in urls)
+    run(ON_A_CLUSTER, urls)
+
+
+def run(page: Path, urls: dict[str, str]) -> None:
+    """Run every block of a page, with our own servers at the addresses that it names."""
     found = blocks(page)
     names: dict[str, Any] = {"__name__": "__main__"}
     printed = ""
-    for language, argument, raw in found:
-        text = raw.replace("redis://localhost:6379/0", redis_server.url)
+    for block in found:
+        language, _, text = block
+        for named, real in urls.items():
+            text = text.replace(named, real)
         if language == "python":
             output = io.StringIO()
             with contextlib.redirect_stdout(output):
@@ -70,7 +106,9 @@ def test_every_block_runs(page: Path, redis_server: RedisServer) -> None:
         elif language == "http":
             json.loads(text.partition("\n\n")[2])
         elif language == "{literalinclude}":
-            assert (page.parent / argument).resolve() in INCLUDED
+            assert shown(page, block) in INCLUDED
+            assert shown(page, block).is_file()
+            assert {line.split(":")[1] for line in text.splitlines()} <= OPTIONS
         elif language == "sh":
             assert set(text.splitlines()) <= set(SHELL)
         else:
@@ -78,14 +116,17 @@ def test_every_block_runs(page: Path, redis_server: RedisServer) -> None:
 
 
 def call_often(app: Any) -> list[int]:
-    """Statuses of a hundred calls and one more: what the docs show refuses in the end."""
+    """Statuses of a hundred calls and some more: what the docs show refuses in the end.
+
+    The first ones may be counted in this process, while connections are opened.
+    """
     if hasattr(app, "wsgi_app"):
-        return [Client(app).get("/").status_code for _ in range(101)]
+        return [Client(app).get("/").status_code for _ in range(110)]
 
     async def call() -> list[int]:
         transport = httpx.ASGITransport(app=app)
         async with serving(app), httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            return [(await client.get("/")).status_code for _ in range(101)]
+            return [(await client.get("/")).status_code for _ in range(110)]
 
     return asyncio.run(call())
 
@@ -117,6 +158,29 @@ def test_every_setting_is_documented() -> None:
     page = (ROOT / "docs/reference/settings.md").read_text("utf-8")
     top = page.partition("## At the top")[2].partition("## In a rule")[0]
     assert re.findall(r"^\| `(\w+)` \|", top, re.MULTILINE) == list(Options.__annotations__)
+
+
+def test_the_tables_of_algorithms_are_complete() -> None:
+    for page in (ROOT / "README.md", ON_ALGORITHMS):
+        rows = re.findall(r"^\| \[?`(\w+)`", page.read_text("utf-8"), re.MULTILINE)
+        assert [name for name in rows if name in ALGORITHMS] == list(ALGORITHMS)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_is_documented(name: str) -> None:
+    page = ON_ALGORITHMS.read_text("utf-8")
+    section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+    for field in FIELDS:
+        assert section.count(field) == 1, field
+    found = [Block(*block) for block in FENCE.findall(section)]
+    assert {"python", "text"} <= {block.language for block in found}
+    (side_by_side,) = re.findall(r"^````{container} twins\n(.*?)^````$", section, re.MULTILINE | re.DOTALL)
+    files = [shown(ON_ALGORITHMS, Block(*block)) for block in FENCE.findall(side_by_side)]
+    assert files == [ROOT / f"ratelimit_mw/algorithms/{name}.{kind}" for kind in ("py", "lua")]
+    (row,) = re.findall(rf"^\| \[`{name}`\]\(#{name}\).*", page, re.MULTILINE)
+    *_, worst, _, memory, redis = row.strip("| ").split(" | ")
+    assert f"**Bytes per key**: {memory} in memory, {redis} in Redis" in section
+    assert f"**Worst window**: {worst.partition(',')[0]}" in section
 
 
 def test_links_between_pages_lead_somewhere() -> None:
