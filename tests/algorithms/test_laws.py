@@ -11,6 +11,7 @@ from algorithms.models import model_of
 from algorithms.strategies import both_ways, of_each_algorithm, walks
 from ratelimit_mw import Limit
 from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.limit import State
 from ratelimit_mw.testing import laws
 from ratelimit_mw.testing.laws import LAWS, Law, check_laws, delay_us
 from ratelimit_mw.testing.walks import START, Step, Walk
@@ -52,6 +53,26 @@ def test_law(law: Law, limit: Limit, walk: Walk) -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_passes_the_public_check(algorithm: str) -> None:
     check_laws(ALGORITHMS[algorithm](7, 60))
+
+
+@pytest.mark.promise(3)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_states_with_the_same_past_go_on_apart(algorithm: str) -> None:
+    """What comes of one of them, later, is nothing to the other."""
+    limit = ALGORITHMS[algorithm](5, 60)
+
+    def after(state: State, *seconds: int) -> State:
+        for second in seconds:
+            _, state = limit.decide(state, START + second * 1_000_000, 1, None)
+        return state
+
+    past = after(None, 0, 1)
+    here, there = after(past, 2), after(past, 3)
+    here, there = after(here, 4), after(there, 5)
+    for state, alone in (here, after(None, 0, 1, 2, 4)), (there, after(None, 0, 1, 3, 5)):
+        for cost in range(6):
+            now = START + 6_000_000
+            assert limit.decide(state, now, cost, None)[0] == limit.decide(alone, now, cost, None)[0]
 
 
 @pytest.mark.promise(3)

@@ -1,0 +1,25 @@
+"""The program: which mutations, how many side by side, and whether all of them were killed."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from mutations.listing import load
+from mutations.runner import run
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the list. 0 if every mutation was killed, else 1."""
+    parser = argparse.ArgumentParser(prog="python -m mutations", description=__doc__)
+    parser.add_argument("--only", default="", metavar="TEXT", help="those whose file or reason has this in it")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="side by side (%(default)s)")
+    given = parser.parse_args(arguments)
+    chosen = [mutation for mutation in load() if given.only in f"{mutation.file} {mutation.why}"]
+    if not chosen:
+        parser.error(f"--only {given.only}: no such mutation")
+    return run(chosen, jobs=given.jobs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Runs tests against the package that is first on the path, in a process of its own, and says how it went."""
+
+import signal
+import sys
+from collections.abc import Sequence
+
+import fakeredis
+import pytest
+from msgspec import Struct, json
+
+import ratelimit_mw
+from mutations.listing import ROOT
+from ratelimit_mw import Charge, MemoryStore
+from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.stores.redis import RedisStore
+
+_LONGEST = 180  # seconds
+
+
+class Outcome(Struct, frozen=True):
+    """How the tests of one copy went: they passed, unless one of the last two is said."""
+
+    package: str  # the file that was imported
+    failed: str = ""  # the first failing test
+    error: str = ""  # why nobody can tell
+
+
+class First:
+    """A plugin that keeps the names of the first test that failed, and of the first one that could not be tried."""
+
+    def __init__(self) -> None:
+        self.failed = self.error = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test that failed by itself tells of the package; a fixture that did may just have found no server."""
+        if report.failed and report.when == "call":
+            self.failed = self.failed or report.nodeid
+        elif report.failed:
+            self.error = self.error or f"{report.when} of {report.nodeid} failed"
+
+
+def broken() -> str:
+    """What is wrong if the package does not even run: no mutation is meant to be found by that."""
+    try:
+        limits = [kind(10, 10) for kind in ALGORITHMS.values()]
+        for store in (MemoryStore(), RedisStore(fakeredis.FakeRedis(), timeout=5)):
+            for limit in limits:
+                (decision,) = store.take([Charge("k", limit)])
+                store.settle([Charge("k", limit, -1, at=decision.at), Charge("k", limit)])
+            store.take([Charge("k", limit) for limit in limits])
+            store.close()
+    except Exception as error:  # noqa: BLE001  # whatever it is
+        return f"does not run: {error!r:.300}"
+    return ""
+
+
+def outcome(tests: Sequence[str]) -> Outcome:
+    """Run the tests until one fails."""
+    package = ratelimit_mw.__file__
+    if error := broken():
+        return Outcome(package, error=error)
+    first = First()
+    options = ["-x", "-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}", "-c", str(ROOT / "pyproject.toml")]
+    code = pytest.main([*options, *[str(ROOT / test) for test in tests]], plugins=[first])
+    if code not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
+        return Outcome(package, error=f"pytest says {code!r}")
+    return Outcome(package, first.failed, first.error)
+
+
+if __name__ == "__main__":
+    # as by Ctrl-C: the tests stop the servers that they started
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.alarm(_LONGEST)
+    sys.stdout.write(f"\n{json.encode(outcome(sys.argv[1:])).decode()}\n")

@@ -1,0 +1,60 @@
+"""The list of mutations: what each changes, and the tests that must notice."""
+
+import tomllib
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct, convert
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PACKAGE: Final = ROOT / "ratelimit_mw"
+LIST: Final = Path(__file__).with_name("mutations.toml")
+
+
+class Change(Struct, frozen=True, forbid_unknown_fields=True):
+    """One text instead of another."""
+
+    why: str  # the defect that it stands for
+    old: str
+    new: str
+
+
+class Part(Struct, frozen=True, forbid_unknown_fields=True):
+    """The mutations of one file."""
+
+    file: str  # in the package
+    tests: tuple[str, ...]  # in the order in which they run: quick to kill, or deterministic, first
+    changes: tuple[Change, ...]
+
+
+class Mutation(Struct, frozen=True):
+    """A change with its place."""
+
+    number: int
+    file: str
+    why: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.number:2} {self.file}: {self.why}"
+
+    def apply(self, package: Path) -> str:
+        """The text of its file with the change in it. `ValueError` unless `old` is there once and `new` is another."""
+        text = (package / self.file).read_text("utf-8")
+        if (times := text.count(self.old)) != 1:
+            raise ValueError(f"{self.old!r} stands there {times} times, allowed is once")
+        if self.new == self.old:
+            raise ValueError("it changes nothing")
+        return text.replace(self.old, self.new)
+
+
+def load(path: Path = LIST) -> list[Mutation]:
+    """All mutations, numbered from 1."""
+    parts = convert(tomllib.loads(path.read_text("utf-8"))["part"], list[Part])
+    pairs = [(part, change) for part in parts for change in part.changes]
+    return [
+        Mutation(number, part.file, change.why, change.old, change.new, part.tests)
+        for number, (part, change) in enumerate(pairs, 1)
+    ]
