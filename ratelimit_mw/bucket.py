@@ -130,6 +130,8 @@ class Level(Struct, frozen=True, gc=False):
 class LevelLimit(BucketLimit, frozen=True, kw_only=True):
     """A bucket whose state is its level."""
 
+    needs: ClassVar[tuple[str, ...]] = ("bucket", "level")
+
     def settle(self, state: Level | None, now: int, delta: int, at: int) -> Level | None:
         tick = now // self.ticks[0]
         level = self.level(state, tick)

@@ -1,20 +1,9 @@
 -- Leaky bucket. Twin of leaky_bucket.py: the same steps on the same whole numbers.
--- State: level (ticks that have not leaked), updated (clock ticks).
+-- State: level (ticks that have not leaked), updated (clock ticks); read and written in bucket.lua.
 -- Numbers of the limit: clock (us in a clock tick), drain (ticks per clock tick), unit (ticks), burst (units),
 -- quota (units), at_once (units that do not queue).
 
 if look.leaky_bucket then
-  local function read(key, tick, drain)
-    local level, updated = load(key)
-    if not updated then return 0, tick end
-    if tick > updated then level = level - (tick - updated) * drain end
-    return level > 0 and level or 0, updated
-  end
-
-  local function write(tick, level, clock, drain)
-    return write_state("<dd", level, tick), (tick + (level + -level % drain) / drain) * clock
-  end
-
   -- allowed, retry_after and delay of a charge that finds the bucket at this level.
   local function queue(level, cost, max_delay, phase, clock, drain, unit, burst, at_once)
     if cost > burst then return 0, -1, 0 end
@@ -31,25 +20,16 @@ if look.leaky_bucket then
   function look.leaky_bucket(key, now, cost, max_delay, clock, drain, unit, burst, _, at_once)
     local phase = now % clock
     local tick = (now - phase) / clock
-    local level, updated = read(key, tick, drain)
+    local level, updated = read_level(key, tick, drain)
     local allowed, retry_after, delay, state, expires = 1, 0, 0, nil, nil
     if cost > 0 then
       allowed, retry_after, delay = queue(level, cost, max_delay, phase, clock, drain, unit, burst, at_once)
       if allowed == 1 then level = level + cost * unit end
-      if allowed == 1 or updated > tick then state, expires = write(tick, level, clock, drain) end
+      if allowed == 1 or updated > tick then state, expires = write_level(tick, level, clock, drain) end
     end
     at_once = at_once * unit
     return state, expires, answer(now, level, allowed, retry_after, delay, at_once, phase, clock, drain, unit, burst)
   end
 
-  if settle then
-    function settle.leaky_bucket(key, now, delta, at, clock, drain, unit, burst, quota)
-      local tick = (now - now % clock) / clock
-      local level = read(key, tick, drain)
-      local new = corrected(level, tick, delta, at, clock, drain, unit, burst, quota)
-      if new == level then return nil end
-      if new == 0 then return false end
-      return write(tick, new, clock, drain)
-    end
-  end
+  if settle then settle.leaky_bucket = settle_level end
 end

@@ -37,3 +37,30 @@ if look.bucket then
     end
   end
 end
+
+-- What those share whose state is the level, and when it was so (clock ticks).
+local read_level, write_level, settle_level
+if look.level then
+  -- Level and time of the state; a clock that stepped back drains nothing.
+  function read_level(key, tick, drain)
+    local level, updated = load(key)
+    if not updated then return 0, tick end
+    if tick > updated then level = level - (tick - updated) * drain end
+    return level > 0 and level or 0, updated
+  end
+
+  function write_level(tick, level, clock, drain)
+    return write_state("<dd", level, tick), (tick + (level + -level % drain) / drain) * clock
+  end
+
+  if settle then
+    function settle_level(key, now, delta, at, clock, drain, unit, burst, quota)
+      local tick = (now - now % clock) / clock
+      local level = read_level(key, tick, drain)
+      local new = corrected(level, tick, delta, at, clock, drain, unit, burst, quota)
+      if new == level then return nil end
+      if new == 0 then return false end
+      return write_level(tick, new, clock, drain)
+    end
+  end
+end
