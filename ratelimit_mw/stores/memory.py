@@ -141,7 +141,8 @@ class MemoryStore:
             shelf, key, old = found[index]
             decision, new = looks[index]
             if decision.allowed and not charged:
-                decisions[index] = shelf.limit.decide(old, now, 0, None)[0]  # room, but not charged: as it stands
+                # room, but not charged: as it stands
+                decisions[index] = charges[index].limit.decide(old, now, 0, None)[0]
             elif commit and new is not None and (new is not old or key not in shelf.young):
                 self._add(shelf, key, new, now)  # also what refused: it is asked for, and is found at once from now on
         return group.spread(decisions)

@@ -6,7 +6,7 @@ import fakeredis
 import pytest
 from fakeredis import aioredis
 
-from ratelimit_mw import Charge, ConfigError, FixedWindow, MemoryStore, TokenBucket
+from ratelimit_mw import Charge, ConfigError, FixedWindow, LeakyBucket, MemoryStore, TokenBucket
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
@@ -26,6 +26,15 @@ class OwnSuite(StoreSuite):
         store.take([Charge("k", BUCKET)])
         store.close()
         assert store.take([Charge("other", BUCKET)])[0].allowed
+
+    def test_one_bucket_is_shown_by_the_limit_that_asks(self, store: Store) -> None:
+        """at_once shapes no state, so that both limits have one bucket; what passes at once is not the same."""
+        queue, none = LeakyBucket(10, 10, max_delay=5, at_once=4), FixedWindow(1, 10)
+        store.take([Charge("k", LeakyBucket(10, 10, max_delay=5), 1), Charge("n", none)])
+        for limit, remaining in ((queue, 9), (LeakyBucket(10, 10, max_delay=5), 0)):
+            room, refused = store.take([Charge("k", limit), Charge("n", none)])
+            assert (room.allowed, room.remaining, refused.allowed) == (True, remaining, False)
+            assert room == store.peek([Charge("k", limit, 0)])[0]
 
     def test_what_is_wrong_is_told_with_its_place(self, store: Store) -> None:
         with pytest.raises(ConfigError, match=r"charges\[1\].*same bucket"):
