@@ -130,7 +130,7 @@ class Level(Struct, frozen=True, gc=False):
 class LevelLimit(BucketLimit, frozen=True, kw_only=True):
     """A bucket whose state is its level."""
 
-    needs: ClassVar[tuple[str, ...]] = ("bucket", "level")
+    needs: ClassVar[tuple[str, ...]] = ("level",)
 
     def settle(self, state: Level | None, now: int, delta: int, at: int) -> Level | None:
         tick = now // self.ticks[0]

@@ -2,7 +2,7 @@
 -- drained yet, in ticks; `phase` is the part of this clock tick that is gone, in us.
 
 local squeeze, answer, corrected
-if look.bucket then
+if look.bucket or look.level then
   -- allowed, retry_after and delay of a charge that goes `over` full, more than 0, unless it is held back.
   function squeeze(cost, over, max_delay, phase, clock, drain, burst)
     if cost > burst then return 0, -1, 0 end
