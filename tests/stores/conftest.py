@@ -7,8 +7,6 @@ from redis import Redis
 
 from ratelimit_mw.stores.redis import RedisStore
 
-_COMPARED = pytest.StashKey[list[str]]()
-
 
 @pytest.fixture
 def client(redis_url: str) -> Iterator[Redis]:
@@ -25,13 +23,9 @@ def redis_store(redis_url: str) -> Iterator[RedisStore]:
     store.close()
 
 
-@pytest.fixture
-def compared(pytestconfig: pytest.Config) -> list[str]:
-    """Lines for the end of the run."""
-    return pytestconfig.stash.setdefault(_COMPARED, [])
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """One line per algorithm and server."""
-    for line in config.stash.get(_COMPARED, []):
-        terminalreporter.write_line(f"parity: {line}")
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line per algorithm and server; in the report of each test, which also comes from another process."""
+    for report in terminalreporter.stats.get("passed", []):
+        for name, line in report.user_properties:
+            if name == "parity":
+                terminalreporter.write_line(f"parity: {line}")

@@ -48,12 +48,17 @@ class Answers(MemoryStore):
         return self.answer
 
 
+class Anything:
+    def __repr__(self) -> str:
+        return "Anything()"  # without its address, which would be another one in each process
+
+
 @BOTH
 @pytest.mark.promise(8)
 @pytest.mark.parametrize(
     "answer",
     [
-        None, [], (), {}, "", "x", 7, object(), [None], [0], ["x"], [ADMITTED, ADMITTED], {0: None},
+        None, [], (), {}, "", "x", 7, Anything(), [None], [0], ["x"], [ADMITTED, ADMITTED], {0: None},
         StoreError("down"), ConfigError("of the store"), OSError(), TimeoutError(), ZeroDivisionError(), KeyError(0),
         AssertionError(), RecursionError(), MemoryError(), StopIteration(),
     ],
