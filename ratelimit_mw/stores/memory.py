@@ -162,6 +162,8 @@ class MemoryStore:
             elif not self._make_room(now, kept, free=free):
                 warn_rarely("MemoryStore", "%d keys are held and all refuse: new ones share a bucket", self._max_keys)
                 found[index] = self._find(shelf.limit, _OVERFLOW, now)
+            elif self._room <= 0 and free:
+                self._make_room(now, kept, free=True)  # one more, for a bucket that was shared: they come on top
         return found
 
     def _find(self, limit: Limit, key: str, now: int) -> Found:

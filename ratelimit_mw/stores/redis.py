@@ -16,7 +16,6 @@ from ratelimit_mw.stores.patience import Patience
 from ratelimit_mw.stores.redis_cluster import AsyncCluster, Cluster
 from ratelimit_mw.stores.redis_server import (
     CLUSTER_SCHEMES,
-    FAILURES,
     AsyncConnections,
     Connections,
     async_source,
@@ -107,7 +106,7 @@ class _Client:
         """See `Link.send`."""
         try:
             return self._execute(*command)
-        except FAILURES as error:
+        except Exception as error:  # whatever it raises, the store has no answer
             raise meaning(error) from error
 
     def close(self) -> None:
@@ -118,14 +117,16 @@ class _AsyncClient:
     """A client that was handed in."""
 
     def __init__(self, client: Any) -> None:
-        self._execute = client.execute_command
+        self._client = client
         self.slots = isinstance(client, AsyncRedisCluster)
 
     async def send(self, *command: Any) -> Any:
         """See `AsyncLink.send`."""
         try:
-            return await self._execute(*command)
-        except FAILURES as error:
+            if self.slots:
+                await self._client.initialize()  # else redis-py fails commands that are its first and come at once
+            return await self._client.execute_command(*command)
+        except Exception as error:  # whatever it raises, the store has no answer
             raise meaning(error) from error
 
     async def close(self) -> None:

@@ -42,32 +42,49 @@ def take_apart(
     """Steps that take a group part by part. `take` and `mend` make the steps of one part.
 
     `mend` gets charges whose cost is the signed correction, and answers how things stand after it. Raises the error of
-    a part that failed, after giving back what the others took.
+    a part that failed, after giving back what the others took. A part that is not heard in time gives back by itself
+    what it took, when it is done.
     """
-    outcomes = yield [take([charges[index] for index in part]) for part in apart]
-    failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     decisions: dict[int, Decision] = {}
-    taken: dict[int, bool] = {}
-    for part, outcome in zip(apart, outcomes, strict=True):
-        if not isinstance(outcome, Exception):
-            decisions.update(zip(part, outcome, strict=True))
-            taken.update(zip(part, committed([charges[index] for index in part], outcome), strict=True))
-    due = [False] * len(charges)
-    if not failures:
-        due = committed(charges, [decisions[index] for index in range(len(charges))])
-    wrong = {index for index in taken if taken[index] != due[index] and charges[index].cost}
+    ends: dict[int, str] = {}  # by part: whether it was done before it was given up; who writes first has said it
+
+    def take_part(number: int) -> Generator[Any, Any, None]:
+        part = apart[number]
+        found = yield from take([charges[index] for index in part])
+        decisions.update(zip(part, found, strict=True))
+        if ends.setdefault(number, "done") == "given up":
+            yield from give_back(number)
+
+    def give_back(number: int) -> Generator[Any, Any, None]:
+        wrong = [index for index, taken in _taken(apart[number], charges, decisions).items() if taken]
+        if wrong:
+            yield from mend([_correction(charges[index], decisions[index], take=False) for index in wrong])
+
+    outcomes = yield [take_part(number) for number in range(len(apart))]
+    failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    if failures:
+        heard = [number for number in range(len(apart)) if ends.setdefault(number, "given up") == "done"]
+        yield [give_back(number) for number in heard]
+        raise failures[0]
+    due = committed(charges, [decisions[index] for index in range(len(charges))])
+    taken = {index: was for part in apart for index, was in _taken(part, charges, decisions).items()}
+    wrong = {index for index, was in taken.items() if was != due[index]}
     to_mend = [part for part in ([index for index in part if index in wrong] for part in apart) if part]
     if to_mend:
         corrections = [[_correction(charges[i], decisions[i], take=due[i]) for i in part] for part in to_mend]
         outcomes = yield [mend(part) for part in corrections]
         for part, outcome in zip(to_mend, outcomes, strict=True):
             if isinstance(outcome, Exception):
-                warn_rarely("store", "what another slot refused was not given back: %s", outcome)
+                warn_rarely("store", "not known to be given back after another slot refused: %s", outcome)
             else:
                 decisions.update(zip(part, outcome, strict=True))
-    if failures:
-        raise failures[0]
     return [decisions[index] for index in range(len(charges))]
+
+
+def _taken(part: Part, charges: Sequence[Charge], decisions: dict[int, Decision]) -> dict[int, bool]:
+    """Which charges of a part its slot took, of those that cost something."""
+    took = committed([charges[index] for index in part], [decisions[index] for index in part])
+    return {index: was for index, was in zip(part, took, strict=True) if charges[index].cost}
 
 
 def _correction(charge: Charge, decision: Decision, *, take: bool) -> Charge:

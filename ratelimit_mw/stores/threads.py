@@ -67,5 +67,5 @@ class ThreadStore(Talk):
         return self._link.send(step, patience)
 
     def _alone(self, steps: Steps[T]) -> T:
-        patience = Patience(self._timeout)
-        return drive(steps, lambda command: self._link.send(command, patience))
+        """Steps that nobody may be waiting for any more: each has its time."""
+        return drive(steps, lambda command: self._link.send(command, Patience(self._timeout)))

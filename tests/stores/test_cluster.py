@@ -1,8 +1,10 @@
 """Redis Cluster: every slot decides its part of a group, and the whole comes out as one."""
 
 import asyncio
+import contextlib
 import logging
 import os
+import time
 from collections.abc import Iterator
 from random import SystemRandom
 from typing import Any
@@ -232,6 +234,55 @@ def test_a_node_that_hangs_fails_its_slots_only_and_the_others_get_back_what_was
     else:
         with blocking(AsyncRedisStore(redis_cluster.url, timeout=0.5)) as store:
             use(store)
+
+
+@pytest.mark.promise(2)
+@pytest.mark.parametrize("kind", ["threads", "tasks"])
+def test_what_is_heard_too_late_is_given_back_as_well(redis_cluster: RedisCluster, kind: str) -> None:
+    limit = TokenBucket(1000, 3600_000)
+    keys = [f"{{{number}}}:r" for number in range(40)]
+    frozen = [key for key in keys if slot(key.encode()) * 3 // 16384 == 1]
+    charges = [Charge(key, limit) for key in [*[key for key in keys if key not in frozen][:6], frozen[0]]]
+
+    def use(store: Store) -> None:
+        with contextlib.suppress(StoreError):  # opens the first connections
+            store.take(charges)
+        redis_cluster.nodes[1].pause()
+        for _ in range(15):
+            with pytest.raises(StoreError):
+                store.take(charges)
+        redis_cluster.nodes[1].resume()
+
+    if kind == "threads":
+        use(RedisStore(redis_cluster.url, timeout=0.05))
+    else:
+        with blocking(AsyncRedisStore(redis_cluster.url, timeout=0.05)) as store:
+            use(store)
+            left(store, charges[0])
+            time.sleep(1.2)  # its loop runs on: what lingers has a second
+    patient = RedisStore(redis_cluster.url, timeout=PATIENT)
+    for _ in range(500):  # what lingers has a second
+        taken = [1000 - remaining for remaining in left(patient, *charges[:6])]
+        if max(taken) <= 1:
+            break
+        time.sleep(0.01)
+    patient.close()
+    assert max(taken) <= 1  # the first take, if it was in time
+
+
+def test_a_client_handed_in_that_is_not_connected_yet_may_be_asked_for_several_slots(
+    redis_cluster: RedisCluster,
+) -> None:
+    async def use() -> list[int]:
+        client = redis.asyncio.cluster.RedisCluster.from_url(redis_cluster.redis_url)
+        store = AsyncRedisStore(client, timeout=PATIENT)
+        charges = [Charge(f"{{{number}}}:r", BUCKET) for number in range(8)]
+        shown = [decision.remaining for decision in await store.atake(charges)]
+        await client.aclose()
+        return shown
+
+    for turn in range(1, 6):
+        assert asyncio.run(use()) == [10 - turn] * 8
 
 
 def test_clients_handed_in_are_used_as_they_are_and_not_closed(redis_cluster: RedisCluster) -> None:

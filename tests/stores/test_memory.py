@@ -106,6 +106,15 @@ def test_when_all_are_refused_new_keys_share_one_bucket_and_old_ones_keep_theirs
     assert flood(store, range(1000, 1009), ONE) == 9  # the old ones expired and make room
 
 
+def test_buckets_that_were_shared_do_not_add_up() -> None:
+    clock = Clock()
+    store = MemoryStore(max_keys=10, clock=clock)
+    for turn in range(8):
+        own = flood(store, range(1000 * turn, 1000 * turn + 300), ONE)
+        assert (own, len(store)) == (11, 11)  # ten of their own, and one for all others
+        clock.advance(10_000)
+
+
 def test_a_full_store_lets_known_keys_count_on() -> None:
     store = MemoryStore(max_keys=3, clock=Clock())
     for key in "abc":
