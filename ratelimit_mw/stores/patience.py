@@ -3,6 +3,7 @@
 import time
 from typing import Final
 
+LINGER: Final = 1.0  # seconds that opening, or what no request waits for any more, may take
 _SLICE: Final = 0.005  # seconds
 
 

@@ -12,7 +12,7 @@ from redis.cluster import RedisCluster
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.notices import logger
-from ratelimit_mw.stores.patience import Patience
+from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.redis_cluster import AsyncCluster, Cluster
 from ratelimit_mw.stores.redis_server import (
     CLUSTER_SCHEMES,
@@ -23,7 +23,7 @@ from ratelimit_mw.stores.redis_server import (
     source,
 )
 from ratelimit_mw.stores.talk import Command
-from ratelimit_mw.stores.tasks import LINGER, AsyncLink, TaskStore
+from ratelimit_mw.stores.tasks import AsyncLink, TaskStore
 from ratelimit_mw.stores.threads import Link, ThreadStore
 
 

@@ -4,10 +4,9 @@ from functools import partial
 from typing import Any
 
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.stores.patience import Patience
+from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.redis_server import AsyncConnections, Connections, Source, async_source, source
 from ratelimit_mw.stores.talk import Command, adrive, drive
-from ratelimit_mw.stores.tasks import LINGER
 from ratelimit_mw.stores.topology import Address, Errand, Topology
 
 

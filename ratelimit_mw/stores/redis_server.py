@@ -14,11 +14,10 @@ from redis.exceptions import AskError, MovedError, NoScriptError, ReadOnlyError,
 from redis.retry import Retry
 
 from ratelimit_mw.errors import ConfigError, StoreError
-from ratelimit_mw.stores.patience import Patience
+from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.pool import AsyncPool, Pool
 from ratelimit_mw.stores.scripts import script
 from ratelimit_mw.stores.talk import Command, NoCodec, NoScript
-from ratelimit_mw.stores.tasks import LINGER
 from ratelimit_mw.stores.topology import Redirected
 
 SCHEMES: Final = ("redis://", "rediss://", "unix://")

@@ -7,10 +7,9 @@ from typing import Any, ClassVar, Final, Protocol
 
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.stores.patience import Patience
+from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.talk import Steps, T, Talk, adrive
 
-LINGER: Final = 1.0  # seconds that opening, or a reply that no request waits for any more, may take
 _GRACE: Final = 0.001  # seconds: what is in the socket at the deadline is used, even when the event loop was late
 
 

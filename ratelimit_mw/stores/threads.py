@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.stores.crew import Crew
-from ratelimit_mw.stores.patience import Patience
+from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.talk import Command, Steps, T, Talk, drive
 
 
@@ -67,5 +67,5 @@ class ThreadStore(Talk):
         return self._link.send(step, patience)
 
     def _alone(self, steps: Steps[T]) -> T:
-        """Steps that nobody may be waiting for any more: each has its time."""
-        return drive(steps, lambda command: self._link.send(command, Patience(self._timeout)))
+        """Steps that the request may not wait for to the end. What they take late they hear of, and give back."""
+        return drive(steps, lambda command: self._link.send(command, Patience(LINGER)))
