@@ -84,8 +84,8 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
         clock, drain, _, burst, _ = self.ticks
         if cost > burst:
             return False, math.inf, 0.0
-        patience = self._own_delay_ticks if max_delay is None else self.delay_ticks(max_delay)
-        phase = now % clock
+        patience = self.delay_ticks(max_delay)
+        phase = now % clock  # `wait` without its calls: refusals are what an attacker asks for
         if over <= patience:
             return True, 0.0, (ceil_div(over, drain) * clock - phase) / MICROSECONDS
         return False, (ceil_div(over - patience, drain) * clock - phase) / MICROSECONDS, 0.0

@@ -21,7 +21,6 @@ Steps = Generator[Any, Any, T]
 """Yields a command, and is sent its reply or thrown a `Meaning` or `StoreError`; or yields a list of steps that go side
 by side, and is sent their outcomes, each a result or an error. Returns what was asked for."""
 
-
 _FORMAT: Final = "1"  # of the states; the first part of every key
 _TRIES: Final = 4  # calls for one group: each of the two codecs' scripts may be unknown at first
 
