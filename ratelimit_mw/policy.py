@@ -10,8 +10,9 @@ from ratelimit_mw.identity import bucket_key, encode
 from ratelimit_mw.keys import Answers, Call, Caller, Key
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.notices import logger, warn_rarely
+from ratelimit_mw.paths import Paths, normal_path
 from ratelimit_mw.request import Request
-from ratelimit_mw.rules import Item, OnStoreError, Paths, Rule, compile_items, normal_path
+from ratelimit_mw.rules import Item, OnStoreError, Rule, compile_items
 from ratelimit_mw.settings import MissingKey, Settings
 from ratelimit_mw.verdict import Policy, Source, Verdict, verdict_of
 

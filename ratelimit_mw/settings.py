@@ -11,10 +11,10 @@ from msgspec.structs import asdict, fields
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.keys import KeySpec, check_ipv6_prefix
 from ratelimit_mw.limit import seconds
+from ratelimit_mw.paths import Paths
 from ratelimit_mw.rules import (
     ON_STORE_ERROR,
     OnStoreError,
-    Paths,
     Rule,
     check_different,
     check_key,

@@ -29,6 +29,7 @@ ORDER = [
     "client_ip",
     "request",
     "keys",
+    "paths",
     "rules",
     "settings",
     "policy",

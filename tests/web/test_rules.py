@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import SlidingWindowCounter, TokenBucket
-from ratelimit_mw.rules import Item, Paths, Rule, compile_items, normal_path, rule_from
+from ratelimit_mw.paths import Paths, normal_path
+from ratelimit_mw.rules import Item, Rule, compile_items, rule_from
 
 UUID = "123e4567-e89b-12d3-a456-426614174000"
 
