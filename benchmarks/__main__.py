@@ -7,9 +7,11 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks import against, trees
 from benchmarks.lab import Lab
 from benchmarks.line import Line, as_data
 from benchmarks.machine import machine, versions
@@ -24,23 +26,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and say whether all counts were right."""
     parser = _parser()
     given = parser.parse_args(arguments)
-    rows = [row for row in ROWS if not given.only or any(_meant(row, name) for name in given.only)]
-    for name in given.only:
-        if not any(_meant(row, name) for row in ROWS):
-            parser.error(f"--only {name}: no such row; there are {', '.join(row.name for row in ROWS)}")
+    about: dict[str, Any] = {"versions": versions(), "machine": machine(), "rounds": given.rounds}
+    rows, names = ROWS, ("ours", "peer")
+    with ExitStack() as closing:
+        if given.against:
+            try:
+                peer = closing.enter_context(trees.at(given.against))
+            except trees.NoTree as error:
+                parser.error(f"--against {given.against}: {error}")
+            ours = closing.enter_context(trees.here())
+            rows, names = against.races(ours, peer), (ours.name, peer.name)
+            about["against"] = peer.title
+        lines = _measured(_chosen(rows, given.only, parser), given)
+    print(heading(about))
+    print()
+    print(table(lines, *names))
+    if given.json:
+        given.json.write_text(json.dumps({**about, "rows": [as_data(line) for line in lines]}, indent=1) + "\n")
+    return 1 if any(line.problems for line in lines) else 0
+
+
+def _chosen(rows: Sequence[Row], only: Sequence[str], parser: argparse.ArgumentParser) -> list[Row]:
+    for name in only:
+        if not any(_meant(row, name) for row in rows):
+            parser.error(f"--only {name}: no such row; there are {', '.join(row.name for row in rows)}")
+    return [row for row in rows if not only or any(_meant(row, name) for name in only)]
+
+
+def _measured(rows: Sequence[Row], given: argparse.Namespace) -> list[Line]:
     lines: list[Line] = []
     with Lab(given.rounds, given.calls, sys.stderr) as lab:
         for index, row in enumerate(rows, 1):
             lab.begin(f"[{index}/{len(rows)}] {row.name}: {row.what}")
             lines += row.run(lab)
         lab.end()
-    about: dict[str, Any] = {"versions": versions(), "machine": machine(), "rounds": given.rounds}
-    print(heading(about["versions"], about["machine"], given.rounds))
-    print()
-    print(table(lines))
-    if given.json:
-        given.json.write_text(json.dumps({**about, "rows": [as_data(line) for line in lines]}, indent=1) + "\n")
-    return 1 if any(line.problems for line in lines) else 0
+    return lines
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=_positive, default=_ROUNDS, help="turns of each contender (%(default)s)")
     parser.add_argument("--calls", type=_positive, help="calls in a turn, instead of what each row finds enough")
+    parser.add_argument("--against", metavar="COMMIT", help="this package against the one of a commit; other rows")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything here too, round by round")
     return parser
 

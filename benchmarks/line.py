@@ -1,10 +1,11 @@
 """What a measured row says."""
 
 from dataclasses import asdict, dataclass
-from statistics import median
+from statistics import median, quantiles
 from typing import Any, Literal
 
-Unit = Literal["x", "us", "calls", "bytes"]  # ratio, microseconds per call, commands per request, bytes per key
+# ratio, microseconds per call, commands per request, bytes per key, requests that passed
+Unit = Literal["x", "us", "calls", "bytes", "admitted"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,14 @@ class Line:
         return median(self.values) if self.values else None
 
     @property
+    def half(self) -> tuple[float, float] | None:
+        """Between these is the middle half of the rounds: what a hiccup of the machine does not reach."""
+        if len(self.values) <= 1:
+            return None
+        low, _, high = quantiles(self.values, n=4, method="inclusive")
+        return low, high
+
+    @property
     def verdict(self) -> str:
         """`met`, `missed`, or nothing where there is no target or no value."""
         if self.value is None or self.target is None:
@@ -38,4 +47,4 @@ class Line:
 
 def as_data(line: Line) -> dict[str, Any]:
     """The line for JSON."""
-    return {**asdict(line), "value": line.value, "verdict": line.verdict}
+    return {**asdict(line), "value": line.value, "half": line.half, "verdict": line.verdict}

@@ -14,6 +14,8 @@ _PACKAGES = {
     "ratelimit-mw": "ratelimit-mw",
     "limits": "limits",
     "asgi-ratelimit": "asgi-ratelimit",
+    "slowapi": "slowapi",
+    "fastapi": "fastapi",
     "redis-py": "redis",
     "hiredis": "hiredis",
 }

@@ -1,25 +1,31 @@
 """The table on the terminal."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.line import Line
 
-_HEAD: Final = ("row", "what", "ours us", "peer us", "median", "min..max", "target", "admitted", "refused")
+_HEAD: Final = ("row", "what", "median", "middle half", "min..max", "target", "admitted", "refused")
 _TEXT: Final = 2  # columns of words; the rest are numbers and stand on the right
-_UNITS: Final = {"x": "", "us": " us", "calls": " calls", "bytes": " bytes"}
+_UNITS: Final = {"x": "", "us": " us", "calls": " calls", "bytes": " bytes", "admitted": " admitted"}
 
 
-def heading(versions: Mapping[str, str], machine: Mapping[str, str], rounds: int) -> str:
-    """What it was measured with, and on."""
-    found = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return f"{found}\n{machine['cpu']}, {machine['cores']} cores, {machine['system']}; {rounds} rounds"
+def heading(about: Mapping[str, Any]) -> str:
+    """What it was measured with, on and against."""
+    machine = about["machine"]
+    shown = [
+        ", ".join(f"{name} {version}" for name, version in about["versions"].items()),
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}; {about['rounds']} rounds",
+        *([f"against {about['against']}"] if "against" in about else []),
+    ]
+    return "\n".join(shown)
 
 
-def table(lines: Sequence[Line]) -> str:
-    """One line per row, and below it what is missing or wrong."""
-    cells = [_HEAD, *(_cells(line) for line in lines)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(_HEAD))]
+def table(lines: Sequence[Line], ours: str = "ours", peer: str = "peer") -> str:
+    """One line per row, and below it what is missing or wrong. `ours`, `peer`: whose times these columns show."""
+    head = (*_HEAD[:_TEXT], f"{ours} us", f"{peer} us", *_HEAD[_TEXT:])
+    cells = [head, *(_cells(line) for line in lines)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     shown = [_joined(cells[0], widths), "  ".join("-" * width for width in widths)]
     for line, row in zip(lines, cells[1:], strict=True):
         shown.append(_joined(row, widths))
@@ -29,16 +35,16 @@ def table(lines: Sequence[Line]) -> str:
 
 
 def _cells(line: Line) -> tuple[str, ...]:
-    unit, spread = _UNITS[line.unit], ""
-    if len(line.values) > 1:
-        spread = f"{min(line.values):.2f}..{max(line.values):.2f}"
+    unit = _UNITS[line.unit]
+    all_of_them = (min(line.values), max(line.values)) if len(line.values) > 1 else None
     return (
         line.row,
         line.what,
         _number(line.ours),
         _number(line.peer),
         _number(line.value) + unit if line.value is not None else "-",
-        spread or "-",
+        _spread(line.half),
+        _spread(all_of_them),
         "-" if line.target is None else f"{line.target:.2f} {line.verdict}".rstrip(),
         f"{line.admitted:,}",
         f"{line.refused:,}",
@@ -47,6 +53,10 @@ def _cells(line: Line) -> tuple[str, ...]:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+def _spread(ends: tuple[float, float] | None) -> str:
+    return "-" if ends is None else f"{ends[0]:.2f}..{ends[1]:.2f}"
 
 
 def _joined(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -1,16 +1,21 @@
 """The middleware for ASGI apps: Starlette, FastAPI, Litestar, Quart and every other."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from inspect import isawaitable
 from typing import Any, Unpack
 
+from ratelimit_mw.advice import warn_of_cors
+from ratelimit_mw.calls import name_of
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.gate import AsyncGate, Outcome
-from ratelimit_mw.notices import logger
+from ratelimit_mw.gate import AsyncGate
+from ratelimit_mw.notices import logger, warn_rarely
+from ratelimit_mw.on_refused import added, answered
+from ratelimit_mw.options import Headers, Options
 from ratelimit_mw.request import Request, below, user_id
-from ratelimit_mw.response import NAMES, REASONS, headers, refusal
-from ratelimit_mw.settings import Headers, Options, Settings
-from ratelimit_mw.verdict import Verdict
+from ratelimit_mw.response import NAMES, REASONS, Response, headers
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.verdict import Outcome, Verdict
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -19,6 +24,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _TRY_AGAIN_LATER = 1013  # websocket close code
+_OUTCOME = "ratelimit_mw"  # key of the scope
 _FIELD_NAMES = {name: name.lower().encode("ascii") for name in NAMES}
 
 
@@ -48,6 +54,7 @@ class RateLimitMiddleware:
             self._limited = ("http", "websocket")
             self._immediate = self._gate.immediate
             self._style = self._gate.settings.headers
+            warn_of_cors(app, None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit or refuse one request; everything that is neither HTTP nor a websocket goes straight through."""
@@ -61,37 +68,43 @@ class RateLimitMiddleware:
         if verdict is None:
             await self.app(scope, receive, send)
         elif not verdict.allowed:
-            await self._refuse(verdict, scope, receive, send)
+            await self._refuse(request, verdict, receive, send)
         else:
             if kind == "http" and self._style != "none":
                 send = _with_headers(verdict, self._style, send)
+            outcome = Outcome(verdict, request.outcome)
             if "state" in scope:  # which the server made for this request
-                scope["state"]["ratelimit"] = Outcome(verdict)
+                scope["state"]["ratelimit"] = scope[_OUTCOME] = outcome
             else:
-                scope = {**scope, "state": {"ratelimit": Outcome(verdict)}}
+                scope = {**scope, "state": {"ratelimit": outcome}, _OUTCOME: outcome}
             await self.app(scope, receive, send)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._error is not None:
             await _refuse_to_start(self._error, scope["type"], receive, send)
         elif scope["type"] == "lifespan":
+            warn_of_cors(None, scope.get("app"))
             await self.app(scope, receive, self._closing(send))
         else:
             await self.app(scope, receive, send)
 
-    async def _refuse(self, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
-        prefix = "http"
+    async def _refuse(self, request: Request, verdict: Verdict, receive: Receive, send: Send) -> None:
+        scope, own = request.raw, self._gate.refusal(verdict)
+        answerer = self._gate.answerer
         if scope["type"] == "websocket":
             await receive()  # the handshake is answered only after websocket.connect
             if "websocket.http.response" not in (scope.get("extensions") or {}):
-                reason = REASONS[refusal(verdict, self._style).status]
-                await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER, "reason": reason})
+                await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER, "reason": REASONS[own.status]})
                 return
-            prefix = "websocket.http"
-        response = refusal(verdict, self._style)
-        own = [(_FIELD_NAMES[name], value.encode()) for name, value in response.headers]
-        body = b"" if scope.get("method") == "HEAD" else response.body
-        await send({"type": f"{prefix}.response.start", "status": response.status, "headers": own})
+        elif answerer is not None and answerer.kind == "asgi":
+            await answerer.call(scope, receive, _with_missing(own, send))
+            return
+        if answerer is not None and answerer.kind == "plain":
+            own = await _answered(answerer.call, request, verdict, own)
+        prefix = "http" if scope["type"] == "http" else "websocket.http"
+        fields = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in own.headers]
+        body = b"" if scope.get("method") == "HEAD" else own.body
+        await send({"type": f"{prefix}.response.start", "status": own.status, "headers": fields})
         await send({"type": f"{prefix}.response.body", "body": body})
 
     def _closing(self, send: Send) -> Send:
@@ -123,10 +136,14 @@ class _AsgiRequest(Request):
             found.setdefault(name.lower(), []).append(value)
         return {name.decode("latin-1"): b", ".join(values).decode("latin-1") for name, values in found.items()}
 
-    def header(self, name: str) -> str | None:
+    @property
+    def outcome(self) -> Outcome | None:
+        found = self.raw.get(_OUTCOME)  # not the state's: whether that is of this request alone is the server's word
+        return found if isinstance(found, Outcome) else None
+
+    def lines(self, name: str) -> Sequence[str]:
         wanted = name.encode("latin-1")
-        found = [value for key, value in self.raw["headers"] if key.lower() == wanted]
-        return found[0].decode("latin-1") if len(found) == 1 else None
+        return [value.decode("latin-1") for key, value in self.raw["headers"] if key.lower() == wanted]
 
     @property
     def user(self) -> str | None:
@@ -144,6 +161,28 @@ def _with_headers(verdict: Verdict, style: Headers, send: Send) -> Send:
         return send(message)
 
     return send_with_headers
+
+
+def _with_missing(own: Response, send: Send) -> Send:
+    """Add what a refusal says to the response of somebody else's app, but for what it says itself."""
+
+    def send_with_missing(message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            fields = list(message.get("headers", ()))
+            missing = added(own, [bytes(name).lower().decode("latin-1") for name, _ in fields])
+            message = {**message, "headers": fields + [(_FIELD_NAMES[name], value.encode()) for name, value in missing]}
+        return send(message)
+
+    return send_with_missing
+
+
+async def _answered(call: Any, request: Request, verdict: Verdict, own: Response) -> Response:
+    try:
+        answer = call(request, verdict)
+        return answered(call, await answer if isawaitable(answer) else answer, own)
+    except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable does
+        warn_rarely(f"on_refused {name_of(call)}", "raised, our own answer is sent", error=error)
+        return own
 
 
 async def _refuse_to_start(error: ConfigError, kind: str, receive: Receive, send: Send) -> None:

@@ -1,32 +1,127 @@
-"""The client's address, in the one form in which it is counted."""
+"""The client's address: where it is found, and the one form in which it is counted."""
 
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Network
+from itertools import islice
 
-LONGEST = 64  # characters; no address is longer, and parsing is not free
-_NAT64 = IPv6Network("64:ff9b::/96")
+from ratelimit_mw.addresses import LONGEST, Address, Networks, parse_address
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.forwarded import forwarded, x_forwarded_for
+
+__all__ = ["LONGEST", "ClientFinder", "client_address"]
+
+_UNIX = "unix:"  # stands for a peer without an address
+_MOST = 32  # proxies in a row, in the settings and in a header
+_REMEMBERED = 4096  # peers, and as many header values
+_SHORT = 512  # characters of a header value that may be remembered: longer ones are hardly a proxy's own
+_NAME = re.compile(r"[!#$%&'*+.^`|~0-9A-Za-z-]+")  # a token (RFC 9110, 5.6.2) without `_`
+_LISTS: dict[str, Callable[[str], Iterator[Address | None]]] = {
+    "x-forwarded-for": x_forwarded_for,
+    "forwarded": forwarded,
+}
 
 
 def client_address(host: str | None, prefix: int) -> str | None:
-    """The address that `host` spells, or None if it spells none.
+    """The form in which the address that `host` spells is counted, or None if it spells none.
 
-    IPv6 clients own a whole network, so they are counted by their first `prefix` bits: `2001:db8::/64`. An IPv4
-    address written as IPv6 (mapped, or behind NAT64) is the IPv4 address; a zone is dropped, because the client
-    chooses it.
+    IPv6 clients own a whole network, so they are counted by their first `prefix` bits: `2001:db8::/64`. Ports, brackets
+    and zones are let pass (uvicorn before 0.45 could leave the port of a forwarded address on it).
     """
-    if not host or len(host) > LONGEST:
-        return None
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return None
-    if isinstance(address, IPv6Address):
-        address = _inner_ipv4(address) or address
-    if isinstance(address, IPv4Address) or prefix == address.max_prefixlen:
-        return str(address)
+    address = parse_address(host)
+    if address is None or isinstance(address, IPv4Address) or prefix == address.max_prefixlen:
+        return None if address is None else str(address)
     return str(IPv6Network((address, prefix), strict=False))
 
 
-def _inner_ipv4(address: IPv6Address) -> IPv4Address | None:
-    if address in _NAT64:
-        return IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped
+class ClientFinder:
+    """Finds the client's address: the socket's peer, or what a trusted proxy says.
+
+    `trusted_proxies`: networks and addresses of proxies, and `unix:` for a peer without an address; or the number of
+    proxies in front of the app, 1 to 32, the peer being the first: then every peer is believed. `proxy_header`:
+    `x-forwarded-for`, `forwarded`, or any other name for a header of a single address. Raises `ConfigError`.
+    """
+
+    def __init__(self, trusted_proxies: Sequence[str] | int, proxy_header: str) -> None:
+        self._name = _header_name(proxy_header)
+        self._is_list = self._name in _LISTS
+        hops = _hops(trusted_proxies, self._name)
+        listed = () if isinstance(trusted_proxies, int) else trusted_proxies
+        networks = Networks("trusted_proxies", listed, words=(_UNIX,))
+        self._stranger = (None, bool(hops))  # what a peer is that no address is as long as
+
+        def own(peer: str | None) -> tuple[str | None, bool]:
+            """The peer's own address, and whether its header is believed."""
+            address = parse_address(peer)
+            trusted = address in networks if address else not peer and _UNIX in listed
+            return str(address) if address else None, bool(hops) or trusted
+
+        def client(text: str) -> str | None:
+            """The client that a header's value names; None leaves it to be the peer."""
+            if not self._is_list:
+                found = parse_address(text)  # which is None for several
+            elif hops:
+                found = next(islice(_LISTS[self._name](text), hops - 1, None), None)
+            else:
+                found = _first_untrusted(_LISTS[self._name](text), networks)
+            return str(found) if found else None
+
+        self._own = lru_cache(_REMEMBERED)(own)
+        self._client = client
+        self._remembered_client = lru_cache(_REMEMBERED)(client)
+
+    def find(self, peer: str | None, lines: Callable[[str], Sequence[str]]) -> str | None:
+        """The client's address, in its shortest form; None when there is none.
+
+        `peer`: the socket's other end, None or empty on a unix socket. `lines(name)`: all lines of the header of this
+        name, which is in lower case, in order; not called unless the peer is trusted. Whatever is not well-formed
+        where it is decided leaves the peer.
+        """
+        own, trusted = self._own(peer) if peer is None or len(peer) <= LONGEST else self._stranger
+        if not trusted:
+            return own
+        values = lines(self._name)
+        if not values or (len(values) > 1 and not self._is_list):
+            return own
+        text = values[0] if len(values) == 1 else ",".join(values)  # one list, RFC 9110, 5.3
+        return (self._remembered_client(text) if len(text) <= _SHORT else self._client(text)) or own
+
+
+def _first_untrusted(addresses: Iterator[Address | None], networks: Networks) -> Address | None:
+    """The first that is no proxy of ours, or the last of a list of nothing but proxies; None if it is no address."""
+    found = None
+    for count, address in enumerate(addresses):
+        if address is None or count == _MOST:
+            return None
+        found = address
+        if found not in networks:
+            break
+    return found
+
+
+def _header_name(name: object) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        fix = f" ({name.replace('_', '-')!r}?)" if isinstance(name, str) and "_" in name else ""
+        raise ConfigError(
+            f"proxy_header: found {name!r:.100}, allowed is x-forwarded-for, forwarded, or the name of a header with a "
+            f"single address, without '_', which WSGI cannot tell from '-'{fix}"
+        )
+    return name.lower()
+
+
+def _hops(value: object, header: str) -> int:
+    """The number of proxies, 0 when `value` is a list."""
+    if isinstance(value, (list, tuple)):
+        return 0
+    if type(value) is not int or not 1 <= value <= _MOST:
+        raise ConfigError(
+            f"trusted_proxies: found {value!r:.100}, allowed is a list such as ['10.0.0.0/8', '{_UNIX}'], "
+            f"or a number of proxies from 1 to {_MOST}"
+        )
+    if header not in _LISTS:
+        raise ConfigError(
+            f"trusted_proxies: found {value}, allowed with proxy_header {header!r} is a list such as ['10.0.0.0/8']: "
+            "a number counts the members of x-forwarded-for or forwarded"
+        )
+    return value

@@ -1,25 +1,74 @@
 """The errors this package raises. `RateLimited`, which carries a verdict, is in `verdict`."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
 
 class RateLimitError(Exception):
     """Base of every error of this package."""
 
 
 class ConfigError(RateLimitError, ValueError):
-    """A limit, rule, path, key or setting is wrong.
+    """A limit, rule, path, key or setting is wrong: one problem, or all that were found.
 
-    The message names the place (`rules[2].limits[0]`), what was found and what is allowed.
+    Each names the place (`rules[2].limits[0]`), what was found and what is allowed. `problems`: their texts, in order.
     """
 
+    def __init__(self, *problems: str) -> None:
+        super().__init__(*problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        """The problem; of several, each on a line of its own below their number."""
+        if len(self.problems) == 1:
+            return self.problems[0]
+        return "\n  ".join([f"{len(self.problems)} mistakes:", *self.problems])
+
     def at(self, place: str) -> "ConfigError":
-        """The same error, seen from one level further out: `at("rules[2]")` puts that before the place."""
-        text = str(self)
-        joint = "" if text.startswith("[") else "." if _starts_with_place(text) else ": "
-        return ConfigError(f"{place}{joint}{text}")
+        """The same error, seen from one level further out: `at("rules[2]")` puts that before each place."""
+        return ConfigError(*[_placed(place, text) for text in self.problems])
+
+
+@contextmanager
+def located(place: str) -> Iterator[None]:
+    """A ConfigError that is raised inside is seen from `place`."""
+    try:
+        yield
+    except ConfigError as error:
+        raise error.at(place) from None
+
+
+class Mistakes:
+    """Collects `ConfigError`s, so that whoever made several reads of all at once."""
+
+    def __init__(self) -> None:
+        self._problems: list[str] = []
+
+    @contextmanager
+    def at(self, place: str = "") -> Iterator[None]:
+        """Keep a ConfigError that is raised inside, seen from `place`."""
+        try:
+            yield
+        except ConfigError as error:
+            self._problems += (error.at(place) if place else error).problems
+
+    def add(self, problems: Iterable[str]) -> None:
+        """Keep these too."""
+        self._problems += problems
+
+    def tell(self) -> None:
+        """Raise what was kept, as one ConfigError."""
+        if self._problems:
+            raise ConfigError(*dict.fromkeys(self._problems))
 
 
 class StoreError(RateLimitError):
     """The store gave no usable answer in time: it is down, slow, full, or answered nonsense."""
+
+
+def _placed(place: str, text: str) -> str:
+    joint = "" if text.startswith("[") else "." if _starts_with_place(text) else ": "
+    return f"{place}{joint}{text}"
 
 
 def _starts_with_place(text: str) -> bool:

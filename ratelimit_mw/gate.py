@@ -5,42 +5,57 @@ They differ in the `await`s.
 
 import asyncio
 from collections.abc import Sequence
-from inspect import isawaitable, iscoroutinefunction
+from inspect import isawaitable
 from typing import Any, Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.keys import FAILED, Answers, Call
+from ratelimit_mw.advice import known_workers, warn_of_workers
+from ratelimit_mw.calls import FAILED, Answers, Call, is_async, name_of
+from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.matching import Rules
 from ratelimit_mw.notices import logger, warn_rarely
-from ratelimit_mw.policy import Match, Plan, Rules, conclude, plan, without_store
-from ratelimit_mw.request import Request, as_text
+from ratelimit_mw.on_refused import Answerer, answerer
+from ratelimit_mw.policy import Match, Plan, conclude, plan, without_charged, without_store
+from ratelimit_mw.request import Request
+from ratelimit_mw.response import Response, refusal
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.stores.url import open_async_store, open_store
 from ratelimit_mw.verdict import Verdict
 
-
-class Outcome(Struct, frozen=True, gc=False):
-    """What the app finds in its request."""
-
-    verdict: Verdict
-
-
 _NO_ANSWERS: Final[Answers] = {}
+_RAISED: Final = "raised: a key or tier is not there, a cost is 1, and limits are the default ones"
 
 
 class _Gate:
     """What both share."""
 
+    _answerers: tuple[str, ...]  # the kinds of `on_refused` that can answer
+
     def __init__(self, settings: Settings, rules: Rules | None = None) -> None:
         self.settings: Final = settings
         self._rules: Final = rules or Rules(settings)
+        if settings.store == "memory://" and (workers := known_workers()) > 1:
+            warn_of_workers(workers)
         self._local: Final = MemoryStore()  # decides while the store cannot
         self._owns_store: Final = isinstance(settings.store, str)
+        self.answerer: Final = self._answerer(settings)
+
+    def refusal(self, verdict: Verdict) -> Response:
+        """What we answer to a refused request."""
+        return refusal(verdict, self.settings.headers, self.settings.jitter)
+
+    def _answerer(self, settings: Settings) -> Answerer | None:
+        if settings.on_refused is None:
+            return None
+        with located("on_refused"):
+            found = answerer(settings.on_refused)
+            if found.kind not in self._answerers:
+                raise ConfigError(f"found {name_of(found.call)}, a {found.kind.upper()} app, which cannot answer here")
+        return found
 
     def _without_store(self, match: Match, asked: Plan, error: Exception) -> Verdict:
         warn_rarely("store", "failed, on_store_error decides: %s", error)
@@ -51,11 +66,15 @@ class _Gate:
 class Gate(_Gate):
     """For threads. `admit` never raises for what a client sent."""
 
+    _answerers = ("wsgi", "plain")
+
     def __init__(self, settings: Settings, rules: Rules | None = None) -> None:
         super().__init__(settings, rules)
         for call in self._rules.calls:
-            if iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__):
-                raise ConfigError(f"key: {_name(call)} is async; under WSGI a key is a plain function")
+            if is_async(call):
+                raise ConfigError(
+                    f"{name_of(call)} is async; under WSGI keys, costs, tiers and limits ask plain functions"
+                )
         store = (
             open_store(settings.store, settings.store_timeout) if isinstance(settings.store, str) else settings.store
         )
@@ -69,9 +88,11 @@ class Gate(_Gate):
     def admit(self, request: Request) -> Verdict | None:
         """The verdict on a request; None where nothing is limited."""
         match = self._rules.match(request)
-        if match is None or not match.lines:
+        if match is None:
             return None
         asked = plan(match, request, _ask(match.calls, request) if match.calls else _NO_ANSWERS)
+        if (outer := request.outcome) is not None:
+            asked = without_charged(asked, outer)
         if not asked.charges:
             return conclude(match, asked, ()) if asked.denied else None
         try:
@@ -87,6 +108,8 @@ class Gate(_Gate):
 
 class AsyncGate(_Gate):
     """For asyncio. `immediate`: a Gate that decides the same without a coroutine, where nothing is waited for."""
+
+    _answerers = ("asgi", "plain")
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -109,9 +132,11 @@ class AsyncGate(_Gate):
     async def admit(self, request: Request) -> Verdict | None:
         """The verdict on a request; None where nothing is limited."""
         match = self._rules.match(request)
-        if match is None or not match.lines:
+        if match is None:
             return None
         asked = plan(match, request, await _aask(match.calls, request) if match.calls else _NO_ANSWERS)
+        if (outer := request.outcome) is not None:
+            asked = without_charged(asked, outer)
         if not asked.charges:
             return conclude(match, asked, ()) if asked.denied else None
         try:
@@ -139,35 +164,23 @@ def _warn_of_slots(store: object, settings: Settings) -> None:
 
 
 def _ask(calls: Sequence[Call], request: Request) -> Answers:
-    answers: dict[Call, str | None] = {}
+    answers: dict[Call, Any] = {}
     for call in calls:
         try:
-            answers[call] = _checked(call, call(request))
+            answers[call] = call(request)
         except Exception as error:  # noqa: BLE001  # a callable that raises never frees a request
-            warn_rarely(f"key {_name(call)}", "raised: its key counts as not there", error=error)
+            warn_rarely(name_of(call), _RAISED, error=error)
             answers[call] = FAILED
     return answers
 
 
 async def _aask(calls: Sequence[Call], request: Request) -> Answers:
-    answers: dict[Call, str | None] = {}
+    answers: dict[Call, Any] = {}
     for call in calls:
         try:
             answer = call(request)
-            answers[call] = _checked(call, await answer if isawaitable(answer) else answer)
+            answers[call] = await answer if isawaitable(answer) else answer
         except Exception as error:  # noqa: BLE001  # a callable that raises never frees a request
-            warn_rarely(f"key {_name(call)}", "raised: its key counts as not there", error=error)
+            warn_rarely(name_of(call), _RAISED, error=error)
             answers[call] = FAILED
     return answers
-
-
-def _checked(call: Call, answer: Any) -> str | None:
-    text = as_text(answer)
-    if text is None and answer is not None and answer != "":
-        warn_rarely(f"key {_name(call)}", "returned %s, not text: its key counts as not there", type(answer).__name__)
-        return FAILED
-    return text
-
-
-def _name(call: Call) -> str:
-    return getattr(call, "__qualname__", type(call).__qualname__)

@@ -6,24 +6,21 @@
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from importlib import import_module
 from typing import Any, Final, Protocol
 
+from ratelimit_mw.calls import Answers, Call, call_from, named_call, text_answer, went_wrong
 from ratelimit_mw.client_ip import LONGEST, client_address
-from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.identity import encode_part
-from ratelimit_mw.request import Request
 
-Call = Callable[[Request], Awaitable[Any] | Any]
-Answers = Mapping[Call, str | None]  # what the callables of a request gave; None is not there
-FAILED: Final = ""  # the answer of a callable that raised or returned nonsense: not there, and no reason to exempt
 KeySpec = str | Call
 
 _Read = Callable[["Caller", str, Answers], str | None]  # (request, route, answers) -> the encoded part
 _Part = tuple[str, _Read]  # kind, how to read it
 
+ANY_PREFIX: Final = 64  # where only the form of a key is looked at
 _NARROWEST, _WIDEST = 128, 32  # bits of an IPv6 network
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _WORDS: Final = "ip, ip/48, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +"
@@ -52,7 +49,7 @@ class Key:
     def __init__(self, spec: KeySpec, ipv6_prefix: int) -> None:
         self.calls: list[Call] = []
         if callable(spec):
-            _check_hash(spec)
+            call_from(spec)
             self.text = (
                 f"call:{getattr(spec, '__module__', '')}:{getattr(spec, '__qualname__', type(spec).__qualname__)}"
             )
@@ -79,7 +76,7 @@ class Key:
 
     def failed(self, answers: Answers) -> bool:
         """Whether one of its callables raised or returned nonsense."""
-        return any(answers[call] == FAILED for call in self.calls)
+        return any(went_wrong(call, answers) for call in self.calls)
 
     def meets(self, other: "Key") -> bool:
         """Whether a request can have the same identity under both: they have an alternative of the same kinds."""
@@ -92,8 +89,8 @@ class Key:
             return "ip", _ip(prefix)
         if word in _SIMPLE:
             return word, _SIMPLE[word]
-        if kind == "call" and name:
-            return self._call(word, _imported(name))
+        if named_call(word):
+            return self._call(word, call_from(word))
         if kind in ("header", "cookie") and _NAME.fullmatch(name):
             if kind == "cookie":
                 return word, lambda request, _, __: _part(word, request.cookies.get(name))
@@ -105,7 +102,7 @@ class Key:
     def _call(self, kind: str, function: Call) -> _Part:
         self.calls.append(function)
         kind = re.sub(r"[^A-Za-z0-9_.:]", "-", kind)
-        return kind, lambda _, __, answers: _part(kind, answers[function])
+        return kind, lambda _, __, answers: _part(kind, text_answer(function, answers))
 
 
 def _first_of(alternatives: Sequence[_Read]) -> _Read:
@@ -166,22 +163,7 @@ def check_ipv6_prefix(value: object) -> int:
     return value
 
 
-def _imported(name: str) -> Call:
-    module, _, attribute = name.partition(":")
-    try:
-        found: Any = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"found 'call:{name}', allowed is call:PACKAGE.MODULE:FUNCTION of a function that can be imported: {error}"
-        ) from error
-    if not callable(found):
-        raise ConfigError(f"found 'call:{name}', which is no function but {type(found).__name__}")
-    _check_hash(found)
-    return found  # type: ignore[no-any-return]  # its signature is the user's word
-
-
-def _check_hash(function: Call) -> None:
-    try:
-        hash(function)
-    except TypeError as error:
-        raise ConfigError(f"found {function!r:.100}, allowed is a callable that can be hashed: {error}") from None
+def check_key(value: Any, place: str = "key", ipv6_prefix: int = ANY_PREFIX) -> None:
+    """Raises `ConfigError` unless `value` is a key."""
+    with located(place):
+        Key(value, ipv6_prefix)

@@ -110,5 +110,10 @@ def _unknown_word(word: str, algorithm: type[Limit]) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`, did you mean ...?` when a known word is close, else nothing."""
-    found = get_close_matches(word, list(known), n=1)
-    return f", did you mean {found[0]!r}?" if found else ""
+    found = close_to(word, known)
+    return f", did you mean {found!r}?" if found else ""
+
+
+def close_to(word: str, known: Iterable[str]) -> str | None:
+    """The known word that is closest to one with a slip of the pen."""
+    return next(iter(get_close_matches(word, list(known), n=1)), None)

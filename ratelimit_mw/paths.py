@@ -5,44 +5,78 @@ from collections.abc import Sequence
 from typing import Final
 
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.path_index import CONVERTERS, PARAMETER, PathIndex, Segment, is_wide, segments_of, wide_at
 
 _NORMAL = re.compile(
     r"/|(?:/(?!\.{1,2}(?:/|\Z))[^/\n]+)+"
 )  # no empty, "." or ".." segment, no newline, no slash at the end
-_PARAMETER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)(?::([a-z]+))?\}")
-_CONVERTERS: Final = {
-    "str": r"[^/]+",
-    "path": r".*",
-    "int": r"[0-9]+",
-    "float": r"[0-9]+(?:\.[0-9]+)?",
-    "uuid": r"[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}",
-}
+_MISTAKES: Final = [  # what the text of a template never holds; what is allowed
+    (r"<[^/<>]+>|/:[A-Za-z_]", "'{id}' or '{id:int}' as parameter"),
+    (r"/\*|\*(?:/|\Z)", "'{rest:path}' for all that follows, '{name}' for one segment"),
+    (r"[?#]", "a path without ? and #; a query is no part of it"),
+    (r"%[0-9A-Fa-f]{2}", "the character itself, such as a space for '%20'; paths are matched decoded"),
+    (r"[\x00-\x1f\x7f-\x9f]", "a path without control characters"),
+]
 
 
 class Paths:
-    """One path template or several, compiled. Raises `ConfigError` naming the place.
+    """One path template or several, checked. Raises `ConfigError` naming the place.
 
     Every path is looked at in two forms, as received and as normalised, and each is matched by the template in the
     same form: so `/login/` in a rule means the app's `/login/`, and its normal form `/login` too.
     """
 
-    __slots__ = ("_normal", "_received", "always_two")
+    __slots__ = ("_normal", "_received", "always_two", "normal_templates", "received_templates")
 
     def __init__(self, place: str, value: object) -> None:
         if not isinstance(value, str) and (not isinstance(value, Sequence) or not value):
             raise ConfigError(f"{place}: found {value!r}, allowed is a path such as '/users/{{id}}' or a list of these")
-        templates = (
-            [(place, value)]
+        self.received_templates = (
+            [_checked(place, value)]
             if isinstance(value, str)
-            else [(f"{place}[{index}]", one) for index, one in enumerate(value)]
+            else [_checked(f"{place}[{index}]", one) for index, one in enumerate(value)]
         )
-        self._received = [_pattern(*template) for template in templates]
-        self._normal = [_pattern(where, normal_path(template)) for where, template in templates]
-        self.always_two = self._received != self._normal  # then even a path in normal form has two forms
+        self.normal_templates = [normal_path(template) for template in self.received_templates]
+        self.always_two = self.received_templates != self.normal_templates  # then even a normal path has two forms
+        self._received = PathIndex((template, 0) for template in self.received_templates)
+        self._normal = PathIndex((template, 0) for template in self.normal_templates)
 
     def match(self, path: str, *, normal: bool) -> bool:
-        """Whether `path`, in its normal form or as received, is one of these."""
-        return any(pattern.fullmatch(path) for pattern in (self._normal if normal else self._received))
+        """Whether `path`, in its normal form or as received, is one of these, letter by letter."""
+        return bool((self._normal if normal else self._received).matching(path))
+
+
+def covers(earlier: str, later: str, *, ignore_case: bool = False) -> bool:
+    """Whether every path that the valid template `later` matches is matched by `earlier`; False when not sure."""
+    wider, segments = (segments_of(template, ignore_case=ignore_case) for template in (earlier, later))
+    at = wide_at(wider)
+    if at is None:
+        return len(wider) == len(segments) and all(map(_segment_covers, wider, segments))
+    end = len(segments) - (len(wider) - at - 1)  # where what follows {x:path} begins
+    middle = segments[at:end]
+    return (
+        len(segments) >= len(wider)
+        and all(map(_segment_covers, wider[:at], segments[:at]))
+        and all(map(_segment_covers, wider[at + 1 :], segments[end:]))
+        and _wide_covers(wider[at], middle[0], middle[-1], one=len(middle) == 1)
+    )
+
+
+def _wide_covers(wide: Segment, first: Segment, last: Segment, *, one: bool) -> bool:
+    """By what is known of the two ends: a parameter between them can be anything."""
+    end = last.before if last.converter is None else last.after
+    one = one and first.converter is None
+    return is_wide(wide.before, wide.after, first.before, end, one=one)
+
+
+def _segment_covers(wider: Segment, segment: Segment) -> bool:
+    if wider.converter is None or segment.converter == "path":
+        return wider == segment
+    if segment.converter is None:
+        return bool(wider.check()(segment.before))
+    if wider.converter == "str":
+        return segment.before.startswith(wider.before) and segment.after.endswith(wider.after)
+    return segment in (wider, wider._replace(converter="int" if wider.converter == "float" else wider.converter))
 
 
 def normal_path(path: str) -> str:
@@ -59,22 +93,22 @@ def normal_path(path: str) -> str:
     return "/" + "/".join(segments)
 
 
-def _pattern(place: str, template: object) -> re.Pattern[str]:
+def _checked(place: str, template: object) -> str:
+    """The template itself, if it can match and takes no more than linear time to."""
     if not isinstance(template, str) or not template.startswith("/"):
         raise ConfigError(f"{place}: found {template!r}, allowed is a path that starts with /, such as '/users/{{id}}'")
-    parts, end = [], 0
-    for found in _PARAMETER.finditer(template):
-        converter = found[2] or "str"
-        if converter not in _CONVERTERS:
-            raise ConfigError(f"{place}: found {found[0]!r}, allowed are the converters {', '.join(_CONVERTERS)}")
-        parts += [re.escape(template[end : found.start()]), _CONVERTERS[converter]]
-        end = found.end()
-    text = template[end:]
-    if "{" in "".join(parts[::2]) + text or "}" in "".join(parts[::2]) + text:
+    for found in PARAMETER.finditer(template):
+        if found[2] and found[2] not in CONVERTERS:
+            raise ConfigError(f"{place}: found {found[0]!r}, allowed are the converters {', '.join(CONVERTERS)}")
+    text = PARAMETER.sub("x", template)
+    if "{" in text or "}" in text:
         raise ConfigError(f"{place}: found {template!r}, allowed is '{{name}}' or '{{name:path}}' as parameter")
-    crowded = any(len(_PARAMETER.findall(segment)) > 1 for segment in template.split("/"))
-    if crowded or parts.count(_CONVERTERS["path"]) > 1:  # matching these takes quadratic time, for a path made for it
+    crowded = any(len(PARAMETER.findall(segment)) > 1 for segment in template.split("/"))
+    if crowded or [segment.converter for segment in segments_of(template)].count("path") > 1:
         raise ConfigError(
             f"{place}: found {template!r}, allowed is one parameter between slashes, and one {{name:path}}"
         )
-    return re.compile("".join([*parts, re.escape(text)]), re.DOTALL)
+    for mistake, allowed in _MISTAKES:
+        if re.search(mistake, text):
+            raise ConfigError(f"{place}: found {template!r}, allowed is {allowed}")
+    return template

@@ -1,11 +1,12 @@
 """What rules, keys and callables may look at, the same for every framework."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.verdict import Outcome
 
 _USER_NAMES: Final = ("identity", "pk", "id", "username", "display_name")
 
@@ -13,8 +14,9 @@ _USER_NAMES: Final = ("identity", "pk", "id", "username", "display_name")
 class Request(ABC):
     """A view of one request. Nothing but the client's address is read before it is asked for; the body never is.
 
-    `raw`: the ASGI scope or the WSGI environ. `client`: the address of the socket's other end, as the server wrote it;
-    None on a unix socket. `route`: the framework's route template, where the face knows it.
+    `raw`: the ASGI scope or the WSGI environ. `client`: the client's address: the socket's other end, as the server
+    wrote it, or whom trusted proxies name; None where there is none, as on a unix socket. `route`: the framework's
+    route template, where the face knows it.
     """
 
     __slots__ = ("client", "raw")
@@ -42,6 +44,15 @@ class Request(ABC):
 
     @property
     @abstractmethod
+    def outcome(self) -> Outcome | None:
+        """What a middleware of ours further out has found, if there is one."""
+
+    @abstractmethod
+    def lines(self, name: str) -> Sequence[str]:
+        """All lines of a header, in order; `name` in lower case. WSGI servers make one line of several, with commas."""
+
+    @property
+    @abstractmethod
     def user(self) -> str | None:
         """Who is logged in, as the authentication outside of this middleware says; None for nobody."""
 
@@ -50,7 +61,8 @@ class Request(ABC):
 
         Of several lines an app may read the first, the last or all: none of them says whose request it is.
         """
-        return self.headers.get(name)
+        lines = self.lines(name)
+        return lines[0] if len(lines) == 1 else None
 
     @property
     def cookies(self) -> Mapping[str, str]:

@@ -8,16 +8,19 @@ import time
 from collections.abc import Sequence
 from functools import lru_cache
 from math import ceil, isinf
+from random import uniform
 from typing import Final, NamedTuple
 
 from msgspec import json
 
 from ratelimit_mw.limit import Decision, Limit
-from ratelimit_mw.settings import Headers
+from ratelimit_mw.options import Headers
 from ratelimit_mw.verdict import Policy, Verdict
 
 _MOST_SHOWN: Final = 8  # policies in a field: proxies limit the size of headers
 _PROBLEMS: Final = "https://iana.org/assignments/http-problem-types#"
+_BURST: Final = "ratelimit-mw-burst"  # a parameter of our own carries our name
+_BLOCKED: Final = "Requests from here are not answered."
 _STORE_DOWN_RETRY: Final = 1  # seconds; a hint, nobody knows when the store is back
 
 # every field that is ever sent, so that a face can prepare them in its own form
@@ -72,8 +75,11 @@ def headers(verdict: Verdict, style: Headers = "ietf") -> HeaderList:
     return fields
 
 
-def refusal(verdict: Verdict, style: Headers = "ietf") -> Response:
-    """The answer to a refused request: 429; 503 when the store is down and that refuses; 403 when it has no key."""
+def refusal(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0) -> Response:
+    """The answer to a refused request: 429; 503 when nobody can say what it may; 403 when it has no key, or is blocked.
+
+    `jitter`: seconds that `Retry-After` may be longer, by chance.
+    """
     if verdict.source == "denied_on_error":
         detail = "Requests cannot be counted at the moment."
         status, kind, title = (
@@ -83,7 +89,8 @@ def refusal(verdict: Verdict, style: Headers = "ietf") -> Response:
         )
         return _problem(status, _PROBLEMS + kind, title, detail, (), [("Retry-After", str(_STORE_DOWN_RETRY))])
     if not verdict.decisions:
-        return _problem(403, "about:blank", "Forbidden", "The request does not say whose it is.", (), [])
+        detail = _BLOCKED if verdict.rule == "blocklist" else "The request does not say whose it is."
+        return _problem(403, "about:blank", "Forbidden", detail, (), [])
     refusing = [
         policy.name
         for policy, charge, decision in zip(_policies(verdict), verdict.charges, verdict.decisions, strict=True)
@@ -94,7 +101,8 @@ def refusal(verdict: Verdict, style: Headers = "ietf") -> Response:
         fields: HeaderList = []
         detail = "This request costs more than its quota ever allows; waiting does not help."
     else:
-        wait = max(1, ceil(verdict.retry_after))
+        later = uniform(0, jitter) if jitter else 0.0  # noqa: S311  # to spread clients, no secret
+        wait = max(1, ceil(verdict.retry_after + later))
         fields = [("Retry-After", str(wait))]
         detail = f"Try again in {wait} second{'s' if wait > 1 else ''}."
     return _problem(429, _PROBLEMS + "quota-exceeded", title, detail, refusing, [*fields, *headers(verdict, style)])
@@ -127,10 +135,14 @@ def _shown(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:
 
 @lru_cache(maxsize=1024)
 def _policy_item(policy: Policy) -> str:
-    """`"default";q=100;w=60`. The window stands there only if it is whole seconds: the field has no fractions."""
+    """`"default";q=100;w=60`, and how many can pass at once where that is not the quota.
+
+    The window stands there only if it is whole seconds: the field has no fractions.
+    """
     window = policy.limit.window
     length = f";w={int(window)}" if window == int(window) else ""
-    return f'"{policy.name}";q={policy.most}{length}'
+    burst = f";{_BURST}={policy.burst}" if policy.burst != policy.most else ""
+    return f'"{policy.name}";q={policy.most}{length}{burst}'
 
 
 def _state_item(policy: Policy, decision: Decision) -> str:

@@ -1,71 +1,100 @@
-"""Rules: which requests, by path and method, under which limits."""
+"""Rules: which requests, and what limits them."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Final, Literal, TypedDict
 
 from msgspec import Struct
-from msgspec.structs import fields, replace
 
-from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.keys import Key, KeySpec
-from ratelimit_mw.limit import Limit, well_named, whole
-from ratelimit_mw.notation import nearest, parse
+from ratelimit_mw.calls import Call, sync_call_from
+from ratelimit_mw.errors import ConfigError, Mistakes, located
+from ratelimit_mw.hosts import Hosts
+from ratelimit_mw.items import Choice, Item, ItemOptions, Tiers, check_cost, check_different, compile_limits
+from ratelimit_mw.keys import KeySpec, check_key
+from ratelimit_mw.limit import Limit, well_named
 from ratelimit_mw.paths import Paths
+from ratelimit_mw.words import flags, made, one_of
 
 OnStoreError = Literal["allow", "deny", "local"]
 ON_STORE_ERROR: Final = ("allow", "deny", "local")
-OWN_NAMES: Final = ("default", "app", "unmatched")
+OWN_NAMES: Final = ("default", "app", "unmatched", "preflight", "blocklist")
 
-_ANY_PREFIX: Final = 64  # where only the form of a key is looked at
+ItemSpec = str | Limit | ItemOptions | Item | Mapping[str, Any]
+LimitsSpec = (
+    ItemSpec | Sequence[ItemSpec] | Call
+)  # notation, a Limit, a table, a list of these; tiers with theirs; or a callable of the request
+PathSpec = str | Sequence[str]
+
 _METHOD = re.compile(r"[A-Z]+")
 
 
-class Item(Struct, frozen=True, kw_only=True):
-    """One limit of a rule, with what may be its own: key, cost, shadow."""
+class RuleOptions(TypedDict, total=False):
+    """A rule as a table: `[[rules]]`."""
 
-    limit: Limit
-    key: KeySpec | None = None
-    cost: int = 1
-    shadow: bool = False
+    path: Annotated[PathSpec, "required: `/users/{id}`, `/api/{rest:path}`; several are one bucket"]
+    limits: Annotated[LimitsSpec, "required, `[]` says none; not with `exempt`"]
+    name: Annotated[str, "in headers and in every bucket's key; else made of methods and path"]
+    methods: Annotated[Sequence[str], "in upper case, else all; `GET` is also HEAD and websocket handshakes"]
+    host: Annotated[str | Sequence[str], "only for these hosts: `api.example.com`, `*.example.com`"]
+    when: Annotated[Call, "a plain callable of the request: False passes this rule by"]
+    preflight: Annotated[bool, "for CORS preflights, and for nothing else"]
+    key: Annotated[KeySpec, "whose bucket, instead of the top's key"]
+    cost: Annotated[int | Call, "units a request takes, or a callable of the request; what is no whole number counts 1"]
+    tier: Annotated[KeySpec, "a key that names the tier, instead of the top's"]
+    default_tier: Annotated[str, "the tier of whoever has none, instead of the top's"]
+    on_store_error: Annotated[OnStoreError, "instead of the top's; of several that match, the strictest counts"]
+    exempt: Annotated[bool, "skips the default limits, not `app_limits`"]
+    shadow: Annotated[bool, "decides and reports, but never refuses, and is never final"]
+    final: Annotated[bool, "ends the search"]
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """Which requests, and what limits them. All values as in settings; `limits` and `path` are required.
+    """Which requests, and what limits them. What each field means: `RuleOptions`.
 
-    Raises `ConfigError` that names the field, what was found and what is allowed.
+    Raises `ConfigError` that names each field that is wrong, what was found and what is allowed.
     """
 
-    path: str | Sequence[str]
-    limits: Any = None  # notation, a Limit, a table of one item, or a sequence of these
+    path: Any = None  # required
+    limits: Any = None  # required, unless exempt
     name: str | None = None
     methods: Sequence[str] = ()
+    host: Any = ()
+    when: Any = None
+    preflight: bool = False
     key: KeySpec | None = None
+    cost: Any = None
+    tier: KeySpec | None = None
+    default_tier: str | None = None
     on_store_error: OnStoreError | None = None
     exempt: bool = False
     shadow: bool = False
     final: bool = True
 
     def __post_init__(self) -> None:
-        flags("exempt", self.exempt)
-        flags("shadow", self.shadow)
-        flags("final", self.final)
-        if self.name is not None and well_named("name", self.name) in OWN_NAMES:
-            raise ConfigError(f"name: found {self.name!r}, which has a meaning of its own here; choose another")
-        check_on_store_error(self.on_store_error)
-        Paths("path", self.path)
-        self._check_methods()
-        if self.exempt and self.limits:
-            raise ConfigError("limits: a rule with exempt = true has none")
-        if not self.exempt and self.limits is None:
-            raise ConfigError("limits: required; a rule that limits nothing says limits = []")
-        self.items()
-        if self.key is not None:
-            check_key(self.key)
+        mistakes = Mistakes()
+        checks: Sequence[Callable[[], object]] = (
+            *(partial(flags, field, getattr(self, field)) for field in ("exempt", "shadow", "final", "preflight")),
+            self._check_name,
+            self._check_path,
+            self._check_methods,
+            partial(Hosts, "host", self.host),
+            self._check_when,
+            self._check_keys,
+            self._check_limits,
+        )
+        for check in checks:
+            with mistakes.at():
+                check()
+        mistakes.tell()
 
-    def items(self) -> list[Item]:
-        """The limits of this rule, one by one."""
-        return [] if self.limits is None else compile_items("limits", self.limits)
+    def limits_by(self, tier: KeySpec | None, default_tier: str | None) -> Sequence[Item] | Choice:
+        """The limits of this rule. `tier`, `default_tier`: the top's, for a rule that names none of its own."""
+        own = (
+            tier if self.tier is None else self.tier,
+            default_tier if self.default_tier is None else self.default_tier,
+        )
+        return () if self.limits is None else compile_limits("limits", self.limits, *own)
 
     @property
     def full_name(self) -> str:
@@ -75,6 +104,25 @@ class Rule(Struct, frozen=True, kw_only=True):
         paths = [self.path] if isinstance(self.path, str) else self.path
         return re.sub(r"[^A-Za-z0-9.-]+", "_", "_".join([*self.methods, *paths])).strip("_")[:64] or "root"
 
+    @property
+    def all_methods(self) -> set[str]:
+        """The methods, and HEAD where there is GET; none for all."""
+        return {*self.methods, "HEAD"} if "GET" in self.methods else set(self.methods)
+
+    @property
+    def ends(self) -> bool:
+        """Whether the search ends with it: a shadow rule never does."""
+        return self.final and not self.shadow
+
+    def _check_name(self) -> None:
+        if self.name is not None and well_named("name", self.name) in OWN_NAMES:
+            raise ConfigError(f"name: found {self.name!r}, which has a meaning of its own here; choose another")
+
+    def _check_path(self) -> None:
+        if self.path is None:
+            raise ConfigError("path: required, such as '/login' or '/{rest:path}'")
+        Paths("path", self.path)
+
     def _check_methods(self) -> None:
         if isinstance(self.methods, str) or not isinstance(self.methods, Sequence):
             raise ConfigError(f"methods: found {self.methods!r}, allowed is a list such as ['GET', 'POST']")
@@ -83,6 +131,47 @@ class Rule(Struct, frozen=True, kw_only=True):
                 raise ConfigError(
                     f"methods[{index}]: found {method!r}, allowed is a method in upper case, such as 'POST'"
                 )
+        if self.preflight is True and self.methods:
+            raise ConfigError(f"methods: found {self.methods!r}; a rule with preflight = true is for OPTIONS alone")
+
+    def _check_when(self) -> None:
+        if self.when is not None:
+            with located("when"):
+                sync_call_from(self.when)
+
+    def _check_keys(self) -> None:
+        if self.on_store_error is not None:
+            one_of("on_store_error", self.on_store_error, ON_STORE_ERROR)
+        for field in ("key", "tier"):
+            if (key := getattr(self, field)) is not None:
+                check_key(key, field)
+        if self.default_tier is not None and not isinstance(self.default_tier, str):
+            raise ConfigError(f"default_tier: found {self.default_tier!r}, allowed is the name of a tier")
+
+    def _check_limits(self) -> None:
+        if self.exempt and self.limits:
+            raise ConfigError("limits: a rule with exempt = true has none")
+        if not self.exempt and self.limits is None:
+            raise ConfigError("limits: required; a rule that limits nothing says limits = []")
+        found = self.limits_by("all", None)  # whether there is a tier is known where the top is
+        own = [item for items in fixed_items(found) for item in items if item.cost is None]
+        check_cost(self.cost, [item.limit for item in own])
+
+
+def fixed_items(found: Sequence[Item] | Choice) -> list[Sequence[Item]]:
+    """The lists of limits that are known before a request comes: one, one for each tier, or none."""
+    if isinstance(found, Tiers):
+        return list(found.all.values())
+    return [] if isinstance(found, Choice) else [found]
+
+
+def check_buckets(place: str, found: Sequence[Item] | Choice, key: KeySpec) -> None:
+    """Raises `ConfigError` for two limits that can count in one bucket. `key`: of items that have none of their own."""
+    if isinstance(found, Tiers):
+        for name, items in found.all.items():
+            check_different(f"{place}.{name}", items, key)
+    elif not isinstance(found, Choice):
+        check_different(place, found, key)
 
 
 def rule_from(value: object) -> Rule:
@@ -91,102 +180,4 @@ def rule_from(value: object) -> Rule:
         return value
     if not isinstance(value, Mapping):
         raise ConfigError(f"found {value!r}, allowed is a table or a Rule")
-    check_words(value, [field.name for field in fields(Rule)])
-    if "path" not in value:
-        raise ConfigError("path: required")
-    return Rule(**value)
-
-
-def compile_items(place: str, value: object) -> list[Item]:
-    """The items that `limits` stands for, in order; none for an empty list.
-
-    Raises `ConfigError` naming `place[index]`.
-    """
-    if isinstance(value, (str, Limit, Mapping, Item)):
-        try:
-            return _items(value)
-        except ConfigError as error:
-            raise error.at(place) from None
-    if not isinstance(value, Sequence):
-        raise ConfigError(
-            f"{place}: found {value!r}, allowed is text such as '100/minute', a Limit, a table or a list of these"
-        )
-    items: list[Item] = []
-    for index, one in enumerate(value):
-        try:
-            items += _items(one)
-        except ConfigError as error:
-            raise error.at(f"{place}[{index}]") from None
-    return items
-
-
-def _items(value: object) -> list[Item]:
-    if isinstance(value, Item):
-        return [value]
-    if isinstance(value, Limit):
-        return [_item(value)]
-    if isinstance(value, str):
-        return [_item(limit) for limit in parse(value)]
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"found {value!r}, allowed is text such as '100/minute', a Limit or a table")
-    check_words(value, ["limit", "key", "cost", "name", "shadow"])
-    given = value.get("limit")
-    limits = [given] if isinstance(given, Limit) else list(parse(given)) if isinstance(given, str) else []
-    if len(limits) != 1:
-        raise ConfigError(f"limit: found {given!r}, allowed is one limit such as '100/minute'")
-    limit = replace(limits[0], name=value["name"]) if value.get("name") is not None else limits[0]
-    return [_item(limit, **{word: value[word] for word in ("key", "cost", "shadow") if word in value})]
-
-
-def check_different(place: str, items: Sequence[Item], key: KeySpec) -> None:
-    """Raises `ConfigError` for two items that can count in one bucket. `key`: of items that have none of their own."""
-    seen: dict[str, list[tuple[int, Key]]] = {}
-    for index, item in enumerate(items):
-        own = Key(key if item.key is None else item.key, _ANY_PREFIX)
-        same = seen.setdefault(item.limit.bucket, [])
-        for first, other in same:
-            if own.meets(other):
-                raise ConfigError(
-                    f"{place}[{index}]: {item.limit.notation} can count in the same bucket as {place}[{first}]; "
-                    "give one of them a name"
-                )
-        same.append((index, own))
-
-
-def _item(limit: Limit, *, key: Any = None, cost: Any = 1, shadow: Any = False) -> Item:
-    whole("cost", cost, 0)
-    flags("shadow", shadow)
-    if cost > limit.most:
-        raise ConfigError(f"cost: {cost} can never pass {limit.notation}, which admits at most {limit.most} at once")
-    if getattr(limit, "max_delay", 0.0):
-        raise ConfigError("max_delay: the middleware holds no request back; Limiter tells the delay to who can wait")
-    if key is not None:
-        check_key(key)
-    return Item(limit=limit, key=key, cost=cost, shadow=shadow)
-
-
-def check_on_store_error(value: object) -> None:
-    """Raises `ConfigError` unless `value` says what happens when the store fails, or is None."""
-    if value is not None and value not in ON_STORE_ERROR:
-        raise ConfigError(f"on_store_error: found {value!r}, allowed is one of {', '.join(ON_STORE_ERROR)}")
-
-
-def check_key(value: Any, ipv6_prefix: int = _ANY_PREFIX) -> None:
-    """Raises `ConfigError` unless `value` is a key."""
-    try:
-        Key(value, ipv6_prefix)
-    except ConfigError as error:
-        raise error.at("key") from None
-
-
-def flags(field: str, value: object) -> None:
-    """Raises `ConfigError` unless `value` is true or false."""
-    if type(value) is not bool:
-        raise ConfigError(f"{field}: found {value!r}, allowed is true or false")
-
-
-def check_words(value: Mapping[Any, Any], known: Sequence[str]) -> None:
-    """Raises `ConfigError` for the first word in a table that is not known, with the nearest that is."""
-    for word in value:
-        if word not in known:
-            raise ConfigError(f"unknown word {word!r}{nearest(str(word), known)} ({', '.join(known)})")
+    return made(Rule, value, RuleOptions)

@@ -1,152 +1,192 @@
-"""Settings: one vocabulary for keyword arguments, mappings and TOML."""
+"""Settings: one vocabulary for keyword arguments, mappings, files and the environment."""
 
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from os import environ
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import asdict, fields
 
-from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.keys import KeySpec, check_ipv6_prefix
+from ratelimit_mw.calls import call_from
+from ratelimit_mw.client_ip import ClientFinder
+from ratelimit_mw.errors import ConfigError, Mistakes, located
+from ratelimit_mw.items import compile_limits
+from ratelimit_mw.keys import KeySpec, check_ipv6_prefix, check_key
 from ratelimit_mw.limit import seconds
+from ratelimit_mw.members import Members
+from ratelimit_mw.options import HEADERS, MISSING_KEY, Headers, MissingKey, Options
 from ratelimit_mw.paths import Paths
-from ratelimit_mw.rules import (
-    ON_STORE_ERROR,
-    OnStoreError,
-    Rule,
-    check_different,
-    check_key,
-    check_words,
-    compile_items,
-    flags,
-    rule_from,
-)
+from ratelimit_mw.rules import ON_STORE_ERROR, OnStoreError, PathSpec, Rule, check_buckets, rule_from
+from ratelimit_mw.sources import from_environment, from_file
+from ratelimit_mw.words import flags, made, one_of
 
-Headers = Literal["ietf", "legacy", "both", "none"]
-MissingKey = Literal["shared", "deny", "exempt"]
-_LONGEST_SECRET = 64  # bytes; BLAKE2b takes no longer key
-_HEADERS = ("ietf", "legacy", "both", "none")
-_MISSING_KEY = ("shared", "deny", "exempt")
-
-
-class Options(TypedDict, total=False):
-    """The settings as keyword arguments. What each means: `Settings`."""
-
-    limits: Any
-    app_limits: Any
-    rules: Sequence[Rule | Mapping[str, Any]]
-    key: KeySpec
-    store: Any
-    ipv6_prefix: int
-    exempt: Sequence[str]
-    on_store_error: OnStoreError
-    store_timeout: float
-    headers: Headers
-    shadow: bool
-    missing_key: MissingKey
-    key_secret: str
-    plain_keys: bool
-    enabled: bool
+_FLAGS: Final = ("ignore_case", "shadow", "plain_keys", "enabled")
+_LONGEST_SECRET: Final = 64  # bytes; BLAKE2b takes no longer key
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What is limited, by what, and how.
+    """What is limited, by what, and how. What each field means: `Options`.
 
-    Raises `ConfigError` that names the place, what was found and what is allowed.
+    Raises `ConfigError` that names each field that is wrong, what was found and what is allowed.
     """
 
-    limits: Any = None  # required; applies unless a final rule matched. [] says none, in words
-    app_limits: Any = ()  # on every request besides its rule
-    rules: Sequence[Any] = ()  # in order; the first final match ends the search
+    limits: Any = None  # required
+    app_limits: Any = ()
+    rules: Sequence[Any] = ()
     key: KeySpec = "user | ip"
-    store: Any = "memory://"  # a URL, or a store
-    ipv6_prefix: int = 64  # bits by which IPv6 clients are counted, 32 to 128
-    exempt: Sequence[str] = ()  # paths that are not limited
+    tier: KeySpec | None = None
+    default_tier: str | None = None
+    store: Any = "memory://"
+    trusted_proxies: Sequence[str] | int = ()
+    proxy_header: str = "x-forwarded-for"
+    ipv6_prefix: int = 64
+    exempt: PathSpec = ()
+    safelist: Sequence[Any] = ()
+    blocklist: Sequence[Any] = ()
+    ignore_case: bool = False
     on_store_error: OnStoreError = "local"
     store_timeout: float = 0.05  # seconds
     headers: Headers = "ietf"
-    shadow: bool = False  # decide and report, but never refuse
+    on_refused: Any = None
+    jitter: float = 0.0  # seconds
+    shadow: bool = False
     missing_key: MissingKey = "shared"
-    key_secret: str = ""  # keys the hash of identities
-    plain_keys: bool = False  # leaves identities readable in the store
+    key_secret: str = ""
+    plain_keys: bool = False
     enabled: bool = True
 
     def __post_init__(self) -> None:
-        if self.limits is None:
-            raise ConfigError("limits: required, such as '100/minute'; [] says that there are none")
-        check_ipv6_prefix(self.ipv6_prefix)
-        check_key(self.key, self.ipv6_prefix)
-        check_different("limits", compile_items("limits", self.limits), self.key)
-        check_different("app_limits", compile_items("app_limits", self.app_limits), self.key)
-        for index, rule in enumerate(self.compiled_rules()):
-            check_different(f"rules[{index}].limits", rule.items(), self.key if rule.key is None else rule.key)
-        if self.exempt or not isinstance(self.exempt, (list, tuple)):
-            Paths("exempt", self.exempt)
-        _one_of("on_store_error", self.on_store_error, ON_STORE_ERROR)
-        if not seconds("store_timeout", self.store_timeout):
-            raise ConfigError("store_timeout: found 0, allowed is more than 0 seconds")
-        _one_of("headers", self.headers, _HEADERS)
-        _one_of("missing_key", self.missing_key, _MISSING_KEY)
-        if (
-            not isinstance(self.key_secret, str)
-            or len(self.key_secret.encode("utf-8", "surrogatepass")) > _LONGEST_SECRET
-        ):
-            raise ConfigError(f"key_secret: allowed is text of at most {_LONGEST_SECRET} bytes")
-        for field in ("shadow", "plain_keys", "enabled"):
-            flags(field, getattr(self, field))
+        mistakes = Mistakes()
+        checks: Sequence[Callable[[], object]] = (
+            self._check_keys,
+            self._check_limits,
+            self._check_rules,
+            partial(ClientFinder, self.trusted_proxies, self.proxy_header),
+            partial(check_ipv6_prefix, self.ipv6_prefix),
+            self._check_exempt,
+            partial(Members, "safelist", self.safelist),
+            partial(Members, "blocklist", self.blocklist),
+            partial(one_of, "on_store_error", self.on_store_error, ON_STORE_ERROR),
+            self._check_seconds,
+            partial(one_of, "headers", self.headers, HEADERS),
+            self._check_on_refused,
+            partial(one_of, "missing_key", self.missing_key, MISSING_KEY),
+            self._check_secret,
+            *(partial(flags, field, getattr(self, field)) for field in _FLAGS),
+        )
+        for check in checks:
+            with mistakes.at():
+                check()
+        mistakes.tell()
 
     def __repr__(self) -> str:
-        """Without what is secret: the key_secret, and the store's URL, which may hold a password."""
+        """Without what is secret: key_secret, the store's URL, and the headers of the lists."""
         shown = asdict(self)
         shown["key_secret"] = "***" if self.key_secret else ""
         if isinstance(self.store, str):
             shown["store"] = f"{self.store.partition('://')[0]}://***"
+        for field in ("safelist", "blocklist"):
+            shown[field] = ["***" if isinstance(member, Mapping) else member for member in shown[field]]
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def compiled_rules(self) -> list[Rule]:
         """The rules as objects, in order, with names of their own."""
-        if isinstance(self.rules, (str, Mapping)) or not isinstance(self.rules, Sequence):
+        if isinstance(self.rules, (str, bytes, Mapping)) or not isinstance(self.rules, Sequence):
             raise ConfigError(f"rules: found {self.rules!r}, allowed is a list of tables or Rules")
+        mistakes = Mistakes()
         rules: list[Rule] = []
         names: dict[str, int] = {}
         for index, value in enumerate(self.rules):
-            try:
-                rules.append(rule_from(value))
-            except ConfigError as error:
-                raise error.at(f"rules[{index}]") from None
-            first = names.setdefault(rules[-1].full_name, index)
-            if first != index:
-                raise ConfigError(
-                    f"rules[{index}]: has the name {rules[-1].full_name!r} like rules[{first}]; give it one of its own"
-                )
+            with mistakes.at(f"rules[{index}]"):
+                rule = rule_from(value)
+                rules.append(rule)
+                first = names.setdefault(rule.full_name, index)
+                if first != index:
+                    raise ConfigError(f"has the name {rule.full_name!r} like rules[{first}]; give it one of its own")
+        mistakes.tell()
         return rules
 
     @classmethod
     def of(cls, settings: "Settings | Mapping[str, Any] | None", options: Mapping[str, Any]) -> "Settings":
-        """Settings from an object or a mapping, and keyword arguments that go before it."""
+        """Settings from an object or a mapping, keyword arguments that go before it, and the environment behind both.
+
+        A Settings object is complete: the environment adds nothing to it.
+        """
         if isinstance(settings, cls):
-            if not options:
-                return settings
-            settings = asdict(settings)
-        elif settings is not None and not isinstance(settings, Mapping):
+            return settings if not options else made(cls, {**asdict(settings), **options}, Options)
+        if settings is not None and not isinstance(settings, Mapping):
             raise ConfigError(
-                f"settings: found {settings!r:.100}, allowed is Settings or a mapping; Settings.load(path) reads TOML"
+                f"settings: found {settings!r:.100}, allowed is Settings or a mapping; Settings.load(path) reads a file"
             )
-        given = {**(settings or {}), **options}
-        check_words(given, [field.name for field in fields(cls)])
-        return cls(**given)
+        return made(cls, {**cls._from_environment(), **(settings or {}), **options}, Options)
 
     @classmethod
     def load(cls, path: str | Path) -> "Settings":
-        """Settings from a TOML file. Raises `ConfigError` that names the file."""
+        """Settings from a TOML or JSON file, and from the environment, which goes before it.
+
+        Raises `ConfigError` that names the file.
+        """
+        given = {**from_file(Path(path)), **cls._from_environment()}
         try:
-            return cls.of(tomllib.loads(Path(path).read_text("utf-8")), {})
-        except (OSError, ValueError) as error:  # ConfigError, TOMLDecodeError and UnicodeDecodeError are ValueErrors
-            raise ConfigError(f"{path}: {error}") from None
+            return made(cls, given, Options)
+        except ConfigError as error:
+            raise ConfigError(*[f"{path}: {problem}" for problem in error.problems]) from None
+
+    @classmethod
+    def _from_environment(cls) -> dict[str, Any]:
+        return from_environment(environ, Options, {field.name: field.default for field in fields(cls)})
+
+    def _check_on_refused(self) -> None:
+        if self.on_refused is not None:
+            with located("on_refused"):
+                call_from(self.on_refused)
+
+    def _check_keys(self) -> None:
+        check_key(self.key)
+        if self.tier is not None:
+            check_key(self.tier, "tier")
+        if self.default_tier is not None and not isinstance(self.default_tier, str):
+            raise ConfigError(f"default_tier: found {self.default_tier!r}, allowed is the name of a tier")
+
+    def _check_limits(self) -> None:
+        if self.limits is None:
+            raise ConfigError("limits: required, such as '100/minute'; [] says that there are none")
+        mistakes = Mistakes()
+        for field in ("limits", "app_limits"):
+            with mistakes.at():
+                found = compile_limits(field, getattr(self, field), self.tier, self.default_tier)
+                check_buckets(field, found, _sound(self.key))
+        mistakes.tell()
+
+    def _check_rules(self) -> None:
+        mistakes = Mistakes()
+        for index, rule in enumerate(self.compiled_rules()):
+            with mistakes.at(f"rules[{index}]"):
+                found = rule.limits_by(self.tier, self.default_tier)
+                check_buckets("limits", found, _sound(self.key) if rule.key is None else rule.key)
+        mistakes.tell()
+
+    def _check_exempt(self) -> None:
+        if self.exempt or not isinstance(self.exempt, (list, tuple)):
+            Paths("exempt", self.exempt)
+
+    def _check_seconds(self) -> None:
+        if not seconds("store_timeout", self.store_timeout):
+            raise ConfigError("store_timeout: found 0, allowed is more than 0 seconds")
+        seconds("jitter", self.jitter)
+
+    def _check_secret(self) -> None:
+        secret = self.key_secret
+        if not isinstance(secret, str) or len(secret.encode("utf-8", "surrogatepass")) > _LONGEST_SECRET:
+            raise ConfigError(f"key_secret: allowed is text of at most {_LONGEST_SECRET} bytes")
 
 
-def _one_of(field: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{field}: found {value!r}, allowed is one of {', '.join(allowed)}")
+def _sound(key: Any) -> KeySpec:
+    """A key that is wrong is told of once, where it stands."""
+    try:
+        check_key(key)
+    except ConfigError:
+        return "all"
+    return key  # type: ignore[no-any-return]  # it is one

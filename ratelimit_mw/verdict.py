@@ -17,12 +17,13 @@ Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_
 class Policy:
     """What headers and bodies call one charge of a request. Made once per limit; compared by identity."""
 
-    __slots__ = ("hidden", "limit", "longest", "most", "name")
+    __slots__ = ("burst", "hidden", "limit", "longest", "most", "name")
 
     def __init__(self, name: str, limit: Limit, *, hidden: bool = False) -> None:
         self.name = name
         self.limit = limit
         self.most = min(limit.quota, _LARGEST)  # units that headers may name
+        self.burst = min(getattr(limit, "burst", None) or limit.quota, _LARGEST)  # of these, how many at one instant
         self.longest = math.ceil(limit.window)  # seconds that headers may name
         self.hidden = hidden  # shown only when it refuses, because it tells about others than the client
 
@@ -101,6 +102,19 @@ class Verdict(Struct, frozen=True, gc=False):
             return 0.0
         pairs = zip(self.charges, self.decisions, strict=False)  # on an error there are charges and no decisions
         return max((decision.delay for charge, decision in pairs if charge.role != "shadow"), default=0.0)
+
+
+class Outcome(Struct, frozen=True, gc=False):
+    """What the app finds in its request. `outer`: what a middleware further out found, where there is one."""
+
+    verdict: Verdict
+    outer: "Outcome | None" = None
+
+    @property
+    def charged(self) -> Sequence[Charge]:
+        """All that was charged for this request so far."""
+        own = self.verdict.charges if self.verdict.decisions else ()
+        return own if self.outer is None else [*self.outer.charged, *own]
 
 
 _UNBOUND = Decision(True, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)

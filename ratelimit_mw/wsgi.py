@@ -1,12 +1,19 @@
 """The middleware for WSGI apps: Flask, Django, Bottle and every other."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ratelimit_mw.gate import Gate, Outcome
+from ratelimit_mw.advice import warn_of_workers
+from ratelimit_mw.calls import name_of
+from ratelimit_mw.gate import Gate
+from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.on_refused import added, answered
+from ratelimit_mw.options import Options
 from ratelimit_mw.request import Request, as_text, below
-from ratelimit_mw.response import REASONS, headers, refusal
-from ratelimit_mw.settings import Options, Settings
+from ratelimit_mw.response import REASONS, Response, headers
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -31,18 +38,31 @@ class RateLimitMiddleware:
         self.app = app
         self._gate = Gate(Settings.of(settings, options))
         self._style = self._gate.settings.headers
+        self._warns = self._gate.settings.store == "memory://"  # once, if the server has several processes
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Admit or refuse one request. The app's own iterable is returned untouched."""
-        verdict = self._gate.admit(_WsgiRequest(environ, environ.get("REMOTE_ADDR") or None))
+        if self._warns and environ.get("wsgi.multiprocess"):
+            self._warns = False
+            warn_of_workers(None)
+        request = _WsgiRequest(environ, environ.get("REMOTE_ADDR") or None)
+        verdict = self._gate.admit(request)
         if verdict is None:
             return self.app(environ, start_response)
         if not verdict.allowed:
-            response = refusal(verdict, self._style)
-            start_response(f"{response.status} {REASONS[response.status]}", response.headers)
-            return [] if environ["REQUEST_METHOD"] == "HEAD" else [response.body]
-        environ["ratelimit_mw"] = Outcome(verdict)
+            return self._refuse(request, verdict, start_response)
+        environ["ratelimit_mw"] = Outcome(verdict, request.outcome)
         return self.app(environ, _with_headers(headers(verdict, self._style), start_response))
+
+    def _refuse(self, request: Request, verdict: Verdict, start_response: "StartResponse") -> Iterable[bytes]:
+        own, answerer = self._gate.refusal(verdict), self._gate.answerer
+        if answerer is not None and answerer.kind == "wsgi":
+            app: WSGIApplication = answerer.call
+            return app(request.raw, _with_missing(own, start_response))
+        if answerer is not None:
+            own = _answered(answerer.call, request, verdict, own)
+        start_response(f"{own.status} {REASONS.get(own.status, 'Refused')}", own.headers)
+        return [] if request.raw["REQUEST_METHOD"] == "HEAD" else [own.body]
 
     def close(self) -> None:
         """Close the store if the middleware made it. Servers end without telling; call it where yours does."""
@@ -61,6 +81,26 @@ def _with_headers(own: list[tuple[str, str]], start_response: "StartResponse") -
         return start_response(status, [*fields, *own], exc_info)
 
     return start_with_headers
+
+
+def _with_missing(own: Response, start_response: "StartResponse") -> "StartResponse":
+    """Add what a refusal says to the response of somebody else's app, but for what it says itself."""
+
+    def start_with_missing(
+        status: str, fields: list[tuple[str, str]], exc_info: Any = None
+    ) -> Callable[[bytes], object]:
+        start = _with_headers(added(own, [name.lower() for name, _ in fields]), start_response)
+        return start(status, fields) if exc_info is None else start(status, fields, exc_info)
+
+    return start_with_missing
+
+
+def _answered(call: Any, request: Request, verdict: Verdict, own: Response) -> Response:
+    try:
+        return answered(call, call(request, verdict), own)
+    except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable does
+        warn_rarely(f"on_refused {name_of(call)}", "raised, our own answer is sent", error=error)
+        return own
 
 
 class _WsgiRequest(Request):
@@ -86,5 +126,21 @@ class _WsgiRequest(Request):
         return found
 
     @property
+    def outcome(self) -> Outcome | None:
+        found = self.raw.get("ratelimit_mw")
+        return found if isinstance(found, Outcome) else None
+
+    def lines(self, name: str) -> Sequence[str]:
+        value = self.raw.get(_variable(name))
+        return () if value is None else (value,)
+
+    @property
     def user(self) -> str | None:
         return as_text(self.raw.get("REMOTE_USER"))
+
+
+@lru_cache(maxsize=256)
+def _variable(name: str) -> str:
+    """Where a WSGI environ keeps a header."""
+    variable = name.upper().replace("-", "_")
+    return variable if variable in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{variable}"

@@ -1,18 +1,11 @@
 """The benchmark program: what it counts and says. Never how fast anything is."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
-import ratelimit_mw
+from benchmark_program import SMALL, row, run, written
 from ratelimit_mw.algorithms import ALGORITHMS
 from redis_servers import RedisServer
 
-ROOT = Path(__file__).resolve().parents[1]
-SMALL = ("--rounds", "2", "--calls", "20")
 LIAR = """
 import sys
 from benchmarks import __main__ as program
@@ -35,6 +28,27 @@ program.ROWS[:] = [
 ]
 sys.exit(program.main(["--only", sys.argv[1], "--calls", "5"]))
 """
+LEAKS = """
+import sys
+from benchmarks import __main__ as program
+from benchmarks.rows.routers import Admits
+
+def nothing(app):
+    return "no limit at all"
+
+program.ROWS[:] = [
+    Admits(name=f"leaks-{whose}", what="", path="/included/items", protect=nothing, ours=whose == "ours")
+    for whose in ("ours", "peer")
+]
+sys.exit(program.main(["--only", f"leaks-{sys.argv[1]}"]))
+"""
+WITHOUT_SLOWAPI = """
+import sys
+sys.modules["slowapi"] = None
+from benchmarks.__main__ import main
+
+sys.exit(main(["--only", "routers", "--json", "it.json"]))
+"""
 WITHOUT_LIMITS = """
 import sys
 sys.modules["limits"] = None
@@ -42,29 +56,6 @@ from benchmarks.__main__ import main
 
 sys.exit(main(["--only", "memory-token", "--rounds", "2", "--calls", "20"]))
 """
-
-
-def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    # the package under test goes before the root, where a checkout of it lies beside `benchmarks`
-    path = os.pathsep.join([str(Path(ratelimit_mw.__file__).parents[1]), str(ROOT)])
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": path} | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def row(output: str, name: str) -> list[str]:
-    (line,) = [line.split() for line in output.splitlines() if line.startswith(f"{name} ")]
-    return line
-
-
-def written(path: Path) -> dict[str, dict[str, Any]]:
-    return {one["row"]: one for one in json.loads(path.read_text())["rows"]}
 
 
 def test_rows_without_a_server_count_what_they_say(tmp_path: Path) -> None:
@@ -84,6 +75,36 @@ def test_rows_without_a_server_count_what_they_say(tmp_path: Path) -> None:
         assert counts[name] == (20, 0, [])
         assert rows[name]["notes"][0] == "20 keys held"
     assert "times preempted" in rows["memory-tail-gcra"]["notes"][1]
+
+
+def test_rows_of_rules_admit_all_that_they_send(tmp_path: Path) -> None:
+    done = run(tmp_path, "-m", "benchmarks", "--only", "rules", *SMALL, "--json", "it.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = written(tmp_path / "it.json")["rules-500"]
+    assert (found["admitted"], found["refused"], found["problems"]) == (40, 0, [])
+    assert (found["unit"], found["target"], len(found["values"])) == ("x", 3.0, 2)
+
+
+def test_rows_of_routers_count_what_ours_admits_on_each_route(tmp_path: Path) -> None:
+    done = run(tmp_path, "-c", WITHOUT_SLOWAPI)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = written(tmp_path / "it.json")
+    for name in ("routers-direct", "routers-included"):
+        assert (rows[name]["values"], rows[name]["target"]) == ([2], 2)
+        assert (rows[name]["admitted"], rows[name]["refused"], rows[name]["problems"]) == (2, 8, [])
+        for peer in (f"{name}-slowapi", f"{name}-slowapi-asgi"):
+            assert (rows[peer]["values"], rows[peer]["notes"]) == ([], ["skipped, slowapi: not installed"])
+
+
+def test_route_without_its_limit_fails_only_where_it_is_ours(tmp_path: Path) -> None:
+    done = run(tmp_path, "-c", LEAKS, "peer")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "10.00 admitted" in done.stdout
+    assert "2.00 missed" in done.stdout
+    assert "no limit at all, fastapi " in done.stdout
+    done = run(tmp_path, "-c", LEAKS, "ours")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "WRONG: 10 admitted, not 2" in done.stdout
 
 
 def test_bytes_of_a_memory_store_count_its_keys(tmp_path: Path) -> None:
@@ -115,7 +136,17 @@ def test_rows_of_the_redis_server_count_what_they_say(tmp_path: Path, redis_serv
 
 def test_heading_names_versions_and_machine(tmp_path: Path) -> None:
     done = run(tmp_path, "-m", "benchmarks", "--only", "memory-token", *SMALL)
-    for word in ("python ", "ratelimit-mw ", "limits ", "asgi-ratelimit ", "redis-py ", "redis-server ", " cores"):
+    for word in (
+        "python ",
+        "ratelimit-mw ",
+        "limits ",
+        "asgi-ratelimit ",
+        "slowapi ",
+        "fastapi ",
+        "redis-py ",
+        "redis-server ",
+        " cores",
+    ):
         assert word in done.stdout
 
 

@@ -15,7 +15,8 @@ import pytest
 from werkzeug.test import Client
 
 from ratelimit_mw.algorithms import ALGORITHMS
-from ratelimit_mw.settings import Options, Settings
+from ratelimit_mw.options import Options
+from ratelimit_mw.settings import Settings
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 

@@ -7,7 +7,7 @@ from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
 from benchmarks.lab import Lab, package
-from benchmarks.rows.asgi import bare, requests
+from benchmarks.ours.asgi import bare, requests
 from benchmarks.runner import Batch, Contender, Count, Counted, Race, Row, Setup
 from benchmarks.takes import takes
 from ratelimit_mw import Charge, Limit, Limiter, TokenBucket

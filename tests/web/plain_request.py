@@ -1,8 +1,9 @@
 """A request of no framework, for the pure parts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ratelimit_mw.request import Request
+from ratelimit_mw.verdict import Outcome
 
 
 class PlainRequest(Request):
@@ -32,6 +33,13 @@ class PlainRequest(Request):
     @property
     def headers(self) -> Mapping[str, str]:
         return self._headers
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return None
+
+    def lines(self, name: str) -> Sequence[str]:
+        return [self._headers[name]] if name in self._headers else []
 
     @property
     def user(self) -> str | None:

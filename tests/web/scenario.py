@@ -11,7 +11,7 @@ EXCEEDED = "Request cannot be satisfied as assigned quota has been exceeded"
 NO_CAPACITY = "Request cannot be satisfied due to temporary server capacity constraints"
 
 State = tuple[str, int, int]  # an item of RateLimit: name, r, t
-Policy = tuple[str, int, int]  # an item of RateLimit-Policy: name, q, w
+Policy = tuple[str, int, int] | tuple[str, int, int, int]  # an item of RateLimit-Policy: name, q, w, and burst
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ ANSWERS = (
         settings={"limits": "4/minute burst 1 using token_bucket"},
         promises=(4,),
         steps=(
-            Step(policy=(("default", 4, 60),), state=(("default", 0, 15),)),
+            Step(policy=(("default", 4, 60, 1),), state=(("default", 0, 15),)),
             no(14, "default", wait=1.000001, state=(("default", 0, 14),)),
             Step(wait=14, state=(("default", 0, 15),)),
         ),

@@ -172,7 +172,7 @@ KEYS = (
         steps=(
             Step(client=None, state=left(1)),
             Step(client="junk", state=left(0)),
-            no(3600, "default", client="192.0.2.1:5678", state=left(0)),
+            no(3600, "default", client="192.0.2.1:junk", state=left(0)),
             Step(client="192.0.2.1", state=left(1)),
         ),
     ),

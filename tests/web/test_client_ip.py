@@ -1,8 +1,15 @@
-"""An address is counted in one form, however it is written."""
+"""An address is found where it cannot be forged, and counted in one form, however it is written."""
+
+from collections.abc import Sequence
+from ipaddress import ip_address
+from typing import Any
 
 import pytest
 
-from ratelimit_mw.client_ip import client_address
+from ratelimit_mw.addresses import Networks, parse_address
+from ratelimit_mw.client_ip import ClientFinder, client_address
+from ratelimit_mw.errors import ConfigError
+from web.address_cases import ASGI_CASES, CASES, Case
 
 pytestmark = pytest.mark.promise(10)
 
@@ -38,11 +45,27 @@ ROWS: list[tuple[str | None, int, str | None]] = [  # what the server wrote, the
     ("unix:", 64, None),
     ("localhost", 64, None),
     ("unknown", 64, None),
-    ("192.0.2.1:5678", 64, None),
-    ("[2001:db8::1]", 64, None),
+    # what uvicorn before 0.45 leaves of a forwarded address
+    ("192.0.2.1:5678", 64, "192.0.2.1"),
+    ("192.0.2.1:_hidden", 64, "192.0.2.1"),
+    ("[2001:db8::1]", 64, "2001:db8::/64"),
+    ("[2001:db8::1]:5678", 64, "2001:db8::/64"),
+    ("[fe80::1%eth0]:5678", 128, "fe80::1"),
+    ("::1:5678", 128, "::1:5678"),  # no port: IPv6 has one in brackets only
+    (" 192.0.2.1\t", 64, "192.0.2.1"),
+    ("192.0.2.1:", 64, None),
+    ("192.0.2.1:123456", 64, None),
+    ("192.0.2.1:80:80", 64, None),
+    ("192.0.2.1%1", 64, None),
+    ("[192.0.2.1]", 64, None),
+    ("[::1", 64, None),
+    ("::1]", 64, None),
+    ("[]", 64, None),
+    ("[::1]80", 64, None),
+    ("::ffff:192.0.2.1:80", 64, None),
     ("192.0.2.1, 192.0.2.2", 64, None),
     ("192.0.2.1\n", 64, None),
-    (" 192.0.2.1", 64, None),
+    ("\xa0192.0.2.1", 64, None),
     ("192.0.2.01", 64, None),
     ("192.0.2", 64, None),
     ("3221225985", 64, None),
@@ -73,3 +96,231 @@ def test_one_network_is_one_bucket_and_the_next_one_another() -> None:
     inside = {client_address(f"2001:db8:0:1:{part:x}::{part:x}", 64) for part in range(1, 500)}
     assert inside == {"2001:db8:0:1::/64"}
     assert client_address("2001:db8:0:2::1", 64) not in inside
+
+
+def found(case: Case, *, joined: bool) -> str | None:
+    def lines(name: str) -> Sequence[str]:
+        values = [value for key, value in case.headers if key.lower() == name]
+        return [",".join(values)] if values and joined else values
+
+    finder = ClientFinder(
+        case.settings.get("trusted_proxies", []), case.settings.get("proxy_header", "x-forwarded-for")
+    )
+    first = finder.find(case.peer, lines)
+    assert finder.find(case.peer, lines) == first  # what is remembered is what was found
+    return client_address(first, 64)
+
+
+def name_of(case: Case) -> str:
+    return case.name
+
+
+@pytest.mark.parametrize("joined", [False, True], ids=["asgi", "wsgi"])
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_client(case: Case, joined: bool) -> None:
+    assert found(case, joined=joined) == case.client
+
+
+@pytest.mark.parametrize("case", ASGI_CASES, ids=name_of)
+def test_client_over_asgi(case: Case) -> None:
+    assert found(case, joined=False) == case.client
+
+
+def test_every_case_has_a_name_of_its_own() -> None:
+    assert len({case.name for case in CASES + ASGI_CASES}) == len(CASES + ASGI_CASES) > 200
+
+
+@pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded", "x-real-ip"])
+def test_no_header_is_read_when_the_peer_is_not_trusted(header: str) -> None:
+    asked: list[str] = []
+
+    def lines(name: str) -> Sequence[str]:
+        asked.append(name)
+        return ["192.0.2.1"]
+
+    finder = ClientFinder(["10.0.0.0/8"], header)
+    for peer in ("192.0.2.9", "::1", None, "", "testclient", "1" * 1000):
+        finder.find(peer, lines)
+    assert asked == []
+    finder.find("10.0.0.1", lines)
+    assert asked == [header]
+
+
+def test_the_client_is_named_whole_and_in_one_form() -> None:
+    finder = ClientFinder(["10.0.0.0/8"], "X-Forwarded-For")
+    for written in ("2001:db8::1", "2001:DB8:0::0001", "[2001:db8::1]:80", '"[2001:db8::1%x]"'):
+        assert finder.find("10.0.0.1", lambda _, written=written: [written]) == "2001:db8::1"  # type: ignore[misc]
+
+
+def test_what_a_client_writes_does_not_fill_the_memory() -> None:
+    finder = ClientFinder(["10.0.0.0/8"], "x-forwarded-for")
+    for number in range(6000):
+        text = f"192.0.{number >> 8}.{number & 255}"
+        assert finder.find("10.0.0.1", lambda _, text=text: [text]) == text  # type: ignore[misc]
+        assert finder.find("10.0.0.1", lambda _, text=text: [" " * 600 + text]) == text  # type: ignore[misc]
+        assert finder.find(text, lambda _: []) == text
+        assert finder.find(text + " " * 60, lambda _: []) is None
+    assert finder._own.cache_info().currsize <= 4096
+    assert finder._remembered_client.cache_info().currsize <= 4096
+    remembered = finder._remembered_client.cache_info()
+    assert remembered.hits + remembered.misses == 6000  # the long ones were not even looked up
+
+
+NETWORK = "a network such as '10.0.0.0/8' or an address such as '192.0.2.1'"
+WRONG_NETWORKS: list[tuple[object, str]] = [
+    (5, f"found 5, allowed is {NETWORK}, as text"),
+    (None, f"found None, allowed is {NETWORK}, as text"),
+    (ip_address("10.0.0.1"), f"found IPv4Address('10.0.0.1'), allowed is {NETWORK}, as text"),
+    (b"10.0.0.0/8", f"found b'10.0.0.0/8', allowed is {NETWORK}, as text"),
+    ("", f"found '', allowed is {NETWORK}"),
+    ("*", f"found '*', which is everybody, allowed is {NETWORK}"),
+    ("0.0.0.0/0", f"found '0.0.0.0/0', which is everybody, allowed is {NETWORK}"),
+    ("10.0.0.0/0", f"found '10.0.0.0/0', which is everybody, allowed is {NETWORK}"),
+    ("::/0", f"found '::/0', which is everybody, allowed is {NETWORK}"),
+    ("::ffff:0:0/96", f"found '::ffff:0:0/96', which is everybody, allowed is {NETWORK}"),
+    ("64:ff9b::/96", f"found '64:ff9b::/96', which is everybody, allowed is {NETWORK}"),
+    # CVE-2026-90711
+    (
+        "::ffff:10.0.0.0/8",
+        "found '::ffff:10.0.0.0/8', which holds every IPv4 address, allowed is an IPv4 network: '10.0.0.0/8'",
+    ),
+    (
+        "::ffff:10.0.0.1/24",
+        "found '::ffff:10.0.0.1/24', which holds every IPv4 address, allowed is an IPv4 network: '10.0.0.0/24'",
+    ),
+    (
+        "::ffff:0:0/95",
+        "found '::ffff:0:0/95', which holds every IPv4 address, allowed is an IPv4 network: '10.0.0.0/8'",
+    ),
+    (
+        "::ffff:0:0/0",
+        "found '::ffff:0:0/0', which holds every IPv4 address, allowed is an IPv4 network: '10.0.0.0/8'",
+    ),
+    (
+        "64:ff9b::10.0.0.0/8",
+        "found '64:ff9b::10.0.0.0/8', which holds every IPv4 address, allowed is an IPv4 network: '10.0.0.0/8'",
+    ),
+    ("10.0.0.1/8", "found '10.0.0.1/8', which has host bits, allowed is '10.0.0.0/8', or '10.0.0.1' for that one"),
+    (
+        "2001:db8::1/32",
+        "found '2001:db8::1/32', which has host bits, allowed is '2001:db8::/32', or '2001:db8::1' for that one",
+    ),
+    (
+        "::ffff:10.0.0.1/104",
+        "found '::ffff:10.0.0.1/104', which has host bits, allowed is '10.0.0.0/8', or '10.0.0.1' for that one",
+    ),
+    ("fe80::1%eth0", "found 'fe80::1%eth0', allowed is 'fe80::1', no zone"),
+    ("fe80::%eth0/64", "found 'fe80::%eth0/64', allowed is 'fe80::/64', no zone"),
+    ("10.0.0.0/33", f"found '10.0.0.0/33', allowed is {NETWORK}"),
+    ("10.0.0.0/-1", f"found '10.0.0.0/-1', allowed is {NETWORK}"),
+    ("10.0.0.0/", f"found '10.0.0.0/', allowed is {NETWORK}"),
+    ("10.0.0.0/8/8", f"found '10.0.0.0/8/8', allowed is {NETWORK}"),
+    ("10.0.0.0/255.0.0.0", f"found '10.0.0.0/255.0.0.0', allowed is {NETWORK}"),
+    ("10.0.0.0/0.0.0.255", f"found '10.0.0.0/0.0.0.255', allowed is {NETWORK}"),
+    ("10.0.0", f"found '10.0.0', allowed is {NETWORK}"),
+    ("10.0.0.0/8 ", f"found '10.0.0.0/8 ', allowed is {NETWORK}"),
+    ("10.0.0.0/８", f"found '10.0.0.0/８', allowed is {NETWORK}"),  # noqa: RUF001  # full-width
+    ("10.0.0.1:80", f"found '10.0.0.1:80', allowed is {NETWORK}"),
+    ("[::1]", f"found '[::1]', allowed is {NETWORK}"),
+    ("localhost", f"found 'localhost', allowed is {NETWORK}"),
+    ("unix", f"found 'unix', allowed is {NETWORK}"),
+    ("10.0.0.0-10.0.0.9", f"found '10.0.0.0-10.0.0.9', allowed is {NETWORK}"),
+    ("1" * 5000, f"found '{'1' * 99}, allowed is {NETWORK}"),
+]
+
+
+@pytest.mark.parametrize(("value", "message"), WRONG_NETWORKS, ids=[ascii(value)[:40] for value, _ in WRONG_NETWORKS])
+def test_wrong_networks_are_refused_with_the_fix(value: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Networks("safelist", ["10.0.0.0/8", value])
+    assert str(caught.value) == f"safelist[1]: {message}"
+    with pytest.raises(ConfigError) as caught:
+        ClientFinder(["unix:", value], "forwarded")  # a word counts as a place
+    allowed = message.replace(NETWORK, f"{NETWORK} or 'unix:'")
+    assert str(caught.value) == f"trusted_proxies[1]: {allowed}"
+
+
+@pytest.mark.parametrize("value", ["10.0.0.0/8", {"10.0.0.0/8"}, None, 5, {}])
+def test_networks_are_a_list(value: Any) -> None:
+    message = f"blocklist: found {value!r}, allowed is a list, such as ['10.0.0.0/8', '192.0.2.1']"
+    with pytest.raises(ConfigError) as caught:
+        Networks("blocklist", value)
+    assert str(caught.value) == message
+
+
+def test_unix_is_a_word_of_trusted_proxies_only() -> None:
+    with pytest.raises(ConfigError, match=r"safelist\[0\]: found 'unix:'"):
+        Networks("safelist", ["unix:"])
+
+
+@pytest.mark.parametrize("value", [0, -1, 33, 10**30, True, False, None, 1.0, "1", "10.0.0.0/8", {"10.0.0.0/8"}])
+def test_wrong_trusted_proxies_are_refused(value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ClientFinder(value, "x-forwarded-for")
+    assert str(caught.value) == (
+        f"trusted_proxies: found {value!r}, allowed is a list such as ['10.0.0.0/8', 'unix:'], "
+        "or a number of proxies from 1 to 32"
+    )
+
+
+def test_a_number_counts_the_members_of_a_list() -> None:
+    with pytest.raises(ConfigError) as caught:
+        ClientFinder(1, "X-Real-IP")
+    assert str(caught.value) == (
+        "trusted_proxies: found 1, allowed with proxy_header 'x-real-ip' is a list such as ['10.0.0.0/8']: "
+        "a number counts the members of x-forwarded-for or forwarded"
+    )
+
+
+@pytest.mark.parametrize("name", ["", " ", "x real ip", "x-real-ip:", "x-real-ip\n", "x\xe9", "a,b", None, 5, b"x"])
+def test_wrong_header_names_are_refused(name: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ClientFinder(["10.0.0.0/8"], name)
+    assert str(caught.value) == (
+        f"proxy_header: found {name!r}, allowed is x-forwarded-for, forwarded, or the name of a header with a single "
+        "address, without '_', which WSGI cannot tell from '-'"
+    )
+
+
+def test_a_header_name_with_underscores_is_refused_with_the_fix() -> None:
+    with pytest.raises(ConfigError, match=r"found 'X_Forwarded_For', .* \('X-Forwarded-For'\?\)$"):
+        ClientFinder(["10.0.0.0/8"], "X_Forwarded_For")
+
+
+HELD = ["10.0.0.0/8", "192.0.2.1", "2001:db8::/32", "fe80::1", "::ffff:172.16.0.0/108", "64:ff9b::198.51.100.0/120"]
+
+
+@pytest.mark.parametrize(
+    ("address", "held"),
+    [
+        ("10.0.0.0", True),
+        ("10.255.255.255", True),
+        ("11.0.0.0", False),
+        ("9.255.255.255", False),
+        ("192.0.2.1", True),
+        ("192.0.2.0", False),
+        ("192.0.2.2", False),
+        ("2001:db8::", True),
+        ("2001:db8:ffff:ffff:ffff:ffff:ffff:ffff", True),
+        ("2001:db9::", False),
+        ("fe80::1", True),
+        ("fe80::2", False),
+        ("172.31.255.255", True),
+        ("172.32.0.0", False),
+        ("198.51.100.255", True),
+        ("198.51.101.0", False),
+        ("::ffff:10.0.0.1", True),
+        ("::ffff:11.0.0.1", False),
+        ("64:ff9b::10.0.0.1", True),
+        ("::10.0.0.1", False),
+        ("0.0.0.0", False),  # noqa: S104  # an address like any other here
+        ("::", False),
+    ],
+)
+def test_networks_hold(address: str, held: bool) -> None:
+    networks = Networks("safelist", HELD)
+    assert (ip_address(address) in networks) is held
+    parsed = parse_address(address)
+    assert parsed is not None
+    assert (parsed in networks) is held
+    assert ip_address(address) not in Networks("safelist", [])

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.keys import FAILED, Key, KeySpec
+from ratelimit_mw.calls import FAILED
+from ratelimit_mw.keys import Key, KeySpec
 from ratelimit_mw.request import Request
 from web.plain_request import PlainRequest
 

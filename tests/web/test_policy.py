@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import Charge, Decision, SlidingWindowCounter, StoreError, TokenBucket, notices
-from ratelimit_mw.keys import FAILED
-from ratelimit_mw.policy import Match, Plan, Rules, conclude, plan, without_store
+from ratelimit_mw.calls import FAILED
+from ratelimit_mw.matching import Rules
+from ratelimit_mw.policy import Match, Plan, conclude, plan, without_store
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
 from web.plain_request import PlainRequest
@@ -189,7 +190,7 @@ def test_conclude() -> None:
     verdict = conclude(match, asked, [ADMITTED, REFUSED])
     assert (verdict.allowed, verdict.rule, verdict.source, verdict.retry_after) == (False, "default", "store", 30.0)
     assert conclude(match, asked, [ADMITTED, ADMITTED]).allowed
-    denied = conclude(match, Plan((), (), (), denied=True), ())
+    denied = conclude(match, Plan((), (), (), denied="store"), ())
     assert (denied.allowed, denied.decisions, denied.retry_after) == (False, (), 0.0)
 
 

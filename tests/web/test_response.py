@@ -56,7 +56,12 @@ def ietf(of: Verdict) -> list[tuple[str, str]]:
         (LIMIT, replace(ADMITTED, next_after=60.2), '"n0";q=5;w=60', '"n0";r=3;t=60'),
         (LIMIT, replace(ADMITTED, next_after=1e9), '"n0";q=5;w=60', '"n0";r=3;t=60'),
         (LIMIT, replace(ADMITTED, next_after=0.0), '"n0";q=5;w=60', '"n0";r=3;t=0'),
-        (TokenBucket(5, 60, burst=20), replace(ADMITTED, limit=20, remaining=19), '"n0";q=5;w=60', '"n0";r=5;t=12'),
+        (
+            TokenBucket(5, 60, burst=20),
+            replace(ADMITTED, limit=20, remaining=19),
+            '"n0";q=5;w=60;ratelimit-mw-burst=20',
+            '"n0";r=5;t=12',
+        ),
         (SlidingWindowCounter(5, 0.5), replace(ADMITTED, next_after=0.4), '"n0";q=5', '"n0";r=3;t=1'),
         (SlidingWindowCounter(5, 1.5), replace(ADMITTED, next_after=1.5), '"n0";q=5', '"n0";r=3;t=2'),
         (SlidingWindowCounter(5, 60.0), ADMITTED, '"n0";q=5;w=60', '"n0";r=3;t=12'),

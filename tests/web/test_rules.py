@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import SlidingWindowCounter, TokenBucket
+from ratelimit_mw.items import Item, compile_items
 from ratelimit_mw.paths import Paths, normal_path
-from ratelimit_mw.rules import Item, Rule, compile_items, rule_from
+from ratelimit_mw.rules import Rule, rule_from
 
 UUID = "123e4567-e89b-12d3-a456-426614174000"
 
@@ -160,4 +161,4 @@ def test_a_table_is_a_rule() -> None:
     assert rule_from(rule) is rule
     defaults = Rule(path="/a", limits=[])
     assert (defaults.final, defaults.exempt, defaults.shadow, defaults.key) == (True, False, False, None)
-    assert Rule(path="/a", exempt=True).items() == []
+    assert Rule(path="/a", exempt=True).limits_by(None, None) == ()

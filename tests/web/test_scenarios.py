@@ -14,6 +14,7 @@ from web.scenarios import SCENARIOS
 
 REFUSALS = (403, 429, 503)
 FIELDS = ("ratelimit", "ratelimit-policy")
+PARAMETERS = ("q", "w", "ratelimit-mw-burst")
 LEGACY = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 ROWS = [
     pytest.param(scenario, id=scenario.name, marks=[pytest.mark.promise(n) for n in scenario.promises])
@@ -63,7 +64,8 @@ def check_fields(step: Step, answer: Answer, now: float, where: str) -> None:
     policies = [parsed(line) for line in answer.field("ratelimit-policy")]
     assert [[name for name, _ in items] for items in policies] == [[name for name, _ in items] for items in expected]
     if step.policy is not None:
-        assert policies == [[(name, {"q": q, "w": w}) for name, q, w in step.policy]], where
+        named = [(name, dict(zip(PARAMETERS, numbers, strict=False))) for name, *numbers in step.policy]
+        assert policies == [named], where
     legacy = [answer.field(name) for name in LEGACY]
     if step.legacy is None:
         assert legacy == [[], [], []], where

@@ -42,7 +42,7 @@ LIMIT_ROWS: list[tuple[Any, str]] = [  # what stands in limits, the message
     (["5/minute", "5/minut"], f"limits[1]: '5/minut': unknown period 'minut', did you mean 'minute'? {PERIODS}"),
     (
         {"limit": "5/minute", "cots": 2},
-        "limits: unknown word 'cots', did you mean 'cost'? (limit, key, cost, name, shadow)",
+        "limits: unknown setting `cots`: did you mean `cost`?",
     ),
     ([{}], "limits[0].limit: found None, allowed is one limit such as '100/minute'"),
     (
@@ -125,10 +125,30 @@ def test_a_wrong_setting(name: str, value: Any, message: str) -> None:
 
 def test_a_setting_whose_name_is_wrong() -> None:
     words = (
-        "(limits, app_limits, rules, key, store, ipv6_prefix, exempt, on_store_error, store_timeout, headers, shadow, "
-        "missing_key, key_secret, plain_keys, enabled)"
+        "limits, app_limits, rules, key, tier, default_tier, store, trusted_proxies, proxy_header, ipv6_prefix, "
+        "exempt, safelist, blocklist, ignore_case, on_store_error, store_timeout, headers, on_refused, jitter, shadow, "
+        "missing_key, key_secret, plain_keys, enabled"
     )
-    assert message_of(limit="1/minute") == f"unknown word 'limit', did you mean 'limits'? {words}"
-    assert message_of(on_stor_error="deny") == f"unknown word 'on_stor_error', did you mean 'on_store_error'? {words}"
-    assert message_of(x=1) == f"unknown word 'x' {words}"
+    nine = {"limits": "9/hour"}
+    assert message_of(**nine, trusted_proxy=1) == "unknown setting `trusted_proxy`: did you mean `trusted_proxies`?"
+    assert message_of(**nine, on_stor_error=1) == "unknown setting `on_stor_error`: did you mean `on_store_error`?"
+    assert message_of(**nine, x=1) == f"unknown setting `x`; there are {words}"
     assert message_of() == "limits: required, such as '100/minute'; [] says that there are none"
+
+
+def test_all_mistakes_are_told_at_once_each_with_its_place() -> None:
+    wrong = {"path": "a", "methods": ["post"], "limits": ["1/minute", {"limit": "1/minut", "cost": -1}]}
+    assert message_of(limit="9/hour", key="iq", rules=[wrong, {"pth": "/"}], shadow=1).split("\n  ") == [
+        "11 mistakes:",
+        "unknown setting `limit`: did you mean `limits`?",
+        f"key: {found('iq', KEYS)}",
+        "limits: required, such as '100/minute'; [] says that there are none",
+        f"rules[0].path: {found('a', TEMPLATE)}",
+        "rules[0].methods[0]: found 'post', allowed is a method in upper case, such as 'POST'",
+        f"rules[0].limits[1].limit: '1/minut': unknown period 'minut', did you mean 'minute'? {PERIODS}",
+        f"rules[0].limits[1].cost: {found(-1, COUNT)}",
+        "rules[1]: unknown setting `pth`: did you mean `path`?",
+        "rules[1].path: required, such as '/login' or '/{rest:path}'",
+        "rules[1].limits: required; a rule that limits nothing says limits = []",
+        f"shadow: {found(1, BOOL)}",
+    ]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.rules import Rule
+from ratelimit_mw.rules import Rule, fixed_items
 from ratelimit_mw.settings import Settings
 from web.messages import BOOL, FIVE, KEYS, MODES, NAME, PERIODS, TEMPLATE, TEMPLATES, found, message_of
 
@@ -13,19 +13,18 @@ pytestmark = pytest.mark.promise(9)
 
 ONE_EACH = "one parameter between slashes, and one {name:path}"
 NONE: dict[str, Any] = {"limits": []}
-WORDS = "(path, limits, name, methods, key, on_store_error, exempt, shadow, final)"
 
 ROWS: list[tuple[dict[str, Any], str]] = [  # a rule, the message behind its place
-    ({}, ".path: required"),
-    ({"limits": "1/minute"}, ".path: required"),
+    ({"limits": []}, ".path: required, such as '/login' or '/{rest:path}'"),
+    ({"limits": "1/minute"}, ".path: required, such as '/login' or '/{rest:path}'"),
     ({"path": "/"}, ".limits: required; a rule that limits nothing says limits = []"),
     ({"path": "/", "limits": ["10/mfoo"]}, f".limits[0]: '10/mfoo': unknown period 'mfoo' {PERIODS}"),
     ({"path": "/", "limits": "1/minute", "exempt": True}, ".limits: a rule with exempt = true has none"),
-    ({"path": "/", "limits": [], "pth": "/x"}, f": unknown word 'pth', did you mean 'path'? {WORDS}"),
+    ({"path": "/", "limits": [], "pth": "/x"}, ": unknown setting `pth`: did you mean `path`?"),
     ({**NONE, "path": "login"}, f".path: {found('login', TEMPLATE)}"),
     ({**NONE, "path": ""}, f".path: {found('', TEMPLATE)}"),
     ({**NONE, "path": []}, f".path: {found([], TEMPLATES)}"),
-    ({**NONE, "path": None}, f".path: {found(None, TEMPLATES)}"),
+    ({**NONE, "path": None}, ".path: required, such as '/login' or '/{rest:path}'"),
     ({**NONE, "path": ["/a", 5]}, f".path[1]: {found(5, TEMPLATE)}"),
     ({**NONE, "path": "/{a:uid}"}, ".path: found '{a:uid}', allowed are the converters str, path, int, float, uuid"),
     ({**NONE, "path": "/{a"}, ".path: found '/{a', allowed is '{name}' or '{name:path}' as parameter"),
@@ -46,11 +45,11 @@ ROWS: list[tuple[dict[str, Any], str]] = [  # a rule, the message behind its pla
     ({**NONE, "path": "/a", "key": "ip |"}, f".key: {found('', KEYS)}"),
     (
         {"path": "/a", "limits": ["5/minute", {"limit": "5/minute", "key": "ip"}], "key": "ip"},
-        f".limits[1]: {FIVE} can count in the same bucket as rules[2].limits[0]; give one of them a name",
+        f".limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name",
     ),
     (
         {"path": "/a", "limits": ["5/minute", {"limit": "5/minute", "key": "ip", "shadow": True}]},
-        f".limits[1]: {FIVE} can count in the same bucket as rules[2].limits[0]; give one of them a name",
+        f".limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name",
     ),
 ]
 
@@ -95,7 +94,7 @@ def test_names_of_rules_are_their_own(rules: list[dict[str, Any]], message: str)
 @pytest.mark.parametrize("limits", [["5/minute", {"limit": "5/minute", "name": "b"}], "5/minute; 6/minute"])
 def test_limits_that_differ_are_two(limits: Any) -> None:
     rule = Settings(limits=[], rules=[{"path": "/", "limits": limits}]).compiled_rules()[0]
-    assert len(rule.items()) == 2
+    assert len(fixed_items(rule.limits_by(None, None))[0]) == 2
 
 
 def test_the_same_limit_for_another_kind_of_key_is_another() -> None:

@@ -1,6 +1,6 @@
 """One vocabulary, wherever settings come from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -9,8 +9,10 @@ from msgspec.structs import fields
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
-from ratelimit_mw.rules import Item, Rule
-from ratelimit_mw.settings import Options, Settings
+from ratelimit_mw.items import Item, ItemOptions
+from ratelimit_mw.options import Options
+from ratelimit_mw.rules import Rule, RuleOptions
+from ratelimit_mw.settings import Settings
 from ratelimit_mw.wsgi import RateLimitMiddleware as WsgiMiddleware
 
 TOML = """
@@ -47,12 +49,21 @@ def test_defaults() -> None:
         "app_limits": (),
         "rules": (),
         "key": "user | ip",
+        "tier": None,
+        "default_tier": None,
         "store": "memory://",
+        "trusted_proxies": (),
+        "proxy_header": "x-forwarded-for",
         "ipv6_prefix": 64,
         "exempt": (),
+        "safelist": (),
+        "blocklist": (),
+        "ignore_case": False,
         "on_store_error": "local",
         "store_timeout": 0.05,
         "headers": "ietf",
+        "on_refused": None,
+        "jitter": 0.0,
         "shadow": False,
         "missing_key": "shared",
         "key_secret": "",
@@ -61,14 +72,28 @@ def test_defaults() -> None:
     }
 
 
-def test_options_are_the_settings_with_their_types() -> None:
-    options, settings = get_type_hints(Options), get_type_hints(Settings)
-    settings = {field.name: settings[field.name] for field in fields(Settings)}
-    assert list(options) == list(settings)
-    assert options.pop("rules") == Sequence[Rule | Mapping[str, Any]]
-    assert settings.pop("rules") == Sequence[Any]  # what is in it is checked one by one
-    assert options == settings
-    assert Options.__total__ is False
+TABLES: list[tuple[type, Any]] = [(Options, Settings), (RuleOptions, Rule)]
+
+
+@pytest.mark.parametrize(("table", "kind"), TABLES)
+def test_the_words_of_a_table_are_the_fields_of_its_struct(table: type, kind: Any) -> None:
+    assert list(get_type_hints(table)) == [field.name for field in fields(kind)]
+    assert table.__total__ is False  # type: ignore[attr-defined]  # of a TypedDict
+
+
+@pytest.mark.parametrize(("table", "kind"), TABLES)
+def test_a_word_has_the_type_of_its_field_and_says_what_it_means(table: type, kind: Any) -> None:
+    """Where they differ, the field holds anything, and its value is checked."""
+    words, checked = get_type_hints(table, include_extras=True), get_type_hints(kind)
+    for name, word in words.items():
+        kind_of_word, meaning = word.__origin__, word.__metadata__[0]
+        assert isinstance(meaning, str)
+        assert checked[name] in (kind_of_word, kind_of_word | None, Any, Sequence[Any]), name
+
+
+def test_an_item_has_the_words_of_its_table_but_for_the_name_which_is_its_limits() -> None:
+    assert [*get_type_hints(ItemOptions)] == ["limit", "key", "cost", "name", "shadow", "max_delay"]
+    assert {field.name for field in fields(Item)} == {*get_type_hints(ItemOptions)} - {"name"}
 
 
 @pytest.mark.parametrize("middleware", [AsgiMiddleware, WsgiMiddleware])
@@ -86,7 +111,7 @@ def test_settings_stay_the_object_they_are() -> None:
 
 @pytest.mark.parametrize("given", ["1/minute", 5, ["1/minute"], b"limits"])
 def test_what_is_neither_settings_nor_a_mapping(given: Any) -> None:
-    message = "settings: found .*, allowed is Settings or a mapping; Settings.load\\(path\\) reads TOML"
+    message = "settings: found .*, allowed is Settings or a mapping; Settings.load\\(path\\) reads a file"
     with pytest.raises(ConfigError, match=message):
         AsgiMiddleware(None, given)  # type: ignore[arg-type]  # on purpose: it is looked at before the app
 
@@ -153,4 +178,4 @@ def test_whatever_stands_in_a_rule_or_an_item_it_works_or_is_a_config_error(kind
             try:
                 WsgiMiddleware(None, limits=[], rules=[rule])  # type: ignore[arg-type]  # there is no app to call
             except ConfigError as error:
-                assert str(error).startswith("rules[0]")  # noqa: PT017
+                assert all(problem.startswith("rules[0]") for problem in error.problems)  # noqa: PT017

@@ -71,12 +71,12 @@ class AsyncOnly:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"key": later}, "key: later is async; under WSGI a key is a plain function"),
-        ({"key": Later()}, "key: Later is async; under WSGI a key is a plain function"),
-        ({"key": partial(later)}, "key: partial is async; under WSGI a key is a plain function"),
+        ({"key": later}, "later is async; under WSGI keys, costs, tiers and limits ask plain functions"),
+        ({"key": Later()}, "Later is async; under WSGI keys, costs, tiers and limits ask plain functions"),
+        ({"key": partial(later)}, "partial is async; under WSGI keys, costs, tiers and limits ask plain functions"),
         (
             {"rules": [{"path": "/", "limits": [{"limit": "1/minute", "key": later}]}]},
-            "key: later is async; under WSGI a key is a plain function",
+            "later is async; under WSGI keys, costs, tiers and limits ask plain functions",
         ),
         (
             {"store": AsyncOnly()},

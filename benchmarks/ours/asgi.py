@@ -1,0 +1,106 @@
+"""Requests to an ASGI app, made as a server makes them, and the middleware with the defaults."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from itertools import repeat
+from time import perf_counter_ns
+from typing import Any, Final
+
+from benchmarks.lab import Lab
+from benchmarks.runner import Batch, Contender
+from ratelimit_mw.asgi import RateLimitMiddleware
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_PLENTY: Final = 10**9
+SCOPE: Final[Mapping[str, Any]] = {  # as uvicorn makes it for a browser behind no proxy
+    "type": "http",
+    "asgi": {"version": "3.0", "spec_version": "2.3"},
+    "http_version": "1.1",
+    "server": ("127.0.0.1", 8000),
+    "client": ("198.51.100.7", 52100),
+    "scheme": "http",
+    "method": "GET",
+    "root_path": "",
+    "path": "/items/42",
+    "raw_path": b"/items/42",
+    "query_string": b"q=shoes&page=2",
+    "headers": [
+        (b"host", b"127.0.0.1:8000"),
+        (b"connection", b"keep-alive"),
+        (b"user-agent", b"Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0"),
+        (b"accept", b"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"),
+        (b"accept-language", b"en-US,en;q=0.5"),
+        (b"accept-encoding", b"gzip, deflate, br"),
+        (b"referer", b"http://127.0.0.1:8000/"),
+        (b"cookie", b"sid=0123456789abcdef; theme=dark"),
+    ],
+}
+_OK: Final = 200
+
+
+class Answers:
+    """Counts what is sent, as the server that sends it."""
+
+    def __init__(self) -> None:
+        self.admitted = self.refused = 0
+        self.status = 0  # of the last response, like its headers
+        self.headers: list[tuple[bytes, bytes]] = []
+
+    async def send(self, message: Message) -> None:
+        """See the ASGI specification."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = message["headers"]
+            if self.status == _OK:
+                self.admitted += 1
+            else:
+                self.refused += 1
+
+
+async def bare(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """An app that does nothing else."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+async def receive() -> Message:
+    """A request without a body."""
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def drive(app: App, scopes: Iterable[Mapping[str, Any]]) -> Batch:
+    """A request of each scope, one after the other, in the loop that runs."""
+    answers = Answers()
+    send = answers.send
+    started = perf_counter_ns()
+    for scope in scopes:
+        await app({**scope, "state": {}}, receive, send)  # servers make one for each
+    return Batch(perf_counter_ns() - started, answers.admitted, answers.refused)
+
+
+async def requests(app: App, calls: int) -> Batch:
+    """That many equal requests."""
+    return await drive(app, repeat(SCOPE, calls))
+
+
+def contender(lab: Lab, app: App) -> Contender:
+    """Equal requests to `app`."""
+    return lambda calls: lab.wait(requests(app, calls))
+
+
+def floor(lab: Lab) -> Contender:
+    """The app without any middleware."""
+    return contender(lab, bare)
+
+
+def limited(lab: Lab) -> Contender:
+    """One limit, memory store, headers on."""
+    app = RateLimitMiddleware(bare, limits=f"{_PLENTY}/day")
+    answers = Answers()
+    lab.wait(app({**SCOPE, "state": {}}, receive, answers.send))
+    assert {b"ratelimit", b"ratelimit-policy"} <= {name for name, _ in answers.headers}
+    return contender(lab, app)

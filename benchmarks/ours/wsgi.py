@@ -1,0 +1,94 @@
+"""Requests to a WSGI app, made as a server makes them, and the middleware with the defaults."""
+
+from collections.abc import Callable, Iterable
+from io import BytesIO
+from itertools import repeat
+from time import perf_counter_ns
+from typing import Any, Final
+
+from benchmarks.lab import Lab
+from benchmarks.runner import Batch, Contender
+from ratelimit_mw.wsgi import RateLimitMiddleware
+
+_PLENTY: Final = 10**9
+_ENVIRON: Final[dict[str, Any]] = {  # as gunicorn makes it for a browser behind no proxy
+    "wsgi.version": (1, 0),
+    "wsgi.url_scheme": "http",
+    "wsgi.input": BytesIO(),
+    "wsgi.errors": None,
+    "wsgi.multithread": True,
+    "wsgi.multiprocess": True,
+    "wsgi.run_once": False,
+    "SERVER_SOFTWARE": "gunicorn",
+    "SERVER_NAME": "127.0.0.1",
+    "SERVER_PORT": "8000",
+    "SERVER_PROTOCOL": "HTTP/1.1",
+    "REMOTE_ADDR": "198.51.100.7",
+    "REMOTE_PORT": "52100",
+    "REQUEST_METHOD": "GET",
+    "SCRIPT_NAME": "",
+    "PATH_INFO": "/items/42",
+    "QUERY_STRING": "q=shoes&page=2",
+    "HTTP_HOST": "127.0.0.1:8000",
+    "HTTP_CONNECTION": "keep-alive",
+    "HTTP_USER_AGENT": "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",
+    "HTTP_ACCEPT": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
+    "HTTP_ACCEPT_LANGUAGE": "en-US,en;q=0.5",
+    "HTTP_ACCEPT_ENCODING": "gzip, deflate, br",
+    "HTTP_REFERER": "http://127.0.0.1:8000/",
+    "HTTP_COOKIE": "sid=0123456789abcdef; theme=dark",
+}
+
+_App = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+
+class _Answers:
+    """Counts what is sent, as the server that sends it."""
+
+    def __init__(self) -> None:
+        self.admitted = self.refused = 0
+        self.headers: list[tuple[str, str]] = []  # of the last response
+
+    def start_response(self, status: str, headers: list[tuple[str, str]], _: Any = None) -> Callable[[bytes], object]:
+        self.headers = headers
+        if status == "200 OK":
+            self.admitted += 1
+        else:
+            self.refused += 1
+        return _write
+
+
+def _write(_: bytes) -> None:
+    """What start_response returns; nothing here calls it."""
+
+
+def _app(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return [b"hello"]
+
+
+def _contender(app: _App) -> Contender:
+    def batch(calls: int) -> Batch:
+        answers = _Answers()
+        start_response = answers.start_response
+        started = perf_counter_ns()
+        for _ in repeat(None, calls):
+            for _ in app({**_ENVIRON}, start_response):
+                pass
+        return Batch(perf_counter_ns() - started, answers.admitted, answers.refused)
+
+    return batch
+
+
+def floor(_: Lab) -> Contender:
+    """The app without any middleware."""
+    return _contender(_app)
+
+
+def limited(_: Lab) -> Contender:
+    """One limit, memory store, headers on."""
+    app = RateLimitMiddleware(_app, limits=f"{_PLENTY}/day")
+    answers = _Answers()
+    app({**_ENVIRON}, answers.start_response)
+    assert {"RateLimit", "RateLimit-Policy"} <= {name for name, _ in answers.headers}
+    return _contender(app)

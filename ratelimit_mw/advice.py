@@ -1,0 +1,147 @@
+"""What works, but hardly as it was meant: said in the log, once, with the fix."""
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from ratelimit_mw.limit import Limit
+from ratelimit_mw.lines import Line, Lines
+from ratelimit_mw.notices import logger
+from ratelimit_mw.reach import out_of_reach
+from ratelimit_mw.request import Request
+from ratelimit_mw.rules import Rule
+
+_WINDOWS: Final = {"fixed_window": 2, "sliding_window_counter": 2, "sliding_window_log": 1}  # quotas in a worst window
+_PROXY_HEADERS: Final = ("x-forwarded-for", "forwarded")
+_LOOKED_AT: Final = 1000  # requests, each of them; and then one in a hundred
+_SERVERS: Final = ("uvicorn", "gunicorn", "hypercorn", "granian", "fastapi")
+_WORKERS: Final = re.compile(r"(?:--workers|-w)(?:=?([0-9]+))?")
+_DEEPEST: Final = 50  # apps around apps
+
+
+def advise(rules: Sequence[Rule], compiled: Iterable[Lines], *, ignore_case: bool) -> None:
+    """Warn of rules that never match, and of limits that can be got around or never act."""
+    for index, first in out_of_reach(rules, ignore_case=ignore_case):
+        logger.warning(
+            "ratelimit_mw: rules[%d] (%s) can never match: rules[%d] (%s) ends the search for all that it is for; "
+            "put it before that one, or set final = false there",
+            *(index, rules[index].full_name, first, rules[first].full_name),
+        )
+    for lines in compiled:
+        known = lines.known
+        if known and all(line.key.forgeable for line in known):
+            logger.warning(
+                "ratelimit_mw: rule %s: its key, %s, is what clients write, who can have as many of it as they like; "
+                "add a limit with another key, or app_limits",
+                lines.rule,
+                known[0].key.text,
+            )
+        if lines.tier is not None and lines.tier.forgeable:
+            logger.warning(
+                "ratelimit_mw: rule %s: its tier, %s, is what clients write, who can have any of them",
+                lines.rule,
+                lines.tier.text,
+            )
+        for idle, other in _idle(lines.fixed or ()):
+            logger.warning(
+                "ratelimit_mw: rule %s: %s never refuses what %s admits; remove it, or make it the smaller one",
+                lines.rule,
+                idle.policy.limit.notation,
+                other.policy.limit.notation,
+            )
+
+
+def _idle(lines: Sequence[Line]) -> Iterable[tuple[Line, Line]]:
+    for line in lines:
+        for other in lines:
+            alike = line is not other and (line.key.text, line.cost) == (other.key.text, other.cost)
+            if alike and not other.shadow and _never_acts(line.policy.limit, other.policy.limit):
+                yield line, other
+                break
+
+
+def _never_acts(limit: Limit, other: Limit) -> bool:
+    """Whether `limit` certainly admits all that `other` admits."""
+    if type(limit) is type(other) and limit.words == other.words and limit != other:
+        options = [word for word in limit.words if word not in ("burst", "at_once")]
+        alike = all(getattr(limit, word) == getattr(other, word) for word in options)
+        if alike and limit.quota >= other.quota and limit.most >= other.most and limit.window <= other.window:
+            return True
+    if other.algorithm not in _WINDOWS or limit.algorithm not in _WINDOWS:
+        return False
+    at_once, rate = _WINDOWS[other.algorithm] * other.quota, other.quota / other.window
+    return 2 * at_once + rate * limit.window <= limit.quota  # a counter may weigh an old window in full besides a new
+
+
+def known_workers(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] | None = None) -> int:
+    """How many processes a server was told to start, as far as its command line or WEB_CONCURRENCY says; else 1."""
+    words = list(sys.argv if arguments is None else arguments)
+    said = environ.get("WEB_CONCURRENCY", "")
+    if words and any(name in words[0] for name in _SERVERS):
+        for word, following in zip(words, [*words[1:], ""], strict=True):
+            if found := _WORKERS.fullmatch(word):
+                said = found[1] or following
+    return int(said) if said.isdecimal() and int(said) > 0 else 1
+
+
+def warn_of_workers(workers: int | None) -> None:
+    """Warn that a memory store counts for one process alone. `workers` None: several."""
+    logger.warning(
+        "ratelimit_mw: store: memory:// counts in one process, and there are %s: clients get that many times "
+        "the limits; set store to a redis:// URL",
+        workers or "several",
+    )
+
+
+class Unproxied:
+    """Looks whether a proxy says who the client is, while none is trusted: then all clients of it share a bucket."""
+
+    __slots__ = ("_seen", "done")
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self.done = False
+
+    def look(self, request: Request) -> None:
+        """Warn at the first request that shows it."""
+        self._seen += 1
+        if self._seen > _LOOKED_AT and self._seen % 100:
+            return
+        for name in _PROXY_HEADERS:
+            lines = request.lines(name)
+            # a server that reads the header itself, as uvicorn does for a proxy on its host, has put it into `client`
+            if lines and request.client is not None and not any(request.client in line for line in lines):
+                self.done = True
+                logger.warning(
+                    "ratelimit_mw: trusted_proxies: %s is sent, but no proxy is trusted, so clients are counted by the "
+                    "socket's address, %s; if that is your proxy, set trusted_proxies = [%r]",
+                    name,
+                    request.client,
+                    request.client,
+                )
+                return
+
+
+def warn_of_cors(app: Any, outer: Any) -> None:
+    """Warn where CORS middleware keeps browsers from reading our answers.
+
+    `app`: the app inside; `outer`: the Starlette app outside, if any, whose middleware names its options.
+    """
+    for _ in range(_DEEPEST):
+        if type(app).__name__ == "CORSMiddleware":
+            logger.warning(
+                "ratelimit_mw: CORSMiddleware stands inside of RateLimitMiddleware, so browsers cannot read a refusal; "
+                "let it stand outside: with Starlette and FastAPI, add it after"
+            )
+            return
+        app = getattr(app, "app", None)
+    for middleware in getattr(outer, "user_middleware", ()):
+        exposed = {str(name).lower() for name in getattr(middleware, "kwargs", {}).get("expose_headers", ())}
+        if getattr(middleware.cls, "__name__", "") == "CORSMiddleware" and not exposed & {"*", "ratelimit"}:
+            logger.warning(
+                "ratelimit_mw: CORSMiddleware does not show our headers to scripts; give it "
+                "expose_headers=['RateLimit', 'RateLimit-Policy', 'Retry-After']"
+            )
+            return

@@ -1,0 +1,109 @@
+"""Callables of the user: how settings name them, and what they answered for one request.
+
+The Gate calls them, before anything is charged; whoever needs an answer reads it here, where nonsense counts as said
+in the docs and never frees a request.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import import_module
+from inspect import isawaitable, iscoroutine, iscoroutinefunction
+from typing import Any, Final
+
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.request import Request, as_text
+from ratelimit_mw.ticks import EXACT
+
+Call = Callable[[Request], Awaitable[Any] | Any]
+Answers = Mapping[Call, Any]
+FAILED: Final = object()  # the answer of a callable that raised
+_PREFIX: Final = "call:"
+
+
+def named_call(text: object) -> bool:
+    """Whether a setting is the name of a callable: `call:package.module:function`."""
+    return isinstance(text, str) and text.strip().startswith(_PREFIX)
+
+
+def call_from(value: object) -> Call:
+    """A callable, or one that `call:package.module:function` names. Raises `ConfigError` for anything else."""
+    found = _imported(value.strip()) if isinstance(value, str) and named_call(value) else value
+    if not callable(found):
+        raise ConfigError(f"found {value!r:.100}, allowed is a callable, or call:PACKAGE.MODULE:FUNCTION")
+    try:
+        hash(found)
+    except TypeError as error:
+        raise ConfigError(f"found {found!r:.100}, allowed is a callable that can be hashed: {error}") from None
+    return found
+
+
+def sync_call_from(value: object) -> Call:
+    """The same where nothing can be awaited. Raises `ConfigError` for an async function too."""
+    call = call_from(value)
+    if is_async(call):
+        raise ConfigError(f"found {name_of(call)}, which is async; allowed is a plain function")
+    return call
+
+
+def is_async(call: Call) -> bool:
+    """Whether calling it gives something to await."""
+    return iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__)
+
+
+def name_of(call: Call) -> str:
+    """What logs call it."""
+    return getattr(call, "__qualname__", type(call).__qualname__)
+
+
+def text_answer(call: Call, answers: Answers) -> str | None:
+    """Its answer as a key: text, a whole number or a UUID; None when it is not there or no such thing."""
+    answer = answers[call]
+    text = as_text(answer)
+    if text is None and answer is not None and answer != "" and answer is not FAILED:
+        warn_rarely(f"key {name_of(call)}", "returned %s, not text: it counts as not there", type(answer).__name__)
+    return text
+
+
+def went_wrong(call: Call, answers: Answers) -> bool:
+    """Whether it raised, or returned what is no key: not there, and no reason to exempt."""
+    answer = answers[call]
+    return answer is FAILED or (answer is not None and answer != "" and as_text(answer) is None)
+
+
+def cost_answer(call: Call, answers: Answers) -> int:
+    """Its answer as a cost: a whole number from 0 to 2**53 - 1; anything else counts 1."""
+    answer = answers[call]
+    if type(answer) is int and 0 <= answer < EXACT:
+        return answer
+    if answer is not FAILED:
+        warn_rarely(f"cost {name_of(call)}", "returned %s, no whole number from 0: it counts 1", type(answer).__name__)
+    return 1
+
+
+def asked(call: Call, request: Request) -> bool | None:
+    """What a plain callable says about a request, yes or no; None when it raised or said something else."""
+    try:
+        answer = call(request)
+    except Exception as error:  # noqa: BLE001  # a callable that raises never frees a request
+        warn_rarely(name_of(call), "raised: it counts as said in the docs", error=error)
+        return None
+    if isinstance(answer, bool):
+        return answer
+    if iscoroutine(answer):
+        answer.close()  # else Python warns of it once more
+    said = "something to await" if isawaitable(answer) else type(answer).__name__
+    warn_rarely(name_of(call), "returned %s, not True or False: it counts as said in the docs", said)
+    return None
+
+
+def _imported(name: str) -> object:
+    module, _, attribute = name.removeprefix(_PREFIX).partition(":")
+    try:
+        found: object = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"found {name!r}, allowed is call:PACKAGE.MODULE:FUNCTION of a function that can be imported: {error}"
+        ) from error
+    if not callable(found):
+        raise ConfigError(f"found {name!r}, which is no function but {type(found).__name__}")
+    return found

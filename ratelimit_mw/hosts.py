@@ -1,0 +1,46 @@
+"""Which host a request asks for, as rules compare it."""
+
+import re
+from collections.abc import Sequence
+
+from ratelimit_mw.errors import ConfigError, Mistakes
+
+_HOST = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]")
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+?)\.?(?::[0-9]*)?")
+_LONGEST = 300  # characters; a name has at most 253
+
+
+class Hosts:
+    """`api.example.com`, or `*.example.com` for all names below it: one or several.
+
+    Compared without case, port and a dot at the end. Raises `ConfigError` naming the place.
+    """
+
+    __slots__ = ("_names", "_parents")
+
+    def __init__(self, place: str, value: object) -> None:
+        hosts = [value] if isinstance(value, str) else value
+        if not isinstance(hosts, Sequence) or isinstance(hosts, (bytes, bytearray)):
+            raise ConfigError(
+                f"{place}: found {value!r}, allowed is a host such as 'api.example.com' or a list of these"
+            )
+        mistakes = Mistakes()
+        for index, host in enumerate(hosts):
+            with mistakes.at(place if isinstance(value, str) else f"{place}[{index}]"):
+                _check(host)
+        mistakes.tell()
+        lower = [host.lower() for host in hosts]
+        self._names = frozenset(host for host in lower if not host.startswith("*"))
+        self._parents = tuple(host[1:] for host in lower if host.startswith("*"))
+
+    def match(self, header: str | None) -> bool:
+        """Whether a Host header names one of them. None, or what is no host, does not."""
+        found = _AUTHORITY.fullmatch(header.lower()) if header and len(header) <= _LONGEST else None
+        return found is not None and (found[1] in self._names or found[1].endswith(self._parents))
+
+
+def _check(host: object) -> None:
+    if not isinstance(host, str) or len(host) > _LONGEST or not _HOST.fullmatch(host.lower()):
+        raise ConfigError(
+            f"found {host!r}, allowed is a name such as 'api.example.com' or '*.example.com', without scheme and port"
+        )

@@ -1,0 +1,109 @@
+"""Lines: the limits of one rule as they are asked, with key, cost, role and the name that headers give them."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from ratelimit_mw.calls import Answers, Call, cost_answer
+from ratelimit_mw.identity import bucket_key, encode
+from ratelimit_mw.items import Choice, Item, Tiers, check_cost
+from ratelimit_mw.keys import Caller, Key
+from ratelimit_mw.limit import Charge, Role
+from ratelimit_mw.options import MissingKey
+from ratelimit_mw.rules import OnStoreError, Rule
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.verdict import Policy
+
+_REMEMBERED: Final = 4096  # charges of recent clients per limit: made once, they cost a look-up instead of a hash
+_REMEMBERED_IF_CHOSEN: Final = 16  # the same for limits that a callable gives: there may be one for each client
+
+
+class Line:
+    """One limit as it is asked. `charge(identity, cost)` is what the store is told."""
+
+    __slots__ = ("charge", "cost", "key", "missing", "on_store_error", "policy", "shadow", "shared")
+
+    def __init__(self, item: Item, rule: str, name: str, lines: "Lines") -> None:
+        settings, own = lines.settings, lines.own
+        self.key: Final = lines.key if item.key is None else Key(item.key, settings.ipv6_prefix)
+        self.cost: Final = lines.cost if item.cost is None else item.cost
+        self.policy: Final = Policy(name, item.limit, hidden=self.key.is_all)
+        self.missing: Final[MissingKey] = settings.missing_key
+        self.on_store_error: Final[OnStoreError] = (own and own.on_store_error) or settings.on_store_error
+        self.shadow: Final = item.shadow or settings.shadow or (own is not None and own.shadow)
+        self.shared: Final = encode([("missing", self.key.text)])  # the identity of all whose key is not there
+        role: Final[Role] = "shadow" if self.shadow else "limit"
+        secret = settings.key_secret.encode("utf-8", "surrogatepass")
+
+        @lru_cache(maxsize=_REMEMBERED if lines.fixed is not None else _REMEMBERED_IF_CHOSEN)
+        def charge(identity: str, cost: int) -> Charge:
+            key = bucket_key(identity, rule, secret=secret, plain=settings.plain_keys)
+            return Charge(key, item.limit, cost, item.max_delay, role)
+
+        self.charge: Final = charge
+
+    def cost_of(self, answers: Answers) -> int:
+        """Units that a request takes."""
+        return self.cost if isinstance(self.cost, int) else cost_answer(self.cost, answers)
+
+
+class Lines:
+    """The lines of one rule: `fixed`, or else chosen for each request. `calls`: the callables they may need.
+
+    `rule`: its name, in bucket keys and headers. `own`: the rule itself, where it is not one of ours.
+    """
+
+    def __init__(self, found: Sequence[Item] | Choice, rule: str, settings: Settings, own: Rule | None = None) -> None:
+        self.rule: Final = rule
+        self.settings: Final = settings
+        self.own: Final = own
+        self.key: Final = Key(settings.key if own is None or own.key is None else own.key, settings.ipv6_prefix)
+        self.cost: Final[int | Call] = _default(check_cost(own.cost, []) if own else None, 1)
+        self._choice: Final = found if isinstance(found, Choice) else None
+        self._chosen: Final = lru_cache(_REMEMBERED)(self._made)
+        self.fixed: Sequence[Line] | None = ()
+        self.fixed = None if isinstance(found, Choice) else self._made(tuple(found))
+        self.calls: Final = self._calls(found)
+
+    def of(self, request: Caller, route: str, answers: Answers) -> Sequence[Line] | None:
+        """The lines of a request; None when a callable gave no limits that can be used."""
+        if self._choice is None:
+            return self.fixed
+        items = self._choice.items(request, route, answers)
+        return None if items is None else self._chosen(tuple(items))
+
+    @property
+    def tier(self) -> Key | None:
+        """What names the tier, where limits go by tier."""
+        return self._choice.key if isinstance(self._choice, Tiers) else None
+
+    @property
+    def known(self) -> Sequence[Line]:
+        """All lines that are known before a request comes."""
+        if isinstance(self._choice, Tiers):
+            return [line for items in self._choice.all.values() for line in self._chosen(tuple(items))]
+        return self.fixed or ()
+
+    def _made(self, items: tuple[Item, ...]) -> Sequence[Line]:
+        names = [
+            item.limit.name or (self.rule if index == 0 else f"{self.rule}-{index + 1}")
+            for index, item in enumerate(items)
+        ]
+        return [Line(item, self.rule, name, self) for item, name in zip(items, names, strict=True)]
+
+    def _calls(self, found: Sequence[Item] | Choice) -> Sequence[Call]:
+        calls = list(found.calls) if isinstance(found, Choice) else []
+        for line in self.known:
+            calls += calls_of(line.key, line.cost)
+        if self.fixed is None:
+            calls += calls_of(self.key, self.cost)
+        return list(dict.fromkeys(calls))
+
+
+def calls_of(key: Key, cost: int | Call) -> Sequence[Call]:
+    """The callables whose answers a key and a cost need."""
+    return key.calls if isinstance(cost, int) else [*key.calls, cost]
+
+
+def _default(value: int | Call | None, otherwise: int) -> int | Call:
+    return otherwise if value is None else value

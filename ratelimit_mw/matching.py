@@ -1,0 +1,169 @@
+"""Match: which rules apply to a request. Pure: no store, no clock, no I/O."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from ratelimit_mw.advice import Unproxied, advise
+from ratelimit_mw.calls import Call, asked, sync_call_from
+from ratelimit_mw.client_ip import ClientFinder
+from ratelimit_mw.hosts import Hosts
+from ratelimit_mw.items import compile_limits
+from ratelimit_mw.lines import Lines
+from ratelimit_mw.members import Members
+from ratelimit_mw.path_index import PathIndex
+from ratelimit_mw.paths import Paths, normal_path
+from ratelimit_mw.policy import Match
+from ratelimit_mw.request import Request
+from ratelimit_mw.rules import Rule
+from ratelimit_mw.settings import Settings
+
+_REMEMBERED: Final = 1024  # combinations of rules
+
+Found = tuple[int, ...]  # rules that one form of a path meets, in order; ~index of one that does not end the search
+
+
+class _Ruled:
+    """A rule, compiled, but for its path."""
+
+    __slots__ = ("ends", "hosts", "lines", "methods", "name", "when")
+
+    def __init__(self, rule: Rule, settings: Settings) -> None:
+        self.name: Final = rule.full_name
+        self.ends: Final = rule.ends
+        self.lines: Final = Lines(rule.limits_by(settings.tier, settings.default_tier), self.name, settings, rule)
+        self.methods: Final = rule.all_methods
+        self.hosts: Final = Hosts("host", rule.host) if rule.host else None
+        self.when: Final = None if rule.when is None else sync_call_from(rule.when)
+
+    def applies(self, method: str, request: Request) -> bool:
+        """Whether it applies, as far as nobody has to be asked."""
+        return (not self.methods or method in self.methods) and (
+            self.hosts is None or self.hosts.match(request.header("host"))
+        )
+
+
+class _Table:
+    """Rules in order, and what applies to requests that meet no final one."""
+
+    def __init__(self, rules: Sequence[Rule], app: Lines, default: Lines, settings: Settings) -> None:
+        self.rules: Final = [_Ruled(rule, settings) for rule in rules]
+        self._app: Final = app
+        self._default: Final = default
+        paths = [Paths("path", rule.path) for rule in rules]
+        self._two_forms: Final = any(path.always_two for path in paths)
+        case = settings.ignore_case
+        self._received: Final = _index([path.received_templates for path in paths], ignore_case=case)
+        self._normal: Final = _index([path.normal_templates for path in paths], ignore_case=case)
+        self.combined: Final = lru_cache(maxsize=_REMEMBERED)(self._combine)
+
+    def match(self, method: str, path: str, normal: str, request: Request) -> Match:
+        """What applies to a request. `normal`: the normal form of `path`."""
+        said: dict[int, bool | None] = {}
+        found = self._first(self._received.matching(path), method, request, said)
+        if normal == path and not self._two_forms:
+            return self.combined((found,))
+        return self.combined((found, self._first(self._normal.matching(normal), method, request, said)))
+
+    def _first(self, indices: Sequence[int], method: str, request: Request, said: dict[int, bool | None]) -> Found:
+        """Of rules whose path matches, those that apply, up to the first that ends the search.
+
+        `said`: what each rule's `when` said of this request; where it failed, the rule applies and the search goes on.
+        """
+        found: list[int] = []
+        for index in indices:
+            rule = self.rules[index]
+            if not rule.applies(method, request):
+                continue
+            if rule.when is not None and index not in said:
+                said[index] = asked(rule.when, request)
+            applies = said.get(index, True)
+            if applies is False:
+                continue
+            ends = rule.ends and applies is True
+            found.append(index if ends else ~index)
+            if ends:
+                break
+        return tuple(found)
+
+    def _combine(self, forms: tuple[Found, ...]) -> Match:
+        """The lines of all rules found; the default too if one of the forms met no final rule."""
+        met = dict.fromkeys(index if index >= 0 else ~index for form in forms for index in form)
+        rules = [self.rules[index] for index in met]
+        groups = [self._app, *(rule.lines for rule in rules)]
+        final = [self.rules[index].name for form in forms for index in form if index >= 0]
+        if not all(form and form[-1] >= 0 for form in forms):
+            groups.append(self._default)
+        name = final[0] if final else self._default.rule
+        return Match(groups, name, rules[0].name if rules else "unmatched", self._default)
+
+
+def _index(templates: Sequence[Sequence[str]], *, ignore_case: bool) -> PathIndex:
+    """Of the templates of each rule."""
+    return PathIndex(
+        [(template, index) for index, of_rule in enumerate(templates) for template in of_rule], ignore_case=ignore_case
+    )
+
+
+class Rules:
+    """The settings, compiled for matching."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._enabled: Final = settings.enabled
+        self._finder: Final = (
+            ClientFinder(settings.trusted_proxies, settings.proxy_header) if settings.trusted_proxies else None
+        )
+        self._blocked: Final = Members("blocklist", settings.blocklist) if settings.blocklist else None
+        self._safe: Final = Members("safelist", settings.safelist) if settings.safelist else None
+        self._exempt: Final = Paths("exempt", settings.exempt) if settings.exempt else None
+        rules, tiers = settings.compiled_rules(), (settings.tier, settings.default_tier)
+        app, default, preflight = (
+            Lines(compile_limits(field, getattr(settings, field), *tiers), name, settings)
+            for field, name in (("app_limits", "app"), ("limits", "default"), ("limits", "preflight"))
+        )
+        self._table: Final = _Table([rule for rule in rules if not rule.preflight], app, default, settings)
+        self._preflight: Final = _Table([rule for rule in rules if rule.preflight], app, preflight, settings)
+        self._blocklist: Final = Match((), "blocklist", "unmatched", denied=True)
+        self._always: Final = None if self._table.rules or self._exempt else self._table.combined(((),))
+        own = [rule.lines for table in (self._table, self._preflight) for rule in table.rules]
+        self.lines: Final = [app, *own, default]
+        self._unproxied: Unproxied | None = None if settings.trusted_proxies else Unproxied()
+        advise(rules, self.lines, ignore_case=settings.ignore_case)
+
+    @property
+    def calls(self) -> set[Call]:
+        """All callables that keys, costs, tiers and limits name."""
+        return {call for lines in self.lines for call in lines.calls}
+
+    def match(self, request: Request) -> Match | None:
+        """What applies to a request, or None: safe, exempt, or all is switched off.
+
+        From here on the request's `client` is the one that trusted proxies name.
+        """
+        if not self._enabled:
+            return None
+        if self._finder is not None:
+            request.client = self._finder.find(request.client, request.lines)
+        elif self._unproxied is not None:
+            self._unproxied.look(request)
+            if self._unproxied.done:
+                self._unproxied = None
+        if self._blocked is not None and self._blocked.have(request, once=False):
+            return self._blocklist
+        if self._safe is not None and self._safe.have(request, once=True):
+            return None
+        method = request.method
+        if self._always is not None and method != "OPTIONS":  # no rules: nothing to look at
+            return self._always
+        path = request.path
+        normal = normal_path(path)
+        exempt = self._exempt
+        if exempt and exempt.match(path, normal=False) and exempt.match(normal, normal=True):
+            return None
+        table = self._preflight if method == "OPTIONS" and _is_preflight(request) else self._table
+        return table.match(method, path, normal, request)
+
+
+def _is_preflight(request: Request) -> bool:
+    """Whether a browser asks by itself, before a request from another origin (Fetch, CORS-preflight)."""
+    return bool(request.lines("origin") and request.lines("access-control-request-method"))

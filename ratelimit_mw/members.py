@@ -1,0 +1,100 @@
+"""Who is on a list: the safelist and the blocklist."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from hmac import compare_digest
+from re import compile as pattern
+from typing import Annotated, Any, Final, TypedDict
+
+from ratelimit_mw.addresses import LONGEST, Networks, parse_address
+from ratelimit_mw.calls import Call, asked, named_call, sync_call_from
+from ratelimit_mw.errors import ConfigError, Mistakes
+from ratelimit_mw.request import Request
+from ratelimit_mw.words import check_words
+
+_REMEMBERED: Final = 4096  # addresses
+_TOKEN = pattern(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
+
+
+class HeaderOptions(TypedDict, total=False):
+    """A member of a list that is known by a header's secret value."""
+
+    header: Annotated[str, "its name"]
+    value: Annotated[str, "its value, all of it; compared in constant time"]
+
+
+MemberSpec = str | HeaderOptions | Call  # a network or address, `call:package.module:function`; a header; a callable
+
+
+class Members:
+    """Networks, headers and callables, compiled. `place`: which list; the ConfigErrors name its members."""
+
+    __slots__ = ("_calls", "_headers", "_within", "place")
+
+    def __init__(self, place: str, value: object) -> None:
+        if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
+            raise ConfigError(f"{place}: found {_hidden(value)}, allowed is a list of networks, headers and callables")
+        self.place: Final = place
+        self._calls: Final[list[Call]] = []
+        self._headers: Final[list[tuple[str, bytes]]] = []
+        networks: list[Networks] = []
+        mistakes = Mistakes()
+        for index, member in enumerate(value):
+            with mistakes.at(f"{place}[{index}]"):
+                if isinstance(member, Mapping):
+                    self._headers.append(_header(member))
+                elif callable(member) or named_call(member):
+                    self._calls.append(sync_call_from(member))
+                elif isinstance(member, str):
+                    networks.append(_network(member))
+                else:
+                    raise ConfigError(
+                        f"found {member!r:.100}, allowed is a network, a table of header and value, a callable"
+                    )
+        mistakes.tell()
+
+        @lru_cache(maxsize=_REMEMBERED)
+        def within(client: str) -> bool:
+            address = parse_address(client)
+            return address is not None and any(address in network for network in networks)
+
+        self._within: Final = within if networks else None
+
+    def have(self, request: Request, *, once: bool) -> bool:
+        """Whether the request's client is one of them; what a callable says that raises is not heard.
+
+        `once`: a header must stand there once; else any of its lines counts.
+        """
+        client = request.client
+        if self._within is not None and client is not None and len(client) <= LONGEST and self._within(client):
+            return True
+        for name, secret in self._headers:
+            lines = request.lines(name)
+            if (len(lines) == 1 or not once) and any(_same(line, secret) for line in lines):
+                return True
+        return any(asked(call, request) for call in self._calls)
+
+
+def _same(line: str, secret: bytes) -> bool:
+    return compare_digest(line.encode("utf-8", "surrogatepass"), secret)
+
+
+def _header(table: Mapping[Any, Any]) -> tuple[str, bytes]:
+    check_words(table, HeaderOptions)
+    name, value = table.get("header"), table.get("value")
+    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+        raise ConfigError(f"header: found {name!r:.100}, allowed is the name of a header such as 'X-Internal-Token'")
+    if not isinstance(value, str) or not value:
+        raise ConfigError("value: allowed is text that is not empty; who sends it in that header is on the list")
+    return name.lower(), value.encode("utf-8", "surrogatepass")
+
+
+def _network(text: str) -> Networks:
+    try:
+        return Networks("", [text])
+    except ConfigError as error:  # its place is known further out
+        raise ConfigError(*[problem.removeprefix("[0]: ") for problem in error.problems]) from None
+
+
+def _hidden(value: object) -> str:
+    return "a table" if isinstance(value, Mapping) else f"{value!r:.100}"

@@ -1,0 +1,81 @@
+"""Who answers a refused request instead of us: `on_refused`.
+
+An ASGI app (it takes scope, receive, send), a WSGI app (its second parameter is called `start_response`), or a callable
+of the request and the verdict that gives status, headers and body.
+"""
+
+from collections.abc import Iterable, Mapping
+from inspect import Parameter, signature
+from typing import Any, Final, Literal, NamedTuple
+
+from ratelimit_mw.calls import call_from, name_of
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.response import HeaderList, Response
+
+_KINDS: Final = (
+    "an ASGI app, a WSGI app (environ, start_response), or a callable (request, verdict) that gives status, headers "
+    "and body"
+)
+_POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_ASGI_PARAMETERS, _PARAMETERS = 3, 2
+_LOWEST, _HIGHEST = 200, 599  # a final status
+
+
+class Answerer(NamedTuple):
+    """What kind of callable it is, and the callable."""
+
+    kind: Literal["asgi", "wsgi", "plain"]
+    call: Any
+
+
+def answerer(value: object) -> Answerer:
+    """`on_refused`, understood. Raises `ConfigError` for what is none of the three."""
+    call = call_from(value)
+    try:
+        parameters = list(signature(call).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names = [one.name for one in parameters if one.kind in _POSITIONAL and one.default is Parameter.empty]
+    if len(names) == _ASGI_PARAMETERS:
+        return Answerer("asgi", call)
+    if len(names) == _PARAMETERS:
+        return Answerer("wsgi" if names[1] == "start_response" else "plain", call)
+    raise ConfigError(f"found {value!r:.100}, allowed is {_KINDS}")
+
+
+def added(own: Response, theirs: Iterable[str]) -> HeaderList:
+    """Our fields that go with somebody else's body: those that they did not set themselves. Names in lower case."""
+    set_already = {*theirs, "content-type", "content-length"}
+    return [(name, value) for name, value in own.headers if name.lower() not in set_already]
+
+
+def answered(call: Any, answer: Any, own: Response) -> Response:
+    """The response that a callable gave, with our fields; ours when it gave none that can be sent."""
+    try:
+        status, fields, body = answer
+        return _response(status, fields, body, own)
+    except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable gave
+        warn_rarely(f"on_refused {name_of(call)}", "gave no response, ours is sent: %s", error)
+        return own
+
+
+def _response(status: Any, fields: Any, body: Any, own: Response) -> Response:
+    if type(status) is not int or not _LOWEST <= status <= _HIGHEST:
+        raise ValueError(f"status: found {status!r:.100}, allowed is a whole number from {_LOWEST} to {_HIGHEST}")
+    content = body.encode() if isinstance(body, str) else body
+    if not isinstance(content, bytes):
+        raise TypeError(f"body: found {type(body).__name__}, allowed is text or bytes")
+    theirs = [_field(*pair) for pair in (fields.items() if isinstance(fields, Mapping) else fields or ())]
+    theirs = [pair for pair in theirs if pair[0].lower() != "content-length"]
+    names = {name.lower() for name, _ in theirs}
+    if "content-type" not in names:
+        theirs.append(("Content-Type", "text/plain; charset=utf-8"))
+    return Response(status, [*theirs, ("Content-Length", str(len(content))), *added(own, names)], content)
+
+
+def _field(name: Any, value: Any) -> tuple[str, str]:
+    if not isinstance(name, str) or not isinstance(value, str) or not f"{name}{value}".isprintable():
+        raise ValueError(f"headers: found {name!r:.100}, allowed are texts without control characters")
+    name.encode("ascii"), value.encode("latin-1")
+    return name, value

@@ -1,0 +1,49 @@
+"""The settings as keyword arguments, and as a table in a file: every word with its type and what it means."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypedDict
+
+from ratelimit_mw.calls import Call
+from ratelimit_mw.keys import KeySpec
+from ratelimit_mw.members import MemberSpec
+from ratelimit_mw.rules import LimitsSpec, OnStoreError, PathSpec, Rule, RuleOptions
+
+Headers = Literal["ietf", "legacy", "both", "none"]
+HEADERS: Final = ("ietf", "legacy", "both", "none")
+MissingKey = Literal["shared", "deny", "exempt"]
+MISSING_KEY: Final = ("shared", "deny", "exempt")
+
+
+class Options(TypedDict, total=False):
+    """The settings as keyword arguments, and as a table."""
+
+    limits: Annotated[LimitsSpec, "required: the last, final rule, for what no final rule matched. `[]` says none"]
+    app_limits: Annotated[LimitsSpec, "on every request besides its rule, one bucket per key over all routes"]
+    rules: Annotated[
+        Sequence[Rule | RuleOptions | Mapping[str, Any]], "in order; the first final match ends the search"
+    ]
+    key: Annotated[KeySpec, "whose bucket, where neither item nor rule says so"]
+    tier: Annotated[KeySpec, "a key that names the tier, for limits by tier"]
+    default_tier: Annotated[str, "the tier of whoever has none; else the one called `default`, else the first"]
+    store: Annotated[Any, "`memory://`, `redis://`, `rediss://`, `unix://`, `redis+cluster://`, or a store"]
+    trusted_proxies: Annotated[
+        Sequence[str] | int, "networks, addresses and `unix:` that say who the client is, or how many proxies there are"
+    ]
+    proxy_header: Annotated[str, "where they say it: `x-forwarded-for`, `forwarded`, or a header of a single value"]
+    ipv6_prefix: Annotated[int, "bits by which IPv6 clients are counted, 32 to 128"]
+    exempt: Annotated[PathSpec, "paths that are not limited at all"]
+    safelist: Annotated[Sequence[MemberSpec], "networks, headers or callables: these clients are never limited"]
+    blocklist: Annotated[Sequence[MemberSpec], "the same: these get 403, and the store is not asked"]
+    ignore_case: Annotated[bool, "rules match paths in any case; exemptions stay exact"]
+    on_store_error: Annotated[OnStoreError, "`allow`, `deny` (503) or `local`, the same limits in this process"]
+    store_timeout: Annotated[float, "seconds for a whole call of the store, more than 0"]
+    headers: Annotated[Headers, "`ietf`, `legacy` (`X-RateLimit-*`), `both` or `none`"]
+    on_refused: Annotated[Call, "who answers instead of us: an ASGI or WSGI app, or a callable of request and verdict"]
+    jitter: Annotated[float, "seconds that `Retry-After` may be longer, by chance, so that not all come back at once"]
+    shadow: Annotated[bool, "decide and report, but never refuse"]
+    missing_key: Annotated[
+        MissingKey, "when a key is not there: `shared` (one bucket, one warning), `deny` (403), `exempt`"
+    ]
+    key_secret: Annotated[str, "keys the hash of identities; at most 64 bytes"]
+    plain_keys: Annotated[bool, "leaves identities readable in the store"]
+    enabled: Annotated[bool, "`false` switches everything off"]

@@ -1,0 +1,40 @@
+"""Rules that can never match, because an earlier one takes all that they are for."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
+from ratelimit_mw.paths import Paths, covers
+from ratelimit_mw.rules import Rule
+
+
+def out_of_reach(rules: Sequence[Rule], *, ignore_case: bool) -> Iterator[tuple[int, int]]:
+    """Each rule that can never match, and the earlier one that ends the search for all that it is for; as indices."""
+    paths = [Paths("path", rule.path) for rule in rules]
+    enders = [index for index, rule in enumerate(rules) if rule.ends and rule.when is None]
+    for index, rule in enumerate(rules):
+        for first in enders[: bisect_left(enders, index)]:
+            if _asks_no_more(rules[first], rule) and _covers(paths[first], paths[index], ignore_case=ignore_case):
+                yield index, first
+                break
+
+
+def _asks_no_more(earlier: Rule, rule: Rule) -> bool:
+    """Whether whatever meets what `rule` asks besides its path meets what `earlier` asks."""
+    hosts, own = ({one.host} if isinstance(one.host, str) else set(one.host) for one in (earlier, rule))
+    return (
+        earlier.preflight == rule.preflight
+        and (not earlier.methods or (bool(rule.methods) and set(rule.methods) <= earlier.all_methods))
+        and (not hosts or (bool(own) and own <= hosts))
+    )
+
+
+def _covers(earlier: Paths, later: Paths, *, ignore_case: bool) -> bool:
+    """In both forms, because a request is looked at in both."""
+    return all(
+        any(covers(wide, narrow, ignore_case=ignore_case) for wide in ours)
+        for ours, theirs in (
+            (earlier.received_templates, later.received_templates),
+            (earlier.normal_templates, later.normal_templates),
+        )
+        for narrow in theirs
+    )

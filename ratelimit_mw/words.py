@@ -1,0 +1,50 @@
+"""The words of the settings: what every table of them shares.
+
+A table is a TypedDict whose fields are `Annotated[type, "what it means"]`: checks, the JSON Schema and the reference
+are made from it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ratelimit_mw.errors import ConfigError, Mistakes
+from ratelimit_mw.notation import close_to
+
+T = TypeVar("T")
+
+
+def check_words(given: Iterable[object], table: type) -> None:
+    """Raises `ConfigError` for the words that the TypedDict `table` does not know, with the nearest that it knows."""
+    known = list(table.__annotations__)
+    unknown = [_unknown(word, known) for word in given if word not in known]
+    if unknown:
+        raise ConfigError(*unknown)
+
+
+def made(kind: Callable[..., T], given: Mapping[Any, Any], table: type) -> T:
+    """A `kind` of what is given, under words that the table knows. Raises `ConfigError` for all that is wrong."""
+    mistakes = Mistakes()
+    with mistakes.at():
+        check_words(given, table)
+    with mistakes.at():
+        found = kind(**{word: value for word, value in given.items() if word in table.__annotations__})
+    mistakes.tell()
+    return found
+
+
+def _unknown(word: object, known: Sequence[str]) -> str:
+    near = close_to(str(word), known)
+    hint = f": did you mean `{near}`?" if near else f"; there are {', '.join(known)}"
+    return f"unknown setting `{word}`{hint}"
+
+
+def flags(field: str, value: object) -> None:
+    """Raises `ConfigError` unless `value` is true or false."""
+    if type(value) is not bool:
+        raise ConfigError(f"{field}: found {value!r}, allowed is true or false")
+
+
+def one_of(field: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Raises `ConfigError` unless `value` is one of these."""
+    if value not in allowed:
+        raise ConfigError(f"{field}: found {value!r}, allowed is one of {', '.join(allowed)}")

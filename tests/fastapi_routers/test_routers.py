@@ -1,0 +1,149 @@
+"""Routers in routers, mounts, redirects and paths of no route: the default limits hold on all of them.
+
+FastAPI 0.137 made `app.routes` a tree. `tox -e fastapi-0136` runs this on the release before that, every other
+environment on the current one.
+"""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import APIRouter, FastAPI
+
+from ratelimit_mw.asgi import RateLimitMiddleware
+
+TOLD = os.environ.get("RATELIMIT_MW_FASTAPI", "")  # the series that this environment is made for, such as 0.136
+LIMIT = "2/minute"
+CALLS = {  # method and path, and what the app answers to it
+    "direct": ("GET", "/direct", 200),
+    "included": ("GET", "/one/items", 200),
+    "included with a parameter": ("GET", "/one/items/7", 200),
+    "twice included": ("GET", "/one/two/items", 200),
+    "three times included": ("GET", "/one/two/three/items", 200),
+    "three times included, with a parameter": ("GET", "/one/two/three/items/7", 200),
+    "three times included, another method": ("POST", "/one/two/three/items", 200),
+    "included without a prefix": ("GET", "/plain", 200),
+    "root of a router": ("GET", "/one/two/three/", 200),
+    "redirect to the root of a router": ("GET", "/one/two/three", 307),
+    "redirect to a route without a slash": ("GET", "/one/two/three/items/", 307),
+    "mounted": ("GET", "/mounted/direct", 200),
+    "mounted, three times included": ("GET", "/mounted/one/two/three/items", 200),
+    "mounted in what is mounted": ("GET", "/mounted/deeper/one/two/three/items/7", 200),
+    "root of what is mounted": ("GET", "/mounted/", 404),
+    "no route": ("GET", "/none", 404),
+    "no route under a prefix": ("GET", "/one/two/three/none", 404),
+    "no route in what is mounted": ("GET", "/mounted/one/none", 404),
+    "no such method": ("DELETE", "/one/two/three/items", 405),
+    "the schema": ("GET", "/openapi.json", 200),
+    "the docs": ("GET", "/docs", 200),
+}
+
+
+async def hello() -> str:
+    return "hello"
+
+
+def with_routes() -> FastAPI:
+    """Each router has the same routes and includes the next one, under a prefix."""
+    app = FastAPI()
+    app.add_api_route("/direct", hello)
+    inner = APIRouter()
+    inner.add_api_route("/", hello)
+    for name in ("three", "two", "one"):
+        inner.add_api_route("/items", hello)
+        inner.add_api_route("/items", hello, methods=["POST"])
+        inner.add_api_route("/items/{item}", hello)
+        outer = APIRouter()
+        outer.include_router(inner, prefix=f"/{name}")
+        inner = outer
+    inner.add_api_route("/plain", hello)
+    app.include_router(inner)
+    return app
+
+
+def limited(**settings: Any) -> FastAPI:
+    """The same app thrice, mounted in one another; the limits are on the outermost."""
+    app, mounted = with_routes(), with_routes()
+    mounted.mount("/deeper", with_routes())
+    app.mount("/mounted", mounted)
+    app.add_middleware(RateLimitMiddleware, **settings)
+    return app
+
+
+def statuses(app: FastAPI, *calls: tuple[str, str]) -> list[int]:
+    async def talk() -> list[int]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
+            return [(await client.request(method, path)).status_code for method, path in calls]
+
+    return asyncio.run(talk())
+
+
+def open_paths(app: FastAPI) -> Sequence[tuple[str, str]]:
+    """What the app itself says that it has."""
+    paths = app.openapi()["paths"]
+    return [(method.upper(), path.replace("{item}", "7")) for path, methods in paths.items() for method in methods]
+
+
+def test_it_is_the_fastapi_that_the_environment_is_for() -> None:
+    found = version("fastapi")
+    if TOLD:
+        assert found.startswith(f"{TOLD}.")
+    else:
+        assert tuple(int(part) for part in found.split(".")[:2]) >= (0, 137)  # since then routes are a tree
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_default_limits_hold_on(name: str) -> None:
+    method, path, answer = CALLS[name]
+    assert statuses(limited(limits=LIMIT), *[(method, path)] * 5) == [answer, answer, 429, 429, 429]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_without_limits_the_app_answers(name: str) -> None:
+    method, path, answer = CALLS[name]
+    assert statuses(limited(limits=[]), *[(method, path)] * 5) == [answer] * 5
+
+
+def test_they_are_one_budget_for_all_routes() -> None:
+    calls = [(method, path) for method, path, _ in CALLS.values()]
+    first, second, *others = statuses(limited(limits=LIMIT), *calls)
+    assert (first, second) == (200, 200)
+    assert others == [429] * (len(CALLS) - 2)
+
+
+def test_every_route_that_the_app_documents_is_limited() -> None:
+    documented = open_paths(limited(limits=LIMIT))
+    assert len(documented) == 1 + 1 + 1 + 3 * 3  # direct, plain, the root of the innermost, and items of each
+    for call in documented:
+        assert statuses(limited(limits=LIMIT), *[call] * 4) == [200, 200, 429, 429]
+
+
+def test_rule_means_the_whole_path_whatever_router_has_the_route() -> None:
+    rule = {"path": "/one/two/three/items/{item}", "limits": "1/minute"}
+    items = [("GET", f"/one/two/three/items/{item}") for item in (7, 8, 7)]
+    others = [("GET", f"/{prefix}/items/7") for prefix in ("one/two", "mounted/one/two/three")]
+    assert statuses(limited(limits=LIMIT, rules=[rule]), *items, *others, *items) == [
+        200,
+        429,
+        429,
+        200,
+        200,
+        429,
+        429,
+        429,
+    ]
+
+
+def test_inside_what_is_mounted_a_rule_means_the_path_below() -> None:
+    app, mounted = with_routes(), with_routes()
+    rule = {"path": "/one/two/three/items", "limits": "1/minute"}
+    mounted.add_middleware(RateLimitMiddleware, limits=LIMIT, rules=[rule])
+    app.mount("/mounted", mounted)
+    assert statuses(app, *[("GET", "/mounted/one/two/three/items")] * 2) == [200, 429]
+    assert statuses(app, *[("GET", "/mounted/one/items")] * 3) == [200, 200, 429]
+    assert statuses(app, *[("GET", "/one/two/three/items")] * 3) == [200] * 3

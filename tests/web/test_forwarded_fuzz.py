@@ -1,0 +1,198 @@
+"""Whatever a client writes, it is who our proxy says it is."""
+
+import os
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from ratelimit_mw.addresses import Address, Networks, parse_address
+from ratelimit_mw.client_ip import ClientFinder
+from ratelimit_mw.forwarded import forwarded, x_forwarded_for
+
+pytestmark = pytest.mark.promise(10)
+many = settings(max_examples=50_000 if os.environ.get("RATELIMIT_MW_PROFILE") == "proof" else 150)
+
+OURS = ["10.0.0.0/8", "2001:db8:aaaa::/48"]
+HEADERS = ("x-forwarded-for", "forwarded")
+READERS = {"x-forwarded-for": x_forwarded_for, "forwarded": forwarded}
+FINDERS = {header: ClientFinder(OURS, header) for header in HEADERS}
+COUNTERS = {(header, hops): ClientFinder(hops, header) for header in HEADERS for hops in range(1, 6)}
+
+# What a client may write: pieces of what is read, pieces of nothing, and a lot of one.
+signs = st.sampled_from([",", '"', ";", "=", "\\", " ", "\t", ":", "[", "]", "%", '=";', ',"', '="a,b"'])
+words = st.sampled_from(["for=", "For=", 'for="', "by=", "unknown", "_x", "for=198.51.100.66", 'for="[2001:db8::9]"'])
+addresses = st.sampled_from(["198.51.100.66", "10.0.0.9", "::1", "[2001:db8::1]:80", "::ffff:10.0.0.1", "10.0.0.9:1"])
+pieces = st.one_of(signs, words, addresses)
+latin = st.text(st.characters(max_codepoint=255), max_size=20)
+lots = st.builds(lambda piece, times: piece * times, pieces, st.sampled_from([2, 40, 600, 9000]))
+junk = st.lists(st.one_of(pieces, pieces, pieces, latin, lots), max_size=12).map("".join)
+lines_of_client = st.lists(junk, max_size=3)
+
+ipv4 = st.ip_addresses(v=4).map(str)
+ipv6 = st.ip_addresses(v=6).map(str)
+ports = st.sampled_from(["", ":0", ":80", ":65535", ":_port"])
+zones = st.sampled_from(["", "%eth0", "%25x"])
+spelled = st.one_of(
+    st.builds("{}{}".format, ipv4, ports),
+    st.builds("{}{}".format, ipv6, zones),
+    st.builds("[{}{}]{}".format, ipv6, zones, ports),
+    st.builds("[{}]{}".format, ipv6.map(lambda text: IPv6Address(text).exploded), ports),
+    st.builds("::ffff:{}".format, ipv4),
+    st.builds("64:ff9b::{}".format, ipv4),
+)
+ours = st.one_of(st.ip_addresses(v=4, network=OURS[0]), st.ip_addresses(v=6, network=OURS[1])).map(str)
+
+# The rest of an element as a proxy may write it: it escapes nothing, and lets no client put a quote in.
+quoted = st.text(st.sampled_from("ab ,;=.:/"), max_size=8).filter(lambda text: "for=" not in text)
+others = st.one_of(
+    st.sampled_from(["proto=https", "by=10.0.0.1", 'by="[2001:db8::1]:80"', "by=_hidden", "", "host=example.com"]),
+    st.builds('host="{}"'.format, quoted),
+    st.builds('ext="{}"'.format, quoted),
+)
+
+
+def element(node: str, before: Sequence[str], after: Sequence[str], name: str, space: str) -> str:
+    return f"{space};{space}".join([*before, f'{name}="{node}"', *after])
+
+
+def elements(nodes: st.SearchStrategy[str]) -> st.SearchStrategy[tuple[str, str]]:
+    """A node, and a Forwarded element that names it."""
+    few = st.lists(others, max_size=2)
+    shape = st.tuples(nodes, few, few, st.sampled_from(["for", "For", "FOR"]), st.sampled_from(["", " ", "\t"]))
+    return shape.map(lambda drawn: (drawn[0], element(*drawn)))
+
+
+def members(header: str, nodes: st.SearchStrategy[str]) -> st.SearchStrategy[tuple[str, str]]:
+    """A node, and a member of this header that names it."""
+    plain = nodes.flatmap(lambda node: st.sampled_from([(node, node), (node, f'"{node}"')]))
+    return elements(nodes) if header == "forwarded" else plain
+
+
+def put_behind(lines: Sequence[str], member: str, how: str) -> list[str]:
+    """The lines, and what a proxy adds: to the last one, or as one of its own."""
+    return [*lines[:-1], f"{lines[-1]}{how}{member}"] if lines and how else [*lines, member]
+
+
+def unfolded(address: Address) -> Address:
+    """The IPv4 address that an IPv6 address is, if it is one."""
+    is_ipv4 = isinstance(address, IPv6Address) and int(address) >> 32 in (0xFFFF, 0x64FF9B << 64)
+    return IPv4Address(int(address) & 0xFFFFFFFF) if is_ipv4 else address
+
+
+def as_text(address: Address | None) -> str | None:
+    return None if address is None else str(address)
+
+
+@many
+@given(st.sampled_from(HEADERS), st.data(), lines_of_client, st.sampled_from([", ", ",", "", " ,\t", ",,"]))
+def test_nobody_is_who_he_says_he_is(header: str, data: st.DataObject, lines: list[str], how: str) -> None:
+    node, member = data.draw(members(header, spelled))
+    client = parse_address(node)
+    assert client is not None
+    assume(not any(client in ip_network(network) for network in OURS))
+    proxies = data.draw(st.lists(members(header, ours), max_size=4))
+    added = put_behind(lines, member, how)
+    for _, proxy in proxies:
+        added = put_behind(added, proxy, data.draw(st.sampled_from([", ", ",", ""])))
+    for received in (added, [",".join(added)]):
+        assert FINDERS[header].find("10.0.0.1", lambda _, received=received: received) == str(client)  # type: ignore[misc]
+        counter = COUNTERS[header, 1 + len(proxies)]
+        assert counter.find("192.0.2.1", lambda _, received=received: received) == str(client)  # type: ignore[misc]
+
+
+@many
+@given(
+    st.sampled_from(HEADERS),
+    st.lists(junk, max_size=4),
+    st.one_of(st.none(), latin, ours, spelled),
+    st.integers(1, 5),
+)
+def test_junk_is_the_peer_or_an_address(header: str, lines: list[str], peer: str | None, hops: int) -> None:
+    own = as_text(parse_address(peer))
+    for finder in (FINDERS[header], COUNTERS[header, hops], ClientFinder([*OURS, "unix:"], header)):
+        found = finder.find(peer, lambda _: lines)
+        assert found == finder.find(peer, lambda _: lines)
+        assert found == own or found == str(ip_address(str(found)))
+        if not lines:
+            assert found == own
+
+
+@many
+@given(st.lists(junk, max_size=3), ours)
+def test_a_single_value_is_one_address_or_nobody(lines: list[str], peer: str) -> None:
+    found = ClientFinder(OURS, "x-real-ip").find(peer, lambda _: lines)
+    named = as_text(parse_address(lines[0])) if len(lines) == 1 else None
+    assert found == (named or as_text(parse_address(peer)))
+    assert len(lines) == 1 or found == as_text(parse_address(peer))
+
+
+@many
+@given(st.sampled_from(HEADERS), st.data())
+def test_what_is_well_formed_is_read_as_written(header: str, data: st.DataObject) -> None:
+    drawn = data.draw(st.lists(members(header, spelled), max_size=6))
+    text = data.draw(st.sampled_from([", ", ",", " , ,"])).join(member for _, member in drawn)
+    assert list(READERS[header](text)) == [parse_address(node) for node, _ in reversed(drawn)]
+
+
+@many
+@given(st.lists(st.one_of(spelled, spelled, ours, ours, st.sampled_from(["", " ", "unknown", "x"])), max_size=8))
+def test_a_list_is_read_as_a_slow_reader_reads_it(entries: list[str]) -> None:
+    expected = "10.0.0.1"
+    for entry in reversed([entry for entry in entries if entry.strip()]):
+        address = parse_address(entry)
+        if address is None:
+            expected = "10.0.0.1"
+            break
+        expected = str(address)
+        if not any(address in ip_network(network) for network in OURS):
+            break
+    assert FINDERS["x-forwarded-for"].find("10.0.0.1", lambda _: [",".join(entries)]) == expected
+
+
+@many
+@given(st.ip_addresses())
+@example(IPv6Address("::ffff:192.0.2.1"))
+@example(IPv6Address("64:ff9b::192.0.2.1"))
+@example(IPv6Address("::"))
+def test_every_spelling_of_an_address_is_that_address(address: Address) -> None:
+    forms = [str(address), address.exploded, str(address).upper(), f" {address}\t"]
+    if isinstance(address, IPv6Address):
+        forms += [f"[{address}]", f"[{address}]:1", f"{address}%eth0", f"[{address.exploded}%1]:65535"]
+    else:
+        forms += [f"{address}:1", f"{address}:_x", f"::ffff:{address}", f"64:ff9b::{address}", f"[::FFFF:{address}]:80"]
+    assert {parse_address(form) for form in forms} == {unfolded(address)}
+
+
+@many
+@given(st.one_of(latin, junk, st.text(max_size=30), spelled))
+def test_what_is_read_as_an_address_is_one(text: str) -> None:
+    found = parse_address(text)
+    try:
+        known = unfolded(ip_address(text.strip(" \t")))
+    except ValueError:
+        known = None
+    if known is not None and "%" not in text and len(text) <= 64:
+        assert found == known
+    if found is not None:
+        assert len(text) <= 64
+        assert parse_address(str(found)) == unfolded(found) == found
+
+
+@many
+@given(st.lists(st.tuples(st.ip_addresses(), st.integers(1, 128)), max_size=5), st.ip_addresses(), st.data())
+def test_networks_hold_what_ipaddress_says(
+    drawn: list[tuple[Address, int]], address: Address, data: st.DataObject
+) -> None:
+    networks = [ip_network((base, min(bits, base.max_prefixlen)), strict=False) for base, bits in drawn]
+    if networks:
+        inside = st.sampled_from(networks).flatmap(
+            lambda network: st.ip_addresses(v=4 if network.version == 4 else 6, network=network)
+        )
+        address = data.draw(st.one_of(st.just(address), inside))
+    assume(unfolded(address) == address)
+    assume(not any(IPv6Address(base) in network for base in ("::ffff:0:0", "64:ff9b::") for network in networks))
+    compiled = Networks("safelist", [str(network) for network in networks])
+    assert (address in compiled) is any(address in network for network in networks)

@@ -1,0 +1,316 @@
+"""Paths: what a template means, the two forms of a path, which limits a spelling meets, what a look-up costs."""
+
+import sys
+from itertools import pairwise, product
+
+import pytest
+
+from ratelimit_mw import ConfigError
+from ratelimit_mw.path_index import PathIndex
+from ratelimit_mw.paths import Paths, covers, normal_path
+from ratelimit_mw.request import below
+from web.path_cases import PATH_CASES, WHOLE_PATH_CASES, PathCase
+
+UUID = "123e4567-e89b-12d3-a456-426614174000"
+
+MATCHES: list[tuple[str | list[str], str, bool]] = [  # templates, a path as received, whether it is one of these
+    ("/", "/", True),
+    ("/", "", False),
+    ("/a", "/a", True),
+    ("/a", "/A", False),
+    ("/a", "/a/", False),
+    ("/a", "/a\n", False),
+    ("/a", "/ab", False),
+    ("/a.b", "/axb", False),
+    ("/a+(b)", "/a+(b)", True),
+    ("/users/{id}", "/users/7", True),
+    ("/users/{id}", "/users/", False),
+    ("/users/{id}", "/users/7/8", False),
+    ("/users/{id}", "/users/\n", True),
+    ("/users/{id}/posts/{post_id}", "/users/7/posts/x y", True),
+    ("/{id:int}", "/007", True),
+    ("/{id:int}", "/-7", False),
+    ("/{id:int}", "/\u0667", False),  # a digit, but not one of ours
+    ("/{n:float}", "/1.5", True),
+    ("/{n:float}", "/1.", False),
+    ("/{id:uuid}", f"/{UUID}", True),
+    ("/{id:uuid}", f"/{UUID.replace('-', '')}", True),
+    ("/{id:uuid}", f"/{UUID}0", False),
+    ("/{id:str}", "/é", True),
+    ("/x{id}.json", "/x7.json", True),
+    ("/x{id}.json", "/x.json", False),
+    ("/api/{rest:path}", "/api/", True),
+    ("/api/{rest:path}", "/api/a/b//c", True),
+    ("/api/{rest:path}", "/api/a\nb", True),
+    ("/api/{rest:path}", "/api", False),
+    ("/api/{rest:path}/edit", "/api/a/b/edit", True),
+    ("/api/{rest:path}/edit", "/api//edit", True),
+    ("/api/{rest:path}/edit", "/api/edit", False),
+    ("/ab{rest:path}bc", "/abc", False),  # what stands around it does not overlap
+    ("/ab{rest:path}bc", "/abbc", True),
+    ("/ab{rest:path}bc", "/ab/bc", True),
+    ("/a/{rest:path}/{id:int}/z", "/a/b/c/7/z", True),
+    ("/a/{rest:path}/{id:int}/z", "/a/7/z", False),
+    (["/a", "/b/{id:int}"], "/b/1", True),
+    (["/a", "/b/{id:int}"], "/b", False),
+]
+
+
+@pytest.mark.parametrize(("templates", "path", "expected"), MATCHES)
+def test_templates(templates: str | list[str], path: str, *, expected: bool) -> None:
+    assert Paths("path", templates).match(path, normal=False) is expected
+
+
+@pytest.mark.promise(10)
+@pytest.mark.parametrize(
+    ("path", "normal"),
+    [
+        ("/", "/"),
+        ("", "/"),
+        ("//", "/"),
+        ("/a", "/a"),
+        ("/a/", "/a"),
+        ("//a", "/a"),
+        ("/a//b", "/a/b"),
+        ("/./a/.", "/a"),
+        ("/a/../b", "/b"),
+        ("/../../a", "/a"),
+        ("/a/..", "/"),
+        ("/a/b/../../..", "/"),
+        ("a", "/a"),
+        ("*", "/*"),
+        ("/...", "/..."),
+        ("/.a/..b/c.", "/.a/..b/c."),
+        ("/a\n/", "/a"),
+        ("/a\n\n", "/a"),
+        ("/a\nb", "/a\nb"),
+        ("/.\n", "/"),
+        ("/\\..\\a", "/\\..\\a"),
+        ("/%2e%2e/a", "/%2e%2e/a"),  # a server has decoded once; nobody decodes twice
+    ],
+)
+def test_normal_path(path: str, normal: str) -> None:
+    assert normal_path(path) == normal
+    assert normal_path(normal) == normal
+
+
+@pytest.mark.parametrize(
+    ("template", "path", "received", "normal"),
+    [
+        ("/a/", "/a/", True, False),
+        ("/a/", "/a", False, True),
+        ("/a//b", "/a//b", True, False),
+        ("/a//b", "/a/b", False, True),
+        ("/a", "/a", True, True),
+        ("/", "/", True, True),
+    ],
+)
+def test_a_template_is_normalised_like_a_path(template: str, path: str, *, received: bool, normal: bool) -> None:
+    paths = Paths("path", ["/x", template])
+    assert (paths.match(path, normal=False), paths.match(path, normal=True)) == (received, normal)
+    assert paths.always_two == (template not in ("/", "/a"))
+    assert paths.received_templates == ["/x", template]
+    assert paths.normal_templates == ["/x", normal_path(template)]
+
+
+def applies(case: PathCase, path: str) -> set[str]:
+    """What the design says: a rule applies if either form meets it, an exemption only if both do."""
+    paths = Paths("path", case.template)
+    forms = []
+    for template, form in ((paths.received_templates, path), (paths.normal_templates, normal_path(path))):
+        index = PathIndex([(each, 0) for each in template], ignore_case=case.ignore_case)
+        forms.append(index.matching(form) == [0])
+    if case.exempt:
+        forms = [paths.match(path, normal=False), paths.match(normal_path(path), normal=True)]
+        return set() if all(forms) else {"default"}
+    return {*(["rule"] if any(forms) else []), *([] if all(forms) else ["default"])}
+
+
+@pytest.mark.promise(10)
+@pytest.mark.parametrize("case", PATH_CASES, ids=[case.name for case in PATH_CASES])
+def test_which_limits_a_spelling_meets(case: PathCase) -> None:
+    assert applies(case, below("", case.path)) == case.applies  # so in WSGI
+    if case.path.startswith("/") or not case.path:
+        assert applies(case, below(case.root, case.root + case.path)) == case.applies  # so in ASGI
+
+
+@pytest.mark.promise(10)
+@pytest.mark.parametrize("case", WHOLE_PATH_CASES, ids=[case.name for case in WHOLE_PATH_CASES])
+def test_which_limits_a_spelling_with_its_root_meets(case: PathCase) -> None:
+    assert applies(case, below(case.root, case.path)) == case.applies
+
+
+def test_the_rows_say_enough() -> None:
+    assert len(PATH_CASES) > 70
+    assert len({case.name for case in PATH_CASES}) == len(PATH_CASES)
+
+
+@pytest.mark.promise(10)
+@pytest.mark.parametrize("part", ["/a", "/", "/.", "/..", "/a/..", "/" + "a" * 100, "\n", "/{", "a/./", "..//", "1"])
+def test_long_paths_take_no_time_to_speak_of(part: str) -> None:
+    path = part * 100_000  # every step once, or this would not end
+    templates = ["/{a}/{b}/{c}", "/{rest:path}/end", "/{id:int}", "/{n:float}/x", "/{id:uuid}", "/a/{x}/", "/x{a}$$$"]
+    paths = Paths("path", templates)
+    assert not paths.match(path + "$", normal=False)
+    normal = normal_path(path + "$")
+    assert not any(one == two == "/" for one, two in pairwise(normal))
+    paths.match(normal, normal=True)
+
+
+def calls(index: PathIndex, path: str) -> int:
+    """How many functions, ours and Python's, one look-up calls."""
+    counted = 0
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal counted
+        counted += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        index.matching(path)
+    finally:
+        sys.setprofile(before)
+    return counted
+
+
+@pytest.mark.promise(10)
+@pytest.mark.parametrize(
+    ("template", "path"),
+    [
+        ("/r{}", "/r4"),
+        ("/r{}/{{id}}", "/r4/7"),
+        ("/{{tenant}}/api/r{}/{{id:int}}", "/acme/api/r4/7"),
+        ("/r{}/{{rest:path}}", "/r4/a/b/c"),
+        ("/{{rest:path}}/r{}", "/a/b/c/r4"),
+    ],
+)
+def test_five_hundred_rules_cost_what_five_cost(template: str, path: str) -> None:
+    few, many = (PathIndex([(template.format(n), n) for n in range(count)]) for count in (5, 500))
+    assert few.matching(path) == many.matching(path) == [4]
+    assert calls(few, path) == calls(many, path)
+
+
+def test_where_all_branches_match_each_is_walked_once() -> None:
+    templates = ["".join(parts) for parts in product(["/a", "/{x}"], repeat=8)]
+    index = PathIndex([(template, number) for number, template in enumerate(templates)])
+    assert index.matching("/a" * 8) == list(range(256))
+    assert calls(index, "/a" * 8) < 3000
+
+
+def test_a_rule_of_several_templates_is_found_once_and_rules_in_order() -> None:
+    index = PathIndex([("/a", 3), ("/{x}", 3), ("/{x:path}", 1), ("/{y}", 2), ("/b", 0)])
+    assert index.matching("/a") == [1, 2, 3]
+    assert index.matching("/b") == [0, 1, 2, 3]
+    assert index.matching("") == PathIndex([]).matching("/") == []
+
+
+COVERS = [  # earlier, later, whether every path of the later is one of the earlier
+    ("/a", "/a", True),
+    ("/a", "/b", False),
+    ("/a", "/A", False),
+    ("/a", "/a/", False),
+    ("/{a}/x", "/{b}/x", True),
+    ("/{rest:path}", "/", True),
+    ("/{rest:path}", "/a/{b}/{c:path}/d", True),
+    ("/api/{rest:path}", "/api/a/{b}", True),
+    ("/api/{rest:path}", "/api/", True),
+    ("/api/{rest:path}", "/api", False),
+    ("/api/{rest:path}", "/{x}/a", False),
+    ("/api/{rest:path}/edit", "/api/{id}/{x}/edit", True),
+    ("/api/{rest:path}/edit", "/api/{id}/view", False),
+    ("/api/{rest:path}", "/api/v1/{rest:path}/edit", True),
+    ("/api/v1/{rest:path}", "/api/{rest:path}", False),
+    ("/{a}/{rest:path}", "/{rest:path}", False),
+    ("/a{rest:path}", "/ab/c", True),
+    ("/ab{rest:path}bc", "/abc", False),
+    ("/ab{rest:path}bc", "/ab{x}bc", True),
+    ("/ab{rest:path}bc", "/ab/x/y{z}bc", True),
+    ("/ab{rest:path}", "/a{x}", False),
+    ("/{id}", "/a", True),
+    ("/{id}", "/", False),
+    ("/{id}", "/{n:int}", True),
+    ("/{id}", "/{n:float}", True),
+    ("/{id}", "/{n:uuid}.json", True),
+    ("/{id}", "/{rest:path}", False),
+    ("/{n:int}", "/{id}", False),
+    ("/{n:int}", "/12", True),
+    ("/{n:int}", "/12a", False),
+    ("/{n:float}", "/{n:int}", True),
+    ("/{n:int}", "/{n:float}", False),
+    ("/{n:uuid}", f"/{UUID}", True),
+    ("/{n:uuid}", "/{m:uuid}", True),
+    ("/x{n:int}", "/{m:int}", False),
+    ("/x{id}.js", "/xy{n:int}.min.js", True),
+    ("/x{id}.js", "/x{n:int}", False),
+    ("/x{id}.js", "/x.js", False),
+]
+
+
+@pytest.mark.parametrize(("earlier", "later", "expected"), COVERS)
+def test_covers(earlier: str, later: str, *, expected: bool) -> None:
+    assert covers(earlier, later) is expected
+    assert covers(earlier.replace("js", "JS"), later, ignore_case=True) is (
+        expected or (earlier, later) == ("/a", "/A")
+    )
+
+
+def test_an_exemption_is_exact() -> None:
+    paths = Paths("exempt", "/Health")
+    assert (paths.match("/Health", normal=True), paths.match("/health", normal=True)) == (True, False)
+
+
+STYLE = "'{id}' or '{id:int}' as parameter"
+STAR = "'{rest:path}' for all that follows, '{name}' for one segment"
+QUERY = "a path without ? and #; a query is no part of it"
+DECODED = "the character itself, such as a space for '%20'; paths are matched decoded"
+CONTROL = "a path without control characters"
+START = "a path that starts with /, such as '/users/{id}'"
+BRACES = "'{name}' or '{name:path}' as parameter"
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("template", "allowed"),
+    [
+        ("/users/<id>", STYLE),
+        ("/users/<int:id>/x", STYLE),
+        ("/users/(?P<id>[0-9]+)", STYLE),
+        ("/users/:id", STYLE),
+        ("/:id/x", STYLE),
+        ("/api/*", STAR),
+        ("/api/**", STAR),
+        ("/api/*/x", STAR),
+        ("/api*", STAR),
+        ("/api/{id}*", STAR),
+        ("/files/*.js", STAR),
+        ("/users/.*", STAR),
+        ("/a?b=c", QUERY),
+        ("/a?", QUERY),
+        ("/a#b", QUERY),
+        ("/a%20b", DECODED),
+        ("/caf%C3%a9", DECODED),
+        ("/a\n", CONTROL),
+        ("/a\x00b", CONTROL),
+        ("/a\x85b", CONTROL),
+        ("http://example.org/a", START),
+        ("a", START),
+        ("", START),
+        (5, START),
+        ("/{id:[0-9]+}", BRACES),
+        ("/{path...}", BRACES),
+        ("/{*path}", BRACES),
+    ],
+)
+def test_templates_that_never_match_are_refused(template: object, allowed: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Paths("path", ["/", template])
+    assert str(caught.value) == f"path[1]: found {template!r}, allowed is {allowed}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["/v1/things:batch", "/v1/{id}:batch", "/:", "/a:1/:1", "/100%", "/100%{x}", "/a*b", "/a<b", "/a b", "/é"],
+)
+def test_templates_that_only_look_like_it_are_allowed(template: str) -> None:
+    assert Paths("path", template).match(template.replace("{x}", "1").replace("{id}", "1"), normal=False)

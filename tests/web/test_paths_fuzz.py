@@ -1,0 +1,151 @@
+"""The index of templates against each template as a regular expression; and what `covers` says against both."""
+
+import re
+from collections import defaultdict
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from ratelimit_mw.path_index import CONVERTERS, PARAMETER, PathIndex, fold
+from ratelimit_mw.paths import Paths, covers, normal_path
+
+UUID = "123e4567-e89b-12d3-a456-426614174000"
+LIGATURES = "\u0390\u1fd3\u03b0\u1fe3\ufb05\ufb06"  # what re.IGNORECASE also holds to be equal, in pairs
+
+# few, so that they meet; several alike but for case, or the beginning or end of each other
+TEXTS = ["", "a", "A", "ab", "b", "1", "12", "1.5", ".", "..", "\n", "a\n", "%2e", ":a", "+(", "\u00e9", "\u00c9"]
+TEXTS += ["\u0131", "I", "\u0130", "s", "\u017f", "\u212a", "k", "\u03a3", "\u03b1\u03c2", "\u0667", UUID, UUID.upper()]
+texts = st.sampled_from(TEXTS)
+around = st.sampled_from(["", "", "", "", "a", "b", "ab", ".", "1", "S", "\u03c2"])
+parameters = st.builds(
+    lambda before, converter, after: f"{before}{{x{converter}}}{after}",
+    around,
+    st.sampled_from(["", ":str", ":int", ":float", ":uuid"]),
+    around,
+)
+wides = st.builds(lambda before, after: f"{before}{{x:path}}{after}", around, around)
+
+
+@st.composite
+def templates(draw: st.DrawFn) -> str:
+    """Any valid template, and some that `Paths` refuses although they could be matched."""
+    parts = draw(st.lists(texts | parameters, min_size=1, max_size=4))
+    if draw(st.booleans()):
+        parts.insert(draw(st.integers(0, len(parts))), draw(wides))
+    return "/" + "/".join(parts)
+
+
+@st.composite
+def filled(draw: st.DrawFn, template: str, *, with_parameters: bool = False) -> str:
+    """The template with something for its parameters, mostly what they take."""
+
+    def fill(found: re.Match[str]) -> str:
+        if with_parameters and draw(st.booleans()):
+            return found[0]
+        fits = {"int": ["7", "12"], "float": ["7", "1.5"], "uuid": [UUID]}.get(found[2] or "str")
+        if fits and draw(st.integers(0, 5)):
+            return draw(st.sampled_from(fits))
+        several = st.lists(texts, max_size=3).map("/".join)
+        return draw(several if found[2] == "path" else texts)
+
+    return PARAMETER.sub(fill, template)
+
+
+@st.composite
+def paths_near(draw: st.DrawFn, near: list[str]) -> str:
+    """A path that one of the templates matches, or nearly so, or any."""
+    path = draw(filled(draw(st.sampled_from([*near, "/{x}/{x}", "/{x:path}"]))))
+    change = draw(st.sampled_from(["", "", "", "case", "insert", "cut"]))
+    at = draw(st.integers(0, len(path)))
+    if change == "case":
+        return path.swapcase()
+    if change == "insert":
+        return path[:at] + draw(st.sampled_from(["/", "\n", "/.", "x", "1"])) + path[at:]
+    return path[:at] + path[at + 1 :] if change == "cut" else path
+
+
+def pattern(template: str, *, ignore_case: bool = False) -> re.Pattern[str]:
+    """What a template means, in one expression."""
+    parts, end = [], 0
+    flag = "i" if ignore_case else ""
+    for found in PARAMETER.finditer(template):
+        parts += [f"(?{flag}:{re.escape(template[end : found.start()])})", CONVERTERS[found[2] or "str"]]
+        end = found.end()
+    return re.compile("".join([*parts, f"(?{flag}:{re.escape(template[end:])})"]), re.DOTALL)
+
+
+def matching(given: list[tuple[str, int]], path: str, *, ignore_case: bool) -> list[int]:
+    """The same as `PathIndex.matching`, one by one."""
+    patterns = [(pattern(template, ignore_case=ignore_case), number) for template, number in given]
+    return sorted({number for compiled, number in patterns if compiled.fullmatch(path)})
+
+
+@pytest.mark.promise(10)
+@given(st.data(), st.booleans())
+def test_the_index_finds_what_each_template_matches(data: st.DataObject, ignore_case: bool) -> None:
+    given = data.draw(st.lists(st.tuples(templates(), st.integers(0, 9)), min_size=1, max_size=12))
+    index = PathIndex(given, ignore_case=ignore_case)
+    for path in data.draw(st.lists(paths_near([template for template, _ in given]), min_size=1, max_size=8)):
+        found = index.matching(path)
+        event(f"{len(found)} rules")
+        assert found == matching(given, path, ignore_case=ignore_case), path
+
+
+@given(st.lists(templates(), max_size=5), st.text(alphabet="/aAb.1\n%\u0130\u00df\U00010400\ud800", max_size=12))
+def test_any_text_is_a_path(given: list[str], path: str) -> None:
+    numbered = list(zip(given, range(len(given)), strict=True))
+    for ignore_case in (False, True):
+        index = PathIndex(numbered, ignore_case=ignore_case)
+        assert index.matching(path) == matching(numbered, path, ignore_case=ignore_case)
+
+
+@pytest.mark.promise(10)
+@given(st.data(), st.booleans())
+def test_what_is_covered_is_matched(data: st.DataObject, ignore_case: bool) -> None:
+    earlier = data.draw(templates())
+    later = data.draw(filled(earlier, with_parameters=True) | templates())
+    if len(PARAMETER.findall(later)) > 1 and later.count(":path}") > 1:
+        return
+    path = data.draw(paths_near([later]))
+    covered = covers(earlier, later, ignore_case=ignore_case)
+    event(f"covered: {covered}")
+    if covered and matching([(later, 0)], path, ignore_case=ignore_case):
+        event("covered and matched")
+        assert PathIndex([(earlier, 0)], ignore_case=ignore_case).matching(path) == [0]
+
+
+@given(templates(), st.booleans())
+def test_a_template_covers_itself_and_is_covered_by_all_paths(template: str, ignore_case: bool) -> None:
+    assert covers(template, template, ignore_case=ignore_case)
+    assert covers("/{rest:path}", template, ignore_case=ignore_case)
+    assert covers(template, template.replace("{x", "{another"), ignore_case=ignore_case)
+
+
+@pytest.mark.promise(10)
+@given(st.data())
+def test_the_two_forms_are_matched_by_the_template_in_the_same_form(data: st.DataObject) -> None:
+    template = data.draw(templates().filter(lambda one: not re.search(r"/:a|%2e|\n", one)))
+    paths = Paths("path", template)
+    path = data.draw(paths_near([template]))
+    normal = normal_path(path)
+    assert normal_path(normal) == normal
+    assert paths.match(path, normal=False) == bool(pattern(template).fullmatch(path))
+    assert paths.match(normal, normal=True) == bool(pattern(normal_path(template)).fullmatch(normal))
+
+
+def test_letters_that_are_equal_but_for_case_are_those_of_re() -> None:
+    every = {letter: fold(letter) for code in range(0x110000) if not 0xD800 <= code < 0xE000 for letter in [chr(code)]}
+    cased = "".join(letter for letter, folded in every.items() if folded != letter or letter.swapcase() != letter)
+    alike = defaultdict(set)
+    for letter in cased:
+        alike[every[letter]].add(letter)
+    odd = {one for one in cased if set(re.compile(re.escape(one), re.IGNORECASE).findall(cased)) != alike[every[one]]}
+    assert odd == set(LIGATURES)
+    assert all(len(folded) == 1 and every[folded] == folded for folded in every.values())
+    assert not [letter for letter in cased if not letter.isascii() and every[letter] in "/0123456789abcdef-."]
+
+
+@given(st.text(), st.text())
+def test_letters_are_folded_one_by_one(one: str, two: str) -> None:
+    assert fold(one + two) == fold(one) + fold(two)
