@@ -15,7 +15,7 @@ from ratelimit_mw.rules import Rule
 
 _WINDOWS: Final = {"fixed_window": 2, "sliding_window_counter": 2, "sliding_window_log": 1}  # quotas in a worst window
 _PROXY_HEADERS: Final = ("x-forwarded-for", "forwarded")
-_LOOKED_AT: Final = 1000  # requests, each of them; and then one in a hundred
+_LOOKED_AT: Final = 1000  # requests: headers are not read for nothing for ever
 _SERVERS: Final = ("uvicorn", "gunicorn", "hypercorn", "granian", "fastapi")
 _WORKERS: Final = re.compile(r"(?:--workers|-w)(?:=?([0-9]+))?")
 _DEEPEST: Final = 50  # apps around apps
@@ -96,7 +96,10 @@ def warn_of_workers(workers: int | None) -> None:
 
 
 class Unproxied:
-    """Looks whether a proxy says who the client is, while none is trusted: then all clients of it share a bucket."""
+    """Looks whether a proxy says who the client is, while none is trusted: then all clients of it share a bucket.
+
+    `done`: it has warned, or seen enough requests that give no reason to.
+    """
 
     __slots__ = ("_seen", "done")
 
@@ -107,8 +110,7 @@ class Unproxied:
     def look(self, request: Request) -> None:
         """Warn at the first request that shows it."""
         self._seen += 1
-        if self._seen > _LOOKED_AT and self._seen % 100:
-            return
+        self.done = self._seen >= _LOOKED_AT
         for name in _PROXY_HEADERS:
             lines = request.lines(name)
             # a server that reads the header itself, as uvicorn does for a proxy on its host, has put it into `client`

@@ -24,7 +24,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _TRY_AGAIN_LATER = 1013  # websocket close code
-_OUTCOME = "ratelimit_mw"  # key of the scope
+_OUTCOME = "ratelimit_mw"  # key of the scope; the state's, too, may not be of this request alone, if a server errs
 _FIELD_NAMES = {name: name.lower().encode("ascii") for name in NAMES}
 
 
@@ -63,7 +63,7 @@ class RateLimitMiddleware:
             await self._pass(scope, receive, send)
             return
         client = scope.get("client")
-        request = _AsgiRequest(scope, client[0] if client else None)
+        request = _AsgiRequest(scope, client[0] if client else None, scope.get(_OUTCOME))
         verdict = self._immediate.admit(request) if self._immediate else await self._gate.admit(request)
         if verdict is None:
             await self.app(scope, receive, send)
@@ -123,7 +123,8 @@ class _AsgiRequest(Request):
 
     @property
     def method(self) -> str:
-        return str(self.raw.get("method", "GET")).upper()
+        method: str = self.raw.get("method", "GET")
+        return method.upper()
 
     @property
     def path(self) -> str:
@@ -135,11 +136,6 @@ class _AsgiRequest(Request):
         for name, value in self.raw["headers"]:
             found.setdefault(name.lower(), []).append(value)
         return {name.decode("latin-1"): b", ".join(values).decode("latin-1") for name, values in found.items()}
-
-    @property
-    def outcome(self) -> Outcome | None:
-        found = self.raw.get(_OUTCOME)  # not the state's: whether that is of this request alone is the server's word
-        return found if isinstance(found, Outcome) else None
 
     def lines(self, name: str) -> Sequence[str]:
         wanted = name.encode("latin-1")

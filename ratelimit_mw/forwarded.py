@@ -12,6 +12,7 @@ from ratelimit_mw.addresses import Address, parse_address
 
 _WINDOW = 8192  # characters that are looked at, from the end
 _LONGEST = 512  # characters of one member
+_MEMBERS = 256  # of a list, the empty ones too
 
 # One pair and the `;` after it. RFC 7239, 4, and what proxies write besides: spaces around `;`, `[` and `:` without
 # quotes. A backslash in quotes is left out: it is never needed, and readers differ in what it hides.
@@ -40,18 +41,20 @@ def forwarded(text: str) -> Iterator[Address | None]:
 def _members(text: str, *, quotes: bool) -> Iterator[str | None]:
     """List members from right to left without the empty ones (RFC 9110, 5.6.1); None for one that is cut or too long.
 
-    Within `quotes`, a comma is none.
+    Within `quotes`, a comma is none. What is too far to the left to be looked at is one more None.
     """
     floor, end = max(0, len(text) - _WINDOW), len(text)
-    while end >= 0:
+    for _ in range(_MEMBERS):
         start = _start(text, floor, end) if quotes else text.rfind(",", floor, end) + 1
         if floor and not start:
-            yield None
-            return
+            break
         member = text[start:end].strip(" \t")
         if member:
             yield member if len(member) <= _LONGEST else None
+        if not start:
+            return
         end = start - 1
+    yield None
 
 
 def _start(text: str, floor: int, end: int) -> int:

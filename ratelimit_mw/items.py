@@ -1,22 +1,18 @@
-"""What `limits` may say: limits, or a way to choose them for each request."""
+"""Items: what a list of limits holds."""
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Annotated, Any, Final, TypedDict
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ratelimit_mw.calls import FAILED, Answers, Call, call_from, name_of, named_call
+from ratelimit_mw.calls import Call, call_from, named_call
 from ratelimit_mw.errors import ConfigError, Mistakes, located
-from ratelimit_mw.keys import ANY_PREFIX, Caller, Key, KeySpec, check_key
-from ratelimit_mw.limit import Limit, seconds, well_named, whole
+from ratelimit_mw.keys import ANY_PREFIX, Key, KeySpec, check_key
+from ratelimit_mw.limit import Limit, seconds, whole
 from ratelimit_mw.notation import parse
-from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.words import flags, made
 
-_DEFAULT_TIER: Final = "default"
-_REMEMBERED: Final = 1024  # answers of a callable whose limits are kept
 _NO_DELAY: Final = "max_delay: the middleware holds no request back; Limiter tells the delay to who can wait"
 
 
@@ -39,108 +35,6 @@ class Item(Struct, frozen=True, kw_only=True):
     cost: int | Call | None = None  # None: the rule's
     shadow: bool = False
     max_delay: float | None = None
-
-
-class Choice:
-    """Limits that are chosen for each request. `calls`: the callables it needs."""
-
-    calls: Sequence[Call] = ()
-
-    def items(self, request: Caller, route: str, answers: Answers) -> Sequence[Item] | None:
-        """The limits of this request; None when the callable gave none that can be used."""
-        raise NotImplementedError
-
-
-class Tiers(Choice):
-    """`{free = "60/hour", pro = "5000/hour"}`: limits by the tier that a key names.
-
-    The default tier is `default_tier`, or else the one called `default`, or else the first; it is for whoever has no
-    tier, or one that is not in the table.
-    """
-
-    def __init__(self, place: str, tiers: Mapping[str, Any], tier: KeySpec | None, default: str | None) -> None:
-        if tier is None:
-            raise ConfigError(
-                f"{place}: limits by tier, {', '.join(map(str, tiers))}, need `tier`, a key that names one"
-            )
-        self._tiers: Final = _compiled_tiers(place, tiers)
-        if default is not None and default not in tiers:
-            raise ConfigError(f"default_tier: found {default!r}, allowed is one of {', '.join(tiers)}")
-        self._default: Final = default or (_DEFAULT_TIER if _DEFAULT_TIER in tiers else next(iter(tiers)))
-        self.key: Final = Key(tier, ANY_PREFIX)
-        self.calls = self.key.calls
-
-    @property
-    def all(self) -> Mapping[str, Sequence[Item]]:
-        """All tiers with their limits, in order."""
-        return self._tiers
-
-    def items(self, request: Caller, route: str, answers: Answers) -> Sequence[Item]:
-        """The limits of the tier that the key names."""
-        identity = self.key.identity(request, route, answers) or ""
-        # names of tiers have no character that an identity escapes: what stands behind the kind is the value itself
-        return self._tiers.get(identity.partition("=")[2], self._tiers[self._default])
-
-
-class Dynamic(Choice):
-    """A callable of the request that gives its limits: notation, Limits, or whatever else a list of limits may hold."""
-
-    def __init__(self, call: Call) -> None:
-        self._call: Final = call
-        self.calls = [call]
-        self._compiled: Final = lru_cache(_REMEMBERED)(_compiled)
-
-    def items(self, _: Caller, __: str, answers: Answers) -> Sequence[Item] | None:
-        """The limits that the callable gave."""
-        answer = answers[self._call]
-        if answer is FAILED:
-            return None
-        try:
-            return self._compiled(answer) if isinstance(answer, (str, Limit)) else _compiled(answer)
-        except Exception as error:  # noqa: BLE001  # whatever a callable gives, the request is limited
-            warn_rarely(f"limits {name_of(self._call)}", "gave no limits, the default ones apply: %s", error)
-            return None
-
-
-def _compiled(answer: Any) -> Sequence[Item]:
-    """The limits that a callable gave. Raises `ConfigError` for none: `[]` says in words that there are none."""
-    items = compile_items("limits", answer)
-    check_different("limits", items, "all")
-    if any(callable(item.cost) or (item.key is not None and Key(item.key, ANY_PREFIX).calls) for item in items):
-        raise ConfigError(
-            "limits: found a key or cost that is a callable; nobody asks it any more, the rule may have it"
-        )
-    return items
-
-
-def _compiled_tiers(place: str, tiers: Mapping[str, Any]) -> dict[str, Sequence[Item]]:
-    mistakes = Mistakes()
-    compiled: dict[str, Sequence[Item]] = {}
-    for name, limits in tiers.items():
-        with mistakes.at(place):
-            well_named(f"tier {name!r}", name)
-            compiled[name] = compile_items(name, limits)
-    mistakes.tell()
-    return compiled
-
-
-def compile_limits(
-    place: str, value: object, tier: KeySpec | None = None, default_tier: str | None = None
-) -> Sequence[Item] | Choice:
-    """What `limits` says: the items, in order, or a Choice. Raises `ConfigError` naming `place`."""
-    if (callable(value) and not isinstance(value, type)) or named_call(value):
-        with located(place):
-            return Dynamic(call_from(value))
-    if isinstance(value, Mapping) and value and "limit" not in value and not _misspelt(value):
-        return Tiers(place, value, tier, default_tier)
-    return compile_items(place, value)
-
-
-def _misspelt(table: Mapping[Any, Any]) -> bool:
-    """Whether this is an item without its `limit`, rather than a table of tiers."""
-    return not all(isinstance(name, str) for name in table) or any(
-        name in ItemOptions.__annotations__ for name in table
-    )
 
 
 def compile_items(place: str, value: object) -> list[Item]:

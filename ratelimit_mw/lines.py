@@ -5,8 +5,9 @@ from functools import lru_cache
 from typing import Final
 
 from ratelimit_mw.calls import Answers, Call, cost_answer
+from ratelimit_mw.choices import Choice, Tiers
 from ratelimit_mw.identity import bucket_key, encode
-from ratelimit_mw.items import Choice, Item, Tiers, check_cost
+from ratelimit_mw.items import Item, check_cost
 from ratelimit_mw.keys import Caller, Key
 from ratelimit_mw.limit import Charge, Role
 from ratelimit_mw.options import MissingKey

@@ -6,9 +6,9 @@ from typing import Final
 
 from ratelimit_mw.advice import Unproxied, advise
 from ratelimit_mw.calls import Call, asked, sync_call_from
+from ratelimit_mw.choices import compile_limits
 from ratelimit_mw.client_ip import ClientFinder
 from ratelimit_mw.hosts import Hosts
-from ratelimit_mw.items import compile_limits
 from ratelimit_mw.lines import Lines
 from ratelimit_mw.members import Members
 from ratelimit_mw.path_index import PathIndex

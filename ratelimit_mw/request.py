@@ -16,16 +16,18 @@ class Request(ABC):
 
     `raw`: the ASGI scope or the WSGI environ. `client`: the client's address: the socket's other end, as the server
     wrote it, or whom trusted proxies name; None where there is none, as on a unix socket. `route`: the framework's
-    route template, where the face knows it.
+    route template, where the face knows it. `outcome`: what a middleware of ours further out has found, if there is
+    one.
     """
 
-    __slots__ = ("client", "raw")
+    __slots__ = ("client", "outcome", "raw")
 
     route: ClassVar[str | None] = None
 
-    def __init__(self, raw: Any, client: str | None) -> None:
+    def __init__(self, raw: Any, client: str | None, outcome: Outcome | None = None) -> None:
         self.raw = raw
         self.client = client
+        self.outcome = outcome
 
     @property
     @abstractmethod
@@ -41,11 +43,6 @@ class Request(ABC):
     @abstractmethod
     def headers(self) -> Mapping[str, str]:
         """All headers, names in lower case; several lines of one name are joined by `, `."""
-
-    @property
-    @abstractmethod
-    def outcome(self) -> Outcome | None:
-        """What a middleware of ours further out has found, if there is one."""
 
     @abstractmethod
     def lines(self, name: str) -> Sequence[str]:

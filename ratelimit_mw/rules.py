@@ -8,9 +8,10 @@ from typing import Annotated, Any, Final, Literal, TypedDict
 from msgspec import Struct
 
 from ratelimit_mw.calls import Call, sync_call_from
+from ratelimit_mw.choices import Choice, compile_limits, fixed_items
 from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.hosts import Hosts
-from ratelimit_mw.items import Choice, Item, ItemOptions, Tiers, check_cost, check_different, compile_limits
+from ratelimit_mw.items import Item, ItemOptions, check_cost
 from ratelimit_mw.keys import KeySpec, check_key
 from ratelimit_mw.limit import Limit, well_named
 from ratelimit_mw.paths import Paths
@@ -156,22 +157,6 @@ class Rule(Struct, frozen=True, kw_only=True):
         found = self.limits_by("all", None)  # whether there is a tier is known where the top is
         own = [item for items in fixed_items(found) for item in items if item.cost is None]
         check_cost(self.cost, [item.limit for item in own])
-
-
-def fixed_items(found: Sequence[Item] | Choice) -> list[Sequence[Item]]:
-    """The lists of limits that are known before a request comes: one, one for each tier, or none."""
-    if isinstance(found, Tiers):
-        return list(found.all.values())
-    return [] if isinstance(found, Choice) else [found]
-
-
-def check_buckets(place: str, found: Sequence[Item] | Choice, key: KeySpec) -> None:
-    """Raises `ConfigError` for two limits that can count in one bucket. `key`: of items that have none of their own."""
-    if isinstance(found, Tiers):
-        for name, items in found.all.items():
-            check_different(f"{place}.{name}", items, key)
-    elif not isinstance(found, Choice):
-        check_different(place, found, key)
 
 
 def rule_from(value: object) -> Rule:

@@ -10,15 +10,15 @@ from msgspec import Struct
 from msgspec.structs import asdict, fields
 
 from ratelimit_mw.calls import call_from
+from ratelimit_mw.choices import check_buckets, compile_limits
 from ratelimit_mw.client_ip import ClientFinder
 from ratelimit_mw.errors import ConfigError, Mistakes, located
-from ratelimit_mw.items import compile_limits
 from ratelimit_mw.keys import KeySpec, check_ipv6_prefix, check_key
 from ratelimit_mw.limit import seconds
 from ratelimit_mw.members import Members
 from ratelimit_mw.options import HEADERS, MISSING_KEY, Headers, MissingKey, Options
 from ratelimit_mw.paths import Paths
-from ratelimit_mw.rules import ON_STORE_ERROR, OnStoreError, PathSpec, Rule, check_buckets, rule_from
+from ratelimit_mw.rules import ON_STORE_ERROR, OnStoreError, PathSpec, Rule, rule_from
 from ratelimit_mw.sources import from_environment, from_file
 from ratelimit_mw.words import flags, made, one_of
 

@@ -45,7 +45,7 @@ class RateLimitMiddleware:
         if self._warns and environ.get("wsgi.multiprocess"):
             self._warns = False
             warn_of_workers(None)
-        request = _WsgiRequest(environ, environ.get("REMOTE_ADDR") or None)
+        request = _WsgiRequest(environ, environ.get("REMOTE_ADDR") or None, environ.get("ratelimit_mw"))
         verdict = self._gate.admit(request)
         if verdict is None:
             return self.app(environ, start_response)
@@ -124,11 +124,6 @@ class _WsgiRequest(Request):
             if self.raw.get(name):
                 found[name.replace("_", "-").lower()] = self.raw[name]
         return found
-
-    @property
-    def outcome(self) -> Outcome | None:
-        found = self.raw.get("ratelimit_mw")
-        return found if isinstance(found, Outcome) else None
 
     def lines(self, name: str) -> Sequence[str]:
         value = self.raw.get(_variable(name))

@@ -32,7 +32,7 @@ ORDER = [
     "keys",
     "words",
     "path_index paths hosts",
-    "items rules reach",
+    "items choices rules reach",
     "members",
     "options sources settings",
     "lines advice",

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from ratelimit_mw.request import Request
-from ratelimit_mw.verdict import Outcome
 
 
 class PlainRequest(Request):
@@ -33,10 +32,6 @@ class PlainRequest(Request):
     @property
     def headers(self) -> Mapping[str, str]:
         return self._headers
-
-    @property
-    def outcome(self) -> Outcome | None:
-        return None
 
     def lines(self, name: str) -> Sequence[str]:
         return [self._headers[name]] if name in self._headers else []

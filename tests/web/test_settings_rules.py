@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.rules import Rule, fixed_items
+from ratelimit_mw.choices import fixed_items
+from ratelimit_mw.rules import Rule
 from ratelimit_mw.settings import Settings
 from web.messages import BOOL, FIVE, KEYS, MODES, NAME, PERIODS, TEMPLATE, TEMPLATES, found, message_of
 
