@@ -10,10 +10,10 @@ from ratelimit_mw.calls import name_of
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.gate import AsyncGate
 from ratelimit_mw.notices import logger, warn_rarely
-from ratelimit_mw.on_refused import added, answered
+from ratelimit_mw.on_refused import answered
 from ratelimit_mw.options import Headers, Options
 from ratelimit_mw.request import Request, below, user_id
-from ratelimit_mw.response import NAMES, REASONS, Response, headers
+from ratelimit_mw.response import ABOUT_THE_BODY, NAMES, REASONS, HeaderList, Response, beside, headers
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.verdict import Outcome, Verdict
 
@@ -97,7 +97,7 @@ class RateLimitMiddleware:
                 await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER, "reason": REASONS[own.status]})
                 return
         elif answerer is not None and answerer.kind == "asgi":
-            await answerer.call(scope, receive, _with_missing(own, send))
+            await answerer.call(scope, receive, _with_refusal(own, send))
             return
         if answerer is not None and answerer.kind == "plain":
             own = await _answered(answerer.call, request, verdict, own)
@@ -150,26 +150,31 @@ class _AsgiRequest(Request):
 def _with_headers(verdict: Verdict, style: Headers, send: Send) -> Send:
     def send_with_headers(message: Message) -> Awaitable[None]:  # passes on the awaitable, without one of its own
         if message["type"] == "http.response.start":
-            fields = list(message.get("headers", ()))
-            for name, value in headers(verdict, style):
-                fields.append((_FIELD_NAMES[name], value.encode()))
-            message = {**message, "headers": fields}
+            own = headers(verdict, style)
+            if style == "ietf":  # lists, which stand beside whatever the app says
+                fields = [(_FIELD_NAMES[name], value.encode()) for name, value in own]
+                message = {**message, "headers": [*message.get("headers", ()), *fields]}
+            else:
+                message = _adding(own, message)
         return send(message)
 
     return send_with_headers
 
 
-def _with_missing(own: Response, send: Send) -> Send:
-    """Add what a refusal says to the response of somebody else's app, but for what it says itself."""
+def _with_refusal(own: Response, send: Send) -> Send:
+    """Add what a refusal says to the response of somebody else's app."""
+    fields = [(name, value) for name, value in own.headers if name.lower() not in ABOUT_THE_BODY]
 
-    def send_with_missing(message: Message) -> Awaitable[None]:
-        if message["type"] == "http.response.start":
-            fields = list(message.get("headers", ()))
-            missing = added(own, [bytes(name).lower().decode("latin-1") for name, _ in fields])
-            message = {**message, "headers": fields + [(_FIELD_NAMES[name], value.encode()) for name, value in missing]}
-        return send(message)
+    def send_with_refusal(message: Message) -> Awaitable[None]:
+        return send(_adding(fields, message) if message["type"] == "http.response.start" else message)
 
-    return send_with_missing
+    return send_with_refusal
+
+
+def _adding(own: HeaderList, message: Message) -> Message:
+    theirs = list(message.get("headers", ()))
+    names = {bytes(name).lower().decode("latin-1") for name, _ in theirs}
+    return {**message, "headers": theirs + [(_FIELD_NAMES[name], value.encode()) for name, value in beside(own, names)]}
 
 
 async def _answered(call: Any, request: Request, verdict: Verdict, own: Response) -> Response:

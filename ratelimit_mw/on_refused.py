@@ -4,14 +4,14 @@ An ASGI app (it takes scope, receive, send), a WSGI app (its second parameter is
 of the request and the verdict that gives status, headers and body.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from inspect import Parameter, signature
 from typing import Any, Final, Literal, NamedTuple
 
 from ratelimit_mw.calls import call_from, name_of
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.response import HeaderList, Response
+from ratelimit_mw.response import ABOUT_THE_BODY, Response, beside
 
 _KINDS: Final = (
     "an ASGI app, a WSGI app (environ, start_response), or a callable (request, verdict) that gives status, headers "
@@ -44,12 +44,6 @@ def answerer(value: object) -> Answerer:
     raise ConfigError(f"found {value!r:.100}, allowed is {_KINDS}")
 
 
-def added(own: Response, theirs: Iterable[str]) -> HeaderList:
-    """Our fields that go with somebody else's body: those that they did not set themselves. Names in lower case."""
-    set_already = {*theirs, "content-type", "content-length"}
-    return [(name, value) for name, value in own.headers if name.lower() not in set_already]
-
-
 def answered(call: Any, answer: Any, own: Response) -> Response:
     """The response that a callable gave, with our fields; ours when it gave none that can be sent."""
     try:
@@ -71,7 +65,11 @@ def _response(status: Any, fields: Any, body: Any, own: Response) -> Response:
     names = {name.lower() for name, _ in theirs}
     if "content-type" not in names:
         theirs.append(("Content-Type", "text/plain; charset=utf-8"))
-    return Response(status, [*theirs, ("Content-Length", str(len(content))), *added(own, names)], content)
+    return Response(
+        status,
+        [*theirs, ("Content-Length", str(len(content))), *beside(own.headers, {*names, *ABOUT_THE_BODY})],
+        content,
+    )
 
 
 def _field(name: Any, value: Any) -> tuple[str, str]:

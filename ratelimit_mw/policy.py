@@ -135,10 +135,13 @@ def _plan_without(candidates: Sequence[Line], request: Caller, route: str, answe
 
 def without_charged(asked: Plan, outcome: Outcome) -> Plan:
     """What is left to ask when a middleware further out has charged this request already: other buckets alone."""
-    charged = {(charge.key, charge.limit.bucket) for charge in outcome.charged}
-    return asked.of(
-        [index for index, charge in enumerate(asked.charges) if (charge.key, charge.limit.bucket) not in charged]
-    )
+    charged = {_bucket(charge) for charge in outcome.charged}
+    kept = [index for index, charge in enumerate(asked.charges) if _bucket(charge) not in charged]
+    return asked if len(kept) == len(asked.charges) else asked.of(kept)
+
+
+def _bucket(charge: Charge) -> tuple[str, str, str]:
+    return charge.key, charge.limit.bucket, charge.role  # what a shadow counted was not held to it
 
 
 def without_store(asked: Plan) -> tuple[Source, Plan]:

@@ -5,7 +5,7 @@
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import lru_cache
 from math import ceil, isinf
 from random import uniform
@@ -35,6 +35,9 @@ NAMES: Final = (
     "X-RateLimit-Remaining",
     "X-RateLimit-Reset",
 )
+
+_LISTS: Final = ("RateLimit", "RateLimit-Policy")
+ABOUT_THE_BODY: Final = ("content-type", "content-length")
 
 HeaderList = list[tuple[str, str]]
 
@@ -73,6 +76,14 @@ def headers(verdict: Verdict, style: Headers = "ietf") -> HeaderList:
             ("X-RateLimit-Reset", str(ceil(time.time() + binding.reset_after))),
         ]
     return fields
+
+
+def beside(own: HeaderList, theirs: Container[str]) -> HeaderList:
+    """Those of our fields that go with the fields of an app, whose names are in lower case.
+
+    `RateLimit` and `RateLimit-Policy` are lists, of which ours are further members; of others the app's are kept.
+    """
+    return [(name, value) for name, value in own if name in _LISTS or name.lower() not in theirs]
 
 
 def refusal(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0) -> Response:

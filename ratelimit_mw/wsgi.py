@@ -8,15 +8,18 @@ from ratelimit_mw.advice import warn_of_workers
 from ratelimit_mw.calls import name_of
 from ratelimit_mw.gate import Gate
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.on_refused import added, answered
+from ratelimit_mw.on_refused import answered
 from ratelimit_mw.options import Options
 from ratelimit_mw.request import Request, as_text, below
-from ratelimit_mw.response import REASONS, Response, headers
+from ratelimit_mw.response import ABOUT_THE_BODY, REASONS, HeaderList, Response, beside, headers
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+
+_LISTS = 2  # RateLimit and RateLimit-Policy, which stand beside whatever the app says
 
 
 class RateLimitMiddleware:
@@ -58,7 +61,8 @@ class RateLimitMiddleware:
         own, answerer = self._gate.refusal(verdict), self._gate.answerer
         if answerer is not None and answerer.kind == "wsgi":
             app: WSGIApplication = answerer.call
-            return app(request.raw, _with_missing(own, start_response))
+            fields = [(name, value) for name, value in own.headers if name.lower() not in ABOUT_THE_BODY]
+            return app(request.raw, _with_headers(fields, start_response))
         if answerer is not None:
             own = _answered(answerer.call, request, verdict, own)
         start_response(f"{own.status} {REASONS.get(own.status, 'Refused')}", own.headers)
@@ -69,30 +73,18 @@ class RateLimitMiddleware:
         self._gate.close()
 
 
-def _with_headers(own: list[tuple[str, str]], start_response: "StartResponse") -> "StartResponse":
+def _with_headers(own: HeaderList, start_response: "StartResponse") -> "StartResponse":
     if not own:
         return start_response
 
     def start_with_headers(
         status: str, fields: list[tuple[str, str]], exc_info: Any = None
     ) -> Callable[[bytes], object]:
-        if exc_info is None:
-            return start_response(status, [*fields, *own])
-        return start_response(status, [*fields, *own], exc_info)
+        theirs = {name.lower() for name, _ in fields} if len(own) > _LISTS else ()
+        both = [*fields, *beside(own, theirs)]
+        return start_response(status, both) if exc_info is None else start_response(status, both, exc_info)
 
     return start_with_headers
-
-
-def _with_missing(own: Response, start_response: "StartResponse") -> "StartResponse":
-    """Add what a refusal says to the response of somebody else's app, but for what it says itself."""
-
-    def start_with_missing(
-        status: str, fields: list[tuple[str, str]], exc_info: Any = None
-    ) -> Callable[[bytes], object]:
-        start = _with_headers(added(own, [name.lower() for name, _ in fields]), start_response)
-        return start(status, fields) if exc_info is None else start(status, fields, exc_info)
-
-    return start_with_missing
 
 
 def _answered(call: Any, request: Request, verdict: Verdict, own: Response) -> Response:

@@ -198,6 +198,13 @@ def test_where_all_branches_match_each_is_walked_once() -> None:
     assert calls(index, "/a" * 8) < 3000
 
 
+@pytest.mark.promise(10)
+def test_a_path_is_walked_as_far_as_templates_go() -> None:
+    index = PathIndex([("/a/{x}/c", 0), ("/{x}/{rest:path}/y/a", 1)])
+    assert index.matching("/a" * 1000) == []
+    assert calls(index, "/a" * 1000) < 50
+
+
 def test_a_rule_of_several_templates_is_found_once_and_rules_in_order() -> None:
     index = PathIndex([("/a", 3), ("/{x}", 3), ("/{x:path}", 1), ("/{y}", 2), ("/b", 0)])
     assert index.matching("/a") == [1, 2, 3]
@@ -226,6 +233,7 @@ COVERS = [  # earlier, later, whether every path of the later is one of the earl
     ("/ab{rest:path}bc", "/abc", False),
     ("/ab{rest:path}bc", "/ab{x}bc", True),
     ("/ab{rest:path}bc", "/ab/x/y{z}bc", True),
+    ("/ab{rest:path}bc", "/ab/xbc", True),
     ("/ab{rest:path}", "/a{x}", False),
     ("/{id}", "/a", True),
     ("/{id}", "/", False),
@@ -243,6 +251,7 @@ COVERS = [  # earlier, later, whether every path of the later is one of the earl
     ("/x{n:int}", "/{m:int}", False),
     ("/x{id}.js", "/xy{n:int}.min.js", True),
     ("/x{id}.js", "/x{n:int}", False),
+    ("/x{id}.js", "/y{n:int}.js", False),
     ("/x{id}.js", "/x.js", False),
 ]
 
@@ -267,6 +276,7 @@ DECODED = "the character itself, such as a space for '%20'; paths are matched de
 CONTROL = "a path without control characters"
 START = "a path that starts with /, such as '/users/{id}'"
 BRACES = "'{name}' or '{name:path}' as parameter"
+ONE_EACH = "one parameter between slashes, and one {name:path}"
 
 
 @pytest.mark.promise(9)
@@ -300,9 +310,11 @@ BRACES = "'{name}' or '{name:path}' as parameter"
         ("/{id:[0-9]+}", BRACES),
         ("/{path...}", BRACES),
         ("/{*path}", BRACES),
+        ("/{a}-{b}", ONE_EACH),
+        ("/{a:path}/b/{c:path}", ONE_EACH),
     ],
 )
-def test_templates_that_never_match_are_refused(template: object, allowed: str) -> None:
+def test_templates_that_match_nothing_or_slowly_are_refused(template: object, allowed: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Paths("path", ["/", template])
     assert str(caught.value) == f"path[1]: found {template!r}, allowed is {allowed}"

@@ -135,7 +135,7 @@ def test_the_two_forms_are_matched_by_the_template_in_the_same_form(data: st.Dat
 
 
 def test_letters_that_are_equal_but_for_case_are_those_of_re() -> None:
-    every = {letter: fold(letter) for code in range(0x110000) if not 0xD800 <= code < 0xE000 for letter in [chr(code)]}
+    every = {chr(code): fold(chr(code)) for code in range(0x20000)}  # no letter behind these has two cases
     cased = "".join(letter for letter, folded in every.items() if folded != letter or letter.swapcase() != letter)
     alike = defaultdict(set)
     for letter in cased:
