@@ -20,7 +20,7 @@ _PROBLEMS = pytest.StashKey[list[str]]()
 # derandomize is spelled out because Hypothesis turns it on by itself where it detects a CI.
 settings.register_profile("quick", max_examples=50, deadline=None, derandomize=False)
 settings.register_profile("proof", max_examples=2000, deadline=None, derandomize=False)
-settings.load_profile(os.environ.get("RATELIMIT_MW_PROFILE", "quick"))
+settings.load_profile(os.environ.get("TEST_PROFILE", "quick"))
 
 R = TypeVar("R", RedisServer, RedisCluster)
 

@@ -1,7 +1,6 @@
 """Nobody shares a bucket by accident: different parts have different encodings, and hashes of a fixed form."""
 
 import itertools
-import os
 import re
 from urllib.parse import unquote_to_bytes
 
@@ -9,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from profiles import PROOF
 from ratelimit_mw.identity import bucket_key, encode
 
 pytestmark = pytest.mark.promise(10)
@@ -51,7 +51,7 @@ def test_encodings_are_readable(parts: Parts, text: str) -> None:
     assert encode(parts) == text
 
 
-few = settings(max_examples=500 if os.environ.get("RATELIMIT_MW_PROFILE") == "proof" else 50)  # long texts take long
+few = settings(max_examples=500 if PROOF else 50)  # long texts take long
 
 
 @few

@@ -1,7 +1,6 @@
 """The worst window, exactly: the last column of the table of algorithms, and where less can be reached."""
 
 import math
-import os
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import cache
@@ -14,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algorithms.adversary import NOW, Adversary, bound, busiest, climb, replayed
+from profiles import PROOF
 from ratelimit_mw import GCRA, FixedWindow, LeakyBucket, Limit, SlidingWindowCounter, SlidingWindowLog, TokenBucket
 from ratelimit_mw.bucket import BucketLimit, Level
 from ratelimit_mw.ticks import microseconds
 
 pytestmark = pytest.mark.promise(3)
 
-PROOF = os.environ.get("RATELIMIT_MW_PROFILE") == "proof"
 QUOTAS = range(1, 7 if PROOF else 6)
 WINDOWS = range(2, 13) if PROOF else (4, 5, 7, 12)  # microseconds
 BUCKETS = (1, 2, 3, 4) if PROOF else (1, 2, 3)

@@ -16,7 +16,7 @@ from fastapi import APIRouter, FastAPI
 
 from ratelimit_mw.asgi import RateLimitMiddleware
 
-TOLD = os.environ.get("RATELIMIT_MW_FASTAPI", "")  # the series that this environment is made for, such as 0.136
+TOLD = os.environ.get("TEST_FASTAPI", "")  # the series that this environment is made for, such as 0.136
 LIMIT = "2/minute"
 CALLS = {  # method and path, and what the app answers to it
     "direct": ("GET", "/direct", 200),

@@ -112,4 +112,4 @@ def _environment(folder: str) -> dict[str, str]:
     """What a child finds: the copy before whatever is installed."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RATELIMIT_MW_")}
     path = os.pathsep.join([folder, str(ROOT / "tests")])
-    return kept | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "RATELIMIT_MW_PROFILE": "quick"}
+    return kept | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "TEST_PROFILE": "quick"}

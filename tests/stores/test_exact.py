@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import os
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from algorithms.models import model_of
 from algorithms.strategies import both_ways, forward, of_each_algorithm
+from profiles import PROOF
 from ratelimit_mw import Charge, Limit, MemoryStore
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.stores import Store
@@ -19,7 +19,7 @@ from ratelimit_mw.testing.laws import delay_us
 from ratelimit_mw.testing.walks import START, Step
 from redis_cluster import RedisCluster
 
-EXAMPLES = 400 if os.environ.get("RATELIMIT_MW_PROFILE") == "proof" else 25
+EXAMPLES = 400 if PROOF else 25
 KEYS = itertools.count()
 
 few = settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])

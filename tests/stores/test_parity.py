@@ -7,6 +7,7 @@ from random import SystemRandom
 import fakeredis
 import pytest
 
+from profiles import PROOF
 from ratelimit_mw import MemoryStore
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.stores import Store
@@ -15,11 +16,11 @@ from redis_servers import RedisServer
 from stores.model_store import ModelStore
 from stores.random_steps import RandomSteps
 
-STEPS = 20_000 if os.environ.get("RATELIMIT_MW_PROFILE") == "proof" else 1_000  # per algorithm and server
+STEPS = 20_000 if PROOF else 1_000  # per algorithm and server
 ON_FAKEREDIS = 500  # it is slow
 Record = Callable[[str, object], None]
 ROUND = 250  # steps with the same limits
-SEED = int(os.environ.get("RATELIMIT_MW_SEED", SystemRandom().randrange(10**9)))  # a failure names it
+SEED = int(os.environ.get("TEST_SEED", SystemRandom().randrange(10**9)))  # a failure names it
 
 pytestmark = [pytest.mark.promise(5), pytest.mark.parametrize("algorithm", ALGORITHMS)]
 
@@ -30,7 +31,7 @@ def compare(steps: RandomSteps, store: Store, seed: int) -> int:
     for number in range(ROUND):
         verb, charges = steps.next()
         expected, got = list(getattr(model, verb)(charges) or ()), list(getattr(store, verb)(charges) or ())
-        assert got == expected, f"RATELIMIT_MW_SEED={seed}, step {number}: {verb} {charges} at {steps.clock.now}"
+        assert got == expected, f"TEST_SEED={seed}, step {number}: {verb} {charges} at {steps.clock.now}"
         if verb == "take":
             steps.heard(charges, got)
         count += len(got)
