@@ -2,7 +2,7 @@
 -- drained yet, in ticks; `phase` is the part of this clock tick that is gone, in us.
 
 local squeeze, answer, corrected
-if look.bucket or look.level then
+if look.gcra or look.token_bucket or look.leaky_bucket then
   -- allowed, retry_after and delay of a charge that goes `over` full, more than 0, unless it is held back.
   function squeeze(cost, over, max_delay, phase, clock, drain, burst)
     if cost > burst then return 0, -1, 0 end
@@ -40,7 +40,7 @@ end
 
 -- What those share whose state is the level, and when it was so (clock ticks).
 local read_level, write_level, settle_level
-if look.level then
+if look.token_bucket or look.leaky_bucket then
   -- Level and time of the state; a clock that stepped back drains nothing.
   function read_level(key, tick, drain)
     local level, updated = load(key)

@@ -1,6 +1,8 @@
 -- How arguments and states are written where cmsgpack and struct are missing: fakeredis, in users' own tests.
 
-local decode = cjson.decode
+local function decode(text)
+  return unpack(cjson.decode(text))
+end
 
 local function write_state(format, ...)
   return (string.gsub(string.format(string.rep("%.0f ", #format - 1), ...), " $", ""))
