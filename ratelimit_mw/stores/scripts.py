@@ -44,13 +44,14 @@ def script(driver: Literal["take", "settle"], codec: Codec) -> Script:
 
 def take_arguments(codec: Codec, now: int, charges: Sequence[Charge], *, commit: bool) -> bytes:
     """ARGV[1] of take.lua for one group. `now`: a told time in microseconds, 0 for the server's own."""
-    return _encoded(codec, now, int(commit), [(charge, charge.patience_us) for charge in charges])
+    return _encoded(codec, now, int(commit), ((charge, charge.patience_us) for charge in charges))
 
 
 def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes:
     """ARGV[1] of settle.lua."""
     # nothing counts from before the epoch, and Lua is told no number below 0
-    return _encoded(codec, now, _SETTLE, [(charge, now if charge.at is None else max(0, charge.at)) for charge in charges])
+    times = [now if charge.at is None else max(0, charge.at) for charge in charges]
+    return _encoded(codec, now, _SETTLE, zip(charges, times, strict=True))
 
 
 def _encoded(codec: Codec, now: int, what: int, charges: Iterable[tuple[Charge, int]]) -> bytes:
@@ -90,4 +91,3 @@ def check_scripted(limit: Limit) -> None:
     """Raises `ConfigError` for a limit whose algorithm has no Lua twin here."""
     if ALGORITHMS.get(limit.algorithm) is not type(limit):
         raise ConfigError(f"{type(limit).__name__} has no Lua twin: Redis knows {', '.join(ALGORITHMS)}")
-

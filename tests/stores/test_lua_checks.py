@@ -38,14 +38,14 @@ pytestmark = [
 ]
 
 
-def run(client: Redis, codec: Codec, driver: Any, keys: Sequence[str], now: object, charges: Sequence[object]) -> Any:
+def run(client: Redis, codec: Codec, driver: Any, keys: Sequence[str], now: object, charges: list[Any]) -> Any:
     values = [now, {"take": 1, "settle": 2}[driver], *charges]
     encoded = b"".join(map(msgpack.encode, values)) if codec == "packed" else json.dumps(values)
     return client.eval(script(driver, codec).text, len(keys), *keys, encoded)
 
 
 def refused(
-    client: Redis, codec: Codec, driver: Any, charges: Sequence[object], bad: object, keys: str = "ab", now: object = NOW
+    client: Redis, codec: Codec, driver: Any, charges: list[Any], bad: object, keys: str = "ab", now: object = NOW
 ) -> bool:
     """Whether the script says what is wrong with this, and leaves nothing behind."""
     number = type(bad) in {int, float}
