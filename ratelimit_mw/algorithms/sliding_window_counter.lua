@@ -13,13 +13,18 @@ if look.sliding_window_counter then
       kept, newest, oldest = load(key)
       c = oldest and { kept, newest, oldest }
     else -- more than `load` can hold
-      local found = { read_state(redis.pcall("GET", key) or "", last) }
-      if table.remove(found, 1) == last then c = found end
-      for i = 1, c and last or 0 do
-        local x = found[i]
-        if not (x >= 0 and x <= EXACT and x % 1 == 0) then c = nil end
+      local text = redis.pcall("GET", key) or ""
+      if #text == last * WIDTH then
+        c = { unpack_state("<" .. string.rep("d", last), text) }
+        kept = c[1]
+        for i = 1, last do
+          local x = c[i]
+          if not (x >= 0 and x <= EXACT and x % 1 == 0) then
+            c = nil
+            break
+          end
+        end
       end
-      kept = found[1]
     end
     if not c then return { tick, 0, [last] = 0 }, tick, 0, 0 end
     local gone = (tick - kept - (tick - kept) % length) / length
