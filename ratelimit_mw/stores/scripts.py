@@ -55,7 +55,10 @@ def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes
 
 
 def _encoded(codec: Codec, now: int, what: int, charges: Iterable[tuple[Charge, int]]) -> bytes:
-    """What `head.lua` says that a script is told. Each charge comes with the second value that its driver names."""
+    """What `head.lua` says that a script is told. Each charge comes with the second value that its driver names.
+
+    Lua takes 8,000 values at once, those of 727 charges: with more the script fails.
+    """
     values: list[object] = [now, what]
     for charge, time in charges:
         numbers = charge.limit.numbers
