@@ -31,7 +31,6 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
     max_delay: float = 0.0
 
     words: ClassVar[tuple[str, ...]] = ("burst",)
-    needs: ClassVar[tuple[str, ...]] = ("bucket",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,8 +128,6 @@ class Level(Struct, frozen=True, gc=False):
 
 class LevelLimit(BucketLimit, frozen=True, kw_only=True):
     """A bucket whose state is its level."""
-
-    needs: ClassVar[tuple[str, ...]] = ("level",)
 
     def settle(self, state: Level | None, now: int, delta: int, at: int) -> Level | None:
         tick = now // self.ticks[0]

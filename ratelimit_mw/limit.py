@@ -54,7 +54,6 @@ class Limit(_Rate, frozen=True, kw_only=True):
     algorithm: ClassVar[str] = ""  # the word after `using`; also the stem of the algorithm's files
     words: ClassVar[tuple[str, ...]] = ()  # fields that the notation can set, in the order it writes them
     shapeless: ClassVar[tuple[str, ...]] = ()  # of these, the ones that do not shape a state
-    needs: ClassVar[tuple[str, ...]] = ()  # parts of the script, besides its own, that the Lua twin calls
 
     def __post_init__(self) -> None:
         whole("quota", self.quota, 1)

@@ -123,12 +123,15 @@ def test_rows_of_the_redis_server_count_what_they_say(tmp_path: Path, redis_serv
     done = run(tmp_path, "-m", "benchmarks", *only, *SMALL, "--json", "it.json", PATH=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     rows = written(tmp_path / "it.json")
-    assert list(rows) == [f"redis-{what}-{name}" for what in ("lua", "bytes") for name in ALGORITHMS]
-    for name in ALGORITHMS:
-        lua, size = rows[f"redis-lua-{name}"], rows[f"redis-bytes-{name}"]
+    times = [f"redis-lua-{name}" for name in (*ALGORITHMS, "sliding_window_log-by-log", "minimal_log")]
+    assert list(rows) == [*times, *[f"redis-bytes-{name}" for name in ALGORITHMS]]
+    for name in times:
+        lua = rows[name]
         assert (lua["unit"], lua["admitted"], lua["refused"], lua["problems"]) == ("x", 40, 0, [])
-        assert lua["target"] == (None if name == "sliding_window_log" else 1.5)
+        assert lua["target"] == (None if name.endswith(("sliding_window_log", "minimal_log")) else 1.5)
         assert min(lua["ours"], lua["peer"]) > 0
+    for name in ALGORITHMS:
+        size = rows[f"redis-bytes-{name}"]
         assert (size["unit"], size["admitted"], size["refused"], size["problems"]) == ("bytes", 20, 0, [])
         assert size["target"] == (200 if name in {"gcra", "token_bucket"} else None)
         assert len(f"rl:1:{{0123456789abcdef0123456789abcdef}}:default:100/60s_using_{name}") < size["value"] < 1000

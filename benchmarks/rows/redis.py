@@ -1,8 +1,8 @@
 """The Redis stores, on a server of our own: commands counted by the server itself, and the latency of one decision."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
-from itertools import repeat
+from itertools import count, islice, repeat
 from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
@@ -13,11 +13,13 @@ from benchmarks.takes import takes
 from ratelimit_mw import Charge, Limit, Limiter, TokenBucket
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.scripts import script, take_arguments
 
 _DAY: Final = 24 * 3600.0  # seconds
 _PLENTY: Final = 10**9
 _KEYS: Final = ("ip", "header:user-agent", "all")  # of the first, second and third limit of a request
 _PATIENT: Final = 5.0  # seconds: a hiccup of the machine is no answer of the store
+_NAMES: Final = count()  # of the units in minimal logs
 
 
 def _through_limiter(limits: int) -> Callable[[Lab, int], Counted]:
@@ -75,20 +77,42 @@ def ours(limit: Limit) -> Setup:
     return lambda lab: takes(sync_store(lab), Charge("latency", limit))
 
 
-def minimal(limit: Limit) -> Setup:
+def our_script(limit: Limit) -> Setup:
+    """The same as `ours` for the server, sent in the way of the minimal scripts.
+
+    The more a client does between two calls, the colder a server on the same machine finds its caches.
+    """
+    arguments = take_arguments("packed", 0, [Charge("latency", limit)], commit=True)
+    return _script(script("take", "packed").text, f"rl:1:latency:{limit.bucket}", repeat((arguments,)))
+
+
+def minimal_gcra(limit: Limit) -> Setup:
     """The least that such a limit can be: one EVALSHA of the minimal script."""
+    return _minimal("minimal_gcra", limit, repeat((str(limit.window_us / limit.quota), str(limit.window_us))))
+
+
+def minimal_log(limit: Limit) -> Setup:
+    """The least that such a limit can be that keeps every unit."""
+    return _minimal("minimal_log", limit, zip(repeat(limit.window_us), repeat(limit.quota), _NAMES))
+
+
+def _minimal(name: str, limit: Limit, arguments: Iterator[tuple[object, ...]]) -> Setup:
+    text = (files("benchmarks.rows") / f"{name}.lua").read_text("utf-8")
+    return _script(text, f"{name}:{limit.bucket}", arguments)  # a key's numbers mean nothing to another limit
+
+
+def _script(text: str, key: str, arguments: Iterator[tuple[object, ...]]) -> Setup:
+    """EVALSHA of this script with this key; what it returns begins with 1 if the call is admitted."""
 
     def setup(lab: Lab) -> Contender:
         client: Any = lab.closing.enter_context(package("redis").Redis.from_url(lab.redis_url()))
-        sha = client.script_load((files("benchmarks.rows") / "minimal_gcra.lua").read_text("utf-8"))
-        key = f"minimal:{limit.bucket}"  # its numbers mean nothing to another limit
-        unit, full = str(limit.window_us / limit.quota), str(limit.window_us)
+        sha = client.script_load(text)
 
         def batch(calls: int) -> Batch:
             admitted = 0
             started = perf_counter_ns()
-            for _ in repeat(None, calls):
-                if client.evalsha(sha, 1, key, unit, full)[0]:
+            for each in islice(arguments, calls):
+                if client.evalsha(sha, 1, key, *each)[0]:
                     admitted += 1
             return Batch(perf_counter_ns() - started, admitted, calls - admitted)
 
@@ -113,7 +137,7 @@ ROWS: Final[Sequence[Row]] = [
         name="redis-sync-1",
         what="one take, token bucket / bare EVALSHA, minimal GCRA",
         ours=ours(TokenBucket(_PLENTY, _DAY)),
-        peer=minimal(TokenBucket(_PLENTY, _DAY)),
+        peer=minimal_gcra(TokenBucket(_PLENTY, _DAY)),
         calls=300,
     ),
 ]

@@ -6,7 +6,7 @@ from ipaddress import IPv4Address
 from typing import Any, Final
 
 from benchmarks.lab import Lab, package
-from benchmarks.rows.redis import evalsha, minimal, ours, sync_store
+from benchmarks.rows.redis import evalsha, minimal_gcra, minimal_log, our_script, sync_store
 from benchmarks.runner import Batch, Contender, Count, Counted, Race, Row, Setup
 from ratelimit_mw import Limiter
 from ratelimit_mw.algorithms import ALGORITHMS
@@ -58,13 +58,28 @@ ROWS: Final[Sequence[Row]] = [
         Race(
             name=f"redis-lua-{name}",
             what=f"server time of a take{' (keeps every unit)' * (name == _KEEPS_ALL)} / of the minimal GCRA",
-            ours=_by_server(ours(algorithm(*_PLENTY))),
-            peer=_by_server(minimal(algorithm(*_PLENTY))),
+            ours=_by_server(our_script(algorithm(*_PLENTY))),
+            peer=_by_server(minimal_gcra(algorithm(*_PLENTY))),
             target=None if name == _KEEPS_ALL else 1.5,
             calls=300,
         )
         for name, algorithm in ALGORITHMS.items()
     ],
+    Race(
+        name=f"redis-lua-{_KEEPS_ALL}-by-log",
+        what="server time of a take (keeps every unit) / of the minimal log",
+        ours=_by_server(our_script(ALGORITHMS[_KEEPS_ALL](*_PLENTY))),
+        peer=_by_server(minimal_log(ALGORITHMS[_KEEPS_ALL](*_PLENTY))),
+        target=1.5,
+        calls=300,
+    ),
+    Race(
+        name="redis-lua-minimal_log",
+        what="server time of the minimal log (keeps every unit) / of the minimal GCRA",
+        ours=_by_server(minimal_log(ALGORITHMS[_KEEPS_ALL](*_PLENTY))),
+        peer=_by_server(minimal_gcra(ALGORITHMS[_KEEPS_ALL](*_PLENTY))),
+        calls=300,
+    ),
     *[
         Count(
             name=f"redis-bytes-{name}",

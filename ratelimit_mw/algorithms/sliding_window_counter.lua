@@ -4,33 +4,31 @@
 -- strict (0 or 1).
 
 if look.sliding_window_counter then
-  -- A table of the n numbers of a state that `load` cannot hold, or nil if there is none.
-  local function many(key, n)
-    local found = { read_state(redis.pcall("GET", key) or "", n) }
-    if found[1] ~= n then return nil end
-    for i = 1, n do
-      local x = found[i + 1]
-      if not (x >= 0 and x <= EXACT and x % 1 == 0) then return nil end
-      found[i] = x
-    end
-    return found
-  end
-
   -- The state as it is at `tick`: c[1] is the start, c[2] the newest count, c[buckets + 2] the oldest; the start as it
-  -- was kept; the units of all.
-  local function read(key, tick, length, buckets)
+  -- was kept; the units of all, and how many of them count.
+  local function read(key, tick, length, buckets, strict)
     local last = buckets + 2
     local kept, newest, oldest, c
     if buckets == 1 then
       kept, newest, oldest = load(key)
       c = oldest and { kept, newest, oldest }
-    else
-      c = many(key, last)
-      kept = c and c[1]
+    else -- more than `load` can hold
+      local text = redis.pcall("GET", key) or ""
+      if #text == last * WIDTH then
+        c = { unpack_state("<" .. string.rep("d", last), text) }
+        kept = c[1]
+        for i = 1, last do
+          local x = c[i]
+          if not (x >= 0 and x <= EXACT and x % 1 == 0) then
+            c = nil
+            break
+          end
+        end
+      end
     end
-    if not c then return { tick, 0, [last] = 0 }, tick, 0 end
+    if not c then return { tick, 0, [last] = 0 }, tick, 0, 0 end
     local gone = (tick - kept - (tick - kept) % length) / length
-    if gone > buckets then return { tick, 0, [last] = 0 }, kept, 0 end
+    if gone > buckets then return { tick, 0, [last] = 0 }, kept, 0, 0 end
     if gone < 0 then
       c[1] = tick
     elseif gone > 0 then
@@ -39,8 +37,10 @@ if look.sliding_window_counter then
     end
     local units = c[2] + c[last]
     for i = 3, last - 1 do units = units + c[i] end
-    if units == 0 then return { tick, 0, [last] = 0 }, kept, 0 end
-    return c, kept, units
+    if units == 0 then return { tick, 0, [last] = 0 }, kept, 0, 0 end
+    if strict == 1 then return c, kept, units, units end
+    local weighted = c[last] * (length - (tick - c[1]) - 1)
+    return c, kept, units, units - c[last] + (weighted - weighted % length) / length
   end
 
   local function write(c, clock, length, buckets)
@@ -48,13 +48,6 @@ if look.sliding_window_counter then
     if buckets == 1 then return write_state("<ddd", c[1], c[2], c[3]), expires end
     for i = 2, buckets + 2 do c[i] = c[i] or 0 end
     return write_state("<" .. string.rep("d", buckets + 2), unpack(c, 1, buckets + 2)), expires
-  end
-
-  local function used(c, units, elapsed, length, buckets, strict)
-    local oldest = c[buckets + 2]
-    if strict == 1 then return units end
-    local weighted = oldest * (length - elapsed - 1)
-    return units - oldest + (weighted - weighted % length) / length
   end
 
   -- Clock ticks until at most `room` units count; `extra` are on top of the newest count.
@@ -84,9 +77,8 @@ if look.sliding_window_counter then
   function look.sliding_window_counter(key, now, cost, _, clock, length, quota, buckets, strict)
     local phase = now % clock
     local tick = (now - phase) / clock
-    local c, kept, units = read(key, tick, length, buckets)
-    local elapsed = tick - c[1]
-    local room = quota - (c[buckets + 2] > 0 and used(c, units, elapsed, length, buckets, strict) or units)
+    local c, kept, units, used = read(key, tick, length, buckets, strict)
+    local elapsed, room = tick - c[1], quota - used
     local allowed, retry_after, state, expires = 1, 0, nil, nil
     if cost > 0 then
       if cost <= room then
@@ -126,10 +118,10 @@ if look.sliding_window_counter then
     function settle.sliding_window_counter(key, now, delta, at, clock, length, quota, buckets, strict)
       local floor, max, min = math.floor, math.max, math.min
       local tick = floor(now / clock)
-      local c, _, units = read(key, tick, length, buckets)
+      local c, _, units, used = read(key, tick, length, buckets, strict)
       local age = 0
       if delta > 0 then
-        delta = max(0, min(delta, 2 * quota - used(c, units, tick - c[1], length, buckets, strict)))
+        delta = max(0, min(delta, 2 * quota - used))
       else
         age = max(0, -floor((floor(at / clock) - c[1]) / length))
         if age > buckets then return nil end

@@ -1,8 +1,8 @@
 -- What the bucket algorithms share, as ratelimit_mw/bucket.py is to their twins. A level is what was taken and has not
 -- drained yet, in ticks; `phase` is the part of this clock tick that is gone, in us.
 
-local squeeze, answer, corrected
-if look.bucket or look.level then
+local squeeze
+if look.gcra or look.token_bucket then
   -- allowed, retry_after and delay of a charge that goes `over` full, more than 0, unless it is held back.
   function squeeze(cost, over, max_delay, phase, clock, drain, burst)
     if cost > burst then return 0, -1, 0 end
@@ -11,7 +11,10 @@ if look.bucket or look.level then
     over = over - patience
     return 0, (over + -over % drain) / drain * clock - phase, 0
   end
+end
 
+local answer, corrected
+if look.gcra or look.token_bucket or look.leaky_bucket then
   -- What a look returns from `allowed` on. At a level higher than `at_once` a charge that fits is held back.
   function answer(now, level, allowed, retry_after, delay, at_once, phase, clock, drain, unit, burst)
     local room, remaining, reset_after = burst * unit - level, 0, 0
@@ -40,7 +43,7 @@ end
 
 -- What those share whose state is the level, and when it was so (clock ticks).
 local read_level, write_level, settle_level
-if look.level then
+if look.token_bucket or look.leaky_bucket then
   -- Level and time of the state; a clock that stepped back drains nothing.
   function read_level(key, tick, drain)
     local level, updated = load(key)

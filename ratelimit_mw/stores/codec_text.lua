@@ -1,16 +1,20 @@
 -- How arguments and states are written where cmsgpack and struct are missing: fakeredis, in users' own tests.
 
-local decode = cjson.decode
+local WIDTH = 16 -- digits of each number in a state
 
-local function write_state(format, ...)
-  return (string.gsub(string.format(string.rep("%.0f ", #format - 1), ...), " $", ""))
+local function decode(text)
+  return unpack(cjson.decode(text))
 end
 
--- How many numbers a text holds that `write_state` wrote with a format of "<" and a "d" for each, and these; nothing if
--- it holds none, or more than `most`.
-local function read_state(text, most)
+local function write_state(format, ...)
+  return string.format(string.rep("%0" .. WIDTH .. ".0f", #format - 1), ...)
+end
+
+local function unpack_state(format, text)
   local values = {}
-  if type(text) ~= "string" or string.find(text, "[^%d ]") then return nil end
-  for digits in string.gmatch(text, "%d+") do values[#values + 1] = tonumber(digits) end
-  if #values > 0 and #values <= most then return #values, unpack(values) end
+  for i = 1, #format - 1 do
+    local digits = string.sub(text, (i - 1) * WIDTH + 1, i * WIDTH)
+    values[i] = string.find(digits, "%D") and -1 or tonumber(digits) -- below 0 is no number of a state
+  end
+  return unpack(values)
 end

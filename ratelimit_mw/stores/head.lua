@@ -4,22 +4,24 @@
 -- not need is not made, and whole numbers are divided by operators: floor(a / b) is (a - a % b) / b, and ceil(a / b) is
 -- (a + -a % b) / b.
 
--- args[1]: a told time in us, or 0 for the server's own; args[2]: { name of a part that is needed = true }, where each
--- algorithm puts its `look`, and where `settle` says that there is something to correct; the rest is the driver's.
-local args = decode(ARGV[1])
-local look = args[2]
-local settle = look.settle and {}
+-- args[1]: a told time in us, or 0 for the server's own; args[2]: 0 to peek, 1 to take, 2 to settle; then eleven values
+-- for each charge, from args[11 * i - 8] on: algorithm, role, group, the two that the driver names, the numbers of its
+-- limit, which 1 makes up to six. All in one flat list: one table is made at its full size at once, several would grow
+-- value by value.
+local args = { decode(ARGV[1]) }
+local look = {} -- algorithm = its function, at first true: it is needed
+for c = 3, #args, 11 do look[args[c]] = true end
+local settle = args[2] == 2 and {}
 
 local EXACT = 9007199254740992 -- 2^53: whole numbers up to here are doubles
-local HOUR = 3600000 -- ms
 
 -- The numbers of a charge, from position `first` on, must be whole and exact: at last the six of its limit, from
 -- `numbers` on, of which the first four are above 0. The client checked them, and so does whoever holds the data;
 -- before anything is written. NaN fails every comparison; text, and what is missing, cannot be compared.
-local function check(values, first, numbers)
+local function check(first, numbers)
   for i = first, numbers + 5 do
-    local x = values[i]
-    if not ((x > 0 or x == 0 and (i < numbers or i > numbers + 3)) and x <= EXACT and x % 1 == 0) then
+    local x = args[i]
+    if not (x > 0 and x <= EXACT and x % 1 == 0 or x == 0 and (i < numbers or i > numbers + 3)) then
       error("ratelimit_mw: argument " .. i .. " is no whole number that is allowed there")
     end
   end
@@ -30,8 +32,15 @@ end
 local function load(key)
   local text = redis.pcall("GET", key) -- or false, or an error, which has no length
   if not text then return nil end
-  local n, a, b, c = read_state(text, 3)
-  if not (n and a >= 0 and a <= EXACT and a % 1 == 0) then return nil end
+  local n, a, b, c = #text / WIDTH, -1, nil, nil
+  if n == 1 then
+    a = unpack_state("<d", text)
+  elseif n == 2 then
+    a, b = unpack_state("<dd", text)
+  elseif n == 3 then
+    a, b, c = unpack_state("<ddd", text)
+  end
+  if not (a >= 0 and a <= EXACT and a % 1 == 0) then return nil end
   if n == 1 then return a end
   if not (b >= 0 and b <= EXACT and b % 1 == 0) then return nil end
   if n == 2 then return a, b end
@@ -43,7 +52,7 @@ end
 -- A state is the text to keep, or a function that writes it.
 local function save(key, state, expires, now)
   local px = (expires - now + -(expires - now) % 1000) / 1000 + 1
-  if args[1] > 0 then px = px + HOUR end
+  if args[1] > 0 then px = px + 3600000 end
   if type(state) == "string" then
     redis.call("SET", key, state, "PX", px)
   else

@@ -15,7 +15,9 @@ from ratelimit_mw.limit import Charge, Decision, Limit
 from ratelimit_mw.ticks import MICROSECONDS
 
 Codec = Literal["packed", "text"]
-_ENCODE: Final = {"packed": msgpack.encode, "text": json.encode}
+_SETTLE: Final = 2  # what to do; to peek is 0, to take 1
+_GROUP: Final = 1  # all charges of a call are one group
+_LONG: Final = 16  # values: from here on the head of a MessagePack list has three bytes, not one
 _FILLING: Final = (1, 1, 1, 1, 1, 1)
 _FIELDS: Final = 8  # integers per decision in the reply of take.lua
 
@@ -42,26 +44,28 @@ def script(driver: Literal["take", "settle"], codec: Codec) -> Script:
 
 def take_arguments(codec: Codec, now: int, charges: Sequence[Charge], *, commit: bool) -> bytes:
     """ARGV[1] of take.lua for one group. `now`: a told time in microseconds, 0 for the server's own."""
-    group: list[object] = []
-    for charge in charges:
-        group += (charge.limit.algorithm, charge.role, charge.cost, charge.patience_us, *_six(charge.limit))
-    return _ENCODE[codec]((now, _parts(charges), int(commit), group))
+    return _encoded(codec, now, int(commit), ((charge, charge.patience_us) for charge in charges))
 
 
 def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes:
     """ARGV[1] of settle.lua."""
-    corrections = [(charge.limit.algorithm, charge.cost, _at(charge, now), *_six(charge.limit)) for charge in charges]
-    return _ENCODE[codec]((now, _parts(charges, "settle"), corrections))
+    # nothing counts from before the epoch, and Lua is told no number below 0
+    times = [now if charge.at is None else max(0, charge.at) for charge in charges]
+    return _encoded(codec, now, _SETTLE, zip(charges, times, strict=True))
 
 
-def _six(limit: Limit) -> tuple[int, ...]:
-    """The numbers of a limit, made up to six."""
-    return (*limit.numbers, *_FILLING[len(limit.numbers) :])
+def _encoded(codec: Codec, now: int, what: int, charges: Iterable[tuple[Charge, int]]) -> bytes:
+    """What `head.lua` says that a script is told. Each charge comes with the second value that its driver names.
 
-
-def _at(charge: Charge, now: int) -> int:
-    """Nothing counts from before the epoch, and Lua is told no number below 0."""
-    return now if charge.at is None else max(0, charge.at)
+    Lua takes 8,000 values at once, those of 727 charges: with more the script fails.
+    """
+    values: list[object] = [now, what]
+    for charge, time in charges:
+        numbers = charge.limit.numbers
+        values += (charge.limit.algorithm, charge.role, _GROUP, charge.cost, time, *numbers, *_FILLING[len(numbers) :])
+    if codec == "text":
+        return json.encode(values)
+    return msgpack.encode(values)[1 if len(values) < _LONG else 3 :]  # without the head of the list
 
 
 def decisions(reply: object, charges: Sequence[Charge]) -> list[Decision]:
@@ -90,8 +94,3 @@ def check_scripted(limit: Limit) -> None:
     """Raises `ConfigError` for a limit whose algorithm has no Lua twin here."""
     if ALGORITHMS.get(limit.algorithm) is not type(limit):
         raise ConfigError(f"{type(limit).__name__} has no Lua twin: Redis knows {', '.join(ALGORITHMS)}")
-
-
-def _parts(charges: Iterable[Charge], *more: str) -> dict[str, bool]:
-    """The parts of the script that these charges need."""
-    return {part: True for charge in charges for part in (*more, *charge.limit.needs, charge.limit.algorithm)}

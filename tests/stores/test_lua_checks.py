@@ -38,35 +38,33 @@ pytestmark = [
 ]
 
 
-def run(client: Redis, codec: Codec, driver: Any, keys: Sequence[str], arguments: object) -> Any:
-    encoded = msgpack.encode(arguments) if codec == "packed" else json.dumps(arguments)
+def run(client: Redis, codec: Codec, driver: Any, keys: Sequence[str], now: object, charges: list[Any]) -> Any:
+    values = [now, {"take": 1, "settle": 2}[driver], *charges]
+    encoded = b"".join(map(msgpack.encode, values)) if codec == "packed" else json.dumps(values)
     return client.eval(script(driver, codec).text, len(keys), *keys, encoded)
 
 
-def refused(client: Redis, codec: Codec, driver: Any, arguments: object, bad: object, keys: str = "ab") -> bool:
+def refused(
+    client: Redis, codec: Codec, driver: Any, charges: list[Any], bad: object, keys: str = "ab", now: object = NOW
+) -> bool:
     """Whether the script says what is wrong with this, and leaves nothing behind."""
     number = type(bad) in {int, float}
     says = r"ratelimit_mw: .* no whole number" if number else "attempt to compare"
     with pytest.raises(ResponseError, match=says):
-        run(client, codec, driver, keys, arguments)
+        run(client, codec, driver, keys, now, charges)
     return client.dbsize() == 0
-
-
-def used(limit: Limit) -> dict[str, bool]:
-    """The parts of the script that the algorithm runs in."""
-    return dict.fromkeys(["settle", *limit.needs, limit.algorithm], True)
 
 
 def six(limit: Limit) -> list[int]:
     return [*limit.numbers, 1, 1, 1, 1][:SIX]
 
 
-def charge(limit: Limit) -> list[Any]:
-    return [limit.algorithm, "limit", 1, 0, *six(limit)]
+def charge(limit: Limit, group: int = 1) -> list[Any]:
+    return [limit.algorithm, "limit", group, 1, 0, *six(limit)]
 
 
-def correction(limit: Limit) -> list[Any]:
-    return [limit.algorithm, 1, NOW, *six(limit)]
+def correction(limit: Limit, units: object = 1) -> list[Any]:
+    return [limit.algorithm, "limit", 1, units, NOW, *six(limit)]
 
 
 def spoiled(charge: list[Any], first: int) -> list[tuple[list[Any], object, int]]:
@@ -84,46 +82,47 @@ def test_each_algorithm_tells_its_own_numbers(limit: Limit, codec: Codec) -> Non
 
 
 def test_good_numbers_are_taken(limit: Limit, codec: Codec, client: Redis) -> None:
-    reply = run(client, codec, "take", ["a", "b"], [NOW, used(limit), 1, charge(limit), charge(limit)])
+    reply = run(client, codec, "take", ["a", "b"], NOW, charge(limit) + charge(limit, group=2))
     assert (len(reply), reply[0], reply[8], client.dbsize()) == (16, 1, 1, 2)
     _, taken = limit.decide(None, NOW, 1, 0)
     left, _ = limit.decide(limit.settle(taken, NOW, 1, NOW), NOW, 0, 0)
-    shown = run(client, codec, "settle", ["a"], [NOW, used(limit), [correction(limit)]])
+    shown = run(client, codec, "settle", ["a"], NOW, correction(limit))
     assert (len(shown), shown[1], shown[2], client.dbsize()) == (8, left.limit, left.remaining, 2)
 
 
 def test_bad_numbers_in_a_charge_of_its_own_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
-    for wrong, bad, where in spoiled(charge(limit), 2):
-        assert refused(client, codec, "take", [NOW, used(limit), 1, wrong], bad, "a"), (where, bad)
+    for wrong, bad, where in spoiled(charge(limit), 3):
+        assert refused(client, codec, "take", wrong, bad, "a"), (where, bad)
 
 
 def test_bad_numbers_in_a_group_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
-    for wrong, bad, where in spoiled(charge(limit), 2):
-        assert refused(client, codec, "take", [NOW, used(limit), 1, [*charge(limit), *wrong]], bad), (where, bad)
+    for wrong, bad, where in spoiled(charge(limit), 3):
+        assert refused(client, codec, "take", charge(limit) + wrong, bad), (where, bad)
 
 
 def test_bad_numbers_in_one_group_charge_no_other(limit: Limit, codec: Codec, client: Redis) -> None:
-    for wrong, bad, where in spoiled(charge(limit), 2):
-        assert refused(client, codec, "take", [NOW, used(limit), 1, charge(limit), wrong], bad), (where, bad)
+    for wrong, bad, where in spoiled(charge(limit, group=2), 3):
+        assert refused(client, codec, "take", charge(limit) + wrong, bad), (where, bad)
 
 
 def test_numbers_that_are_missing_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
-    for short in charge(limit)[:-1], charge(limit)[:5]:
-        assert refused(client, codec, "take", [NOW, used(limit), 1, short], None, "a")
-        assert refused(client, codec, "take", [NOW, used(limit), 1, [*charge(limit), *short]], None)
-        assert refused(client, codec, "take", [NOW, used(limit), 1, charge(limit), short], None)
-    assert refused(client, codec, "settle", [NOW, used(limit), [correction(limit), correction(limit)[:-1]]], None)
+    for short in charge(limit)[:-1], charge(limit)[:6]:
+        assert refused(client, codec, "take", short, None, "a")
+        assert refused(client, codec, "take", charge(limit) + short, None)
+        assert refused(client, codec, "take", short + charge(limit), None)
+    assert refused(client, codec, "take", charge(limit), None)
+    assert refused(client, codec, "settle", correction(limit) + correction(limit)[:-1], None)
+    assert refused(client, codec, "settle", correction(limit), None)
 
 
 def test_bad_numbers_correct_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
-    for wrong, bad, where in spoiled(correction(limit), 2):
-        assert refused(client, codec, "settle", [NOW, used(limit), [correction(limit), wrong]], bad), (where, bad)
+    for wrong, bad, where in spoiled(correction(limit), 4):
+        assert refused(client, codec, "settle", correction(limit) + wrong, bad), (where, bad)
     for delta in NOT_WHOLE:
-        wrong = [limit.algorithm, delta, NOW, *six(limit)]
-        assert refused(client, codec, "settle", [NOW, used(limit), [correction(limit), wrong]], delta), delta
+        assert refused(client, codec, "settle", correction(limit) + correction(limit, delta), delta), delta
 
 
 def test_a_bad_time_charges_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
     for now in BAD:
-        assert refused(client, codec, "take", [now, used(limit), 1, charge(limit)], now), now
-        assert refused(client, codec, "settle", [now, used(limit), [correction(limit)]], now), now
+        assert refused(client, codec, "take", charge(limit), now, "a", now), now
+        assert refused(client, codec, "settle", correction(limit), now, "a", now), now
