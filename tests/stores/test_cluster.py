@@ -29,7 +29,7 @@ from stores.processes import by_eight_processes
 from stores.random_steps import RandomSteps
 
 PATIENT = 5.0  # seconds
-SEED = int(os.environ.get("RATELIMIT_MW_SEED", SystemRandom().randrange(10**9)))  # a failure names it
+SEED = int(os.environ.get("TEST_SEED", SystemRandom().randrange(10**9)))  # a failure names it
 BUCKET = TokenBucket(10, 3600)
 WINDOW = FixedWindow(10, 3600)
 ONE = FixedWindow(1, 3600)
@@ -129,7 +129,7 @@ def test_a_cluster_answers_as_python(algorithm: str, redis_cluster: RedisCluster
         if not charges:
             continue
         expected, got = list(getattr(model, verb)(charges) or ()), list(getattr(store, verb)(charges) or ())
-        assert got == expected, f"RATELIMIT_MW_SEED={SEED}, step {number}: {verb} {charges} at {walk.clock.now}"
+        assert got == expected, f"TEST_SEED={SEED}, step {number}: {verb} {charges} at {walk.clock.now}"
         if verb == "take":
             walk.heard(charges, got)
     store.close()
