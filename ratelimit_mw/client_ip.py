@@ -45,7 +45,7 @@ class ClientFinder:
 
     def __init__(self, trusted_proxies: Sequence[str] | int, proxy_header: str) -> None:
         self._name = _header_name(proxy_header)
-        self._is_list = self._name in _LISTS
+        read = _LISTS.get(self._name)
         hops = _hops(trusted_proxies, self._name)
         listed = () if isinstance(trusted_proxies, int) else trusted_proxies
         networks = Networks("trusted_proxies", listed, words=(_UNIX,))
@@ -59,12 +59,12 @@ class ClientFinder:
 
         def client(text: str) -> str | None:
             """The client that a header's value names; None leaves it to be the peer."""
-            if not self._is_list:
-                found = parse_address(text)  # which is None for several
+            if read is None:
+                found = parse_address(text)  # which is None for a list
             elif hops:
-                found = next(islice(_LISTS[self._name](text), hops - 1, None), None)
+                found = next(islice(read(text), hops - 1, None), None)
             else:
-                found = _first_untrusted(_LISTS[self._name](text), networks)
+                found = _first_untrusted(read(text), networks)
             return str(found) if found else None
 
         self._own = lru_cache(_REMEMBERED)(own)
@@ -82,9 +82,9 @@ class ClientFinder:
         if not trusted:
             return own
         values = lines(self._name)
-        if not values or (len(values) > 1 and not self._is_list):
+        if not values:
             return own
-        text = values[0] if len(values) == 1 else ",".join(values)  # one list, RFC 9110, 5.3
+        text = values[0] if len(values) == 1 else ",".join(values)  # one list (RFC 9110, 5.3), and no single address
         return (self._remembered_client(text) if len(text) <= _SHORT else self._client(text)) or own
 
 

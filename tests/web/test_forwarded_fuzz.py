@@ -1,19 +1,18 @@
 """Whatever a client writes, it is who our proxy says it is."""
 
-import os
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from profiles import many
 from ratelimit_mw.addresses import Address, Networks, parse_address
 from ratelimit_mw.client_ip import ClientFinder
 from ratelimit_mw.forwarded import forwarded, x_forwarded_for
 
 pytestmark = pytest.mark.promise(10)
-many = settings(max_examples=50_000 if os.environ.get("RATELIMIT_MW_PROFILE") == "proof" else 150)
 
 OURS = ["10.0.0.0/8", "2001:db8:aaaa::/48"]
 HEADERS = ("x-forwarded-for", "forwarded")
@@ -120,7 +119,6 @@ def test_junk_is_the_peer_or_an_address(header: str, lines: list[str], peer: str
             assert found == own
 
 
-@many
 @given(st.lists(junk, max_size=3), ours)
 def test_a_single_value_is_one_address_or_nobody(lines: list[str], peer: str) -> None:
     found = ClientFinder(OURS, "x-real-ip").find(peer, lambda _: lines)
@@ -129,7 +127,6 @@ def test_a_single_value_is_one_address_or_nobody(lines: list[str], peer: str) ->
     assert len(lines) == 1 or found == as_text(parse_address(peer))
 
 
-@many
 @given(st.sampled_from(HEADERS), st.data())
 def test_what_is_well_formed_is_read_as_written(header: str, data: st.DataObject) -> None:
     drawn = data.draw(st.lists(members(header, spelled), max_size=6))
@@ -137,7 +134,6 @@ def test_what_is_well_formed_is_read_as_written(header: str, data: st.DataObject
     assert list(READERS[header](text)) == [parse_address(node) for node, _ in reversed(drawn)]
 
 
-@many
 @given(st.lists(st.one_of(spelled, spelled, ours, ours, st.sampled_from(["", " ", "unknown", "x"])), max_size=8))
 def test_a_list_is_read_as_a_slow_reader_reads_it(entries: list[str]) -> None:
     expected = "10.0.0.1"
@@ -152,7 +148,6 @@ def test_a_list_is_read_as_a_slow_reader_reads_it(entries: list[str]) -> None:
     assert FINDERS["x-forwarded-for"].find("10.0.0.1", lambda _: [",".join(entries)]) == expected
 
 
-@many
 @given(st.ip_addresses())
 @example(IPv6Address("::ffff:192.0.2.1"))
 @example(IPv6Address("64:ff9b::192.0.2.1"))
@@ -166,7 +161,6 @@ def test_every_spelling_of_an_address_is_that_address(address: Address) -> None:
     assert {parse_address(form) for form in forms} == {unfolded(address)}
 
 
-@many
 @given(st.one_of(latin, junk, st.text(max_size=30), spelled))
 def test_what_is_read_as_an_address_is_one(text: str) -> None:
     found = parse_address(text)
@@ -181,7 +175,6 @@ def test_what_is_read_as_an_address_is_one(text: str) -> None:
         assert parse_address(str(found)) == unfolded(found) == found
 
 
-@many
 @given(st.lists(st.tuples(st.ip_addresses(), st.integers(1, 128)), max_size=5), st.ip_addresses(), st.data())
 def test_networks_hold_what_ipaddress_says(
     drawn: list[tuple[Address, int]], address: Address, data: st.DataObject

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from profiles import many
+from profiles import half_as_many
 from ratelimit_mw import Charge
 from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
 from ratelimit_mw.testing import Clock, RecordingStore
@@ -111,7 +111,7 @@ def cleaned(path: str) -> str:
 
 
 @pytest.mark.parametrize("ask", [over_asgi(), over_wsgi()], ids=["asgi", "wsgi"])
-@many
+@half_as_many
 @given(methods, paths, headers)
 @example("POST", "//login", [])
 @example("POST", "/static/../login", [])
