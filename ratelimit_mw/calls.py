@@ -100,9 +100,10 @@ def _imported(name: str) -> object:
     module, _, attribute = name.removeprefix(_PREFIX).partition(":")
     try:
         found: object = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # whatever that module does when it is imported
         raise ConfigError(
-            f"found {name!r}, allowed is call:PACKAGE.MODULE:FUNCTION of a function that can be imported: {error}"
+            f"found {name!r}, allowed is call:PACKAGE.MODULE:FUNCTION of a function that can be imported: "
+            f"{type(error).__name__}: {error}"
         ) from error
     if not callable(found):
         raise ConfigError(f"found {name!r}, which is no function but {type(found).__name__}")

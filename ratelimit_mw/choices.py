@@ -36,7 +36,8 @@ class Tiers(Choice):
     def __init__(self, place: str, tiers: Mapping[str, Any], tier: KeySpec | None, default: str | None) -> None:
         if tier is None:
             raise ConfigError(
-                f"{place}: limits by tier, {', '.join(map(str, tiers))}, need `tier`, a key that names one"
+                f"{place}: found limits by tier ({', '.join(map(str, tiers))}), which need `tier`: a key that says "
+                "which, such as 'header:X-Plan'"
             )
         self._tiers: Final = _compiled_tiers(place, tiers)
         if default is not None and default not in tiers:

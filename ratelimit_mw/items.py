@@ -19,7 +19,7 @@ _NO_DELAY: Final = "max_delay: the middleware holds no request back; Limiter tel
 class ItemOptions(TypedDict, total=False):
     """A table in `limits`: one limit, with what is its own."""
 
-    limit: Annotated[str | Limit, "one limit"]
+    limit: Annotated[str | Limit, "required: one limit"]
     key: Annotated[KeySpec, "whose bucket, instead of the rule's key"]
     cost: Annotated[int | Call, "units a request takes, or a callable of the request; what is no whole number counts 1"]
     name: Annotated[str, "in headers and in the bucket's key"]

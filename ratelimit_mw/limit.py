@@ -88,6 +88,15 @@ class Limit(_Rate, frozen=True, kw_only=True):
         """The largest cost that can ever pass, in units."""
         return self.quota
 
+    @property
+    def worst_window(self) -> int | None:
+        """The most units in any (x, x + window], whoever chooses instants and costs; None when that is not known.
+
+        Where something is held back, those that leave. Where the clock of a limit is coarser than a microsecond, in a
+        window of whole ticks.
+        """
+        return None
+
     @cached_property
     def window_us(self) -> int:
         """The window in whole microseconds."""

@@ -9,6 +9,7 @@ from typing import Any, Final, get_type_hints
 from ratelimit_mw.algorithms import ALGORITHMS, DEFAULT
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import Limit
+from ratelimit_mw.ticks import EXACT
 
 PERIODS: Final = {  # seconds
     "us": 0.000001,
@@ -24,7 +25,14 @@ PERIODS: Final = {  # seconds
 _SHORT: Final = {"s": "second", "sec": "second", "m": "minute", "min": "minute", "h": "hour", "hr": "hour", "d": "day"}
 
 _SEPARATORS = re.compile(r"[;,|]")
-_RATE = re.compile(r"\s*([0-9]+)\s*(?:/|\bper\b)\s*([0-9]+(?:\.[0-9]+)?)?\s*([a-z]+)\b(.*)", re.DOTALL)
+_RATE = re.compile(r"\s*([0-9]+)\s*(?:/|per)\s*([0-9]+(?:\.[0-9]+)?)?\s*([a-z]+)\b(.*)", re.DOTALL)
+# the same with no period, () in its place; only our own words may follow, so that a period is never taken for one
+_WORDS: Final = {"using", *(word for algorithm in ALGORITHMS.values() for word in algorithm.words)}
+_IN_SECONDS = re.compile(rf"\s*([0-9]+)\s*/\s*([0-9]+)()((?:\s+(?:{'|'.join(sorted(_WORDS))})\b.*)?)", re.DOTALL)
+_ZERO: Final = (
+    f"quota: found 0, allowed is a whole number from 1 to {EXACT - 1}; to refuse everything use blocklist, to limit "
+    "nothing say limits = []"
+)
 _LONGEST = 1000  # characters; a limit that needs more is a mistake, or somebody's attack
 
 
@@ -33,9 +41,9 @@ def parse(text: str) -> tuple[Limit, ...]:
 
     `100/minute`, `5 per 10 seconds`, `100/minute burst 20 using token_bucket`, `60/hour using sliding_window_counter
     buckets 10 strict`. A period is us, ms, second, minute, hour, day, week, month (30 days) or year (365 days), short
-    (s, min, h, d) or in the plural, with a number before it or without. Without `using` it is
-    `sliding_window_counter`. This is also the notation of the `limits` library. Raises `ConfigError` that quotes the
-    part that is wrong and says what is allowed.
+    (s, min, h, d) or in the plural, with a number before it or without; after `/`, a number alone is seconds. Without
+    `using` it is `sliding_window_counter`. This is also the notation of the `limits` library and of django-ratelimit.
+    Raises `ConfigError` that quotes the part that is wrong and says what is allowed.
     """
     if not isinstance(text, str):
         raise ConfigError(f"found {text!r}, allowed is text such as '100/minute'")
@@ -53,16 +61,23 @@ def _parse(text: str) -> tuple[Limit, ...]:
 
 
 def _limit(text: str) -> Limit:
-    rate = _RATE.fullmatch(text.lower())
+    rate = _IN_SECONDS.fullmatch(text.lower()) or _RATE.fullmatch(text.lower())
     if rate is None:
         raise ConfigError(f"{text!r}: found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'")
     quota, count, period, rest = rate.groups()
     try:
-        window = round(float(count or 1) * _period(period), 6)
+        window = round(float(count or 1) * _period(period or "second"), 6)
         algorithm, options = _options(rest.split())
-        return algorithm(int(quota), int(window) if window.is_integer() else window, **options)
+        return algorithm(_quota(quota), int(window) if window.is_integer() else window, **options)
     except ConfigError as error:
         raise ConfigError(f"{text!r}: {error}") from None
+
+
+def _quota(digits: str) -> int:
+    quota = int(digits)
+    if not quota:
+        raise ConfigError(_ZERO)
+    return quota
 
 
 def _period(word: str) -> float:
@@ -87,6 +102,8 @@ def _options(words: list[str]) -> tuple[type[Limit], dict[str, Any]]:
     types = get_type_hints(algorithm)
     pending = iter(words)
     for word in pending:
+        if word == "using":
+            raise ConfigError("'using' stands twice")
         if word not in algorithm.words:
             raise ConfigError(_unknown_word(word, algorithm))
         if word in options:
@@ -97,7 +114,7 @@ def _options(words: list[str]) -> tuple[type[Limit], dict[str, Any]]:
 
 def _number(word: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"{word}: found {text!r}, allowed is a whole number after {word!r}")
+        raise ConfigError(f"{word}: found {text!r}, allowed is a whole number after {word!r}, such as '{word} 20'")
     return int(text)
 
 

@@ -80,12 +80,11 @@ def _segment_covers(wider: Segment, segment: Segment) -> bool:
 
 
 def normal_path(path: str) -> str:
-    """`//a/./b/../c/` as `/a/c`; and without newlines at the end, which Starlette's router does not see either."""
+    """`//a/./b/../c/` as `/a/c`; and without newlines at its end, which Starlette's router does not see either."""
     if _NORMAL.fullmatch(path):
         return path
     segments: list[str] = []
-    for raw in path.split("/"):
-        segment = raw.rstrip("\n")
+    for segment in path.rstrip("/\n").split("/"):
         if segment == "..":
             segments[-1:] = []
         elif segment not in ("", "."):

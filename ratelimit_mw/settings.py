@@ -94,7 +94,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     def compiled_rules(self) -> list[Rule]:
         """The rules as objects, in order, with names of their own."""
         if isinstance(self.rules, (str, bytes, Mapping)) or not isinstance(self.rules, Sequence):
-            raise ConfigError(f"rules: found {self.rules!r}, allowed is a list of tables or Rules")
+            raise ConfigError(
+                f"rules: found {self.rules!r}, allowed is a list of tables or Rules; in TOML each begins with [[rules]]"
+            )
         mistakes = Mistakes()
         rules: list[Rule] = []
         names: dict[str, int] = {}
@@ -104,7 +106,8 @@ class Settings(Struct, frozen=True, kw_only=True):
                 rules.append(rule)
                 first = names.setdefault(rule.full_name, index)
                 if first != index:
-                    raise ConfigError(f"has the name {rule.full_name!r} like rules[{first}]; give it one of its own")
+                    own = f"name: {rule.full_name!r} is the name of rules[{first}] too"
+                    raise ConfigError(f"{own}; give it one of its own")
         mistakes.tell()
         return rules
 

@@ -12,6 +12,7 @@ from ratelimit_mw.errors import ConfigError, Mistakes
 from ratelimit_mw.words import check_words
 
 _PREFIX: Final = "RATELIMIT_MW_"
+_SCHEMA: Final = "$schema"  # where editors look for the schema of a JSON file
 _YES_NO: Final = {
     "true": True,
     "1": True,
@@ -29,11 +30,13 @@ def from_file(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text("utf-8")
         found = json.decode(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError, DecodeError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
+    except OSError as error:
         raise ConfigError(f"{path}: {error}") from None
+    except (ValueError, DecodeError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
+        raise ConfigError(f"{path}: no valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from None
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: found {type(found).__name__}, allowed is a table of settings")
-    return found
+    return {word: value for word, value in found.items() if word != _SCHEMA}
 
 
 def from_environment(environ: Mapping[str, str], table: type, defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ import contextlib
 import io
 import json
 import re
+import shlex
+import tempfile
 import tomllib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from werkzeug.test import Client
 
 from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.commands import main
 from ratelimit_mw.options import Options
 from ratelimit_mw.settings import Settings
 from redis_cluster import RedisCluster
@@ -34,6 +37,7 @@ SHELL = {
     "python3 -m pip install tox && python3 -m tox": ".ci/run",
     'python3 -m pip install "ratelimit-mw[redis]"': "tox installs this extra",
     "uvicorn shop:app": "test_examples.py serves the same app",
+    "python -m ratelimit_mw schema > ratelimit.schema.json": "test_schema.py",
     "for i in 1 2 3 4; do curl -i http://127.0.0.1:8000/; done": "test_examples.py calls it",
 }
 
@@ -46,6 +50,7 @@ INCLUDED = {
     **{ROOT / f"ratelimit_mw/algorithms/{name}.py": "tests/algorithms" for name in ALGORITHMS},
     **{ROOT / f"ratelimit_mw/algorithms/{name}.lua": "tests/stores" for name in ALGORITHMS},
 }
+CHECK = "python -m ratelimit_mw check limits.toml "  # run here, with the settings that stand before it
 OPTIONS = {"language", "caption"}
 FIELDS = ("**Admits** w", "**State**: ", "**Bytes per key**: ", "**Worst window**: ", "**Choose it** w", "\nBy hand: ")
 
@@ -88,7 +93,7 @@ def run(page: Path, urls: dict[str, str]) -> None:
     """Run every block of a page, with our own servers at the addresses that it names."""
     found = blocks(page)
     names: dict[str, Any] = {"__name__": "__main__"}
-    printed = ""
+    printed = settings = ""
     for block in found:
         language, _, text = block
         for named, real in urls.items():
@@ -103,17 +108,38 @@ def run(page: Path, urls: dict[str, str]) -> None:
         elif language == "text":
             assert printed == text
         elif language == "toml":
+            settings = text
             Settings.of(tomllib.loads(text), {})
         elif language == "http":
             json.loads(text.partition("\n\n")[2])
-        elif language == "{literalinclude}":
-            assert shown(page, block) in INCLUDED
-            assert shown(page, block).is_file()
-            assert {line.split(":")[1] for line in text.splitlines()} <= OPTIONS
         elif language == "sh":
-            assert set(text.splitlines()) <= set(SHELL)
+            printed = in_a_shell(text, settings) or printed
         else:
-            assert language == "{toctree}"
+            check_what_is_not_run(page, block)
+
+
+def check_what_is_not_run(page: Path, block: Block) -> None:
+    if block.language == "{literalinclude}":
+        assert shown(page, block) in INCLUDED
+        assert shown(page, block).is_file()
+        assert {line.split(":")[1] for line in block.text.splitlines()} <= OPTIONS
+    elif block.language == "{code}":  # of a library that is not installed here
+        assert page.stem.startswith("migrate-from-")
+        compile(block.text, str(page), "exec")
+    else:
+        assert block.language == "{toctree}"
+
+
+def in_a_shell(lines: str, settings: str) -> str:
+    """What `check` prints of the settings that the page showed last; other lines are not run here."""
+    if not lines.startswith(CHECK):
+        assert set(lines.splitlines()) <= set(SHELL)
+        return ""
+    output = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), contextlib.redirect_stdout(output):
+        Path("limits.toml").write_text(settings, "utf-8")
+        assert main(shlex.split(lines)[3:]) == 0
+    return output.getvalue()
 
 
 def call_often(app: Any) -> list[int]:

@@ -34,7 +34,7 @@ ORDER = [
     "path_index paths hosts",
     "items choices rules reach",
     "members",
-    "options sources settings",
+    "options sources settings schema",
     "lines advice",
     "policy",
     "matching",
@@ -43,7 +43,7 @@ ORDER = [
     "asgi wsgi",
     "testing.clock testing.recording testing",
     "testing.blocking testing.walks testing.laws testing.store_suite",
-    "commands.demo commands",
+    "commands.demo commands.schema commands.inquiry commands.hearing commands.explain commands.check commands",
     "__main__",
 ]
 RANK = {name: rank for rank, name in enumerate(name for line in ORDER for name in line.split())}

@@ -32,6 +32,10 @@ class FixedWindow(Limit, frozen=True, kw_only=True):
         if self.quota >= EXACT // 2:
             raise ConfigError(f"quota {self.quota} is too large to count exactly: it must stay below 2**52")
 
+    @property
+    def worst_window(self) -> int:
+        return 2 * self.quota - 1
+
     def decide(self, state: Count | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Count | None]:
         quota = self.quota
         count, start = self._running(state, now)

@@ -32,6 +32,10 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
 
     # The state is the TAT in ticks, an int: tick * drain + level.
 
+    @property
+    def worst_window(self) -> int:
+        return self.most + self.quota - 1
+
     def decide(
         self, state: int | Above | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, int | Above | None]:

@@ -32,6 +32,10 @@ class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
         if self.at_once is not None and whole("at_once", self.at_once, 0) > self.most:
             raise ConfigError(f"at_once: found {self.at_once}, allowed is at most the burst, {self.most}")
 
+    @property
+    def worst_window(self) -> int:
+        return self.most + self.quota - 1
+
     def decide(self, state: Level | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Level | None]:
         clock, _, unit, *_ = self.ticks
         tick = now // clock

@@ -57,6 +57,10 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
                 f"{self.window} seconds: shorter ones cannot be counted exactly"
             )
 
+    @property
+    def worst_window(self) -> int:
+        return self.quota if self.strict else 2 * self.quota
+
     @cached_property
     def ticks(self) -> CounterTicks:
         """The numbers that the algorithm and its Lua twin compute with."""

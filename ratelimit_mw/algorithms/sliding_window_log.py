@@ -52,6 +52,10 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
     def most(self) -> int:
         return min(self.quota, _MOST_AT_ONCE)
 
+    @property
+    def worst_window(self) -> int:
+        return self.quota
+
     def decide(self, state: Units | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Units | None]:
         quota = self.quota
         used = self._used(state, now)

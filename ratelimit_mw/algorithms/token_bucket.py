@@ -17,6 +17,10 @@ class TokenBucket(LevelLimit, frozen=True, kw_only=True):
 
     algorithm: ClassVar[str] = "token_bucket"
 
+    @property
+    def worst_window(self) -> int:
+        return self.most + self.quota - 1
+
     def decide(self, state: Level | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Level | None]:
         clock, drain, unit, burst, full = self.ticks
         tick = now if clock == 1 else now // clock

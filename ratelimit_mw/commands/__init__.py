@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ratelimit_mw.commands import demo
+from ratelimit_mw.commands import check, demo, schema
 from ratelimit_mw.errors import RateLimitError
 
 
@@ -21,5 +21,6 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m ratelimit_mw", description="Rate limits for web apps.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    demo.add_to(commands)
+    for command in (demo, check, schema):
+        command.add_to(commands)
     return parser

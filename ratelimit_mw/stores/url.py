@@ -3,6 +3,7 @@
 from typing import Any
 
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.notation import nearest
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
 
@@ -25,8 +26,9 @@ def open_async_store(url: str, timeout: float) -> AsyncStore:
 def _is_memory(url: str) -> bool:
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in ("memory", *_REDIS) or (scheme == "memory" and rest):
-        found = repr(scheme) if separator else "no scheme"  # not the whole URL: it may hold a password
-        raise ConfigError(f"store: found {found}, allowed are 'memory://' and URLs that start with {', '.join(_REDIS)}")
+        found = f"the scheme {scheme!r}" if separator else "no scheme"  # not the whole URL: it may hold a password
+        allowed = ", ".join(f"{one}://" for one in ("memory", *_REDIS))
+        raise ConfigError(f"store: found {found}{nearest(scheme, _REDIS)}; allowed are {allowed}")
     return scheme == "memory"
 
 

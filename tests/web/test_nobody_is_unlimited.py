@@ -106,8 +106,8 @@ def is_exempt(path: str) -> bool:
 
 
 def cleaned(path: str) -> str:
-    """The path as a file system reads it."""
-    return "/" + posixpath.normpath(path).lstrip("/")
+    """The path as a file system reads it, and without slashes and newlines at its end."""
+    return "/" + posixpath.normpath(path.rstrip("/\n")).lstrip("/")
 
 
 @pytest.mark.parametrize("ask", [over_asgi(), over_wsgi()], ids=["asgi", "wsgi"])
@@ -115,6 +115,7 @@ def cleaned(path: str) -> str:
 @given(methods, paths, headers)
 @example("POST", "//login", [])
 @example("POST", "/static/../login", [])
+@example("POST", "/login/login/../\n/..", [])
 @example("OPTIONS", "/login", [("origin", "x"), ("access-control-request-method", "POST")])
 @example("GET", "/health/", [("x-forwarded-for", "203.0.113.9")])
 def test_a_request_is_limited_under_its_own_name(

@@ -35,7 +35,11 @@ LIMIT_ROWS: list[tuple[Any, str]] = [  # what stands in limits, the message
     ("10", f"limits: '10': {NO_RATE}"),
     ("-1/minute", f"limits: '-1/minute': {NO_RATE}"),
     ("1.5/minute", f"limits: '1.5/minute': {NO_RATE}"),
-    ("0/minute", "limits: '0/minute': quota: found 0, allowed is a whole number from 1 to 9007199254740991"),
+    (
+        "0/minute",
+        "limits: '0/minute': quota: found 0, allowed is a whole number from 1 to 9007199254740991; to refuse everything "
+        "use blocklist, to limit nothing say limits = []",
+    ),
     ("1/0 minutes", "limits: '1/0 minutes': window: found 0 seconds, allowed is one microsecond to a hundred years"),
     ("10/mfoo", f"limits: '10/mfoo': unknown period 'mfoo' {PERIODS}"),
     (["5/minute", 7], f"limits[1]: {found(7, LIMIT)}"),
@@ -86,7 +90,7 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     (
         "key",
         "call:os:nosuch",
-        f"key: {found('call:os:nosuch', IMPORTABLE)}: module 'os' has no attribute 'nosuch'",
+        f"key: {found('call:os:nosuch', IMPORTABLE)}: AttributeError: module 'os' has no attribute 'nosuch'",
     ),
     ("ipv6_prefix", 31, f"ipv6_prefix: {found(31, PREFIX)}"),
     ("ipv6_prefix", 129, f"ipv6_prefix: {found(129, PREFIX)}"),

@@ -63,7 +63,7 @@ def test_a_wrong_rule(rule: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("rules", [{"path": "/"}, "/", None, 5])
 def test_rules_that_are_no_list(rules: Any) -> None:
-    assert message_of(limits="9/hour", rules=rules) == f"rules: {found(rules, 'a list of tables or Rules')}"
+    assert message_of(limits="9/hour", rules=rules) == f"rules: {found(rules, 'a list of tables or Rules')}; in TOML each begins with [[rules]]"
 
 
 @pytest.mark.parametrize("rule", ["/", None, 5, ["/"]])
@@ -76,15 +76,15 @@ def test_a_rule_that_is_no_table(rule: Any) -> None:
     [
         (
             [{**NONE, "path": "/a"}, {**NONE, "path": "/a"}],
-            "rules[1]: has the name 'a' like rules[0]; give it one of its own",
+            "rules[1].name: 'a' is the name of rules[0] too; give it one of its own",
         ),
         (
             [{**NONE, "path": "/a/b"}, {**NONE, "path": "/c"}, {**NONE, "path": "/d", "name": "a_b"}],
-            "rules[2]: has the name 'a_b' like rules[0]; give it one of its own",
+            "rules[2].name: 'a_b' is the name of rules[0] too; give it one of its own",
         ),
         (
             [{**NONE, "path": "/a/b"}, {**NONE, "path": "/a{b}"}],
-            "rules[1]: has the name 'a_b' like rules[0]; give it one of its own",
+            "rules[1].name: 'a_b' is the name of rules[0] too; give it one of its own",
         ),
     ],
 )

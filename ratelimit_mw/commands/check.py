@@ -1,0 +1,103 @@
+"""`python -m ratelimit_mw check`: whether a settings file is right, and what applies to a request."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from os import environ
+from pathlib import Path
+from typing import Any
+
+from ratelimit_mw.commands.explain import explain
+from ratelimit_mw.commands.hearing import heard, one_line
+from ratelimit_mw.commands.inquiry import SOMEBODY, inquiry_from
+from ratelimit_mw.errors import ConfigError, Mistakes, located
+from ratelimit_mw.gate import AsyncGate, Gate
+from ratelimit_mw.on_refused import answerer
+from ratelimit_mw.options import Options
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.sources import from_environment, from_file
+from ratelimit_mw.stores.url import open_store
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    about = "find all mistakes in a settings file, and say what applies to a request"
+    parser = commands.add_parser("check", help=about, description=f"{about}; the store is not asked")
+    parser.add_argument("file", help="a TOML file, or one that ends in .json")
+    parser.add_argument("--wsgi", action="store_true", help="the app is a WSGI app, which cannot await")
+    parser.add_argument("--request", metavar="'POST /login'", help="a request: what applies to it?")
+    parser.add_argument("--ip", default=SOMEBODY, help="the socket's other end; '' for none (default: %(default)s)")
+    parser.add_argument("--user", help="who is logged in")
+    parser.add_argument("--host", help="the same as --header 'Host: ...'")
+    parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="one or several")
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Print all mistakes, one a line, and return 1; or that there are none, and what the start would warn of."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # what `call:` names is often there
+    make = partial(inquiry_from, given)
+    if given.request is not None:
+        make()  # a request that is none is told first
+    mistakes = Mistakes()
+    with heard() as warned, mistakes.at():
+        settings = _started(given.file, wsgi=given.wsgi)
+    try:
+        mistakes.tell()
+    except ConfigError as error:
+        print("\n".join(map(one_line, error.problems)))
+        print(f"{given.file}: {_number(error.problems, 'mistake')}")
+        return 1
+    count = len(settings.compiled_rules())
+    print(f"{given.file}: no mistakes; {count} rule{'s' * (count != 1)}, {_number(warned, 'warning')}")
+    if words := from_environment(environ, Options, {}):
+        print("  from the environment:", ", ".join(f"RATELIMIT_MW_{word.upper()}" for word in words))
+    print("".join(f"  {line}\n" for line in warned), end="")
+    if given.request is not None:
+        print("\n".join(["", *explain(settings, make, warned)]))
+    return 0
+
+
+def _started(file: str, *, wsgi: bool) -> Settings:
+    """The settings, after all that a server's start does with them but for asking the store.
+
+    Raises `ConfigError` with everything that is wrong, the file in front.
+    """
+    mistakes = Mistakes()
+    with mistakes.at():
+        settings = Settings.load(file)
+    mistakes.add(f"{file}: {problem}" for problem in _left_to_the_start(file))
+    mistakes.tell()
+    wsgi = wsgi or (settings.on_refused is not None and answerer(settings.on_refused).kind == "wsgi")
+    try:
+        (Gate if wsgi else AsyncGate)(settings)  # no connection is opened before the first request
+    except ConfigError as error:
+        raise ConfigError(*[f"{file}: {problem}" for problem in error.problems]) from None
+    return settings
+
+
+def _left_to_the_start(file: str) -> Sequence[str]:
+    """What is wrong that Settings do not look at: whether the store's URL can be read, and who answers refusals."""
+    given: dict[str, Any] = {}
+    with suppress(ConfigError):
+        given = from_file(Path(file)) | from_environment(environ, Options, {})
+    problems: list[str] = []
+    try:
+        if isinstance(url := given.get("store"), str):
+            open_store(url, 1.0).close()
+    except ConfigError as error:
+        problems += error.problems
+    try:
+        if (call := given.get("on_refused")) is not None:
+            with located("on_refused"):
+                answerer(call)
+    except ConfigError as error:
+        problems += error.problems
+    return problems
+
+
+def _number(things: Sequence[object], name: str) -> str:
+    return f"{len(things) or 'no'} {name}{'s' * (len(things) != 1)}"

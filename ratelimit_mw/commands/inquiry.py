@@ -1,0 +1,89 @@
+"""A request that is made up to ask what applies to it."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
+
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.request import Request, below
+
+SOMEBODY: Final = "192.0.2.1"  # an address for documentation (RFC 5737): in nobody's network
+_WORDS: Final = 2  # method and path
+
+
+class _Inquiry(Request):
+    """A request that no server has seen. `raw` is an ASGI scope, with no more in it than was said."""
+
+    __slots__ = ("_user",)
+
+    def __init__(self, raw: Mapping[str, Any], user: str | None) -> None:
+        super().__init__(raw, raw["client"][0] if raw["client"] else None)
+        self._user = user
+
+    @property
+    def method(self) -> str:
+        return str(self.raw["method"])
+
+    @property
+    def path(self) -> str:
+        return below("", self.raw["path"])
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        names = dict.fromkeys(name.decode("latin-1") for name, _ in self.raw["headers"])
+        return {name: ", ".join(self.lines(name)) for name in names}
+
+    def lines(self, name: str) -> Sequence[str]:
+        wanted = name.encode("latin-1")
+        return [value.decode("latin-1") for found, value in self.raw["headers"] if found == wanted]
+
+    @property
+    def user(self) -> str | None:
+        return self._user
+
+
+def inquiry_from(given: argparse.Namespace) -> Request:
+    """The request that the arguments describe. Raises `ConfigError` for what is none."""
+    method, target = _line(given.request)
+    path, _, query = target.partition("?")
+    headers = [_header(text) for text in given.header]
+    if given.host is not None:
+        headers.insert(0, (b"host", _bytes("--host", given.host)))
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "scheme": "http",
+        "method": method,
+        "path": unquote_to_bytes(path).decode("utf-8", "replace"),
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": headers,
+        "client": (given.ip, 0) if given.ip else None,
+        "state": {},
+    }
+    return _Inquiry(scope, given.user or None)
+
+
+def _line(text: str) -> tuple[str, str]:
+    words = text.split()
+    if len(words) == 1:
+        words.insert(0, "GET")
+    if len(words) != _WORDS or not words[0].isalpha() or not words[1].startswith("/"):
+        raise ConfigError(f"--request: found {text!r}, allowed is a method and a path such as 'POST /login'")
+    return words[0].upper(), words[1]
+
+
+def _header(text: str) -> tuple[bytes, bytes]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise ConfigError(f"--header: found {text!r}, allowed is a name and a value such as 'X-Api-Key: abc'")
+    return _bytes("--header", name.strip().lower()), _bytes("--header", value.strip())
+
+
+def _bytes(argument: str, text: str) -> bytes:
+    if not text.isprintable():
+        raise ConfigError(f"{argument}: found {text!r}, allowed is text without control characters")
+    return text.encode()

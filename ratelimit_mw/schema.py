@@ -1,0 +1,161 @@
+"""The settings as JSON Schema, for editors; and their words one by one, for the reference. Both come from the types.
+
+Editors differ in what they know: Even Better TOML (taplo) knows draft 4, and reads nothing that stands beside a `$ref`.
+So no keyword is newer than that, and what is referred to stands alone in an `allOf`.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import UnionType
+from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import fields
+
+from ratelimit_mw.calls import Call
+from ratelimit_mw.items import Item, ItemOptions
+from ratelimit_mw.keys import KeySpec
+from ratelimit_mw.members import HeaderOptions, MemberSpec
+from ratelimit_mw.options import Options
+from ratelimit_mw.rules import LimitsSpec, Rule, RuleOptions
+from ratelimit_mw.settings import Settings
+
+Schema = dict[str, Any]
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+STRUCTS: Final[dict[Any, type[Struct] | None]] = {  # every table of a file; where its defaults are
+    Options: Settings,
+    RuleOptions: Rule,
+    ItemOptions: Item,
+    HeaderOptions: None,
+}
+NAMED: Final[dict[Any, str]] = {  # types that have a name in the schema and in the reference
+    LimitsSpec: "limits",
+    KeySpec: "key",
+    MemberSpec: "member",
+    Call: "call",
+    RuleOptions: "rule",
+    ItemOptions: "item",
+    HeaderOptions: "header",
+}
+_MEANINGS: Final = {  # of the named types that are no tables
+    "limits": "notation such as '100/minute', a table of one limit, a list of these, or limits by tier",
+    "key": "ip, ip/48, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +",
+    "member": "a network or an address, a header with its value, or a callable",
+    "call": "a function of the request, call:PACKAGE.MODULE:FUNCTION",
+}
+_CALL: Final = r"^\s*call:[^:\s]+:[^:\s]+\s*$"
+_PLAIN: Final[dict[Any, str]] = {str: "string", bool: "boolean", int: "integer", float: "number"}
+_REQUIRED: Final = "required"
+
+
+class Word(NamedTuple):
+    """One word of a table. `default` is None where there is none that a file could say."""
+
+    name: str
+    kind: Any
+    meaning: str
+    default: Any
+    required: bool
+
+
+def words_of(table: Any) -> list[Word]:
+    """The words of a TypedDict, in order. What must be there has no default, or its meaning begins with `required:`."""
+    struct = STRUCTS[table]
+    defaults = {field.name: field.default for field in fields(struct)} if struct else {}
+    words = []
+    for name, hint in get_type_hints(table, include_extras=True).items():
+        kind, meaning = get_args(hint)
+        default = defaults.get(name, None if struct else NODEFAULT)
+        required = default is NODEFAULT or meaning.startswith(f"{_REQUIRED}:")
+        default = list(default) if isinstance(default, tuple) else default
+        words.append(Word(name, _known(kind, default), meaning, None if default is NODEFAULT else default, required))
+    return words
+
+
+def alternatives(kind: Any) -> list[Any]:
+    """What a file can say for a type. Objects are dropped, and mappings beside a table, which they stand in for."""
+    found = get_args(kind) if get_origin(kind) in (Union, UnionType) else [kind]
+    return [one for one in found if not _only_in_code(one)]
+
+
+def settings_schema() -> Schema:
+    """The JSON Schema (draft 2020-12) of a settings file."""
+    named = {name: _definition(kind, name) for kind, name in NAMED.items()}
+    return {"$schema": DIALECT, "title": "ratelimit_mw settings", **_table(Options), "$defs": named}
+
+
+def _known(kind: Any, default: Any) -> Any:
+    """The type of a word; where that is anything, it is what the default is: a store is a URL."""
+    return type(default) if kind is Any else kind
+
+
+def _only_in_code(kind: Any) -> bool:
+    """Whether it is an object of ours, or any mapping."""
+    return get_origin(kind) is Mapping or (isinstance(kind, type) and issubclass(kind, Struct))
+
+
+def _definition(kind: Any, name: str) -> Schema:
+    if is_typeddict(kind):
+        return _table(kind)
+    if kind == Call:
+        return {"type": "string", "pattern": _CALL, "description": _MEANINGS[name]}
+    options = [_schema(one) for one in alternatives(kind)]
+    if kind == LimitsSpec:
+        options.append(_tiers(options))
+    return {"description": _MEANINGS[name], "anyOf": options}
+
+
+def _tiers(options: Sequence[Schema]) -> Schema:
+    """Limits by tier: a table with none of the words of an item, as `compile_limits` tells them apart."""
+    of_a_tier = [option for option in options if option != _reference(NAMED[Call])]
+    words = [{"required": [word.name]} for word in words_of(ItemOptions)]
+    return {
+        "type": "object",
+        "description": "limits by tier: the names of tiers, and the limits of each",
+        "minProperties": 1,
+        "not": {"anyOf": words},
+        "additionalProperties": {"anyOf": of_a_tier},
+    }
+
+
+def _table(table: Any) -> Schema:
+    words = words_of(table)
+    found: Schema = {
+        "type": "object",
+        "description": (table.__doc__ or "").partition("\n")[0],
+        "additionalProperties": False,
+        "properties": {word.name: _property(word) for word in words},
+    }
+    required = [word.name for word in words if word.required]
+    return found | ({"required": required} if required else {})
+
+
+def _property(word: Word) -> Schema:
+    found: Schema = {"description": word.meaning}
+    if word.default is not None:
+        found["default"] = word.default
+    schema = _schema(word.kind)
+    return found | ({"allOf": [schema]} if "$ref" in schema else schema)
+
+
+def _schema(kind: Any) -> Schema:
+    """The schema of a type. Raises `TypeError` for one that this walk does not know."""
+    options = alternatives(kind)
+    if kind in NAMED:
+        return _reference(NAMED[kind])
+    if len(options) != 1:
+        return {"anyOf": [_schema(one) for one in options]}
+    (only,) = options
+    if only in NAMED:
+        return _reference(NAMED[only])
+    if only in _PLAIN:
+        return {"type": _PLAIN[only]}
+    if get_origin(only) is Literal:
+        return {"enum": list(get_args(only))}
+    if get_origin(only) is Sequence:
+        return {"type": "array", "items": _schema(get_args(only)[0])}
+    raise TypeError(f"found {kind!r}, which this walk does not know")
+
+
+def _reference(name: str) -> Schema:
+    return {"$ref": f"#/$defs/{name}"}

@@ -1,0 +1,87 @@
+"""How tests run `python -m ratelimit_mw`, and a module of callables that settings name."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import ratelimit_mw
+from ratelimit_mw.commands import main
+
+Check = Callable[..., str]
+
+MODULE = """
+asked = []
+
+def tenant(request):
+    return request.headers.get("x-tenant")
+
+async def plan(request):
+    return "pro"
+
+def raises(request):
+    raise ValueError("no\\nplan")
+
+def staff(request):
+    return request.user == "root"
+
+def open_now(request):
+    return True
+
+def cost(request):
+    return 3
+
+def none(request):
+    return None
+
+def wsgi_app(environ, start_response):
+    return []
+
+def plain(request, verdict):
+    return 429, {}, ""
+
+def one(request):
+    return 429
+"""
+
+
+def python(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Python with the package that is tested, and with none of our variables around it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RATELIMIT_MW_", "WEB_"))}
+    kept["PYTHONPATH"] = str(Path(ratelimit_mw.__file__).parent.parent)
+    return subprocess.run(
+        [sys.executable, "-W", "error", *arguments],
+        cwd=folder,
+        env=kept,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command as an operator types it."""
+    return python("-m", "ratelimit_mw", *arguments, folder=folder)
+
+
+def check_in(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Check:
+    """What it prints of a file with these settings, without a process of its own; the exit code must be `code`."""
+    (folder / "shop_of_check.py").write_text(MODULE, "utf-8")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "shop_of_check", raising=False)
+    monkeypatch.setattr("ratelimit_mw.notices._said", {})
+    for name in os.environ:
+        if name.startswith(("RATELIMIT_MW_", "WEB_")):
+            monkeypatch.delenv(name)
+
+    def checked(settings: str, *arguments: str, code: int = 0) -> str:
+        (folder / "limits.toml").write_text(settings, "utf-8")
+        assert main(["check", "limits.toml", *arguments]) == code
+        return capsys.readouterr().out
+
+    return checked

@@ -1,0 +1,189 @@
+"""`python -m ratelimit_mw check`: what it prints of broken files, and of those that a start would warn of."""
+
+from pathlib import Path
+
+import pytest
+
+from checking import Check, check_in, command
+
+pytestmark = pytest.mark.promise(9)
+
+BROKEN = Path(__file__).resolve().parent / "broken_settings"
+PERIODS = "(us, ms, second, minute, hour, day, week, month, year)"
+KEYS = "ip, ip/48, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +"
+
+MISTAKES: dict[str, list[str]] = {
+    "misspelt_setting.toml": ["unknown setting `trusted_proxy`: did you mean `trusted_proxies`?"],
+    "misspelt_period.toml": [
+        f"rules[0].limits[0]: '10/minut': unknown period 'minut', did you mean 'minute'? {PERIODS}",
+    ],
+    "rule_without_path.toml": ["rules[0].path: required, such as '/login' or '/{rest:path}'"],
+    "lower_case_method.toml": [
+        "rules[0].methods[0]: found 'post', allowed is a method in upper case, such as 'POST'",
+    ],
+    "networks_too_wide.toml": [
+        (
+            "trusted_proxies[0]: found '0.0.0.0/0', which is everybody, allowed is a network such as '10.0.0.0/8' or "
+            "an address such as '192.0.2.1' or 'unix:'"
+        ),
+        (
+            "safelist[1]: found '::ffff:10.0.0.0/8', which holds every IPv4 address, allowed is an IPv4 network: "
+            "'10.0.0.0/8'"
+        ),
+        (
+            "safelist[2]: found '192.168.1.7/24', which has host bits, allowed is '192.168.1.0/24', or '192.168.1.7' "
+            "for that one"
+        ),
+    ],
+    "impossible_key.toml": [
+        f"key: found 'user or ip', allowed is {KEYS}",
+        f"rules[0].key: found 'header: X-Api-Key', allowed is {KEYS}",
+        (
+            "rules[0].limits.key: found 'call:nowhere.to:be_found', allowed is call:PACKAGE.MODULE:FUNCTION of a "
+            "function that can be imported: ModuleNotFoundError: No module named 'nowhere'"
+        ),
+    ],
+    "same_name_twice.toml": ["rules[1].name: 'api' is the name of rules[0] too; give it one of its own"],
+    "cost_above_quota.toml": [
+        "rules[0].cost: 50 can never pass 20/3600s using sliding_window_counter, which admits at most 20 at once",
+    ],
+    "tiers_without_tier.toml": [
+        "limits: found limits by tier (free, pro), which need `tier`: a key that says which, such as 'header:X-Plan'"
+    ],
+    "syntax_error.toml": [r"no valid TOML: Illegal character '\n' (at line 1, column 21)"],
+    "wrong_types.json": [
+        "limits: found 100, allowed is text such as '100/minute', a Limit, a table or a list of these",
+        "rules: found {'path': '/login', 'limits': '5/minute'}, allowed is a list of tables or Rules; "
+        "in TOML each begins with [[rules]]",
+        "ipv6_prefix: found '64', allowed is a whole number from 32 to 128",
+        "exempt: found 'health', allowed is a path that starts with /, such as '/users/{id}'",
+        "store_timeout: found '50ms', allowed is a finite number of seconds, 0 or more",
+        "enabled: found 'true', allowed is true or false",
+    ],
+    "several_mistakes.toml": [
+        "unknown setting `limit`: did you mean `limits`?",
+        "limits: required, such as '100/minute'; [] says that there are none",
+        "rules[0]: unknown setting `metods`: did you mean `methods`?",
+        "rules[0].path: found 'login', allowed is a path that starts with /, such as '/users/{id}'",
+        "rules[0].limits[0]: unknown setting `keys`: did you mean `key`?",
+        "rules[0].limits[1].cost: found '2', allowed is a whole number from 0 to 9007199254740991",
+        "rules[1].path: found '/users/<id>', allowed is '{id}' or '{id:int}' as parameter",
+        "rules[1].when: found 'is_staff', allowed is a callable, or call:PACKAGE.MODULE:FUNCTION",
+        "rules[1].limits: '10 per minut using token_buket': unknown period 'minut', did you mean 'minute'? " + PERIODS,
+        "on_store_error: found 'open', allowed is one of allow, deny, local",
+        (
+            "store: found the scheme 'reddis', did you mean 'redis'?; allowed are memory://, redis://, rediss://, "
+            "unix://, redis+cluster://, rediss+cluster://"
+        ),
+    ],
+}
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Check:
+    return check_in(tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in BROKEN.iterdir()))
+def test_a_broken_file(name: str) -> None:
+    done = command("check", name, folder=BROKEN)
+    mistakes = MISTAKES[name]
+    count = f"{len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}"
+    assert done.stdout.splitlines() == [f"{name}: {line}" for line in [*mistakes, count]]
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_there_are_ten_broken_files_or_more() -> None:
+    assert set(MISTAKES) == {path.name for path in BROKEN.iterdir()}
+    assert len(MISTAKES) >= 10
+
+
+def test_a_file_that_is_not_there() -> None:
+    done = command("check", "nowhere.toml", folder=BROKEN)
+    assert done.stdout.splitlines()[0] == "nowhere.toml: [Errno 2] No such file or directory: 'nowhere.toml'"
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "warnings"),
+    [
+        ('limits = "5/minute"', []),
+        (
+            'limits = "5/minute"\nkey = "header:X-Api-Key"\n'
+            + "".join(f'[[rules]]\nname = "{name}"\npath = "/a"\nlimits = "9/hour"\nkey = "ip"\n' for name in "ab"),
+            [
+                (
+                    "rules[1] (b) can never match: rules[0] (a) ends the search for all that it is for; put it before "
+                    "that one, or set final = false there"
+                ),
+                (
+                    "rule default: its key, header:X-Api-Key, is what clients write, who can have as many of it as "
+                    "they like; add a limit with another key, or app_limits"
+                ),
+            ],
+        ),
+        (
+            'limits = "300/hour using fixed_window; 10000/hour using fixed_window"',
+            [
+                (
+                    "rule default: 10000/3600s using fixed_window never refuses what 300/3600s using fixed_window "
+                    "admits; remove it, or make it the smaller one"
+                ),
+            ],
+        ),
+        (
+            'limits = "5/minute"\nstore = "redis+cluster://localhost:7000"',
+            [
+                (
+                    "store: in a cluster without key_secret, whoever can choose an identity can choose its slot, and "
+                    "so put all load on one node; set key_secret"
+                ),
+            ],
+        ),
+    ],
+)
+def test_what_a_start_would_warn_of(settings: str, warnings: list[str], check: Check) -> None:
+    first, *lines = check(settings).splitlines()
+    count = f"{len(warnings) or 'no'} warning{'' if len(warnings) == 1 else 's'}"
+    assert first == f"limits.toml: no mistakes; {settings.count('[[rules]]') or 0} rules, {count}"
+    assert lines == [f"  {warning}" for warning in warnings]
+
+
+@pytest.mark.parametrize(
+    ("settings", "mistake"),
+    [
+        ('store = "redis://localhost:port"', "store: the URL cannot be read, allowed is redis://USER:PASSWORD@HOST:"),
+        ('on_refused = "call:shop_of_check:one"', "on_refused: found 'call:shop_of_check:one', allowed is an ASGI app"),
+        (
+            'on_refused = "call:shop_of_check:wsgi_app"\nkey = "call:shop_of_check:plan"',
+            "plan is async; under WSGI keys, costs, tiers and limits ask plain functions",
+        ),
+        ('on_refused = "call:shop_of_check:nobody"', "on_refused: found 'call:shop_of_check:nobody', allowed is call:"),
+    ],
+)
+def test_what_only_a_start_would_find(settings: str, mistake: str, check: Check) -> None:
+    lines = check(f'limits = "5/minute"\n{settings}', code=1).splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith(f"limits.toml: {mistake}")
+
+
+@pytest.mark.parametrize("call", ["wsgi_app", "plain"])
+def test_who_can_answer_refusals(call: str, check: Check) -> None:
+    assert "no mistakes" in check(f'limits = "5/minute"\non_refused = "call:shop_of_check:{call}"')
+
+
+def test_an_app_that_cannot_await(check: Check) -> None:
+    settings = 'tier = "call:shop_of_check:plan"\nlimits = {free = "5/minute"}'
+    assert "no mistakes" in check(settings)
+    first = check(settings, "--wsgi", code=1).splitlines()[0]
+    assert first == "limits.toml: plan is async; under WSGI keys, costs, tiers and limits ask plain functions"
+
+
+def test_a_variable_that_goes_before_the_file(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATELIMIT_MW_STORE", "reddis://")
+    assert "limits.toml: store: found the scheme 'reddis'" in check('limits = "5/minute"\nstore = "memory://"', code=1)
+    monkeypatch.setenv("RATELIMIT_MW_STORE", "memory://")
+    printed = check('limits = "5/minute"\nstore = "reddis://"')
+    assert printed == "limits.toml: no mistakes; 0 rules, no warnings\n  from the environment: RATELIMIT_MW_STORE\n"
+    monkeypatch.setenv("RATELIMIT_MW_STOR", "memory://")
+    assert "RATELIMIT_MW_STOR: unknown setting `stor`: did you mean `store`?" in check('limits = "5/minute"', code=1)

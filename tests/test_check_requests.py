@@ -1,0 +1,304 @@
+"""`python -m ratelimit_mw check --request`: what applies to a request, in words."""
+
+import re
+import socket
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checking import MODULE, Check, check_in, command
+from ratelimit_mw.commands import main
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.testing.recording import RecordingStore
+from ratelimit_mw.wsgi import RateLimitMiddleware
+
+pytestmark = pytest.mark.promise(9)
+
+REFUSED = "Refused with {}, and the store is not asked: "
+BLOCKED = REFUSED.format(403) + "the client is on the blocklist."
+
+SHOP = """
+limits = "100/minute"
+app_limits = {limit = "1000/second", key = "all"}
+key = "user | ip"
+key_secret = "sesame-street"
+trusted_proxies = ["10.0.0.0/8"]
+exempt = ["/health"]
+safelist = ["203.0.113.0/24", "call:shop_of_check:staff"]
+blocklist = ["198.51.100.0/24", {header = "X-Bad", value = "yes"}]
+tier = "call:shop_of_check:plan"
+
+[[rules]]
+name = "login"
+path = "/login"
+methods = ["POST"]
+limits = ["5/minute burst 2 using gcra", {limit = "20/hour using sliding_window_log", key = "user", shadow = true}]
+key = "ip"
+cost = 2
+
+[[rules]]
+name = "watched"
+path = "/api/{rest:path}"
+limits = "9/hour using fixed_window"
+shadow = true
+
+[[rules]]
+name = "api"
+path = "/api/{rest:path}"
+host = "api.example.com"
+when = "call:shop_of_check:open_now"
+limits = {free = "60/hour", pro = "5000/1.5 hours"}
+key = "call:shop_of_check:tenant | ip"
+cost = "call:shop_of_check:cost"
+
+[[rules]]
+name = "open"
+path = "/open"
+exempt = true
+
+[[rules]]
+name = "bad"
+path = "/bad"
+limits = "call:shop_of_check:raises"
+"""
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Check:
+    return check_in(tmp_path, monkeypatch, capsys)
+
+
+def test_it_runs_as_a_command_and_imports_from_the_current_directory(tmp_path: Path) -> None:
+    (tmp_path / "shop_of_check.py").write_text(MODULE, "utf-8")
+    (tmp_path / "limits.toml").write_text(SHOP, "utf-8")
+    done = command("check", "limits.toml", "--request", "GET /", "--user", "bob", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("limits.toml: no mistakes; 5 rules, no warnings\n\nGET / from 192.0.2.1, user bob\n")
+
+
+def test_it_does_not_connect_to_the_store(check: Check) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"redis://127.0.0.1:{listening.getsockname()[1]}/0"
+        assert "default" in check(f'limits = "5/minute"\nstore = "{url}"', "--request", "/")
+        listening.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            listening.accept()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--request", "login"], "--request: found 'login', allowed is a method and a path such as 'POST /login'"),
+        (
+            ["--request", "GET /a b"],
+            "--request: found 'GET /a b', allowed is a method and a path such as 'POST /login'",
+        ),
+        (
+            ["--request", "/", "--header", "X"],
+            "--header: found 'X', allowed is a name and a value such as 'X-Api-Key: ",
+        ),
+        (["--request", "/", "--header", "X: a\tb"], "--header: found 'a\\tb', allowed is text without control"),
+    ],
+)
+def test_a_request_that_is_none(
+    arguments: list[str], message: str, check: Check, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (Path.cwd() / "limits.toml").write_text(SHOP, "utf-8")
+    assert main(["check", "limits.toml", *arguments]) == 1
+    assert capsys.readouterr().err.startswith(f"ratelimit_mw: {message}")
+
+
+LOGIN = """
+POST /login from 192.0.2.7, user nobody
+
+Rules that apply, in order:
+  app    app_limits, asked of every request
+  login  rules[0], ends the search
+
+Limits, asked in one step, all or none:
+  app
+    limit     1000/1s using sliding_window_counter
+    rule      app
+    key       all
+    identity  all=all
+    cost      1
+    at most   2000 in any 1 s
+
+  login
+    limit     5/60s burst 2 using gcra
+    rule      login
+    key       ip
+    identity  ip=192.0.2.7
+    cost      2
+    at most   6 in any 60 s
+
+  login-2
+    limit     20/3600s using sliding_window_log
+    rule      login
+    key       user
+    identity  missing=user, one bucket for all whose key is not there
+    cost      2
+    at most   20 in any 3600 s
+    shadow    it is counted and reported, and never refuses
+
+Callables that were asked:
+  shop_of_check:staff  False
+
+Logged on the way:
+  key 'user': is not there; missing_key = 'shared' says what follows
+"""
+
+API = """
+GET /api//x, which is looked at as /api/x too, from 2001:db8::7, whom 10.0.0.1 names, user bob
+
+Rules that apply, in order:
+  app      app_limits, asked of every request
+  watched  rules[1], shadow
+  api      rules[2], ends the search, tier pro (call:shop_of_check:plan=pro)
+
+Limits, asked in one step, all or none:
+  app
+    limit     1000/1s using sliding_window_counter
+    rule      app
+    key       all
+    identity  all=all
+    cost      1
+    at most   2000 in any 1 s
+
+  watched
+    limit     9/3600s using fixed_window
+    rule      watched
+    key       user | ip
+    identity  user=bob
+    cost      1
+    at most   17 in any 3600 s
+    shadow    it is counted and reported, and never refuses
+
+  api
+    limit     5000/5400s using sliding_window_counter
+    rule      api
+    key       call:shop_of_check:tenant | ip
+    identity  call:shop_of_check:tenant=acme%20ltd
+    cost      3
+    at most   10000 in any 5400 s
+
+Callables that were asked:
+  shop_of_check:staff     False
+  shop_of_check:open_now  True
+  shop_of_check:plan      'pro'
+  shop_of_check:tenant    'acme ltd'
+  shop_of_check:cost      3
+"""
+
+
+def blocks(output: str) -> str:
+    """What it says of the request."""
+    return output.partition("\n")[2]
+
+
+def test_a_login(check: Check) -> None:
+    assert blocks(check(SHOP, "--request", "POST /login", "--ip", "192.0.2.7")) == LOGIN
+
+
+def test_an_api_behind_a_proxy(check: Check) -> None:
+    said = ["--host", "api.example.com", "--header", "X-Forwarded-For: 2001:db8::7", "--header", "X-Tenant: acme ltd"]
+    assert blocks(check(SHOP, "--request", "/api//x?y=1", "--ip", "10.0.0.1", "--user", "bob", *said)) == API
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["GET /health"], "Not limited: the path is exempt."),
+        (["/health", "--ip", "203.0.113.9"], "Not limited: the client is on the safelist."),
+        (["/", "--user", "root"], "Not limited: the client is on the safelist."),
+        (["/", "--ip", "198.51.100.1"], BLOCKED),
+        (["/", "--header", "X-Bad: yes"], BLOCKED),
+        (["/open"], "  open  rules[3], exempt, ends the search"),
+        (["/bad"], "  bad  rules[4], ends the search, its callable gave no limits, so the default ones apply"),
+        (["/bad"], "  shop_of_check:raises  raised ValueError: no plan"),
+        (["/", "--ip", ""], "GET / from no address, user nobody"),
+        (["/", "--ip", ""], "    identity  missing=user%20%7C%20ip, one bucket for all whose key is not there"),
+        (["OPTIONS /", "--header", "Origin: a", "--header", "Access-Control-Request-Method: PUT"],
+         "  preflight  limits, in buckets of their own for CORS preflights"),
+        (["/%61pi/x"], "GET /api/x from 192.0.2.1, user nobody"),
+    ],
+)  # fmt: skip
+def test_what_applies(arguments: list[str], said: str, check: Check) -> None:
+    lines = check(SHOP, "--request", *arguments).splitlines()
+    assert said in lines
+    assert not any("sesame" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ('limits = "5/minute"\nenabled = false', "Not limited: enabled = false switches everything off."),
+        ("limits = []", "No limit is asked."),
+        ("limits = []", "  default  limits, the default ones, no limits"),
+        (
+            'limits = "5/minute"\nkey = "user"\nmissing_key = "deny"',
+            "Refused with 403, and the store is not asked: a key is not there, and missing_key = 'deny'.",
+        ),
+        (
+            'limits = "5/minute"\nkey = "user"\nmissing_key = "exempt"',
+            "  default: not asked, because its key, user, is not there (missing_key)",
+        ),
+        (
+            'limits = "call:shop_of_check:raises"',
+            REFUSED.format(503) + "a callable gave no limits, and there are no others to put in their place.",
+        ),
+        (
+            'limits = "call:shop_of_check:none"',
+            (
+                "  limits none: gave no limits, the default ones apply: limits: found None, allowed is text such as "
+                "'100/minute', a Limit, a table or a list of these"
+            ),
+        ),
+        (
+            'limits = "5/minute"\n[[rules]]\npath = "/"\nlimits = "6/minute"\nwhen = "call:shop_of_check:raises"',
+            "  root     rules[0], its `when` failed, so it applies and the search goes on",
+        ),
+        (
+            'tier = "header:X-Plan"\nlimits = {free = "5/minute", pro = "9/minute"}',
+            "  default  limits, the default ones, tier free (header:X-Plan is not there)",
+        ),
+    ],
+)
+def test_what_other_settings_say(settings: str, said: str, check: Check) -> None:
+    assert said in check(settings, "--request", "/").splitlines()
+
+
+def test_a_limit_that_does_not_say_its_worst_window(check: Check, tmp_path: Path) -> None:
+    own = (
+        "from ratelimit_mw import Limit\nclass Own(Limit, frozen=True, kw_only=True):\n    algorithm = 'own_of_check'\n"
+    )
+    (tmp_path / "own_of_check.py").write_text(f"{own}def limits(request):\n    return Own(5, 60)\n", "utf-8")
+    printed = check('limits = "call:own_of_check:limits"', "--request", "/")
+    assert "    at most   not known, its algorithm does not say\n" in printed
+
+
+ROW = re.compile(
+    r"^    limit     (.*)\n    rule      (.*)\n    key .*\n    identity  (\S+?)(?:,.*)?\n    cost      (\d+)$",
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize(
+    ("request_line", "user", "ip"),
+    [*product(("POST /login", "GET /login", "GET /api/x", "GET /", "GET /open"), ("", "bob"), ("192.0.2.7", ""))],
+)
+def test_it_says_what_the_middleware_does(request_line: str, user: str, ip: str, check: Check) -> None:
+    shop = SHOP.replace('tier = "call:shop_of_check:plan"', 'tier = "user"')  # under WSGI nobody waits
+    printed = check(shop, "--request", request_line, "--user", user, "--ip", ip, "--host", "api.example.com")
+    store = RecordingStore()
+    settings = Settings.of(Settings.load("limits.toml"), {"plain_keys": True, "store": store})
+    method, path = request_line.split()
+    environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "HTTP_HOST": "api.example.com"}
+    environ |= {"REMOTE_ADDR": ip} | ({"REMOTE_USER": user} if user else {})
+    app: Any = RateLimitMiddleware(lambda *_: [], settings)
+    app(environ, lambda *_: None)
+    ((_, charges),) = store.calls
+    rows = [(one.limit.notation, *one.key[1:].partition("}:")[::-2], str(one.cost)) for one in charges]
+    assert ROW.findall(printed) == rows

@@ -1,0 +1,48 @@
+"""The tables of docs/reference/settings.md are those of the types."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from checking import python
+from ratelimit_mw.schema import STRUCTS
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "reference" / "settings.md"
+TABLE = r"<!-- table {}: [^\n]*-->\n(.*?)<!-- end -->"
+
+
+def test_the_page_is_as_the_types_say() -> None:
+    done = python(str(DOCS / "settings_tables.py"), "--check")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("table", STRUCTS)
+def test_every_word_has_a_row(table: Any) -> None:
+    found = re.search(TABLE.format(table.__name__), PAGE.read_text("utf-8"), re.DOTALL)
+    assert found is not None
+    assert re.findall(r"^\| `(\w+)` \|", found[1], re.MULTILINE) == list(get_type_hints(table))
+
+
+def test_a_stale_page_is_shown_with_what_renews_it(tmp_path: Path) -> None:
+    (tmp_path / "reference").mkdir()
+    script, page = tmp_path / "settings_tables.py", tmp_path / "reference" / "settings.md"
+    script.write_text((DOCS / script.name).read_text("utf-8"), "utf-8")
+    page.write_text(
+        PAGE.read_text("utf-8").replace("| `true` | `false` switches", "| `false` | `true` switches"), "utf-8"
+    )
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return python(str(script), *arguments)
+
+    stale = run("--check")
+    assert stale.returncode == 1
+    assert "-| `enabled` | true or false | `false` | `true` switches everything off |" in stale.stdout
+    assert "+| `enabled` | true or false | `true` | `false` switches everything off |" in stale.stdout
+    assert "python docs/settings_tables.py" in stale.stdout
+    assert run().returncode == 0
+    assert page.read_text("utf-8") == PAGE.read_text("utf-8")
+    assert run("--check").returncode == 0

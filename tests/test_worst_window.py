@@ -1,0 +1,59 @@
+"""The worst window that a limit tells: what the search for one finds, and what the docs say."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from algorithms.adversary import Adversary, bound
+from ratelimit_mw import (
+    GCRA,
+    FixedWindow,
+    LeakyBucket,
+    Limit,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    TokenBucket,
+    parse,
+)
+from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.bucket import BucketLimit
+
+pytestmark = pytest.mark.promise(3)
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "algorithms.md"
+RATES = [(quota, window / 1e6) for quota, window in ((1, 4), (2, 5), (3, 4), (3, 7))]
+SMALL: Sequence[Limit] = [
+    *(kind(*rate) for kind in (FixedWindow, SlidingWindowLog, SlidingWindowCounter) for rate in RATES),
+    *(SlidingWindowCounter(*rate, strict=True) for rate in RATES),
+    *(kind(*rate, burst=burst) for kind in (TokenBucket, GCRA, LeakyBucket) for rate in RATES for burst in (1, 2, 3)),
+]
+
+
+@pytest.mark.parametrize("limit", SMALL, ids=lambda limit: limit.notation.replace(" ", "_"))
+def test_no_window_holds_more_than_a_limit_says(limit: Limit) -> None:
+    assert limit.worst_window is not None
+    assert Adversary(limit).worst().units <= limit.worst_window == bound(limit)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_worst_window_is_that_of_the_table(algorithm: str) -> None:
+    page = PAGE.read_text("utf-8")
+    (row,) = re.findall(rf"^\| \[`{algorithm}`\]\(#{algorithm}\).*", page, re.MULTILINE)
+    stated = row.split(" | ")[3].partition(",")[0].replace("\N{MINUS SIGN}", "-")
+    known = {"2q - 1": 199, "2q": 200, "q": 100, "b + q - 1": 119}
+    burst = "burst 20 " if stated.startswith("b") else ""
+    (limit,) = parse(f"100/minute {burst}using {algorithm}")
+    assert limit.worst_window == known[stated] == bound(limit)
+
+
+def test_whoever_does_not_say_is_not_spoken_for() -> None:
+    class Own(Limit, frozen=True, kw_only=True):
+        """A limit of somebody else."""
+
+    class OwnBucket(BucketLimit, frozen=True, kw_only=True):
+        """A bucket of somebody else, whose `decide` may be anything."""
+
+    assert Own(5, 60).worst_window is None
+    assert OwnBucket(5, 60).worst_window is None
