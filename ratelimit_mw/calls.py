@@ -50,7 +50,7 @@ def is_async(call: Call) -> bool:
     return iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__)
 
 
-def name_of(call: Call) -> str:
+def name_of(call: Callable[..., Any]) -> str:
     """What logs call it."""
     return getattr(call, "__qualname__", type(call).__qualname__)
 

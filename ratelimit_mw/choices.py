@@ -107,7 +107,9 @@ def compile_limits(
     if (callable(value) and not isinstance(value, type)) or named_call(value):
         with located(place):
             return Dynamic(call_from(value))
-    if isinstance(value, Mapping) and value and not _is_item(value, tier):
+    if isinstance(value, Mapping) and not value:
+        raise ConfigError(f"{place}: found an empty table, allowed is one of a limit or of tiers; [] says none")
+    if isinstance(value, Mapping) and not _is_item(value, tier):
         return Tiers(place, value, tier, default_tier)
     return compile_items(place, value)
 

@@ -34,6 +34,7 @@ class _Gate:
     """What both share."""
 
     _answerers: tuple[str, ...]  # the kinds of `on_refused` that can answer
+    _allowed: str
 
     def __init__(self, settings: Settings, rules: Rules | None = None) -> None:
         self.settings: Final = settings
@@ -54,7 +55,9 @@ class _Gate:
         with located("on_refused"):
             found = answerer(settings.on_refused)
             if found.kind not in self._answerers:
-                raise ConfigError(f"found {name_of(found.call)}, a {found.kind.upper()} app, which cannot answer here")
+                raise ConfigError(f"found {name_of(found.call)}, which cannot answer here: allowed is {self._allowed}")
+            if "wsgi" in self._answerers and is_async(found.call):
+                raise ConfigError(f"found {name_of(found.call)}, which is async; under WSGI nothing is awaited")
         return found
 
     def _without_store(self, match: Match, asked: Plan, error: Exception) -> Verdict:
@@ -67,6 +70,7 @@ class Gate(_Gate):
     """For threads. `admit` never raises for what a client sent."""
 
     _answerers = ("wsgi", "plain")
+    _allowed = "a WSGI app, or a callable (request, verdict)"
 
     def __init__(self, settings: Settings, rules: Rules | None = None) -> None:
         super().__init__(settings, rules)
@@ -110,6 +114,7 @@ class AsyncGate(_Gate):
     """For asyncio. `immediate`: a Gate that decides the same without a coroutine, where nothing is waited for."""
 
     _answerers = ("asgi", "plain")
+    _allowed = "an ASGI app, or a callable (request, verdict)"
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -126,7 +131,7 @@ class AsyncGate(_Gate):
         _warn_of_slots(store, settings)
         memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake  # not a subclass's own
         waits = not memory or self._rules.calls
-        self.immediate: Final = None if waits else Gate(replace(settings, store=store), self._rules)
+        self.immediate: Final = None if waits else Gate(replace(settings, store=store, on_refused=None), self._rules)
         self._take: Final = store.atake if getattr(store, "ends_in_time", False) else self._take_in_time
 
     async def admit(self, request: Request) -> Verdict | None:

@@ -35,7 +35,7 @@ class RuleOptions(TypedDict, total=False):
 
     path: Annotated[PathSpec, "required: `/users/{id}`, `/api/{rest:path}`; several are one bucket"]
     limits: Annotated[LimitsSpec, "required, `[]` says none; not with `exempt`"]
-    name: Annotated[str, "in headers and in every bucket's key; else made of methods and path"]
+    name: Annotated[str, "in headers and in every bucket's key; else made of methods, hosts and paths"]
     methods: Annotated[Sequence[str], "in upper case, else all; `GET` is also HEAD and websocket handshakes"]
     host: Annotated[str | Sequence[str], "only for these hosts: `api.example.com`, `*.example.com`"]
     when: Annotated[Call, "a plain callable of the request: False passes this rule by"]
@@ -99,11 +99,12 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     @property
     def full_name(self) -> str:
-        """The name, or one made of methods and path: `POST_login`."""
+        """The name, or one made of methods, hosts and paths: `POST_login`."""
         if self.name:
             return self.name
-        paths = [self.path] if isinstance(self.path, str) else self.path
-        return re.sub(r"[^A-Za-z0-9.-]+", "_", "_".join([*self.methods, *paths])).strip("_")[:64] or "root"
+        hosts, paths = ([one] if isinstance(one, str) else one for one in (self.host, self.path))
+        words = [*(["preflight"] if self.preflight else self.methods), *hosts, *paths]
+        return re.sub(r"[^A-Za-z0-9.-]+", "_", "_".join(words)).strip("_")[:64] or "root"
 
     @property
     def all_methods(self) -> set[str]:

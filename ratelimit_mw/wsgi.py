@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 
+_FAILED = "raised, our own answer is sent"
 _LISTS = 2  # RateLimit and RateLimit-Policy, which stand beside whatever the app says
 
 
@@ -62,8 +63,11 @@ class RateLimitMiddleware:
         if answerer is not None and answerer.kind == "wsgi":
             app: WSGIApplication = answerer.call
             fields = [(name, value) for name, value in own.headers if name.lower() not in ABOUT_THE_BODY]
-            return app(request.raw, _with_headers(fields, start_response))
-        if answerer is not None:
+            try:
+                return app(request.raw, _with_headers(fields, start_response))
+            except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the app does
+                warn_rarely(f"on_refused {name_of(app)}", _FAILED, error=error)
+        elif answerer is not None:
             own = _answered(answerer.call, request, verdict, own)
         start_response(f"{own.status} {REASONS.get(own.status, 'Refused')}", own.headers)
         return [] if request.raw["REQUEST_METHOD"] == "HEAD" else [own.body]
@@ -91,7 +95,7 @@ def _answered(call: Any, request: Request, verdict: Verdict, own: Response) -> R
     try:
         return answered(call, call(request, verdict), own)
     except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable does
-        warn_rarely(f"on_refused {name_of(call)}", "raised, our own answer is sent", error=error)
+        warn_rarely(f"on_refused {name_of(call)}", _FAILED, error=error)
         return own
 
 

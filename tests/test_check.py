@@ -53,8 +53,10 @@ MISTAKES: dict[str, list[str]] = {
     "syntax_error.toml": [r"no valid TOML: Illegal character '\n' (at line 1, column 21)"],
     "wrong_types.json": [
         "limits: found 100, allowed is text such as '100/minute', a Limit, a table or a list of these",
-        "rules: found {'path': '/login', 'limits': '5/minute'}, allowed is a list of tables or Rules; "
-        "in TOML each begins with [[rules]]",
+        (
+            "rules: found {'path': '/login', 'limits': '5/minute'}, allowed is a list of tables or Rules; "
+            "in TOML each begins with [[rules]]"
+        ),
         "ipv6_prefix: found '64', allowed is a whole number from 32 to 128",
         "exempt: found 'health', allowed is a path that starts with /, such as '/users/{id}'",
         "store_timeout: found '50ms', allowed is a finite number of seconds, 0 or more",

@@ -40,7 +40,7 @@ ORDER = [
     "matching",
     "response on_refused",
     "gate",
-    "asgi wsgi",
+    "asgi_send asgi wsgi",
     "testing.clock testing.recording testing",
     "testing.blocking testing.walks testing.laws testing.store_suite",
     "commands.demo commands.schema commands.inquiry commands.hearing commands.explain commands.check commands",

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ratelimit_mw.asgi import App, Message, Scope
+from ratelimit_mw.asgi_send import App, Message, Scope
 
 HTTP: Mapping[str, Any] = {
     "type": "http",

@@ -21,6 +21,7 @@ MODES = "one of allow, deny, local"
 IMPORTABLE = "call:PACKAGE.MODULE:FUNCTION of a function that can be imported"
 PREFIX = "a whole number from 32 to 128"
 NO_RATE = "found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'"
+ZERO = "to refuse everything use blocklist, to limit nothing say limits = []"
 FIVE = "5/60s using sliding_window_counter"
 
 

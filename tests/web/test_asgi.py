@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import MemoryStore
-from ratelimit_mw.asgi import App, Message, RateLimitMiddleware, Scope
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.asgi_send import App, Message, Scope
 from ratelimit_mw.testing import Clock
 from web.asgi_talk import BODY, HTTP, OFFERS_HTTP, START, WEBSOCKET, App200, Talk, check_order, header, talk
 

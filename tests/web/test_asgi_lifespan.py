@@ -9,7 +9,8 @@ import pytest
 from starlette.applications import Starlette
 
 from ratelimit_mw import ConfigError, gate
-from ratelimit_mw.asgi import RateLimitMiddleware, Scope
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.asgi_send import Scope
 from ratelimit_mw.testing import RecordingStore
 from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, WEBSOCKET, App200, Talk, talk
 

@@ -22,6 +22,7 @@ from web.messages import (
     SECONDS,
     TEMPLATE,
     TEMPLATES,
+    ZERO,
     found,
     message_of,
 )
@@ -35,11 +36,7 @@ LIMIT_ROWS: list[tuple[Any, str]] = [  # what stands in limits, the message
     ("10", f"limits: '10': {NO_RATE}"),
     ("-1/minute", f"limits: '-1/minute': {NO_RATE}"),
     ("1.5/minute", f"limits: '1.5/minute': {NO_RATE}"),
-    (
-        "0/minute",
-        "limits: '0/minute': quota: found 0, allowed is a whole number from 1 to 9007199254740991; to refuse everything "
-        "use blocklist, to limit nothing say limits = []",
-    ),
+    ("0/minute", f"limits: '0/minute': quota: found 0, allowed is a whole number from 1 to 9007199254740991; {ZERO}"),
     ("1/0 minutes", "limits: '1/0 minutes': window: found 0 seconds, allowed is one microsecond to a hundred years"),
     ("10/mfoo", f"limits: '10/mfoo': unknown period 'mfoo' {PERIODS}"),
     (["5/minute", 7], f"limits[1]: {found(7, LIMIT)}"),

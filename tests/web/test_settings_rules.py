@@ -63,7 +63,8 @@ def test_a_wrong_rule(rule: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("rules", [{"path": "/"}, "/", None, 5])
 def test_rules_that_are_no_list(rules: Any) -> None:
-    assert message_of(limits="9/hour", rules=rules) == f"rules: {found(rules, 'a list of tables or Rules')}; in TOML each begins with [[rules]]"
+    tables = "a list of tables or Rules; in TOML each begins with [[rules]]"
+    assert message_of(limits="9/hour", rules=rules) == f"rules: {found(rules, tables)}"
 
 
 @pytest.mark.parametrize("rule", ["/", None, 5, ["/"]])

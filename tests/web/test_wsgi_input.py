@@ -8,6 +8,7 @@ import pytest
 from ratelimit_mw import ConfigError, MemoryStore
 from ratelimit_mw.request import Request
 from ratelimit_mw.testing import Clock
+from web.messages import ZERO
 from web.wsgi_talk import Server, limited
 
 
@@ -84,7 +85,7 @@ class AsyncOnly:
         ),
         (
             {"limits": "0/minute"},
-            "limits: '0/minute': quota: found 0, allowed is a whole number from 1 to 9007199254740991",
+            f"limits: '0/minute': quota: found 0, allowed is a whole number from 1 to 9007199254740991; {ZERO}",
         ),
     ],
     ids=["async key", "async object", "async partial", "async key of an item", "async store", "wrong limit"],

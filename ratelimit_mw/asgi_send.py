@@ -1,0 +1,107 @@
+"""What goes back to an ASGI server: our headers on the app's answer, or a refusal."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from inspect import isawaitable
+from typing import Any
+
+from ratelimit_mw.calls import name_of
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.gate import AsyncGate
+from ratelimit_mw.notices import logger, warn_rarely
+from ratelimit_mw.on_refused import answered
+from ratelimit_mw.options import Headers
+from ratelimit_mw.request import Request
+from ratelimit_mw.response import ABOUT_THE_BODY, NAMES, REASONS, HeaderList, Response, beside, headers
+from ratelimit_mw.verdict import Verdict
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_TRY_AGAIN_LATER = 1013  # websocket close code
+_FIELD_NAMES = {name: name.lower().encode("ascii") for name in NAMES}
+_FAILED = "raised, our own answer is sent"
+
+
+def with_headers(verdict: Verdict, style: Headers, send: Send) -> Send:
+    """A `send` that adds our headers to the start of the app's response; all else goes through untouched."""
+
+    def send_with_headers(message: Message) -> Awaitable[None]:  # passes on the awaitable, without one of its own
+        if message["type"] == "http.response.start":
+            own = headers(verdict, style)
+            if style == "ietf":  # lists, which stand beside whatever the app says
+                fields = [(_FIELD_NAMES[name], value.encode()) for name, value in own]
+                message = {**message, "headers": [*message.get("headers", ()), *fields]}
+            else:
+                message = _adding(own, message)
+        return send(message)
+
+    return send_with_headers
+
+
+def _adding(own: HeaderList, message: Message) -> Message:
+    theirs = list(message.get("headers", ()))
+    names = {bytes(name).lower().decode("latin-1") for name, _ in theirs}
+    return {**message, "headers": theirs + [(_FIELD_NAMES[name], value.encode()) for name, value in beside(own, names)]}
+
+
+async def _answered(call: Any, request: Request, verdict: Verdict, own: Response) -> Response:
+    try:
+        answer = call(request, verdict)
+        return answered(call, await answer if isawaitable(answer) else answer, own)
+    except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable does
+        warn_rarely(f"on_refused {name_of(call)}", _FAILED, error=error)
+        return own
+
+
+async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: Receive, send: Send) -> None:
+    """Answer a refused request, or have it answered by `on_refused`."""
+    scope, own, answerer = request.raw, gate.refusal(verdict), gate.answerer
+    if scope["type"] == "websocket":
+        await receive()  # the handshake is answered only after websocket.connect
+        if "websocket.http.response" not in (scope.get("extensions") or {}):
+            await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER, "reason": REASONS[own.status]})
+            return
+    elif (
+        answerer is not None
+        and answerer.kind == "asgi"
+        and await _has_answered(answerer.call, own, scope, receive, send)
+    ):
+        return
+    if answerer is not None and answerer.kind == "plain":
+        own = await _answered(answerer.call, request, verdict, own)
+    prefix = "http" if scope["type"] == "http" else "websocket.http"
+    fields = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in own.headers]
+    body = b"" if scope.get("method") == "HEAD" else own.body
+    await send({"type": f"{prefix}.response.start", "status": own.status, "headers": fields})
+    await send({"type": f"{prefix}.response.body", "body": body})
+
+
+async def _has_answered(app: App, own: Response, scope: Scope, receive: Receive, send: Send) -> bool:
+    """Have an app answer, with what a refusal says added. False when it raised before it began."""
+    fields = [(name, value) for name, value in own.headers if name.lower() not in ABOUT_THE_BODY]
+    begun = False
+
+    async def send_with_refusal(message: Message) -> None:
+        nonlocal begun
+        begun = True
+        await send(_adding(fields, message) if message["type"] == "http.response.start" else message)
+
+    try:
+        await app(scope, receive, send_with_refusal)
+    except Exception as error:
+        if begun:
+            raise
+        warn_rarely(f"on_refused {name_of(app)}", _FAILED, error=error)
+    return begun
+
+
+async def refuse_to_start(error: ConfigError, kind: str, receive: Receive, send: Send) -> None:
+    """Tell the server, at its lifespan start-up, that the settings are wrong; raise it for any other scope."""
+    if kind != "lifespan":
+        raise error
+    await receive()
+    logger.error("%s", error)
+    await send({"type": "lifespan.startup.failed", "message": f"ratelimit_mw: {error}"})

@@ -1,0 +1,243 @@
+"""`parse` reads the notations of limits (so of slowapi and flask-limiter) and of django-ratelimit as they do.
+
+The rows are what limits 5.8.0 (`parse_many`) and django-ratelimit 4.1.0 (`core._split_rate`) really read, written down
+from running them: (quota, seconds) of each limit. Where we differ, the row says what they read, and why.
+"""
+
+from typing import NamedTuple
+
+import pytest
+
+from ratelimit_mw import ConfigError, parse
+from ratelimit_mw.settings import Settings
+
+Rates = list[tuple[int, float]]
+
+SAME_AS_LIMITS: dict[str, Rates] = {
+    "1/second": [(1, 1)],
+    "1/seconds": [(1, 1)],
+    "1/minute": [(1, 60)],
+    "1/minutes": [(1, 60)],
+    "10/hour": [(10, 3600)],
+    "10/hours": [(10, 3600)],
+    "3/day": [(3, 86400)],
+    "3/days": [(3, 86400)],
+    "1000/month": [(1000, 2592000)],
+    "2 per months": [(2, 2592000)],
+    "100 per minute": [(100, 60)],
+    "100 per minutes": [(100, 60)],
+    "100  per  minute": [(100, 60)],
+    "100 PER Minute": [(100, 60)],
+    "100/MINUTE": [(100, 60)],
+    "5 per 10 seconds": [(5, 10)],
+    "5/10 seconds": [(5, 10)],
+    "5/10seconds": [(5, 10)],
+    "5 per10seconds": [(5, 10)],
+    "5per10seconds": [(5, 10)],
+    "10per minute": [(10, 60)],
+    "10perminute": [(10, 60)],
+    "10 / 5 minute": [(10, 300)],
+    " 10 / minute ": [(10, 60)],
+    "10/01minute": [(10, 60)],
+    "007/day": [(7, 86400)],
+    "1/1 second": [(1, 1)],
+    "500/7days": [(500, 604800)],
+    "2 per 3 hour": [(2, 10800)],
+    "1 per 90 seconds": [(1, 90)],
+    "1/30days": [(1, 2592000)],
+    "10000000/day": [(10000000, 86400)],
+    "10/minute;100/hour": [(10, 60), (100, 3600)],
+    "1/second; 5 per minute": [(1, 1), (5, 60)],
+    "10/minute,100/hour": [(10, 60), (100, 3600)],
+    "10/minute|100/hour": [(10, 60), (100, 3600)],
+    "1/second;2/minute;3/hour;4/day": [(1, 1), (2, 60), (3, 3600), (4, 86400)],
+    "1 per second | 2 per minute , 3 per hour;4/day": [(1, 1), (2, 60), (3, 3600), (4, 86400)],
+    "10/minute;10/minute": [(10, 60), (10, 60)],
+    "10/minute ; 100/hour": [(10, 60), (100, 3600)],
+    "10\t/\nminute": [(10, 60)],
+    " 5 per second ": [(5, 1)],
+}
+
+SAME_AS_DJANGO_RATELIMIT: dict[str, Rates] = {
+    "100/s": [(100, 1)],
+    "100/m": [(100, 60)],
+    "100/h": [(100, 3600)],
+    "100/d": [(100, 86400)],
+    "10/5m": [(10, 300)],
+    "10/10s": [(10, 10)],
+    "10/2h": [(10, 7200)],
+    "10/7d": [(10, 604800)],
+    "5/60": [(5, 60)],
+    "100/300": [(100, 300)],
+    "100/300s": [(100, 300)],
+    "5/1": [(5, 1)],
+    "5/3600": [(5, 3600)],
+    "1/1s": [(1, 1)],
+    "10/05m": [(10, 300)],
+    "007/m": [(7, 60)],
+    "100/1d": [(100, 86400)],
+    "1000/12h": [(1000, 43200)],
+    "100/hour": [(100, 3600)],
+    "100/hours": [(100, 3600)],
+    "100/minute": [(100, 60)],
+    "100/min": [(100, 60)],
+    "100/sec": [(100, 1)],
+    "100/second": [(100, 1)],
+    "100/day": [(100, 86400)],
+    "10/5min": [(10, 300)],
+    "10/5minutes": [(10, 300)],
+    "10/30seconds": [(10, 30)],
+    "10/2hours": [(10, 7200)],
+    "10/2days": [(10, 172800)],
+    "10/m using gcra": [(10, 60)],
+    "1/36500d": [(1, 3153600000)],
+}
+
+
+class Otherwise(NamedTuple):
+    """A text that is read, but not as the peer reads it."""
+
+    text: str
+    theirs: Rates
+    ours: Rates
+
+
+# limits: a year is twelve months of 30 days. Here it is 365 days; "360 days" is read alike.
+YEARS = [
+    Otherwise("100/year", [(100, 31104000)], [(100, 31536000)]),
+    Otherwise("100 per 2 years", [(100, 62208000)], [(100, 63072000)]),
+    Otherwise("1 per 100 years", [(1, 3110400000)], [(1, 3153600000)]),
+]
+# django-ratelimit knows s, m, h and d, looks no further than the first letter, and takes a second for what it does not
+# know: these lines never meant what they say. Here they do.
+HALF_READ = [
+    Otherwise("100/month", [(100, 60)], [(100, 30 * 86400)]),
+    Otherwise("100/2months", [(100, 120)], [(100, 60 * 86400)]),
+    Otherwise("100/week", [(100, 1)], [(100, 7 * 86400)]),
+    Otherwise("100/year", [(100, 1)], [(100, 365 * 86400)]),
+    Otherwise("100/ms", [(100, 60)], [(100, 0.001)]),
+    Otherwise("100/us", [(100, 1)], [(100, 0.000001)]),
+    Otherwise("10/5 minutes", [(10, 5)], [(10, 300)]),
+    Otherwise("10/ m", [(10, 1)], [(10, 60)]),
+    Otherwise("100/H", [(100, 1)], [(100, 3600)]),
+    Otherwise("100/M", [(100, 1)], [(100, 60)]),
+    Otherwise("100/5M", [(100, 5)], [(100, 300)]),
+    Otherwise("10/5m;20/h", [(10, 300)], [(10, 300), (20, 3600)]),  # nor does it read on after the first rate
+    Otherwise("10/m,20/h", [(10, 60)], [(10, 60), (20, 3600)]),
+]
+
+
+class Refused(NamedTuple):
+    """A text that the peer reads, and that is a ConfigError here. `fix`: the message names it."""
+
+    text: str
+    theirs: Rates
+    fix: str
+
+
+NOTHING_ALLOWED = "use blocklist, to limit nothing say limits = []"
+REFUSED = [
+    # limits and django-ratelimit: nothing is ever admitted. Here that is no limit but a blocklist.
+    Refused("0/minute", [(0, 60)], NOTHING_ALLOWED),
+    Refused("0 per day", [(0, 86400)], NOTHING_ALLOWED),
+    Refused("0/s", [(0, 1)], NOTHING_ALLOWED),
+    Refused("0/m", [(0, 60)], NOTHING_ALLOWED),
+    Refused("0/60", [(0, 60)], NOTHING_ALLOWED),
+    # limits: zero of a period is one of it. It is hardly what somebody wanted to say.
+    Refused("10/0 minutes", [(10, 60)], "window: found 0 seconds, allowed is one microsecond to a hundred years"),
+    Refused("5/0day", [(5, 86400)], "window: found 0 seconds, allowed is one microsecond to a hundred years"),
+    # limits: its pattern has a colon too many.
+    Refused("10/minute:;20/hour", [(10, 60), (20, 3600)], "'10/minute:': unknown word ':' (using, buckets, strict)"),
+    # django-ratelimit: a second, though nothing says so.
+    Refused("5/", [(5, 1)], "allowed is text such as '100/minute'"),
+    # django-ratelimit: reads as far as it understands.
+    Refused("10/m burst 5", [(10, 60)], "it goes with 'using token_bucket or gcra or leaky_bucket'"),
+    # django-ratelimit: digits of all scripts.
+    Refused("\u0661\u0660/m", [(10, 60)], "allowed is text such as '100/minute'"),
+    Refused("10/\u0665m", [(10, 300)], "allowed is text such as '100/minute'"),
+    # Larger than can be counted exactly: they promise nothing about it, we do.
+    Refused("9007199254740991/day", [(2**53 - 1, 86400)], "it must stay below 2**52"),
+    Refused("9007199254740992/s", [(2**53, 1)], "allowed is a whole number from 1 to"),
+    Refused("99999999999999999999/day", [(99999999999999999999, 86400)], "allowed is a whole number from 1 to"),
+    Refused("1 per 101 years", [(1, 3141504000)], "allowed are at most a hundred years"),
+    Refused("5/99999999999", [(5, 99999999999)], "allowed are at most a hundred years"),
+]
+
+# What they do not read themselves, and nobody who comes from them has written.
+ONLY_HERE: dict[str, Rates] = {
+    "10/s": [(10, 1)],  # not in limits
+    "10 per min": [(10, 60)],
+    "10/week": [(10, 7 * 86400)],
+    "10/1.5 minutes": [(10, 90)],
+    "10/minute;": [(10, 60)],
+    "100/300 burst 20 using gcra": [(100, 300)],
+    "100/300 using fixed_window; 5/60": [(100, 300), (5, 60)],
+}
+
+# Slips in our own words, which neither of them has.
+HALF_WRITTEN = {
+    "100/300 using": "unknown algorithm ''",
+    "100/300 usingg gcra": "unknown period 'usingg'",
+    "100/300 minuts": "unknown period 'minuts', did you mean 'minute'?",
+    "100 per 300": "found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'",
+    "100/1.5": "found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'",
+    "10/minute burst using gcra": "allowed is a whole number after 'burst', such as 'burst 20'",
+    "10/minute using gcra burst": "allowed is a whole number after 'burst', such as 'burst 20'",
+    "10/minute using gcra using gcra": "'using' stands twice",
+    "10/minute using gcra using fixed_window": "'using' stands twice",
+}
+
+
+def rates(text: str) -> Rates:
+    return [(limit.quota, limit.window) for limit in parse(text)]
+
+
+def test_there_are_enough_rows() -> None:
+    differing = [*YEARS, *HALF_READ, *REFUSED]
+    assert len(SAME_AS_LIMITS) + len(SAME_AS_DJANGO_RATELIMIT) + len(differing) > 100
+
+
+@pytest.mark.parametrize("text", SAME_AS_LIMITS)
+def test_the_same_as_limits(text: str) -> None:
+    assert rates(text) == SAME_AS_LIMITS[text]
+
+
+@pytest.mark.parametrize("text", SAME_AS_DJANGO_RATELIMIT)
+def test_the_same_as_django_ratelimit(text: str) -> None:
+    assert rates(text) == SAME_AS_DJANGO_RATELIMIT[text]
+
+
+@pytest.mark.parametrize("row", [*YEARS, *HALF_READ], ids=lambda row: f"{row.text} is not {row.theirs}")
+def test_read_otherwise(row: Otherwise) -> None:
+    assert rates(row.text) == row.ours != row.theirs
+
+
+def test_the_year_of_limits_has_a_name_here() -> None:
+    assert rates("100/360 days") == YEARS[0].theirs
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: ascii(row.text))
+def test_refused_with_the_fix(row: Refused) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(row.text)
+    assert row.fix in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ONLY_HERE)
+def test_only_here(text: str) -> None:
+    assert rates(text) == ONLY_HERE[text]
+
+
+@pytest.mark.parametrize("text", HALF_WRITTEN)
+def test_half_written(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    assert HALF_WRITTEN[text] in str(caught.value)
+
+
+def test_no_limit_is_said_in_words() -> None:
+    """django-ratelimit: a rate of None is no limit."""
+    with pytest.raises(ConfigError, match=r"^limits: required, such as '100/minute'; \[\] says that there are none$"):
+        Settings(limits=None)
+    assert Settings(limits=[]).limits == []
