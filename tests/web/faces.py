@@ -20,7 +20,7 @@ from werkzeug.test import Client
 from ratelimit_mw import asgi, wsgi
 from web.scenario import Answer, Face, Send, Step
 
-METHODS = ["GET", "POST", "PUT"]
+METHODS = ["GET", "POST", "PUT", "OPTIONS"]
 
 
 def starlette(settings: Mapping[str, Any]) -> Send:
@@ -90,7 +90,8 @@ def _over_httpx(app: ASGIApp) -> Send:
         async def talk() -> Answer:
             transport = httpx.ASGITransport(served)
             async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
-                got = await client.request(step.method, "/", headers=dict(step.headers))
+                headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in step.all_headers]
+                got = await client.request(step.method, "/", headers=headers)
             return Answer(got.status_code, _lower(got.headers.multi_items()), got.content)
 
         return asyncio.run(talk())
@@ -102,7 +103,7 @@ def _over_werkzeug(app: Any) -> Send:
     def send(step: Step) -> Answer:
         own = {"PATH_INFO": step.path.encode().decode("latin-1"), "SCRIPT_NAME": step.root}
         own |= {"REMOTE_ADDR": step.client or "", "REMOTE_USER": step.user or ""}
-        got = Client(app).open("/", method=step.method, headers=list(step.headers.items()), environ_overrides=own)
+        got = Client(app).open("/", method=step.method, headers=step.all_headers, environ_overrides=own)
         return Answer(got.status_code, _lower(got.headers.items()), got.get_data())
 
     return send

@@ -23,6 +23,7 @@ class Step:
     root: str = ""  # root_path, SCRIPT_NAME
     client: str | None = "192.0.2.1"
     headers: Mapping[str, str] = field(default_factory=dict)
+    lines: tuple[tuple[str, str], ...] = ()  # headers that follow those, the same name again if need be
     user: str | None = None
     wait: float = 0.0  # seconds that pass before it
     broken: bool = False  # the store raises
@@ -33,14 +34,21 @@ class Step:
     legacy: tuple[int, int, int] | None = None  # X-RateLimit: limit, remaining, seconds until reset
     retry_after: int | None = None
     violated: tuple[str, ...] = ()
+    blocked: bool = False  # a 403 of the blocklist
     source: str = "store"  # what the app finds in its verdict; "" is no verdict
     asked: int = 1  # calls of the store
+
+    @property
+    def all_headers(self) -> list[tuple[str, str]]:
+        """Its headers, line by line."""
+        return [*self.headers.items(), *self.lines]
 
     @property
     def problem(self) -> dict[str, Any] | None:
         """The body of a refusal; None for what the app answers."""
         if self.status == 403:
-            title, detail = "Forbidden", "The request does not say whose it is."
+            title = "Forbidden"
+            detail = "Requests from here are not answered." if self.blocked else "The request does not say whose it is."
             return {"type": "about:blank", "title": title, "status": 403, "detail": detail}
         if self.status == 503:
             kind, detail = PROBLEMS + "temporary-reduced-capacity", "Requests cannot be counted at the moment."
@@ -96,3 +104,13 @@ Face = Callable[[Mapping[str, Any]], Send]  # an app of one framework under thes
 def no(retry_after: int | None, *violated: str, **more: Any) -> Step:
     """A step that gets a 429."""
     return Step(status=429, retry_after=retry_after, violated=violated, **more)
+
+
+def blocked(**more: Any) -> Step:
+    """A step of whom is on the blocklist: the store is not asked."""
+    return Step(status=403, blocked=True, asked=0, **more)
+
+
+def free(**more: Any) -> Step:
+    """A step that is not limited at all: the store is not asked, and the app finds no verdict."""
+    return Step(asked=0, source="", **more)

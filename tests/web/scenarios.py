@@ -2,8 +2,10 @@
 
 from web.scenario import Scenario
 from web.scenarios_answers import ANSWERS
+from web.scenarios_choice import CHOICE
 from web.scenarios_faults import FAULTS
 from web.scenarios_keys import KEYS
 from web.scenarios_rules import RULES
+from web.scenarios_who import WHO
 
-SCENARIOS: tuple[Scenario, ...] = (*ANSWERS, *RULES, *KEYS, *FAULTS)
+SCENARIOS: tuple[Scenario, ...] = (*ANSWERS, *RULES, *KEYS, *WHO, *CHOICE, *FAULTS)
