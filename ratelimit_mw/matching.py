@@ -124,10 +124,10 @@ class Rules:
         self._table: Final = _Table([rule for rule in rules if not rule.preflight], app, default, settings)
         self._preflight: Final = _Table([rule for rule in rules if rule.preflight], app, preflight, settings)
         self._blocklist: Final = Match((), "blocklist", "unmatched", denied=True)
-        self._always: Final = None if self._table.rules or self._exempt else self._table.combined(((),))
         own = [rule.lines for table in (self._table, self._preflight) for rule in table.rules]
         self.lines: Final = [app, *own, default]
         self._unproxied: Unproxied | None = None if settings.trusted_proxies else Unproxied()
+        self._at_once = self._without_looking()
         advise(rules, self.lines, ignore_case=settings.ignore_case)
 
     @property
@@ -140,6 +140,8 @@ class Rules:
 
         From here on the request's `client` is the one that trusted proxies name.
         """
+        if self._at_once is not None and request.method != "OPTIONS":
+            return self._at_once
         if not self._enabled:
             return None
         if self._finder is not None:
@@ -148,20 +150,23 @@ class Rules:
             self._unproxied.look(request)
             if self._unproxied.done:
                 self._unproxied = None
+                self._at_once = self._without_looking()
         if self._blocked is not None and self._blocked.have(request, once=False):
             return self._blocklist
         if self._safe is not None and self._safe.have(request, once=True):
             return None
-        method = request.method
-        if self._always is not None and method != "OPTIONS":  # no rules: nothing to look at
-            return self._always
-        path = request.path
+        method, path = request.method, request.path
         normal = normal_path(path)
         exempt = self._exempt
         if exempt and exempt.match(path, normal=False) and exempt.match(normal, normal=True):
             return None
         table = self._preflight if method == "OPTIONS" and _is_preflight(request) else self._table
         return table.match(method, path, normal, request)
+
+    def _without_looking(self) -> Match | None:
+        """What applies to every request but a preflight, if the same applies to all."""
+        looks = (self._finder, self._unproxied, self._blocked, self._safe, self._exempt, self._table.rules)
+        return self._table.combined(((),)) if self._enabled and not any(looks) else None
 
 
 def _is_preflight(request: Request) -> bool:

@@ -84,8 +84,7 @@ def _with_headers(own: HeaderList, start_response: "StartResponse") -> "StartRes
     def start_with_headers(
         status: str, fields: list[tuple[str, str]], exc_info: Any = None
     ) -> Callable[[bytes], object]:
-        theirs = {name.lower() for name, _ in fields} if len(own) > _LISTS else ()
-        both = [*fields, *beside(own, theirs)]
+        both = [*fields, *(own if len(own) <= _LISTS else beside(own, {name.lower() for name, _ in fields}))]
         return start_response(status, both) if exc_info is None else start_response(status, both, exc_info)
 
     return start_with_headers
@@ -104,7 +103,8 @@ class _WsgiRequest(Request):
 
     @property
     def method(self) -> str:
-        return str(self.raw["REQUEST_METHOD"]).upper()
+        method: str = self.raw["REQUEST_METHOD"]
+        return method.upper()
 
     @property
     def path(self) -> str:
