@@ -113,7 +113,8 @@ class Rules:
         self._finder: Final = (
             ClientFinder(settings.trusted_proxies, settings.proxy_header) if settings.trusted_proxies else None
         )
-        self._blocked: Final = Members("blocklist", settings.blocklist) if settings.blocklist else None
+        blocks = settings.blocklist and not settings.shadow  # a shadow refuses nobody
+        self._blocked: Final = Members("blocklist", settings.blocklist) if blocks else None
         self._safe: Final = Members("safelist", settings.safelist) if settings.safelist else None
         self._exempt: Final = Paths("exempt", settings.exempt) if settings.exempt else None
         rules, tiers = settings.compiled_rules(), (settings.tier, settings.default_tier)

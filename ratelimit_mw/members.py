@@ -33,7 +33,9 @@ class Members:
 
     def __init__(self, place: str, value: object) -> None:
         if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
-            raise ConfigError(f"{place}: found {_hidden(value)}, allowed is a list of networks, headers and callables")
+            raise ConfigError(
+                f"{place}: found {type(value).__name__}, allowed is a list of networks, headers and callables"
+            )
         self.place: Final = place
         self._calls: Final[list[Call]] = []
         self._headers: Final[list[tuple[str, bytes]]] = []
@@ -49,7 +51,7 @@ class Members:
                     networks.append(_network(member))
                 else:
                     raise ConfigError(
-                        f"found {member!r:.100}, allowed is a network, a table of header and value, a callable"
+                        f"found {type(member).__name__}, allowed is a network, a table of header and value, a callable"
                     )
         mistakes.tell()
 
@@ -69,8 +71,12 @@ class Members:
         if self._within is not None and client is not None and len(client) <= LONGEST and self._within(client):
             return True
         for name, secret in self._headers:
-            lines = request.lines(name)
-            if (len(lines) == 1 or not once) and any(_same(line, secret) for line in lines):
+            values = request.lines(name)
+            if once:
+                values = values if len(values) == 1 else ()
+            else:  # WSGI servers make one line of several
+                values = [*values, *[part.strip(" \t") for value in values for part in value.split(",")]]
+            if any(_same(value, secret) for value in values):
                 return True
         return any(asked(call, request) for call in self._calls)
 
@@ -94,7 +100,3 @@ def _network(text: str) -> Networks:
         return Networks("", [text])
     except ConfigError as error:  # its place is known further out
         raise ConfigError(*[problem.removeprefix("[0]: ") for problem in error.problems]) from None
-
-
-def _hidden(value: object) -> str:
-    return "a table" if isinstance(value, Mapping) else f"{value!r:.100}"

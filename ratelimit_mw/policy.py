@@ -106,7 +106,7 @@ def plan(match: Match, request: Request, answers: Answers) -> Plan:
 def _plan(match: Match, request: Caller, route: str, answers: Answers) -> Plan:
     lines = match.lines(request, route, answers)
     if lines is None:
-        return _UNKNOWN
+        return Plan((), (), ()) if match.defaults is not None and match.defaults.settings.shadow else _UNKNOWN
     charges = []
     for line in lines:
         identity = line.key.identity(request, route, answers)

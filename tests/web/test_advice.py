@@ -1,0 +1,444 @@
+"""What works, but hardly as it was meant, is said once, with the fix."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import Route
+
+from ratelimit_mw import MemoryStore, advice, asgi, gate, wsgi
+from ratelimit_mw.advice import known_workers
+from ratelimit_mw.request import Request
+from ratelimit_mw.testing import Clock, RecordingStore
+from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, App200, talk
+from web.faces import _hello
+from web.wsgi_talk import Server, hello, read
+
+Ask = Callable[..., None]
+BY = "using sliding_window_counter"
+
+
+@pytest.fixture(autouse=True)
+def one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WEB_CONCURRENCY", raising=False)
+    monkeypatch.setattr("sys.argv", ["pytest"])
+
+
+def over_asgi(**settings: Any) -> Ask:
+    app = asgi.RateLimitMiddleware(App200(), **{"store": MemoryStore(clock=Clock()), **settings})
+
+    def ask(client: str | None = "192.0.2.1", **headers: str) -> None:
+        lines = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        talk(app, HTTP, client=client and (client, 50000), headers=lines)
+
+    return ask
+
+
+def over_wsgi(**settings: Any) -> Ask:
+    app = wsgi.RateLimitMiddleware(hello, **{"store": MemoryStore(clock=Clock()), **settings})
+
+    def ask(client: str | None = "192.0.2.1", **headers: str) -> None:
+        environ = {f"HTTP_{name.upper()}": value for name, value in headers.items()}
+        read(Server(REMOTE_ADDR=client or "", **environ).ask(app))
+
+    return ask
+
+
+BOTH = pytest.mark.parametrize("serve", [over_asgi, over_wsgi], ids=["asgi", "wsgi"])
+
+
+def check(caplog: pytest.LogCaptureFixture, *messages: str) -> None:
+    """These, in order, each once, as warnings of ours."""
+    assert caplog.messages == [f"ratelimit_mw: {message}" for message in messages]
+    assert {(record.name, record.levelno) for record in caplog.records} <= {("ratelimit_mw", logging.WARNING)}
+
+
+# rules that never match
+
+
+def never(index: int, name: str, first: int, other: str) -> str:
+    return (
+        f"rules[{index}] ({name}) can never match: rules[{first}] ({other}) ends the search for all that it is for; "
+        "put it before that one, or set final = false there"
+    )
+
+
+ALL = {"path": "/{rest:path}", "limits": "9/hour", "name": "all"}
+ONE = {"path": "/login", "limits": "5/hour", "name": "login"}
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("rules", "warned"),
+    [
+        ([ALL, ONE], [(1, "login", 0, "all")]),
+        ([ALL, ONE, {**ONE, "name": "again"}], [(1, "login", 0, "all"), (2, "again", 0, "all")]),
+        ([ONE, {**ONE, "name": "again"}], [(1, "again", 0, "login")]),
+        ([{**ALL, "methods": ["GET"]}, {**ONE, "methods": ["HEAD", "GET"]}], [(1, "login", 0, "all")]),
+        ([{**ALL, "host": "*.a.test"}, {**ONE, "host": "*.a.test"}], [(1, "login", 0, "all")]),
+        ([{**ALL, "exempt": True, "limits": None}, ONE], [(1, "login", 0, "all")]),
+        ([ONE, ALL], []),
+        ([{**ALL, "final": False}, ONE], []),
+        ([{**ALL, "shadow": True}, ONE], []),
+        ([{**ALL, "when": lambda _: True}, ONE], []),
+        ([{**ALL, "methods": ["GET"]}, ONE], []),
+        ([{**ALL, "methods": ["GET"]}, {**ONE, "methods": ["POST"]}], []),
+        ([{**ALL, "host": "a.test"}, ONE], []),
+        ([{**ALL, "preflight": True}, ONE], []),
+        ([ALL, {**ONE, "preflight": True}], []),
+    ],
+)
+def test_a_rule_that_never_matches(
+    serve: Any, rules: list[dict[str, Any]], warned: list[tuple[Any, ...]], caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = serve(limits=[], rules=[{key: value for key, value in rule.items() if value is not None} for rule in rules])
+    ask()
+    ask()
+    check(caplog, *(never(*one) for one in warned))
+
+
+@BOTH
+@pytest.mark.parametrize(("ignore_case", "warned"), [(False, []), (True, [never(1, "upper", 0, "login")])])
+def test_a_rule_that_never_matches_in_another_case(
+    serve: Any, ignore_case: bool, warned: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    rules = [ONE, {**ONE, "path": "/LOGIN", "name": "upper"}]
+    serve(limits=[], rules=rules, ignore_case=ignore_case)()
+    check(caplog, *warned)
+
+
+# limits that never act
+
+
+def idle(rule: str, limit: str, other: str) -> str:
+    return f"rule {rule}: {limit} never refuses what {other} admits; remove it, or make it the smaller one"
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("limits", "warned"),
+    [
+        ("5/minute; 9/minute", [(f"9/60s {BY}", f"5/60s {BY}")]),
+        ("9/minute; 5/minute", [(f"9/60s {BY}", f"5/60s {BY}")]),
+        ("5/minute; 300/hour", []),
+        ("5/minute; 320/hour", [(f"320/3600s {BY}", f"5/60s {BY}")]),
+        ("5/minute; 319/hour", []),
+        ("1/minute; 64/hour", [(f"64/3600s {BY}", f"1/60s {BY}")]),
+        ("1/minute; 63/hour", []),
+        ("5/hour; 5/minute", [(f"5/60s {BY}", f"5/3600s {BY}")]),
+        ("5/minute; 5/hour", [(f"5/60s {BY}", f"5/3600s {BY}")]),
+        ("5/minute burst 5 using gcra; 9/minute using gcra", [("9/60s using gcra", "5/60s using gcra")]),
+        (["5/minute", {"limit": "9/minute", "key": "all"}], []),
+        (["5/minute", {"limit": "9/minute", "cost": 2}], []),
+        ([{"limit": "5/minute", "shadow": True}, "9/minute"], []),
+        (["5/minute", {"limit": "9/minute", "shadow": True}], [(f"9/60s {BY}", f"5/60s {BY}")]),
+        ("5/minute", []),
+        ([], []),
+    ],
+)
+def test_a_limit_that_never_acts(
+    serve: Any, limits: Any, warned: list[tuple[str, str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = serve(limits=limits)
+    ask()
+    ask()
+    check(caplog, *(idle("default", *one) for one in warned))
+
+
+# what clients write
+
+
+def forgeable(rule: str, key: str) -> str:
+    return (
+        f"rule {rule}: its key, {key}, is what clients write, who can have as many of it as they like; "
+        "add a limit with another key, or app_limits"
+    )
+
+
+def forgeable_tier(rule: str, key: str) -> str:
+    return f"rule {rule}: its tier, {key}, is what clients write, who can have any of them"
+
+
+HEADER = {"limits": "9/hour", "key": "header:X-Key"}
+TIERS = {"limits": {"free": "5/hour", "pro": "9/hour"}, "key": "ip"}
+RULE = {"path": "/a", "limits": "5/hour", "name": "a"}
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        (HEADER, [forgeable("default", "header:X-Key")]),
+        ({**HEADER, "key": "cookie:sid|header:x"}, [forgeable("default", "cookie:sid | header:x")]),
+        ({**HEADER, "key": "cookie:sid+header:x"}, [forgeable("default", "cookie:sid+header:x")]),
+        ({**HEADER, "key": "header:x|ip"}, []),
+        ({**HEADER, "key": "header:x+ip"}, []),
+        ({**HEADER, "limits": ["9/hour", {"limit": "5/hour", "key": "ip"}]}, []),
+        ({**HEADER, "app_limits": [{"limit": "99/hour", "key": "ip"}]}, []),
+        ({**HEADER, "app_limits": "99/hour"}, [forgeable("app", "header:X-Key"), forgeable("default", "header:X-Key")]),
+        ({**HEADER, "key": "ip", "rules": [{**RULE, "key": "header:x"}]}, [forgeable("a", "header:x")]),
+        ({**HEADER, "key": lambda request: request.header("x")}, []),
+        ({**HEADER, "limits": lambda _: "9/hour"}, [forgeable("default", "header:X-Key")]),
+        ({**TIERS, "tier": "header:x-tier"}, [forgeable_tier("default", "header:x-tier")]),
+        ({**TIERS, "tier": "user | cookie:t"}, []),
+        ({**TIERS, "tier": "cookie:t"}, [forgeable_tier("default", "cookie:t")]),
+        ({**TIERS, "tier": "user"}, []),
+        ({**TIERS, "tier": "header:t", "key": "header:k"},
+         [forgeable("default", "header:k"), forgeable_tier("default", "header:t")]),
+        ({**TIERS, "tier": "user", "rules": [{**RULE, "limits": {"x": "5/hour"}, "tier": "header:t"}]},
+         [forgeable_tier("a", "header:t")]),
+    ],
+)  # fmt: skip
+def test_what_clients_write(
+    serve: Any, settings: dict[str, Any], warned: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = serve(**settings)
+    ask(x_key="a", x="a", k="a", cookie="sid=a")
+    check(caplog, *warned)
+
+
+# several processes
+
+SEVERAL = (
+    "store: memory:// counts in one process, and there are {}: clients get that many times "
+    "the limits; set store to a redis:// URL"
+)
+
+
+@pytest.mark.parametrize(
+    ("environ", "arguments", "workers"),
+    [
+        ({}, [], 1),
+        ({}, ["uvicorn", "app:app"], 1),
+        ({}, ["/usr/bin/uvicorn", "app:app", "--workers", "4"], 4),
+        ({}, ["/x/uvicorn/__main__.py", "--workers=4"], 4),
+        ({}, ["gunicorn", "-w", "3", "app:app"], 3),
+        ({}, ["gunicorn", "-w3", "app:app"], 3),
+        ({}, ["gunicorn", "--workers", "1"], 1),
+        ({}, ["hypercorn", "-w", "2"], 2),
+        ({}, ["granian", "--workers", "2"], 2),
+        ({}, ["fastapi", "run", "--workers", "5"], 5),
+        ({}, ["gunicorn", "-w", "0"], 1),
+        ({}, ["gunicorn", "-w", "many"], 1),
+        ({}, ["gunicorn", "-w"], 1),
+        ({}, ["gunicorn", "-wx3"], 1),
+        ({}, ["gunicorn", "--worker-class", "4"], 1),
+        ({}, ["manage.py", "-w", "4"], 1),
+        ({"WEB_CONCURRENCY": "6"}, ["anything"], 6),
+        ({"WEB_CONCURRENCY": "6"}, ["gunicorn", "-w", "2"], 2),
+        ({"WEB_CONCURRENCY": "1"}, ["gunicorn"], 1),
+        ({"WEB_CONCURRENCY": ""}, ["gunicorn"], 1),
+        ({"WEB_CONCURRENCY": "-3"}, ["gunicorn"], 1),
+        ({"WEB_CONCURRENCY": "many"}, ["gunicorn"], 1),
+    ],
+)
+def test_how_many_processes_a_server_was_told_to_start(
+    environ: Mapping[str, str], arguments: list[str], workers: int
+) -> None:
+    assert known_workers(environ, arguments) == workers
+
+
+@pytest.mark.parametrize(
+    ("store", "warned"), [("memory://", [SEVERAL.format(3)]), ("redis://localhost:1/0", []), (None, [])]
+)
+@pytest.mark.parametrize("middleware", [asgi.RateLimitMiddleware, wsgi.RateLimitMiddleware])
+@pytest.mark.parametrize("by", ["environment", "command line"])
+def test_memory_for_several_processes(
+    by: str,
+    middleware: Any,
+    store: Any,
+    warned: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    if by == "environment":
+        monkeypatch.setenv("WEB_CONCURRENCY", "3")
+    else:
+        monkeypatch.setattr("sys.argv", ["/usr/bin/gunicorn", "-w", "3"])
+    middleware(hello, limits="9/hour", store=store or MemoryStore())
+    check(caplog, *warned)
+
+
+@pytest.mark.parametrize(("several", "warned"), [(True, [SEVERAL.format("several")]), (False, [])])
+def test_memory_for_several_processes_as_a_wsgi_server_says(
+    several: bool, warned: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = wsgi.RateLimitMiddleware(hello, limits="9/hour")
+    for _ in range(3):
+        read(Server(**{"wsgi.multiprocess": several}).ask(app))
+    check(caplog, *warned)
+
+
+def test_memory_for_several_processes_is_said_once_whoever_says_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("WEB_CONCURRENCY", "3")
+    app = wsgi.RateLimitMiddleware(hello, limits="9/hour")
+    read(Server(**{"wsgi.multiprocess": True}).ask(app))
+    check(caplog, SEVERAL.format(3))
+
+
+def test_a_store_that_counts_for_all_processes_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    app = wsgi.RateLimitMiddleware(hello, limits="9/hour", store=RecordingStore(clock=Clock()))
+    read(Server(**{"wsgi.multiprocess": True}).ask(app))
+    check(caplog)
+
+
+# a proxy that nobody trusts
+
+
+def unproxied(name: str, client: str = "192.0.2.1") -> str:
+    return (
+        f"trusted_proxies: {name} is sent, but no proxy is trusted, so clients are counted by the "
+        f"socket's address, {client}; if that is your proxy, set trusted_proxies = ['{client}']"
+    )
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("requests", "warned"),
+    [
+        ([{"x_forwarded_for": "203.0.113.9"}] * 3, [unproxied("x-forwarded-for")]),
+        ([{"forwarded": "for=203.0.113.9"}] * 3, [unproxied("forwarded")]),
+        ([{"forwarded": "for=203.0.113.9", "x_forwarded_for": "203.0.113.9"}] * 3, [unproxied("x-forwarded-for")]),
+        ([{}, {"x_forwarded_for": ""}, {}], [unproxied("x-forwarded-for")]),
+        ([{"x_real_ip": "203.0.113.9"}, {"x_forwarded_host": "x"}], []),
+        ([{"client": "203.0.113.9", "x_forwarded_for": "203.0.113.9"}] * 2, []),
+        ([{"client": "203.0.113.9", "x_forwarded_for": "198.51.100.1, 203.0.113.9, 10.0.0.1"}] * 2, []),
+        ([{"client": "203.0.113.9", "forwarded": 'for="203.0.113.9:80"'}] * 2, []),
+        ([{"client": "::1", "x_forwarded_for": "203.0.113.9"}] * 2, [unproxied("x-forwarded-for", "::1")]),
+        ([{"client": "1.1.1.1", "x_forwarded_for": "11.1.1.1"}] * 2, [unproxied("x-forwarded-for", "1.1.1.1")]),
+        ([{"client": None, "x_forwarded_for": "203.0.113.9"}], []),
+    ],
+)
+def test_a_proxy_that_nobody_trusts(
+    serve: Any, requests: list[dict[str, str]], warned: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = serve(limits="9/hour", key="user | ip | all")
+    for request in requests:
+        ask(**request)
+    check(caplog, *warned)
+
+
+@BOTH
+@pytest.mark.parametrize("trusted", [["10.0.0.0/8"], 1])
+def test_a_proxy_that_somebody_trusts(serve: Any, trusted: Any, caplog: pytest.LogCaptureFixture) -> None:
+    ask = serve(limits="9/hour", trusted_proxies=trusted)
+    ask(x_forwarded_for="203.0.113.9")
+    check(caplog)
+
+
+@BOTH
+@pytest.mark.parametrize(("before", "warned"), [(0, 1), (998, 1), (999, 1), (1000, 0), (1099, 0)])
+def test_after_a_thousand_requests_without_one_it_is_not_looked_for(
+    serve: Any, before: int, warned: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = serve(limits="9/hour")
+    for _ in range(before):
+        ask()
+    for _ in range(3):
+        ask(x_forwarded_for="203.0.113.9")
+    check(caplog, *[unproxied("x-forwarded-for")] * warned)
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize("headers", [{"x_forwarded_for": "203.0.113.9"}, {}], ids=["seen", "given up"])
+def test_two_threads_may_look_at_once(
+    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While one request is looked at, another thread's is, and that one ends the search."""
+    ask = over_wsgi(limits="9/hour")
+    look, depth = advice.Unproxied.look, iter(range(10))
+
+    def slow(self: advice.Unproxied, request: Request) -> None:
+        if next(depth) == 0:
+            ask(**headers)
+        look(self, request)
+
+    monkeypatch.setattr(advice, "_LOOKED_AT", 1)
+    monkeypatch.setattr(advice.Unproxied, "look", slow)
+    ask()
+    check(caplog, *[unproxied("x-forwarded-for")] * len(headers))
+
+
+# CORS
+
+INSIDE = (
+    "CORSMiddleware stands inside of RateLimitMiddleware, so browsers cannot read a refusal; "
+    "let it stand outside: with Starlette and FastAPI, add it after"
+)
+HIDDEN = (
+    "CORSMiddleware does not show our headers to scripts; give it "
+    "expose_headers=['RateLimit', 'RateLimit-Policy', 'Retry-After']"
+)
+OURS = Middleware(asgi.RateLimitMiddleware, limits="9/hour")
+COMPLETE = "lifespan.startup.complete"
+EXPOSE = ["RateLimit", "RateLimit-Policy", "Retry-After"]
+
+
+def cors(**more: Any) -> Middleware:
+    return Middleware(CORSMiddleware, allow_origins=["*"], **more)
+
+
+@pytest.mark.parametrize(
+    ("middleware", "warned"),
+    [
+        ([cors(expose_headers=EXPOSE), OURS], []),
+        ([cors(expose_headers=["ratelimit"]), OURS], []),
+        ([cors(expose_headers=["*"]), OURS], []),
+        ([cors(expose_headers=EXPOSE), Middleware(GZipMiddleware), OURS], []),
+        ([cors(), OURS], [HIDDEN]),
+        ([cors(expose_headers=["X-Other"]), OURS], [HIDDEN]),
+        ([OURS, cors(expose_headers=EXPOSE)], [INSIDE]),
+        ([OURS, Middleware(GZipMiddleware), cors(expose_headers=EXPOSE)], [INSIDE]),
+        ([OURS], []),
+        ([Middleware(GZipMiddleware), OURS], []),
+    ],
+)
+def test_cors(middleware: list[Middleware], warned: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    app = Starlette(routes=[Route("/", _hello)], middleware=middleware)
+    assert talk(app, LIFESPAN, STARTUP, SHUTDOWN).types == [COMPLETE, "lifespan.shutdown.complete"]
+    assert [talk(app, HTTP).sent[0]["status"] for _ in range(2)] == [200, 200]
+    ours = [message for message in caplog.messages if message.startswith("ratelimit_mw: ")]
+    assert ours == [f"ratelimit_mw: {message}" for message in warned]
+
+
+def test_cors_around_an_app_by_hand(caplog: pytest.LogCaptureFixture) -> None:
+    asgi.RateLimitMiddleware(CORSMiddleware(App200()), limits="9/hour")
+    check(caplog, INSIDE)
+    caplog.clear()
+    app = CORSMiddleware(asgi.RateLimitMiddleware(App200(), limits="9/hour"), allow_origins=["*"])
+    talk(app, HTTP)
+    check(caplog)
+
+
+def test_an_app_that_contains_itself_is_no_trap(caplog: pytest.LogCaptureFixture) -> None:
+    app = App200()
+    app.app = app  # type: ignore[attr-defined]  # it has none
+    asgi.RateLimitMiddleware(app, limits="9/hour")
+    check(caplog)
+
+
+def test_without_a_starlette_app_there_is_nothing_to_look_at(caplog: pytest.LogCaptureFixture) -> None:
+    app = App200({"type": "lifespan.startup.complete"}, {"type": "lifespan.shutdown.complete"})
+    for outer in (None, object(), 5):
+        talk(asgi.RateLimitMiddleware(app, limits="9/hour"), LIFESPAN, STARTUP, SHUTDOWN, app=outer)
+    check(caplog)
+
+
+@BOTH
+def test_nothing_is_said_of_what_is_all_right(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    ask = serve(limits="9/hour; 50/day", app_limits="99/minute", rules=[ONE, {**ALL, "final": False}])
+    ask()
+    check(caplog)
+
+
+def test_a_gate_of_its_own_says_the_same_once(caplog: pytest.LogCaptureFixture) -> None:
+    made = asgi.RateLimitMiddleware(App200(), limits="9/hour", key="header:x")
+    assert isinstance(made._gate, gate.AsyncGate)
+    check(caplog, forgeable("default", "header:x"))

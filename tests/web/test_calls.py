@@ -1,0 +1,435 @@
+"""Callables of the user: `when`, costs, tiers and limits, each with every kind of answer."""
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import ConfigError, SlidingWindowCounter, asgi, items, notices, wsgi
+from ratelimit_mw.request import Request
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.testing import Clock, RecordingStore
+from web.asgi_talk import App200
+from web.faces import FACES
+from web.messages import message_of
+from web.scenario import Answer, Send, Step
+from web.wsgi_talk import Server, hello
+
+ALL = pytest.mark.parametrize("face", FACES)
+ASYNC = pytest.mark.parametrize("face", ["starlette", "fastapi"])
+
+
+@pytest.fixture(autouse=True)
+def said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "_said", {})
+
+
+def served(face: str, **settings: Any) -> tuple[Send, RecordingStore]:
+    store = RecordingStore(clock=Clock())
+    return FACES[face]({"limits": "9/hour", "store": store, **settings}), store
+
+
+def ruled(**rule: Any) -> dict[str, Any]:
+    return {"rules": [{"path": "/", "limits": "10/hour", "name": "ruled", **rule}]}
+
+
+def says(answer: Any) -> Callable[[Request], Any]:
+    def call(request: Request) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return call
+
+
+def says_later(answer: Any) -> Callable[[Request], Awaitable[Any]]:
+    async def call(request: Request) -> Any:
+        await asyncio.sleep(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return call
+
+
+def charged(store: RecordingStore) -> list[tuple[str, int]]:
+    return [(charge.key.rpartition(":")[2], charge.cost) for _, charges in store.calls for charge in charges]
+
+
+# costs
+
+COSTS: list[tuple[Any, int]] = [
+    (0, 0), (1, 1), (3, 3), (10, 10), (LookupError(), 1), (None, 1), (-1, 1), (True, 1), (False, 1), (2.0, 1), (0.5, 1),
+    (float("nan"), 1), (float("inf"), 1), ("3", 1), (b"3", 1), (2**53, 1), (10**400, 1), (-(10**400), 1), ([3], 1),
+    (object(), 1),
+]  # fmt: skip
+
+
+@ALL
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(("answer", "cost"), COSTS)
+@pytest.mark.parametrize("of", ["rule", "item", "top"])
+def test_a_cost(face: str, of: str, answer: Any, cost: int) -> None:
+    item = {"limit": "10/hour", "cost": says(answer)}
+    settings: dict[str, Any] = {
+        "rule": ruled(cost=says(answer)), "item": ruled(limits=[item]), "top": {"limits": [{**item, "name": "ruled"}]}
+    }[of]  # fmt: skip
+    send, store = served(face, **settings)
+    answered = send(Step())
+    assert answered.status == 200
+    assert answered.field("ratelimit") == [f'"ruled";r={10 - cost};t=3600']
+    assert [cost for _, cost in charged(store)] == [cost]
+
+
+@ASYNC
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(("answer", "cost"), COSTS)
+def test_a_cost_that_is_awaited(face: str, answer: Any, cost: int) -> None:
+    send, store = served(face, **ruled(cost=says_later(answer)))
+    assert send(Step()).status == 200
+    assert charged(store) == [("ruled", cost)]
+
+
+@ALL
+@pytest.mark.parametrize("cost", [11, 10**9, 2**53 - 1])
+def test_a_cost_over_the_quota_never_passes(face: str, cost: int) -> None:
+    send, _ = served(face, **ruled(cost=says(cost)))
+    answer = send(Step())
+    assert (answer.status, answer.field("retry-after")) == (429, [])
+    assert b"waiting does not help" in answer.body
+
+
+@ALL
+def test_a_cost_of_nothing_is_asked_for_and_never_refused(face: str) -> None:
+    send, store = served(face, **ruled(cost=says(0), limits="1/hour"))
+    assert [send(Step()).status for _ in range(3)] == [200] * 3
+    assert charged(store) == [("ruled", 0)] * 3
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("cost", "message"),
+    [
+        (11, "rules[0].cost: 11 can never pass 10/3600s using sliding_window_counter, which admits at most 10 at once"),
+        (-1, "rules[0].cost: found -1, allowed is a whole number from 0 to 9007199254740991"),
+        (True, "rules[0].cost: found True, allowed is a whole number from 0 to 9007199254740991"),
+        (1.0, "rules[0].cost: found 1.0, allowed is a whole number from 0 to 9007199254740991"),
+        ("2", "rules[0].cost: found '2', allowed is a whole number from 0 to 9007199254740991"),
+        ("call:math:pi", "rules[0].cost: found 'call:math:pi', which is no function but float"),
+    ],
+)
+def test_a_wrong_cost(cost: Any, message: str) -> None:
+    assert message_of(limits=[], **ruled(cost=cost)) == message
+
+
+@pytest.mark.promise(9)
+def test_a_cost_that_passes_no_tier_is_told_of_for_each() -> None:
+    message = message_of(limits=[], tier="user", **ruled(cost=7, limits={"a": "9/hour", "b": "5/hour"}))
+    assert message == (
+        "rules[0].cost: 7 can never pass 5/3600s using sliding_window_counter, which admits at most 5 at once"
+    )
+
+
+# when
+
+
+@ALL
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("answer", "names"),
+    [
+        (True, ["ruled"]), (False, ["default"]), (LookupError(), ["ruled", "default"]), (None, ["ruled", "default"]),
+        (0, ["ruled", "default"]), (1, ["ruled", "default"]), ("", ["ruled", "default"]), ([], ["ruled", "default"]),
+        (object(), ["ruled", "default"]),
+    ],
+)  # fmt: skip
+def test_when(face: str, answer: Any, names: list[str]) -> None:
+    send, store = served(face, **ruled(when=says(answer)))
+    assert send(Step()).status == 200
+    assert charged(store) == [(name, 1) for name in names]
+
+
+@ALL
+@pytest.mark.parametrize("path", ["/login", "//login", "/x/../login/"])
+def test_when_is_asked_once_however_many_forms_a_path_has(face: str, path: str) -> None:
+    asked: list[str] = []
+
+    def when(request: Request) -> bool:
+        asked.append(request.path)
+        return True
+
+    rule = {"limits": "5/hour", "when": when}
+    rules = [{**rule, "path": "/login"}, {**rule, "path": "/{x:path}"}]
+    send, _ = served(face, rules=rules)
+    assert send(Step(path=path)).status == 200
+    assert asked == [path] * (1 if path == "/login" else 2)
+
+
+@ALL
+def test_when_is_not_asked_where_its_rule_is_for_something_else(face: str) -> None:
+    asked: list[Request] = []
+    rule = {"path": "/a", "methods": ["POST"], "host": "a.test", "limits": "5/hour", "when": asked.append}
+    send, _ = served(face, rules=[{"path": "/b", "limits": "5/hour"}, rule])
+    for step in (Step(path="/a"), Step(path="/b"), Step(path="/a", method="POST"), Step(path="/c", method="POST")):
+        send(step)
+    assert asked == []
+
+
+@ALL
+def test_when_sees_whom_the_proxies_name(face: str) -> None:
+    seen: list[str | None] = []
+
+    def when(request: Request) -> bool:
+        seen.append(request.client)
+        return False
+
+    rule = {"path": "/", "limits": "5/hour", "when": when}
+    send, _ = served(face, rules=[rule], trusted_proxies=["192.0.2.1"])
+    send(Step(headers={"X-Forwarded-For": "203.0.113.9"}))
+    assert seen == ["203.0.113.9"]
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("when", "message"),
+    [
+        (says_later(True),
+         "rules[0].when: found says_later.<locals>.call, which is async; allowed is a plain function"),
+        ("yes", "rules[0].when: found 'yes', allowed is a callable, or call:PACKAGE.MODULE:FUNCTION"),
+        (True, "rules[0].when: found True, allowed is a callable, or call:PACKAGE.MODULE:FUNCTION"),
+    ],
+)  # fmt: skip
+def test_a_wrong_when(when: Any, message: str) -> None:
+    assert message_of(limits=[], **ruled(when=when)) == message
+
+
+# limits
+
+GIVEN: list[tuple[Any, list[tuple[str, int]]]] = [
+    ("5/hour", [("ruled", 1)]),
+    ("5/hour; 9/day", [("ruled", 1), ("ruled", 1)]),
+    (SlidingWindowCounter(5, 60), [("ruled", 1)]),
+    ({"limit": "5/hour", "cost": 2}, [("ruled", 2)]),
+    (["5/hour", {"limit": "9/day", "cost": 3}], [("ruled", 1), ("ruled", 3)]),
+    (("5/hour",), [("ruled", 1)]),
+    ([], []),
+    ((), []),
+    (LookupError(), [("default", 1)]),
+    (None, [("default", 1)]),
+    ("", [("default", 1)]),
+    ("lots", [("default", 1)]),
+    (0, [("default", 1)]),
+    (False, [("default", 1)]),
+    (b"5/hour", [("default", 1)]),
+    ({}, [("default", 1)]),
+    ({"limit": None}, [("default", 1)]),
+    ({"free": "5/hour"}, [("default", 1)]),
+    ([[]], [("default", 1)]),
+    (["5/hour", None], [("default", 1)]),
+    (iter(["5/hour"]), [("default", 1)]),
+    ({"5/hour"}, [("default", 1)]),
+    ("5/hour; " * 10_000, [("default", 1)]),
+    ({"limit": "5/hour", "max_delay": 2}, [("default", 1)]),
+    ({"limit": "5/hour", "max_delay": 0}, [("ruled", 1)]),
+    ({"limit": "5/hour", "cost": 6}, [("default", 1)]),
+    ([items.Item(limit=SlidingWindowCounter(5, 60), cost=-1)], [("default", 1)]),
+    ([items.Item(limit=SlidingWindowCounter(5, 60), max_delay=2.0)], [("default", 1)]),
+    ([items.Item(limit=None)], [("default", 1)]),  # type: ignore[arg-type]  # on purpose
+]
+
+
+@ALL
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(("answer", "expected"), GIVEN)
+def test_limits(face: str, answer: Any, expected: list[tuple[str, int]]) -> None:
+    send, store = served(face, **ruled(limits=says(answer)))
+    assert send(Step()).status == 200
+    assert charged(store) == expected
+
+
+@ASYNC
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(("answer", "expected"), GIVEN)
+def test_limits_that_are_awaited(face: str, answer: Any, expected: list[tuple[str, int]]) -> None:
+    send, store = served(face, **ruled(limits=says_later(answer)))
+    assert send(Step()).status == 200
+    assert charged(store) == expected
+
+
+@ASYNC
+def test_keys_tiers_and_limits_that_are_awaited(face: str) -> None:
+    send, store = served(
+        face,
+        plain_keys=True,
+        key=says_later("bob"),
+        tier=says_later("pro"),
+        limits={"free": "9/hour", "pro": "99/hour"},
+        app_limits=says_later("999/hour"),
+    )
+    send(Step())
+    ((_, charges),) = store.calls
+    assert [(charge.key, charge.limit.quota) for charge in charges] == [
+        (f"{{call:{__name__}:says_later.-locals-.call=bob}}:app", 999),
+        (f"{{call:{__name__}:says_later.-locals-.call=bob}}:default", 99),
+    ]
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"key": says_later("bob")},
+        {"tier": says_later("a"), "limits": {"a": "5/hour"}},
+        {"limits": says_later("5/hour")},
+        {"app_limits": says_later("5/hour")},
+        ruled(cost=says_later(1)),
+        ruled(key=says_later("bob")),
+        ruled(limits=says_later("5/hour")),
+        ruled(limits=[{"limit": "5/hour", "key": says_later("bob")}]),
+        ruled(limits=[{"limit": "5/hour", "cost": says_later(1)}]),
+        ruled(limits={"a": "5/hour"}, tier=says_later("a")),
+        {"rules": [{"path": "/", "preflight": True, "limits": says_later("5/hour")}]},
+    ],
+)
+def test_under_wsgi_nothing_can_be_awaited(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        wsgi.RateLimitMiddleware(hello, {"limits": "9/hour", **settings})
+    assert str(caught.value) == (
+        "says_later.<locals>.call is async; under WSGI keys, costs, tiers and limits ask plain functions"
+    )
+    asgi.RateLimitMiddleware(App200(), {"limits": "9/hour", **settings})
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("of", ["key", "cost", "limits", "tier"])
+@pytest.mark.parametrize("face", ["flask", "wsgi"])
+def test_under_wsgi_what_gives_something_to_await_gives_nonsense_and_python_has_no_complaint(
+    face: str, of: str, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices.logger, "disabled", True)  # its records would keep the coroutine alive
+
+    def call(request: Request) -> Any:  # plain, as far as anybody can see
+        return says_later(5)(request)
+
+    settings: dict[str, Any] = {
+        "key": {"key": call},
+        "cost": ruled(cost=call),
+        "limits": ruled(limits=call),
+        "tier": ruled(tier=call, limits={"a": "10/hour", "b": "5/hour"}),
+    }[of]
+    send, store = served(face, **settings)
+    assert send(Step()).status == 200
+    assert charged(store) == [("default" if of in ("key", "limits") else "ruled", 1)]
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn if "never awaited" in str(warning.message)] == []
+
+
+@ALL
+@pytest.mark.promise(9)
+def test_callables_that_fail_are_logged_once_and_name_themselves(face: str, caplog: pytest.LogCaptureFixture) -> None:
+    def plan_of(request: Request) -> Any:
+        return "lots"
+
+    def weight(request: Request) -> Any:
+        return "heavy"
+
+    def group(request: Request) -> Any:
+        return 1.5
+
+    app_limits = [{"limit": "99/hour", "cost": weight}]
+    send, _ = served(face, key=group, app_limits=app_limits, **ruled(limits=plan_of, final=False))
+    for _ in range(3):
+        send(Step())
+    place = "test_callables_that_fail_are_logged_once_and_name_themselves.<locals>"
+    assert {message.removeprefix("ratelimit_mw: ").replace(f"{place}.", "") for message in caplog.messages} >= {
+        "cost weight: returned str, no whole number from 0: it counts 1",
+        "key group: returned float, not text: it counts as not there",
+    }
+    assert any(f"limits {place}.plan_of: gave no limits, the default ones apply: " in one for one in caplog.messages)
+    assert len(caplog.messages) == len(set(caplog.messages)) == 4  # and that the key is not there
+
+
+@ALL
+@pytest.mark.promise(2, 9)
+def test_each_callable_is_asked_once_for_a_request(face: str) -> None:
+    asked: list[str] = []
+
+    def call(request: Request) -> Any:
+        asked.append(request.path)
+        return 1
+
+    limits = [{"limit": "10/hour", "cost": call, "key": call}, {"limit": "99/day", "cost": call}]
+    send, store = served(face, key=call, **ruled(limits=limits, cost=call, final=False))
+    assert send(Step(path="//")).status == 200
+    assert asked == ["//"]
+    assert len(store.calls) == 1
+
+
+@pytest.mark.promise(7)
+def test_what_a_callable_answers_is_remembered_boundedly() -> None:
+    answers = iter([f"{quota}/hour" for quota in range(1, 10_000)])
+    store = RecordingStore(clock=Clock(), max_keys=10)
+    app = wsgi.RateLimitMiddleware(hello, limits="9/hour", store=store, **ruled(limits=lambda _: next(answers)))
+    (group,) = [lines for lines in app._gate._rules.lines if lines.rule == "ruled"]
+    for _ in range(6000):
+        Server().ask(app)
+    assert group._chosen.cache_info().currsize == group._chosen.cache_info().maxsize == 4096
+    choice: Any = group._choice
+    assert choice._compiled.cache_info().currsize == choice._compiled.cache_info().maxsize == 1024
+
+
+@ALL
+def test_calls_by_name(face: str) -> None:
+    rule = {
+        "path": "/", "name": "ruled", "when": "call:web.scenarios_who:is_vip",
+        "cost": "call:web.scenarios_choice:weight", "limits": "call:web.scenarios_choice:limits_of",
+        "key": " call:web.scenarios_who:plan_of ",
+    }  # fmt: skip
+    send, store = served(face, rules=[rule], plain_keys=True)
+    send(Step(headers={"X-Vip": "1", "X-Weight": "4", "X-Plan": "limit"}))
+    ((_, (charge,)),) = store.calls
+    assert (charge.key, charge.cost, charge.limit.quota) == ("{call:web.scenarios_who:plan_of=limit}:ruled", 4, 8)
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("call:web.scenarios_who:nope", "AttributeError: module 'web.scenarios_who' has no attribute 'nope'"),
+        ("call:nowhere.at:all", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("call::f", "ValueError: Empty module name"),
+    ],
+)
+def test_names_of_nothing(name: str, message: str) -> None:
+    allowed = f"found {name!r}, allowed is call:PACKAGE.MODULE:FUNCTION of a function that can be imported: {message}"
+    assert message_of(limits=name) == f"limits: {allowed}"
+    assert message_of(limits=[], safelist=[name]) == f"safelist[0]: {allowed}"
+    assert message_of(limits=[], on_refused=name) == f"on_refused: {allowed}"
+
+
+class Unhashable:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, request: Request) -> Any:
+        return "1"
+
+
+def test_a_callable_that_cannot_be_hashed_is_a_wrong_setting() -> None:
+    for field in ("key", "limits", "app_limits", "tier"):
+        with pytest.raises(ConfigError, match=f"^{field}: found .*, allowed is a callable that can be hashed: "):
+            Settings.of({"limits": [], field: Unhashable()}, {})
+
+
+def test_a_callable_may_be_an_object_and_say_so_later() -> None:
+    class Asks:
+        async def __call__(self, request: Request) -> str:
+            return "bob"
+
+    with pytest.raises(ConfigError, match=r"Asks is async; under WSGI"):
+        wsgi.RateLimitMiddleware(hello, limits="9/hour", key=Asks())
+    send, store = served("starlette", key=Asks(), plain_keys=True)
+    answer: Answer = send(Step())
+    assert answer.status == 200
+    assert store.calls[0][1][0].key.endswith("Asks=bob}:default")

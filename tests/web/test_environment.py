@@ -1,0 +1,320 @@
+"""Settings from the environment and from files, and which goes before which."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import json
+
+from ratelimit_mw import ConfigError, asgi, wsgi
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.testing import Clock, RecordingStore
+from web.asgi_talk import App200
+from web.faces import FACES
+from web.messages import BOOL, KEYS, PREFIX, SECONDS
+from web.scenario import Step
+from web.wsgi_talk import hello
+
+P = "RATELIMIT_MW_"
+MIDDLEWARE: list[tuple[Any, Any]] = [(asgi.RateLimitMiddleware, App200()), (wsgi.RateLimitMiddleware, hello)]
+RATE = "found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'"
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(P)]:
+        monkeypatch.delenv(name)
+
+
+def of(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str], **given: Any) -> Settings:
+    for name, value in variables.items():
+        monkeypatch.setenv(P + name, value)
+    return Settings.of(given, {})
+
+
+KINDS: list[tuple[str, str, Any]] = [
+    ("LIMITS", "5/minute", "5/minute"),
+    ("LIMITS", " 5/minute; 9/hour using gcra ", "5/minute; 9/hour using gcra"),
+    ("LIMITS", "5/minute, 9/hour", "5/minute, 9/hour"),
+    ("LIMITS", "[]", []),
+    ("LIMITS", '["5/minute", {"limit": "9/hour", "cost": 2}]', ["5/minute", {"limit": "9/hour", "cost": 2}]),
+    ("LIMITS", '{"limit": "9/hour", "key": "all"}', {"limit": "9/hour", "key": "all"}),
+    ("LIMITS", "call:web.scenarios_choice:limits_of", "call:web.scenarios_choice:limits_of"),
+    ("APP_LIMITS", "5/minute", ["5/minute"]),
+    ("APP_LIMITS", "5/minute, 9/hour", ["5/minute", "9/hour"]),
+    ("APP_LIMITS", "5/minute; 9/hour", ["5/minute; 9/hour"]),
+    ("APP_LIMITS", "[]", []),
+    ("RULES", '[{"path": "/a", "limits": "5/minute"}]', [{"path": "/a", "limits": "5/minute"}]),
+    ("RULES", "", []),
+    ("KEY", "user | ip", "user | ip"),
+    ("KEY", "header:x-key+ip/48", "header:x-key+ip/48"),
+    ("TIER", "header:x-tier", "header:x-tier"),
+    ("DEFAULT_TIER", "free", "free"),
+    ("STORE", "redis://h:1/0", "redis://h:1/0"),
+    ("TRUSTED_PROXIES", "10.0.0.0/8, 192.0.2.1 ,unix:", ["10.0.0.0/8", "192.0.2.1", "unix:"]),
+    ("TRUSTED_PROXIES", "2", 2),
+    ("TRUSTED_PROXIES", "10.0.0.1", ["10.0.0.1"]),
+    ("TRUSTED_PROXIES", '["10.0.0.0/8"]', ["10.0.0.0/8"]),
+    ("TRUSTED_PROXIES", "", []),
+    ("PROXY_HEADER", "forwarded", "forwarded"),
+    ("IPV6_PREFIX", "48", 48),
+    ("EXEMPT", "/health,/static/{path:path}", ["/health", "/static/{path:path}"]),
+    ("EXEMPT", "/health", ["/health"]),
+    ("EXEMPT", ",/health,,", ["/health"]),
+    ("SAFELIST", "10.0.0.0/8,2001:db8::/32", ["10.0.0.0/8", "2001:db8::/32"]),
+    ("SAFELIST", '["10.0.0.0/8", {"header": "x", "value": "y"}]', ["10.0.0.0/8", {"header": "x", "value": "y"}]),
+    ("BLOCKLIST", "call:web.scenarios_who:is_vip", ["call:web.scenarios_who:is_vip"]),
+    ("ON_STORE_ERROR", "deny", "deny"),
+    ("STORE_TIMEOUT", "0.25", 0.25),
+    ("STORE_TIMEOUT", "2", 2),
+    ("STORE_TIMEOUT", "1e-3", 0.001),
+    ("HEADERS", "both", "both"),
+    ("ON_REFUSED", "call:web.test_on_refused:teapot", "call:web.test_on_refused:teapot"),
+    ("JITTER", "1.5", 1.5),
+    ("JITTER", "0", 0),
+    ("MISSING_KEY", "deny", "deny"),
+    ("KEY_SECRET", "s3cret", "s3cret"),
+    ("KEY_SECRET", "12345", "12345"),
+    ("KEY_SECRET", "[s3cret", "[s3cret"),
+    ("KEY_SECRET", '{"a": 1}', '{"a": 1}'),
+    ("KEY_SECRET", "[1]", "[1]"),
+    ("KEY_SECRET", "true", "true"),
+    *[(name, word, True) for name in ("IGNORE_CASE", "SHADOW", "PLAIN_KEYS", "ENABLED")
+      for word in ("true", "1", "yes", "on", "TRUE", "Yes", " on ")],
+    *[(name, word, False) for name in ("IGNORE_CASE", "SHADOW", "PLAIN_KEYS", "ENABLED")
+      for word in ("false", "0", "no", "off", "FALSE", "No")],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "value"), KINDS)
+def test_each_kind(name: str, text: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = {} if name == "LIMITS" else {"limits": "9/hour"}
+    found = getattr(of(monkeypatch, {name: text}, **more), name.lower())
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_there_is_a_row_for_each_setting() -> None:
+    assert {name.lower() for name, _, _ in KINDS} == set(Settings.__struct_fields__)
+
+
+def test_limits_by_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"LIMITS": '{"free": "9/hour", "pro": ["99/hour"]}', "TIER": "header:x-tier", "DEFAULT_TIER": "pro"}
+    assert of(monkeypatch, variables).limits == {"free": "9/hour", "pro": ["99/hour"]}
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("LIMIT", "5/minute", "RATELIMIT_MW_LIMIT: unknown setting `limit`: did you mean `limits`?"),
+        ("LIMITS", "[", "RATELIMIT_MW_LIMITS: found no JSON: Input data was truncated"),
+        ("RULES", '[{"path": "/a"},]',
+         "RATELIMIT_MW_RULES: found no JSON: JSON is malformed: trailing comma in array (byte 16)"),
+        ("SAFELIST", '{"header": x}',
+         "RATELIMIT_MW_SAFELIST: found no JSON: JSON is malformed: invalid character (byte 11)"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_names_its_variable(
+    name: str, text: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        of(monkeypatch, {name: text}, limits="9/hour")
+    assert str(caught.value) == message
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("LIMITS", "", "limits: found '', allowed is text such as '100/minute'"),
+        ("LIMITS", "lots", f"limits: 'lots': {RATE}"),
+        ("APP_LIMITS", "5/minute,lots", f"app_limits[1]: 'lots': {RATE}"),
+        ("RULES", "/login", "rules[0]: found '/login', allowed is a table or a Rule"),
+        ("RULES", '{"path": "/"}',
+         "rules: found {'path': '/'}, allowed is a list of tables or Rules; in TOML each begins with [[rules]]"),
+        ("KEY", "", f"key: found '', allowed is {KEYS}"),
+        ("ENABLED", "maybe", f"enabled: found 'maybe', allowed is {BOOL}"),
+        ("ENABLED", "", f"enabled: found '', allowed is {BOOL}"),
+        ("SHADOW", "2", f"shadow: found '2', allowed is {BOOL}"),
+        ("IPV6_PREFIX", "31", f"ipv6_prefix: found 31, allowed is {PREFIX}"),
+        ("IPV6_PREFIX", "48.5", f"ipv6_prefix: found 48.5, allowed is {PREFIX}"),
+        ("IPV6_PREFIX", "/48", f"ipv6_prefix: found '/48', allowed is {PREFIX}"),
+        ("STORE_TIMEOUT", "soon", f"store_timeout: found 'soon', allowed is {SECONDS}"),
+        ("STORE_TIMEOUT", "nan", f"store_timeout: found nan, allowed is {SECONDS}"),
+        ("STORE_TIMEOUT", "0", "store_timeout: found 0, allowed is more than 0 seconds"),
+        ("JITTER", "-1", f"jitter: found -1, allowed is {SECONDS}"),
+        ("HEADERS", "some", "headers: found 'some', allowed is one of ietf, legacy, both, none"),
+        ("HEADERS", "IETF", "headers: found 'IETF', allowed is one of ietf, legacy, both, none"),
+        ("SAFELIST", "10.0.0.0/8,x",
+         "safelist[1]: found 'x', allowed is a network such as '10.0.0.0/8' or an address such as '192.0.2.1'"),
+        ("KEY_SECRET", "x" * 65, "key_secret: allowed is text of at most 64 bytes"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_as_it_is_of_other_settings(
+    name: str, text: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {} if name == "LIMITS" else {"limits": "9/hour"}
+    with pytest.raises(ConfigError) as caught:
+        of(monkeypatch, {name: text}, **more)
+    assert str(caught.value).endswith(message)
+
+
+@pytest.mark.promise(9)
+def test_a_wrong_value_of_the_environment_is_not_blamed_on_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "limits.toml"
+    file.write_text('limits = "9/hour"\nheaders = "both"\n', "utf-8")
+    monkeypatch.setenv(P + "HEADERS", "some")
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(file)
+    assert "headers: found 'some', allowed is one of ietf, legacy, both, none" in str(caught.value)
+    assert not str(caught.value).startswith(str(file))
+
+
+def test_all_that_cannot_be_read_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(P + "LIMITS", "[")
+    monkeypatch.setenv(P + "STORES", "memory://")
+    monkeypatch.setenv(P + "NOTHING_LIKE_IT", "1")
+    with pytest.raises(ConfigError) as caught:
+        Settings.of({}, {})
+    problems = sorted(caught.value.problems)
+    assert [problem.partition(":")[0] for problem in problems] == [
+        f"{P}LIMITS", f"{P}NOTHING_LIKE_IT", f"{P}STORES"
+    ]  # fmt: skip
+    assert problems[1].startswith(f"{P}NOTHING_LIKE_IT: unknown setting `nothing_like_it`; there are limits, ")
+    assert problems[2] == f"{P}STORES: unknown setting `stores`: did you mean `store`?"
+
+
+def test_a_secret_of_the_environment_is_in_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "t0p-s3cret"
+    for name, text in (
+        ("SAFELIST", f'[{{"header": "X-Token", "value": "{secret}"'),
+        ("SAFELIST", f'{{"header": "X-Token", "value": "{secret}"}}'),
+        ("BLOCKLIST", f'[[{{"header": "X-Token", "value": "{secret}"}}]]'),
+        ("KEY_SECRET", secret * 10),
+    ):
+        monkeypatch.setenv(P + name, text)
+        with pytest.raises(ConfigError) as caught:
+            Settings.of({"limits": []}, {})
+        assert secret not in f"{caught.value} {caught.value!r} {caught.value.__cause__!r}"
+        monkeypatch.delenv(P + name)
+
+
+# which goes before which
+
+
+def test_code_goes_before_the_environment_and_that_before_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(P + "LIMITS", "1/hour")
+    monkeypatch.setenv(P + "HEADERS", "legacy")
+    monkeypatch.setenv(P + "SHADOW", "yes")
+    for middleware, app in MIDDLEWARE:
+        found = middleware(app)._gate.settings
+        assert (found.limits, found.headers, found.shadow, found.key) == ("1/hour", "legacy", True, "user | ip")
+    mapping = {"limits": "2/hour", "headers": "both"}
+    for more, limits in (({}, "2/hour"), ({"limits": "3/hour"}, "3/hour")):
+        for middleware, app in MIDDLEWARE:
+            found = middleware(app, mapping, **more)._gate.settings
+            assert (found.limits, found.headers, found.shadow) == (limits, "both", True)
+
+
+def test_a_settings_object_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(P + "HEADERS", "legacy")
+    monkeypatch.setenv(P + "NO_SUCH", "1")
+    settings = Settings(limits="9/hour")
+    assert settings.headers == "ietf"
+    for middleware, app in MIDDLEWARE:
+        assert middleware(app, settings)._gate.settings is settings
+    found = wsgi.RateLimitMiddleware(hello, settings, shadow=True)._gate.settings
+    assert (found.headers, found.shadow, found.limits) == ("ietf", True, "9/hour")
+    with pytest.raises(ConfigError, match=r"^RATELIMIT_MW_NO_SUCH: unknown setting `no_such`"):
+        wsgi.RateLimitMiddleware(hello, limits="9/hour")
+
+
+@pytest.mark.parametrize("ending", ["toml", "json"])
+def test_the_environment_goes_before_a_file(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / f"limits.{ending}"
+    text = 'limits = "9/hour"\nheaders = "both"\nexempt = ["/a"]\n'
+    file.write_text(text if ending == "toml" else '{"limits": "9/hour", "headers": "both", "exempt": ["/a"]}', "utf-8")
+    monkeypatch.setenv(P + "HEADERS", "legacy")
+    monkeypatch.setenv(P + "EXEMPT", "/b,/c")
+    monkeypatch.setenv(P + "PLAIN_KEYS", "on")
+    found = Settings.load(file)
+    assert (found.limits, found.headers, found.exempt, found.plain_keys) == ("9/hour", "legacy", ["/b", "/c"], True)
+    monkeypatch.setenv(P + "HEADERS", "none")  # it is complete now
+    made = wsgi.RateLimitMiddleware(hello, found, plain_keys=False)._gate.settings
+    assert (made.headers, made.plain_keys) == ("legacy", False)
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_an_app_that_has_its_settings_from_the_environment_alone(face: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = '[{"path": "/login", "methods": ["POST"], "limits": "1/hour", "key": "ip"}]'
+    for name, text in (("LIMITS", "9/hour"), ("RULES", rules), ("EXEMPT", "/health"), ("SAFELIST", "10.0.0.0/8")):
+        monkeypatch.setenv(P + name, text)
+    store = RecordingStore(clock=Clock())
+    send = FACES[face]({"store": store})
+    steps = [
+        Step(), Step(path="/health"), Step(client="10.1.1.1"), Step(method="POST", path="/login"),
+        Step(method="POST", path="/login"),
+    ]  # fmt: skip
+    assert [send(step).status for step in steps] == [200, 200, 200, 200, 429]
+    assert len(store.calls) == 3
+
+
+# JSON files
+
+DOCUMENT: dict[str, Any] = {
+    "limits": ["9/hour", {"limit": "99/day", "key": "all", "name": "everybody"}],
+    "app_limits": "1000/second",
+    "trusted_proxies": 2,
+    "store_timeout": 0.1,
+    "ignore_case": True,
+    "safelist": ["10.0.0.0/8", {"header": "X-Token", "value": "s\u00e9sam"}],
+    "rules": [{"path": "/login", "methods": ["POST"], "limits": {"free": "5/hour", "pro": []}, "tier": "user"}],
+}
+
+
+def test_json_says_the_same_as_arguments(tmp_path: Path) -> None:
+    file = tmp_path / "limits.json"
+    file.write_bytes(json.encode(DOCUMENT))
+    assert Settings.load(file) == Settings.load(str(file)) == Settings(**DOCUMENT)
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "no valid JSON: Input data was truncated"),
+        (b"{", "no valid JSON: Input data was truncated"),
+        (b'{"limits": 5}',
+         "limits: found 5, allowed is text such as '100/minute', a Limit, a table or a list of these"),
+        (b"[]", "found list, allowed is a table of settings"),
+        (b"null", "found NoneType, allowed is a table of settings"),
+        (b'"5/minute"', "found str, allowed is a table of settings"),
+        (b'{"limits": "5/minute", "limit": 1}', "unknown setting `limit`: did you mean `limits`?"),
+        (b"\xff", "no valid JSON: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+        (b'limits = "5/minute"', "no valid JSON: JSON is malformed: invalid character (byte 0)"),
+    ],
+)  # fmt: skip
+def test_a_wrong_json_file_is_named(text: bytes, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "limits.json"
+    file.write_bytes(text)
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(file)
+    assert str(caught.value) == f"{file}: {message}"
+
+
+def test_all_that_is_wrong_in_a_file_is_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "limits.json"
+    file.write_text('{"limits": "lots", "headers": "some", "rules": [{"path": "x", "limits": []}], "stor": 1}', "utf-8")
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(file)
+    assert str(caught.value).splitlines() == [
+        "4 mistakes:",
+        f"  {file}: unknown setting `stor`: did you mean `store`?",
+        f"  {file}: limits: 'lots': {RATE}",
+        f"  {file}: rules[0].path: found 'x', allowed is a path that starts with /, such as '/users/{{id}}'",
+        f"  {file}: headers: found 'some', allowed is one of ietf, legacy, both, none",
+    ]

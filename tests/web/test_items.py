@@ -1,0 +1,261 @@
+"""Items of `limits`: what is their own, and what two of them may not share."""
+
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import ConfigError, FixedWindow, LeakyBucket, Limit, SlidingWindowCounter, TokenBucket
+from ratelimit_mw.items import Item
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.testing import Clock, RecordingStore
+from web.faces import FACES
+from web.messages import COUNT, FIVE, KEYS, LIMIT, LIMITS, NAME, message_of
+from web.scenario import Step
+
+NO_DELAY = "max_delay: the middleware holds no request back; Limiter tells the delay to who can wait"
+NO_TIER = "found limits by tier (a), which need `tier`: a key that says which, such as 'header:X-Plan'"
+HOST = "a name such as 'api.example.com' or '*.example.com', without scheme and port"
+BUCKETS = ["token_bucket", "gcra", "leaky_bucket"]
+WINDOWS = ["fixed_window", "sliding_window_counter", "sliding_window_log"]
+
+
+def charges_of(limits: Any, step: Step = Step(), face: str = "wsgi", **settings: Any) -> list[Any]:  # noqa: B008
+    store = RecordingStore(clock=Clock())
+    answer = FACES[face]({"limits": limits, "store": store, "plain_keys": True, **settings})(step)
+    assert answer.status == 200
+    return [charge for _, charges in store.calls for charge in charges]
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_what_is_an_items_own_is_charged(face: str) -> None:
+    limits: list[Any] = [
+        "9/hour",
+        {"limit": "8/hour", "key": "all"},
+        {"limit": "7/hour", "cost": 3},
+        {"limit": "6/hour", "name": "six"},
+        {"limit": "5/hour", "shadow": True},
+        {"limit": SlidingWindowCounter(4, 3600, name="four"), "cost": 0},
+        {"limit": SlidingWindowCounter(3, 3600, name="three"), "name": "drei"},
+        FixedWindow(2, 3600),
+    ]
+    found = charges_of(limits, face=face, key="ip")
+    mine, everybody = "{ip=192.0.2.1}:default", "{all=all}:default"
+    assert [(one.key, one.limit.quota, one.cost, one.limit.name, one.role) for one in found] == [
+        (mine, 9, 1, None, "limit"),
+        (everybody, 8, 1, None, "limit"),
+        (mine, 7, 3, None, "limit"),
+        (mine, 6, 1, "six", "limit"),
+        (mine, 5, 1, None, "shadow"),
+        (mine, 4, 0, "four", "limit"),
+        (mine, 3, 1, "drei", "limit"),
+        (mine, 2, 1, None, "limit"),
+    ]
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("algorithm", BUCKETS)
+def test_a_max_delay_of_nothing_holds_nobody_back(face: str, algorithm: str) -> None:
+    (charge,) = charges_of([{"limit": f"5/hour using {algorithm}", "max_delay": 0}], face=face)
+    assert (charge.max_delay, charge.cost) == (0, 1)
+    (plain,) = charges_of(f"5/hour using {algorithm}", face=face)
+    assert plain.max_delay is None
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("algorithm", WINDOWS)
+def test_a_max_delay_of_nothing_on_a_window_is_right_or_a_wrong_setting_and_no_surprise_later(
+    face: str, algorithm: str
+) -> None:
+    limits = [{"limit": f"5/hour using {algorithm}", "max_delay": 0}]
+    try:
+        Settings(limits=limits)
+    except ConfigError as error:
+        assert str(error).startswith("limits[0].max_delay: ")  # noqa: PT017  # one of the two
+    else:
+        assert len(charges_of(limits, face=face)) == 1
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"limit": "5/hour using gcra", "max_delay": 0.5},
+        {"limit": "5/hour", "max_delay": 1},
+        {"limit": TokenBucket(5, 60, max_delay=2)},
+        {"limit": TokenBucket(5, 60, max_delay=2), "max_delay": 0},
+        TokenBucket(5, 60, max_delay=2),
+        LeakyBucket(5, 60, max_delay=0.000001),
+        Item(limit=TokenBucket(5, 60, max_delay=2)),
+        Item(limit=TokenBucket(5, 60), max_delay=2.0),
+    ],
+)
+def test_nobody_is_held_back(limit: Any) -> None:
+    for given, place in (([limit], "limits[0]"), (["9/day", limit], "limits[1]")):
+        message = message_of(limits=given)
+        assert message in (f"{place}.{NO_DELAY}", f"{place}.limit.{NO_DELAY}")
+    assert message_of(limits=[], rules=[{"path": "/", "limits": [limit]}]).startswith("rules[0].limits[0].")
+    assert message_of(limits={"a": [limit]}, tier="user").startswith("limits.a[0].")
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("item", "problems"),
+    [
+        ({}, ["limits: found no rate"]),
+        ({"limit": 5}, ["limits[0].limit: found 5, allowed is one limit such as '100/minute'"]),
+        ({"limit": "5/hour; 6/day"},
+         ["limits[0].limit: found '5/hour; 6/day', allowed is one limit such as '100/minute'"]),
+        ({"limit": "5/hour", "cost": -1}, [f"limits[0].cost: found -1, allowed is {COUNT}"]),
+        ({"limit": "5/minute", "cost": 6},
+         [f"limits[0].cost: 6 can never pass {FIVE}, which admits at most 5 at once"]),
+        ({"limit": "5/hour", "cost": "two"}, [f"limits[0].cost: found 'two', allowed is {COUNT}"]),
+        ({"limit": "5/hour", "shadow": "yes"}, ["limits[0].shadow: found 'yes', allowed is true or false"]),
+        ({"limit": "5/hour", "key": "nope"}, [f"limits[0].key: found 'nope', allowed is {KEYS}"]),
+        ({"limit": "5/hour", "name": "a b"}, [f"limits[0].name: found 'a b', allowed are {NAME}"]),
+        ({"limit": "5/hour", "max_delay": -1},
+         ["limits[0].max_delay: found -1, allowed is a finite number of seconds, 0 or more"]),
+        ({"limit": "5/hour", "costs": 1}, ["limits[0]: unknown setting `costs`: did you mean `cost`?"]),
+        ({"limit": "5/hour", "cost": -1, "key": "nope", "shadow": 1},
+         [f"limits[0].cost: found -1, allowed is {COUNT}", "limits[0].shadow: found 1, allowed is true or false",
+          f"limits[0].key: found 'nope', allowed is {KEYS}"]),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_an_item_is_told_of_all_at_once(item: dict[str, Any], problems: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings(limits=[item])
+    found = [*caught.value.problems]
+    if item:
+        assert found == problems
+    else:
+        assert all(problem.startswith("limits[0]") for problem in found)
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (5, f"limits: found 5, allowed is {LIMITS}"),
+        (None, "limits: required, such as '100/minute'; [] says that there are none"),
+        ([5], f"limits[0]: found 5, allowed is {LIMIT}"),
+        ([["5/minute"]], f"limits[0]: found ['5/minute'], allowed is {LIMIT}"),
+        (["5/minute", None], f"limits[1]: found None, allowed is {LIMIT}"),
+        ([b"5/minute"], f"limits[0]: found b'5/minute', allowed is {LIMIT}"),
+        (["5/minute", "5/minute"],
+         f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
+        ("5/minute; 5/minute", f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
+        (["5/minute", {"limit": "5/minute", "cost": 2}],
+         f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
+        (["5/minute", {"limit": "5/minute", "key": "ip"}],
+         f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
+        ([{"limit": "5/minute", "name": "a"}, {"limit": "5/minute", "name": "a"}],
+         f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
+    ],
+)  # fmt: skip
+def test_what_is_no_list_of_limits(given: Any, message: str) -> None:
+    assert message_of(limits=given) == message
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["5/minute", {"limit": "5/minute", "key": "all"}],
+        ["5/minute", {"limit": "5/minute", "name": "other"}],
+        ["5/minute", "5/hour"],
+        ["5/minute", "5/minute using gcra"],
+        ["5/minute", {"limit": "5/minute", "key": "header:x"}],
+    ],
+)
+def test_what_is_two_buckets(given: Any) -> None:
+    found = charges_of(given, Step(headers={"X": "1"}))
+    assert len({(charge.key, charge.limit.bucket) for charge in found}) == 2
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize(
+    ("limit", "parameter"),
+    [
+        ("8/hour burst 8 using token_bucket", ""),
+        ("8/hour using token_bucket", ""),
+        ("8/hour burst 7 using token_bucket", ";ratelimit-mw-burst=7"),
+        ("8/hour burst 9 using gcra", ";ratelimit-mw-burst=9"),
+        ("8/hour burst 1 using leaky_bucket", ";ratelimit-mw-burst=1"),
+        ("8/hour", ""),
+    ],
+)
+def test_the_parameter_of_the_burst(face: str, limit: str, parameter: str) -> None:
+    answer = FACES[face]({"limits": limit, "store": RecordingStore(clock=Clock())})(Step())
+    assert answer.field("ratelimit-policy") == [f'"default";q=8;w=3600{parameter}']
+
+
+# tiers and rules, with their places
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("settings", "problems"),
+    [
+        ({"limits": {"a": "5/hour"}}, [f"limits: {NO_TIER}"]),
+        ({"limits": {"a": "5/hour", "b": "lots", "c": ["5/hour", 5]}, "tier": "user"},
+         ["limits.b: 'lots': found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'",
+          f"limits.c[1]: found 5, allowed is {LIMIT}"]),
+        ({"limits": {"a b": "5/hour"}, "tier": "user"}, [f"limits: tier 'a b': found 'a b', allowed are {NAME}"]),
+        ({"limits": {"a": "5/hour"}, "tier": "user", "default_tier": "b"},
+         ["default_tier: found 'b', allowed is one of a"]),
+        ({"limits": {"a": "5/hour"}, "tier": "user", "default_tier": 5},
+         ["default_tier: found 5, allowed is the name of a tier"]),
+        ({"limits": {"a": "5/hour"}, "tier": "nope"}, [f"tier: found 'nope', allowed is {KEYS}"]),
+        ({"limits": {"a": "5/minute; 5/minute"}, "tier": "user"},
+         [f"limits.a[1]: {FIVE} can count in the same bucket as limits.a[0]; give one of them a name"]),
+        ({"limits": [], "rules": [{"path": "/", "limits": {"a": "lots"}, "tier": "user"}]},
+         ["rules[0].limits.a: 'lots': found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'"]),
+        ({"limits": [], "rules": [{"path": "/", "limits": {"a": "5/hour"}}]},
+         [f"rules[0].limits: {NO_TIER}"]),
+        ({"limits": [], "rules": [{"path": "/", "limits": {"a": "5/hour"}, "tier": "nope"}]},
+         [f"rules[0].tier: found 'nope', allowed is {KEYS}"]),
+        ({"limits": [], "tier": "user", "rules": [{"path": "/", "limits": {"a": "5/hour"}, "default_tier": "b"}]},
+         ["rules[0].default_tier: found 'b', allowed is one of a"]),
+        ({"limits": "lots", "key": "nope", "safelist": [5], "blocklist": ["x"], "headers": "some", "jitter": -1,
+          "rules": [{"path": "x", "limits": "5/hour", "when": 5, "host": "a b"}, {"limits": "5/hour"}, 7]},
+         [f"key: found 'nope', allowed is {KEYS}",
+          "limits: 'lots': found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'",
+          "rules[0].path: found 'x', allowed is a path that starts with /, such as '/users/{id}'",
+          f"rules[0].host: found 'a b', allowed is {HOST}",
+          "rules[0].when: found 5, allowed is a callable, or call:PACKAGE.MODULE:FUNCTION",
+          "rules[1].path: required, such as '/login' or '/{rest:path}'",
+          "rules[2]: found 7, allowed is a table or a Rule",
+          "safelist[0]: found 5, allowed is a network, a table of header and value, a callable",
+          "blocklist[0]: found 'x', allowed is a network such as '10.0.0.0/8' or an address such as '192.0.2.1'",
+          "jitter: found -1, allowed is a finite number of seconds, 0 or more",
+          "headers: found 'some', allowed is one of ietf, legacy, both, none"]),
+    ],
+)  # fmt: skip
+def test_all_that_is_wrong_is_told_at_once_each_once_and_with_its_place(
+    settings: dict[str, Any], problems: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings(**settings)
+    assert [*caught.value.problems] == problems
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("path", ["/LOGIN", "/login", "/LoGiN", "/login/"])
+def test_rules_match_in_any_case_and_exemptions_in_their_own(face: str, path: str) -> None:
+    rules = [{"path": "/Login", "limits": "5/hour", "name": "login"}]
+    settings: dict[str, Any] = {"rules": rules, "exempt": ["/Health"]}
+    found = charges_of("9/hour", Step(path=path), face, ignore_case=True, **settings)
+    names = [charge.key.rpartition(":")[2] for charge in found]
+    assert names == (["login", "default"] if path.endswith("/") else ["login"])
+    exact = charges_of("9/hour", Step(path=path), face, **settings)
+    assert [charge.key.rpartition(":")[2] for charge in exact] == ["default"]
+    for ignore_case in (True, False):
+        assert charges_of("9/hour", Step(path="/Health"), face, ignore_case=ignore_case, **settings) == []
+        assert len(charges_of("9/hour", Step(path="/health"), face, ignore_case=ignore_case, **settings)) == 1
+
+
+def test_a_limit_of_another_kind_is_a_limit() -> None:
+    class Mine(SlidingWindowCounter, frozen=True):
+        """Somebody's own."""
+
+    limit: Limit = Mine(5, 60)
+    assert charges_of([limit])[0].limit is limit

@@ -1,0 +1,250 @@
+"""Who is on a list: what a list may hold, how it is compared, and what stays secret."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import ConfigError, MemoryStore, asgi, members, notices
+from ratelimit_mw.members import Members
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.testing import Clock
+from web.asgi_talk import HTTP, OFFERS_HTTP, WEBSOCKET, App200, talk
+from web.faces import FACES
+from web.messages import IMPORTABLE, message_of
+from web.plain_request import PlainRequest
+from web.scenario import Step
+
+LISTS = pytest.mark.parametrize("place", ["safelist", "blocklist"])
+SECRET = "t0p-s3cret-t0ken"
+NETWORK = "a network such as '10.0.0.0/8' or an address such as '192.0.2.1'"
+LIST = "a list of networks, headers and callables"
+MEMBER = "a network, a table of header and value, a callable"
+
+
+class Lines(PlainRequest):
+    """Of one header, in several lines."""
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def lines(self, name: str) -> tuple[str, ...]:
+        return self._lines if name == "x-token" else ()
+
+
+@pytest.mark.parametrize(
+    ("lines", "once", "anywhere"),
+    [
+        ((), False, False),
+        ((SECRET,), True, True),
+        ((SECRET, SECRET), False, True),
+        (("x", SECRET), False, True),
+        ((SECRET, "x"), False, True),
+        (("x", "y", SECRET), False, True),
+        (("x",), False, False),
+        (("",), False, False),
+        ((SECRET.upper(),), False, False),
+        ((SECRET[:-1],), False, False),
+        ((SECRET + "x",), False, False),
+        (("\xe9" * 16,), False, False),
+        (("\ud800",), False, False),
+        (("x" * 100_000,), False, False),
+    ],
+)
+def test_a_header_stands_once_to_be_safe_and_anywhere_to_be_blocked(
+    lines: tuple[str, ...], once: bool, anywhere: bool
+) -> None:
+    found = Members("list", [{"header": "X-Token", "value": SECRET}])
+    assert found.have(Lines(*lines), once=True) is once
+    assert found.have(Lines(*lines), once=False) is anywhere
+
+
+def test_a_secret_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+
+    def kept(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return False
+
+    monkeypatch.setattr(members, "compare_digest", kept)
+    found = Members("safelist", [{"header": "X-Token", "value": SECRET}, {"header": "x-token", "value": "\xe9"}])
+    assert not found.have(Lines("guess"), once=True)
+    assert compared == [(b"guess", SECRET.encode()), (b"guess", b"\xc3\xa9")]
+
+
+@pytest.mark.parametrize(
+    ("network", "inside", "outside"),
+    [
+        ("10.0.0.0/8", ["10.0.0.0", "10.255.255.255", "::ffff:10.1.1.1"], ["9.255.255.255", "11.0.0.0", "::10.1.1.1"]),
+        ("192.0.2.1", ["192.0.2.1", "192.0.2.1:80", "::ffff:c000:201", "64:ff9b::c000:201"], ["192.0.2.0"]),
+        ("192.0.2.1/32", ["192.0.2.1"], ["192.0.2.2"]),
+        ("192.0.2.0/31", ["192.0.2.0", "192.0.2.1"], ["192.0.2.2", "192.0.1.255"]),
+        ("2001:db8::/32", ["2001:db8::", "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff"], ["2001:db7:ffff::", "2001:db9::"]),
+        ("2001:db8::1", ["2001:db8::1", "[2001:DB8::1]:80", "2001:db8::1%eth0"], ["2001:db8::2", "2001:db8::"]),
+        ("::ffff:10.0.0.0/104", ["10.0.0.0", "10.255.255.255"], ["11.0.0.0", "::ffff:11.0.0.0"]),
+        ("::1", ["::1"], ["127.0.0.1", "::"]),
+    ],
+)  # fmt: skip
+def test_networks_to_their_edges(network: str, inside: list[str], outside: list[str]) -> None:
+    found = Members("list", [network])
+    for once in (True, False):
+        assert [found.have(PlainRequest(client=client), once=once) for client in inside] == [True] * len(inside)
+        nobody = [*outside, None, "", "junk", "1" * 100]
+        assert [found.have(PlainRequest(client=client), once=once) for client in nobody] == [False] * len(nobody)
+
+
+def test_callables_are_asked_until_one_says_yes_and_not_of_who_is_known() -> None:
+    asked: list[str] = []
+
+    def says(name: str, answer: bool) -> Any:
+        def call(_: object) -> bool:
+            asked.append(name)
+            return answer
+
+        return call
+
+    found = Members("list", ["192.0.2.1", says("no", False), says("yes", True), says("never", True)])
+    assert found.have(PlainRequest(client="192.0.2.1"), once=True)
+    assert asked == []
+    assert found.have(PlainRequest(client="192.0.2.2"), once=True)
+    assert asked == ["no", "yes"]
+
+
+@LISTS
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("given", "problems"),
+    [
+        (5, [f": found 5, allowed is {LIST}"]),
+        (None, [f": found None, allowed is {LIST}"]),
+        ("10.0.0.0/8", [f": found '10.0.0.0/8', allowed is {LIST}"]),
+        ({"header": "X", "value": SECRET}, [f": found a table, allowed is {LIST}"]),
+        ([5], [f"[0]: found 5, allowed is {MEMBER}"]),
+        ([None, 1.5], [f"[0]: found None, allowed is {MEMBER}", f"[1]: found 1.5, allowed is {MEMBER}"]),
+        (["nowhere"], [f"[0]: found 'nowhere', allowed is {NETWORK}"]),
+        (["10.0.0.1/8"],
+         ["[0]: found '10.0.0.1/8', which has host bits, allowed is '10.0.0.0/8', or '10.0.0.1' for that one"]),
+        (["::ffff:10.0.0.0/8"],
+         ["[0]: found '::ffff:10.0.0.0/8', which holds every IPv4 address, allowed is an IPv4 network: '10.0.0.0/8'"]),
+        (["0.0.0.0/0", "::/0", "*"],
+         [f"[0]: found '0.0.0.0/0', which is everybody, allowed is {NETWORK}",
+          f"[1]: found '::/0', which is everybody, allowed is {NETWORK}",
+          f"[2]: found '*', which is everybody, allowed is {NETWORK}"]),
+        (["unix:"], [f"[0]: found 'unix:', allowed is {NETWORK}"]),
+        (["10.0.0.0/255.0.0.0"], [f"[0]: found '10.0.0.0/255.0.0.0', allowed is {NETWORK}"]),
+        ([{"header": "X Y", "value": SECRET}],
+         ["[0].header: found 'X Y', allowed is the name of a header such as 'X-Internal-Token'"]),
+        ([{"value": SECRET}],
+         ["[0].header: found None, allowed is the name of a header such as 'X-Internal-Token'"]),
+        ([{"header": "X", "value": ""}],
+         ["[0].value: allowed is text that is not empty; who sends it in that header is on the list"]),
+        ([{"header": "X", "value": SECRET.encode()}],
+         ["[0].value: allowed is text that is not empty; who sends it in that header is on the list"]),
+        ([{"header": "X"}],
+         ["[0].value: allowed is text that is not empty; who sends it in that header is on the list"]),
+        ([{"header": "X", "valeu": SECRET}], ["[0]: unknown setting `valeu`: did you mean `value`?"]),
+        (["call:nowhere:f"],
+         [f"[0]: found 'call:nowhere:f', allowed is {IMPORTABLE}: ModuleNotFoundError: No module named 'nowhere'"]),
+        (["10.0.0.0/8", "x", {"header": "", "value": "x"}],
+         [f"[1]: found 'x', allowed is {NETWORK}",
+          "[2].header: found '', allowed is the name of a header such as 'X-Internal-Token'"]),
+    ],
+)  # fmt: skip
+def test_what_is_no_list_is_told_of_all_at_once(place: str, given: Any, problems: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings(limits=[], **{place: given})
+    assert [*caught.value.problems] == [f"{place}{problem}" for problem in problems]
+    assert SECRET not in str(caught.value)
+
+
+async def later(request: object) -> bool:
+    return True
+
+
+@LISTS
+def test_a_list_cannot_await(place: str) -> None:
+    message = message_of(limits=[], **{place: [later]})
+    assert message == f"{place}[0]: found later, which is async; allowed is a plain function"
+
+
+@LISTS
+@pytest.mark.promise(10)
+@pytest.mark.parametrize(
+    "given",
+    [
+        [{"header": "X-Token", "value": SECRET}],
+        ({"header": "X-Token", "value": SECRET},),
+        ["10.0.0.0/8", {"header": "X-Token", "value": SECRET}, later],
+        [[{"header": "X-Token", "value": SECRET}]],
+        [{"header": "X-Token", "value": [SECRET]}],
+        [{"header": "X-Token", "value": SECRET}, "junk"],
+        [{"header": "X-Token", "value": SECRET, "header2": "x"}],
+        {"header": "X-Token", "value": SECRET},
+        {"X-Token": SECRET},
+    ],
+)
+def test_a_secret_is_in_no_error(place: str, given: Any) -> None:
+    try:
+        shown = repr(Settings(limits=[], **{place: given}))
+    except ConfigError as error:
+        shown = f"{error} {error!r} {error.__cause__!r} {error.problems}"
+    assert SECRET not in shown
+
+
+@LISTS
+def test_a_secret_is_not_shown(place: str) -> None:
+    given = ["10.0.0.0/8", {"header": "X-Token", "value": SECRET}]
+    told = {"limits": [], "key_secret": SECRET, "store": f"redis://:{SECRET}@host:1/0", place: given}
+    settings = Settings.of(told, {})
+    for shown in (repr(settings), str(settings), f"{settings}", repr([settings])):
+        assert SECRET not in shown
+        assert f"{place}=['10.0.0.0/8', '***']" in shown
+        assert "key_secret='***'" in shown
+        assert "store='redis://***'" in shown
+
+
+@LISTS
+@pytest.mark.parametrize("face", FACES)
+def test_a_secret_is_in_no_log(
+    place: str, face: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "_said", {})
+
+    def raises(request: object) -> bool:
+        raise LookupError
+
+    caplog.set_level(logging.DEBUG, "ratelimit_mw")
+    given = [{"header": "X-Token", "value": SECRET}, raises, lambda _: 1]
+    send = FACES[face]({"limits": "1/hour", "store": MemoryStore(clock=Clock()), place: given})
+    for value in ("guess", SECRET, "guess"):
+        send(Step(headers={"X-Token": value}))
+    assert SECRET not in caplog.text
+    assert [record.getMessage().split(": ", 1)[1] for record in caplog.records] == [
+        "test_a_secret_is_in_no_log.<locals>.raises: raised: it counts as said in the docs",
+        "test_a_secret_is_in_no_log.<locals>.<lambda>: returned int, not True or False: it counts as said in the docs",
+    ]
+
+
+def test_a_blocked_handshake_is_closed_or_answered() -> None:
+    app = asgi.RateLimitMiddleware(App200(), limits="1/hour", blocklist=["192.0.2.1"])
+    connect: Mapping[str, Any] = {"type": "websocket.connect"}
+    (closed,) = talk(app, WEBSOCKET, dict(connect)).sent
+    assert (closed["type"], closed["reason"]) == ("websocket.close", "Forbidden")
+    start, _ = talk(app, WEBSOCKET, dict(connect), **OFFERS_HTTP).sent
+    assert (start["type"], start["status"]) == ("websocket.http.response.start", 403)
+
+
+def test_a_blocked_request_reads_nothing_and_asks_no_app() -> None:
+    app = App200()
+    spoken = talk(asgi.RateLimitMiddleware(app, limits="1/hour", blocklist=["192.0.2.1"]), HTTP)
+    assert (spoken.receives, app.scopes, spoken.sent[0]["status"]) == (0, [], 403)
+
+
+def test_nobody_on_a_list_is_counted_when_he_comes_off_it() -> None:
+    """The store was never asked, so all is left."""
+    store = MemoryStore(clock=Clock())
+    send = FACES["wsgi"]({"limits": "1/hour", "store": store, "blocklist": ["192.0.2.1"]})
+    assert [send(Step()).status for _ in range(3)] == [403] * 3
+    assert FACES["wsgi"]({"limits": "1/hour", "store": store})(Step()).status == 200

@@ -1,0 +1,321 @@
+"""One middleware inside of another: what a request is charged, and what its answer says."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import http_sf
+import pytest
+from msgspec import json
+from starlette.applications import Starlette
+from starlette.routing import Mount, Route
+
+from ratelimit_mw import MemoryStore, asgi, wsgi
+from ratelimit_mw.testing import Clock, RecordingStore
+from web.asgi_talk import HTTP, WEBSOCKET, App200, talk
+from web.faces import _hello, _over_httpx
+from web.scenario import Answer, Step
+from web.wsgi_talk import Server, read
+
+Layers = Sequence[Mapping[str, Any]]  # settings, the outermost first
+Nested = Callable[..., Answer]
+PLAIN = [("x-app", "1")]
+
+
+def over_asgi(layers: Layers, own: Sequence[tuple[str, str]] = PLAIN) -> Nested:
+    headers = [(name.encode(), value.encode()) for name, value in own]
+    start = {"type": "http.response.start", "status": 200, "headers": headers}
+    app: Any = App200(start, {"type": "http.response.body", "body": b"hello"})
+    for layer in reversed(layers):
+        app = asgi.RateLimitMiddleware(app, layer)
+
+    def send(**more: Any) -> Answer:
+        first, body = talk(app, HTTP, **more).sent
+        fields = [(name.decode().lower(), value.decode()) for name, value in first["headers"]]
+        return Answer(first["status"], fields, body["body"])
+
+    return send
+
+
+def over_wsgi(layers: Layers, own: Sequence[tuple[str, str]] = PLAIN) -> Nested:
+    def app(environ: Any, start_response: Any) -> Iterable[bytes]:
+        start_response("200 OK", list(own))
+        return [b"hello"]
+
+    for layer in reversed(layers):
+        app = wsgi.RateLimitMiddleware(app, layer)
+
+    def send(**more: Any) -> Answer:
+        client = more.pop("client", ("192.0.2.1", 0))
+        server = Server(REMOTE_ADDR=client[0], **({"PATH_INFO": more["path"]} if more else {}))
+        body = read(server.ask(app))
+        ((status, fields),) = server.started
+        return Answer(int(status[:3]), [(name.lower(), value) for name, value in fields], body)
+
+    return send
+
+
+BOTH = pytest.mark.parametrize("nested", [over_asgi, over_wsgi], ids=["asgi", "wsgi"])
+
+
+def stored(**settings: Any) -> tuple[RecordingStore, dict[str, Any]]:
+    store = RecordingStore(clock=Clock())
+    return store, {"store": store, "plain_keys": True, **settings}
+
+
+def taken(store: RecordingStore) -> list[list[str]]:
+    return [[f"{charge.key} {charge.limit.notation}" for charge in charges] for _, charges in store.calls]
+
+
+def items(answer: Answer, name: str) -> list[tuple[str, dict[str, int]]]:
+    if not answer.field(name):
+        return []
+    found: Any = http_sf.parse(", ".join(answer.field(name)).encode(), tltype="list")
+    return list(found)
+
+
+@BOTH
+@pytest.mark.promise(2)
+@pytest.mark.parametrize("deep", [1, 2, 3])
+def test_the_same_middleware_charges_once_however_deep(nested: Any, deep: int) -> None:
+    store, settings = stored(limits="2/minute")
+    send = nested([settings] * deep)
+    assert [send().status for _ in range(3)] == [200, 200, 429]
+    assert taken(store) == [["{ip=192.0.2.1}:default 2/60s using sliding_window_counter"]] * 3
+
+
+@BOTH
+def test_the_fields_stand_there_once(nested: Any) -> None:
+    _, settings = stored(limits="2/minute", headers="both")
+    send = nested([settings] * 3)
+    for status, remaining in ((200, 1), (200, 0), (429, 0)):
+        answer = send()
+        assert answer.status == status
+        assert items(answer, "ratelimit") == [("default", {"r": remaining, "t": 60})]
+        assert items(answer, "ratelimit-policy") == [("default", {"q": 2, "w": 60})]
+        assert answer.field("x-ratelimit-remaining") == [str(remaining)]
+
+
+@BOTH
+@pytest.mark.promise(9)
+def test_an_inner_one_with_other_limits_enforces_those(nested: Any) -> None:
+    store, outer = stored(limits="9/minute")
+    inner = {**outer, "limits": "2/hour"}
+    send = nested([outer, inner, outer])
+    assert [send().status for _ in range(3)] == [200, 200, 429]
+    client = "{ip=192.0.2.1}:default "
+    own, other = f"{client}9/60s using sliding_window_counter", f"{client}2/3600s using sliding_window_counter"
+    assert taken(store) == [[own], [other]] * 3
+
+
+@BOTH
+def test_the_fields_of_both_stand_there_and_can_be_read(nested: Any) -> None:
+    _, outer = stored(limits=[{"limit": "9/minute", "name": "edge"}])
+    inner = {**outer, "limits": [{"limit": "2/hour", "name": "api"}, {"limit": "9/minute", "name": "edge"}]}
+    send = nested([outer, inner])
+    answer = send()
+    assert items(answer, "ratelimit") == [("api", {"r": 1, "t": 3600}), ("edge", {"r": 8, "t": 60})]
+    assert items(answer, "ratelimit-policy") == [("api", {"q": 2, "w": 3600}), ("edge", {"q": 9, "w": 60})]
+    send()
+    refused = send()
+    assert refused.status == 429
+    assert json.decode(refused.body)["violated-policies"] == ["api"]
+    assert refused.field("retry-after") == ["3600"]
+    assert items(refused, "ratelimit") == [("api", {"r": 0, "t": 3600}), ("edge", {"r": 6, "t": 60})]
+    assert len(refused.field("cache-control")) == 1
+
+
+@BOTH
+def test_refused_outside_nothing_is_asked_inside(nested: Any) -> None:
+    store, outer = stored(limits="1/minute")
+    send = nested([outer, {**outer, "limits": "9/hour"}])
+    assert [send().status for _ in range(2)] == [200, 429]
+    assert len(store.calls) == 3
+
+
+@BOTH
+@pytest.mark.promise(9)
+def test_what_an_outer_one_exempts_an_inner_one_charges(nested: Any) -> None:
+    store, settings = stored(limits="1/minute")
+    send = nested([{**settings, "exempt": ["/"]}, settings])
+    assert [send().status for _ in range(2)] == [200, 429]
+    assert len(store.calls) == 2
+
+
+@BOTH
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("inner", "status"),
+    [
+        ({"blocklist": ["192.0.2.1"]}, 403),
+        ({"key": "header:x-key", "missing_key": "deny"}, 403),
+        ({"limits": lambda _: None}, 503),
+        ({"on_store_error": "deny", "limits": "7/minute"}, 503),
+    ],
+    ids=["blocked", "no key", "no limits", "no store"],
+)
+def test_what_an_inner_one_refuses_without_asking_stays_refused(
+    nested: Any, inner: dict[str, Any], status: int
+) -> None:
+    _, outer = stored(limits="9/minute")
+    broken = RecordingStore(clock=Clock())
+    broken.error = ConnectionError("down") if status == 503 else None
+    assert nested([outer, {**outer, "store": broken, **inner}])().status == status
+
+
+@BOTH
+@pytest.mark.promise(9)
+def test_what_an_outer_one_only_tries_an_inner_one_enforces(nested: Any) -> None:
+    _, settings = stored(limits="3/minute")
+    send = nested([{**settings, "shadow": True}, {**settings, "store": MemoryStore(clock=Clock())}])
+    assert [send().status for _ in range(4)] == [200, 200, 200, 429]
+
+
+@BOTH
+@pytest.mark.promise(9)
+def test_an_inner_one_charges_what_its_requests_cost(nested: Any) -> None:
+    _, outer = stored(limits="9/minute")
+    send = nested([outer, {**outer, "limits": [{"limit": "9/minute", "cost": 5}]}])
+    assert [send().status for _ in range(3)] == [200, 429, 429]
+
+
+@BOTH
+@pytest.mark.promise(8, 9)
+def test_what_an_outer_one_let_pass_for_its_store_is_down_an_inner_one_charges(nested: Any) -> None:
+    _, settings = stored(limits="1/minute")
+    broken = RecordingStore(clock=Clock())
+    broken.error = ConnectionError("down")
+    send = nested([{**settings, "store": broken, "on_store_error": "allow"}, settings])
+    assert [send().status for _ in range(2)] == [200, 429]
+
+
+@BOTH
+def test_clients_are_told_apart_inside_as_outside(nested: Any) -> None:
+    _, settings = stored(limits="1/minute")
+    send = nested([settings, settings])
+    assert [send(client=(client, 0)).status for client in ("192.0.2.1", "192.0.2.2", "192.0.2.1")] == [200, 200, 429]
+
+
+@BOTH
+def test_an_inner_one_that_counts_another_key_charges_it(nested: Any) -> None:
+    store, outer = stored(limits="9/minute")
+    nested([outer, {**outer, "key": "all"}])()
+    notation = "9/60s using sliding_window_counter"
+    assert taken(store) == [[f"{{ip=192.0.2.1}}:default {notation}"], [f"{{all=all}}:default {notation}"]]
+
+
+@BOTH
+def test_rules_of_the_same_name_and_limit_are_one_bucket_others_are_not(nested: Any) -> None:
+    rule = {"path": "/", "limits": "3/minute", "name": "root"}
+    store, outer = stored(limits="9/minute", rules=[rule])
+    nested([outer, {**outer, "rules": [{**rule, "name": "other"}], "app_limits": "5/minute"}])()
+    names = [[charge.rpartition(":")[2].partition(" ")[0] for charge in charges] for charges in taken(store)]
+    assert names == [["root"], ["app", "other"]]
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("deep", [1, 2, 3])
+def test_a_state_that_requests_share_frees_none_of_them(deep: int) -> None:
+    _, settings = stored(limits="2/minute")
+    send, shared = over_asgi([settings] * deep), {"db": object()}
+    assert [send(state=shared).status for _ in range(4)] == [200, 200, 429, 429]
+    assert [send(state={**shared}).status for _ in range(2)] == [429, 429]  # as servers copy it
+
+
+@pytest.mark.promise(9)
+def test_a_client_cannot_say_that_it_was_charged() -> None:
+    _, settings = stored(limits="1/minute")
+    for nested in (over_asgi, over_wsgi):
+        settings["store"] = MemoryStore(clock=Clock())
+        send = nested([settings])
+        send()
+        assert send().status == 429
+    server = Server(HTTP_RATELIMIT_MW="1", HTTP_RATELIMIT="1")
+    app = wsgi.RateLimitMiddleware(lambda _, __: [b""], settings)
+    read(server.ask(app))
+    ((status, _),) = server.started
+    assert status == "429 Too Many Requests"
+
+
+def test_the_app_finds_the_innermost_verdict_and_the_outer_ones_behind_it() -> None:
+    _, outer = stored(limits="9/minute")
+    inner = {**outer, "limits": "5/minute"}
+    app = App200()
+    layers = asgi.RateLimitMiddleware(asgi.RateLimitMiddleware(app, inner), outer)
+    scopes: list[dict[str, Any]] = [{}, {"state": {}}]
+    for more in scopes:
+        app.scopes.clear()
+        talk(layers, HTTP, **more)
+        found = app.scopes[0]["state"]["ratelimit"]
+        assert (found.verdict.limit, found.outer.verdict.limit, found.outer.outer) == (5, 9, None)
+
+
+def test_websockets_too() -> None:
+    store, settings = stored(limits="2/minute")
+    app = App200({"type": "websocket.accept"})
+    layers = asgi.RateLimitMiddleware(asgi.RateLimitMiddleware(app, settings), settings)
+    connect = {"type": "websocket.connect"}
+    types = [talk(layers, WEBSOCKET, connect).types for _ in range(3)]
+    assert types == [["websocket.accept"], ["websocket.accept"], ["websocket.close"]]
+    assert len(store.calls) == 3
+
+
+def test_around_an_app_and_a_part_of_it() -> None:
+    """Starlette: for all, and for what is mounted below."""
+    store, settings = stored(limits="9/minute")
+    part: Any = Starlette(routes=[Route("/{rest:path}", _hello)])
+    part.add_middleware(asgi.RateLimitMiddleware, settings, limits="2/minute")
+    app = Starlette(routes=[Mount("/part", part), Route("/{rest:path}", _hello)])
+    app.add_middleware(asgi.RateLimitMiddleware, settings)
+    app.add_middleware(asgi.RateLimitMiddleware, settings)
+    send = _over_httpx(app)
+    statuses = [send(Step(path=path)).status for path in ("/part/x", "/part/y", "/part/z", "/x")]
+    assert statuses == [200, 200, 429, 200]
+    assert [len(charges) for charges in taken(store)] == [1] * 7
+
+
+# beside an app's own fields
+
+
+@BOTH
+@pytest.mark.parametrize("style", ["ietf", "both"])
+def test_an_apps_own_ratelimit_stands_first_and_can_be_read_with_ours(nested: Any, style: str) -> None:
+    _, settings = stored(limits="2/minute", headers=style)
+    own = [("RateLimit-Policy", '"daily";q=9;w=86400'), ("RateLimit", '"daily";r=8;t=80000')]
+    answer = nested([settings], own)()
+    assert answer.field("ratelimit")[0] == '"daily";r=8;t=80000'
+    assert items(answer, "ratelimit") == [("daily", {"r": 8, "t": 80000}), ("default", {"r": 1, "t": 60})]
+    assert items(answer, "ratelimit-policy") == [("daily", {"q": 9, "w": 86400}), ("default", {"q": 2, "w": 60})]
+
+
+@BOTH
+@pytest.mark.parametrize("style", ["legacy", "both"])
+@pytest.mark.parametrize("name", ["X-RateLimit-Remaining", "x-ratelimit-remaining"])
+def test_an_apps_own_x_ratelimit_is_kept_and_ours_left_out(nested: Any, style: str, name: str) -> None:
+    _, settings = stored(limits="2/minute", headers=style)
+    answer = nested([settings], [(name, "77")])()
+    assert answer.field("x-ratelimit-remaining") == ["77"]
+
+
+@BOTH
+@pytest.mark.parametrize("style", ["legacy", "both"])
+def test_an_apps_own_x_ratelimit_does_not_stand_among_ours_of_another_limit(nested: Any, style: str) -> None:
+    _, settings = stored(limits="2/minute", headers=style)
+    answer = nested([settings], [("X-RateLimit-Limit", "88"), ("X-RateLimit-Remaining", "77")])()
+    assert answer.field("x-ratelimit-limit") == ["88"]
+    assert answer.field("x-ratelimit-remaining") == ["77"]
+    assert answer.field("x-ratelimit-reset") == []
+
+
+@BOTH
+@pytest.mark.parametrize("style", ["legacy", "both"])
+def test_x_ratelimit_of_an_inner_one_is_kept(nested: Any, style: str) -> None:
+    _, outer = stored(limits="9/minute", headers=style)
+    answer = nested([outer, {**outer, "limits": "2/hour"}])()
+    assert answer.field("x-ratelimit-limit") == ["2"]
+    assert answer.field("x-ratelimit-remaining") == ["1"]
+
+
+@BOTH
+def test_an_apps_own_retry_after_is_its_own(nested: Any) -> None:
+    _, settings = stored(limits="2/minute")
+    assert nested([settings], [("Retry-After", "5")])().field("retry-after") == ["5"]
