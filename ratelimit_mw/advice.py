@@ -29,14 +29,16 @@ def advise(rules: Sequence[Rule], compiled: Iterable[Lines], *, ignore_case: boo
             "put it before that one, or set final = false there",
             *(index, rules[index].full_name, first, rules[first].full_name),
         )
+    compiled = list(compiled)
+    held = any(lines.rule == "app" and _holds(lines) for lines in compiled)
     for lines in compiled:
-        known = lines.known
-        if known and all(line.key.forgeable for line in known):
+        keys = lines.keys
+        if keys and all(key.forgeable for key in keys) and (lines.rule == "app" or not held):
             logger.warning(
                 "ratelimit_mw: rule %s: its key, %s, is what clients write, who can have as many of it as they like; "
                 "add a limit with another key, or app_limits",
                 lines.rule,
-                known[0].key.text,
+                keys[0].text,
             )
         if lines.tier is not None and lines.tier.forgeable:
             logger.warning(
@@ -51,6 +53,11 @@ def advise(rules: Sequence[Rule], compiled: Iterable[Lines], *, ignore_case: boo
                 idle.policy.limit.notation,
                 other.policy.limit.notation,
             )
+
+
+def _holds(lines: Lines) -> bool:
+    """Whether one of these limits refuses a client whatever he writes."""
+    return any(not line.key.forgeable and not line.shadow for line in lines.known)
 
 
 def _idle(lines: Sequence[Line]) -> Iterable[tuple[Line, Line]]:
@@ -114,7 +121,7 @@ class Unproxied:
         for name in _PROXY_HEADERS:
             lines = request.lines(name)
             # a server that reads the header itself, as uvicorn does for a proxy on its host, has put it into `client`
-            if lines and request.client is not None and not any(request.client in line for line in lines):
+            if lines and request.client is not None and not any(_names(line, request.client) for line in lines):
                 self.done = True
                 logger.warning(
                     "ratelimit_mw: trusted_proxies: %s is sent, but no proxy is trusted, so clients are counted by the "
@@ -124,6 +131,10 @@ class Unproxied:
                     request.client,
                 )
                 return
+
+
+def _names(line: str, client: str) -> bool:
+    return re.search(rf"(?<![0-9A-Fa-f:.]){re.escape(client)}(?![0-9A-Fa-f.])", line) is not None
 
 
 def warn_of_cors(app: Any, outer: Any) -> None:

@@ -21,7 +21,8 @@ Send = Callable[[Message], Awaitable[None]]
 RawFields = Sequence[tuple[bytes, bytes]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_TRY_AGAIN_LATER = 1013  # websocket close code
+_TRY_AGAIN_LATER, _POLICY_VIOLATION = 1013, 1008  # websocket close codes
+_FORBIDDEN = 403
 _FIELD_NAMES = {name: name.lower().encode("ascii") for name in NAMES}
 _FAILED = "raised, our own answer is sent"
 
@@ -62,7 +63,8 @@ async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: R
     if scope["type"] == "websocket":
         await receive()  # the handshake is answered only after websocket.connect
         if "websocket.http.response" not in (scope.get("extensions") or {}):
-            await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER, "reason": REASONS[own.status]})
+            code = _POLICY_VIOLATION if own.status == _FORBIDDEN else _TRY_AGAIN_LATER
+            await send({"type": "websocket.close", "code": code, "reason": REASONS[own.status]})
             return
     elif (
         answerer is not None

@@ -89,11 +89,16 @@ def asked(call: Call, request: Request) -> bool | None:
         return None
     if isinstance(answer, bool):
         return answer
-    if iscoroutine(answer):
-        answer.close()  # else Python warns of it once more
+    close_unawaited(answer)
     said = "something to await" if isawaitable(answer) else type(answer).__name__
     warn_rarely(name_of(call), "returned %s, not True or False: it counts as said in the docs", said)
     return None
+
+
+def close_unawaited(answer: object) -> None:
+    """Where nothing can be awaited, a coroutine is nonsense: close it, else Python warns of it once more."""
+    if iscoroutine(answer):
+        answer.close()
 
 
 def _imported(name: str) -> object:

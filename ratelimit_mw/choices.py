@@ -40,7 +40,7 @@ class Tiers(Choice):
                 "which, such as 'header:X-Plan'"
             )
         self._tiers: Final = _compiled_tiers(place, tiers)
-        if default is not None and default not in tiers:
+        if isinstance(default, str) and default not in tiers:
             raise ConfigError(f"default_tier: found {default!r}, allowed is one of {', '.join(tiers)}")
         self._default: Final = default or (_DEFAULT_TIER if _DEFAULT_TIER in tiers else next(iter(tiers)))
         self.key: Final = Key(tier, ANY_PREFIX)

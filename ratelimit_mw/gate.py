@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from ratelimit_mw.advice import known_workers, warn_of_workers
-from ratelimit_mw.calls import FAILED, Answers, Call, is_async, name_of
+from ratelimit_mw.calls import FAILED, Answers, Call, close_unawaited, is_async, name_of
 from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.matching import Rules
@@ -172,7 +172,8 @@ def _ask(calls: Sequence[Call], request: Request) -> Answers:
     answers: dict[Call, Any] = {}
     for call in calls:
         try:
-            answers[call] = call(request)
+            answers[call] = answer = call(request)
+            close_unawaited(answer)
         except Exception as error:  # noqa: BLE001  # a callable that raises never frees a request
             warn_rarely(name_of(call), _RAISED, error=error)
             answers[call] = FAILED

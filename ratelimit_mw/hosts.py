@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ratelimit_mw.errors import ConfigError, Mistakes
 
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]")
-_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+?)\.?(?::[0-9]*)?")
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_-][a-z0-9_.-]*?)\.?(?::[0-9]*)?")
 _LONGEST = 300  # characters; a name has at most 253
 
 

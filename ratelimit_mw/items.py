@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, TypedDict
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
+from ratelimit_mw.bucket import BucketLimit
 from ratelimit_mw.calls import Call, call_from, named_call
 from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.keys import ANY_PREFIX, Key, KeySpec, check_key
@@ -21,7 +22,9 @@ class ItemOptions(TypedDict, total=False):
 
     limit: Annotated[str | Limit, "required: one limit"]
     key: Annotated[KeySpec, "whose bucket, instead of the rule's key"]
-    cost: Annotated[int | Call, "units a request takes, or a callable of the request; what is no whole number counts 1"]
+    cost: Annotated[
+        int | Call | str, "units a request takes, or a callable of the request; what is no whole number counts 1"
+    ]
     name: Annotated[str, "in headers and in the bucket's key"]
     shadow: Annotated[bool, "decides and reports, but never refuses"]
     max_delay: Annotated[float, "seconds a request may be held back; 0 until the middleware can hold one back"]
@@ -61,7 +64,7 @@ def compile_items(place: str, value: object) -> list[Item]:
 
 def _items(value: object) -> list[Item]:
     if isinstance(value, Item):
-        return [value]
+        return [_item(**asdict(value))]
     if isinstance(value, Limit):
         return [Item(limit=_undelayed(value))]
     if isinstance(value, str):
@@ -95,7 +98,8 @@ def _item(
         if max_delay is not None and seconds("max_delay", max_delay):
             raise ConfigError(_NO_DELAY)
     mistakes.tell()
-    return Item(limit=limits[0], key=key, cost=cost, shadow=shadow, max_delay=max_delay)
+    own_delay = max_delay if isinstance(limits[0], BucketLimit) else None  # 0, of which a window knows nothing
+    return Item(limit=limits[0], key=key, cost=cost, shadow=shadow, max_delay=own_delay)
 
 
 def _one_limit(given: Any, name: Any) -> Limit:

@@ -79,6 +79,12 @@ class Lines:
         return self._choice.key if isinstance(self._choice, Tiers) else None
 
     @property
+    def keys(self) -> Sequence[Key]:
+        """The keys that are known before a request comes: the rule's own too, where a callable gives its limits."""
+        own = [self.key] if self.fixed is None and self.tier is None else []
+        return own + [line.key for line in self.known]
+
+    @property
     def known(self) -> Sequence[Line]:
         """All lines that are known before a request comes."""
         if isinstance(self._choice, Tiers):

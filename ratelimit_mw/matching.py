@@ -147,9 +147,9 @@ class Rules:
             return None
         if self._finder is not None:
             request.client = self._finder.find(request.client, request.lines)
-        elif self._unproxied is not None:
-            self._unproxied.look(request)
-            if self._unproxied.done:
+        elif (unproxied := self._unproxied) is not None:  # another thread may be done with it meanwhile
+            unproxied.look(request)
+            if unproxied.done:
                 self._unproxied = None
                 self._at_once = self._without_looking()
         if self._blocked is not None and self._blocked.have(request, once=False):

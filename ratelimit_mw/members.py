@@ -3,17 +3,15 @@
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hmac import compare_digest
-from re import compile as pattern
 from typing import Annotated, Any, Final, TypedDict
 
 from ratelimit_mw.addresses import LONGEST, Networks, parse_address
 from ratelimit_mw.calls import Call, asked, named_call, sync_call_from
 from ratelimit_mw.errors import ConfigError, Mistakes
 from ratelimit_mw.request import Request
-from ratelimit_mw.words import check_words
+from ratelimit_mw.words import TOKEN, check_words
 
 _REMEMBERED: Final = 4096  # addresses
-_TOKEN = pattern(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
 
 
 class HeaderOptions(TypedDict, total=False):
@@ -33,9 +31,7 @@ class Members:
 
     def __init__(self, place: str, value: object) -> None:
         if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
-            raise ConfigError(
-                f"{place}: found {type(value).__name__}, allowed is a list of networks, headers and callables"
-            )
+            raise ConfigError(f"{place}: found {_hidden(value)}, allowed is a list of networks, headers and callables")
         self.place: Final = place
         self._calls: Final[list[Call]] = []
         self._headers: Final[list[tuple[str, bytes]]] = []
@@ -51,7 +47,7 @@ class Members:
                     networks.append(_network(member))
                 else:
                     raise ConfigError(
-                        f"found {type(member).__name__}, allowed is a network, a table of header and value, a callable"
+                        f"found {_hidden(member)}, allowed is a network, a table of header and value, a callable"
                     )
         mistakes.tell()
 
@@ -88,7 +84,7 @@ def _same(line: str, secret: bytes) -> bool:
 def _header(table: Mapping[Any, Any]) -> tuple[str, bytes]:
     check_words(table, HeaderOptions)
     name, value = table.get("header"), table.get("value")
-    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+    if not isinstance(name, str) or not TOKEN.fullmatch(name):
         raise ConfigError(f"header: found {name!r:.100}, allowed is the name of a header such as 'X-Internal-Token'")
     if not isinstance(value, str) or not value:
         raise ConfigError("value: allowed is text that is not empty; who sends it in that header is on the list")
@@ -100,3 +96,10 @@ def _network(text: str) -> Networks:
         return Networks("", [text])
     except ConfigError as error:  # its place is known further out
         raise ConfigError(*[problem.removeprefix("[0]: ") for problem in error.problems]) from None
+
+
+def _hidden(value: object) -> str:
+    """What a message may show: tables hold secrets."""
+    if isinstance(value, Mapping):
+        return "a table"
+    return f"{value!r:.100}" if value is None or isinstance(value, (str, int, float)) else f"a {type(value).__name__}"

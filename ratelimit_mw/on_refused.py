@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from inspect import Parameter, signature
 from typing import Any, Final, Literal, NamedTuple
 
-from ratelimit_mw.calls import call_from, name_of
+from ratelimit_mw.calls import call_from, close_unawaited, name_of
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.response import ABOUT_THE_BODY, Response, beside
+from ratelimit_mw.words import TOKEN
 
 _KINDS: Final = (
     "an ASGI app, a WSGI app (environ, start_response), or a callable (request, verdict) that gives status, headers "
@@ -19,6 +20,7 @@ _KINDS: Final = (
 )
 _POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _ASGI_PARAMETERS, _PARAMETERS = 3, 2
+_LAST_LETTER: Final = "\xff"  # headers are latin-1
 _LOWEST, _HIGHEST = 200, 599  # a final status
 
 
@@ -46,6 +48,7 @@ def answerer(value: object) -> Answerer:
 
 def answered(call: Any, answer: Any, own: Response) -> Response:
     """The response that a callable gave, with our fields; ours when it gave none that can be sent."""
+    close_unawaited(answer)
     try:
         status, fields, body = answer
         return _response(status, fields, body, own)
@@ -73,7 +76,8 @@ def _response(status: Any, fields: Any, body: Any, own: Response) -> Response:
 
 
 def _field(name: Any, value: Any) -> tuple[str, str]:
-    if not isinstance(name, str) or not isinstance(value, str) or not f"{name}{value}".isprintable():
-        raise ValueError(f"headers: found {name!r:.100}, allowed are texts without control characters")
-    name.encode("ascii"), value.encode("latin-1")
+    if not isinstance(name, str) or not isinstance(value, str) or not TOKEN.fullmatch(name):
+        raise ValueError(f"headers: found {name!r:.100}, allowed are a header's name and text")
+    if not value.isprintable() or max(value, default="") > _LAST_LETTER:
+        raise ValueError(f"headers: the value of {name!r} holds what no header can")
     return name, value

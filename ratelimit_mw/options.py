@@ -1,9 +1,8 @@
 """The settings as keyword arguments, and as a table in a file: every word with its type and what it means."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypedDict
 
-from ratelimit_mw.calls import Call
 from ratelimit_mw.keys import KeySpec
 from ratelimit_mw.members import MemberSpec
 from ratelimit_mw.rules import LimitsSpec, OnStoreError, PathSpec, Rule, RuleOptions
@@ -38,7 +37,9 @@ class Options(TypedDict, total=False):
     on_store_error: Annotated[OnStoreError, "`allow`, `deny` (503) or `local`, the same limits in this process"]
     store_timeout: Annotated[float, "seconds for a whole call of the store, more than 0"]
     headers: Annotated[Headers, "`ietf`, `legacy` (`X-RateLimit-*`), `both` or `none`"]
-    on_refused: Annotated[Call, "who answers instead of us: an ASGI or WSGI app, or a callable of request and verdict"]
+    on_refused: Annotated[
+        Callable[..., Any] | str, "who answers instead of us: an ASGI or WSGI app, or a callable of request and verdict"
+    ]
     jitter: Annotated[float, "seconds that `Retry-After` may be longer, by chance, so that not all come back at once"]
     shadow: Annotated[bool, "decide and report, but never refuse"]
     missing_key: Annotated[

@@ -1,10 +1,12 @@
 """What a request is asked, and what the answer means: plan and conclude. Pure: no store, no clock, no I/O."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ratelimit_mw.calls import Answers, Call
 from ratelimit_mw.keys import Caller
@@ -134,10 +136,19 @@ def _plan_without(candidates: Sequence[Line], request: Caller, route: str, answe
 
 
 def without_charged(asked: Plan, outcome: Outcome) -> Plan:
-    """What is left to ask when a middleware further out has charged this request already: other buckets alone."""
-    charged = {_bucket(charge) for charge in outcome.charged}
-    kept = [index for index, charge in enumerate(asked.charges) if _bucket(charge) not in charged]
-    return asked if len(kept) == len(asked.charges) else asked.of(kept)
+    """What is left to ask when a middleware further out has charged this request already.
+
+    Other buckets, and what the same ones are to be charged beyond that.
+    """
+    paid = Counter[tuple[str, str, str]]()
+    for charge in outcome.charged:
+        paid[_bucket(charge)] += charge.cost
+    if not any(_bucket(charge) in paid for charge in asked.charges):
+        return asked
+    due = [charge.cost - paid[_bucket(charge)] for charge in asked.charges]
+    kept = [index for index, charge in enumerate(asked.charges) if due[index] > 0 or _bucket(charge) not in paid]
+    part = asked.of(kept)
+    return replace(part, charges=[replace(asked.charges[index], cost=due[index]) for index in kept])
 
 
 def _bucket(charge: Charge) -> tuple[str, str, str]:

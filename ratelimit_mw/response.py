@@ -36,6 +36,7 @@ NAMES: Final = (
     "X-RateLimit-Reset",
 )
 
+_LEGACY: Final = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 _LISTS: Final = ("RateLimit", "RateLimit-Policy")
 ABOUT_THE_BODY: Final = ("content-type", "content-length")
 
@@ -81,9 +82,15 @@ def headers(verdict: Verdict, style: Headers = "ietf") -> HeaderList:
 def beside(own: HeaderList, theirs: Container[str]) -> HeaderList:
     """Those of our fields that go with the fields of an app, whose names are in lower case.
 
-    `RateLimit` and `RateLimit-Policy` are lists, of which ours are further members; of others the app's are kept.
+    `RateLimit` and `RateLimit-Policy` are lists, of which ours are further members; of others the app's are kept, and
+    the three of `X-RateLimit` go together.
     """
-    return [(name, value) for name, value in own if name in _LISTS or name.lower() not in theirs]
+    together = any(name in theirs for name in _LEGACY)
+    return [
+        (name, value)
+        for name, value in own
+        if name in _LISTS or not (name.lower() in theirs or (together and name.lower() in _LEGACY))
+    ]
 
 
 def refusal(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0) -> Response:

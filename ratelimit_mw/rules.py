@@ -12,7 +12,7 @@ from ratelimit_mw.choices import Choice, compile_limits, fixed_items
 from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.hosts import Hosts
 from ratelimit_mw.items import Item, ItemOptions, check_cost
-from ratelimit_mw.keys import KeySpec, check_key
+from ratelimit_mw.keys import KeySpec, check_key, sound_key
 from ratelimit_mw.limit import Limit, well_named
 from ratelimit_mw.paths import Paths
 from ratelimit_mw.words import flags, made, one_of
@@ -38,10 +38,12 @@ class RuleOptions(TypedDict, total=False):
     name: Annotated[str, "in headers and in every bucket's key; else made of methods, hosts and paths"]
     methods: Annotated[Sequence[str], "in upper case, else all; `GET` is also HEAD and websocket handshakes"]
     host: Annotated[str | Sequence[str], "only for these hosts: `api.example.com`, `*.example.com`"]
-    when: Annotated[Call, "a plain callable of the request: False passes this rule by"]
+    when: Annotated[Call | str, "a plain callable of the request: False passes this rule by"]
     preflight: Annotated[bool, "for CORS preflights, and for nothing else"]
     key: Annotated[KeySpec, "whose bucket, instead of the top's key"]
-    cost: Annotated[int | Call, "units a request takes, or a callable of the request; what is no whole number counts 1"]
+    cost: Annotated[
+        int | Call | str, "units a request takes, or a callable of the request; what is no whole number counts 1"
+    ]
     tier: Annotated[KeySpec, "a key that names the tier, instead of the top's"]
     default_tier: Annotated[str, "the tier of whoever has none, instead of the top's"]
     on_store_error: Annotated[OnStoreError, "instead of the top's; of several that match, the strictest counts"]
@@ -92,7 +94,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     def limits_by(self, tier: KeySpec | None, default_tier: str | None) -> Sequence[Item] | Choice:
         """The limits of this rule. `tier`, `default_tier`: the top's, for a rule that names none of its own."""
         own = (
-            tier if self.tier is None else self.tier,
+            tier if self.tier is None else sound_key(self.tier),
             default_tier if self.default_tier is None else self.default_tier,
         )
         return () if self.limits is None else compile_limits("limits", self.limits, *own)

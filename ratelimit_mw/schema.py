@@ -4,7 +4,7 @@ Editors differ in what they know: Even Better TOML (taplo) knows draft 4, and re
 So no keyword is newer than that, and what is referred to stands alone in an `allOf`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
 from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -85,8 +85,16 @@ def settings_schema() -> Schema:
 
 
 def _known(kind: Any, default: Any) -> Any:
-    """The type of a word; where that is anything, it is what the default is: a store is a URL."""
-    return type(default) if kind is Any else kind
+    """The type of a word; where that is anything, it is what the default is: a store is a URL.
+
+    Text beside a callable is its name, and so is a callable in a file.
+    """
+    if kind is Any:
+        return type(default)
+    found = [Call if get_origin(one) is Callable else one for one in alternatives(kind)]
+    if kind in NAMED or Call not in found:
+        return kind
+    return Union[tuple(one for one in found if one is not str)]  # noqa: UP007  # of types known when it runs
 
 
 def _only_in_code(kind: Any) -> bool:

@@ -13,13 +13,13 @@ from ratelimit_mw.calls import call_from
 from ratelimit_mw.choices import check_buckets, compile_limits
 from ratelimit_mw.client_ip import ClientFinder
 from ratelimit_mw.errors import ConfigError, Mistakes, located
-from ratelimit_mw.keys import KeySpec, check_ipv6_prefix, check_key
+from ratelimit_mw.keys import KeySpec, check_ipv6_prefix, check_key, sound_key
 from ratelimit_mw.limit import seconds
 from ratelimit_mw.members import Members
 from ratelimit_mw.options import HEADERS, MISSING_KEY, Headers, MissingKey, Options
 from ratelimit_mw.paths import Paths
 from ratelimit_mw.rules import ON_STORE_ERROR, OnStoreError, PathSpec, Rule, rule_from
-from ratelimit_mw.sources import from_environment, from_file
+from ratelimit_mw.sources import from_environment, from_file, origin
 from ratelimit_mw.words import flags, made, one_of
 
 _FLAGS: Final = ("ignore_case", "shadow", "plain_keys", "enabled")
@@ -131,11 +131,11 @@ class Settings(Struct, frozen=True, kw_only=True):
 
         Raises `ConfigError` that names the file.
         """
-        given = {**from_file(Path(path)), **cls._from_environment()}
+        given, own = from_file(Path(path)), cls._from_environment()
         try:
-            return made(cls, given, Options)
+            return made(cls, {**given, **own}, Options)
         except ConfigError as error:
-            raise ConfigError(*[f"{path}: {problem}" for problem in error.problems]) from None
+            raise ConfigError(*[f"{origin(problem, own) or path}: {problem}" for problem in error.problems]) from None
 
     @classmethod
     def _from_environment(cls) -> dict[str, Any]:
@@ -159,17 +159,22 @@ class Settings(Struct, frozen=True, kw_only=True):
         mistakes = Mistakes()
         for field in ("limits", "app_limits"):
             with mistakes.at():
-                found = compile_limits(field, getattr(self, field), self.tier, self.default_tier)
-                check_buckets(field, found, _sound(self.key))
+                found = compile_limits(field, getattr(self, field), *self._tiers)
+                check_buckets(field, found, sound_key(self.key))
         mistakes.tell()
 
     def _check_rules(self) -> None:
         mistakes = Mistakes()
         for index, rule in enumerate(self.compiled_rules()):
             with mistakes.at(f"rules[{index}]"):
-                found = rule.limits_by(self.tier, self.default_tier)
-                check_buckets("limits", found, _sound(self.key) if rule.key is None else rule.key)
+                found = rule.limits_by(*self._tiers)
+                check_buckets("limits", found, sound_key(self.key) if rule.key is None else rule.key)
         mistakes.tell()
+
+    @property
+    def _tiers(self) -> tuple[KeySpec | None, str | None]:
+        """How limits go by tier; a key that is wrong is told of once, where it stands."""
+        return (None if self.tier is None else sound_key(self.tier)), self.default_tier
 
     def _check_exempt(self) -> None:
         if self.exempt or not isinstance(self.exempt, (list, tuple)):
@@ -184,12 +189,3 @@ class Settings(Struct, frozen=True, kw_only=True):
         secret = self.key_secret
         if not isinstance(secret, str) or len(secret.encode("utf-8", "surrogatepass")) > _LONGEST_SECRET:
             raise ConfigError(f"key_secret: allowed is text of at most {_LONGEST_SECRET} bytes")
-
-
-def _sound(key: Any) -> KeySpec:
-    """A key that is wrong is told of once, where it stands."""
-    try:
-        check_key(key)
-    except ConfigError:
-        return "all"
-    return key  # type: ignore[no-any-return]  # it is one

@@ -1,5 +1,6 @@
 """Where settings come from besides code: files and the environment."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -57,8 +58,14 @@ def from_environment(environ: Mapping[str, str], table: type, defaults: Mapping[
     return found
 
 
+def origin(problem: str, from_variables: Mapping[str, Any]) -> str | None:
+    """The variable whose value a problem is about; None when the value came from elsewhere."""
+    word = re.split(r"[:.\[]", problem)[0]
+    return f"{_PREFIX}{word.upper()}" if word in from_variables else None
+
+
 def _read(text: str, default: object) -> object:
-    if text.startswith(("[", "{")):
+    if text.startswith(("[", "{")) and not isinstance(default, str):
         try:
             return json.decode(text)
         except DecodeError as error:

@@ -4,6 +4,7 @@ A table is a TypedDict whose fields are `Annotated[type, "what it means"]`: chec
 are made from it.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from ratelimit_mw.errors import ConfigError, Mistakes
 from ratelimit_mw.notation import close_to
 
 T = TypeVar("T")
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a header's name (RFC 9110, 5.6.2)
 
 
 def check_words(given: Iterable[object], table: type) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ratelimit_mw.advice import warn_of_workers
+from ratelimit_mw.advice import known_workers, warn_of_workers
 from ratelimit_mw.calls import name_of
 from ratelimit_mw.gate import Gate
 from ratelimit_mw.notices import warn_rarely
@@ -42,7 +42,8 @@ class RateLimitMiddleware:
         self.app = app
         self._gate = Gate(Settings.of(settings, options))
         self._style = self._gate.settings.headers
-        self._warns = self._gate.settings.store == "memory://"  # once, if the server has several processes
+        # once, if the server has several processes and nothing else said so
+        self._warns = self._gate.settings.store == "memory://" and known_workers() == 1
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Admit or refuse one request. The app's own iterable is returned untouched."""
@@ -61,12 +62,9 @@ class RateLimitMiddleware:
     def _refuse(self, request: Request, verdict: Verdict, start_response: "StartResponse") -> Iterable[bytes]:
         own, answerer = self._gate.refusal(verdict), self._gate.answerer
         if answerer is not None and answerer.kind == "wsgi":
-            app: WSGIApplication = answerer.call
-            fields = [(name, value) for name, value in own.headers if name.lower() not in ABOUT_THE_BODY]
-            try:
-                return app(request.raw, _with_headers(fields, start_response))
-            except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the app does
-                warn_rarely(f"on_refused {name_of(app)}", _FAILED, error=error)
+            answer = _answer_of(answerer.call, request, own, start_response)
+            if answer is not None:
+                return answer
         elif answerer is not None:
             own = _answered(answerer.call, request, verdict, own)
         start_response(f"{own.status} {REASONS.get(own.status, 'Refused')}", own.headers)
@@ -77,6 +75,27 @@ class RateLimitMiddleware:
         self._gate.close()
 
 
+def _answer_of(
+    app: "WSGIApplication", request: Request, own: Response, start_response: "StartResponse"
+) -> Iterable[bytes] | None:
+    """Have an app answer, with what a refusal says added. None when it raised before it began."""
+    begun = False
+
+    def start(*given: Any) -> Callable[[bytes], object]:
+        nonlocal begun
+        begun = True
+        fields = [(name, value) for name, value in own.headers if name.lower() not in ABOUT_THE_BODY]
+        return _with_headers(fields, start_response)(*given)
+
+    try:
+        return app(request.raw, start)
+    except Exception as error:
+        if begun:
+            raise
+        warn_rarely(f"on_refused {name_of(app)}", _FAILED, error=error)
+        return None
+
+
 def _with_headers(own: HeaderList, start_response: "StartResponse") -> "StartResponse":
     if not own:
         return start_response
@@ -84,7 +103,8 @@ def _with_headers(own: HeaderList, start_response: "StartResponse") -> "StartRes
     def start_with_headers(
         status: str, fields: list[tuple[str, str]], exc_info: Any = None
     ) -> Callable[[bytes], object]:
-        both = [*fields, *(own if len(own) <= _LISTS else beside(own, {name.lower() for name, _ in fields}))]
+        lists = own[-1][0] == "RateLimit" and len(own) == _LISTS
+        both = [*fields, *(own if lists else beside(own, {name.lower() for name, _ in fields}))]
         return start_response(status, both) if exc_info is None else start_response(status, both, exc_info)
 
     return start_with_headers
