@@ -119,7 +119,7 @@ class Unproxied:
         self._seen += 1
         self.done = self._seen >= _LOOKED_AT
         for name in _PROXY_HEADERS:
-            lines = request.lines(name)
+            lines = request.header_lines(name)
             # a server that reads the header itself, as uvicorn does for a proxy on its host, has put it into `client`
             if lines and request.client is not None and not any(_names(line, request.client) for line in lines):
                 self.done = True

@@ -106,7 +106,7 @@ class _AsgiRequest(Request):
             found.setdefault(name.lower(), []).append(value)
         return {name.decode("latin-1"): b", ".join(values).decode("latin-1") for name, values in found.items()}
 
-    def lines(self, name: str) -> Sequence[str]:
+    def header_lines(self, name: str) -> Sequence[str]:
         wanted = name.encode("latin-1")
         return [value.decode("latin-1") for key, value in self.raw["headers"] if key.lower() == wanted]
 

@@ -146,7 +146,7 @@ class Rules:
         if not self._enabled:
             return None
         if self._finder is not None:
-            request.client = self._finder.find(request.client, request.lines)
+            request.client = self._finder.find(request.client, request.header_lines)
         elif (unproxied := self._unproxied) is not None:  # another thread may be done with it meanwhile
             unproxied.look(request)
             if unproxied.done:
@@ -172,4 +172,4 @@ class Rules:
 
 def _is_preflight(request: Request) -> bool:
     """Whether a browser asks by itself, before a request from another origin (Fetch, CORS-preflight)."""
-    return bool(request.lines("origin") and request.lines("access-control-request-method"))
+    return bool(request.header_lines("origin") and request.header_lines("access-control-request-method"))

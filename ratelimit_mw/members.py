@@ -67,7 +67,7 @@ class Members:
         if self._within is not None and client is not None and len(client) <= LONGEST and self._within(client):
             return True
         for name, secret in self._headers:
-            values = request.lines(name)
+            values = request.header_lines(name)
             if once:
                 values = values if len(values) == 1 else ()
             else:  # WSGI servers make one line of several

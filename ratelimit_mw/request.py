@@ -45,7 +45,7 @@ class Request(ABC):
         """All headers, names in lower case; several lines of one name are joined by `, `."""
 
     @abstractmethod
-    def lines(self, name: str) -> Sequence[str]:
+    def header_lines(self, name: str) -> Sequence[str]:
         """All lines of a header, in order; `name` in lower case. WSGI servers make one line of several, with commas."""
 
     @property
@@ -58,7 +58,7 @@ class Request(ABC):
 
         Of several lines an app may read the first, the last or all: none of them says whose request it is.
         """
-        lines = self.lines(name)
+        lines = self.header_lines(name)
         return lines[0] if len(lines) == 1 else None
 
     @property

@@ -141,7 +141,7 @@ class _WsgiRequest(Request):
                 found[name.replace("_", "-").lower()] = self.raw[name]
         return found
 
-    def lines(self, name: str) -> Sequence[str]:
+    def header_lines(self, name: str) -> Sequence[str]:
         value = self.raw.get(_variable(name))
         return () if value is None else (value,)
 

@@ -32,9 +32,9 @@ class _Inquiry(Request):
     @property
     def headers(self) -> Mapping[str, str]:
         names = dict.fromkeys(name.decode("latin-1") for name, _ in self.raw["headers"])
-        return {name: ", ".join(self.lines(name)) for name in names}
+        return {name: ", ".join(self.header_lines(name)) for name in names}
 
-    def lines(self, name: str) -> Sequence[str]:
+    def header_lines(self, name: str) -> Sequence[str]:
         wanted = name.encode("latin-1")
         return [value.decode("latin-1") for found, value in self.raw["headers"] if found == wanted]
 

@@ -33,7 +33,7 @@ class PlainRequest(Request):
     def headers(self) -> Mapping[str, str]:
         return self._headers
 
-    def lines(self, name: str) -> Sequence[str]:
+    def header_lines(self, name: str) -> Sequence[str]:
         return [self._headers[name]] if name in self._headers else []
 
     @property

@@ -30,7 +30,7 @@ class Lines(PlainRequest):
         super().__init__()
         self._lines = lines
 
-    def lines(self, name: str) -> tuple[str, ...]:
+    def header_lines(self, name: str) -> tuple[str, ...]:
         return self._lines if name == "x-token" else ()
 
 
