@@ -84,12 +84,18 @@ def normal_path(path: str) -> str:
     if _NORMAL.fullmatch(path):
         return path
     segments: list[str] = []
-    for segment in path.rstrip("/\n").split("/"):
-        if segment == "..":
-            segments[-1:] = []
-        elif segment not in ("", "."):
-            segments.append(segment)
+    for segment in path.split("/"):
+        _step(segments, segment)
+    while segments and segments[-1].endswith("\n"):
+        _step(segments, segments.pop().rstrip("\n"))
     return "/" + "/".join(segments)
+
+
+def _step(segments: list[str], segment: str) -> None:
+    if segment == "..":
+        segments[-1:] = []
+    elif segment not in ("", "."):
+        segments.append(segment)
 
 
 def _checked(place: str, template: object) -> str:
