@@ -8,6 +8,7 @@ from ratelimit_mw import SlidingWindowCounter, TokenBucket
 from ratelimit_mw.items import Item, compile_items
 from ratelimit_mw.rules import Rule, rule_from
 
+
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
