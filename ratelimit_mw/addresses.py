@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
-from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.errors import ConfigError, Mistakes
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -56,15 +56,15 @@ class Networks:
         allowed = "allowed is a network such as '10.0.0.0/8' or an address such as '192.0.2.1'"
         allowed += "".join(f" or {word!r}" for word in words)
         prefixes: dict[int, dict[int, set[int]]] = {4: {}, 6: {}}  # IP version -> bits of the host -> the rest
+        mistakes = Mistakes()
         for index, value in enumerate(values):
             if isinstance(value, str) and value in words:
                 continue
-            try:
+            with mistakes.at(f"{place}[{index}]"):
                 network = _network(value, allowed)
-            except ConfigError as error:
-                raise error.at(f"{place}[{index}]") from None
-            host = network.max_prefixlen - network.prefixlen
-            prefixes[network.version].setdefault(host, set()).add(int(network.network_address) >> host)
+                host = network.max_prefixlen - network.prefixlen
+                prefixes[network.version].setdefault(host, set()).add(int(network.network_address) >> host)
+        mistakes.tell()
         self._prefixes = {version: tuple(found.items()) for version, found in prefixes.items()}
 
     def __contains__(self, address: Address) -> bool:

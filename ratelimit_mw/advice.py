@@ -63,7 +63,8 @@ def _holds(lines: Lines) -> bool:
 def _idle(lines: Sequence[Line]) -> Iterable[tuple[Line, Line]]:
     for line in lines:
         for other in lines:
-            alike = line is not other and (line.key.text, line.cost) == (other.key.text, other.cost)
+            same = (line.key.text, line.key.calls, line.cost) == (other.key.text, other.key.calls, other.cost)
+            alike = line is not other and same
             if alike and not other.shadow and _never_acts(line.policy.limit, other.policy.limit):
                 yield line, other
                 break

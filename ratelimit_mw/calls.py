@@ -59,7 +59,7 @@ def text_answer(call: Call, answers: Answers) -> str | None:
     """Its answer as a key: text, a whole number or a UUID; None when it is not there or no such thing."""
     answer = answers[call]
     text = as_text(answer)
-    if text is None and answer is not None and answer != "" and answer is not FAILED:
+    if text is None and not _is_absent(answer) and answer is not FAILED:
         warn_rarely(f"key {name_of(call)}", "returned %s, not text: it counts as not there", type(answer).__name__)
     return text
 
@@ -67,7 +67,12 @@ def text_answer(call: Call, answers: Answers) -> str | None:
 def went_wrong(call: Call, answers: Answers) -> bool:
     """Whether it raised, or returned what is no key: not there, and no reason to exempt."""
     answer = answers[call]
-    return answer is FAILED or (answer is not None and answer != "" and as_text(answer) is None)
+    return answer is FAILED or (not _is_absent(answer) and as_text(answer) is None)
+
+
+def _is_absent(answer: object) -> bool:
+    """None or empty text; no comparison, which an answer may define for itself."""
+    return answer is None or (isinstance(answer, str) and len(answer) == 0)
 
 
 def cost_answer(call: Call, answers: Answers) -> int:

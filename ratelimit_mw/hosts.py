@@ -33,10 +33,12 @@ class Hosts:
         self._names = frozenset(host for host in lower if not host.startswith("*"))
         self._parents = tuple(host[1:] for host in lower if host.startswith("*"))
 
-    def match(self, header: str | None) -> bool:
-        """Whether a Host header names one of them. None, or what is no host, does not."""
-        found = _AUTHORITY.fullmatch(header.lower()) if header and len(header) <= _LONGEST else None
-        return found is not None and (found[1] in self._names or found[1].endswith(self._parents))
+    def match(self, lines: Sequence[str]) -> bool | None:
+        """Whether the lines of a Host header name one of them; None when apps may read them in several ways."""
+        if not lines or not lines[0]:
+            return False
+        found = _AUTHORITY.fullmatch(lines[0].lower()) if len(lines) == 1 and len(lines[0]) <= _LONGEST else None
+        return None if found is None else found[1] in self._names or found[1].endswith(self._parents)
 
 
 def _check(host: object) -> None:

@@ -97,6 +97,11 @@ class Limit(_Rate, frozen=True, kw_only=True):
         """
         return None
 
+    @property
+    def longest_wait(self) -> float:
+        """Seconds until a unit can pass, at most, where nothing is owed: the window."""
+        return self.window
+
     @cached_property
     def window_us(self) -> int:
         """The window in whole microseconds."""

@@ -36,11 +36,11 @@ class _Ruled:
         self.hosts: Final = Hosts("host", rule.host) if rule.host else None
         self.when: Final = None if rule.when is None else sync_call_from(rule.when)
 
-    def applies(self, method: str, request: Request) -> bool:
-        """Whether it applies, as far as nobody has to be asked."""
-        return (not self.methods or method in self.methods) and (
-            self.hosts is None or self.hosts.match(request.header("host"))
-        )
+    def applies(self, method: str, request: Request) -> bool | None:
+        """Whether it applies, as far as nobody has to be asked; None when that cannot be read."""
+        if self.methods and method not in self.methods:
+            return False
+        return True if self.hosts is None else self.hosts.match(request.header_lines("host"))
 
 
 class _Table:
@@ -68,19 +68,19 @@ class _Table:
     def _first(self, indices: Sequence[int], method: str, request: Request, said: dict[int, bool | None]) -> Found:
         """Of rules whose path matches, those that apply, up to the first that ends the search.
 
-        `said`: what each rule's `when` said of this request; where it failed, the rule applies and the search goes on.
+        `said`: what each rule's `when` said of this request. Where it failed, or the host cannot be read, the rule
+        applies and the search goes on.
         """
         found: list[int] = []
         for index in indices:
             rule = self.rules[index]
-            if not rule.applies(method, request):
+            if (applies := rule.applies(method, request)) is False:
                 continue
             if rule.when is not None and index not in said:
                 said[index] = asked(rule.when, request)
-            applies = said.get(index, True)
-            if applies is False:
+            if (agrees := said.get(index, True)) is False:
                 continue
-            ends = rule.ends and applies is True
+            ends = rule.ends and applies is True and agrees is True
             found.append(index if ends else ~index)
             if ends:
                 break

@@ -18,4 +18,11 @@ def warn_rarely(place: str, message: str, *args: object, error: BaseException | 
     if len(_said) >= _MOST_PLACES:
         _said.clear()
     _said[place] = now + _QUIET
-    logger.warning("ratelimit_mw: %s: " + message, place, *args, exc_info=error)  # noqa: G003  # message is ours
+    logger.warning("ratelimit_mw: %s: " + message, place, *args, exc_info=_without_text(error))  # noqa: G003  # it is ours
+
+
+def _without_text(error: BaseException | None) -> BaseException | None:
+    """An error with the same traceback, but without its text, in which there may be what a client sent: a key."""
+    if error is None:
+        return None
+    return RuntimeError(f"{type(error).__name__}; its text is left out").with_traceback(error.__traceback__)

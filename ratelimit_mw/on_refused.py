@@ -20,6 +20,8 @@ _KINDS: Final = (
 )
 _POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _ASGI_PARAMETERS, _PARAMETERS = 3, 2
+_BODILESS: Final = (204, 205, 304)
+_OF_THE_SERVER: Final = ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
 _LAST_LETTER: Final = "\xff"  # headers are latin-1
 _LOWEST, _HIGHEST = 200, 599  # a final status
 
@@ -60,9 +62,11 @@ def answered(call: Any, answer: Any, own: Response) -> Response:
 def _response(status: Any, fields: Any, body: Any, own: Response) -> Response:
     if type(status) is not int or not _LOWEST <= status <= _HIGHEST:
         raise ValueError(f"status: found {status!r:.100}, allowed is a whole number from {_LOWEST} to {_HIGHEST}")
-    content = body.encode() if isinstance(body, str) else body
+    content = b"" if body is None else body.encode() if isinstance(body, str) else body
     if not isinstance(content, bytes):
         raise TypeError(f"body: found {type(body).__name__}, allowed is text or bytes")
+    if content and status in _BODILESS:
+        raise ValueError(f"body: a response of status {status} has none")
     theirs = [_field(*pair) for pair in (fields.items() if isinstance(fields, Mapping) else fields or ())]
     theirs = [pair for pair in theirs if pair[0].lower() != "content-length"]
     names = {name.lower() for name, _ in theirs}
@@ -78,6 +82,8 @@ def _response(status: Any, fields: Any, body: Any, own: Response) -> Response:
 def _field(name: Any, value: Any) -> tuple[str, str]:
     if not isinstance(name, str) or not isinstance(value, str) or not TOKEN.fullmatch(name):
         raise ValueError(f"headers: found {name!r:.100}, allowed are a header's name and text")
+    if name.lower() in _OF_THE_SERVER:
+        raise ValueError(f"headers: {name} is the server's")
     if not value.isprintable() or max(value, default="") > _LAST_LETTER:
         raise ValueError(f"headers: the value of {name!r} holds what no header can")
     return name, value

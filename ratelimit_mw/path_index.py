@@ -9,8 +9,8 @@ PARAMETER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)(?::([a-z]+))?\}")
 CONVERTERS: Final = {
     "str": r"[^/]+",
     "path": r".*",
-    "int": r"[0-9]+",
-    "float": r"[0-9]+(?:\.[0-9]+)?",
+    "int": r"\d+",  # of any script, as for Werkzeug's router
+    "float": r"\d+(?:\.\d+)?",
     "uuid": r"[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}",
 }
 

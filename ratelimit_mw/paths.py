@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.errors import ConfigError, Mistakes
 from ratelimit_mw.path_index import CONVERTERS, PARAMETER, PathIndex, Segment, is_wide, segments_of, wide_at
 
 _NORMAL = re.compile(
@@ -31,11 +31,13 @@ class Paths:
     def __init__(self, place: str, value: object) -> None:
         if not isinstance(value, str) and (not isinstance(value, Sequence) or not value):
             raise ConfigError(f"{place}: found {value!r}, allowed is a path such as '/users/{{id}}' or a list of these")
-        self.received_templates = (
-            [_checked(place, value)]
-            if isinstance(value, str)
-            else [_checked(f"{place}[{index}]", one) for index, one in enumerate(value)]
-        )
+        named = [(place, value)] if isinstance(value, str) else [(f"{place}[{i}]", one) for i, one in enumerate(value)]
+        mistakes = Mistakes()
+        self.received_templates: list[str] = []
+        for where, template in named:
+            with mistakes.at():
+                self.received_templates.append(_checked(where, template))
+        mistakes.tell()
         self.normal_templates = [normal_path(template) for template in self.received_templates]
         self.always_two = self.received_templates != self.normal_templates  # then even a normal path has two forms
         self._received = PathIndex((template, 0) for template in self.received_templates)

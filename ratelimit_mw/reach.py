@@ -1,21 +1,33 @@
 """Rules that can never match, because an earlier one takes all that they are for."""
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
+from ratelimit_mw.path_index import fold
 from ratelimit_mw.paths import Paths, covers
 from ratelimit_mw.rules import Rule
 
 
 def out_of_reach(rules: Sequence[Rule], *, ignore_case: bool) -> Iterator[tuple[int, int]]:
     """Each rule that can never match, and the earlier one that ends the search for all that it is for; as indices."""
+    enders: dict[str, list[int]] = {}  # by what their paths begin with, which another one's must begin with too
     paths = [Paths("path", rule.path) for rule in rules]
-    enders = [index for index, rule in enumerate(rules) if rule.ends and rule.when is None]
     for index, rule in enumerate(rules):
-        for first in enders[: bisect_left(enders, index)]:
+        begins = _beginnings(paths[index].normal_templates[0], ignore_case=ignore_case)
+        for first in sorted({ender for beginning in begins for ender in enders.get(beginning, ())}):
             if _asks_no_more(rules[first], rule) and _covers(paths[first], paths[index], ignore_case=ignore_case):
                 yield index, first
                 break
+        if rule.ends and rule.when is None:
+            for template in paths[index].normal_templates:
+                enders.setdefault(_beginnings(template, ignore_case=ignore_case)[-1], []).append(index)
+
+
+def _beginnings(template: str, *, ignore_case: bool) -> list[str]:
+    """What a template begins with, segment after segment, up to its first parameter: ``, `/api`, `/api/v1`."""
+    text = template.partition("{")[0]
+    stem = text if text == template else text.rpartition("/")[0]
+    segments = (fold(stem) if ignore_case else stem).split("/")
+    return ["/".join(segments[:end]) for end in range(1, len(segments) + 1)]
 
 
 def _asks_no_more(earlier: Rule, rule: Rule) -> bool:

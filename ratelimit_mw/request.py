@@ -8,6 +8,7 @@ from uuid import UUID
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.verdict import Outcome
 
+_LARGEST: Final = 10**100  # no number of anything; writing much larger ones out is not free, or fails
 _USER_NAMES: Final = ("identity", "pk", "id", "username", "display_name")
 
 
@@ -105,8 +106,8 @@ def user_id(user: object) -> str | None:
 def as_text(value: object) -> str | None:
     """`value` as a key: text, or a whole number or UUID written out. None when it is none of these, or empty."""
     if isinstance(value, str):
-        return str(value) or None
-    if isinstance(value, int) and not isinstance(value, bool):
+        return str.__str__(value) or None
+    if isinstance(value, int) and not isinstance(value, bool) and -_LARGEST < value < _LARGEST:
         return str(int(value))
     if isinstance(value, UUID):
         return str(value)

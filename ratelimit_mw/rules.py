@@ -106,7 +106,8 @@ class Rule(Struct, frozen=True, kw_only=True):
             return self.name
         hosts, paths = ([one] if isinstance(one, str) else one for one in (self.host, self.path))
         words = [*(["preflight"] if self.preflight else self.methods), *hosts, *paths]
-        return re.sub(r"[^A-Za-z0-9.-]+", "_", "_".join(words)).strip("_.")[:64] or "root"
+        name = re.sub(r"[^A-Za-z0-9.-]+", "_", "_".join(words)).strip("_.")[:64] or "root"
+        return f"path_{name}" if name in OWN_NAMES else name
 
     @property
     def all_methods(self) -> set[str]:

@@ -22,6 +22,7 @@ from ratelimit_mw.rules import ON_STORE_ERROR, OnStoreError, PathSpec, Rule, rul
 from ratelimit_mw.sources import from_environment, from_file, origin
 from ratelimit_mw.words import flags, made, one_of
 
+_NOTATION: Final = ("limits", "app_limits")  # text, which has commas of its own
 _FLAGS: Final = ("ignore_case", "shadow", "plain_keys", "enabled")
 _LONGEST_SECRET: Final = 64  # bytes; BLAKE2b takes no longer key
 
@@ -83,13 +84,17 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Without what is secret: key_secret, the store's URL, and the headers of the lists."""
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """The same for who draws objects by their fields."""
         shown = asdict(self)
         shown["key_secret"] = "***" if self.key_secret else ""
         if isinstance(self.store, str):
             shown["store"] = f"{self.store.partition('://')[0]}://***"
         for field in ("safelist", "blocklist"):
             shown[field] = ["***" if isinstance(member, Mapping) else member for member in shown[field]]
-        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+        return list(shown.items())
 
     def compiled_rules(self) -> list[Rule]:
         """The rules as objects, in order, with names of their own."""
@@ -121,7 +126,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             return settings if not options else made(cls, {**asdict(settings), **options}, Options)
         if settings is not None and not isinstance(settings, Mapping):
             raise ConfigError(
-                f"settings: found {settings!r:.100}, allowed is Settings or a mapping; Settings.load(path) reads a file"
+                f"settings: found {type(settings).__name__}, allowed is Settings or a mapping; Settings.load(path) "
+                "reads a file"
             )
         return made(cls, {**cls._from_environment(), **(settings or {}), **options}, Options)
 
@@ -139,7 +145,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def _from_environment(cls) -> dict[str, Any]:
-        return from_environment(environ, Options, {field.name: field.default for field in fields(cls)})
+        usual = {field.name: field.default for field in fields(cls) if field.name not in _NOTATION}
+        return from_environment(environ, Options, usual)
 
     def _check_on_refused(self) -> None:
         if self.on_refused is not None:

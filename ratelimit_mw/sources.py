@@ -49,7 +49,7 @@ def from_environment(environ: Mapping[str, str], table: type, defaults: Mapping[
     mistakes = Mistakes()
     found: dict[str, Any] = {}
     for variable, text in environ.items():
-        if variable.startswith(_PREFIX):
+        if variable.startswith(_PREFIX) and text.strip():  # an empty one is as good as none
             word = variable.removeprefix(_PREFIX).lower()
             with mistakes.at(variable):
                 check_words([word], table)

@@ -24,7 +24,7 @@ class Policy:
         self.limit = limit
         self.most = min(limit.quota, _LARGEST)  # units that headers may name
         self.burst = min(getattr(limit, "burst", None) or limit.quota, _LARGEST)  # of these, how many at one instant
-        self.longest = math.ceil(limit.window)  # seconds that headers may name
+        self.longest = math.ceil(limit.longest_wait)  # seconds that headers may name
         self.hidden = hidden  # shown only when it refuses, because it tells about others than the client
 
 

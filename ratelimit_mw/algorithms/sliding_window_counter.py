@@ -58,6 +58,11 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
             )
 
     @property
+    def longest_wait(self) -> float:
+        clock, length = self.numbers[:2]
+        return clock * length * (self.buckets + self.strict) / MICROSECONDS
+
+    @property
     def worst_window(self) -> int:
         return self.quota if self.strict else 2 * self.quota
 

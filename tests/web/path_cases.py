@@ -114,7 +114,7 @@ CASE = [
 PARAMETERS = [
     PathCase("int", "/items/{id:int}", "", "/items/007", RULE),
     PathCase("int with a sign", "/items/{id:int}", "", "/items/+1", DEFAULT),
-    PathCase("int of other digits", "/items/{id:int}", "", "/items/\u0667", DEFAULT),
+    PathCase("int of other digits", "/items/{id:int}", "", "/items/\u0667", RULE),
     PathCase("int and a newline", "/items/{id:int}", "", "/items/1\n", BOTH),
     PathCase("int and a slash", "/items/{id:int}", "", "/items/1/", BOTH),
     PathCase("an empty parameter", "/users/{id}", "", "/users/", DEFAULT),

@@ -274,8 +274,12 @@ HOSTS = (
             Step(headers={"Host": "example.com"}, state=left(98)),
             Step(headers={"Host": "badexample.com"}, state=left(97)),
             Step(headers={"Host": "api.example.com.evil.test"}, state=left(96)),
-            Step(headers={"Host": "evil@api.example.com"}, state=left(95)),
-            Step(headers={"Host": "api.example.com"}, lines=(("Host", "other.test"),), state=left(94)),
+            Step(headers={"Host": "evil@api.example.com"}, state=(*left(5, "api"), *left(5, "below"), *left(95))),
+            Step(
+                headers={"Host": "api.example.com"},
+                lines=(("Host", "other.test"),),
+                state=(*left(4, "api"), *left(4, "below"), *left(94)),
+            ),
         ),
     ),
 )

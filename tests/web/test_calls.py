@@ -433,3 +433,40 @@ def test_a_callable_may_be_an_object_and_say_so_later() -> None:
     answer: Answer = send(Step())
     assert answer.status == 200
     assert store.calls[0][1][0].key.endswith("Asks=bob}:default")
+
+
+class Incomparable:
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize(
+    "answer", [10**5000, -(10**5000), Incomparable(), b"x", [1]], ids=lambda answer: type(answer).__name__
+)
+@pytest.mark.parametrize("of", ["key", "tier"])
+def test_an_answer_that_is_no_text_is_not_there_and_nobody_gets_an_error(face: str, of: str, answer: Any) -> None:
+    tiers = {"limits": {"free": "5/hour", "pro": "9/hour"}, "tier": says(answer), "key": "ip"}
+    send, store = served(face, **(tiers if of == "tier" else {"limits": "5/hour", "key": says(answer)}))
+    assert send(Step()).status == 200
+    assert [name.partition(":")[0] for name, _ in charged(store)] == ["default"]
+
+
+@pytest.mark.promise(10)
+@pytest.mark.parametrize("face", FACES)
+def test_the_text_of_an_error_is_in_no_log(face: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It may be what a client sent: `QUOTAS[request.headers["x-api-key"]]`."""
+
+    quotas: dict[str, str] = {}
+
+    def quota(request: Request) -> str:
+        return quotas[request.headers["x-api-key"]]
+
+    send, _ = served(face, limits="9/hour", rules=[{"path": "/", "limits": quota}])
+    assert send(Step(headers={"X-Api-Key": "s3cret"})).status == 200
+    assert "s3cret" not in caplog.text
+    assert "KeyError; its text is left out" in caplog.text
+    assert "in quota" in caplog.text, "the place is told"

@@ -203,6 +203,7 @@ def test_a_secret_is_not_shown(place: str) -> None:
         assert f"{place}=['10.0.0.0/8', '***']" in shown
         assert "key_secret='***'" in shown
         assert "store='redis://***'" in shown
+    assert SECRET not in repr(settings.__rich_repr__())
 
 
 @LISTS

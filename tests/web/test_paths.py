@@ -30,7 +30,8 @@ MATCHES: list[tuple[str | list[str], str, bool]] = [  # templates, a path as rec
     ("/users/{id}/posts/{post_id}", "/users/7/posts/x y", True),
     ("/{id:int}", "/007", True),
     ("/{id:int}", "/-7", False),
-    ("/{id:int}", "/\u0667", False),  # a digit, but not one of ours
+    ("/{id:int}", "/\u0667", True),  # a digit, which Werkzeug reads as 7
+    ("/{n:float}", "/\u0661.\u0665", True),
     ("/{n:float}", "/1.5", True),
     ("/{n:float}", "/1.", False),
     ("/{id:uuid}", f"/{UUID}", True),

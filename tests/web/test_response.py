@@ -225,4 +225,20 @@ def test_whatever_the_numbers_the_fields_can_be_read(rows: list[tuple[int, float
     for index, number in shown:
         limit = pairs[index][0]
         assert 0 <= number["r"] <= limit.quota
-        assert 0 <= number["t"] <= math.ceil(limit.window)
+        assert 0 <= number["t"] <= math.ceil(limit.longest_wait)
+
+
+@pytest.mark.parametrize(
+    ("limit", "wait", "shown"),
+    [
+        (SlidingWindowCounter(4, 60), 60.0, 60),
+        (SlidingWindowCounter(4, 60, strict=True), 90.0, 90),
+        (SlidingWindowCounter(4, 60, strict=True), 120.0, 120),
+        (SlidingWindowCounter(4, 60, buckets=6, strict=True), 70.0, 70),
+        (SlidingWindowCounter(4, 60, buckets=7), 60.000003, 61),
+    ],
+)
+def test_a_window_that_is_told_is_never_too_short(limit: SlidingWindowCounter, wait: float, shown: int) -> None:
+    of = verdict((limit, Decision(False, 4, 0, wait, wait, wait, 0.0, 0)))
+    assert dict(headers(of))["RateLimit"] == f'"n0";r=0;t={shown}'
+    assert dict(refusal(of).headers)["Retry-After"] == str(shown)

@@ -23,6 +23,9 @@ from ratelimit_mw.rules import Rule, rule_from
         ({"path": "/", "host": "*.a.example"}, "a.example"),
         ({"path": "/b", "host": ["a.example", "c"], "methods": ["GET"]}, "GET_a.example_c_b"),
         ({"path": "/b", "preflight": True}, "preflight_b"),
+        ({"path": "/default"}, "path_default"),
+        ({"path": "/app"}, "path_app"),
+        ({"path": "/", "preflight": True}, "path_preflight"),
     ],
 )
 def test_names(fields: dict[str, Any], name: str) -> None:

@@ -153,3 +153,13 @@ def test_all_mistakes_are_told_at_once_each_with_its_place() -> None:
         "rules[1].limits: required; a rule that limits nothing says limits = []",
         f"shadow: {found(1, BOOL)}",
     ]
+
+
+def test_each_that_is_wrong_in_a_list_is_told() -> None:
+    problems = message_of(limits=[], exempt=["health", "/a", "/static/*"], trusted_proxies=["10.0.0.1/8", "nginx"])
+    assert [line.partition(":")[0] for line in problems.split("\n  ")[1:]] == [
+        "trusted_proxies[0]",
+        "trusted_proxies[1]",
+        "exempt[0]",
+        "exempt[2]",
+    ]
