@@ -1,5 +1,6 @@
 """What `limits` may say besides a list: how to choose them for each request."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -16,14 +17,14 @@ _DEFAULT_TIER: Final = "default"
 _REMEMBERED: Final = 1024  # answers of a callable whose limits are kept
 
 
-class Choice:
+class Choice(ABC):
     """Limits that are chosen for each request. `calls`: the callables it needs."""
 
-    calls: Sequence[Call] = ()
+    calls: Sequence[Call]
 
+    @abstractmethod
     def items(self, request: Caller, route: str, answers: Answers) -> Sequence[Item] | None:
         """The limits of this request; None when the callable gave none that can be used."""
-        raise NotImplementedError
 
 
 class Tiers(Choice):
@@ -112,6 +113,12 @@ def compile_limits(
     if isinstance(value, Mapping) and not _is_item(value, tier):
         return Tiers(place, value, tier, default_tier)
     return compile_items(place, value)
+
+
+def check_default_tier(value: object) -> None:
+    """Raises `ConfigError` unless `value` can be the name of a tier, or is None."""
+    if value is not None and not isinstance(value, str):
+        raise ConfigError(f"default_tier: found {value!r}, allowed is the name of a tier")
 
 
 def _is_item(table: Mapping[Any, Any], tier: KeySpec | None) -> bool:

@@ -10,8 +10,6 @@ from ratelimit_mw.addresses import LONGEST, Address, Networks, parse_address
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.forwarded import forwarded, x_forwarded_for
 
-__all__ = ["LONGEST", "ClientFinder", "client_address"]
-
 _UNIX = "unix:"  # stands for a peer without an address
 _MOST = 32  # proxies in a row, in the settings and in a header
 _REMEMBERED = 4096  # peers, and as many header values

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
+from ratelimit_mw.addresses import LONGEST
 from ratelimit_mw.calls import Answers, Call, call_from, named_call, text_answer, went_wrong
-from ratelimit_mw.client_ip import LONGEST, client_address
+from ratelimit_mw.client_ip import client_address
 from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.identity import encode_part
 

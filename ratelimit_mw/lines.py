@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Final
 
 from ratelimit_mw.calls import Answers, Call, cost_answer
-from ratelimit_mw.choices import Choice, Tiers
+from ratelimit_mw.choices import Choice, Dynamic, Tiers
 from ratelimit_mw.identity import bucket_key, encode
 from ratelimit_mw.items import Item, check_cost
 from ratelimit_mw.keys import Caller, Key
@@ -16,7 +16,7 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.verdict import Policy
 
 _REMEMBERED: Final = 4096  # charges of recent clients per limit: made once, they cost a look-up instead of a hash
-_REMEMBERED_IF_CHOSEN: Final = 16  # the same for limits that a callable gives: there may be one for each client
+_REMEMBERED_IF_GIVEN: Final = 16  # the same for limits that a callable gives: there may be one for each client
 
 
 class Line:
@@ -36,7 +36,7 @@ class Line:
         role: Final[Role] = "shadow" if self.shadow else "limit"
         secret = settings.key_secret.encode("utf-8", "surrogatepass")
 
-        @lru_cache(maxsize=_REMEMBERED if lines.fixed is not None else _REMEMBERED_IF_CHOSEN)
+        @lru_cache(maxsize=lines.remembered)
         def charge(identity: str, cost: int) -> Charge:
             key = bucket_key(identity, rule, secret=secret, plain=settings.plain_keys)
             return Charge(key, item.limit, cost, item.max_delay, role)
@@ -51,7 +51,8 @@ class Line:
 class Lines:
     """The lines of one rule: `fixed`, or else chosen for each request. `calls`: the callables they may need.
 
-    `rule`: its name, in bucket keys and headers. `own`: the rule itself, where it is not one of ours.
+    `rule`: its name, in bucket keys and headers. `own`: the rule itself, where it is not one of ours. `remembered`: how
+    many charges each line keeps.
     """
 
     def __init__(self, found: Sequence[Item] | Choice, rule: str, settings: Settings, own: Rule | None = None) -> None:
@@ -59,11 +60,12 @@ class Lines:
         self.settings: Final = settings
         self.own: Final = own
         self.key: Final = Key(settings.key if own is None or own.key is None else own.key, settings.ipv6_prefix)
-        self.cost: Final[int | Call] = _default(check_cost(own.cost, []) if own else None, 1)
+        cost = check_cost(own.cost, []) if own else None
+        self.cost: Final[int | Call] = 1 if cost is None else cost
+        self.remembered: Final = _REMEMBERED_IF_GIVEN if isinstance(found, Dynamic) else _REMEMBERED
         self._choice: Final = found if isinstance(found, Choice) else None
         self._chosen: Final = lru_cache(_REMEMBERED)(self._made)
-        self.fixed: Sequence[Line] | None = ()
-        self.fixed = None if isinstance(found, Choice) else self._made(tuple(found))
+        self.fixed: Final[Sequence[Line] | None] = None if isinstance(found, Choice) else self._made(tuple(found))
         self.calls: Final = self._calls(found)
 
     def of(self, request: Caller, route: str, answers: Answers) -> Sequence[Line] | None:
@@ -110,7 +112,3 @@ class Lines:
 def calls_of(key: Key, cost: int | Call) -> Sequence[Call]:
     """The callables whose answers a key and a cost need."""
     return key.calls if isinstance(cost, int) else [*key.calls, cost]
-
-
-def _default(value: int | Call | None, otherwise: int) -> int | Call:
-    return otherwise if value is None else value

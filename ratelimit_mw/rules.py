@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, TypedDict
 from msgspec import Struct
 
 from ratelimit_mw.calls import Call, sync_call_from
-from ratelimit_mw.choices import Choice, compile_limits, fixed_items
+from ratelimit_mw.choices import Choice, check_default_tier, compile_limits, fixed_items
 from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.hosts import Hosts
 from ratelimit_mw.items import Item, ItemOptions, check_cost
@@ -150,8 +150,7 @@ class Rule(Struct, frozen=True, kw_only=True):
         for field in ("key", "tier"):
             if (key := getattr(self, field)) is not None:
                 check_key(key, field)
-        if self.default_tier is not None and not isinstance(self.default_tier, str):
-            raise ConfigError(f"default_tier: found {self.default_tier!r}, allowed is the name of a tier")
+        check_default_tier(self.default_tier)
 
     def _check_limits(self) -> None:
         if self.exempt and self.limits:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, fields
 
 from ratelimit_mw.calls import call_from
-from ratelimit_mw.choices import check_buckets, compile_limits
+from ratelimit_mw.choices import check_buckets, check_default_tier, compile_limits
 from ratelimit_mw.client_ip import ClientFinder
 from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.keys import KeySpec, check_ipv6_prefix, check_key, sound_key
@@ -157,8 +157,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         check_key(self.key)
         if self.tier is not None:
             check_key(self.tier, "tier")
-        if self.default_tier is not None and not isinstance(self.default_tier, str):
-            raise ConfigError(f"default_tier: found {self.default_tier!r}, allowed is the name of a tier")
+        check_default_tier(self.default_tier)
 
     def _check_limits(self) -> None:
         if self.limits is None:
