@@ -14,7 +14,8 @@ _NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052; other prefixes for NAT64 are a
 _UNFOLDED = 96  # bits in front of the IPv4 address, mapped or behind NAT64
 
 _PORT = r"(?::(?:[0-9]{1,5}|_[A-Za-z0-9._-]+))?"  # RFC 7239, 6: a number, or a name that hides it
-_FORM = re.compile(rf"(?:([0-9.]+)|\[([0-9A-Fa-f:.]+)(?:%[^\]]*)?\]){_PORT}|([0-9A-Fa-f:.]+)(?:%.*)?")
+_ZONE = r'(?:%[^][\s,;"\\]*)?'  # an interface's name; nothing that ends a member of a list, or this would read past it
+_FORM = re.compile(rf"(?:([0-9.]+)|\[([0-9A-Fa-f:.]+){_ZONE}\]){_PORT}|([0-9A-Fa-f:.]+){_ZONE}")
 
 
 def parse_address(text: str | None) -> Address | None:

@@ -160,6 +160,7 @@ def test_junk_is_the_peer_or_an_address(header: str, lines: list[str], peer: str
 
 
 @given(st.lists(junk, max_size=3), ours)
+@example(["::1%x", "192.0.2.1"], "10.0.0.1")
 def test_a_single_value_is_one_address_or_nobody(lines: list[str], peer: str) -> None:
     found = ClientFinder(OURS, "x-real-ip").find(peer, lambda _: lines)
     named = as_text(parse_address(lines[0])) if len(lines) == 1 else None
