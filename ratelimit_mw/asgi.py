@@ -1,19 +1,17 @@
 """The middleware for ASGI apps: Starlette, FastAPI, Litestar, Quart and every other."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 from ratelimit_mw.advice import warn_of_cors
-from ratelimit_mw.asgi_send import App, Message, Receive, Scope, Send, refuse, refuse_to_start, with_headers
+from ratelimit_mw.asgi_send import OUTCOME, App, Message, Receive, Scope, Send, refuse, refuse_to_start, with_headers
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.gate import AsyncGate
 from ratelimit_mw.options import Options
-from ratelimit_mw.request import Request, below, user_id
+from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.verdict import Outcome
-
-_OUTCOME = "ratelimit_mw"  # key of the scope; the state's, too, may not be of this request alone, if a server errs
+from ratelimit_mw.views import AsgiRequest
 
 
 class RateLimitMiddleware:
@@ -39,7 +37,7 @@ class RateLimitMiddleware:
             self._error = error
             self._limited: tuple[str, ...] = ()
         else:
-            self._limited = ("http", "websocket")
+            self._limited = ("http", "websocket") if self._gate.settings.enabled is not False else ()
             self._immediate = self._gate.immediate
             self._style = self._gate.settings.headers
             warn_of_cors(app, None)
@@ -51,21 +49,29 @@ class RateLimitMiddleware:
             await self._pass(scope, receive, send)
             return
         client = scope.get("client")
-        request = _AsgiRequest(scope, client[0] if client else None, scope.get(_OUTCOME))
+        request = AsgiRequest(scope, client[0] if client else None, scope.get(OUTCOME))
         verdict = self._immediate.admit(request) if self._immediate else await self._gate.admit(request)
+        outcome = request.outcome
         if verdict is None:
+            if outcome is None:
+                scope[OUTCOME] = Outcome(None, self._gate)  # so that limits on endpoints find the store
             await self.app(scope, receive, send)
-        elif not verdict.allowed:
-            await refuse(request, verdict, self._gate, receive, send)
+            return
+        if outcome is None:
+            outcome = Outcome(verdict, self._gate)
         else:
-            if kind == "http" and self._style != "none":
-                send = with_headers(verdict, self._style, send)
-            outcome = Outcome(verdict, request.outcome)
-            if "state" in scope:  # which the server made for this request
-                scope["state"]["ratelimit"] = scope[_OUTCOME] = outcome
-            else:
-                scope = {**scope, "state": {"ratelimit": outcome}, _OUTCOME: outcome}
-            await self.app(scope, receive, send)
+            outcome.add(verdict)
+        if not verdict.allowed:
+            await refuse(request, verdict, self._gate, receive, send)
+            return
+        if kind == "http" and self._style != "none" and not outcome.shown:
+            outcome.shown = True
+            send = with_headers(outcome, self._style, send)
+        if "state" in scope:  # which the server made for this request
+            scope["state"]["ratelimit"] = scope[OUTCOME] = outcome
+        else:
+            scope = {**scope, "state": {"ratelimit": outcome}, OUTCOME: outcome}
+        await self.app(scope, receive, send)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._error is not None:
@@ -85,35 +91,6 @@ class RateLimitMiddleware:
             await send(message)
 
         return send_after_close
-
-
-class _AsgiRequest(Request):
-    __slots__ = ()
-
-    @property
-    def method(self) -> str:
-        method: str = self.raw.get("method", "GET")
-        return method.upper()
-
-    @property
-    def path(self) -> str:
-        return below(self.raw.get("root_path", ""), self.raw["path"])
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        found: dict[bytes, list[bytes]] = {}
-        for name, value in self.raw["headers"]:
-            found.setdefault(name.lower(), []).append(value)
-        return {name.decode("latin-1"): b", ".join(values).decode("latin-1") for name, values in found.items()}
-
-    def header_lines(self, name: str) -> Sequence[str]:
-        wanted = name.encode("latin-1")
-        return [value.decode("latin-1") for key, value in self.raw["headers"] if key.lower() == wanted]
-
-    @property
-    def user(self) -> str | None:
-        user = self.raw.get("user")
-        return None if user is None else user_id(user)
 
 
 def _inside_a_loop() -> bool:

@@ -10,6 +10,7 @@ from ratelimit_mw.gate import AsyncGate
 from ratelimit_mw.notices import logger, warn_rarely
 from ratelimit_mw.on_refused import answered
 from ratelimit_mw.options import Headers
+from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.request import Request
 from ratelimit_mw.response import ABOUT_THE_BODY, NAMES, REASONS, HeaderList, Response, beside, headers
 from ratelimit_mw.verdict import Verdict
@@ -21,19 +22,23 @@ Send = Callable[[Message], Awaitable[None]]
 RawFields = Sequence[tuple[bytes, bytes]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+OUTCOME = "ratelimit_mw"  # key of the scope; the state's, too, may not be of this request alone, if a server errs
 _TRY_AGAIN_LATER, _POLICY_VIOLATION = 1013, 1008  # websocket close codes
 _FORBIDDEN = 403
 _FIELD_NAMES = {name: name.lower().encode("ascii") for name in NAMES}
 _FAILED = "raised, our own answer is sent"
 
 
-def with_headers(verdict: Verdict, style: Headers, send: Send) -> Send:
-    """A `send` that adds our headers to the start of the app's response; all else goes through untouched."""
+def with_headers(outcome: Outcome, style: Headers, send: Send) -> Send:
+    """A `send` that adds our headers to the start of the app's response; all else goes through untouched.
+
+    They say what is known of the request by then.
+    """
 
     def send_with_headers(message: Message) -> Awaitable[None]:  # passes on the awaitable, without one of its own
         if message["type"] == "http.response.start":
             fields = list(message.get("headers", ()))
-            own = headers(verdict, style)
+            own = headers(outcome.verdict, style)
             if style != "ietf":  # whose fields are lists, and stand beside whatever the app says
                 own = _beside(own, fields)
             for name, value in own:
@@ -59,7 +64,7 @@ async def _answered(call: Any, request: Request, verdict: Verdict, own: Response
 
 async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: Receive, send: Send) -> None:
     """Answer a refused request, or have it answered by `on_refused`."""
-    scope, own, answerer = request.raw, gate.refusal(verdict), gate.answerer
+    scope, own, answerer = request.raw, gate.refusal(request, verdict), gate.answerer
     if scope["type"] == "websocket":
         await receive()  # the handshake is answered only after websocket.connect
         if "websocket.http.response" not in (scope.get("extensions") or {}):

@@ -5,6 +5,7 @@ They differ in the `await`s.
 
 import asyncio
 from collections.abc import Sequence
+from functools import cached_property, lru_cache
 from inspect import isawaitable
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from ratelimit_mw.advice import known_workers, warn_of_workers
 from ratelimit_mw.calls import FAILED, Answers, Call, close_unawaited, is_async, name_of
 from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.matching import Rules
+from ratelimit_mw.matching import Marked, Rules
 from ratelimit_mw.notices import logger, warn_rarely
 from ratelimit_mw.on_refused import Answerer, answerer
 from ratelimit_mw.policy import Match, Plan, conclude, plan, without_charged, without_store
@@ -26,6 +27,7 @@ from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.stores.url import open_async_store, open_store
 from ratelimit_mw.verdict import Verdict
 
+_ENDPOINTS: Final = 4096  # whose limits are remembered
 _NO_ANSWERS: Final[Answers] = {}
 _RAISED: Final = "raised: a key or tier is not there, a cost is 1, and limits are the default ones"
 
@@ -39,15 +41,17 @@ class _Gate:
     def __init__(self, settings: Settings, rules: Rules | None = None) -> None:
         self.settings: Final = settings
         self._rules: Final = rules or Rules(settings)
+        self.compiled: Final = lru_cache(_ENDPOINTS)(self._rules.compiled)
         if settings.store == "memory://" and (workers := known_workers()) > 1:
             warn_of_workers(workers)
         self._local: Final = MemoryStore()  # decides while the store cannot
         self._owns_store: Final = isinstance(settings.store, str)
         self.answerer: Final = self._answerer(settings)
 
-    def refusal(self, verdict: Verdict) -> Response:
-        """What we answer to a refused request."""
-        return refusal(verdict, self.settings.headers, self.settings.jitter)
+    def refusal(self, request: Request, verdict: Verdict) -> Response:
+        """What we answer to a refused request. How it stands is left to the one further out, if there is one."""
+        told = request.outcome is not None and request.outcome.shown
+        return refusal(verdict, "none" if told else self.settings.headers, self.settings.jitter)
 
     def _answerer(self, settings: Settings) -> Answerer | None:
         if settings.on_refused is None:
@@ -89,9 +93,9 @@ class Gate(_Gate):
         self._store: Final = store
         _warn_of_slots(store, settings)
 
-    def admit(self, request: Request) -> Verdict | None:
-        """The verdict on a request; None where nothing is limited."""
-        match = self._rules.match(request)
+    def admit(self, request: Request, marked: Marked = ()) -> Verdict | None:
+        """The verdict on a request; None where nothing is limited. `marked`: what stands on its endpoint."""
+        match = self._rules.match(request, marked)
         if match is None:
             return None
         asked = plan(match, request, _ask(match.calls, request) if match.calls else _NO_ANSWERS)
@@ -134,9 +138,18 @@ class AsyncGate(_Gate):
         self.immediate: Final = None if waits else Gate(replace(settings, store=store, on_refused=None), self._rules)
         self._take: Final = store.atake if getattr(store, "ends_in_time", False) else self._take_in_time
 
-    async def admit(self, request: Request) -> Verdict | None:
-        """The verdict on a request; None where nothing is limited."""
-        match = self._rules.match(request)
+    @cached_property
+    def inner(self) -> "AsyncGate":
+        """The gate of limits that stand on endpoints, inside of a middleware: the same store and settings.
+
+        What the middleware itself limits is not asked again.
+        """
+        none: dict[str, Any] = {"limits": [], "app_limits": (), "rules": (), "blocklist": ()}
+        return AsyncGate(replace(self.settings, **none, store=self._store))
+
+    async def admit(self, request: Request, marked: Marked = ()) -> Verdict | None:
+        """The verdict on a request; None where nothing is limited. `marked`: what stands on its endpoint."""
+        match = self._rules.match(request, marked)
         if match is None:
             return None
         asked = plan(match, request, await _aask(match.calls, request) if match.calls else _NO_ANSWERS)

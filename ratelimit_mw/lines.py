@@ -24,7 +24,7 @@ class Line:
 
     __slots__ = ("charge", "cost", "key", "missing", "on_store_error", "policy", "shadow", "shared")
 
-    def __init__(self, item: Item, rule: str, name: str, lines: "Lines") -> None:
+    def __init__(self, item: Item, name: str, lines: "Lines") -> None:
         settings, own = lines.settings, lines.own
         self.key: Final = lines.key if item.key is None else Key(item.key, settings.ipv6_prefix)
         self.cost: Final = lines.cost if item.cost is None else item.cost
@@ -38,7 +38,7 @@ class Line:
 
         @lru_cache(maxsize=lines.remembered)
         def charge(identity: str, cost: int) -> Charge:
-            key = bucket_key(identity, rule, secret=secret, plain=settings.plain_keys)
+            key = bucket_key(identity, lines.bucket, secret=secret, plain=settings.plain_keys)
             return Charge(key, item.limit, cost, item.max_delay, role)
 
         self.charge: Final = charge
@@ -51,12 +51,20 @@ class Line:
 class Lines:
     """The lines of one rule: `fixed`, or else chosen for each request. `calls`: the callables they may need.
 
-    `rule`: its name, in bucket keys and headers. `own`: the rule itself, where it is not one of ours. `remembered`: how
-    many charges each line keeps.
+    `rule`: its name in headers. `own`: the rule itself, where it is not one of ours. `bucket`: its name in bucket keys,
+    where that is another. `remembered`: how many charges each line keeps.
     """
 
-    def __init__(self, found: Sequence[Item] | Choice, rule: str, settings: Settings, own: Rule | None = None) -> None:
+    def __init__(
+        self,
+        found: Sequence[Item] | Choice,
+        rule: str,
+        settings: Settings,
+        own: Rule | None = None,
+        bucket: str | None = None,
+    ) -> None:
         self.rule: Final = rule
+        self.bucket: Final = bucket or rule
         self.settings: Final = settings
         self.own: Final = own
         self.key: Final = Key(settings.key if own is None or own.key is None else own.key, settings.ipv6_prefix)
@@ -98,7 +106,7 @@ class Lines:
             item.limit.name or (self.rule if index == 0 else f"{self.rule}-{index + 1}")
             for index, item in enumerate(items)
         ]
-        return [Line(item, self.rule, name, self) for item, name in zip(items, names, strict=True)]
+        return [Line(item, name, self) for item, name in zip(items, names, strict=True)]
 
     def _calls(self, found: Sequence[Item] | Choice) -> Sequence[Call]:
         calls = list(found.calls) if isinstance(found, Choice) else []

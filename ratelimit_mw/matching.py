@@ -5,11 +5,12 @@ from functools import lru_cache
 from typing import Final
 
 from ratelimit_mw.advice import Unproxied, advise
-from ratelimit_mw.calls import Call, asked, sync_call_from
+from ratelimit_mw.calls import Call, asked, call_from, sync_call_from
 from ratelimit_mw.choices import compile_limits
 from ratelimit_mw.client_ip import ClientFinder
 from ratelimit_mw.hosts import Hosts
 from ratelimit_mw.lines import Lines
+from ratelimit_mw.marks import Mark, name_for
 from ratelimit_mw.members import Members
 from ratelimit_mw.path_index import PathIndex
 from ratelimit_mw.paths import Paths, normal_path
@@ -24,23 +25,29 @@ Found = tuple[int, ...]  # rules that one form of a path meets, in order; ~index
 
 
 class _Ruled:
-    """A rule, compiled, but for its path."""
+    """A rule, compiled, but for its path. `name`, `bucket`: of one that stands on an endpoint."""
 
-    __slots__ = ("ends", "hosts", "lines", "methods", "name", "when")
+    __slots__ = ("always", "ends", "exempts", "hosts", "lines", "methods", "name", "when")
 
-    def __init__(self, rule: Rule, settings: Settings) -> None:
-        self.name: Final = rule.full_name
+    def __init__(self, rule: Rule, settings: Settings, name: str | None = None, bucket: str | None = None) -> None:
+        self.name: Final = name or rule.full_name
         self.ends: Final = rule.ends
-        self.lines: Final = Lines(rule.limits_by(settings.tier, settings.default_tier), self.name, settings, rule)
+        self.exempts: Final = rule.exempt
+        limits = rule.limits_by(settings.tier, settings.default_tier)
+        self.lines: Final = Lines(limits, self.name, settings, rule, bucket)
         self.methods: Final = rule.all_methods
         self.hosts: Final = Hosts("host", rule.host) if rule.host else None
         self.when: Final = None if rule.when is None else sync_call_from(rule.when)
+        self.always: Final = not self.methods and self.hosts is None and self.when is None
 
     def applies(self, method: str, request: Request) -> bool | None:
         """Whether it applies, as far as nobody has to be asked; None when that cannot be read."""
         if self.methods and method not in self.methods:
             return False
         return True if self.hosts is None else self.hosts.match(request.header_lines("host"))
+
+
+Marked = tuple[_Ruled, ...]  # what stands on one endpoint, compiled
 
 
 class _Table:
@@ -57,13 +64,14 @@ class _Table:
         self._normal: Final = _index([path.normal_templates for path in paths], ignore_case=case)
         self.combined: Final = lru_cache(maxsize=_REMEMBERED)(self._combine)
 
-    def match(self, method: str, path: str, normal: str, request: Request) -> Match:
-        """What applies to a request. `normal`: the normal form of `path`."""
+    def match(self, method: str, path: str, request: Request, marked: Marked) -> Match:
+        """What applies to a request. `marked`: what stands on its endpoint."""
         said: dict[int, bool | None] = {}
+        normal = normal_path(path)
         found = self._first(self._received.matching(path), method, request, said)
         if normal == path and not self._two_forms:
-            return self.combined((found,))
-        return self.combined((found, self._first(self._normal.matching(normal), method, request, said)))
+            return self.combined((found,), marked)
+        return self.combined((found, self._first(self._normal.matching(normal), method, request, said)), marked)
 
     def _first(self, indices: Sequence[int], method: str, request: Request, said: dict[int, bool | None]) -> Found:
         """Of rules whose path matches, those that apply, up to the first that ends the search.
@@ -86,13 +94,14 @@ class _Table:
                 break
         return tuple(found)
 
-    def _combine(self, forms: tuple[Found, ...]) -> Match:
-        """The lines of all rules found; the default too if one of the forms met no final rule."""
+    def _combine(self, forms: tuple[Found, ...], marked: Marked) -> Match:
+        """The lines of all rules found; the default too if one of the forms met no final rule, nor the endpoint."""
         met = dict.fromkeys(index if index >= 0 else ~index for form in forms for index in form)
-        rules = [self.rules[index] for index in met]
+        rules = [*(self.rules[index] for index in met), *marked]
         groups = [self._app, *(rule.lines for rule in rules)]
-        final = [self.rules[index].name for form in forms for index in form if index >= 0]
-        if not all(form and form[-1] >= 0 for form in forms):
+        ended = [rule.name for rule in marked if rule.ends]
+        final = [self.rules[index].name for form in forms for index in form if index >= 0] + ended
+        if not ended and not all(form and form[-1] >= 0 for form in forms):
             groups.append(self._default)
         name = final[0] if final else self._default.rule
         return Match(groups, name, rules[0].name if rules else "unmatched", self._default)
@@ -109,7 +118,8 @@ class Rules:
     """The settings, compiled for matching."""
 
     def __init__(self, settings: Settings) -> None:
-        self._enabled: Final = settings.enabled
+        self._settings: Final = settings
+        self._enabled: Final = settings.enabled if isinstance(settings.enabled, bool) else call_from(settings.enabled)
         self._finder: Final = (
             ClientFinder(settings.trusted_proxies, settings.proxy_header) if settings.trusted_proxies else None
         )
@@ -136,15 +146,30 @@ class Rules:
         """All callables that keys, costs, tiers and limits name."""
         return {call for lines in self.lines for call in lines.calls}
 
-    def match(self, request: Request) -> Match | None:
+    def compiled(self, marks: tuple[Mark, ...], endpoint: str) -> Marked:
+        """What stands on an endpoint. `endpoint`: what names the limits of marks without a name."""
+        found: list[_Ruled] = []
+        for mark in marks:
+            name = mark.rule.name or name_for(endpoint)
+            # no rule of the settings has an @ in its name; two marks of one name are two buckets
+            bucket = f"@{name}" + "+" * sum(one.name == name and not one.exempts for one in found)
+            found.append(_Ruled(mark.rule, self._settings, name, bucket))
+        return tuple(found)
+
+    def match(self, request: Request, marked: Marked = ()) -> Match | None:
         """What applies to a request, or None: safe, exempt, or all is switched off.
 
-        From here on the request's `client` is the one that trusted proxies name.
+        `marked`: what stands on its endpoint, where the face knows it. From here on the request's `client` is the one
+        that trusted proxies name.
         """
-        if self._at_once is not None and request.method != "OPTIONS":
+        if self._at_once is not None and not marked and request.method != "OPTIONS":
             return self._at_once
-        if not self._enabled:
-            return None
+        return self._looked_at(request, marked) if self._enabled is True or self._is_enabled(request) else None
+
+    def _is_enabled(self, request: Request) -> bool:
+        return callable(self._enabled) and asked(self._enabled, request) is not False
+
+    def _looked_at(self, request: Request, marked: Marked) -> Match | None:
         if self._finder is not None:
             request.client = self._finder.find(request.client, request.header_lines)
         elif (unproxied := self._unproxied) is not None:  # another thread may be done with it meanwhile
@@ -157,17 +182,25 @@ class Rules:
         if self._safe is not None and self._safe.have(request, once=True):
             return None
         method, path = request.method, request.path
-        normal = normal_path(path)
         exempt = self._exempt
-        if exempt and exempt.match(path, normal=False) and exempt.match(normal, normal=True):
+        if exempt and exempt.match(path, normal=False) and exempt.match(normal_path(path), normal=True):
             return None
-        table = self._preflight if method == "OPTIONS" and _is_preflight(request) else self._table
-        return table.match(method, path, normal, request)
+        if method == "OPTIONS" and _is_preflight(request):
+            return self._preflight.match(method, path, request, ())
+        return self._table.match(method, path, request, _applying(marked, method, request) if marked else ())
 
     def _without_looking(self) -> Match | None:
         """What applies to every request but a preflight, if the same applies to all."""
         looks = (self._finder, self._unproxied, self._blocked, self._safe, self._exempt, self._table.rules)
-        return self._table.combined(((),)) if self._enabled and not any(looks) else None
+        return self._table.combined(((),), ()) if self._enabled is True and not any(looks) else None
+
+
+def _applying(marked: Marked, method: str, request: Request) -> Marked:
+    """Of what stands on an endpoint, what is for this request. Where `when` failed, it applies."""
+    if all(rule.always for rule in marked):
+        return marked
+    found = [rule for rule in marked if rule.applies(method, request) is not False]
+    return tuple(rule for rule in found if rule.when is None or asked(rule.when, request) is not False)
 
 
 def _is_preflight(request: Request) -> bool:

@@ -13,8 +13,9 @@ from ratelimit_mw.keys import Caller
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.lines import Line, Lines
 from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.outcome import Bucket, Outcome, bucket_of
 from ratelimit_mw.request import Request
-from ratelimit_mw.verdict import Outcome, Policy, Source, Verdict, verdict_of
+from ratelimit_mw.verdict import Policy, Source, Verdict, verdict_of
 
 _SHORT: Final = 256  # characters of a user or client of whom a plan is remembered
 _REMEMBERED: Final = 4096  # plans
@@ -136,23 +137,19 @@ def _plan_without(candidates: Sequence[Line], request: Caller, route: str, answe
 
 
 def without_charged(asked: Plan, outcome: Outcome) -> Plan:
-    """What is left to ask when a middleware further out has charged this request already.
+    """What is left to ask when those of us further out have charged this request already.
 
     Other buckets, and what the same ones are to be charged beyond that.
     """
-    paid = Counter[tuple[str, str, str]]()
+    paid = Counter[Bucket]()
     for charge in outcome.charged:
-        paid[_bucket(charge)] += charge.cost
-    if not any(_bucket(charge) in paid for charge in asked.charges):
+        paid[bucket_of(charge)] += charge.cost
+    if not any(bucket_of(charge) in paid for charge in asked.charges):
         return asked
-    due = [charge.cost - paid[_bucket(charge)] for charge in asked.charges]
-    kept = [index for index, charge in enumerate(asked.charges) if due[index] > 0 or _bucket(charge) not in paid]
+    due = [charge.cost - paid[bucket_of(charge)] for charge in asked.charges]
+    kept = [index for index, charge in enumerate(asked.charges) if due[index] > 0 or bucket_of(charge) not in paid]
     part = asked.of(kept)
     return replace(part, charges=[replace(asked.charges[index], cost=due[index]) for index in kept])
-
-
-def _bucket(charge: Charge) -> tuple[str, str, str]:
-    return charge.key, charge.limit.bucket, charge.role  # what a shadow counted was not held to it
 
 
 def without_store(asked: Plan) -> tuple[Source, Plan]:

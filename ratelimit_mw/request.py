@@ -2,11 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from uuid import UUID
 
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.verdict import Outcome
+from ratelimit_mw.outcome import Outcome
 
 _LARGEST: Final = 10**100  # no number of anything; writing much larger ones out is not free, or fails
 _USER_NAMES: Final = ("identity", "pk", "id", "username", "display_name")
@@ -17,18 +17,16 @@ class Request(ABC):
 
     `raw`: the ASGI scope or the WSGI environ. `client`: the client's address: the socket's other end, as the server
     wrote it, or whom trusted proxies name; None where there is none, as on a unix socket. `route`: the framework's
-    route template, where the face knows it. `outcome`: what a middleware of ours further out has found, if there is
-    one.
+    route template, where the face knows it. `outcome`: what those of us further out have found, if there are any.
     """
 
-    __slots__ = ("client", "outcome", "raw")
+    __slots__ = ("client", "outcome", "raw", "route")
 
-    route: ClassVar[str | None] = None
-
-    def __init__(self, raw: Any, client: str | None, outcome: Outcome | None = None) -> None:
+    def __init__(self, raw: Any, client: str | None, outcome: Outcome | None = None, route: str | None = None) -> None:
         self.raw = raw
         self.client = client
         self.outcome = outcome
+        self.route = route
 
     @property
     @abstractmethod

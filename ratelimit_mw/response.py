@@ -54,9 +54,9 @@ class Response(NamedTuple):
 REASONS: Final = {403: "Forbidden", 429: "Too Many Requests", 503: "Service Unavailable"}
 
 
-def headers(verdict: Verdict, style: Headers = "ietf") -> HeaderList:
+def headers(verdict: Verdict | None, style: Headers = "ietf") -> HeaderList:
     """The fields that tell a client how it stands. None when no store decided."""
-    if style == "none" or not verdict.decisions:
+    if style == "none" or verdict is None or not verdict.decisions:
         return []
     if style == "ietf" and len(verdict.decisions) == 1 and len(verdict.policies) == 1:  # the common case, in short
         policy, decision = verdict.policies[0], verdict.decisions[0]

@@ -30,16 +30,12 @@ PathSpec = str | Sequence[str]
 _METHOD = re.compile(r"[A-Z]+")
 
 
-class RuleOptions(TypedDict, total=False):
-    """A rule as a table: `[[rules]]`."""
+class MarkOptions(TypedDict, total=False):
+    """What a rule may say of the requests that it is for, wherever it stands: in settings, or on an endpoint."""
 
-    path: Annotated[PathSpec, "required: `/users/{id}`, `/api/{rest:path}`; several are one bucket"]
-    limits: Annotated[LimitsSpec, "required, `[]` says none; not with `exempt`"]
     name: Annotated[str, "in headers and in every bucket's key; else made of methods, hosts and paths"]
     methods: Annotated[Sequence[str], "in upper case, else all; `GET` is also HEAD and websocket handshakes"]
-    host: Annotated[str | Sequence[str], "only for these hosts: `api.example.com`, `*.example.com`"]
     when: Annotated[Call | str, "a plain callable of the request: False passes this rule by"]
-    preflight: Annotated[bool, "for CORS preflights, and for nothing else"]
     key: Annotated[KeySpec, "whose bucket, instead of the top's key"]
     cost: Annotated[
         int | Call | str, "units a request takes, or a callable of the request; what is no whole number counts 1"
@@ -47,9 +43,18 @@ class RuleOptions(TypedDict, total=False):
     tier: Annotated[KeySpec, "a key that names the tier, instead of the top's"]
     default_tier: Annotated[str, "the tier of whoever has none, instead of the top's"]
     on_store_error: Annotated[OnStoreError, "instead of the top's; of several that match, the strictest counts"]
-    exempt: Annotated[bool, "skips the default limits, not `app_limits`"]
     shadow: Annotated[bool, "decides and reports, but never refuses, and is never final"]
     final: Annotated[bool, "ends the search"]
+
+
+class RuleOptions(MarkOptions, total=False):
+    """A rule as a table: `[[rules]]`."""
+
+    path: Annotated[PathSpec, "required: `/users/{id}`, `/api/{rest:path}`; several are one bucket"]
+    limits: Annotated[LimitsSpec, "required, `[]` says none; not with `exempt`"]
+    host: Annotated[str | Sequence[str], "only for these hosts: `api.example.com`, `*.example.com`"]
+    preflight: Annotated[bool, "for CORS preflights, and for nothing else"]
+    exempt: Annotated[bool, "skips the default limits, not `app_limits`"]
 
 
 class Rule(Struct, frozen=True, kw_only=True):
@@ -58,21 +63,21 @@ class Rule(Struct, frozen=True, kw_only=True):
     Raises `ConfigError` that names each field that is wrong, what was found and what is allowed.
     """
 
-    path: Any = None  # required
-    limits: Any = None  # required, unless exempt
     name: str | None = None
     methods: Sequence[str] = ()
-    host: Any = ()
     when: Any = None
-    preflight: bool = False
     key: KeySpec | None = None
     cost: Any = None
     tier: KeySpec | None = None
     default_tier: str | None = None
     on_store_error: OnStoreError | None = None
-    exempt: bool = False
     shadow: bool = False
     final: bool = True
+    path: Any = None  # required
+    limits: Any = None  # required, unless exempt
+    host: Any = ()
+    preflight: bool = False
+    exempt: bool = False
 
     def __post_init__(self) -> None:
         mistakes = Mistakes()

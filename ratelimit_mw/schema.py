@@ -59,7 +59,10 @@ class Word(NamedTuple):
 
 
 def words_of(table: Any) -> list[Word]:
-    """The words of a TypedDict, in order. What must be there has no default, or its meaning begins with `required:`."""
+    """The words of a TypedDict, the required ones first, else in order.
+
+    What must be there has no default, or its meaning begins with `required:`.
+    """
     struct = STRUCTS[table]
     defaults = {field.name: field.default for field in fields(struct)} if struct else {}
     words = []
@@ -69,7 +72,7 @@ def words_of(table: Any) -> list[Word]:
         required = default is NODEFAULT or meaning.startswith(f"{_REQUIRED}:")
         default = list(default) if isinstance(default, tuple) else default
         words.append(Word(name, _known(kind, default), meaning, None if default is NODEFAULT else default, required))
-    return words
+    return sorted(words, key=lambda word: not word.meaning.startswith(_REQUIRED))
 
 
 def alternatives(kind: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import asdict, fields
 
-from ratelimit_mw.calls import call_from
+from ratelimit_mw.calls import Call, call_from, named_call, sync_call_from
 from ratelimit_mw.choices import check_buckets, check_default_tier, compile_limits
 from ratelimit_mw.client_ip import ClientFinder
 from ratelimit_mw.errors import ConfigError, Mistakes, located
@@ -23,7 +23,7 @@ from ratelimit_mw.sources import from_environment, from_file, origin
 from ratelimit_mw.words import flags, made, one_of
 
 _NOTATION: Final = ("limits", "app_limits")  # text, which has commas of its own
-_FLAGS: Final = ("ignore_case", "shadow", "plain_keys", "enabled")
+_FLAGS: Final = ("ignore_case", "shadow", "plain_keys")
 _LONGEST_SECRET: Final = 64  # bytes; BLAKE2b takes no longer key
 
 
@@ -56,7 +56,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     missing_key: MissingKey = "shared"
     key_secret: str = ""
     plain_keys: bool = False
-    enabled: bool = True
+    enabled: bool | Call | str = True
 
     def __post_init__(self) -> None:
         mistakes = Mistakes()
@@ -75,6 +75,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             self._check_on_refused,
             partial(one_of, "missing_key", self.missing_key, MISSING_KEY),
             self._check_secret,
+            self._check_enabled,
             *(partial(flags, field, getattr(self, field)) for field in _FLAGS),
         )
         for check in checks:
@@ -152,6 +153,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.on_refused is not None:
             with located("on_refused"):
                 call_from(self.on_refused)
+
+    def _check_enabled(self) -> None:
+        if callable(self.enabled) or named_call(self.enabled):
+            with located("enabled"):
+                sync_call_from(self.enabled)
+        else:
+            flags("enabled", self.enabled)
 
     def _check_keys(self) -> None:
         check_key(self.key)

@@ -104,19 +104,6 @@ class Verdict(Struct, frozen=True, gc=False):
         return max((decision.delay for charge, decision in pairs if charge.role != "shadow"), default=0.0)
 
 
-class Outcome(Struct, frozen=True, gc=False):
-    """What the app finds in its request. `outer`: what a middleware further out found, where there is one."""
-
-    verdict: Verdict
-    outer: "Outcome | None" = None
-
-    @property
-    def charged(self) -> Sequence[Charge]:
-        """All that was charged for this request so far."""
-        own = self.verdict.charges if self.verdict.decisions else ()
-        return own if self.outer is None else [*self.outer.charged, *own]
-
-
 _UNBOUND = Decision(True, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
 
 

@@ -1,7 +1,6 @@
 """The middleware for WSGI apps: Flask, Django, Bottle and every other."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ratelimit_mw.advice import known_workers, warn_of_workers
@@ -9,11 +8,13 @@ from ratelimit_mw.calls import name_of
 from ratelimit_mw.gate import Gate
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.on_refused import answered
-from ratelimit_mw.options import Options
-from ratelimit_mw.request import Request, as_text, below
+from ratelimit_mw.options import Headers, Options
+from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.request import Request
 from ratelimit_mw.response import ABOUT_THE_BODY, REASONS, HeaderList, Response, beside, headers
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.verdict import Outcome, Verdict
+from ratelimit_mw.verdict import Verdict
+from ratelimit_mw.views import WsgiRequest
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -50,17 +51,25 @@ class RateLimitMiddleware:
         if self._warns and environ.get("wsgi.multiprocess"):
             self._warns = False
             warn_of_workers(None)
-        request = _WsgiRequest(environ, environ.get("REMOTE_ADDR") or None, environ.get("ratelimit_mw"))
+        request = WsgiRequest(environ, environ.get("REMOTE_ADDR") or None, environ.get("ratelimit_mw"))
         verdict = self._gate.admit(request)
         if verdict is None:
             return self.app(environ, start_response)
+        outcome = request.outcome
+        if outcome is None:
+            outcome = Outcome(verdict, self._gate)
+        else:
+            outcome.add(verdict)
         if not verdict.allowed:
             return self._refuse(request, verdict, start_response)
-        environ["ratelimit_mw"] = Outcome(verdict, request.outcome)
-        return self.app(environ, _with_headers(headers(verdict, self._style), start_response))
+        environ["ratelimit_mw"] = outcome
+        if self._style != "none" and not outcome.shown:
+            outcome.shown = True
+            start_response = _with_headers(outcome, self._style, start_response)
+        return self.app(environ, start_response)
 
     def _refuse(self, request: Request, verdict: Verdict, start_response: "StartResponse") -> Iterable[bytes]:
-        own, answerer = self._gate.refusal(verdict), self._gate.answerer
+        own, answerer = self._gate.refusal(request, verdict), self._gate.answerer
         if answerer is not None and answerer.kind == "wsgi":
             answer = _answer_of(answerer.call, request, own, start_response)
             if answer is not None:
@@ -79,13 +88,13 @@ def _answer_of(
     app: "WSGIApplication", request: Request, own: Response, start_response: "StartResponse"
 ) -> Iterable[bytes] | None:
     """Have an app answer, with what a refusal says added. None when it raised before it began."""
+    fields = [(name, value) for name, value in own.headers if name.lower() not in ABOUT_THE_BODY]
     begun = False
 
-    def start(*given: Any) -> Callable[[bytes], object]:
+    def start(status: str, theirs: HeaderList, *more: Any) -> Callable[[bytes], object]:
         nonlocal begun
         begun = True
-        fields = [(name, value) for name, value in own.headers if name.lower() not in ABOUT_THE_BODY]
-        return _with_headers(fields, start_response)(*given)
+        return start_response(status, _both(theirs, fields), *more)
 
     try:
         return app(request.raw, start)
@@ -96,18 +105,19 @@ def _answer_of(
         return None
 
 
-def _with_headers(own: HeaderList, start_response: "StartResponse") -> "StartResponse":
-    if not own:
-        return start_response
+def _with_headers(outcome: Outcome, style: Headers, start_response: "StartResponse") -> "StartResponse":
+    """A `start_response` that adds our headers. They say what is known of the request by then."""
 
-    def start_with_headers(
-        status: str, fields: list[tuple[str, str]], exc_info: Any = None
-    ) -> Callable[[bytes], object]:
-        lists = own[-1][0] == "RateLimit" and len(own) == _LISTS
-        both = [*fields, *(own if lists else beside(own, {name.lower() for name, _ in fields}))]
+    def start_with_headers(status: str, fields: HeaderList, exc_info: Any = None) -> Callable[[bytes], object]:
+        both = _both(fields, headers(outcome.verdict, style))
         return start_response(status, both) if exc_info is None else start_response(status, both, exc_info)
 
     return start_with_headers
+
+
+def _both(theirs: HeaderList, own: HeaderList) -> HeaderList:
+    lists = len(own) == _LISTS and own[-1][0] == "RateLimit"
+    return [*theirs, *(own if lists else beside(own, {name.lower() for name, _ in theirs}))]
 
 
 def _answered(call: Any, request: Request, verdict: Verdict, own: Response) -> Response:
@@ -116,42 +126,3 @@ def _answered(call: Any, request: Request, verdict: Verdict, own: Response) -> R
     except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable does
         warn_rarely(f"on_refused {name_of(call)}", _FAILED, error=error)
         return own
-
-
-class _WsgiRequest(Request):
-    __slots__ = ()
-
-    @property
-    def method(self) -> str:
-        method: str = self.raw["REQUEST_METHOD"]
-        return method.upper()
-
-    @property
-    def path(self) -> str:
-        # PEP 3333: text that holds bytes as latin-1. SCRIPT_NAME is not part of PATH_INFO.
-        return below("", self.raw.get("PATH_INFO", "").encode("latin-1").decode("utf-8", "replace"))
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        found = {
-            name[5:].replace("_", "-").lower(): value for name, value in self.raw.items() if name.startswith("HTTP_")
-        }
-        for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
-            if self.raw.get(name):
-                found[name.replace("_", "-").lower()] = self.raw[name]
-        return found
-
-    def header_lines(self, name: str) -> Sequence[str]:
-        value = self.raw.get(_variable(name))
-        return () if value is None else (value,)
-
-    @property
-    def user(self) -> str | None:
-        return as_text(self.raw.get("REMOTE_USER"))
-
-
-@lru_cache(maxsize=256)
-def _variable(name: str) -> str:
-    """Where a WSGI environ keeps a header."""
-    variable = name.upper().replace("-", "_")
-    return variable if variable in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{variable}"

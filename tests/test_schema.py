@@ -190,7 +190,7 @@ def test_what_is_wrong(settings: dict[str, Any], validator: Any) -> None:
         ("misspelt_setting.toml", "'trusted_proxy' was unexpected"),
         ("several_mistakes.toml", "'limit' was unexpected"),
         ("several_mistakes.toml", "'metods' was unexpected"),
-        ("wrong_types.json", "'true' is not of type 'boolean'"),
+        ("wrong_types.json", "'64' is not of type 'integer'"),
         ("rule_without_path.toml", "'path' is a required property"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from checking import python
-from ratelimit_mw.schema import STRUCTS
+from ratelimit_mw.schema import STRUCTS, words_of
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "reference" / "settings.md"
@@ -24,24 +24,23 @@ def test_the_page_is_as_the_types_say() -> None:
 def test_every_word_has_a_row(table: Any) -> None:
     found = re.search(TABLE.format(table.__name__), PAGE.read_text("utf-8"), re.DOTALL)
     assert found is not None
-    assert re.findall(r"^\| `(\w+)` \|", found[1], re.MULTILINE) == list(get_type_hints(table))
+    assert re.findall(r"^\| `(\w+)` \|", found[1], re.MULTILINE) == [word.name for word in words_of(table)]
+    assert {word.name for word in words_of(table)} == set(get_type_hints(table))
 
 
 def test_a_stale_page_is_shown_with_what_renews_it(tmp_path: Path) -> None:
     (tmp_path / "reference").mkdir()
     script, page = tmp_path / "settings_tables.py", tmp_path / "reference" / "settings.md"
     script.write_text((DOCS / script.name).read_text("utf-8"), "utf-8")
-    page.write_text(
-        PAGE.read_text("utf-8").replace("| `true` | `false` switches", "| `false` | `true` switches"), "utf-8"
-    )
+    page.write_text(PAGE.read_text("utf-8").replace("| `false` | decide", "| `true` | decide"), "utf-8")
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return python(str(script), *arguments)
 
     stale = run("--check")
     assert stale.returncode == 1
-    assert "-| `enabled` | true or false | `false` | `true` switches everything off |" in stale.stdout
-    assert "+| `enabled` | true or false | `true` | `false` switches everything off |" in stale.stdout
+    assert "-| `shadow` | true or false | `true` | decide and report" in stale.stdout
+    assert "+| `shadow` | true or false | `false` | decide and report" in stale.stdout
     assert "python docs/settings_tables.py" in stale.stdout
     assert run().returncode == 0
     assert page.read_text("utf-8") == PAGE.read_text("utf-8")

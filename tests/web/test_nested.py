@@ -236,17 +236,33 @@ def test_a_client_cannot_say_that_it_was_charged() -> None:
     assert status == "429 Too Many Requests"
 
 
-def test_the_app_finds_the_innermost_verdict_and_the_outer_ones_behind_it() -> None:
+@pytest.mark.parametrize("more", [{}, {"state": {}}], ids=["no state", "state"])
+def test_the_app_finds_one_verdict_on_all_that_was_charged(more: dict[str, Any]) -> None:
     _, outer = stored(limits="9/minute")
-    inner = {**outer, "limits": "5/minute"}
     app = App200()
-    layers = asgi.RateLimitMiddleware(asgi.RateLimitMiddleware(app, inner), outer)
-    scopes: list[dict[str, Any]] = [{}, {"state": {}}]
-    for more in scopes:
-        app.scopes.clear()
-        talk(layers, HTTP, **more)
-        found = app.scopes[0]["state"]["ratelimit"]
-        assert (found.verdict.limit, found.outer.verdict.limit, found.outer.outer) == (5, 9, None)
+    layers = asgi.RateLimitMiddleware(asgi.RateLimitMiddleware(app, outer, limits="5/minute"), outer)
+    talk(layers, HTTP, **more)
+    verdict = app.scopes[0]["state"]["ratelimit"].verdict
+    assert [decision.remaining for decision in verdict.decisions] == [4, 8]
+    assert verdict.limit == 5
+
+
+@BOTH
+def test_one_bucket_is_named_once_and_as_it_stands_now(nested: Any) -> None:
+    _, outer = stored(limits="9/minute")
+    dearer = {**outer, "limits": [{"limit": "9/minute", "cost": 5}]}
+    answer = nested([outer, dearer, {**dearer, "limits": [{"limit": "9/minute", "cost": 6}]}])()
+    assert items(answer, "ratelimit") == [("default", {"r": 3, "t": 60})]
+    assert items(answer, "ratelimit-policy") == [("default", {"q": 9, "w": 60})]
+
+
+@BOTH
+def test_an_inner_one_shows_its_headers_where_the_outer_one_shows_none(nested: Any) -> None:
+    _, outer = stored(limits="9/minute")
+    for silent in ({**outer, "headers": "none"}, {**outer, "exempt": ["/"]}):
+        answer = nested([silent, {**outer, "limits": "1/hour"}])()
+        assert ("default", {"r": 0, "t": 3600}) in items(answer, "ratelimit")
+        outer["store"] = MemoryStore(clock=Clock())
 
 
 def test_websockets_too() -> None:

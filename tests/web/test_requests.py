@@ -6,18 +6,17 @@ from uuid import UUID
 
 import pytest
 
-from ratelimit_mw.asgi import _AsgiRequest
 from ratelimit_mw.request import Request, as_text, below, user_id
-from ratelimit_mw.wsgi import _WsgiRequest
+from ratelimit_mw.views import AsgiRequest, WsgiRequest
 from web.asgi_talk import HTTP
 
 
 def asgi(*headers: tuple[bytes, bytes], **more: Any) -> Request:
-    return _AsgiRequest({**HTTP, "headers": headers, **more}, None)
+    return AsgiRequest({**HTTP, "headers": headers, **more}, None)
 
 
 def wsgi(**environ: Any) -> Request:
-    return _WsgiRequest({"REQUEST_METHOD": "GET", "PATH_INFO": "/", **environ}, None)
+    return WsgiRequest({"REQUEST_METHOD": "GET", "PATH_INFO": "/", **environ}, None)
 
 
 @pytest.mark.parametrize("method", ["post", "POST", "Post"])

@@ -1,0 +1,97 @@
+"""Marks: limits that stand on an endpoint, in the code. The faces of frameworks find and enforce them."""
+
+import re
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from typing import Any, Final, Self, TypeVar, Unpack
+
+from ratelimit_mw.calls import is_async, name_of
+from ratelimit_mw.choices import check_buckets
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.keys import sound_key
+from ratelimit_mw.lines import Lines
+from ratelimit_mw.rules import OWN_NAMES, LimitsSpec, MarkOptions, Rule
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.words import made
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+_ATTRIBUTE: Final = "__ratelimit_mw__"
+_EVERYWHERE: Final = "/{rest:path}"
+_INNER: Final = ("__wrapped__", "view_class")  # what decorators, Flask and Django leave of what they wrap
+_LONGEST: Final = 64  # characters of a name
+_DEEPEST: Final = 50  # decorators on one endpoint
+_BARE: Final = Settings(limits=[])
+
+
+class Mark:
+    """A rule without a path. Raises `ConfigError` for what no rule may say, and for tiers without a `tier` of its own.
+
+    `limits` and `options`: as in a rule of the settings; what is not said is the settings'.
+    """
+
+    __slots__ = ("__weakref__", "rule")
+
+    def __init__(self, limits: LimitsSpec, **options: Unpack[MarkOptions]) -> None:
+        self.rule: Final[Rule] = made(_rule, {**options, "limits": limits}, _Words)
+        found = self.rule.limits_by(None, None)
+        check_buckets("limits", found, sound_key("user | ip" if self.rule.key is None else self.rule.key))
+
+    @classmethod
+    def exempting(cls) -> Self:
+        """One that skips the default limits."""
+        mark = cls.__new__(cls)
+        mark.rule = Rule(path=_EVERYWHERE, exempt=True)  # type: ignore[misc]  # its constructor
+        return mark
+
+    def without_awaiting(self) -> Self:
+        """The mark, for where nothing can be awaited. Raises `ConfigError` if one of its callables is async."""
+        for call in Lines(self.rule.limits_by(None, None), "", _BARE, self.rule).calls:
+            if is_async(call):
+                raise ConfigError(f"found {name_of(call)}, which is async; here keys, costs and limits are plain")
+        return self
+
+    def put_on(self, endpoint: Endpoint) -> Endpoint:
+        """Leave the mark on a function or class, and on what it wraps, which a framework may have kept before.
+
+        Raises `TypeError` for what cannot bear one.
+        """
+        for one in _layers(endpoint):
+            try:
+                setattr(one, _ATTRIBUTE, (self, *getattr(one, _ATTRIBUTE, ())))
+            except (AttributeError, TypeError):
+                raise TypeError(f"a limit stands on a function or a class; found {endpoint!r:.100}") from None
+        return endpoint
+
+
+class _Words(MarkOptions, total=False):
+    limits: Any
+
+
+def _rule(**words: Any) -> Rule:
+    return Rule(path=_EVERYWHERE, **words)
+
+
+def marks_of(endpoint: object) -> tuple[Mark, ...]:
+    """What stands on an endpoint, in the order in which it reads; decorators between may have wrapped it."""
+    return tuple(dict.fromkeys(mark for one in _layers(endpoint) for mark in getattr(one, _ATTRIBUTE, ())))
+
+
+def _layers(endpoint: Any) -> Iterator[Any]:
+    """The endpoint, what it wraps, what that wraps, and so on; and the class of a view."""
+    waiting = [endpoint]
+    for _ in range(_DEEPEST):
+        if not waiting:
+            return
+        one = waiting.pop(0)
+        yield one
+        inner = vars(one) if hasattr(one, "__dict__") else {}
+        waiting += [inner[name] for name in _INNER if name in inner]
+
+
+def name_for(text: str) -> str:
+    """A name for limits that have none, made of what tells their endpoint apart."""
+    name = re.sub(r"[^A-Za-z0-9.-]+", "_", text).strip("_.") or "root"
+    if len(name) > _LONGEST:
+        name = f"{name[: _LONGEST - 9]}-{blake2b(text.encode(), digest_size=4).hexdigest()}"
+    return f"endpoint_{name}" if name in OWN_NAMES else name

@@ -1,0 +1,223 @@
+"""Limits that stand on endpoints, before any framework."""
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import ConfigError, MemoryStore
+from ratelimit_mw.gate import Gate
+from ratelimit_mw.marks import Mark, marks_of, name_for
+from ratelimit_mw.request import Request
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.testing import Clock, RecordingStore
+from ratelimit_mw.verdict import Verdict
+from web.plain_request import PlainRequest
+
+
+def view() -> None:
+    """An endpoint."""
+
+
+def keeping(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper() -> Any:
+        return function()
+
+    return wrapper
+
+
+@pytest.fixture
+def store() -> RecordingStore:
+    return RecordingStore(clock=Clock())
+
+
+def gate(store: RecordingStore, **settings: Any) -> Gate:
+    return Gate(Settings.of({"limits": "9/minute", "store": store, "plain_keys": True, **settings}, {}))
+
+
+def ask(one: Gate, marks: tuple[Mark, ...], request: Request | None = None) -> Verdict | None:
+    return one.admit(request or PlainRequest("/"), one.compiled(marks, "shop.views.login"))
+
+
+def taken(store: RecordingStore) -> list[list[str]]:
+    return [[f"{charge.key} {charge.limit.quota}" for charge in charges] for _, charges in store.calls]
+
+
+def test_a_mark_is_found_whatever_stands_around_it() -> None:
+    def plain() -> None: ...
+
+    mark = Mark("5/minute")
+    assert mark.put_on(plain) is plain
+    assert marks_of(keeping(keeping(plain))) == (mark,)
+
+
+def test_a_mark_is_found_on_what_a_framework_kept_before_it_was_wrapped() -> None:
+    def plain() -> None: ...
+
+    mark = Mark("5/minute")
+    mark.put_on(keeping(plain))
+    assert marks_of(plain) == (mark,)
+
+
+def test_marks_are_in_the_order_in_which_they_read() -> None:
+    def plain() -> None: ...
+
+    lower, upper = Mark("5/minute"), Mark("50/hour")
+    upper.put_on(keeping(lower.put_on(plain)))
+    assert marks_of(plain) == (upper, lower)
+    assert marks_of(view) == marks_of(7) == ()
+
+
+def test_a_class_hands_its_marks_down_and_adds_its_own() -> None:
+    class Base: ...
+
+    class View(Base): ...
+
+    base, own = Mark("5/minute"), Mark("50/hour")
+    base.put_on(Base)
+    own.put_on(View)
+    assert marks_of(Base) == (base,)
+    assert marks_of(View) == (own, base)
+
+
+@pytest.mark.parametrize("endpoint", [len, int, Clock().advance, 5], ids=repr)
+def test_what_cannot_bear_a_mark_is_told(endpoint: Any) -> None:
+    with pytest.raises(TypeError, match="a limit stands on a function or a class; found "):
+        Mark("5/minute").put_on(endpoint)
+
+
+@pytest.mark.parametrize(
+    ("limits", "options", "message"),
+    [
+        ("5/minut", {}, "limits: '5/minut': unknown period 'minut', did you mean 'minute'?"),
+        ("5/minute", {"kye": "ip"}, "unknown setting `kye`: did you mean `key`?"),
+        ("5/minute", {"path": "/"}, "unknown setting `path`"),
+        ("5/minute", {"key": "cookie"}, "key: found 'cookie'"),
+        ("5/minute", {"cost": 6}, "cost: 6 can never pass 5/60s using sliding_window_counter"),
+        ("5/minute; 5/minute", {}, "limits[1]: 5/60s using sliding_window_counter can count in the same bucket"),
+        ({"free": "5/minute"}, {}, "limits: found limits by tier (free), which need `tier`"),
+        ("5/minute", {"name": "default"}, "name: found 'default'"),
+    ],
+)
+def test_what_is_wrong_is_told_where_the_mark_is_made(limits: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        Mark(limits, **options)
+    assert message in str(told.value)
+
+
+async def later(_: Request) -> str:
+    return "x"
+
+
+@pytest.mark.parametrize("options", [{"key": later}, {"cost": later}])
+def test_what_is_async_is_told_where_nothing_awaits(options: dict[str, Any]) -> None:
+    mark = Mark("5/minute", **options)
+    with pytest.raises(ConfigError, match="found later, which is async"):
+        mark.without_awaiting()
+    assert Mark("5/minute").without_awaiting().rule.limits == "5/minute"
+
+
+def test_it_replaces_the_default_limits_and_goes_beside_rules_and_app_limits(store: RecordingStore) -> None:
+    rule = {"path": "/", "limits": "7/minute", "name": "root"}
+    one = gate(store, app_limits="8/minute", rules=[rule])
+    ask(gate(store), (Mark("5/minute"),))
+    ask(one, (Mark("5/minute"),))
+    client = "{ip=192.0.2.1}:"
+    own = f"{client}@shop.views.login 5"
+    assert taken(store) == [[own], [f"{client}app 8", f"{client}root 7", own]]
+
+
+def test_one_that_is_not_final_leaves_the_default_limits(store: RecordingStore) -> None:
+    ask(gate(store), (Mark("5/minute", final=False),))
+    ask(gate(store), (Mark("5/minute", shadow=True),))
+    own, default = "{ip=192.0.2.1}:@shop.views.login 5", "{ip=192.0.2.1}:default 9"
+    assert taken(store) == [[own, default]] * 2
+
+
+@pytest.mark.promise(9)
+def test_exempt_skips_the_default_limits_and_no_others(store: RecordingStore) -> None:
+    assert ask(gate(store), (Mark.exempting(),)) is None
+    ask(gate(store, app_limits="8/minute"), (Mark.exempting(), Mark("5/minute")))
+    assert taken(store) == [["{ip=192.0.2.1}:app 8", "{ip=192.0.2.1}:@shop.views.login 5"]]
+
+
+@pytest.mark.promise(1, 2)
+def test_all_marks_of_an_endpoint_are_asked_in_one_step(store: RecordingStore) -> None:
+    marks = (Mark("3/minute"), Mark("3/minute", key="all"), Mark("1/hour", name="login"), Mark("1/hour", name="login"))
+    one = gate(store)
+    verdicts = [ask(one, marks) for _ in range(2)]
+    assert [verdict is not None and verdict.allowed for verdict in verdicts] == [True, False]
+    names = ["{ip=192.0.2.1}:@shop.views.login", "{all=all}:@shop.views.login+"]
+    names += ["{ip=192.0.2.1}:@login", "{ip=192.0.2.1}:@login+"]
+    assert [[text.partition(" ")[0] for text in call] for call in taken(store)] == [names] * 2
+    assert verdicts[1] is not None
+    assert [decision.remaining for decision in verdicts[1].decisions] == [2, 2, 0, 0]
+
+
+def test_one_for_other_methods_does_not_apply(store: RecordingStore) -> None:
+    one, marks = gate(store), (Mark("5/minute", methods=["POST"]),)
+    ask(one, marks, PlainRequest("/", "GET"))
+    ask(one, marks, PlainRequest("/", "POST"))
+    assert [call[0].rpartition(":")[2] for call in taken(store)] == ["default 9", "@shop.views.login 5"]
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("when", "name"),
+    [(lambda _: False, "default 9"), (lambda _: True, "@shop.views.login 5"), (lambda _: 1 / 0, "@shop.views.login 5")],
+    ids=["no", "yes", "raises"],
+)
+def test_when_says_whether_it_applies(store: RecordingStore, when: Any, name: str) -> None:
+    ask(gate(store), (Mark("5/minute", when=when),))
+    assert taken(store)[0][0].rpartition(":")[2] == name
+
+
+def test_what_is_exempt_or_safe_by_the_settings_stays_so(store: RecordingStore) -> None:
+    for settings in ({"exempt": ["/"]}, {"safelist": ["192.0.2.1"]}, {"enabled": False}):
+        assert ask(gate(store, **settings), (Mark("5/minute"),)) is None
+    assert store.calls == []
+
+
+def test_an_async_callable_in_a_gate_that_awaits_nothing_frees_nobody(
+    store: RecordingStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, marks = gate(store), (Mark("1/minute", key=later),)
+    with caplog.at_level(logging.WARNING):
+        verdicts = [ask(one, marks) for _ in range(2)]
+    assert [verdict is not None and verdict.allowed for verdict in verdicts] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("shop.views.login", "shop.views.login"),
+        ("shop.views.make.<locals>.view", "shop.views.make._locals_.view"),
+        ("/users/{id}", "users_id"),
+        ("", "root"),
+        ("default", "endpoint_default"),
+        ("a" * 64, "a" * 64),
+        ("a" * 65, "a" * 55 + "-a3889889"),
+    ],
+)
+def test_names_of_endpoints_are_names_of_limits(text: str, name: str) -> None:
+    assert name_for(text) == name
+
+
+@pytest.mark.parametrize("answer", [True, False, None])
+def test_enabled_may_be_asked_of_each_request(answer: Any) -> None:
+    asked: list[str] = []
+
+    def enabled(request: Request) -> Any:
+        asked.append(request.path)
+        return answer
+
+    one = Gate(Settings.of({"limits": "1/minute", "store": MemoryStore(clock=Clock()), "enabled": enabled}, {}))
+    verdicts = [one.admit(PlainRequest("/")) for _ in range(2)]
+    free = answer is False
+    assert [None if verdict is None else verdict.allowed for verdict in verdicts] == (
+        [None, None] if free else [True, False]
+    )
+    assert asked == ["/", "/"]
