@@ -83,7 +83,7 @@ def test_a_class_hands_its_marks_down_and_adds_its_own() -> None:
     assert marks_of(View) == (own, base)
 
 
-@pytest.mark.parametrize("endpoint", [len, int, Clock().advance, 5], ids=repr)
+@pytest.mark.parametrize("endpoint", [len, int, Clock().advance, 5], ids=["built in", "a built-in class", "bound", "5"])
 def test_what_cannot_bear_a_mark_is_told(endpoint: Any) -> None:
     with pytest.raises(TypeError, match="a limit stands on a function or a class; found "):
         Mark("5/minute").put_on(endpoint)
