@@ -15,6 +15,7 @@ from ratelimit_mw.request import Request, as_text
 from ratelimit_mw.ticks import EXACT
 
 Call = Callable[[Request], Awaitable[Any] | Any]
+Asked = Callable[[Request], bool] | str  # yes or no; text is its name
 Answers = Mapping[Call, Any]
 FAILED: Final = object()  # the answer of a callable that raised
 _PREFIX: Final = "call:"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypedDict
 
-from ratelimit_mw.calls import Call
+from ratelimit_mw.calls import Asked
 from ratelimit_mw.keys import KeySpec
 from ratelimit_mw.members import MemberSpec
 from ratelimit_mw.rules import LimitsSpec, OnStoreError, PathSpec, Rule, RuleOptions
@@ -48,4 +48,4 @@ class Options(TypedDict, total=False):
     ]
     key_secret: Annotated[str, "keys the hash of identities; at most 64 bytes"]
     plain_keys: Annotated[bool, "leaves identities readable in the store"]
-    enabled: Annotated[bool | Call | str, "`false` switches everything off; or a plain callable of the request"]
+    enabled: Annotated[bool | Asked, "`false` switches everything off; or a plain callable of the request"]

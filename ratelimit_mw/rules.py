@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, TypedDict
 
 from msgspec import Struct
 
-from ratelimit_mw.calls import Call, sync_call_from
+from ratelimit_mw.calls import Asked, Call, sync_call_from
 from ratelimit_mw.choices import Choice, check_default_tier, compile_limits, fixed_items
 from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.hosts import Hosts
@@ -35,7 +35,7 @@ class MarkOptions(TypedDict, total=False):
 
     name: Annotated[str, "in headers and in every bucket's key; else made of methods, hosts and paths"]
     methods: Annotated[Sequence[str], "in upper case, else all; `GET` is also HEAD and websocket handshakes"]
-    when: Annotated[Call | str, "a plain callable of the request: False passes this rule by"]
+    when: Annotated[Asked, "a plain callable of the request: False passes this rule by"]
     key: Annotated[KeySpec, "whose bucket, instead of the top's key"]
     cost: Annotated[
         int | Call | str, "units a request takes, or a callable of the request; what is no whole number counts 1"

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import asdict, fields
 
-from ratelimit_mw.calls import Call, call_from, named_call, sync_call_from
+from ratelimit_mw.calls import Asked, call_from, named_call, sync_call_from
 from ratelimit_mw.choices import check_buckets, check_default_tier, compile_limits
 from ratelimit_mw.client_ip import ClientFinder
 from ratelimit_mw.errors import ConfigError, Mistakes, located
@@ -56,7 +56,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     missing_key: MissingKey = "shared"
     key_secret: str = ""
     plain_keys: bool = False
-    enabled: bool | Call | str = True
+    enabled: bool | Asked = True
 
     def __post_init__(self) -> None:
         mistakes = Mistakes()
