@@ -24,7 +24,8 @@ from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TUTORIALS = sorted((ROOT / "docs/tutorial").glob("*.md"))  # done as they say by tests/tutorials
+PAGES = [ROOT / "README.md", *sorted(set((ROOT / "docs").rglob("*.md")) - set(TUTORIALS))]
 ON_A_CLUSTER = ROOT / "docs/how-to/redis.md"
 ON_ALGORITHMS = ROOT / "docs/reference/algorithms.md"
 FENCE = re.compile(r"^```([a-z{}]*)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -36,9 +37,7 @@ SHELL = {
     'python3 -m pip install ".[demo]" && python3 -m ratelimit_mw demo': "tox -e demo, test_demo.py",
     "python3 -m pip install tox && python3 -m tox": ".ci/run",
     'python3 -m pip install "ratelimit-mw[redis]"': "tox installs this extra",
-    "uvicorn shop:app": "test_examples.py serves the same app",
     "python -m ratelimit_mw schema > ratelimit.schema.json": "test_schema.py",
-    "for i in 1 2 3 4; do curl -i http://127.0.0.1:8000/; done": "test_examples.py calls it",
 }
 
 # Files that a page shows are not run here either, and are shown whole: no option but these.
@@ -116,6 +115,14 @@ def run(page: Path, urls: dict[str, str]) -> None:
             printed = in_a_shell(text, settings) or printed
         else:
             check_what_is_not_run(page, block)
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=name_of)
+def test_a_tutorial_is_python(page: Path) -> None:
+    for block in blocks(page):
+        assert block.language in ("sh", "python")
+        if block.language == "python":
+            compile(block.text, str(page), "exec")
 
 
 def check_what_is_not_run(page: Path, block: Block) -> None:
@@ -211,6 +218,6 @@ def test_every_algorithm_is_documented(name: str) -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in PAGES:
+    for page in [*PAGES, *TUTORIALS]:
         for target in re.findall(r"\]\(([^)#]+\.md)", page.read_text("utf-8")):
             assert (page.parent / target).is_file(), f"{page.name}: {target}"

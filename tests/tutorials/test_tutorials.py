@@ -1,0 +1,118 @@
+"""Each tutorial, done as it says, from an empty folder and in a virtual environment of its own, ends in a 429.
+
+The package comes from this checkout, what it is used with from the package index. `tox -e tutorials`: it is slow.
+"""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = sorted((ROOT / "docs/tutorial").glob("*.md"))
+STEP = re.compile(r"^(?:Write `(?P<file>[^`]+)`:\n\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+SERVERS = ("uvicorn", "flask", "gunicorn", "python manage.py runserver", "python shop.py")
+PORT = re.compile(r"(?<=127\.0\.0\.1:)\d+")
+MOST = 6  # commands until a request is refused
+ACTIVE = "[ ! -d .venv ] || . .venv/bin/activate; "
+FIRST_ANSWER = 20.0  # seconds
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with this package, as an index would have it."""
+    folder = tmp_path_factory.mktemp("wheels")
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, ROOT], check=True)
+    return folder
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        found: int = probe.getsockname()[1]
+    return found
+
+
+@pytest.fixture
+def environment(wheels: Path, port: int) -> dict[str, str]:
+    outer = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONSAFEPATH", "PIP_REQUIRE_VIRTUALENV")
+    own = {name: value for name, value in os.environ.items() if name not in outer}
+    ports = dict.fromkeys(("UVICORN_PORT", "FLASK_RUN_PORT"), str(port))
+    python = str(Path(sys.executable).resolve().parent)  # its python3 is the one that this environment is for
+    return {**own, **ports, "PIP_FIND_LINKS": str(wheels), "PATH": f"{python}{os.pathsep}{own['PATH']}"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_it_reaches_a_429(page: Path, tmp_path: Path, port: int, environment: dict[str, str]) -> None:
+    commands = 0
+    with serving(tmp_path, port, environment) as start:
+        for step in STEP.finditer(page.read_text("utf-8")):
+            if step["file"]:
+                (tmp_path / step["file"]).write_text(step["text"], "utf-8")
+            if step["kind"] != "sh":
+                continue
+            for line in step["text"].splitlines():
+                commands += 1
+                assert commands <= MOST, line
+                command = PORT.sub(str(port), line)
+                if command.startswith(SERVERS):
+                    start(command)
+                elif " 429 " in said(command, tmp_path, environment):
+                    return
+    pytest.fail(f"no request was refused in {commands} commands")
+
+
+def said(command: str, folder: Path, environment: dict[str, str]) -> str:
+    """What a command prints."""
+    done = subprocess.run(
+        ["/bin/bash", "-c", ACTIVE + command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, (command, done.stdout, done.stderr)
+    return done.stdout
+
+
+@contextmanager
+def serving(folder: Path, port: int, environment: dict[str, str]) -> Iterator[Callable[[str], None]]:
+    """Starts servers, waits until they answer, and ends them."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(command: str) -> None:
+        process = subprocess.Popen(
+            ["/bin/bash", "-c", ACTIVE + command], cwd=folder, env=environment, start_new_session=True
+        )
+        running.append(process)
+        deadline = time.monotonic() + FIRST_ANSWER
+        while not listens(port):
+            assert process.poll() is None, command
+            assert time.monotonic() < deadline, command
+            time.sleep(0.05)
+
+    try:
+        yield start
+    finally:
+        for process in running:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
