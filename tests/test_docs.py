@@ -45,6 +45,7 @@ SHELL = {
 INCLUDED = {
     ROOT / "examples/own_store.py": "test_own_parts.py",
     ROOT / "examples/own_algorithm.py": "test_own_parts.py",
+    ROOT / "examples/plain_function.py": "test_examples.py",
     ROOT / "ratelimit_mw/bucket.py": "tests/algorithms",
     ROOT / "ratelimit_mw/stores/bucket.lua": "tests/stores",
     **{ROOT / f"ratelimit_mw/algorithms/{name}.py": "tests/algorithms" for name in ALGORITHMS},
