@@ -14,7 +14,7 @@ from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.group import Group, committed
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.stores.url import open_async_store, open_store
-from ratelimit_mw.testing import Clock, RecordingStore
+from ratelimit_mw.testing import Clock, Control, RecordingStore, freeze
 from ratelimit_mw.testing.blocking import blocking
 from ratelimit_mw.testing.laws import LAWS, check_laws
 from ratelimit_mw.testing.store_suite import StoreSuite
@@ -31,6 +31,8 @@ ELSEWHERE = [
     AsyncRedisStore,
     *OPENERS,
     Clock,
+    Control,
+    freeze,
     RecordingStore,
     AsgiMiddleware,
     WsgiMiddleware,
@@ -56,6 +58,7 @@ SIGNATURES: list[tuple[Any, str]] = [
     (open_async_store, "url, timeout"),
     (Limiter, "store=None, *, name='default'"),
     (AsyncLimiter, "store=None, *, name='default'"),
+    (freeze, ""),
     (AsgiMiddleware, "app, settings=None, /, **options"),
     (WsgiMiddleware, "app, settings=None, /, **options"),
     (Group, "charges"),
@@ -77,6 +80,7 @@ METHODS = [
             "limit": "self, limits, *, key=None, cost=1",
         },
     ),
+    (Control, {"freeze": "self", "advance": "self, by", "reset": "self"}),
     (Store, {**dict.fromkeys(("take", "peek", "settle", "reset"), "self, charges"), "close": "self"}),
 ]
 
