@@ -1,4 +1,7 @@
-"""ASGI and WSGI middleware that limits how often a client may call a web app."""
+"""ASGI and WSGI middleware that limits how often a client may call a web app.
+
+PYTEST_DONT_REWRITE: pytest knows our fixture, and would warn where the package is imported before pytest runs.
+"""
 
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.algorithms.gcra import GCRA

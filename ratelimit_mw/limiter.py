@@ -1,11 +1,13 @@
 """Limits by hand, without any web request: in jobs, in clients, in tests."""
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import nullcontext
+from typing import Any, Final
 
 from msgspec.structs import replace
 
-from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.errors import ConfigError, located
+from ratelimit_mw.functions import P, R, Terms, alimited, limited
 from ratelimit_mw.identity import bucket_key, encode
 from ratelimit_mw.limit import Charge, Limit, well_named
 from ratelimit_mw.notation import parse
@@ -15,6 +17,8 @@ from ratelimit_mw.verdict import Verdict, verdict_of
 
 Limits = str | Limit | Iterable[str | Limit]  # notation, a Limit, or a sequence of either
 Key = str | tuple[str, ...]
+KeyOf = Key | Callable[..., Key] | None  # of a function: a key, or what gives one from the arguments of a call
+CostOf = int | Callable[..., int]
 
 
 class _Charging:
@@ -32,6 +36,11 @@ class _Charging:
             if not isinstance(charge, Charge):
                 raise ConfigError(f"charges[{index}]: found {charge!r:.100}, allowed is a Charge")
         return [replace(charge, key=self._key(charge.key)) for charge in charges]
+
+    def _terms(self, limits: Limits, key: KeyOf, cost: CostOf) -> Terms:
+        with located("limits") if isinstance(limits, str) else nullcontext():  # other errors name that place already
+            parsed = as_limits(limits)
+        return Terms(parsed, key, cost, self._key)
 
     def _key(self, key: Key) -> str:
         parts = (key,) if isinstance(key, str) else key
@@ -75,6 +84,22 @@ class Limiter(_Charging):
         """Forget what `key` took of these limits."""
         self.store.reset(self._charges(limits, key, 0))
 
+    def limit(
+        self, limits: Limits, *, key: KeyOf = None, cost: CostOf = 1
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """A decorator: each call of the function takes `cost` units of each limit, or raises `RateLimited`.
+
+        `key`: whose bucket; a callable is given the arguments of the call, of a method `self` first; None is the
+        function's module and name, one bucket for all who call it. `cost`: whole units, or a callable likewise. What
+        such a callable raises goes to the caller, and so does `ConfigError` for an answer that is no key or no cost.
+        Where a limit holds back, the call sleeps for that long. Of a generator the call is charged, not each item.
+
+        Limits, a fixed key and a fixed cost are checked at once: raises `ConfigError` where one is wrong, where the
+        cost can never pass, and for an async function.
+        """
+        terms = self._terms(limits, key, cost)
+        return lambda function: limited(function, terms, self.store)
+
 
 class AsyncLimiter(_Charging):
     """The same for asyncio, over an AsyncStore."""
@@ -103,6 +128,16 @@ class AsyncLimiter(_Charging):
     async def reset(self, limits: Limits, key: Key) -> None:
         """See `Limiter.reset`."""
         await self.store.areset(self._charges(limits, key, 0))
+
+    def limit(
+        self, limits: Limits, *, key: KeyOf = None, cost: CostOf = 1
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
+        """See `Limiter.limit`, for async functions: what is awaited is charged. `key` and `cost` are not async.
+
+        Raises `ConfigError` for a function that is not async, and for an async generator, whose call nobody awaits.
+        """
+        terms = self._terms(limits, key, cost)
+        return lambda function: alimited(function, terms, self.store)
 
 
 def as_limits(limits: Limits) -> list[Limit]:

@@ -135,3 +135,7 @@ class RateLimited(RateLimitError):
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(f"rate limited: retry after {verdict.retry_after} seconds")
         self.verdict = verdict
+
+    def __reduce__(self) -> tuple[type["RateLimited"], tuple[Verdict]]:
+        """So that it comes back whole from another process, where jobs run."""
+        return type(self), (self.verdict,)

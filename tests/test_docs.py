@@ -20,6 +20,7 @@ from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.commands import main
 from ratelimit_mw.options import Options
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.testing.control import control
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 
@@ -44,6 +45,7 @@ SHELL = {
 INCLUDED = {
     ROOT / "examples/own_store.py": "test_own_parts.py",
     ROOT / "examples/own_algorithm.py": "test_own_parts.py",
+    ROOT / "examples/plain_function.py": "test_examples.py",
     ROOT / "ratelimit_mw/bucket.py": "tests/algorithms",
     ROOT / "ratelimit_mw/stores/bucket.lua": "tests/stores",
     **{ROOT / f"ratelimit_mw/algorithms/{name}.py": "tests/algorithms" for name in ALGORITHMS},
@@ -102,6 +104,9 @@ def run(page: Path, urls: dict[str, str]) -> None:
             with contextlib.redirect_stdout(output):
                 exec(compile(text, str(page), "exec"), names)  # noqa: S102  # the point of this test
             printed = output.getvalue()
+            for name in [name for name in names if name.startswith("test_")]:
+                with control(empty=True) as ratelimit:  # as the fixture does it
+                    names.pop(name)(ratelimit)
             if "app" in names:
                 assert 429 in call_often(names.pop("app"))
         elif language == "text":

@@ -1,5 +1,6 @@
 """The examples on their real servers: they refuse, and admit again after exactly Retry-After."""
 
+import os
 import subprocess
 import sys
 import time
@@ -65,6 +66,14 @@ def test_refuses_and_admits_again_after_exactly_retry_after(app: str, serve: Ser
 
 def statuses(client: httpx.Client, method: str, path: str, count: int) -> list[int]:
     return [client.request(method, path).status_code for _ in range(count)]
+
+
+@pytest.mark.promise(4)
+def test_a_job_waits_and_goes_on(redis: RedisServer | None) -> None:
+    env = {**os.environ, "STORE": redis.url if redis else "memory://"}
+    command = [sys.executable, str(EXAMPLES / "plain_function.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert done.stdout == ("to alice: one\nto alice: two\nto bob: one\nalice has to wait\nto alice: three\n")
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)

@@ -22,10 +22,10 @@ ORDER = [
     "notation",
     "identity",
     "notices",
-    "stores stores.group stores.shelf stores.memory",
+    "stores stores.live stores.group stores.shelf stores.memory",
     "stores.forks stores.patience stores.crew stores.pool stores.scripts stores.slots stores.talk",
     "stores.threads stores.tasks stores.topology stores.redis_server stores.redis_cluster stores.redis stores.url",
-    "limiter",
+    "functions limiter",
     "addresses forwarded client_ip",
     "request views",
     "calls",
@@ -41,8 +41,8 @@ ORDER = [
     "response on_refused",
     "gate",
     "asgi_send asgi wsgi",
-    "testing.clock testing.recording testing",
-    "testing.blocking testing.walks testing.laws testing.store_suite",
+    "testing.clock testing.control testing.recording testing",
+    "testing.blocking testing.walks testing.laws testing.store_suite testing.plugin",
     "commands.demo commands.schema commands.inquiry commands.hearing commands.explain commands.check commands",
     "__main__",
 ]
@@ -58,7 +58,7 @@ GUESTS = {
     "flask": set(),
     "django": set(),
     "hiredis": set(),
-    "pytest": {"testing.store_suite"},
+    "pytest": {"testing.plugin", "testing.store_suite"},
     "hypothesis": set(),
 }
 

@@ -13,7 +13,8 @@ from ratelimit_mw.limit import Role
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.group import Group, committed
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
-from ratelimit_mw.testing import Clock, RecordingStore
+from ratelimit_mw.stores.url import open_async_store, open_store
+from ratelimit_mw.testing import Clock, Control, RecordingStore, freeze
 from ratelimit_mw.testing.blocking import blocking
 from ratelimit_mw.testing.laws import LAWS, check_laws
 from ratelimit_mw.testing.store_suite import StoreSuite
@@ -22,7 +23,20 @@ from ratelimit_mw.verdict import Source
 from ratelimit_mw.wsgi import RateLimitMiddleware as WsgiMiddleware
 
 PUBLIC = {name: getattr(ratelimit_mw, name) for name in ratelimit_mw.__all__}
-ELSEWHERE = [Store, AsyncStore, RedisStore, AsyncRedisStore, Clock, RecordingStore, AsgiMiddleware, WsgiMiddleware]
+OPENERS = [open_store, open_async_store]
+ELSEWHERE = [
+    Store,
+    AsyncStore,
+    RedisStore,
+    AsyncRedisStore,
+    *OPENERS,
+    Clock,
+    Control,
+    freeze,
+    RecordingStore,
+    AsgiMiddleware,
+    WsgiMiddleware,
+]
 FOR_PARTS_OF_ONES_OWN = [Group, committed, StoreSuite, blocking, check_laws, *LAWS, Step, Walk]
 REDIS = "client_or_url, *, prefix='rl:', timeout=0.05, deny_cache=1.0, clock=None"
 
@@ -40,8 +54,11 @@ SIGNATURES: list[tuple[Any, str]] = [
     (MemoryStore, "*, max_keys=1000000, clock=None"),
     (RedisStore, REDIS),
     (AsyncRedisStore, REDIS),
+    (open_store, "url, timeout"),
+    (open_async_store, "url, timeout"),
     (Limiter, "store=None, *, name='default'"),
     (AsyncLimiter, "store=None, *, name='default'"),
+    (freeze, ""),
     (AsgiMiddleware, "app, settings=None, /, **options"),
     (WsgiMiddleware, "app, settings=None, /, **options"),
     (Group, "charges"),
@@ -60,8 +77,10 @@ METHODS = [
             "peek": "self, limits, key, cost=0",
             "take": "self, *charges",
             "reset": "self, limits, key",
+            "limit": "self, limits, *, key=None, cost=1",
         },
     ),
+    (Control, {"freeze": "self", "advance": "self, by", "reset": "self"}),
     (Store, {**dict.fromkeys(("take", "peek", "settle", "reset"), "self, charges"), "close": "self"}),
 ]
 
@@ -132,6 +151,7 @@ def test_what_awaits_has_an_a_in_front_and_the_same_arguments() -> None:
     for name in ("hit", "peek", "take", "reset"):
         assert signature(getattr(AsyncLimiter, name)) == signature(getattr(Limiter, name))
         assert inspect.iscoroutinefunction(getattr(AsyncLimiter, name))
+    assert signature(AsyncLimiter.limit) == signature(Limiter.limit)
 
 
 @pytest.mark.parametrize(

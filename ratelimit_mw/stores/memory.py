@@ -10,6 +10,7 @@ from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import Charge, Decision, Limit, State, whole
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.stores.group import Group, committed
+from ratelimit_mw.stores.live import STORES, Stage
 from ratelimit_mw.stores.shelf import Shelf
 from ratelimit_mw.ticks import microseconds
 
@@ -36,12 +37,13 @@ class MemoryStore:
         if clock is not None and not callable(clock):
             raise ConfigError(f"clock: found {clock!r}, allowed is a callable that returns seconds")
         self._room = self._max_keys = whole("max_keys", max_keys, 1)  # keys that can still be added
-        self._told = clock
+        self._own = self._told = clock  # what it was given, and what it goes by: tests may stop its time
         self._shelves: dict[str, Shelf] = {}
         self._new_limit = False
         self._largest: Shelf | None = None  # of those that grew, the one that holds most keys
         self._lock = threading.Lock()
         self._acquire, self._release = self._lock.acquire, self._lock.release
+        STORES.enrol(self)
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Charge all of them if all are admitted, else none. Raises `ConfigError` for a negative cost."""
@@ -94,9 +96,7 @@ class MemoryStore:
     def close(self) -> None:
         """Forget everything."""
         with self._lock:
-            self._shelves.clear()
-            self._largest = None
-            self._room = self._max_keys
+            self._clear()
 
     async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `take`."""
@@ -117,6 +117,18 @@ class MemoryStore:
     async def aclose(self) -> None:
         """See `close`."""
         self.close()
+
+    def _enter(self, stage: Stage, *, empty: bool) -> None:
+        with self._lock:
+            if self._own is None:
+                self._told = stage.steady
+            if empty:
+                self._clear()
+
+    def _clear(self) -> None:
+        self._shelves.clear()
+        self._largest = None
+        self._room = self._max_keys
 
     def _now(self) -> int:
         return monotonic_ns() // 1000 if self._told is None else microseconds(self._told())

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.limit import Charge, Decision, seconds
 from ratelimit_mw.stores.group import Group
+from ratelimit_mw.stores.live import STORES, Stage
 from ratelimit_mw.stores.scripts import Codec, check_scripted, decisions, script, settle_arguments, take_arguments
 from ratelimit_mw.stores.slots import parts, take_apart
 from ratelimit_mw.ticks import microseconds
@@ -82,11 +83,17 @@ class Talk:
         seconds("deny_cache", deny_cache)
         if clock is not None and not callable(clock):
             raise ConfigError(f"clock: found {clock!r}, allowed is a callable that returns seconds")
-        self._prefix = f"{prefix}{_FORMAT}:"
+        self._base = self._prefix = f"{prefix}{_FORMAT}:"
         self._timeout = timeout
-        self._clock = clock
+        self._own = self._clock = clock  # what it was given, and what it goes by: tests may stop its time
         self._codec: Codec = "packed"
         self.slots: Final = slots  # whether keys live in the slots of a cluster: one call reaches those of one slot
+        STORES.enrol(self)
+
+    def _enter(self, stage: Stage, *, empty: bool) -> None:  # noqa: ARG002  # nothing is kept in this process
+        self._prefix = self._base + stage.room
+        if self._own is None:
+            self._clock = stage.wall
 
     def _take(self, asked: Sequence[Charge], *, commit: bool) -> Steps[Sequence[Decision]]:
         group = Group(asked)
@@ -166,4 +173,5 @@ class Talk:
 
     def _now(self) -> int:
         """A told time in microseconds; 0 asks the server for its own."""
-        return 0 if self._clock is None else max(1, microseconds(self._clock()))
+        clock = self._clock  # once: a test that ends in another thread takes it away
+        return 0 if clock is None else max(1, microseconds(clock()))

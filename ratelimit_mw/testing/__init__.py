@@ -1,6 +1,7 @@
-"""Help for tests: a clock told by hand, and a store that records what it was asked."""
+"""Help for tests: the time of all stores in a test's hands, a clock told by hand, a store that records its calls."""
 
 from ratelimit_mw.testing.clock import Clock
+from ratelimit_mw.testing.control import Control, freeze
 from ratelimit_mw.testing.recording import RecordingStore
 
-__all__ = ["Clock", "RecordingStore"]
+__all__ = ["Clock", "Control", "RecordingStore", "freeze"]

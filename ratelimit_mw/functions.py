@@ -1,0 +1,143 @@
+"""Limits on plain functions: what the decorators of Limiter and AsyncLimiter put around one."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import wraps
+from inspect import isasyncgenfunction, iscoroutine, iscoroutinefunction
+from typing import Any, ParamSpec, TypeVar
+
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.limit import Charge, Limit
+from ratelimit_mw.stores import AsyncStore, Store
+from ratelimit_mw.verdict import RateLimited, verdict_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Toll = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Charge]]
+"""What a call with these arguments is charged."""
+
+
+class Terms:
+    """What stands in the decorator, checked when it is written. `bucket`: the bucket's key of a key, or ConfigError."""
+
+    def __init__(self, limits: Sequence[Limit], key: Any, cost: Any, bucket: Callable[[Any], str]) -> None:
+        self._limits, self._key, self._cost, self._bucket = limits, key, cost, bucket
+        for name, value in (("key", key), ("cost", cost)):
+            if callable(value) and _is_async(value):
+                raise ConfigError(f"{name}: found {_name(value)}, which is async; allowed is a plain function")
+        if key is not None and not callable(key):
+            bucket(key)
+        if not callable(cost):
+            for limit in limits:
+                Charge("key", limit, cost)
+                if cost > limit.most:
+                    raise ConfigError(
+                        f"cost: found {cost}, which never passes {limit.notation!r}; allowed are at most {limit.most}"
+                    )
+
+    def toll(self, function: Callable[..., Any]) -> Toll:
+        """What calls of this function are charged. What does not depend on their arguments is worked out once."""
+        key, cost = self._key, self._cost
+        if key is None:
+            key = _own_key(function)
+        if not callable(key) and not callable(cost):
+            fixed = self._charges(key, cost)
+            return lambda _args, _kwargs: fixed
+
+        def toll(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Charge]:
+            key_now = _answer(key, args, kwargs) if callable(key) else key
+            cost_now = _answer(cost, args, kwargs) if callable(cost) else cost
+            try:
+                return self._charges(key_now, cost_now)
+            except ConfigError as error:
+                raise error.at(_name(function)) from None
+
+        return toll
+
+    def _charges(self, key: Any, cost: Any) -> Sequence[Charge]:
+        bucket = self._bucket(key)
+        return [Charge(bucket, limit, cost) for limit in self._limits]
+
+
+def limited(function: Callable[P, R], terms: Terms, store: Store) -> Callable[P, R]:
+    """The function, charged at each call, for threads. Raises `ConfigError` for one that is async."""
+    _check(function)
+    if _is_async(function):
+        raise ConfigError(
+            f"limit: found {_name(function)}, which is async, and Limiter would block its event loop; "
+            "allowed is a plain function here, and an async one with AsyncLimiter"
+        )
+    toll = terms.toll(function)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        charges = toll(args, kwargs)
+        verdict = verdict_of(charges, store.take(charges))
+        if not verdict.allowed:
+            raise RateLimited(verdict)
+        if verdict.delay:
+            time.sleep(verdict.delay)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def alimited(
+    function: Callable[P, Coroutine[Any, Any, R]], terms: Terms, store: AsyncStore
+) -> Callable[P, Coroutine[Any, Any, R]]:
+    """The same for asyncio: charged when it is awaited. Raises `ConfigError` for a function that is not async."""
+    _check(function)
+    if not _is_async(function):
+        raise ConfigError(
+            f"limit: found {_name(function)}, which is not async, so that nobody would await the store; "
+            "allowed is an async function here, and a plain one with Limiter"
+        )
+    toll = terms.toll(function)
+
+    @wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        charges = toll(args, kwargs)
+        verdict = verdict_of(charges, await store.atake(charges))
+        if not verdict.allowed:
+            raise RateLimited(verdict)
+        if verdict.delay:
+            await asyncio.sleep(verdict.delay)
+        return await function(*args, **kwargs)
+
+    return call
+
+
+def _check(function: object) -> None:
+    """It is a function, and its call is what runs it."""
+    if isinstance(function, (classmethod, staticmethod)):
+        raise ConfigError(f"limit: found a {type(function).__name__}, allowed is a function: limit goes below it")
+    if isinstance(function, type) or not callable(function):  # a class would be one no more
+        raise ConfigError(f"limit: found {function!r:.100}, allowed is a function")
+    if isasyncgenfunction(function):
+        raise ConfigError(
+            f"limit: found {_name(function)}, an async generator, and nobody awaits its call; "
+            "allowed is to await AsyncLimiter.hit() in it"
+        )
+
+
+def _own_key(function: Callable[..., Any]) -> tuple[str, str]:
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not module or not name:
+        raise ConfigError(f"key: {function!r:.100} has no name to stand for it, so it needs a key")
+    return module, name
+
+
+def _answer(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    answer = call(*args, **kwargs)
+    if iscoroutine(answer):
+        answer.close()  # it is no key and no cost, which is said next; Python need not warn that nobody awaits it
+    return answer
+
+
+def _is_async(call: Callable[..., Any]) -> bool:
+    return iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__)
+
+
+def _name(call: Callable[..., Any]) -> str:
+    return getattr(call, "__qualname__", type(call).__qualname__)
