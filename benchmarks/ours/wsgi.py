@@ -6,9 +6,10 @@ from itertools import repeat
 from time import perf_counter_ns
 from typing import Any, Final
 
+from benchmarks import web
 from benchmarks.lab import Lab
 from benchmarks.runner import Batch, Contender
-from benchmarks.web import IETF, Answer, held
+from benchmarks.web import IETF, PLENTY, Answer
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
 _ENVIRON: Final[dict[str, Any]] = {  # as gunicorn makes it for a browser behind no proxy
@@ -82,15 +83,16 @@ def contender(app: App) -> Contender:
     return batch
 
 
-def limits(make: Callable[[int], App], fields: Collection[str] = IETF, refusal: int = 429) -> Contender:
-    """Equal requests to the app that `make` makes, under a limit that it was seen to hold."""
+def ask(app: App) -> Answer:
+    """One request."""
+    answers = _Answers()
+    _answer(app, answers.start_response)
+    return Answer(int(answers.status.partition(" ")[0]), {name.lower() for name, _ in answers.headers})
 
-    def ask(app: App) -> Answer:
-        answers = _Answers()
-        _answer(app, answers.start_response)
-        return Answer(int(answers.status.partition(" ")[0]), {name.lower() for name, _ in answers.headers})
 
-    return contender(held(make, ask, fields, refusal))
+def held(make: Callable[[int], App], fields: Collection[str] = IETF, refusal: int = 429) -> Contender:
+    """Equal requests to the app that `make` makes: see `web.held`."""
+    return contender(web.held(make, ask, fields, refusal))
 
 
 def floor(_: Lab) -> Contender:
@@ -100,7 +102,9 @@ def floor(_: Lab) -> Contender:
 
 def limited(_: Lab) -> Contender:
     """One limit, memory store, headers on."""
-    return limits(lambda quota: RateLimitMiddleware(_bare, limits=f"{quota}/day"))
+    app = RateLimitMiddleware(_bare, limits=f"{PLENTY}/day")
+    assert ask(app).fields >= IETF
+    return contender(app)
 
 
 def _answer(app: App, start_response: Any) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from benchmarks.lab import Lab, package
-from benchmarks.ours.asgi import App, Scope, bare, contender, floor, limited, limits
+from benchmarks.ours.asgi import App, Scope, bare, contender, floor, held, limited
 from benchmarks.runner import Contender, Race, Row
 from benchmarks.web import LEGACY, NONE
 from ratelimit_mw.asgi import RateLimitMiddleware
@@ -21,7 +21,7 @@ def _asgi_ratelimit(lab: Lab) -> Contender:
         app: App = ratelimit.RateLimitMiddleware(bare, who, backend(), {r"^/": [ratelimit.Rule(day=quota)]})
         return app
 
-    return limits(lab, make, NONE)
+    return held(lab, make, NONE)
 
 
 def _starlette() -> Any:
@@ -44,7 +44,7 @@ def _on_starlette(lab: Lab) -> Contender:
         app.add_middleware(RateLimitMiddleware, limits=f"{quota}/day")
         return app
 
-    return limits(lab, make)
+    return held(lab, make)
 
 
 def _slowapi(lab: Lab) -> Contender:
@@ -58,7 +58,7 @@ def _slowapi(lab: Lab) -> Contender:
         app.add_middleware(middleware)
         return app
 
-    return limits(lab, make, LEGACY)
+    return held(lab, make, LEGACY)
 
 
 ROWS: Final[Sequence[Row]] = [

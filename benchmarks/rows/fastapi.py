@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from benchmarks.lab import Lab, package, part
-from benchmarks.ours.asgi import contender, limits
+from benchmarks.ours.asgi import contender, held
 from benchmarks.runner import Contender, Race, Row
 from benchmarks.web import NONE
 
@@ -27,7 +27,7 @@ def _floor(lab: Lab) -> Contender:
 
 def _ours(lab: Lab) -> Contender:
     dependency = part("ratelimit_mw.fastapi", "RateLimit")
-    return limits(lab, lambda quota: _app(dependency(f"{quota}/day")))
+    return held(lab, lambda quota: _app(dependency(f"{quota}/day")))
 
 
 def _fastapi_limiter(lab: Lab) -> Contender:
@@ -39,7 +39,7 @@ def _fastapi_limiter(lab: Lab) -> Contender:
         lab.closing.callback(limiter.close)
         return _app(dependency(limiter=limiter))
 
-    return limits(lab, make, NONE)
+    return held(lab, make, NONE)
 
 
 ROWS: Final[Sequence[Row]] = [

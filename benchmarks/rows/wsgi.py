@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from benchmarks.lab import Lab, package
-from benchmarks.ours.wsgi import contender, limits
+from benchmarks.ours.wsgi import contender, held
 from benchmarks.runner import Contender, Race, Row
 from benchmarks.web import LEGACY
 from ratelimit_mw.wsgi import RateLimitMiddleware
@@ -30,7 +30,7 @@ def _ours(_: Lab) -> Contender:
         app.wsgi_app = RateLimitMiddleware(app.wsgi_app, limits=f"{quota}/day")
         return app
 
-    return limits(make)
+    return held(make)
 
 
 def _flask_limiter(_: Lab) -> Contender:
@@ -44,7 +44,7 @@ def _flask_limiter(_: Lab) -> Contender:
         )
         return app
 
-    return limits(make, LEGACY)
+    return held(make, LEGACY)
 
 
 ROWS: Final[Sequence[Row]] = [
