@@ -73,3 +73,11 @@ def package(name: str, distribution: str | None = None) -> Any:
         return import_module(name)
     except ImportError:
         raise Missing(f"{distribution or name.partition('.')[0]}: not installed") from None
+
+
+def part(module: str, name: str) -> Any:
+    """A part of a package that not every version of it has. Raises `Missing`."""
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError):
+        raise Missing(f"{module}.{name}: not there") from None

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from benchmark_program import SMALL, row, run, written
 from ratelimit_mw.algorithms import ALGORITHMS
 from redis_servers import RedisServer
@@ -42,6 +44,27 @@ program.ROWS[:] = [
 ]
 sys.exit(program.main(["--only", f"leaks-{sys.argv[1]}"]))
 """
+WITHOUT_OURS = """
+import sys
+sys.modules["ratelimit_mw.fastapi"] = None
+from benchmarks.__main__ import main
+
+sys.exit(main(["--only", "fastapi", "--json", "it.json"]))
+"""
+HELD = """
+import sys
+from benchmarks.web import IETF, PLENTY, Answer, held
+
+case = sys.argv[1]
+fields = set() if case == "mute" else IETF
+
+def make(quota):
+    statuses = [200] * quota if quota < 10 else [200] * 10
+    return statuses + [200 if case == "lax" else 429], quota
+
+app = held(make, lambda app: Answer(app[0].pop(0), fields))
+assert app[1] == PLENTY
+"""
 WITHOUT_SLOWAPI = """
 import sys
 sys.modules["slowapi"] = None
@@ -61,7 +84,7 @@ sys.exit(main(["--only", "memory-token", "--rounds", "2", "--calls", "20"]))
 def test_rows_without_a_server_count_what_they_say(tmp_path: Path) -> None:
     done = run(tmp_path, "-m", "benchmarks", "--only", "memory", "asgi", "wsgi", *SMALL, "--json", "it.json")
     assert done.returncode == 0, done.stdout + done.stderr
-    for name in ("memory-token", "memory-default", "asgi", "wsgi"):
+    for name in ("memory-token", "memory-default", "asgi", "asgi-slowapi", "wsgi"):
         assert row(done.stdout, name)[-2:] == ["40", "0"]
     assert row(done.stdout, "memory-refused")[-2:] == ["0", "40"]
     assert "memory-token" in done.stderr  # the progress
@@ -94,6 +117,21 @@ def test_rows_of_routers_count_what_ours_admits_on_each_route(tmp_path: Path) ->
         assert (rows[name]["admitted"], rows[name]["refused"], rows[name]["problems"]) == (2, 8, [])
         for peer in (f"{name}-slowapi", f"{name}-slowapi-asgi"):
             assert (rows[peer]["values"], rows[peer]["notes"]) == ([], ["skipped, slowapi: not installed"])
+
+
+def test_row_without_a_part_of_ours_is_told(tmp_path: Path) -> None:
+    done = run(tmp_path, "-c", WITHOUT_OURS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = written(tmp_path / "it.json")["fastapi"]
+    assert (found["values"], found["target"]) == ([], 0.5)
+    assert found["notes"] == ["skipped, ratelimit_mw.fastapi.RateLimit: not there"]
+
+
+@pytest.mark.parametrize(("app", "told"), [("right", ""), ("lax", "[200, 200, 200]"), ("mute", "ratelimit-policy")])
+def test_app_is_timed_only_after_it_was_seen_to_limit_and_to_say_so(tmp_path: Path, app: str, told: str) -> None:
+    done = run(tmp_path, "-c", HELD, app)
+    assert (done.returncode == 0) is (app == "right"), done.stderr
+    assert told in done.stderr
 
 
 def test_route_without_its_limit_fails_only_where_it_is_ours(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """Requests to an ASGI app, made as a server makes them, and the middleware with the defaults."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from itertools import repeat
 from time import perf_counter_ns
 from typing import Any, Final
 
+from benchmarks import web
 from benchmarks.lab import Lab
 from benchmarks.runner import Batch, Contender
+from benchmarks.web import IETF, PLENTY, Answer
 from ratelimit_mw.asgi import RateLimitMiddleware
 
 Scope = MutableMapping[str, Any]
@@ -15,7 +17,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_PLENTY: Final = 10**9
 SCOPE: Final[Mapping[str, Any]] = {  # as uvicorn makes it for a browser behind no proxy
     "type": "http",
     "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -92,6 +93,18 @@ def contender(lab: Lab, app: App) -> Contender:
     return lambda calls: lab.wait(requests(app, calls))
 
 
+async def ask(app: App) -> Answer:
+    """One request."""
+    answers = Answers()
+    await app({**SCOPE, "state": {}}, receive, answers.send)
+    return Answer(answers.status, {name.decode().lower() for name, _ in answers.headers})
+
+
+def held(lab: Lab, make: Callable[[int], App], fields: Collection[str] = IETF) -> Contender:
+    """Equal requests to the app that `make` makes: see `web.held`."""
+    return contender(lab, web.held(make, lambda app: lab.wait(ask(app)), fields))
+
+
 def floor(lab: Lab) -> Contender:
     """The app without any middleware."""
     return contender(lab, bare)
@@ -99,8 +112,6 @@ def floor(lab: Lab) -> Contender:
 
 def limited(lab: Lab) -> Contender:
     """One limit, memory store, headers on."""
-    app = RateLimitMiddleware(bare, limits=f"{_PLENTY}/day")
-    answers = Answers()
-    lab.wait(app({**SCOPE, "state": {}}, receive, answers.send))
-    assert {b"ratelimit", b"ratelimit-policy"} <= {name for name, _ in answers.headers}
+    app = RateLimitMiddleware(bare, limits=f"{PLENTY}/day")
+    assert lab.wait(ask(app)).fields >= IETF
     return contender(lab, app)

@@ -1,16 +1,17 @@
 """Requests to a WSGI app, made as a server makes them, and the middleware with the defaults."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from io import BytesIO
 from itertools import repeat
 from time import perf_counter_ns
 from typing import Any, Final
 
+from benchmarks import web
 from benchmarks.lab import Lab
 from benchmarks.runner import Batch, Contender
+from benchmarks.web import IETF, PLENTY, Answer
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
-_PLENTY: Final = 10**9
 _ENVIRON: Final[dict[str, Any]] = {  # as gunicorn makes it for a browser behind no proxy
     "wsgi.version": (1, 0),
     "wsgi.url_scheme": "http",
@@ -39,7 +40,7 @@ _ENVIRON: Final[dict[str, Any]] = {  # as gunicorn makes it for a browser behind
     "HTTP_COOKIE": "sid=0123456789abcdef; theme=dark",
 }
 
-_App = Callable[[dict[str, Any], Any], Iterable[bytes]]
+App = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 class _Answers:
@@ -47,10 +48,11 @@ class _Answers:
 
     def __init__(self) -> None:
         self.admitted = self.refused = 0
-        self.headers: list[tuple[str, str]] = []  # of the last response
+        self.status = ""  # of the last response, like its headers
+        self.headers: list[tuple[str, str]] = []
 
     def start_response(self, status: str, headers: list[tuple[str, str]], _: Any = None) -> Callable[[bytes], object]:
-        self.headers = headers
+        self.status, self.headers = status, headers
         if status == "200 OK":
             self.admitted += 1
         else:
@@ -62,33 +64,52 @@ def _write(_: bytes) -> None:
     """What start_response returns; nothing here calls it."""
 
 
-def _app(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+def _bare(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     start_response("200 OK", [("Content-Type", "text/plain")])
     return [b"hello"]
 
 
-def _contender(app: _App) -> Contender:
+def contender(app: App) -> Contender:
+    """Equal requests to `app`."""
+
     def batch(calls: int) -> Batch:
         answers = _Answers()
         start_response = answers.start_response
         started = perf_counter_ns()
         for _ in repeat(None, calls):
-            for _ in app({**_ENVIRON}, start_response):
-                pass
+            _answer(app, start_response)
         return Batch(perf_counter_ns() - started, answers.admitted, answers.refused)
 
     return batch
 
 
+def ask(app: App) -> Answer:
+    """One request."""
+    answers = _Answers()
+    _answer(app, answers.start_response)
+    return Answer(int(answers.status.partition(" ")[0]), {name.lower() for name, _ in answers.headers})
+
+
+def held(make: Callable[[int], App], fields: Collection[str] = IETF, refusal: int = 429) -> Contender:
+    """Equal requests to the app that `make` makes: see `web.held`."""
+    return contender(web.held(make, ask, fields, refusal))
+
+
 def floor(_: Lab) -> Contender:
     """The app without any middleware."""
-    return _contender(_app)
+    return contender(_bare)
 
 
 def limited(_: Lab) -> Contender:
     """One limit, memory store, headers on."""
-    app = RateLimitMiddleware(_app, limits=f"{_PLENTY}/day")
-    answers = _Answers()
-    app({**_ENVIRON}, answers.start_response)
-    assert {"RateLimit", "RateLimit-Policy"} <= {name for name, _ in answers.headers}
-    return _contender(app)
+    app = RateLimitMiddleware(_bare, limits=f"{PLENTY}/day")
+    assert ask(app).fields >= IETF
+    return contender(app)
+
+
+def _answer(app: App, start_response: Any) -> None:
+    body = app({**_ENVIRON}, start_response)
+    for _ in body:
+        pass
+    if hasattr(body, "close"):
+        body.close()

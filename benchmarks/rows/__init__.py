@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from benchmarks.rows import asgi, memory, memory_keys, redis, redis_server_side, routers, rules, wsgi
+from benchmarks.rows import asgi, django, fastapi, memory, memory_keys, redis, redis_server_side, routers, rules, wsgi
 from benchmarks.runner import Row
 
 ROWS: Final[list[Row]] = [
@@ -10,6 +10,8 @@ ROWS: Final[list[Row]] = [
     *memory_keys.ROWS,
     *asgi.ROWS,
     *wsgi.ROWS,
+    *django.ROWS,
+    *fastapi.ROWS,
     *rules.ROWS,
     *routers.ROWS,
     *redis.ROWS,

@@ -1,11 +1,60 @@
-"""What WSGI middleware adds to a request, called as a server calls it."""
+"""What a limit adds to a request to a Flask app, called as a server calls it."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
-from benchmarks.ours.wsgi import floor, limited
-from benchmarks.runner import Race, Row
+from benchmarks.lab import Lab, package
+from benchmarks.ours.wsgi import contender, held
+from benchmarks.runner import Contender, Race, Row
+from benchmarks.web import LEGACY
+from ratelimit_mw.wsgi import RateLimitMiddleware
+
+
+def _app() -> Any:
+    app = package("flask").Flask("bench")
+    app.add_url_rule("/items/<number>", view_func=_item)
+    return app
+
+
+def _item(number: str) -> str:
+    return number
+
+
+def _floor(_: Lab) -> Contender:
+    return contender(_app())
+
+
+def _ours(_: Lab) -> Contender:
+    def make(quota: int) -> Any:
+        app = _app()
+        app.wsgi_app = RateLimitMiddleware(app.wsgi_app, limits=f"{quota}/day")
+        return app
+
+    return held(make)
+
+
+def _flask_limiter(_: Lab) -> Contender:
+    flask_limiter = package("flask_limiter", "flask-limiter")
+    who = package("flask_limiter.util", "flask-limiter").get_remote_address
+
+    def make(quota: int) -> Any:
+        app = _app()
+        flask_limiter.Limiter(
+            who, app=app, default_limits=[f"{quota}/day"], storage_uri="memory://", headers_enabled=True
+        )
+        return app
+
+    return held(make, LEGACY)
+
 
 ROWS: Final[Sequence[Row]] = [
-    Race(name="wsgi", what="added to a request, headers on", ours=limited, floor=floor),
+    Race(
+        name="wsgi",
+        what="added to a request to Flask, headers on / Flask-Limiter, headers on",
+        ours=_ours,
+        peer=_flask_limiter,
+        floor=_floor,
+        target=0.06,
+        calls=500,
+    ),
 ]
