@@ -35,7 +35,8 @@ def with_headers(outcome: Outcome, style: Headers, send: Send) -> Send:
     They say what is known of the request by then.
     """
 
-    def send_with_headers(message: Message) -> Awaitable[None]:  # passes on the awaitable, without one of its own
+    # it passes on the awaitable, without one of its own; and its annotations are text, or each request evaluates them
+    def send_with_headers(message: "Message") -> "Awaitable[None]":
         if message["type"] == "http.response.start":
             fields = list(message.get("headers", ()))
             own = headers(outcome.verdict, style)

@@ -61,7 +61,8 @@ def headers(verdict: Verdict | None, style: Headers = "ietf") -> HeaderList:
     if style == "ietf" and len(verdict.decisions) == 1 and len(verdict.policies) == 1:  # the common case, in short
         policy, decision = verdict.policies[0], verdict.decisions[0]
         if not policy.hidden and verdict.charges[0].role != "shadow":
-            return [("RateLimit-Policy", _policy_item(policy)), ("RateLimit", _state_item(policy, decision))]
+            said, name = policy.said or _said(policy)
+            return [("RateLimit-Policy", said), ("RateLimit", name + _state(policy, decision))]
     shown = _shown(verdict)
     fields: HeaderList = []
     if shown and style != "legacy":
@@ -151,26 +152,34 @@ def _shown(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:
     return [(policies[index], decisions[index]) for index in shown[:_MOST_SHOWN]]
 
 
-@lru_cache(maxsize=1024)
 def _policy_item(policy: Policy) -> str:
-    """`"default";q=100;w=60`, and how many can pass at once where that is not the quota.
-
-    The window stands there only if it is whole seconds: the field has no fractions.
-    """
-    window = policy.limit.window
-    length = f";w={int(window)}" if window == int(window) else ""
-    burst = f";{_BURST}={policy.burst}" if policy.burst != policy.most else ""
-    return f'"{policy.name}";q={policy.most}{length}{burst}'
+    return (policy.said or _said(policy))[0]
 
 
 def _state_item(policy: Policy, decision: Decision) -> str:
     """`"default";r=50;t=30`: so many units, in so many seconds."""
+    return (policy.said or _said(policy))[1] + _state(policy, decision)
+
+
+def _said(policy: Policy) -> tuple[str, str]:
+    """`"default";q=100;w=60`, and how many can pass at once where that is not the quota; and `"default"`.
+
+    The window stands there only if it is whole seconds: the field has no fractions.
+    """
+    window, name = policy.limit.window, f'"{policy.name}"'
+    length = f";w={int(window)}" if window == int(window) else ""
+    burst = f";{_BURST}={policy.burst}" if policy.burst != policy.most else ""
+    policy.said = f"{name};q={policy.most}{length}{burst}", name
+    return policy.said
+
+
+def _state(policy: Policy, decision: Decision) -> str:
     available, wait = decision.remaining, ceil(decision.next_after)
     if available > policy.most:
         available = policy.most
     if wait > policy.longest:  # rounding up can pass the window by a second
         wait = policy.longest
-    return f'"{policy.name}";r={available};t={wait}'
+    return f";r={available};t={wait}"
 
 
 def _policies(verdict: Verdict) -> Sequence[Policy]:

@@ -17,7 +17,7 @@ Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_
 class Policy:
     """What headers and bodies call one charge of a request. Made once per limit; compared by identity."""
 
-    __slots__ = ("burst", "hidden", "limit", "longest", "most", "name")
+    __slots__ = ("burst", "hidden", "limit", "longest", "most", "name", "said")
 
     def __init__(self, name: str, limit: Limit, *, hidden: bool = False) -> None:
         self.name = name
@@ -26,6 +26,7 @@ class Policy:
         self.burst = min(getattr(limit, "burst", None) or limit.quota, _LARGEST)  # of these, how many at one instant
         self.longest = math.ceil(limit.longest_wait)  # seconds that headers may name
         self.hidden = hidden  # shown only when it refuses, because it tells about others than the client
+        self.said: tuple[str, str] | None = None  # what fields say of it each time; `response` keeps it here
 
 
 class Verdict(Struct, frozen=True, gc=False):
