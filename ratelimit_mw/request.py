@@ -18,7 +18,7 @@ class Request(ABC):
     `raw`: the ASGI scope or the WSGI environ. `client`: the client's address: the socket's other end, as the server
     wrote it, or whom trusted proxies name; None where there is none, as on a unix socket. `route`: the framework's
     route template, where the face knows it. `outcome`: what those of us further out have found, if there are any.
-    `messages`: which limits the messages of a websocket meet, as far as the settings are looked at.
+    `messages`: what limits the messages of a websocket, once rules were looked for; None where nothing does.
     """
 
     __slots__ = ("client", "messages", "outcome", "raw", "route")
