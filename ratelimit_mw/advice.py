@@ -21,38 +21,44 @@ _WORKERS: Final = re.compile(r"(?:--workers|-w)(?:=?([0-9]+))?")
 _DEEPEST: Final = 50  # apps around apps
 
 
-def advise(rules: Sequence[Rule], compiled: Iterable[Lines], *, ignore_case: bool) -> None:
-    """Warn of rules that never match, and of limits that can be got around or never act."""
+def advise(rules: Sequence[Rule], compiled: Sequence[Lines], messages: Sequence[Lines], *, ignore_case: bool) -> None:
+    """Warn of rules that never match, and of limits of requests or messages that can be got around or never act."""
     for index, first in out_of_reach(rules, ignore_case=ignore_case):
         logger.warning(
             "ratelimit_mw: rules[%d] (%s) can never match: rules[%d] (%s) ends the search for all that it is for; "
             "put it before that one, or set final = false there",
             *(index, rules[index].full_name, first, rules[first].full_name),
         )
-    compiled = list(compiled)
     held = any(lines.rule == "app" and _holds(lines) for lines in compiled)
     for lines in compiled:
-        keys = lines.keys
-        if keys and all(key.forgeable for key in keys) and (lines.rule == "app" or not held):
-            logger.warning(
-                "ratelimit_mw: rule %s: its key, %s, is what clients write, who can have as many of it as they like; "
-                "add a limit with another key, or app_limits",
-                lines.rule,
-                keys[0].text,
-            )
-        if lines.tier is not None and lines.tier.forgeable:
-            logger.warning(
-                "ratelimit_mw: rule %s: its tier, %s, is what clients write, who can have any of them",
-                lines.rule,
-                lines.tier.text,
-            )
-        for idle, other in _idle(lines.fixed or ()):
-            logger.warning(
-                "ratelimit_mw: rule %s: %s never refuses what %s admits; remove it, or make it the smaller one",
-                lines.rule,
-                idle.policy.limit.notation,
-                other.policy.limit.notation,
-            )
+        _advise(lines, "" if held and lines.rule != "app" else "add a limit with another key, or app_limits")
+    for lines in messages:
+        _advise(lines, "add a limit with another key")
+
+
+def _advise(lines: Lines, fix: str) -> None:
+    """`fix`: against keys that clients write; empty where another limit holds them."""
+    keys = lines.keys
+    if keys and all(key.forgeable for key in keys) and fix:
+        logger.warning(
+            "ratelimit_mw: rule %s: its key, %s, is what clients write, who can have as many of it as they like; %s",
+            lines.rule,
+            keys[0].text,
+            fix,
+        )
+    if lines.tier is not None and lines.tier.forgeable:
+        logger.warning(
+            "ratelimit_mw: rule %s: its tier, %s, is what clients write, who can have any of them",
+            lines.rule,
+            lines.tier.text,
+        )
+    for idle, other in _idle(lines.fixed or ()):
+        logger.warning(
+            "ratelimit_mw: rule %s: %s never refuses what %s admits; remove it, or make it the smaller one",
+            lines.rule,
+            idle.policy.limit.notation,
+            other.policy.limit.notation,
+        )
 
 
 def _holds(lines: Lines) -> bool:

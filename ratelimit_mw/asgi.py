@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 
 from ratelimit_mw.advice import warn_of_cors
+from ratelimit_mw.asgi_messages import with_messages
 from ratelimit_mw.asgi_send import OUTCOME, App, Message, Receive, Scope, Send, refuse, refuse_to_start, with_headers
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.gate import AsyncGate
@@ -52,21 +53,23 @@ class RateLimitMiddleware:
         request = AsgiRequest(scope, client[0] if client else None, scope.get(OUTCOME))
         verdict = self._immediate.admit(request) if self._immediate else await self._gate.admit(request)
         outcome = request.outcome
-        if verdict is None:
+        if verdict is None and (kind == "http" or request.messages is None):
             if outcome is None:
                 scope[OUTCOME] = Outcome(None, self._gate)  # so that limits on endpoints find the store
             await self.app(scope, receive, send)
             return
         if outcome is None:
             outcome = Outcome(verdict, self._gate)
-        else:
+        elif verdict is not None:
             outcome.add(verdict)
-        if not verdict.allowed:
+        if verdict is not None and not verdict.allowed:
             await refuse(request, verdict, self._gate, receive, send)
             return
         if kind == "http" and self._style != "none" and not outcome.shown:
             outcome.shown = True
             send = with_headers(outcome, self._style, send)
+        elif kind == "websocket" and request.messages is not None:
+            receive, send = await with_messages(request, self._gate, outcome, receive, send)
         if "state" in scope:  # which the server made for this request
             scope["state"]["ratelimit"] = scope[OUTCOME] = outcome
         else:

@@ -69,8 +69,7 @@ async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: R
     if scope["type"] == "websocket":
         await receive()  # the handshake is answered only after websocket.connect
         if "websocket.http.response" not in (scope.get("extensions") or {}):
-            code = _POLICY_VIOLATION if own.status == _FORBIDDEN else _TRY_AGAIN_LATER
-            await send({"type": "websocket.close", "code": code, "reason": REASONS[own.status]})
+            await send(closing(own.status))
             return
     elif (
         answerer is not None
@@ -85,6 +84,12 @@ async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: R
     body = b"" if scope.get("method") == "HEAD" else own.body
     await send({"type": f"{prefix}.response.start", "status": own.status, "headers": fields})
     await send({"type": f"{prefix}.response.body", "body": body})
+
+
+def closing(status: int) -> Message:
+    """The close of a websocket that says what a response of this status would."""
+    code = _POLICY_VIOLATION if status == _FORBIDDEN else _TRY_AGAIN_LATER
+    return {"type": "websocket.close", "code": code, "reason": REASONS[status]}
 
 
 async def _has_answered(app: App, own: Response, scope: Scope, receive: Receive, send: Send) -> bool:

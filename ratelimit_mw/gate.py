@@ -98,6 +98,7 @@ class Gate(_Gate):
         match = self._rules.match(request, marked)
         if match is None:
             return None
+        request.messages = match.messages
         asked = plan(match, request, _ask(match.calls, request) if match.calls else _NO_ANSWERS)
         if (outer := request.outcome) is not None:
             asked = without_charged(asked, outer)
@@ -115,7 +116,10 @@ class Gate(_Gate):
 
 
 class AsyncGate(_Gate):
-    """For asyncio. `immediate`: a Gate that decides the same without a coroutine, where nothing is waited for."""
+    """For asyncio. `immediate`: a Gate that decides the same without a coroutine, where nothing is waited for.
+
+    `waits`: whether the store may be waited for.
+    """
 
     _answerers = ("asgi", "plain")
     _allowed = "an ASGI app, or a callable (request, verdict)"
@@ -135,6 +139,7 @@ class AsyncGate(_Gate):
         _warn_of_slots(store, settings)
         memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake  # not a subclass's own
         waits = not memory or self._rules.calls
+        self.waits: Final = not memory
         self.immediate: Final = None if waits else Gate(replace(settings, store=store, on_refused=None), self._rules)
         self._take: Final = store.atake if getattr(store, "ends_in_time", False) else self._take_in_time
 
@@ -144,7 +149,7 @@ class AsyncGate(_Gate):
 
         What the middleware itself limits is not asked again.
         """
-        none: dict[str, Any] = {"limits": [], "app_limits": (), "rules": (), "blocklist": ()}
+        none: dict[str, Any] = {"limits": [], "app_limits": (), "messages": (), "rules": (), "blocklist": ()}
         return AsyncGate(replace(self.settings, **none, store=self._store))
 
     async def admit(self, request: Request, marked: Marked = ()) -> Verdict | None:
@@ -152,9 +157,18 @@ class AsyncGate(_Gate):
         match = self._rules.match(request, marked)
         if match is None:
             return None
-        asked = plan(match, request, await _aask(match.calls, request) if match.calls else _NO_ANSWERS)
+        request.messages = match.messages
+        asked = await self.planned(match, request)
         if (outer := request.outcome) is not None:
             asked = without_charged(asked, outer)
+        return await self.decided(match, asked)
+
+    async def planned(self, match: Match, request: Request) -> Plan:
+        """What the store is to be asked."""
+        return plan(match, request, await _aask(match.calls, request) if match.calls else _NO_ANSWERS)
+
+    async def decided(self, match: Match, asked: Plan) -> Verdict | None:
+        """The verdict on what is asked; None where nothing is. Never raises for what a store does."""
         if not asked.charges:
             return conclude(match, asked, ()) if asked.denied else None
         try:

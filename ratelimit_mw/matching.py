@@ -12,6 +12,7 @@ from ratelimit_mw.hosts import Hosts
 from ratelimit_mw.lines import Lines
 from ratelimit_mw.marks import Mark, name_for
 from ratelimit_mw.members import Members
+from ratelimit_mw.message_limits import MessageLimits
 from ratelimit_mw.path_index import PathIndex
 from ratelimit_mw.paths import Paths, normal_path
 from ratelimit_mw.policy import Match
@@ -57,6 +58,7 @@ class _Table:
         self.rules: Final = [_Ruled(rule, settings) for rule in rules]
         self._app: Final = app
         self._default: Final = default
+        self.messages: Final = MessageLimits(rules, settings)
         paths = [Paths("path", rule.path) for rule in rules]
         self._two_forms: Final = any(path.always_two for path in paths)
         case = settings.ignore_case
@@ -103,8 +105,9 @@ class _Table:
         final = [self.rules[index].name for form in forms for index in form if index >= 0] + ended
         if not ended and not all(form and form[-1] >= 0 for form in forms):
             groups.append(self._default)
-        name = final[0] if final else self._default.rule
-        return Match(groups, name, rules[0].name if rules else "unmatched", self._default)
+        name, route = final[0] if final else self._default.rule, rules[0].name if rules else "unmatched"
+        ends = [form[-1] if form and form[-1] >= 0 else None for form in forms]
+        return Match(groups, name, route, self._default, messages=self.messages.of(list(met), ends, name, route))
 
 
 def _index(templates: Sequence[Sequence[str]], *, ignore_case: bool) -> PathIndex:
@@ -139,7 +142,7 @@ class Rules:
         self.lines: Final = [app, *own, default]
         self._unproxied: Unproxied | None = None if settings.trusted_proxies else Unproxied()
         self._at_once = self._without_looking()
-        advise(rules, self.lines, ignore_case=settings.ignore_case)
+        advise(rules, self.lines, self._table.messages.lines, ignore_case=settings.ignore_case)
 
     @property
     def calls(self) -> set[Call]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal, TypedDict
 from ratelimit_mw.calls import Asked
 from ratelimit_mw.keys import KeySpec
 from ratelimit_mw.members import MemberSpec
-from ratelimit_mw.rules import LimitsSpec, OnStoreError, PathSpec, Rule, RuleOptions
+from ratelimit_mw.rules import LimitsSpec, OnMessageRefused, OnStoreError, PathSpec, Rule, RuleOptions
 
 Headers = Literal["ietf", "legacy", "both", "none"]
 HEADERS: Final = ("ietf", "legacy", "both", "none")
@@ -19,6 +19,8 @@ class Options(TypedDict, total=False):
 
     limits: Annotated[LimitsSpec, "required: the last, final rule, for what no final rule matched. `[]` says none"]
     app_limits: Annotated[LimitsSpec, "on every request besides its rule, one bucket per key over all routes"]
+    messages: Annotated[LimitsSpec, "of a websocket's messages, one bucket per key over all websockets; ASGI only"]
+    on_message_refused: Annotated[OnMessageRefused, "`close` the websocket (1013), or `drop` the message"]
     rules: Annotated[
         Sequence[Rule | RuleOptions | Mapping[str, Any]], "in order; the first final match ends the search"
     ]

@@ -17,11 +17,13 @@ class Outcome(Struct, gc=False):
 
     `verdict`: on all that was charged for the request; where several of us stand around the app, they add to it. None
     when nothing was. `gate`: the outermost one's. `shown`: the outermost puts all of it into the answer's headers.
+    `message`: the same of the last message of a websocket, where these are limited.
     """
 
     verdict: Verdict | None
     gate: Any = None
     shown: bool = False
+    message: "Outcome | None" = None
 
     @property
     def charged(self) -> Sequence[Charge]:

@@ -25,19 +25,33 @@ class Match:
     """The lines that apply to a request. One object per combination of rules, made once.
 
     `defaults`: what applies where a callable gives no limits. `route`: what the key `route` means unless the framework
-    knows better. `denied`: refused without being asked.
+    knows better. `denied`: refused without being asked. `messages`: the same for each message, if it is a websocket's
+    handshake; `closes`: there, whether a refused message ends it.
     """
 
-    __slots__ = ("calls", "defaults", "denied", "fixed", "groups", "policies", "remembered", "route", "rule")
+    __slots__ = (
+        *("calls", "closes", "defaults", "denied", "fixed", "groups", "messages", "policies", "remembered"),
+        *("route", "rule"),
+    )
 
     def __init__(
-        self, groups: Sequence[Lines], rule: str, route: str, defaults: Lines | None = None, *, denied: bool = False
+        self,
+        groups: Sequence[Lines],
+        rule: str,
+        route: str,
+        defaults: Lines | None = None,
+        *,
+        denied: bool = False,
+        messages: "Match | None" = None,
+        closes: bool = False,
     ) -> None:
         self.groups = groups
         self.rule = rule
         self.route = route
         self.defaults = defaults
         self.denied = denied
+        self.messages = messages
+        self.closes = closes
         self.calls: list[Call] = list(dict.fromkeys(call for group in groups for call in group.calls))
         self.fixed: list[Line] | None = None
         if all(group.fixed is not None for group in groups):
@@ -56,6 +70,8 @@ class Match:
         found: dict[Lines, Sequence[Line]] = {}
         for group in self.groups:
             own = group.of(request, route, answers)
+            if own is None and group.own is not None and group.own.shadow:
+                continue  # it refuses nobody, so nothing has to stand in for it
             if own is None and self.defaults is not None:
                 group = self.defaults  # noqa: PLW2901  # it stands in for the group, once
                 own = group.of(request, route, answers)
@@ -109,7 +125,7 @@ def plan(match: Match, request: Request, answers: Answers) -> Plan:
 def _plan(match: Match, request: Caller, route: str, answers: Answers) -> Plan:
     lines = match.lines(request, route, answers)
     if lines is None:
-        return Plan((), (), ()) if match.defaults is not None and match.defaults.settings.shadow else _UNKNOWN
+        return Plan((), (), ()) if match.groups[0].settings.shadow else _UNKNOWN
     charges = []
     for line in lines:
         identity = line.key.identity(request, route, answers)

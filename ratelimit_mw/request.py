@@ -18,15 +18,17 @@ class Request(ABC):
     `raw`: the ASGI scope or the WSGI environ. `client`: the client's address: the socket's other end, as the server
     wrote it, or whom trusted proxies name; None where there is none, as on a unix socket. `route`: the framework's
     route template, where the face knows it. `outcome`: what those of us further out have found, if there are any.
+    `messages`: what limits the messages of a websocket, once rules were looked for; None where nothing does.
     """
 
-    __slots__ = ("client", "outcome", "raw", "route")
+    __slots__ = ("client", "messages", "outcome", "raw", "route")
 
     def __init__(self, raw: Any, client: str | None, outcome: Outcome | None = None, route: str | None = None) -> None:
         self.raw = raw
         self.client = client
         self.outcome = outcome
         self.route = route
+        self.messages: Any = None
 
     @property
     @abstractmethod

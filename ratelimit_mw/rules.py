@@ -19,6 +19,8 @@ from ratelimit_mw.words import flags, made, one_of
 
 OnStoreError = Literal["allow", "deny", "local"]
 ON_STORE_ERROR: Final = ("allow", "deny", "local")
+OnMessageRefused = Literal["close", "drop"]
+ON_MESSAGE_REFUSED: Final = ("close", "drop")
 OWN_NAMES: Final = ("default", "app", "unmatched", "preflight", "blocklist")
 
 ItemSpec = str | Limit | ItemOptions | Item | Mapping[str, Any]
@@ -55,6 +57,10 @@ class RuleOptions(MarkOptions, total=False):
     host: Annotated[str | Sequence[str], "only for these hosts: `api.example.com`, `*.example.com`"]
     preflight: Annotated[bool, "for CORS preflights, and for nothing else"]
     exempt: Annotated[bool, "skips the default limits, not `app_limits`"]
+    messages: Annotated[
+        LimitsSpec, "of a websocket's messages, instead of the top's; `[]` says none; not with `exempt`"
+    ]
+    on_message_refused: Annotated[OnMessageRefused, "instead of the top's; of several that match, `close` counts"]
 
 
 class Rule(Struct, frozen=True, kw_only=True):
@@ -78,6 +84,8 @@ class Rule(Struct, frozen=True, kw_only=True):
     host: Any = ()
     preflight: bool = False
     exempt: bool = False
+    messages: Any = None
+    on_message_refused: OnMessageRefused | None = None
 
     def __post_init__(self) -> None:
         mistakes = Mistakes()
@@ -90,6 +98,7 @@ class Rule(Struct, frozen=True, kw_only=True):
             self._check_when,
             self._check_keys,
             self._check_limits,
+            self._check_messages,
         )
         for check in checks:
             with mistakes.at():
@@ -98,11 +107,13 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     def limits_by(self, tier: KeySpec | None, default_tier: str | None) -> Sequence[Item] | Choice:
         """The limits of this rule. `tier`, `default_tier`: the top's, for a rule that names none of its own."""
-        own = (
-            tier if self.tier is None else sound_key(self.tier),
-            default_tier if self.default_tier is None else self.default_tier,
-        )
-        return () if self.limits is None else compile_limits("limits", self.limits, *own)
+        return () if self.limits is None else self._compiled("limits", tier, default_tier)
+
+    def messages_by(self, tier: KeySpec | None, default_tier: str | None) -> Sequence[Item] | Choice | None:
+        """The limits of messages, in the same way; None where they are the top's."""
+        if self.messages is None:
+            return () if self.exempt else None
+        return self._compiled("messages", tier, default_tier)
 
     @property
     def full_name(self) -> str:
@@ -124,6 +135,13 @@ class Rule(Struct, frozen=True, kw_only=True):
         """Whether the search ends with it: a shadow rule never does."""
         return self.final and not self.shadow
 
+    def _compiled(self, field: str, tier: KeySpec | None, default_tier: str | None) -> Sequence[Item] | Choice:
+        own = (
+            tier if self.tier is None else sound_key(self.tier),
+            default_tier if self.default_tier is None else self.default_tier,
+        )
+        return compile_limits(field, getattr(self, field), *own)
+
     def _check_name(self) -> None:
         if self.name is not None and well_named("name", self.name) in OWN_NAMES:
             raise ConfigError(f"name: found {self.name!r}, which has a meaning of its own here; choose another")
@@ -143,6 +161,8 @@ class Rule(Struct, frozen=True, kw_only=True):
                 )
         if self.preflight is True and self.methods:
             raise ConfigError(f"methods: found {self.methods!r}; a rule with preflight = true is for OPTIONS alone")
+        if self.messages and (self.preflight is True or (self.methods and "GET" not in self.methods)):
+            raise ConfigError("messages: a websocket begins with a GET, which this rule is not for")
 
     def _check_when(self) -> None:
         if self.when is not None:
@@ -165,6 +185,13 @@ class Rule(Struct, frozen=True, kw_only=True):
         found = self.limits_by("all", None)  # whether there is a tier is known where the top is
         own = [item for items in fixed_items(found) for item in items if item.cost is None]
         check_cost(self.cost, [item.limit for item in own])
+
+    def _check_messages(self) -> None:
+        if self.on_message_refused is not None:
+            one_of("on_message_refused", self.on_message_refused, ON_MESSAGE_REFUSED)
+        if self.exempt and self.messages:
+            raise ConfigError("messages: a rule with exempt = true has none")
+        self.messages_by("all", None)
 
 
 def rule_from(value: object) -> Rule:

@@ -18,11 +18,19 @@ from ratelimit_mw.limit import seconds
 from ratelimit_mw.members import Members
 from ratelimit_mw.options import HEADERS, MISSING_KEY, Headers, MissingKey, Options
 from ratelimit_mw.paths import Paths
-from ratelimit_mw.rules import ON_STORE_ERROR, OnStoreError, PathSpec, Rule, rule_from
+from ratelimit_mw.rules import (
+    ON_MESSAGE_REFUSED,
+    ON_STORE_ERROR,
+    OnMessageRefused,
+    OnStoreError,
+    PathSpec,
+    Rule,
+    rule_from,
+)
 from ratelimit_mw.sources import from_environment, from_file, origin
 from ratelimit_mw.words import flags, made, one_of
 
-_NOTATION: Final = ("limits", "app_limits")  # text, which has commas of its own
+_NOTATION: Final = ("limits", "app_limits", "messages")  # text, which has commas of its own
 _FLAGS: Final = ("ignore_case", "shadow", "plain_keys")
 _LONGEST_SECRET: Final = 64  # bytes; BLAKE2b takes no longer key
 
@@ -35,6 +43,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     limits: Any = None  # required
     app_limits: Any = ()
+    messages: Any = ()
+    on_message_refused: OnMessageRefused = "close"
     rules: Sequence[Any] = ()
     key: KeySpec = "user | ip"
     tier: KeySpec | None = None
@@ -70,6 +80,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             partial(Members, "safelist", self.safelist),
             partial(Members, "blocklist", self.blocklist),
             partial(one_of, "on_store_error", self.on_store_error, ON_STORE_ERROR),
+            partial(one_of, "on_message_refused", self.on_message_refused, ON_MESSAGE_REFUSED),
             self._check_seconds,
             partial(one_of, "headers", self.headers, HEADERS),
             self._check_on_refused,
@@ -171,7 +182,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.limits is None:
             raise ConfigError("limits: required, such as '100/minute'; [] says that there are none")
         mistakes = Mistakes()
-        for field in ("limits", "app_limits"):
+        for field in _NOTATION:
             with mistakes.at():
                 found = compile_limits(field, getattr(self, field), *self._tiers)
                 check_buckets(field, found, sound_key(self.key))
@@ -180,9 +191,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     def _check_rules(self) -> None:
         mistakes = Mistakes()
         for index, rule in enumerate(self.compiled_rules()):
-            with mistakes.at(f"rules[{index}]"):
-                found = rule.limits_by(*self._tiers)
-                check_buckets("limits", found, sound_key(self.key) if rule.key is None else rule.key)
+            key = sound_key(self.key) if rule.key is None else rule.key
+            for field, found_by in (("limits", rule.limits_by), ("messages", rule.messages_by)):
+                with mistakes.at(f"rules[{index}]"):
+                    check_buckets(field, found_by(*self._tiers) or (), key)
         mistakes.tell()
 
     @property

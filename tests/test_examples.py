@@ -1,16 +1,19 @@
 """The examples on their real servers: they refuse, and admit again after exactly Retry-After."""
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
 
 from redis_servers import RedisServer
 from web_servers import WebServer, serve_gunicorn, serve_uvicorn, serve_waitress
@@ -62,6 +65,23 @@ def test_refuses_and_admits_again_after_exactly_retry_after(app: str, serve: Ser
         time.sleep(int(refused.headers["retry-after"]))
         assert client.get("/").status_code == 200
         assert client.request(method, path).status_code == 200
+
+
+def test_the_websocket_example_answers_until_a_message_is_too_many() -> None:
+    """More of it: tests/web/test_messages_served.py."""
+    with serve_uvicorn("websocket_app:app", EXAMPLES) as server:
+        url = server.url.replace("http", "ws", 1)
+        with connect(f"{url}/echo") as websocket:
+            for number in range(6):
+                websocket.send(str(number))
+            assert list(websocket_until_closed(websocket)) == list("01234")
+        assert (websocket.close_code, websocket.close_reason) == (1013, "Too Many Requests")
+
+
+def websocket_until_closed(websocket: ClientConnection) -> Iterator[str | bytes]:
+    with contextlib.suppress(ConnectionClosed):
+        while True:
+            yield websocket.recv(10)
 
 
 def statuses(client: httpx.Client, method: str, path: str, count: int) -> list[int]:

@@ -24,6 +24,7 @@ _OF_THE_TOP: Final = {
     "default": "limits, the default ones",
     "preflight": "limits, in buckets of their own for CORS preflights",
 }
+_OF_MESSAGES: Final = "If it opens a websocket, limits of each message; "
 
 
 def explain(settings: Settings, make: Callable[[], Request], warned: Sequence[str]) -> Iterator[str]:
@@ -36,14 +37,19 @@ def explain(settings: Settings, make: Callable[[], Request], warned: Sequence[st
     with heard() as notes:
         shown = recorded(settings, said)
         match = Rules(shown).match(request)
-        answers = answers_of(match.calls, request, said) if match else {}
+        messages = match.messages if match and request.method == "GET" else None
+        calls = [*(match.calls if match else ()), *(messages.calls if messages else ())]
+        answers = answers_of(list(dict.fromkeys(calls)), request, said)
         asked = plan(match, request, answers) if match else None
+        each = plan(messages, request, answers) if messages else None
     yield f"{request.method} {_path(request)} from {_client(request)}, user {request.user or 'nobody'}"
     yield ""
     if match is None or asked is None:
         yield f"Not limited: {_why_not(settings, make())}."
     else:
         yield from _applies(shown, match, asked, request, answers)
+    if messages is not None and each is not None:
+        yield from ("", *_messages(messages, each))
     if said:
         yield from ("", "Callables that were asked:", *columns(dict.fromkeys(said)))
     if notes := [note for note in notes if note not in warned]:
@@ -87,8 +93,9 @@ def _applies(settings: Settings, match: Match, asked: Plan, request: Request, an
         return
     if not asked.charges:
         yield "No limit is asked."
-    for number, (charge, line) in enumerate(zip(asked.charges, asked.lines, strict=True)):
-        yield from ("" if number else "Limits, asked in one step, all or none:", *_limit(charge, line))
+    else:
+        yield "Limits, asked in one step, all or none:"
+    yield from _limits(asked)
     for line in match.lines(request, match.route, answers) or ():
         if not any(line is kept for kept in asked.lines):
             yield ""
@@ -140,6 +147,20 @@ def _tier(settings: Settings, lines: Lines, request: Request, route: str, answer
     name = next(name for name, items in found.all.items() if items is chosen)
     identity = found.key.identity(request, route, answers) or f"{found.key.text} is not there"
     return f"tier {name} ({identity})"
+
+
+def _messages(match: Match, asked: Plan) -> Iterator[str]:
+    if asked.denied:
+        yield f"If it opens a websocket, the first message closes it: {_why_denied(match, asked)}."
+    elif asked.charges:
+        yield _OF_MESSAGES + ("a refused one closes it:" if match.closes else "a refused one is dropped:")
+        yield from _limits(asked)
+
+
+def _limits(asked: Plan) -> Iterator[str]:
+    for number, (charge, line) in enumerate(zip(asked.charges, asked.lines, strict=True)):
+        yield from ("",) * (number > 0)
+        yield from _limit(charge, line)
 
 
 def _limit(charge: Charge, line: Line) -> Iterator[str]:

@@ -160,6 +160,10 @@ def forgeable(rule: str, key: str) -> str:
     )
 
 
+def forgeable_messages(rule: str, key: str) -> str:
+    return forgeable(rule, key).removesuffix(", or app_limits")
+
+
 def forgeable_tier(rule: str, key: str) -> str:
     return f"rule {rule}: its tier, {key}, is what clients write, who can have any of them"
 
@@ -186,6 +190,11 @@ RULE = {"path": "/a", "limits": "5/hour", "name": "a"}
         ({**HEADER, "limits": lambda _: "9/hour"}, [forgeable("default", "header:X-Key")]),
         ({**TIERS, "tier": "header:x-tier"}, [forgeable_tier("default", "header:x-tier")]),
         ({**TIERS, "tier": "user | cookie:t"}, []),
+        ({"limits": [], "messages": "9/second", "key": "cookie:sid"}, [forgeable_messages("messages", "cookie:sid")]),
+        ({"limits": [], "app_limits": "9/hour",
+          "rules": [{**RULE, "messages": {"limit": "9/second", "key": "header:x"}}]},
+         [forgeable_messages("a/messages", "header:x")]),
+        ({"limits": [], "messages": [{"limit": "9/second", "key": "cookie:sid"}, "99/second"]}, []),
         ({**TIERS, "tier": "cookie:t"}, [forgeable_tier("default", "cookie:t")]),
         ({**TIERS, "tier": "user"}, []),
         ({**TIERS, "tier": "header:t", "key": "header:k"},

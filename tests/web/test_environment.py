@@ -46,6 +46,9 @@ KINDS: list[tuple[str, str, Any]] = [
     ("APP_LIMITS", "5/minute, 9/hour", "5/minute, 9/hour"),
     ("APP_LIMITS", "call:web.scenarios_choice:limits_of", "call:web.scenarios_choice:limits_of"),
     ("APP_LIMITS", "[]", []),
+    ("MESSAGES", "20/second, 9/minute", "20/second, 9/minute"),
+    ("MESSAGES", "[]", []),
+    ("ON_MESSAGE_REFUSED", "drop", "drop"),
     ("RULES", '[{"path": "/a", "limits": "5/minute"}]', [{"path": "/a", "limits": "5/minute"}]),
     ("RULES", "", ()),  # an empty one is as good as none
     ("KEY", "user | ip", "user | ip"),
@@ -266,6 +269,8 @@ def test_an_app_that_has_its_settings_from_the_environment_alone(face: str, monk
 DOCUMENT: dict[str, Any] = {
     "limits": ["9/hour", {"limit": "99/day", "key": "all", "name": "everybody"}],
     "app_limits": "1000/second",
+    "messages": "20/second",
+    "on_message_refused": "drop",
     "trusted_proxies": 2,
     "store_timeout": 0.1,
     "ignore_case": True,

@@ -8,6 +8,7 @@ import pytest
 from ratelimit_mw import SlidingWindowCounter, TokenBucket
 from web.messages import (
     BOOL,
+    CLOSE_OR_DROP,
     COUNT,
     FIVE,
     IMPORTABLE,
@@ -78,6 +79,20 @@ LIMIT_ROWS: list[tuple[Any, str]] = [  # what stands in limits, the message
 SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the message
     ("app_limits", None, f"app_limits: {found(None, LIMITS)}"),
     ("app_limits", "1/fortnight", f"app_limits: '1/fortnight': unknown period 'fortnight' {PERIODS}"),
+    ("messages", None, f"messages: {found(None, LIMITS)}"),
+    ("messages", "1/fortnight", f"messages: '1/fortnight': unknown period 'fortnight' {PERIODS}"),
+    (
+        "messages",
+        "5/minute; 5/minute",
+        f"messages[1]: {FIVE} can count in the same bucket as messages[0]; give one of them a name",
+    ),
+    (
+        "messages",
+        {"free": "5/minute"},
+        "messages: found limits by tier (free), which need `tier`: a key that says which, such as 'header:X-Plan'",
+    ),
+    ("on_message_refused", "shut", f"on_message_refused: {found('shut', CLOSE_OR_DROP)}"),
+    ("on_message_refused", None, f"on_message_refused: {found(None, CLOSE_OR_DROP)}"),
     ("key", "ipp", f"key: {found('ipp', KEYS)}"),
     ("key", "user+", f"key: {found('', KEYS)}"),
     ("key", "header:a b", f"key: {found('header:a b', KEYS)}"),
@@ -126,9 +141,9 @@ def test_a_wrong_setting(name: str, value: Any, message: str) -> None:
 
 def test_a_setting_whose_name_is_wrong() -> None:
     words = (
-        "limits, app_limits, rules, key, tier, default_tier, store, trusted_proxies, proxy_header, ipv6_prefix, "
-        "exempt, safelist, blocklist, ignore_case, on_store_error, store_timeout, headers, on_refused, jitter, shadow, "
-        "missing_key, key_secret, plain_keys, enabled"
+        "limits, app_limits, messages, on_message_refused, rules, key, tier, default_tier, store, trusted_proxies, "
+        "proxy_header, ipv6_prefix, exempt, safelist, blocklist, ignore_case, on_store_error, store_timeout, headers, "
+        "on_refused, jitter, shadow, missing_key, key_secret, plain_keys, enabled"
     )
     nine = {"limits": "9/hour"}
     assert message_of(**nine, trusted_proxy=1) == "unknown setting `trusted_proxy`: did you mean `trusted_proxies`?"

@@ -8,7 +8,7 @@ from ratelimit_mw import ConfigError
 from ratelimit_mw.choices import fixed_items
 from ratelimit_mw.rules import Rule
 from ratelimit_mw.settings import Settings
-from web.messages import BOOL, FIVE, KEYS, MODES, NAME, PERIODS, TEMPLATE, TEMPLATES, found, message_of
+from web.messages import BOOL, CLOSE_OR_DROP, FIVE, KEYS, MODES, NAME, PERIODS, TEMPLATE, TEMPLATES, found, message_of
 
 pytestmark = pytest.mark.promise(9)
 
@@ -43,6 +43,25 @@ ROWS: list[tuple[dict[str, Any], str]] = [  # a rule, the message behind its pla
     ({**NONE, "path": "/a", "shadow": None}, f".shadow: {found(None, BOOL)}"),
     ({"path": "/a", "exempt": "yes"}, f".exempt: {found('yes', BOOL)}"),
     ({**NONE, "path": "/a", "on_store_error": "alow"}, f".on_store_error: {found('alow', MODES)}"),
+    ({**NONE, "path": "/a", "on_message_refused": 5}, f".on_message_refused: {found(5, CLOSE_OR_DROP)}"),
+    ({**NONE, "path": "/a", "messages": "10/mfoo"}, f".messages: '10/mfoo': unknown period 'mfoo' {PERIODS}"),
+    ({"path": "/a", "exempt": True, "messages": "1/second"}, ".messages: a rule with exempt = true has none"),
+    (
+        {**NONE, "path": "/a", "messages": "1/second", "methods": ["POST"]},
+        ".messages: a websocket begins with a GET, which this rule is not for",
+    ),
+    (
+        {**NONE, "path": "/a", "messages": "1/second", "preflight": True},
+        ".messages: a websocket begins with a GET, which this rule is not for",
+    ),
+    (
+        {**NONE, "path": "/a", "messages": {"free": "1/second"}},
+        ".messages: found limits by tier (free), which need `tier`: a key that says which, such as 'header:X-Plan'",
+    ),
+    (
+        {**NONE, "path": "/a", "messages": ["5/minute", {"limit": "5/minute", "key": "ip"}], "key": "ip"},
+        f".messages[1]: {FIVE} can count in the same bucket as messages[0]; give one of them a name",
+    ),
     ({**NONE, "path": "/a", "key": "ip |"}, f".key: {found('', KEYS)}"),
     (
         {"path": "/a", "limits": ["5/minute", {"limit": "5/minute", "key": "ip"}], "key": "ip"},

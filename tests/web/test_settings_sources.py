@@ -47,6 +47,8 @@ def test_defaults() -> None:
     assert {name: getattr(Settings(limits=[]), name) for name in Settings.__struct_fields__} == {
         "limits": [],
         "app_limits": (),
+        "messages": (),
+        "on_message_refused": "close",
         "rules": (),
         "key": "user | ip",
         "tier": None,

@@ -1,0 +1,103 @@
+"""What stands between a server and an app while a websocket is open, and charges its messages."""
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Final
+
+from ratelimit_mw.asgi_send import Message, Receive, Send, closing
+from ratelimit_mw.gate import AsyncGate
+from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.policy import Match, Plan, without_charged
+from ratelimit_mw.request import Request
+from ratelimit_mw.response import refusal
+from ratelimit_mw.verdict import Verdict
+
+_ENDS: Final = ("websocket.close", "websocket.http.response.start")  # by what an app ends it
+
+
+async def with_messages(
+    request: Request, gate: AsyncGate, outcome: Outcome, receive: Receive, send: Send
+) -> tuple[Receive, Send]:
+    """The `receive` and `send` of an admitted websocket whose messages are limited: the server's own if none is.
+
+    Keys, costs and tiers are read here, once; so a message costs no more than one call of the store.
+    """
+    asked = await gate.planned(request.messages, request)
+    if not asked.charges and asked.denied is None:
+        return receive, send
+    limited = _Limited(gate, request.messages, asked, outcome, receive, send)
+    return limited.receive, limited.send
+
+
+class _Limited:
+    """One websocket. `_end`: what the app receives for ever after we have closed it."""
+
+    def __init__(
+        self, gate: AsyncGate, match: Match, asked: Plan, outcome: Outcome, receive: Receive, send: Send
+    ) -> None:
+        self._gate: Final = gate
+        self._match: Final = match
+        self._asked: Final = asked
+        self._receive: Final = receive
+        self._send: Final = send
+        self._outer: Final = outcome.message  # what one of us further out knows of the same message
+        self._last: Final = Outcome(None)
+        outcome.message = self._last
+        self._pending: tuple[Message, Awaitable[Verdict | None]] | None = None
+        self._ended = False  # by the app
+        self._end: Message | None = None
+
+    async def receive(self) -> Message:
+        """The next message that is admitted; whatever else there is passes as it is."""
+        while self._end is None:
+            if self._pending is None:
+                message = await self._receive()
+                if message["type"] != "websocket.receive":
+                    return message
+                verdict = await self._decided(message)
+            else:  # read for a receive that was cancelled before the store had answered
+                message, deciding = self._pending
+                verdict = await asyncio.shield(deciding)
+            self._pending = None
+            self._last.verdict = self._outer.verdict if self._outer else None
+            if verdict is not None:
+                self._last.add(verdict)
+                if not verdict.allowed:
+                    await self._refuse(verdict)
+                    continue
+            return message
+        return self._end
+
+    async def send(self, message: Message) -> None:
+        """Pass on what the app sends, until we have closed: then nobody waits for it."""
+        if self._end is not None:
+            return
+        if message["type"] in _ENDS:
+            self._ended = True
+        try:
+            await self._send(message)
+        except Exception:
+            if self._end is None:
+                raise  # else we have closed while it was on its way
+
+    async def _decided(self, message: Message) -> Verdict | None:
+        asked = self._asked if self._outer is None else without_charged(self._asked, self._outer)
+        deciding = self._gate.decided(self._match, asked)
+        if not self._gate.waits:  # nor can it be cancelled midway
+            return await deciding
+        task = asyncio.ensure_future(deciding)
+        self._pending = message, task
+        return await asyncio.shield(task)
+
+    async def _refuse(self, verdict: Verdict) -> None:
+        """Close, unless the message is only dropped: nothing is over a limit where none could be asked."""
+        if self._ended or (verdict.decisions and not self._match.closes):
+            return
+        close = closing(refusal(verdict, "none").status)
+        self._end = {**close, "type": "websocket.disconnect"}
+        await asyncio.shield(asyncio.ensure_future(self._close(close)))  # begun, it is done, whoever is cancelled
+
+    async def _close(self, message: Message) -> None:
+        with suppress(Exception):  # the client may have gone meanwhile
+            await self._send(message)

@@ -1,0 +1,74 @@
+"""Which limits the messages of a websocket meet, by what its handshake met. Pure: no store, no clock, no I/O."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from ratelimit_mw.choices import compile_limits
+from ratelimit_mw.lines import Lines
+from ratelimit_mw.policy import Match
+from ratelimit_mw.rules import OnMessageRefused, OnStoreError, Rule
+from ratelimit_mw.settings import Settings
+
+_NAME: Final = "messages"  # in a bucket's key behind a slash, which no name of a rule has
+_STRICTEST: Final[Sequence[OnStoreError]] = ("deny", "local", "allow")
+
+
+class _Said(NamedTuple):
+    on_store_error: OnStoreError
+    on_message_refused: OnMessageRefused
+
+
+class MessageLimits:
+    """`messages` of the settings and of their rules, compiled."""
+
+    def __init__(self, rules: Sequence[Rule], settings: Settings) -> None:
+        self._rules: Final = rules
+        self._settings: Final = settings
+        tiers = settings.tier, settings.default_tier
+        top = compile_limits(_NAME, settings.messages, *tiers)
+        self._top: Final = {
+            mode: Lines(top, _NAME, settings, Rule(path="/", limits=[], on_store_error=mode), f"/{_NAME}")
+            for mode in _STRICTEST
+        }
+        self._none: Final = top == []
+        self._own: Final = [self._of_a_rule(rule) for rule in rules]
+
+    @property
+    def lines(self) -> Sequence[Lines]:
+        """All that there are, the top's first."""
+        return [self._top[self._settings.on_store_error], *(own for own in self._own if own is not None)]
+
+    def of(self, met: Sequence[int], ends: Sequence[int | None], name: str, route: str) -> Match | None:
+        """What applies after a handshake that met these rules; None where nothing does.
+
+        `ends`: the final rule that each form of its path met, or None. A rule without `messages` that is final has the
+        top's, and so has what meets no final rule; other rules add theirs. `name`, `route`: those of the handshake.
+        """
+        own = {index: lines for index in met if (lines := self._own[index]) is not None and lines.fixed != []}
+        takers = [] if self._none else [index for index in ends if index is None or self._own[index] is None]
+        modes = {self._said(index).on_store_error for index in takers} or {self._settings.on_store_error}
+        top = self._top[next(mode for mode in _STRICTEST if mode in modes)]
+        groups = [*own.values(), *([top] if takers else [])]
+        if not groups:
+            return None
+        refusing = [*takers, *(index for index in own if not self._rules[index].shadow)]
+        closes = any(self._said(index).on_message_refused == "close" for index in refusing)
+        # where a rule's callable fails and the top says nothing, nobody knows what is allowed
+        return Match(groups, name, route, None if self._none else top, closes=closes)
+
+    def _said(self, index: int | None) -> _Said:
+        """What the top says, or a rule instead."""
+        top, rule = self._settings, None if index is None else self._rules[index]
+        return _Said(
+            (rule and rule.on_store_error) or top.on_store_error,
+            (rule and rule.on_message_refused) or top.on_message_refused,
+        )
+
+    def _of_a_rule(self, rule: Rule) -> Lines | None:
+        found = rule.messages_by(self._settings.tier, self._settings.default_tier)
+        if found is None:
+            return None
+        name = f"{rule.full_name}/{_NAME}"
+        return Lines(found, name, self._settings, replace(rule, cost=None))  # its cost is the handshake's
