@@ -28,7 +28,18 @@ class Match:
     knows better. `denied`: refused without being asked.
     """
 
-    __slots__ = ("calls", "defaults", "denied", "fixed", "groups", "policies", "remembered", "route", "rule")
+    __slots__ = (
+        "asks_user",
+        "calls",
+        "defaults",
+        "denied",
+        "fixed",
+        "groups",
+        "policies",
+        "remembered",
+        "route",
+        "rule",
+    )
 
     def __init__(
         self, groups: Sequence[Lines], rule: str, route: str, defaults: Lines | None = None, *, denied: bool = False
@@ -45,6 +56,7 @@ class Match:
         elif defaults is not None:
             self.calls += [call for call in defaults.calls if call not in self.calls]
         self.policies = [line.policy for line in self.fixed or ()]
+        self.asks_user = any(line.key.asks_user for line in self.fixed or ())
         # plans by (user, client, route), where nothing else is looked at: a client that comes again costs one look-up
         again = self.fixed is not None and all(line.key.memorable and isinstance(line.cost, int) for line in self.fixed)
         self.remembered = lru_cache(_REMEMBERED)(self._plan) if again and not denied else None
@@ -100,7 +112,7 @@ _UNKNOWN: Final = Plan((), (), (), denied="denied_on_error")
 def plan(match: Match, request: Request, answers: Answers) -> Plan:
     """The charges of a request, given what the callables of its match answered."""
     if match.remembered is not None:
-        user, client = request.user, request.client
+        user, client = request.user if match.asks_user else None, request.client
         if (user is None or len(user) <= _SHORT) and (client is None or len(client) <= _SHORT):
             return match.remembered(user, client, request.route)
     return _DENIED if match.denied else _plan(match, request, request.route or match.route, answers)
