@@ -83,6 +83,23 @@ def test_a_class_hands_its_marks_down_and_adds_its_own() -> None:
     assert marks_of(View) == (own, base)
 
 
+def test_a_mark_on_one_view_of_a_class_is_not_on_its_others() -> None:
+    class View:
+        """A view of Flask or Django."""
+
+    def viewing() -> Any:
+        def seen() -> None: ...
+
+        seen.view_class = View  # type: ignore[attr-defined]  # as they do
+        return seen
+
+    one, other = viewing(), viewing()
+    own, shared = Mark("5/minute"), Mark("50/hour")
+    own.put_on(one)
+    shared.put_on(View)
+    assert (marks_of(one), marks_of(other)) == ((own, shared), (shared,))
+
+
 @pytest.mark.parametrize("endpoint", [len, int, Clock().advance, 5], ids=["built in", "a built-in class", "bound", "5"])
 def test_what_cannot_bear_a_mark_is_told(endpoint: Any) -> None:
     with pytest.raises(TypeError, match="a limit stands on a function or a class; found "):
