@@ -192,6 +192,38 @@ def test_when_says_whether_it_applies(store: RecordingStore, when: Any, name: st
     assert taken(store)[0][0].rpartition(":")[2] == name
 
 
+NEAR, FAR = "@shop.views.login 5", "@shop.views.login 6"
+NEAREST: list[tuple[Any, list[str]]] = [
+    (Mark("5/minute"), [NEAR]),
+    (Mark("5/minute", final=False), [NEAR, "@shop.views.login+ 6"]),
+    (Mark("5/minute", methods=["POST"]), ["@shop.views.login+ 6"]),
+    (Mark("5/minute", when=lambda _: False), ["@shop.views.login+ 6"]),
+    (Mark("5/minute", when=lambda _: 1 / 0), [NEAR, "@shop.views.login+ 6"]),
+    (Mark("5/minute", name="own"), ["@own 5"]),
+    (Mark("5/minute", name="own", shadow=True), ["@own 5", FAR]),
+    (Mark.exempting(), []),
+]
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(("near", "expected"), NEAREST)
+def test_of_marks_further_out_those_count_that_none_further_in_ends(
+    store: RecordingStore, near: Mark, expected: list[str]
+) -> None:
+    one = gate(store)
+    name = "shop.views.login"
+    marked = one.compiled((near,), name, ((Mark("6/minute"),), name), ((Mark("7/minute"), Mark("8/minute")), name))
+    one.admit(PlainRequest("/"), marked)
+    assert [text.rpartition(":")[2] for call in taken(store) for text in call] == expected
+
+
+def test_of_marks_at_one_distance_all_count(store: RecordingStore) -> None:
+    one = gate(store)
+    marked = one.compiled((), "items.GET", ((Mark("7/minute", final=False), Mark("8/minute", name="api")), "items"))
+    one.admit(PlainRequest("/"), marked)
+    assert [text.rpartition(":")[2] for text in taken(store)[0]] == ["@items 7", "@api 8"]
+
+
 def test_what_is_exempt_or_safe_by_the_settings_stays_so(store: RecordingStore) -> None:
     for settings in ({"exempt": ["/"]}, {"safelist": ["192.0.2.1"]}, {"enabled": False}):
         assert ask(gate(store, **settings), (Mark("5/minute"),)) is None
