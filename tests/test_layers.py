@@ -40,7 +40,7 @@ ORDER = [
     "matching",
     "response on_refused",
     "gate",
-    "asgi_send asgi wsgi",
+    "asgi_send asgi wsgi_send wsgi",
     "testing.clock testing.recording testing",
     "testing.blocking testing.walks testing.laws testing.store_suite",
     "commands.demo commands.schema commands.inquiry commands.hearing commands.explain commands.check commands",
