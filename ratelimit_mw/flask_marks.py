@@ -47,12 +47,14 @@ def exempt(target: Target) -> Target:
 
 def levels_of(view: object, endpoint: str, method: str, blueprints: Iterable[object]) -> Sequence[Level]:
     """What stands on the view of a request, and on what it belongs to, the nearest first."""
-    handler, verb = _handler(view, method)
-    found = [
-        (marks_of(handler), f"{endpoint}.{verb}"),
-        ((*marks_of(view), *marks_of(_handler(view, "dispatch_request")[0])), endpoint),
-        *((marks_of(blueprint), endpoint) for blueprint in blueprints),
-    ]
+    own, kind = marks_of(view), _class_of(view)
+    found: list[Level] = []
+    if kind is not None:
+        if method == "HEAD" and not hasattr(kind, "head"):
+            method = "GET"  # as MethodView answers it
+        found.append((_marks_of_method(kind, method), f"{endpoint}.{method}"))
+        own += _marks_of_method(kind, "dispatch_request")
+    found += [(own, endpoint), *((marks_of(blueprint), endpoint) for blueprint in blueprints)]
     return [level for level in found if level[0]]
 
 
@@ -91,16 +93,15 @@ def _look(_: Flask, **__: object) -> None:
 def _marks_in(app: Flask) -> Iterator[Mark]:
     for bearer in (*app.view_functions.values(), *app.blueprints.values()):
         yield from marks_of(bearer)
-        for one in layers(bearer):
-            if isinstance(one, type):
-                for name in ("dispatch_request", *(getattr(one, "methods", None) or ())):
-                    yield from marks_of(_handler(one, name)[0])
+        kind = _class_of(bearer)
+        for method in () if kind is None else ("dispatch_request", *(getattr(kind, "methods", None) or ())):
+            yield from _marks_of_method(kind, method)
 
 
-def _handler(view: object, method: str) -> tuple[object, str]:
-    """The method of a view class that answers, and what it answers; None where the view is no class."""
-    for one in layers(view):
-        if isinstance(one, type):
-            found = getattr(one, method.lower(), None)
-            return (getattr(one, "get", None), "GET") if found is None and method == "HEAD" else (found, method)
-    return None, method
+def _class_of(view: object) -> type | None:
+    """The class of a view that is made of one."""
+    return next((one for one in layers(view) if isinstance(one, type)), None)
+
+
+def _marks_of_method(kind: type | None, method: str) -> tuple[Mark, ...]:
+    return marks_of(getattr(kind, method.lower(), None))

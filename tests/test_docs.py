@@ -39,6 +39,10 @@ SHELL = {
     "uvicorn shop:app": "test_examples.py serves the same app",
     "python -m ratelimit_mw schema > ratelimit.schema.json": "test_schema.py",
     "for i in 1 2 3 4; do curl -i http://127.0.0.1:8000/; done": "test_examples.py calls it",
+    "python3 -m pip install ratelimit-mw flask": "tox installs both",
+    "flask --app shop run": "test_examples.py serves such an app",
+    "for i in 1 2 3 4; do curl -i http://127.0.0.1:5000/; done": "test_examples.py calls it",
+    "for i in 1 2 3; do curl -i -X POST http://127.0.0.1:5000/login; done": "test_examples.py calls it",
 }
 
 # Files that a page shows are not run here either, and are shown whole: no option but these.

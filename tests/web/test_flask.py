@@ -497,6 +497,15 @@ def test_an_app_that_is_switched_off_is_not_told(app: Flask, caplog: pytest.LogC
     assert warnings(caplog) == []
 
 
+def test_an_app_that_is_asked_later_is_not_told(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    other = limited()
+    other.add_url_rule("/login", "login", limit("1/minute")(lambda: ""))
+    RateLimiter(app)
+    assert statuses(app, "/", 1) == [200]
+    assert statuses(other, "/login", 2) == [200, 429]
+    assert warnings(caplog) == []
+
+
 def test_once_all_is_said_nothing_listens(app: Flask) -> None:
     from flask import request_started  # noqa: PLC0415  # of this test alone
 
