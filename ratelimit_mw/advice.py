@@ -109,6 +109,21 @@ def warn_of_workers(workers: int | None) -> None:
     )
 
 
+class Processes:
+    """Warns once where a WSGI server has several processes, and nothing else said so. `unknown`: it may still."""
+
+    __slots__ = ("unknown",)
+
+    def __init__(self, store: object) -> None:
+        self.unknown = store == "memory://" and known_workers() == 1
+
+    def look(self, environ: Mapping[str, Any]) -> None:
+        """Warn at the first request that shows it."""
+        if environ.get("wsgi.multiprocess"):
+            self.unknown = False
+            warn_of_workers(None)
+
+
 class Unproxied:
     """Looks whether a proxy says who the client is, while none is trusted: then all clients of it share a bucket.
 

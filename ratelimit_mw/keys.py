@@ -71,6 +71,11 @@ class Key:
         return all(kind in ("ip", "user", "route", "all") for kinds in self._kinds for kind in kinds)
 
     @property
+    def asks_user(self) -> bool:
+        """Whether it may need to know who is logged in, which can cost a question to a database."""
+        return any(kind == "user" for kinds in self._kinds for kind in kinds)
+
+    @property
     def forgeable(self) -> bool:
         """Whether it is made of nothing but what a client writes, who can then have as many identities as it likes."""
         return all(kind.startswith(("header:", "cookie:")) for kinds in self._kinds for kind in kinds)

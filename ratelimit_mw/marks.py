@@ -1,7 +1,7 @@
 """Marks: limits that stand on an endpoint, in the code. The faces of frameworks find and enforce them."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, Final, Self, TypeVar, Unpack
 
@@ -14,11 +14,12 @@ from ratelimit_mw.rules import OWN_NAMES, LimitsSpec, MarkOptions, Rule
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.words import made
 
-Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+Endpoint = TypeVar("Endpoint")  # a function, a class, or what groups them in a framework
 
 _ATTRIBUTE: Final = "__ratelimit_mw__"
 _EVERYWHERE: Final = "/{rest:path}"
-_INNER: Final = ("__wrapped__", "view_class")  # what decorators, Flask and Django leave of what they wrap
+_WRAPPED: Final = ("__wrapped__",)  # what decorators leave of what they wrap
+_INNER: Final = (*_WRAPPED, "view_class")  # and Flask and Django of a class, of which there may be other views
 _LONGEST: Final = 64  # characters of a name
 _DEEPEST: Final = 50  # decorators on one endpoint
 _BARE: Final = Settings(limits=[])
@@ -56,7 +57,7 @@ class Mark:
 
         Raises `TypeError` for what cannot bear one.
         """
-        for one in _layers(endpoint):
+        for one in layers(endpoint, _WRAPPED):
             try:
                 setattr(one, _ATTRIBUTE, (self, *getattr(one, _ATTRIBUTE, ())))
             except (AttributeError, TypeError):
@@ -74,10 +75,10 @@ def _rule(**words: Any) -> Rule:
 
 def marks_of(endpoint: object) -> tuple[Mark, ...]:
     """What stands on an endpoint, in the order in which it reads; decorators between may have wrapped it."""
-    return tuple(dict.fromkeys(mark for one in _layers(endpoint) for mark in getattr(one, _ATTRIBUTE, ())))
+    return tuple(dict.fromkeys(mark for one in layers(endpoint) for mark in getattr(one, _ATTRIBUTE, ())))
 
 
-def _layers(endpoint: Any) -> Iterator[Any]:
+def layers(endpoint: Any, inner: Sequence[str] = _INNER) -> Iterator[Any]:
     """The endpoint, what it wraps, what that wraps, and so on; and the class of a view."""
     waiting = [endpoint]
     for _ in range(_DEEPEST):
@@ -85,8 +86,8 @@ def _layers(endpoint: Any) -> Iterator[Any]:
             return
         one = waiting.pop(0)
         yield one
-        inner = vars(one) if hasattr(one, "__dict__") else {}
-        waiting += [inner[name] for name in _INNER if name in inner]
+        known = vars(one) if hasattr(one, "__dict__") else {}
+        waiting += [known[name] for name in inner if name in known]
 
 
 def name_for(text: str) -> str:

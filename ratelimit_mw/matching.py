@@ -26,14 +26,20 @@ Found = tuple[int, ...]  # rules that one form of a path meets, in order; ~index
 
 
 class _Ruled:
-    """A rule, compiled, but for its path. `name`, `bucket`: of one that stands on an endpoint."""
+    """A rule, compiled, but for its path.
 
-    __slots__ = ("always", "ends", "exempts", "hosts", "lines", "methods", "name", "when")
+    `name`, `bucket`: of one that stands on an endpoint. `level`: how far out, 0 for the endpoint itself.
+    """
 
-    def __init__(self, rule: Rule, settings: Settings, name: str | None = None, bucket: str | None = None) -> None:
+    __slots__ = ("always", "ends", "exempts", "hosts", "level", "lines", "methods", "name", "when")
+
+    def __init__(
+        self, rule: Rule, settings: Settings, name: str | None = None, bucket: str | None = None, level: int = 0
+    ) -> None:
         self.name: Final = name or rule.full_name
         self.ends: Final = rule.ends
         self.exempts: Final = rule.exempt
+        self.level: Final = level
         limits = rule.limits_by(settings.tier, settings.default_tier)
         self.lines: Final = Lines(limits, self.name, settings, rule, bucket)
         self.methods: Final = rule.all_methods
@@ -49,6 +55,7 @@ class _Ruled:
 
 
 Marked = tuple[_Ruled, ...]  # what stands on one endpoint, compiled
+Level = tuple[tuple[Mark, ...], str]  # marks, and what names the limits of those without a name
 
 
 class _Table:
@@ -149,14 +156,19 @@ class Rules:
         """All callables that keys, costs, tiers and limits name."""
         return {call for lines in self.lines for call in lines.calls}
 
-    def compiled(self, marks: tuple[Mark, ...], endpoint: str) -> Marked:
-        """What stands on an endpoint. `endpoint`: what names the limits of marks without a name."""
+    def compiled(self, marks: tuple[Mark, ...], endpoint: str, *outer: Level) -> Marked:
+        """What stands on an endpoint. `endpoint`: what names the limits of marks without a name.
+
+        `outer`: the same of what the endpoint belongs to, the nearest first; it applies unless a mark further in ends
+        the search.
+        """
         found: list[_Ruled] = []
-        for mark in marks:
-            name = mark.rule.name or name_for(endpoint)
-            # no rule of the settings has an @ in its name; two marks of one name are two buckets
-            bucket = f"@{name}" + "+" * sum(one.name == name and not one.exempts for one in found)
-            found.append(_Ruled(mark.rule, self._settings, name, bucket))
+        for level, (standing, names) in enumerate(((marks, endpoint), *outer)):
+            for mark in standing:
+                name = mark.rule.name or name_for(names)
+                # no rule of the settings has an @ in its name; two marks of one name are two buckets
+                bucket = f"@{name}" + "+" * sum(one.name == name and not one.exempts for one in found)
+                found.append(_Ruled(mark.rule, self._settings, name, bucket, level))
         return tuple(found)
 
     def match(self, request: Request, marked: Marked = ()) -> Match | None:
@@ -199,11 +211,25 @@ class Rules:
 
 
 def _applying(marked: Marked, method: str, request: Request) -> Marked:
-    """Of what stands on an endpoint, what is for this request. Where `when` failed, it applies."""
-    if all(rule.always for rule in marked):
+    """Of what stands on an endpoint, what is for this request, out to the level of the first that ends the search.
+
+    Where `when` failed, it applies, and the search goes on.
+    """
+    if not marked[-1].level and all(rule.always for rule in marked):
         return marked
-    found = [rule for rule in marked if rule.applies(method, request) is not False]
-    return tuple(rule for rule in found if rule.when is None or asked(rule.when, request) is not False)
+    found: list[_Ruled] = []
+    last = marked[-1].level
+    for rule in marked:
+        if rule.level > last:
+            break
+        agrees = rule.applies(method, request)
+        if agrees and rule.when is not None:
+            agrees = asked(rule.when, request)
+        if agrees is not False:
+            found.append(rule)
+            if rule.ends and agrees:
+                last = rule.level
+    return tuple(found)
 
 
 def _is_preflight(request: Request) -> bool:

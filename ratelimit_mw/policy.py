@@ -30,8 +30,8 @@ class Match:
     """
 
     __slots__ = (
-        *("calls", "closes", "defaults", "denied", "fixed", "groups", "messages", "policies", "remembered"),
-        *("route", "rule"),
+        *("asks_user", "calls", "closes", "defaults", "denied", "fixed", "groups", "messages", "policies"),
+        *("remembered", "route", "rule"),
     )
 
     def __init__(
@@ -59,6 +59,7 @@ class Match:
         elif defaults is not None:
             self.calls += [call for call in defaults.calls if call not in self.calls]
         self.policies = [line.policy for line in self.fixed or ()]
+        self.asks_user = any(line.key.asks_user for line in self.fixed or ())
         # plans by (user, client, route), where nothing else is looked at: a client that comes again costs one look-up
         again = self.fixed is not None and all(line.key.memorable and isinstance(line.cost, int) for line in self.fixed)
         self.remembered = lru_cache(_REMEMBERED)(self._plan) if again and not denied else None
@@ -116,7 +117,7 @@ _UNKNOWN: Final = Plan((), (), (), denied="denied_on_error")
 def plan(match: Match, request: Request, answers: Answers) -> Plan:
     """The charges of a request, given what the callables of its match answered."""
     if match.remembered is not None:
-        user, client = request.user, request.client
+        user, client = request.user if match.asks_user else None, request.client
         if (user is None or len(user) <= _SHORT) and (client is None or len(client) <= _SHORT):
             return match.remembered(user, client, request.route)
     return _DENIED if match.denied else _plan(match, request, request.route or match.route, answers)

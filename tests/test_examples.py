@@ -27,12 +27,15 @@ SERVERS: list[tuple[str, Serve]] = [
     ("fastapi_app:app", serve_uvicorn),
     ("flask_app:app", serve_gunicorn),
     ("flask_app:app", serve_waitress),
+    ("flask_extension:app", serve_gunicorn),
+    ("flask_extension:app", serve_waitress),
 ]
 # What the rules of the examples limit to 2 per 3 seconds, and when the next one passes: a token comes after 1.5 s.
 STRICTER = {
     "starlette_app:app": ("POST", "/login", "3"),
     "fastapi_app:app": ("GET", "/api/reports/7", "2"),
     "flask_app:app": ("POST", "/login", "3"),
+    "flask_extension:app": ("POST", "/login", "3"),
 }
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-CLIENTS = ("redis", "hiredis", "starlette", "fastapi", "flask", "django", "werkzeug", "uvicorn")
+CLIENTS = ("redis", "hiredis", "starlette", "fastapi", "flask", "flask_login", "django", "werkzeug", "uvicorn")
 OPTIONAL = (*CLIENTS, "pytest", "hypothesis")
 MODULES = ("", ".asgi", ".wsgi", ".testing", ".testing.blocking", ".testing.laws")
 
@@ -35,3 +35,24 @@ def test_redis_without_its_client_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "store: Redis needs its client, pip install 'ratelimit-mw[redis]'" in done.stderr
+
+
+@pytest.mark.parametrize("module", ["flask"])
+def test_a_face_without_its_framework_says_what_to_install(module: str) -> None:
+    code = f"import sys; sys.modules[{module!r}] = None; import ratelimit_mw.{module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last == f"ImportError: this part of ratelimit_mw needs {module}: pip install {module}"
+
+
+def test_what_a_framework_itself_lacks_is_its_own_to_tell() -> None:
+    code = "import sys; sys.modules['blinker'] = None; import ratelimit_mw.flask"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: import of blinker")
+
+
+def test_the_flask_face_leaves_flask_login_alone() -> None:
+    code = "import sys, ratelimit_mw.flask; print('flask_login' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

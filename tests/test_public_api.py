@@ -9,6 +9,9 @@ import pytest
 import ratelimit_mw
 from ratelimit_mw import AsyncLimiter, Charge, ConfigError, Decision, Limit, Limiter, MemoryStore, StoreError, Verdict
 from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.flask import exempt as flask_exempt
+from ratelimit_mw.flask import limit as flask_limit
 from ratelimit_mw.limit import Role
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.group import Group, committed
@@ -37,6 +40,7 @@ ELSEWHERE = [
     AsgiMiddleware,
     WsgiMiddleware,
 ]
+IN_FACES = [RateLimiter, flask_limit, flask_exempt]
 FOR_PARTS_OF_ONES_OWN = [Group, committed, StoreSuite, blocking, check_laws, *LAWS, Step, Walk]
 REDIS = "client_or_url, *, prefix='rl:', timeout=0.05, deny_cache=1.0, clock=None"
 
@@ -61,6 +65,9 @@ SIGNATURES: list[tuple[Any, str]] = [
     (freeze, ""),
     (AsgiMiddleware, "app, settings=None, /, **options"),
     (WsgiMiddleware, "app, settings=None, /, **options"),
+    (RateLimiter, "app=None, settings=None, /, **options"),
+    (flask_limit, "limits, **options"),
+    (flask_exempt, "target"),
     (Group, "charges"),
     (committed, "charges, decisions"),
     (blocking, "store"),
@@ -69,6 +76,7 @@ SIGNATURES: list[tuple[Any, str]] = [
     (Step, "move, amount, size"),
 ]
 METHODS = [
+    (RateLimiter, {"init_app": "self, app", "limit": "limits, **options", "exempt": "target"}),
     (Limit, {"decide": "self, state, now, cost, max_delay", "settle": "self, state, now, delta, at"}),
     (
         Limiter,
@@ -124,7 +132,7 @@ def test_all_is_what_can_be_imported() -> None:
 
 
 @pytest.mark.parametrize(
-    "thing", [*PUBLIC.values(), *ELSEWHERE, *FOR_PARTS_OF_ONES_OWN], ids=lambda thing: thing.__name__
+    "thing", [*PUBLIC.values(), *ELSEWHERE, *IN_FACES, *FOR_PARTS_OF_ONES_OWN], ids=lambda thing: thing.__name__
 )
 def test_everything_public_says_what_it_is(thing: Any) -> None:
     assert documented(thing)

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 from fastapi import APIRouter, FastAPI
-from flask import Flask
+from flask import Flask, g
 from flask import request as flask_request
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -18,6 +18,7 @@ from starlette.types import Send as AsgiSend
 from werkzeug.test import Client
 
 from ratelimit_mw import asgi, wsgi
+from ratelimit_mw.flask import RateLimiter
 from web.scenario import Answer, Face, Send, Step
 
 METHODS = ["GET", "POST", "PUT", "OPTIONS"]
@@ -56,6 +57,20 @@ def flask(settings: Mapping[str, Any]) -> Send:
     return _over_werkzeug(app)
 
 
+def flask_extension(settings: Mapping[str, Any]) -> Send:
+    """A Flask app that limits itself, after routing."""
+    app = Flask(__name__, static_folder=None)
+    app.url_map.merge_slashes = False
+
+    @app.route("/", defaults={"rest": ""}, methods=METHODS)
+    @app.route("/<path:rest>", methods=METHODS)
+    def hello(rest: str) -> tuple[str, dict[str, str]]:
+        return "hello", _shown(g.get("ratelimit"))
+
+    RateLimiter(app, settings)
+    return _over_werkzeug(app)
+
+
 def bare_wsgi(settings: Mapping[str, Any]) -> Send:
     """A WSGI app of no framework."""
 
@@ -67,7 +82,13 @@ def bare_wsgi(settings: Mapping[str, Any]) -> Send:
     return _over_werkzeug(wsgi.RateLimitMiddleware(app, **settings))
 
 
-FACES: dict[str, Face] = {"starlette": starlette, "fastapi": fastapi, "flask": flask, "wsgi": bare_wsgi}
+FACES: dict[str, Face] = {
+    "starlette": starlette,
+    "fastapi": fastapi,
+    "flask": flask,
+    "flask extension": flask_extension,
+    "wsgi": bare_wsgi,
+}
 
 
 async def _hello(request: Request) -> PlainTextResponse:
@@ -75,7 +96,7 @@ async def _hello(request: Request) -> PlainTextResponse:
 
 
 def _shown(outcome: Any) -> dict[str, str]:
-    return {"X-Source": outcome.verdict.source if outcome else ""}
+    return {"X-Source": outcome.verdict.source if outcome and outcome.verdict else ""}
 
 
 def _over_httpx(app: ASGIApp) -> Send:

@@ -189,3 +189,17 @@ def test_what_is_no_store(gate: Any, needs: str, store: Any) -> None:
         gate(Settings(limits="1/minute", store=store))
     assert str(caught.value).startswith(f"store: found {type(store).__name__}, allowed is a URL or a")
     assert needs in str(caught.value)
+
+
+@pytest.mark.parametrize(("key", "asked"), [("ip", 0), ("all", 0), ("ip+route", 0), ("user | ip", 1), ("ip+user", 1)])
+def test_who_is_logged_in_is_asked_only_where_a_key_needs_it(key: str, asked: int) -> None:
+    questions: list[None] = []
+
+    class Lazy(PlainRequest):
+        @property
+        def user(self) -> str | None:
+            questions.append(None)
+            return "bob"
+
+    Gate(Settings(limits="5/minute", key=key)).admit(Lazy())
+    assert len(questions) == asked

@@ -83,6 +83,23 @@ def test_a_class_hands_its_marks_down_and_adds_its_own() -> None:
     assert marks_of(View) == (own, base)
 
 
+def test_a_mark_on_one_view_of_a_class_is_not_on_its_others() -> None:
+    class View:
+        """A view of Flask or Django."""
+
+    def viewing() -> Any:
+        def seen() -> None: ...
+
+        seen.view_class = View  # type: ignore[attr-defined]  # as they do
+        return seen
+
+    one, other = viewing(), viewing()
+    own, shared = Mark("5/minute"), Mark("50/hour")
+    own.put_on(one)
+    shared.put_on(View)
+    assert (marks_of(one), marks_of(other)) == ((own, shared), (shared,))
+
+
 @pytest.mark.parametrize("endpoint", [len, int, Clock().advance, 5], ids=["built in", "a built-in class", "bound", "5"])
 def test_what_cannot_bear_a_mark_is_told(endpoint: Any) -> None:
     with pytest.raises(TypeError, match="a limit stands on a function or a class; found "):
@@ -167,12 +184,44 @@ def test_one_for_other_methods_does_not_apply(store: RecordingStore) -> None:
 @pytest.mark.promise(9)
 @pytest.mark.parametrize(
     ("when", "name"),
-    [(lambda _: False, "default 9"), (lambda _: True, "@shop.views.login 5"), (lambda _: 1 / 0, "@shop.views.login 5")],
+    [(lambda _: False, "default 9"), (lambda _: True, "@shop.views.login 5"), (lambda _: 1 // 0 == 0, "@shop.views.login 5")],
     ids=["no", "yes", "raises"],
 )
 def test_when_says_whether_it_applies(store: RecordingStore, when: Any, name: str) -> None:
     ask(gate(store), (Mark("5/minute", when=when),))
     assert taken(store)[0][0].rpartition(":")[2] == name
+
+
+NEAR, FAR = "@shop.views.login 5", "@shop.views.login 6"
+NEAREST: list[tuple[Any, list[str]]] = [
+    (Mark("5/minute"), [NEAR]),
+    (Mark("5/minute", final=False), [NEAR, "@shop.views.login+ 6"]),
+    (Mark("5/minute", methods=["POST"]), ["@shop.views.login+ 6"]),
+    (Mark("5/minute", when=lambda _: False), ["@shop.views.login+ 6"]),
+    (Mark("5/minute", when=lambda _: 1 // 0 == 0), [NEAR, "@shop.views.login+ 6"]),
+    (Mark("5/minute", name="own"), ["@own 5"]),
+    (Mark("5/minute", name="own", shadow=True), ["@own 5", FAR]),
+    (Mark.exempting(), []),
+]
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(("near", "expected"), NEAREST)
+def test_of_marks_further_out_those_count_that_none_further_in_ends(
+    store: RecordingStore, near: Mark, expected: list[str]
+) -> None:
+    one = gate(store)
+    name = "shop.views.login"
+    marked = one.compiled((near,), name, ((Mark("6/minute"),), name), ((Mark("7/minute"), Mark("8/minute")), name))
+    one.admit(PlainRequest("/"), marked)
+    assert [text.rpartition(":")[2] for call in taken(store) for text in call] == expected
+
+
+def test_of_marks_at_one_distance_all_count(store: RecordingStore) -> None:
+    one = gate(store)
+    marked = one.compiled((), "items.GET", ((Mark("7/minute", final=False), Mark("8/minute", name="api")), "items"))
+    one.admit(PlainRequest("/"), marked)
+    assert [text.rpartition(":")[2] for text in taken(store)[0]] == ["@items 7", "@api 8"]
 
 
 def test_what_is_exempt_or_safe_by_the_settings_stays_so(store: RecordingStore) -> None:

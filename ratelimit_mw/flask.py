@@ -1,0 +1,78 @@
+"""Flask: limits for apps, blueprints and views, enforced after routing."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Unpack
+
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.flask_hooks import Hooks
+from ratelimit_mw.flask_marks import exempt, limit, watch
+from ratelimit_mw.gate import Gate
+from ratelimit_mw.missing import needs
+from ratelimit_mw.options import Options
+from ratelimit_mw.settings import Settings
+
+with needs("flask"):
+    from flask import Flask
+
+__all__ = ["RateLimiter", "exempt", "limit"]
+
+_CONFIG: Final = "RATELIMIT_MW"
+
+
+class RateLimiter:
+    """Limits how often a client may call Flask apps, their views and their blueprints.
+
+    `RateLimiter(app, limits="100/minute")`, or `init_app(app)` later, for as many apps as there are.
+
+    `settings`: `Settings` or a mapping; keyword arguments are the same settings and go before it. Behind both stands
+    `app.config["RATELIMIT_MW"]`, a mapping or `Settings`, and behind that the environment; a `Settings` object is
+    complete, and what stands behind it is not read. Views find the verdict in `g.ratelimit.verdict`, which is None
+    where nothing was charged. Wrong settings raise `ConfigError` in `init_app`.
+    """
+
+    limit = staticmethod(limit)
+    exempt = staticmethod(exempt)
+
+    def __init__(
+        self,
+        app: Flask | None = None,
+        settings: Settings | Mapping[str, Any] | None = None,
+        /,
+        **options: Unpack[Options],
+    ) -> None:
+        mapping = isinstance(settings, Mapping)
+        self._settings: Final = None if mapping else settings
+        self._options: Final[Mapping[str, Any]] = {**settings, **options} if isinstance(settings, Mapping) else options
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        """Limit this app too.
+
+        What it registered with `before_request` earlier runs earlier; requests that are answered there are charged
+        and refused like others. Raises `ConfigError` for wrong settings, and for an app that has a RateLimiter.
+        """
+        if "ratelimit_mw" in app.extensions:
+            raise ConfigError(f"app {app.name!r} has a RateLimiter already")
+        hooks = Hooks(self._gate(app))
+        if hooks.gate.settings.enabled is not False:
+            app.before_request(hooks.before)
+            app.after_request(hooks.after)
+        app.extensions["ratelimit_mw"] = hooks
+        watch(app)
+
+    def _gate(self, app: Flask) -> Gate:
+        config = app.config.get(_CONFIG) if self._settings is None else None
+        try:
+            return Gate(Settings.of(self._settings if config is None else config, self._options))
+        except ConfigError as error:
+            if config is None:
+                raise
+            own = set(config) - set(self._options) if isinstance(config, Mapping) else {"settings"}
+            raise ConfigError(*[_placed(problem, own) for problem in error.problems]) from None
+
+
+def _placed(problem: str, own: set[str]) -> str:
+    """A problem, with its place if it is about one of these words of the app's config."""
+    starts = [f"{word}{end}" for word in own for end in ":.["] + [f"unknown setting `{word}`" for word in own]
+    return f"app.config[{_CONFIG!r}]: {problem}" if problem.startswith(tuple(starts)) else problem

@@ -1,0 +1,167 @@
+"""What Flask calls before and after each request."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct
+
+from ratelimit_mw.advice import Processes
+from ratelimit_mw.calls import name_of
+from ratelimit_mw.flask_marks import levels_of
+from ratelimit_mw.flask_request import FlaskRequest
+from ratelimit_mw.gate import Gate
+from ratelimit_mw.matching import Marked
+from ratelimit_mw.missing import needs
+from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.on_refused import Answerer
+from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.request import Request
+from ratelimit_mw.response import HeaderList, beside, headers
+from ratelimit_mw.response import Response as Refusal
+from ratelimit_mw.verdict import Verdict
+from ratelimit_mw.wsgi_send import beyond_the_body, refuse
+
+with needs("flask"):
+    from flask import Request as FlasksOwn
+    from flask import Response, current_app, g, request
+    from werkzeug.datastructures import Headers
+    from werkzeug.exceptions import HTTPException, default_exceptions
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+T = TypeVar("T")
+
+_OURS: Final = "_ratelimit_mw"  # what we keep on Flask's request, and on its response
+
+
+class _Asked(Struct):
+    """What was found of one request.
+
+    `shown`: what its headers tell of. `refused`: how it is answered instead. `fields`: what a refusal says in headers
+    where an error handler of the app writes it.
+    """
+
+    shown: Outcome | None = None
+    refused: Any = None
+    fields: HeaderList | None = None
+
+
+class Hooks:
+    """The two functions that limit one app."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate: Final = gate
+        self._style: Final = gate.settings.headers
+        self._processes: Final = Processes(gate.settings.store)
+
+    def before(self) -> Any:
+        """The answer to a request that is refused; None for one that is admitted.
+
+        Raises what the app's error handler is for, where it has one.
+        """
+        kept = request.__dict__
+        asked: _Asked | None = kept.get(_OURS)
+        if asked is None:
+            asked = kept[_OURS] = self._ask(_itself(request))
+        if asked.fields is not None:
+            raise default_exceptions[asked.refused.status_code](response=asked.refused)
+        return asked.refused
+
+    def after(self, response: Response) -> Response:
+        """Add our headers. What was answered before it came to `before` is asked now: it must not be free."""
+        kept = request.__dict__
+        if _OURS not in kept:
+            refused = self._asked_late()
+            if refused is not None:
+                response.close()
+                response = refused
+        asked: _Asked = kept[_OURS]
+        _show(response, headers(asked.shown.verdict, self._style) if asked.shown else asked.fields or [])
+        return response
+
+    def _asked_late(self) -> Response | None:
+        try:
+            refused = self.before()
+        except HTTPException as error:
+            refused = current_app.handle_user_exception(error)
+        return None if refused is None else current_app.make_response(refused)
+
+    def close(self) -> None:
+        """Close the store if it was made for this app. Servers end without telling; call it where yours does."""
+        self.gate.close()
+
+    def _ask(self, asked: FlasksOwn) -> _Asked:
+        environ, rule = asked.environ, asked.url_rule
+        if self._processes.unknown:
+            self._processes.look(environ)
+        client, outer = environ.get("REMOTE_ADDR") or None, environ.get("ratelimit_mw")
+        own = FlaskRequest(environ, client, outer, None if rule is None else rule.rule)
+        verdict = self.gate.admit(own, () if rule is None else self._marked(asked, rule.endpoint))
+        g.ratelimit = outcome = outer or Outcome(None, self.gate)
+        if verdict is None:
+            return _Asked()
+        outcome.add(verdict)
+        if not verdict.allowed:
+            return self._refused(own, verdict)
+        environ["ratelimit_mw"] = outcome
+        if self._style == "none" or outcome.shown:
+            return _Asked()
+        outcome.shown = True
+        return _Asked(shown=outcome)
+
+    def _marked(self, asked: FlasksOwn, endpoint: str) -> Marked:
+        """What stands on the view; none is known of what is not routed: 404, 405, and a slash that is missing."""
+        app = _itself(current_app)
+        blueprints = [app.blueprints[name] for name in asked.blueprints if name in app.blueprints]
+        levels = levels_of(app.view_functions.get(endpoint), endpoint, asked.method, blueprints)
+        return self.gate.compiled(*levels[0], *levels[1:]) if levels else ()
+
+    def _refused(self, own: Request, verdict: Verdict) -> _Asked:
+        refusal, answerer = self.gate.refusal(own, verdict), self.gate.answerer
+        if answerer is None and _is_handled(refusal.status):
+            return _Asked(refused=_response(own, verdict, refusal, None), fields=beyond_the_body(refusal))
+        try:
+            return _Asked(refused=_response(own, verdict, refusal, answerer))
+        except Exception as error:
+            if answerer is None:
+                raise
+            warn_rarely(f"on_refused {name_of(answerer.call)}", "raised, our own answer is sent", error=error)
+            return _Asked(refused=_response(own, verdict, refusal, None))
+
+
+def _itself(proxy: T) -> T:
+    """What a proxy of Flask stands for: each look through one costs half a microsecond."""
+    found: T = proxy._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001  # documented
+    return found
+
+
+def _is_handled(status: int) -> bool:
+    """Whether the app, or a blueprint of this request, has an error handler for just this status."""
+    kind, spec = default_exceptions.get(status), current_app.error_handler_spec
+    return any(kind in spec.get(name, {}).get(status, ()) for name in (*request.blueprints, None))
+
+
+def _response(own: Request, verdict: Verdict, refusal: Refusal, answerer: Answerer | None) -> Response:
+    """The same bytes as under the middleware."""
+
+    def app(_: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        return refuse(own, verdict, refusal, answerer, start_response)
+
+    streams = answerer is not None and answerer.kind == "wsgi"
+    # werkzeug's types say that it makes one of its own class; it makes one of the app's
+    return current_app.response_class.from_app(app, own.raw, buffered=not streams)  # type: ignore[return-value]
+
+
+def _show(response: Response, fields: HeaderList) -> None:
+    """Add fields of ours, once: an app may keep a response, and answer with it again and again."""
+    kept = response.__dict__
+    if before := kept.pop(_OURS, None):
+        response.headers = Headers([line for line in response.headers if line not in before])
+    if fields:
+        theirs = list(response.headers)
+        kept[_OURS] = own = [
+            line for line in beside(fields, {name.lower() for name, _ in theirs}) if line not in theirs
+        ]
+        for name, value in own:
+            response.headers.add(name, value)
