@@ -46,6 +46,7 @@ class Race:
     """Time per call of ours over time per call of the peer; without a peer, microseconds.
 
     `floor`: the same work without either; its time is taken off both, so that only what they add is compared.
+    `peer_floor`: the peer's work without it, where that is done by another app than ours.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Race:
     ours: Setup
     peer: Setup | None = None
     floor: Setup | None = None
+    peer_floor: Setup | None = None
     target: float | None = None
     calls: int = 5000
     admits: bool = True  # all calls are admitted; False: all are refused
@@ -62,22 +64,26 @@ class Race:
         calls = lab.calls or self.calls
         contenders: dict[str, Contender] = {}
         notes: list[str] = []
-        for name, setup in (("floor", self.floor), ("ours", self.ours), ("peer", self.peer)):
+        setups = {"floor": self.floor, "peer's floor": self.peer_floor, "ours": self.ours, "peer": self.peer}
+        for name, setup in setups.items():
             if setup is None:
                 continue
             try:
                 contenders[name] = setup(lab)
             except Missing as missing:
                 notes.append(str(missing))
-                if name != "peer":
+                if not name.startswith("peer"):
                     return [Line(row=self.name, what=self.what, target=self.target, notes=(f"skipped, {missing}",))]
         return [self._line(_turns(lab, contenders, calls), calls, notes)]
 
     def _line(self, turns: Mapping[str, Sequence[Batch]], calls: int, notes: Sequence[str]) -> Line:
-        floor = [batch.nanoseconds for batch in turns["floor"]] if "floor" in turns else [0] * len(turns["ours"])
+        nothing = [0] * len(turns["ours"])
+        bare = {name: [batch.nanoseconds for batch in batches] for name, batches in turns.items()}
+        floor = bare.get("floor", nothing)
+        floors = {"peer": bare.get("peer's floor", floor)}
         added = {
-            name: [batch.nanoseconds - bare for batch, bare in zip(batches, floor, strict=True)]
-            for name, batches in turns.items()
+            name: [time - less for time, less in zip(times, floors.get(name, floor), strict=True)]
+            for name, times in bare.items()
         }
         each = {name: median(times) / calls / 1000 for name, times in added.items()}
         if "peer" in turns:  # at least a nanosecond: in a tiny batch the floor may take as long as the peer

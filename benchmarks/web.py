@@ -9,7 +9,7 @@ App = TypeVar("App")
 IETF: Final = frozenset({"ratelimit", "ratelimit-policy"})
 LEGACY: Final = frozenset({"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"})
 NONE: Final[frozenset[str]] = frozenset()
-PLENTY: Final = 10**9
+PLENTY: Final = 10**7  # a minute; more would make the clock of our counter coarser than that of a limit somebody has
 _FEW: Final = 2
 
 
@@ -23,7 +23,7 @@ class Answer(NamedTuple):
 def held(
     make: Callable[[int], App], ask: Callable[[App], Answer], fields: Collection[str] = IETF, refusal: int = 429
 ) -> App:
-    """The app that `make` limits to plenty of requests a day.
+    """The app that `make` limits to plenty of requests a minute.
 
     One that it limits to a few has refused the next one; what is admitted has these header fields.
     """

@@ -1,6 +1,7 @@
 """What goes back to an ASGI server: our headers on the app's answer, or a refusal."""
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from functools import partial
 from inspect import isawaitable
 from typing import Any
 
@@ -12,20 +13,18 @@ from ratelimit_mw.on_refused import answered
 from ratelimit_mw.options import Headers
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.request import Request
-from ratelimit_mw.response import ABOUT_THE_BODY, NAMES, REASONS, HeaderList, Response, beside, headers
+from ratelimit_mw.response import ABOUT_THE_BODY, REASONS, HeaderList, Response, beside, headers, raw, raw_headers
 from ratelimit_mw.verdict import Verdict
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-RawFields = Sequence[tuple[bytes, bytes]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OUTCOME = "ratelimit_mw"  # key of the scope; the state's, too, may not be of this request alone, if a server errs
 _TRY_AGAIN_LATER, _POLICY_VIOLATION = 1013, 1008  # websocket close codes
 _FORBIDDEN = 403
-_FIELD_NAMES = {name: name.lower().encode("ascii") for name in NAMES}
 _FAILED = "raised, our own answer is sent"
 
 
@@ -34,23 +33,22 @@ def with_headers(outcome: Outcome, style: Headers, send: Send) -> Send:
 
     They say what is known of the request by then.
     """
-
-    # it passes on the awaitable, without one of its own; and its annotations are text, or each request evaluates them
-    def send_with_headers(message: "Message") -> "Awaitable[None]":
-        if message["type"] == "http.response.start":
-            fields = list(message.get("headers", ()))
-            own = headers(outcome.verdict, style)
-            if style != "ietf":  # whose fields are lists, and stand beside whatever the app says
-                own = _beside(own, fields)
-            for name, value in own:
-                fields.append((_FIELD_NAMES[name], value.encode()))  # no comprehension: for two it is slower
-            message = {**message, "headers": fields}
-        return send(message)
-
-    return send_with_headers
+    return partial(_send, outcome, style, send)  # a function made here would cost twice as much
 
 
-def _beside(own: HeaderList, fields: RawFields) -> HeaderList:
+def _send(outcome: Outcome, style: Headers, send: Send, message: Message) -> Awaitable[None]:
+    """Passes on the awaitable, without one of its own."""
+    if message["type"] == "http.response.start":
+        fields = list(message.get("headers", ()))
+        if style == "ietf":  # whose fields are lists, and stand beside whatever the app says
+            fields += raw_headers(outcome.verdict)
+        else:
+            fields += raw(_beside(headers(outcome.verdict, style), fields))
+        message = {**message, "headers": fields}
+    return send(message)
+
+
+def _beside(own: HeaderList, fields: Sequence[tuple[bytes, bytes]]) -> HeaderList:
     return beside(own, {bytes(name).lower().decode("latin-1") for name, _ in fields})
 
 
@@ -102,8 +100,7 @@ async def _has_answered(app: App, own: Response, scope: Scope, receive: Receive,
         begun = True
         if message["type"] == "http.response.start":
             theirs = list(message.get("headers", ()))
-            raw = [(_FIELD_NAMES[name], value.encode()) for name, value in _beside(fields, theirs)]
-            message = {**message, "headers": [*theirs, *raw]}
+            message = {**message, "headers": [*theirs, *raw(_beside(fields, theirs))]}
         await send(message)
 
     try:

@@ -15,7 +15,7 @@ from msgspec import json
 
 from ratelimit_mw.limit import Decision, Limit
 from ratelimit_mw.options import Headers
-from ratelimit_mw.verdict import Policy, Verdict
+from ratelimit_mw.verdict import Policy, Said, Verdict
 
 _MOST_SHOWN: Final = 8  # policies in a field: proxies limit the size of headers
 _PROBLEMS: Final = "https://iana.org/assignments/http-problem-types#"
@@ -23,8 +23,8 @@ _BURST: Final = "ratelimit-mw-burst"  # a parameter of our own carries our name
 _BLOCKED: Final = "Requests from here are not answered."
 _STORE_DOWN_RETRY: Final = 1  # seconds; a hint, nobody knows when the store is back
 
-# every field that is ever sent, so that a face can prepare them in its own form
-NAMES: Final = (
+# every field that is ever sent
+_NAMES: Final = (
     "Cache-Control",
     "Content-Length",
     "Content-Type",
@@ -36,11 +36,13 @@ NAMES: Final = (
     "X-RateLimit-Reset",
 )
 
+_RAW_NAMES: Final = {name: name.lower().encode("ascii") for name in _NAMES}
 _LEGACY: Final = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 _LISTS: Final = ("RateLimit", "RateLimit-Policy")
 ABOUT_THE_BODY: Final = ("content-type", "content-length")
 
 HeaderList = list[tuple[str, str]]
+RawFields = list[tuple[bytes, bytes]]
 
 
 class Response(NamedTuple):
@@ -58,11 +60,9 @@ def headers(verdict: Verdict | None, style: Headers = "ietf") -> HeaderList:
     """The fields that tell a client how it stands. None when no store decided."""
     if style == "none" or verdict is None or not verdict.decisions:
         return []
-    if style == "ietf" and len(verdict.decisions) == 1 and len(verdict.policies) == 1:  # the common case, in short
-        policy, decision = verdict.policies[0], verdict.decisions[0]
-        if not policy.hidden and verdict.charges[0].role != "shadow":
-            said, name = policy.said or _said(policy)
-            return [("RateLimit-Policy", said), ("RateLimit", name + _state(policy, decision))]
+    if style == "ietf" and (policy := _only(verdict)) is not None:  # the common case, in short
+        said = policy.said or _said(policy)
+        return [("RateLimit-Policy", said.policy), ("RateLimit", said.name + _state(policy, verdict.decisions[0]))]
     shown = _shown(verdict)
     fields: HeaderList = []
     if shown and style != "legacy":
@@ -78,6 +78,27 @@ def headers(verdict: Verdict | None, style: Headers = "ietf") -> HeaderList:
             ("X-RateLimit-Reset", str(ceil(time.time() + binding.reset_after))),
         ]
     return fields
+
+
+def raw_headers(verdict: Verdict | None) -> RawFields:
+    """`headers` in the style `ietf`, as ASGI has them."""
+    if verdict is None or (policy := _only(verdict)) is None:
+        return raw(headers(verdict))
+    said = policy.said or _said(policy)
+    return [said.raw, (b"ratelimit", (said.name + _state(policy, verdict.decisions[0])).encode())]
+
+
+def raw(fields: HeaderList) -> RawFields:
+    """Fields of ours as ASGI has them."""
+    return [(_RAW_NAMES[name], value.encode()) for name, value in fields]
+
+
+def _only(verdict: Verdict) -> Policy | None:
+    """The policy that a client is told of, if there is but one charge."""
+    policies = verdict.policies
+    if len(verdict.decisions) != 1 or len(policies) != 1 or policies[0].hidden or verdict.charges[0].role == "shadow":
+        return None
+    return policies[0]
 
 
 def beside(own: HeaderList, theirs: Container[str]) -> HeaderList:
@@ -153,15 +174,15 @@ def _shown(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:
 
 
 def _policy_item(policy: Policy) -> str:
-    return (policy.said or _said(policy))[0]
+    return (policy.said or _said(policy)).policy
 
 
 def _state_item(policy: Policy, decision: Decision) -> str:
     """`"default";r=50;t=30`: so many units, in so many seconds."""
-    return (policy.said or _said(policy))[1] + _state(policy, decision)
+    return (policy.said or _said(policy)).name + _state(policy, decision)
 
 
-def _said(policy: Policy) -> tuple[str, str]:
+def _said(policy: Policy) -> Said:
     """`"default";q=100;w=60`, and how many can pass at once where that is not the quota; and `"default"`.
 
     The window stands there only if it is whole seconds: the field has no fractions.
@@ -169,7 +190,8 @@ def _said(policy: Policy) -> tuple[str, str]:
     window, name = policy.limit.window, f'"{policy.name}"'
     length = f";w={int(window)}" if window == int(window) else ""
     burst = f";{_BURST}={policy.burst}" if policy.burst != policy.most else ""
-    policy.said = f"{name};q={policy.most}{length}{burst}", name
+    text = f"{name};q={policy.most}{length}{burst}"
+    policy.said = Said(text, name, (b"ratelimit-policy", text.encode()))
     return policy.said
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -12,6 +12,14 @@ from ratelimit_mw.limit import Charge, Decision, Limit
 _LARGEST = 999_999_999_999_999  # the integers of structured fields end there
 
 Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease"]
+
+
+class Said(NamedTuple):
+    """What fields say of a policy each time."""
+
+    policy: str
+    name: str  # in quotes
+    raw: tuple[bytes, bytes]  # the field of the policy, as ASGI has it
 
 
 class Policy:
@@ -26,7 +34,7 @@ class Policy:
         self.burst = min(getattr(limit, "burst", None) or limit.quota, _LARGEST)  # of these, how many at one instant
         self.longest = math.ceil(limit.longest_wait)  # seconds that headers may name
         self.hidden = hidden  # shown only when it refuses, because it tells about others than the client
-        self.said: tuple[str, str] | None = None  # what fields say of it each time; `response` keeps it here
+        self.said: Said | None = None  # `response` keeps it here
 
 
 class Verdict(Struct, frozen=True, gc=False):

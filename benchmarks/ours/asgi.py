@@ -112,6 +112,6 @@ def floor(lab: Lab) -> Contender:
 
 def limited(lab: Lab) -> Contender:
     """One limit, memory store, headers on."""
-    app = RateLimitMiddleware(bare, limits=f"{PLENTY}/day")
+    app = RateLimitMiddleware(bare, limits=f"{PLENTY}/minute")
     assert lab.wait(ask(app)).fields >= IETF
     return contender(lab, app)

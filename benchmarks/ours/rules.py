@@ -34,7 +34,8 @@ def template(number: int) -> str:
 def rules(count: int) -> list[Mapping[str, Any]]:
     """Rules of all kinds; each second one names methods."""
     return [
-        {"name": f"r{n}", "path": template(n), "methods": _ONLY[n % 4], "limits": f"{10**9}/day"} for n in range(count)
+        {"name": f"r{n}", "path": template(n), "methods": _ONLY[n % 4], "limits": f"{10**7}/minute"}
+        for n in range(count)
     ]
 
 
@@ -78,7 +79,7 @@ def under(count: int) -> Setup:
     """The middleware with that many rules, each of which was seen to apply where it should, and nowhere else."""
 
     def setup(lab: Lab) -> Contender:
-        app = RateLimitMiddleware(bare, limits=f"{10**9}/day", rules=rules(count))
+        app = RateLimitMiddleware(bare, limits=f"{10**7}/minute", rules=rules(count))
         lab.wait(_check(app, count))
         return _spread(lab, app)
 

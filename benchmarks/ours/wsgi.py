@@ -102,7 +102,7 @@ def floor(_: Lab) -> Contender:
 
 def limited(_: Lab) -> Contender:
     """One limit, memory store, headers on."""
-    app = RateLimitMiddleware(_bare, limits=f"{PLENTY}/day")
+    app = RateLimitMiddleware(_bare, limits=f"{PLENTY}/minute")
     assert ask(app).fields >= IETF
     return contender(app)
 

@@ -18,7 +18,7 @@ def _asgi_ratelimit(lab: Lab) -> Contender:
         return scope["client"][0], "default"
 
     def make(quota: int) -> App:
-        app: App = ratelimit.RateLimitMiddleware(bare, who, backend(), {r"^/": [ratelimit.Rule(day=quota)]})
+        app: App = ratelimit.RateLimitMiddleware(bare, who, backend(), {r"^/": [ratelimit.Rule(minute=quota)]})
         return app
 
     return held(lab, make, NONE)
@@ -41,7 +41,7 @@ def _under_starlette(lab: Lab) -> Contender:
 def _on_starlette(lab: Lab) -> Contender:
     def make(quota: int) -> Any:
         app = _starlette()
-        app.add_middleware(RateLimitMiddleware, limits=f"{quota}/day")
+        app.add_middleware(RateLimitMiddleware, limits=f"{quota}/minute")
         return app
 
     return held(lab, make)
@@ -54,7 +54,7 @@ def _slowapi(lab: Lab) -> Contender:
 
     def make(quota: int) -> Any:
         app = _starlette()
-        app.state.limiter = slowapi.Limiter(who, default_limits=[f"{quota}/day"], headers_enabled=True)
+        app.state.limiter = slowapi.Limiter(who, default_limits=[f"{quota}/minute"], headers_enabled=True)
         app.add_middleware(middleware)
         return app
 

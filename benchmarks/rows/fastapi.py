@@ -27,7 +27,7 @@ def _floor(lab: Lab) -> Contender:
 
 def _ours(lab: Lab) -> Contender:
     dependency = part("ratelimit_mw.fastapi", "RateLimit")
-    return held(lab, lambda quota: _app(dependency(f"{quota}/day")))
+    return held(lab, lambda quota: _app(dependency(f"{quota}/minute")))
 
 
 def _fastapi_limiter(lab: Lab) -> Contender:
@@ -35,7 +35,7 @@ def _fastapi_limiter(lab: Lab) -> Contender:
     pyrate = package("pyrate_limiter", "pyrate-limiter")
 
     def make(quota: int) -> Any:
-        limiter = pyrate.Limiter(pyrate.Rate(quota, pyrate.Duration.DAY))  # in memory
+        limiter = pyrate.Limiter(pyrate.Rate(quota, pyrate.Duration.MINUTE))  # in memory
         lab.closing.callback(limiter.close)
         return _app(dependency(limiter=limiter))
 

@@ -184,7 +184,11 @@ def test_one_for_other_methods_does_not_apply(store: RecordingStore) -> None:
 @pytest.mark.promise(9)
 @pytest.mark.parametrize(
     ("when", "name"),
-    [(lambda _: False, "default 9"), (lambda _: True, "@shop.views.login 5"), (lambda _: 1 // 0 == 0, "@shop.views.login 5")],
+    [
+        (lambda _: False, "default 9"),
+        (lambda _: True, "@shop.views.login 5"),
+        (lambda _: 1 // 0 == 0, "@shop.views.login 5"),
+    ],
     ids=["no", "yes", "raises"],
 )
 def test_when_says_whether_it_applies(store: RecordingStore, when: Any, name: str) -> None:
