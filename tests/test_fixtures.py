@@ -12,7 +12,15 @@ import pytest
 from redis import Redis
 
 from redis_servers import RedisServer, RedisServerError, find_binaries
-from web_servers import WebServer, WebServerError, serve_gunicorn, serve_uvicorn, serve_waitress
+from web_servers import (
+    WebServer,
+    WebServerError,
+    serve_granian,
+    serve_gunicorn,
+    serve_hypercorn,
+    serve_uvicorn,
+    serve_waitress,
+)
 
 Serve = Callable[..., AbstractContextManager[WebServer]]
 ASGI = """
@@ -29,7 +37,13 @@ def app(environ, start_response):
     start_response("200 OK", [])
     return [b"one request" if next(count) == 1 else b"more"]
 """
-SERVERS = [(serve_uvicorn, ASGI), (serve_gunicorn, WSGI), (serve_waitress, WSGI)]
+SERVERS = [
+    (serve_uvicorn, ASGI),
+    (serve_hypercorn, ASGI),
+    (serve_granian, ASGI),
+    (serve_gunicorn, WSGI),
+    (serve_waitress, WSGI),
+]
 
 
 def test_server_answers_ping_under_its_url(redis_server: RedisServer, redis_url: str) -> None:
@@ -129,7 +143,7 @@ def test_web_server_serves_and_frees_its_port(serve: Serve, source: str, tmp_pat
         socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=1)
 
 
-@pytest.mark.parametrize("serve", [serve_uvicorn, serve_gunicorn, serve_waitress])
+@pytest.mark.parametrize("serve", [serve for serve, _ in SERVERS])
 def test_broken_application_raises_with_the_output(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "broken_app.py").write_text("raise ValueError('broken on purpose')")
     with pytest.raises(WebServerError, match="broken on purpose"), serve("broken_app:app", tmp_path):

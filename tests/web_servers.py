@@ -15,7 +15,7 @@ from pathlib import Path
 
 _READY_WITHIN = 20.0  # seconds
 _STOP_WITHIN = 5.0  # seconds
-_LISTENING = re.compile(r"(?:running on|Listening at:|Serving on) (http://127\.0\.0\.1:(\d+))")
+_LISTENING = re.compile(r"(?:[Rr]unning on|Listening at:|Serving on) (http://127\.0\.0\.1:(\d+))")
 _OF_THE_CALLER = ("WEB_CONCURRENCY", "GUNICORN_CMD_ARGS")  # would change what is tested
 
 
@@ -77,6 +77,13 @@ def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
     return inherited | {"PYTHONUNBUFFERED": "1"} | dict(extra or {})
 
 
+def _with_path(app_dir: Path, extra: Mapping[str, str] | None) -> dict[str, str]:
+    """The environment of a server that has no option for where its application is."""
+    environment = _environment(extra)
+    paths = [str(app_dir.resolve()), *filter(None, [environment.get("PYTHONPATH")])]
+    return environment | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
 @contextmanager
 def _serve(command: list[str], app_dir: Path, env: dict[str, str]) -> Iterator[WebServer]:
     with tempfile.TemporaryDirectory(prefix="ratelimit-mw-web-") as folder:
@@ -124,8 +131,37 @@ def serve_gunicorn(app: str, app_dir: Path, *options: str, env: Mapping[str, str
 @contextmanager
 def serve_waitress(app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[WebServer]:
     """Serve the WSGI application "module:name"; as serve_uvicorn."""
-    environment = _environment(env)
-    paths = [str(app_dir.resolve()), *filter(None, [environment.get("PYTHONPATH")])]  # it has no option for this
-    environment["PYTHONPATH"] = os.pathsep.join(paths)
-    with _serve(["waitress", "--listen=127.0.0.1:0", *options, app], app_dir, environment) as server:
+    with _serve(["waitress", "--listen=127.0.0.1:0", *options, app], app_dir, _with_path(app_dir, env)) as server:
         yield server
+
+
+@contextmanager
+def serve_hypercorn(
+    app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None
+) -> Iterator[WebServer]:
+    """Serve the ASGI application "module:name", to clients that begin so over HTTP/2; as serve_uvicorn."""
+    fixed = ["hypercorn", "--bind", "127.0.0.1:0", "--graceful-timeout", "3"]
+    with _serve([*fixed, *options, app], app_dir, _with_path(app_dir, env)) as server:
+        yield server
+
+
+@contextmanager
+def serve_granian(app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[WebServer]:
+    """Serve the ASGI application "module:name", or a WSGI one with --interface wsgi; else as serve_hypercorn."""
+    with _held_port() as port:
+        fixed = ["granian", "--interface", "asgi", "--port", str(port)]
+        with _serve([*fixed, *options, app], app_dir, _with_path(app_dir, env)) as server:
+            yield server
+
+
+@contextmanager
+def _held_port() -> Iterator[int]:
+    """A free port that nobody else is given meanwhile, for a server that doesn't say which one it picked.
+
+    The server must share it, as granian does: two of them would both get a port that is merely free, and no error.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(("127.0.0.1", 0))  # and never listens, so that all connections are the server's
+        port: int = holder.getsockname()[1]
+        yield port

@@ -1,10 +1,11 @@
-"""One ASGI connection, spoken by hand, and a checker of the order in which its messages come."""
+"""One ASGI connection, spoken by hand."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ratelimit_mw.asgi_send import App, Message, Scope
+from web.message_order import in_order
 
 HTTP: Mapping[str, Any] = {
     "type": "http",
@@ -18,6 +19,7 @@ WEBSOCKET: Mapping[str, Any] = {**HTTP, "type": "websocket", "subprotocols": []}
 OFFERS_HTTP: Mapping[str, Any] = {
     "extensions": {"websocket.http.response": {}}
 }  # a server that can refuse a handshake by a response
+CONNECT = {"type": "websocket.connect"}
 LIFESPAN: Mapping[str, Any] = {"type": "lifespan", "asgi": {"version": "3.0"}}
 STARTUP = {"type": "lifespan.startup"}
 SHUTDOWN = {"type": "lifespan.shutdown"}
@@ -51,29 +53,23 @@ class Talk:
 
 
 def talk(app: App, scope: Mapping[str, Any], /, *given: Message, **more: Any) -> Talk:
-    """One connection in a loop of its own, and its messages, in order."""
-    spoken = asyncio.run(Talk(*given).with_app(app, scope, **more))
-    check_order(spoken.types)
-    return spoken
-
-
-def check_order(types: Sequence[str]) -> None:
-    """A response starts once, then has its bodies; whatever an extension adds is not looked at."""
-    for prefix in ("http.response", "websocket.http.response"):
-        own = [kind for kind in types if kind in (f"{prefix}.start", f"{prefix}.body")]
-        assert own[:1] in ([], [f"{prefix}.start"]), types
-        assert f"{prefix}.start" not in own[1:], types
+    """One connection in a loop of its own, and its messages; an error if they are out of order."""
+    if scope["type"] == "websocket" and not given:
+        given = (CONNECT,)
+    return asyncio.run(Talk(*given).with_app(in_order(app), scope, **more))
 
 
 class App200:
-    """An app that sends START and BODY and keeps its scopes."""
+    """An app that sends START and BODY, or what it is given, once it was told of the connection; keeps its scopes."""
 
     def __init__(self, *messages: Message) -> None:
         self.messages = messages or (START, BODY)
         self.scopes: list[Scope] = []
 
-    async def __call__(self, scope: Scope, _: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         self.scopes.append(scope)
+        if scope["type"] in ("websocket", "lifespan"):
+            await receive()
         for message in self.messages:
             await send(message)
 

@@ -434,9 +434,9 @@ def test_an_app_that_contains_itself_is_no_trap(caplog: pytest.LogCaptureFixture
 
 
 def test_without_a_starlette_app_there_is_nothing_to_look_at(caplog: pytest.LogCaptureFixture) -> None:
-    app = App200({"type": "lifespan.startup.complete"}, {"type": "lifespan.shutdown.complete"})
+    app = App200({"type": "lifespan.startup.complete"})
     for outer in (None, object(), 5):
-        talk(asgi.RateLimitMiddleware(app, limits="9/hour"), LIFESPAN, STARTUP, SHUTDOWN, app=outer)
+        talk(asgi.RateLimitMiddleware(app, limits="9/hour"), LIFESPAN, STARTUP, app=outer)
     check(caplog)
 
 

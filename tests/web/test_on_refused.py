@@ -438,18 +438,16 @@ def test_a_setting_alone_takes_all_three() -> None:
 
 # websockets
 
-CONNECT = {"type": "websocket.connect"}
-
 
 @pytest.mark.parametrize("call", [teapot, later])
 def test_a_callable_answers_a_handshake_where_the_server_offers_it(call: Any) -> None:
     app = App200({"type": "websocket.accept"})
     middleware = asgi.RateLimitMiddleware(app, limits="1/minute", store=MemoryStore(clock=Clock()), on_refused=call)
-    talk(middleware, HTTP)
-    start, body = talk(middleware, WEBSOCKET, CONNECT, **OFFERS_HTTP).sent
+    talk(middleware, WEBSOCKET)
+    start, body = talk(middleware, WEBSOCKET, **OFFERS_HTTP).sent
     assert (start["type"], start["status"], body["body"]) == ("websocket.http.response.start", 418, b"no tea")
     assert dict(start["headers"])[b"retry-after"] == b"60"
-    (closed,) = talk(middleware, WEBSOCKET, CONNECT).sent
+    (closed,) = talk(middleware, WEBSOCKET).sent
     assert closed["type"] == "websocket.close"
 
 
@@ -457,10 +455,10 @@ def test_an_app_does_not_answer_a_handshake() -> None:
     app = App200({"type": "websocket.accept"})
     store = MemoryStore(clock=Clock())
     middleware = asgi.RateLimitMiddleware(app, {"limits": "1/minute", "store": store, "on_refused": asgi_app})
-    talk(middleware, HTTP)
-    start, _ = talk(middleware, WEBSOCKET, CONNECT, **OFFERS_HTTP).sent
+    talk(middleware, WEBSOCKET)
+    start, _ = talk(middleware, WEBSOCKET, **OFFERS_HTTP).sent
     assert (start["type"], start["status"]) == ("websocket.http.response.start", 429)
-    (closed,) = talk(middleware, WEBSOCKET, CONNECT).sent
+    (closed,) = talk(middleware, WEBSOCKET).sent
     assert closed["type"] == "websocket.close"
 
 

@@ -1,0 +1,7 @@
+"""A WSGI app whose limit is wrong: it cannot be imported."""
+
+from wsgiref.simple_server import demo_app
+
+from ratelimit_mw.wsgi import RateLimitMiddleware
+
+app = RateLimitMiddleware(demo_app, limits="100/minute", rules=[{"path": "/a", "limits": ["5/minute", "10/mfoo"]}])

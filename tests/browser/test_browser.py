@@ -1,0 +1,103 @@
+"""A page in a real browser meets a 429 of another origin, reads Retry-After, waits and goes on.
+
+`tox -e browser` starts it: it needs Chromium, which no wheel brings.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from web_servers import serve_uvicorn
+
+HERE = Path(__file__).resolve().parent
+APPS = HERE.parent / "apps"
+WITHIN = 60.0  # seconds
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@contextmanager
+def serve_page(seen: "SimpleQueue[Any]") -> Iterator[str]:
+    """The page's own server, which also takes what the page has seen."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.answer((HERE / "page.html").read_bytes())
+
+        def do_POST(self) -> None:
+            seen.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.answer(b"")
+
+        def answer(self, body: bytes) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@contextmanager
+def chromium(url: str, folder: Path) -> Iterator[Path]:
+    """Chromium with this page and an empty profile; gives the file of what it prints."""
+    program = next(filter(None, map(shutil.which, NAMES)), None)
+    assert program, "no Chromium to test with; type: sudo apt-get install chromium"
+    output = folder / "output.txt"
+    with output.open("wb") as sink:
+        process = subprocess.Popen(
+            [program, *OPTIONS, f"--user-data-dir={folder / 'profile'}", url],
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that all its processes can be ended with it
+        )
+        try:
+            yield output
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.mark.promise(4)
+def test_a_page_of_another_origin_recovers_from_a_429(tmp_path: Path) -> None:
+    seen: SimpleQueue[Any] = SimpleQueue()
+    with (
+        serve_uvicorn("cors_asgi:app", APPS) as api,
+        serve_page(seen) as page,
+        chromium(f"{page}/?api={api.url}/", tmp_path) as output,
+    ):
+        try:
+            answers = seen.get(timeout=WITHIN)
+        except Empty:
+            pytest.fail(f"the page told nothing; {output.read_text(errors='replace')}")
+    assert [answer[0] for answer in answers] == [200, 200, 429, 200], answers
+    assert [answer[1].split(";t=")[0] for answer in answers] == [f'"default";r={left}' for left in (1, 0, 0, 1)]
+    assert [answer[2] for answer in answers] == ['"default";q=2;w=3'] * 4
+    assert [answer[3] is None for answer in answers] == [True, True, False, True]
+    assert 1 <= int(answers[2][3]) <= 3
+    assert [answer[4] for answer in answers if answer[0] == 200] == ["hello"] * 3
+    assert json.loads(answers[2][4])["violated-policies"] == ["default"]

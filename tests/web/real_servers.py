@@ -1,0 +1,35 @@
+"""The real servers, each as it is usually run."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from web_servers import WebServer, serve_granian, serve_gunicorn, serve_hypercorn, serve_uvicorn, serve_waitress
+
+APPS = Path(__file__).resolve().parent.parent / "apps"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One server, how it runs, and how it is spoken to."""
+
+    serve: Callable[..., AbstractContextManager[WebServer]]
+    interface: str
+    options: tuple[str, ...] = ()
+    http2: bool = False
+    keeps_alive: bool = True
+
+
+THREADS = ("--worker-class", "gthread", "--threads", "2")
+KINDS = {
+    "uvicorn": Kind(serve_uvicorn, "asgi"),
+    "hypercorn": Kind(serve_hypercorn, "asgi"),
+    "hypercorn-http2": Kind(serve_hypercorn, "asgi", http2=True),
+    "granian": Kind(serve_granian, "asgi"),
+    "granian-http2": Kind(serve_granian, "asgi", http2=True),
+    "granian-wsgi": Kind(serve_granian, "wsgi", ("--interface", "wsgi")),
+    "gunicorn-sync": Kind(serve_gunicorn, "wsgi", keeps_alive=False),
+    "gunicorn-gthread": Kind(serve_gunicorn, "wsgi", THREADS),
+    "waitress": Kind(serve_waitress, "wsgi"),
+}

@@ -1,0 +1,142 @@
+"""On every server: what is admitted and refused, byte for byte, and that nothing of the app is lost on the way."""
+
+import os
+import ssl
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import httpx
+import pytest
+
+from redis_servers import RedisServer
+from web.real_servers import APPS, KINDS, Kind
+from web.scenario import Answer, no
+from web_servers import WebServer
+
+pytestmark = pytest.mark.promise(11)
+
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # httpx's own reads all certificates, for each client
+Connect = Callable[[], httpx.Client]
+OF_THE_SERVER = ("date", "server", "connection", "keep-alive", "via")
+POLICY = '"default";q=2;w=3600'
+REFUSED = no(3600, "default")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param]
+
+
+@pytest.fixture(scope="module", params=["memory", "redis"])
+def store(request: pytest.FixtureRequest, redis_servers: Mapping[str, RedisServer]) -> Iterator[str]:
+    """The store's URL; the Redis is this file's own."""
+    if request.param == "memory":
+        yield "memory://"
+        return
+    with RedisServer(next(iter(redis_servers.values())).binary) as running:
+        yield running.url
+
+
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a streaming answer waits for: whoever opens one end waits for the other."""
+    path = tmp_path_factory.mktemp("gate") / "fifo"
+    os.mkfifo(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(kind: Kind, store: str, gate: Path) -> Iterator[WebServer]:
+    env = {"STORE": store, "GATE": str(gate)}
+    with kind.serve(f"{kind.interface}_app:app", APPS, *kind.options, env=env) as running:
+        yield running
+
+
+@pytest.fixture
+def connect(kind: Kind, server: WebServer, request: pytest.FixtureRequest) -> Connect:
+    """Makes clients without a connection yet; the bucket is this test's own."""
+    name, http2 = {"X-Client": request.node.name}, kind.http2
+    return lambda: httpx.Client(
+        base_url=server.url, headers=name, timeout=20, http1=not http2, http2=http2, verify=NO_TLS
+    )
+
+
+@pytest.fixture
+def client(connect: Connect) -> Iterator[httpx.Client]:
+    with connect() as talking:
+        yield talking
+
+
+def admitted(answer: httpx.Response, left: int) -> bool:
+    """Whether both fields are there, once, and say so."""
+    fields = [answer.headers.get_list(name) for name in ("ratelimit", "ratelimit-policy")]
+    return (answer.status_code, fields) == (200, [[f'"default";r={left};t=3600'], [POLICY]])
+
+
+def seen(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> Answer:
+    """What the server did not add by itself."""
+    lines = [(name.lower(), value) for name, value in headers]
+    return Answer(status, sorted(line for line in lines if line[0] not in OF_THE_SERVER), body)
+
+
+def refused(answer: httpx.Response) -> bool:
+    return seen(answer.status_code, answer.headers.multi_items(), answer.content) == refusal(answer.request.method)
+
+
+def refusal(method: str = "GET") -> Answer:
+    fields = {"ratelimit": '"default";r=0;t=3600', "ratelimit-policy": POLICY, **REFUSED.plain_headers}
+    return Answer(429, sorted(fields.items()), b"" if method == "HEAD" else REFUSED.body)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_what_is_admitted_and_refused(client: httpx.Client, kind: Kind, method: str) -> None:
+    for left in (1, 0):
+        answer = client.request(method, "/")
+        assert admitted(answer, left)
+        assert answer.http_version == ("HTTP/2" if kind.http2 else "HTTP/1.1")
+        assert answer.headers["content-length"] == "5"
+        assert answer.content == (b"" if method == "HEAD" else b"hello")
+    assert refused(client.request(method, "/"))
+
+
+def test_one_connection_serves_on_after_refusals(client: httpx.Client, kind: Kind) -> None:
+    other = {"X-Client": f"not {client.headers['x-client']}"}
+    connections = []
+    client.event_hooks = {"response": [lambda answer: connections.append(connection_of(answer))]}
+    assert admitted(client.get("/"), 1)
+    assert admitted(client.get("/"), 0)
+    for method in ("GET", "HEAD", "DELETE", "GET"):  # POST: test_unread_bodies.py
+        assert refused(client.request(method, "/"))
+    assert admitted(client.post("/length", content=b"1234", headers=other), 1)
+    assert admitted(client.head("/", headers=other), 0)
+    assert len(connections) == 8
+    assert (len(set(connections)) == 1) == kind.keeps_alive
+
+
+def connection_of(answer: httpx.Response) -> int:
+    return id(answer.extensions["network_stream"])
+
+
+def test_a_part_reaches_the_client_while_the_app_is_still_producing(client: httpx.Client, gate: Path) -> None:
+    with client.stream("GET", "/stream") as answer:
+        parts = answer.iter_raw()
+        assert admitted(answer, 1)
+        assert next(parts) == b"one"
+        gate.write_bytes(b"go on")
+        assert list(parts) == [b"two"]
+
+
+def test_a_file_is_sent_whole(client: httpx.Client, kind: Kind) -> None:
+    answer = client.get("/file")
+    assert admitted(answer, 1)
+    assert answer.content == (APPS / f"{kind.interface}_app.py").read_bytes()
+
+
+def test_an_error_of_the_app_is_the_servers_to_answer(connect: Connect) -> None:
+    for _ in range(2):
+        with connect() as client:  # a server may close the connection after an error
+            answer = client.get("/error")
+        assert answer.status_code == 500
+        assert [name for name in answer.headers if name.startswith("ratelimit") or name == "retry-after"] == []
+    with connect() as client:
+        assert refused(client.get("/"))

@@ -1,0 +1,63 @@
+"""Several processes of one server, over one Redis, admit exactly what one would."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+
+import httpx
+import pytest
+
+from redis_servers import RedisServer
+from web.real_servers import APPS
+from web_servers import WebServer, serve_granian, serve_gunicorn, serve_hypercorn, serve_uvicorn
+
+pytestmark = pytest.mark.promise(3)
+
+Serve = Callable[..., AbstractContextManager[WebServer]]
+QUOTA = 20
+SERVERS: dict[str, tuple[Serve, str, tuple[str, ...]]] = {
+    "uvicorn": (serve_uvicorn, "shared_asgi:app", ("--workers", "2")),
+    "hypercorn": (serve_hypercorn, "shared_asgi:app", ("--workers", "2")),
+    "granian": (serve_granian, "shared_asgi:app", ("--workers", "2")),
+    "granian-wsgi": (serve_granian, "shared_wsgi:app", ("--workers", "2", "--interface", "wsgi")),
+    "gunicorn-gthread": (serve_gunicorn, "shared_wsgi:app", ("-w", "2", "--worker-class", "gthread", "--threads", "2")),
+}
+
+
+@pytest.fixture(scope="module")
+def redis(redis_servers: Mapping[str, RedisServer]) -> Iterator[RedisServer]:
+    """This file's own."""
+    with RedisServer(next(iter(redis_servers.values())).binary) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_two_processes_share_one_limit(name: str, redis: RedisServer) -> None:
+    serve, app, options = SERVERS[name]
+    redis.flush()
+    with ExitStack() as stack:
+        server = stack.enter_context(serve(app, APPS, *options, env={"STORE": redis.url}))
+        clients = one_of_each_process(server, stack)
+        with ThreadPoolExecutor(len(clients)) as threads:
+            statuses = Counter(status for found in threads.map(burst, clients) for status in found)
+    assert statuses == {200: QUOTA, 429: QUOTA}
+
+
+def one_of_each_process(server: WebServer, stack: ExitStack) -> list[httpx.Client]:
+    """Two clients, each with a connection that another process serves."""
+    found: dict[str, httpx.Client] = {}
+    deadline = time.monotonic() + 20
+    while len(found) < 2:
+        assert time.monotonic() < deadline, server.output()
+        client = stack.enter_context(httpx.Client(base_url=server.url, timeout=20))
+        process = client.get("/process").text
+        if found.setdefault(process, client) is not client:
+            client.close()
+    return list(found.values())
+
+
+def burst(client: httpx.Client) -> list[int]:
+    """As many as the quota, one after the other, all over one connection."""
+    return [client.get("/").status_code for _ in range(QUOTA)]

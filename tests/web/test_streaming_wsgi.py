@@ -1,0 +1,149 @@
+"""The same for WSGI, under the standard library's own server code: what it writes is the app's, our fields aside."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from io import BytesIO, StringIO
+from typing import Any
+from wsgiref.handlers import SimpleHandler
+
+import pytest
+
+from web.wsgi_talk import OWN, PLAIN, Server, limited
+
+pytestmark = pytest.mark.promise(11)
+
+Noted = list[str]
+AppOf = Callable[[Noted], Any]  # an app that notes what is done to it
+
+
+class Handler(SimpleHandler):
+    """Serves one request into memory, and notes when it could send a file by the kernel."""
+
+    origin_server = False  # which would say when
+
+    def __init__(self, noted: Noted) -> None:
+        self.written = BytesIO()
+        self.noted = noted
+        super().__init__(BytesIO(), self.written, StringIO(), Server().environ)
+
+    def sendfile(self) -> bool:
+        self.noted.append("sendfile")
+        return False  # it then reads the file itself
+
+
+def from_list(noted: Noted) -> Any:
+    def app(environ: Any, start_response: Any) -> Iterable[bytes]:
+        start_response("200 OK", [PLAIN])
+        return [b"one", b"two"]
+
+    return app
+
+
+def late(noted: Noted) -> Any:
+    """A generator, which starts the answer only when it is first asked for a part."""
+
+    def app(environ: Any, start_response: Any) -> Iterator[bytes]:
+        try:
+            start_response("200 OK", [PLAIN])
+            yield b"one"
+            yield b"two"
+        finally:
+            noted.append("closed")
+
+    return app
+
+
+def writes(noted: Noted) -> Any:
+    def app(environ: Any, start_response: Any) -> Iterable[bytes]:
+        write = start_response("200 OK", [PLAIN])
+        write(b"one")
+        return [b"two"]
+
+    return app
+
+
+def sends_a_file(noted: Noted) -> Any:
+    class File(BytesIO):
+        def close(self) -> None:
+            noted.extend([] if self.closed else ["closed"])
+            super().close()
+
+    def app(environ: Any, start_response: Any) -> Iterable[bytes]:
+        start_response("200 OK", [PLAIN])
+        wrapped: Iterable[bytes] = environ["wsgi.file_wrapper"](File(b"onetwo"))
+        return wrapped
+
+    return app
+
+
+def thinks_again(noted: Noted) -> Any:
+    """Nothing is sent yet when the error comes: another answer takes the place of the first."""
+
+    def app(environ: Any, start_response: Any) -> Iterable[bytes]:
+        start_response("200 OK", [PLAIN])
+        try:
+            int("mistake")
+        except ValueError:
+            start_response("503 Sorry", [PLAIN], sys.exc_info())
+        return [b"onetwo"]
+
+    return app
+
+
+def too_late(noted: Noted) -> Any:
+    """The answer has begun when the error comes: the server raises it again, in the app."""
+
+    def app(environ: Any, start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", [PLAIN])
+        yield b"onetwo"
+        try:
+            int("mistake")
+        except ValueError as error:
+            try:
+                start_response("503 Sorry", [PLAIN], sys.exc_info())
+            except ValueError as again:
+                noted.append(f"the same: {again is error}")
+                raise
+
+    return app
+
+
+def written(make: AppOf, around: Callable[[Any], Any]) -> tuple[bytes, Noted]:
+    noted: Noted = []
+    handler = Handler(noted)
+    handler.run(around(make(noted)))
+    return handler.written.getvalue(), noted
+
+
+@pytest.mark.parametrize(
+    ("make", "status", "notes"),
+    [
+        (from_list, b"200 OK", []),
+        (late, b"200 OK", ["closed"]),
+        (writes, b"200 OK", []),
+        (sends_a_file, b"200 OK", ["sendfile", "closed"]),
+        (thinks_again, b"503 Sorry", []),
+        (too_late, b"200 OK", ["the same: True"]),
+    ],
+    ids=["list", "late", "write", "file", "again", "too-late"],
+)
+def test_what_the_server_writes_and_does(make: AppOf, status: bytes, notes: Noted) -> None:
+    alone, behind_us = written(make, lambda app: app), written(make, limited)
+    assert alone[1] == behind_us[1] == notes
+    head, body = alone[0].split(b"\r\n\r\n")
+    assert (head.partition(b"\r\n")[0], body) == (b"Status: " + status, b"onetwo")
+    ours = "".join(f"\r\n{name}: {value}" for name, value in OWN).encode()
+    plain = b"\r\nContent-Type: text/plain"
+    assert behind_us[0] == alone[0].replace(plain, plain + ours)
+
+
+def test_an_error_before_the_answer_is_the_servers_to_tell() -> None:
+    def fails(noted: Noted) -> Any:
+        def app(environ: Any, start_response: Any) -> Iterable[bytes]:
+            raise RuntimeError("the app's own")
+
+        return app
+
+    alone, behind_us = written(fails, lambda app: app), written(fails, limited)
+    assert alone == behind_us
+    assert alone[0].startswith(b"Status: 500 ")
