@@ -37,8 +37,10 @@ def with_headers(outcome: Outcome, style: Headers, send: Send) -> Send:
 
     def send_with_headers(message: Message) -> Awaitable[None]:  # passes on the awaitable, without one of its own
         if message["type"] == "http.response.start":
-            fields = list(message.get("headers", ()))
             own = headers(outcome.verdict, style)
+            if not own:
+                return send(message)
+            fields = list(message.get("headers", ()))
             if style != "ietf":  # whose fields are lists, and stand beside whatever the app says
                 own = _beside(own, fields)
             for name, value in own:

@@ -21,6 +21,7 @@ _EVERYWHERE: Final = "/{rest:path}"
 _INNER: Final = ("__wrapped__", "view_class")  # what decorators, Flask and Django leave of what they wrap
 _LONGEST: Final = 64  # characters of a name
 _DEEPEST: Final = 50  # decorators on one endpoint
+_SAME: Final = re.compile(r"[A-Za-z0-9_.]{1,64}")  # texts that are names already
 _BARE: Final = Settings(limits=[])
 
 
@@ -93,5 +94,14 @@ def name_for(text: str) -> str:
     """A name for limits that have none, made of what tells their endpoint apart."""
     name = re.sub(r"[^A-Za-z0-9.-]+", "_", text).strip("_.") or "root"
     if len(name) > _LONGEST:
-        name = f"{name[: _LONGEST - 9]}-{blake2b(text.encode(), digest_size=4).hexdigest()}"
+        name = f"{name[: _LONGEST - 9]}-{_digest(text)}"
     return f"endpoint_{name}" if name in OWN_NAMES else name
+
+
+def bucket_for(text: str) -> str:
+    """The same for their buckets, where `/items/{id}` and `/items/id` are two."""
+    return text if _SAME.fullmatch(text) else f"{name_for(text)}-{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()

@@ -10,7 +10,7 @@ from ratelimit_mw.choices import compile_limits
 from ratelimit_mw.client_ip import ClientFinder
 from ratelimit_mw.hosts import Hosts
 from ratelimit_mw.lines import Lines
-from ratelimit_mw.marks import Mark, name_for
+from ratelimit_mw.marks import Mark, bucket_for, name_for
 from ratelimit_mw.members import Members
 from ratelimit_mw.path_index import PathIndex
 from ratelimit_mw.paths import Paths, normal_path
@@ -152,7 +152,8 @@ class Rules:
         for mark in marks:
             name = mark.rule.name or name_for(endpoint)
             # no rule of the settings has an @ in its name; two marks of one name are two buckets
-            bucket = f"@{name}" + "+" * sum(one.name == name and not one.exempts for one in found)
+            own = mark.rule.name or bucket_for(endpoint)
+            bucket = f"@{own}" + "+" * sum(one.name == name and not one.exempts for one in found)
             found.append(_Ruled(mark.rule, self._settings, name, bucket))
         return tuple(found)
 

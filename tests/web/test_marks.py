@@ -9,7 +9,7 @@ import pytest
 
 from ratelimit_mw import ConfigError, MemoryStore
 from ratelimit_mw.gate import Gate
-from ratelimit_mw.marks import Mark, marks_of, name_for
+from ratelimit_mw.marks import Mark, bucket_for, marks_of, name_for
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
@@ -204,6 +204,15 @@ def test_an_async_callable_in_a_gate_that_awaits_nothing_frees_nobody(
 )
 def test_names_of_endpoints_are_names_of_limits(text: str, name: str) -> None:
     assert name_for(text) == name
+
+
+@pytest.mark.promise(10)
+def test_endpoints_whose_names_meet_have_buckets_of_their_own() -> None:
+    texts = ["GET /items/{item}", "GET /items/item", "GET /items_item", "GET/items/item", "GET_items_item", "a" * 65]
+    assert len({bucket_for(text) for text in texts}) == len(texts)
+    assert {name_for(text) for text in texts[:5]} == {"GET_items_item"}
+    assert bucket_for("shop.views.login") == "shop.views.login"
+    assert bucket_for("GET /items/{item}") == "GET_items_item-ff80fe5b"
 
 
 @pytest.mark.parametrize("answer", [True, False, None])
