@@ -55,7 +55,16 @@ def _beside(own: HeaderList, fields: RawFields) -> HeaderList:
     return beside(own, {bytes(name).lower().decode("latin-1") for name, _ in fields})
 
 
-async def _answered(call: Any, request: Request, verdict: Verdict, own: Response) -> Response:
+async def refusal(request: Request, verdict: Verdict, gate: AsyncGate) -> Response:
+    """What a refused request is answered: our own, or what a plain `on_refused` gives."""
+    return await _answered(request, verdict, gate, gate.refusal(request, verdict))
+
+
+async def _answered(request: Request, verdict: Verdict, gate: AsyncGate, own: Response) -> Response:
+    answerer = gate.answerer
+    if answerer is None or answerer.kind != "plain":
+        return own
+    call = answerer.call
     try:
         answer = call(request, verdict)
         return answered(call, await answer if isawaitable(answer) else answer, own)
@@ -70,8 +79,7 @@ async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: R
     if scope["type"] == "websocket":
         await receive()  # the handshake is answered only after websocket.connect
         if "websocket.http.response" not in (scope.get("extensions") or {}):
-            code = _POLICY_VIOLATION if own.status == _FORBIDDEN else _TRY_AGAIN_LATER
-            await send({"type": "websocket.close", "code": code, "reason": REASONS[own.status]})
+            await send(closing(own.status))
             return
     elif (
         answerer is not None
@@ -79,13 +87,18 @@ async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: R
         and await _has_answered(answerer.call, own, scope, receive, send)
     ):
         return
-    if answerer is not None and answerer.kind == "plain":
-        own = await _answered(answerer.call, request, verdict, own)
+    own = await _answered(request, verdict, gate, own)
     prefix = "http" if scope["type"] == "http" else "websocket.http"
     fields = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in own.headers]
     body = b"" if scope.get("method") == "HEAD" else own.body
     await send({"type": f"{prefix}.response.start", "status": own.status, "headers": fields})
     await send({"type": f"{prefix}.response.body", "body": body})
+
+
+def closing(status: int) -> Message:
+    """The close of a websocket that says what a response of this status would."""
+    code = _POLICY_VIOLATION if status == _FORBIDDEN else _TRY_AGAIN_LATER
+    return {"type": "websocket.close", "code": code, "reason": REASONS[status]}
 
 
 async def _has_answered(app: App, own: Response, scope: Scope, receive: Receive, send: Send) -> bool:

@@ -52,12 +52,12 @@ class Mark:
                 raise ConfigError(f"found {name_of(call)}, which is async; here keys, costs and limits are plain")
         return self
 
-    def put_on(self, endpoint: Endpoint) -> Endpoint:
+    def put_on(self, endpoint: Endpoint, *, within: bool = True) -> Endpoint:
         """Leave the mark on a function or class, and on what it wraps, which a framework may have kept before.
 
-        Raises `TypeError` for what cannot bear one.
+        `within` False: not on what it wraps. Raises `TypeError` for what cannot bear one.
         """
-        for one in _layers(endpoint):
+        for one in _layers(endpoint) if within else (endpoint,):
             try:
                 setattr(one, _ATTRIBUTE, (self, *getattr(one, _ATTRIBUTE, ())))
             except (AttributeError, TypeError):

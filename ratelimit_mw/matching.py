@@ -25,12 +25,18 @@ Found = tuple[int, ...]  # rules that one form of a path meets, in order; ~index
 
 
 class _Ruled:
-    """A rule, compiled, but for its path. `name`, `bucket`: of one that stands on an endpoint."""
+    """A rule, compiled, but for its path. `name`, `bucket`: of one that stands on an endpoint.
 
-    __slots__ = ("always", "ends", "exempts", "hosts", "lines", "methods", "name", "when")
+    `base`: its name before others there had the same.
+    """
 
-    def __init__(self, rule: Rule, settings: Settings, name: str | None = None, bucket: str | None = None) -> None:
+    __slots__ = ("always", "base", "ends", "exempts", "hosts", "lines", "methods", "name", "when")
+
+    def __init__(
+        self, rule: Rule, settings: Settings, name: str | None = None, bucket: str | None = None, base: str = ""
+    ) -> None:
         self.name: Final = name or rule.full_name
+        self.base: Final = base
         self.ends: Final = rule.ends
         self.exempts: Final = rule.exempt
         limits = rule.limits_by(settings.tier, settings.default_tier)
@@ -153,8 +159,10 @@ class Rules:
             name = mark.rule.name or name_for(endpoint)
             # no rule of the settings has an @ in its name; two marks of one name are two buckets
             own = mark.rule.name or bucket_for(endpoint)
-            bucket = f"@{own}" + "+" * sum(one.name == name and not one.exempts for one in found)
-            found.append(_Ruled(mark.rule, self._settings, name, bucket))
+            alike = [one for one in found if one.base == name and not one.exempts]
+            number = 1 + sum(len(one.lines.fixed or (one,)) for one in alike)
+            shown = name if number == 1 else f"{name}-{number}"
+            found.append(_Ruled(mark.rule, self._settings, shown, f"@{own}" + "+" * len(alike), name))
         return tuple(found)
 
     def match(self, request: Request, marked: Marked = ()) -> Match | None:

@@ -41,6 +41,7 @@ ORDER = [
     "response on_refused",
     "gate",
     "asgi_send asgi wsgi",
+    "remember endpoint routes parameters route_limits starlette fastapi",
     "testing.clock testing.recording testing",
     "testing.blocking testing.walks testing.laws testing.store_suite",
     "commands.demo commands.schema commands.inquiry commands.hearing commands.explain commands.check commands",
@@ -52,9 +53,9 @@ FACES = {"asgi", "wsgi"}  # they do not know each other
 # Who may import what is not a dependency of the package.
 GUESTS = {
     "redis": {"stores.redis", "stores.redis_server"},
-    "starlette": {"commands.demo"},
+    "starlette": {"commands.demo", "starlette", "fastapi"},
     "uvicorn": {"commands.demo"},
-    "fastapi": set(),
+    "fastapi": {"fastapi"},
     "flask": set(),
     "django": set(),
     "hiredis": set(),

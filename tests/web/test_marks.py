@@ -42,6 +42,11 @@ def ask(one: Gate, marks: tuple[Mark, ...], request: Request | None = None) -> V
     return one.admit(request or PlainRequest("/"), one.compiled(marks, "shop.views.login"))
 
 
+def names_shown(*names: str) -> list[str]:
+    """Two limits of each."""
+    return [text for name in names for text in (name, f"{name}-2")]
+
+
 def taken(store: RecordingStore) -> list[list[str]]:
     return [[f"{charge.key} {charge.limit.quota}" for charge in charges] for _, charges in store.calls]
 
@@ -154,6 +159,7 @@ def test_all_marks_of_an_endpoint_are_asked_in_one_step(store: RecordingStore) -
     names += ["{ip=192.0.2.1}:@login", "{ip=192.0.2.1}:@login+"]
     assert [[text.partition(" ")[0] for text in call] for call in taken(store)] == [names] * 2
     assert verdicts[1] is not None
+    assert [policy.name for policy in verdicts[1].policies] == names_shown("shop.views.login", "login")
     assert [decision.remaining for decision in verdicts[1].decisions] == [2, 2, 0, 0]
 
 
