@@ -10,13 +10,14 @@ from ratelimit_mw.request import below
 
 _DEEPEST: Final = 20  # mounts in mounts
 _NAMED: Final = re.compile(r"\(\?P<\w+>")
+_PORT: Final = re.compile(r":\d*$")
 _REST: Final = "/{path}", "/(?:.*)$"  # what Starlette puts behind a mount's path
 
 
 class Place(NamedTuple):
     """Where a route stands. `template`: `/shops/{shop}/items/{item}`, with the mounts above; `methods`: empty for all.
 
-    `endpoint`: the function, class or mounted app. `within`: the mounts above, the outermost first.
+    `endpoint`: the function, class or mounted app. `within`: the mounts and hosts above, the outermost first.
     """
 
     template: str
@@ -25,6 +26,11 @@ class Place(NamedTuple):
     pattern: re.Pattern[str]
     route: Any
     within: tuple[Any, ...]
+
+    def has(self, path: str, host: str) -> bool:
+        """Whether a request is for it, as far as one of several places of the same route is concerned."""
+        hosts = [one.host_regex for one in self.within if hasattr(one, "host_regex")]
+        return self.pattern.match(path) is not None and all(regex.match(host) for regex in hosts)
 
     @property
     def name(self) -> str:
@@ -98,7 +104,9 @@ class _Table:
         found = self._by.get(id(thing), ())
         if len(found) > 1:
             path = below(scope.get("app_root_path", scope.get("root_path", "")), scope["path"])
-            found = [place for place in found if place.pattern.match(path)] or found
+            hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+            host = _PORT.sub("", hosts[0]) if hosts else ""
+            found = [place for place in found if place.has(path, host)] or found
         return found[0] if found else None
 
     def knows(self, thing: Any) -> bool:
