@@ -83,7 +83,7 @@ def _limited(mark: EndpointMark, endpoint: Any) -> Any:
         else:
             answer = await run_in_threadpool(endpoint, *arguments, **named)
         if asked is not None and isinstance(answer, Response):
-            show(asked, answer)
+            _show(asked, answer)
         return answer
 
     mark.put_on(limited, within=False)  # others may wrap the same function
@@ -118,7 +118,7 @@ async def refused(asked: Asked, verdict: Verdict, connection: HTTPConnection) ->
     return None
 
 
-def show(asked: Asked, response: Response) -> None:
+def _show(asked: Asked, response: Response) -> None:
     """Put into the response's headers what nobody further out puts there."""
     for name, value in beside(asked.fields, {name.lower() for name in response.headers}):
         response.headers.append(name, value)
