@@ -7,6 +7,7 @@ import pytest
 
 CLIENTS = ("redis", "hiredis", "starlette", "fastapi", "flask", "django", "werkzeug", "uvicorn")
 OPTIONAL = (*CLIENTS, "pytest", "hypothesis")
+FACES = {"starlette": "Starlette", "fastapi": "FastAPI"}
 MODULES = ("", ".asgi", ".wsgi", ".testing", ".testing.blocking", ".testing.laws")
 
 
@@ -35,3 +36,18 @@ def test_redis_without_its_client_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "store: Redis needs its client, pip install 'ratelimit-mw[redis]'" in done.stderr
+
+
+@pytest.mark.parametrize(("module", "framework"), FACES.items())
+def test_a_face_without_its_framework_says_what_to_install(module: str, framework: str) -> None:
+    code = f"import sys; sys.modules['{module}'] = None\nimport ratelimit_mw.{module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last == f"ImportError: ratelimit_mw.{module} needs {framework}: pip install {module}"
+
+
+def test_the_face_of_starlette_brings_in_no_other_framework() -> None:
+    code = "import sys, ratelimit_mw.starlette; print(sorted(set(sys.modules) & {'fastapi', 'flask', 'django'}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

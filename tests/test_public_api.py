@@ -7,7 +7,19 @@ from typing import Any, get_args
 import pytest
 
 import ratelimit_mw
-from ratelimit_mw import AsyncLimiter, Charge, ConfigError, Decision, Limit, Limiter, MemoryStore, StoreError, Verdict
+from ratelimit_mw import (
+    AsyncLimiter,
+    Charge,
+    ConfigError,
+    Decision,
+    Limit,
+    Limiter,
+    MemoryStore,
+    StoreError,
+    Verdict,
+    fastapi,
+    starlette,
+)
 from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
 from ratelimit_mw.limit import Role
 from ratelimit_mw.stores import AsyncStore, Store
@@ -23,6 +35,7 @@ from ratelimit_mw.wsgi import RateLimitMiddleware as WsgiMiddleware
 
 PUBLIC = {name: getattr(ratelimit_mw, name) for name in ratelimit_mw.__all__}
 ELSEWHERE = [Store, AsyncStore, RedisStore, AsyncRedisStore, Clock, RecordingStore, AsgiMiddleware, WsgiMiddleware]
+FACES = [getattr(face, name) for face in (starlette, fastapi) for name in face.__all__]
 FOR_PARTS_OF_ONES_OWN = [Group, committed, StoreSuite, blocking, check_laws, *LAWS, Step, Walk]
 REDIS = "client_or_url, *, prefix='rl:', timeout=0.05, deny_cache=1.0, clock=None"
 
@@ -44,6 +57,10 @@ SIGNATURES: list[tuple[Any, str]] = [
     (AsyncLimiter, "store=None, *, name='default'"),
     (AsgiMiddleware, "app, settings=None, /, **options"),
     (WsgiMiddleware, "app, settings=None, /, **options"),
+    (starlette.RateLimit, "app, limits, **options"),
+    (starlette.limit, "limits, **options"),
+    (starlette.exempt, "endpoint"),
+    (fastapi.RateLimit, "limits, *, store=None, **options"),
     (Group, "charges"),
     (committed, "charges, decisions"),
     (blocking, "store"),
@@ -105,7 +122,7 @@ def test_all_is_what_can_be_imported() -> None:
 
 
 @pytest.mark.parametrize(
-    "thing", [*PUBLIC.values(), *ELSEWHERE, *FOR_PARTS_OF_ONES_OWN], ids=lambda thing: thing.__name__
+    "thing", [*PUBLIC.values(), *ELSEWHERE, *FACES, *FOR_PARTS_OF_ONES_OWN], ids=lambda thing: thing.__name__
 )
 def test_everything_public_says_what_it_is(thing: Any) -> None:
     assert documented(thing)
@@ -177,3 +194,10 @@ def test_values_are_frozen_and_can_be_keys(thing: Any) -> None:
     assert len({thing, thing}) == 1
     with pytest.raises(AttributeError):
         thing.cost = thing.quota = 5
+
+
+def test_the_faces_of_frameworks() -> None:
+    names = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
+    assert starlette.__all__ == fastapi.__all__ == names
+    assert starlette.RateLimitMiddleware is fastapi.RateLimitMiddleware is AsgiMiddleware
+    assert (starlette.limit, starlette.exempt) == (fastapi.limit, fastapi.exempt)
