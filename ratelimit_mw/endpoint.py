@@ -88,11 +88,6 @@ def marks_on(endpoint: object) -> tuple[EndpointMark, ...]:
     return tuple(mark for mark in marks_of(endpoint) if isinstance(mark, EndpointMark))
 
 
-def is_exempt(endpoint: object) -> bool:
-    """Whether limits around the endpoint pass it."""
-    return any(mark.rule.exempt for mark in marks_of(endpoint))
-
-
 def name_of(endpoint: Any) -> str:
     """What its limits are called, where they have no name."""
     return f"{endpoint.__module__}.{endpoint.__qualname__}"

@@ -8,7 +8,9 @@ from msgspec import json
 
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.asgi_send import Scope
-from ratelimit_mw.endpoint import Asked, EndpointMark, ask, is_exempt, name_of
+from ratelimit_mw.endpoint import Asked, EndpointMark, ask, name_of
+from ratelimit_mw.exemptions import Heeding
+from ratelimit_mw.marks import is_exempt
 from ratelimit_mw.remember import remembered
 from ratelimit_mw.response import ABOUT_THE_BODY, RESPONSES
 from ratelimit_mw.response import Response as OwnResponse
@@ -29,7 +31,7 @@ __all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
 Answer = Callable[[], Awaitable[Response | None]]
 
 
-class RateLimit(EndpointMark):
+class RateLimit(EndpointMark, Heeding):
     """A dependency that limits an app, a router or a route: `dependencies=[Depends(RateLimit("5/minute"))]`.
 
     `limits` and options: as in a rule of the settings, and `store`, a URL or an AsyncStore. Without a `name` each route

@@ -78,6 +78,11 @@ def marks_of(endpoint: object) -> tuple[Mark, ...]:
     return tuple(dict.fromkeys(mark for one in _layers(endpoint) for mark in getattr(one, _ATTRIBUTE, ())))
 
 
+def is_exempt(endpoint: object) -> bool:
+    """Whether limits around the endpoint pass it."""
+    return any(mark.rule.exempt for mark in marks_of(endpoint))
+
+
 def _layers(endpoint: Any) -> Iterator[Any]:
     """The endpoint, what it wraps, what that wraps, and so on; and the class of a view."""
     waiting = [endpoint]

@@ -5,12 +5,14 @@ from collections.abc import Generator
 from typing import Any, Unpack
 
 from ratelimit_mw.asgi_send import App, Receive, Scope, Send, refuse
-from ratelimit_mw.endpoint import EndpointMark, EndpointOptions, ask, is_exempt, marks_on, name_of
+from ratelimit_mw.endpoint import EndpointMark, EndpointOptions, ask, marks_on, name_of
+from ratelimit_mw.exemptions import Heeding
+from ratelimit_mw.marks import is_exempt
 from ratelimit_mw.routes import endpoint_below, place_of, places, routes_below
 from ratelimit_mw.rules import LimitsSpec
 
 
-class RateLimit:
+class RateLimit(Heeding):
     """ASGI middleware for a route, mount or router: `Route("/", home, middleware=[Middleware(RateLimit, "5/minute")])`.
 
     `limits` and `options`: as for `limit`. Without a `name` the limit is called after the route's endpoint; around

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from ratelimit_mw import ConfigError, RateLimited
 from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware, exempt, limit
 from ratelimit_mw.testing import Clock, RecordingStore
-from web.asgi_talk import OFFERS_HTTP, WEBSOCKET, talk
+from web.asgi_talk import LIFESPAN, OFFERS_HTTP, WEBSOCKET, talk
 from web.in_process import Call, answers, check_refusal, items, recording, statuses, taken
 
 IP = "{ip=192.0.2.1}:"
@@ -401,6 +401,20 @@ def test_exempt_endpoints_pass() -> None:
 
     app.add_api_route("/taken", hello)
     assert statuses(app, "/above", "/above", "/below", "/below", "/taken", "/taken") == [200] * 5 + [429]
+
+
+def test_an_exemption_that_nothing_heeds_is_told_at_start(caplog: pytest.LogCaptureFixture) -> None:
+    held, free = APIRouter(dependencies=[Depends(RateLimit("1/minute"))]), APIRouter()
+    held.add_api_route("/held", exempt(hello_again))
+    free.add_api_route("/free", hello_again)
+    app = FastAPI()
+    app.include_router(held, prefix="/in")
+    app.include_router(free, prefix="/in")
+    app.add_middleware(RateLimitMiddleware, limits=[])
+    given = [{"type": f"lifespan.{name}"} for name in ("startup", "shutdown")]
+    with caplog.at_level(logging.WARNING):
+        talk(app, LIFESPAN, *given)
+    assert [message.partition(", but")[0] for message in caplog.messages] == ["ratelimit_mw: /in/free is exempt"]
 
 
 async def hello_again() -> str:

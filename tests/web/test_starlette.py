@@ -531,7 +531,7 @@ def test_alone_on_a_route_it_adds_the_headers() -> None:
 @pytest.mark.parametrize("around", ["mount", "router"])
 def test_on_a_mount_or_router_it_is_one_bucket(around: str) -> None:
     store, settings = recording()
-    routes = [Route("/a/{item}", as_async), Route("/b", hello), Route("/free", exempt(limit("9/minute")(as_plain)))]
+    routes = [Route("/a/{item}", as_async), Route("/b", hello), Route("/c", as_plain)]
     own = [Middleware(RateLimit, "2/minute")]
     if around == "mount":
         part = Mount("/part/{tenant}", routes=routes, middleware=own)
@@ -545,8 +545,13 @@ def test_on_a_mount_or_router_it_is_one_bucket(around: str) -> None:
 def test_exempt_endpoints_pass_what_is_around_them() -> None:
     _, settings = recording()
     free = exempt(limit("2/minute", name="own")(as_plain))
-    inside = [Route("/{item}/taken", as_async), Route("/free", free), Route("/{item}/free", exempt(hello))]
-    routes = [Route("/hidden", as_async), Mount("/in", routes=inside), Route("/hidden", exempt(hello))]
+
+    @exempt
+    async def too(_: Request) -> Response:
+        return Response()
+
+    inside = [Route("/{item}/taken", as_async), Route("/free", free), Route("/{item}/free", too)]
+    routes = [Route("/hidden", as_async), Mount("/in", routes=inside), Route("/hidden", too)]
     app = app_of(Mount("/part", routes=routes, middleware=[Middleware(RateLimit, "1/minute")]), **settings)
     assert statuses(app, "/part/in/x/free", "/part/in/x/free", "/part/in/x/taken", "/part/in/x/taken") == [200] * 3 + [
         429
@@ -560,3 +565,27 @@ def test_lifespan_goes_through() -> None:
     given = [{"type": f"lifespan.{name}"} for name in ("startup", "shutdown")]
     types = talk(RateLimit(Starlette(), "1/minute"), LIFESPAN, *given).types
     assert types == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+def test_an_exemption_that_nothing_heeds_is_told_at_start(caplog: pytest.LogCaptureFixture) -> None:
+    heeding = [Middleware(RateLimit, "1/minute")]
+    free = exempt(type("Free", (AsClass,), {}))
+    routes = [
+        Route("/none/{item}", free),
+        Mount("/mount", routes=[Mount("/deep", routes=[Route("/x", free)])], middleware=heeding),
+        Mount("/router", app=Router([Route("/x", free)], middleware=heeding)),
+        Mount("/none", routes=[Route("/x", free)]),
+        Route("/taken", hello),
+    ]
+    given = [{"type": f"lifespan.{name}"} for name in ("startup", "shutdown")]
+    with caplog.at_level(logging.WARNING):
+        talk(app_of(*routes, **recording()[1]), LIFESPAN, *given)
+        talk(
+            Starlette(routes=[Route("/app", free)], middleware=[*heeding, Middleware(RateLimitMiddleware, limits=[])]),
+            LIFESPAN,
+            *given,
+        )
+    assert [message.partition(", but")[0] for message in caplog.messages] == [
+        "ratelimit_mw: /none/{item} is exempt",
+        "ratelimit_mw: /none/x is exempt",
+    ]
