@@ -36,6 +36,8 @@ SHELL = {
     'python3 -m pip install ".[demo]" && python3 -m ratelimit_mw demo': "tox -e demo, test_demo.py",
     "python3 -m pip install tox && python3 -m tox": ".ci/run",
     'python3 -m pip install "ratelimit-mw[redis]"': "tox installs this extra",
+    'python3 -m pip install "ratelimit-mw[fastapi]" uvicorn': "test_packaging.py reads that there is this extra",
+    'python3 -m pip install "ratelimit-mw[starlette]" uvicorn': "test_packaging.py reads that there is this extra",
     "uvicorn shop:app": "test_examples.py serves the same app",
     "python -m ratelimit_mw schema > ratelimit.schema.json": "test_schema.py",
     "for i in 1 2 3 4; do curl -i http://127.0.0.1:8000/; done": "test_examples.py calls it",
