@@ -7,11 +7,11 @@ from typing import Any, Final, Unpack
 from ratelimit_mw.advice import warn_of_cors
 from ratelimit_mw.asgi_send import OUTCOME, App, Message, Receive, Scope, Send, refuse, refuse_to_start, with_headers
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.exemptions import warn_of_exempt
 from ratelimit_mw.gate import AsyncGate
 from ratelimit_mw.options import Options
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.unheeded import warn_of_unheeded
 from ratelimit_mw.views import AsgiRequest
 
 _KINDS: Final = ("http", "websocket")
@@ -78,7 +78,7 @@ class RateLimitMiddleware:
             await refuse_to_start(self._error, scope["type"], receive, send)
         elif scope["type"] == "lifespan":
             warn_of_cors(None, scope.get("app"))
-            warn_of_exempt(scope.get("app"))
+            warn_of_unheeded(scope.get("app"))
             await self.app(scope, receive, self._closing(send))
         else:
             if scope["type"] in _KINDS and OUTCOME not in scope:

@@ -12,6 +12,7 @@ from ratelimit_mw.remember import remembered
 from ratelimit_mw.response import HeaderList, headers
 from ratelimit_mw.rules import LimitsSpec, MarkOptions
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.unheeded import warn_of_unheeded
 from ratelimit_mw.verdict import Verdict
 from ratelimit_mw.views import AsgiRequest
 
@@ -147,6 +148,8 @@ def _gate(scope: Scope, mark: EndpointMark) -> AsyncGate:
     if place not in gates:
         if mark.store is None and mark.alone.store == "memory://":
             logger.warning(_ALONE)
+        if outer is None and not gates:  # a middleware would have looked when the server started
+            warn_of_unheeded(app)
         gates[place] = AsyncGate(mark.alone) if outer is None else outer.inner_with(mark.store)
     found: AsyncGate = gates[place]
     return found

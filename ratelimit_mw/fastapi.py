@@ -9,12 +9,12 @@ from msgspec import json
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.asgi_send import Scope
 from ratelimit_mw.endpoint import Asked, EndpointMark, ask, name_of
-from ratelimit_mw.exemptions import Heeding
 from ratelimit_mw.marks import is_exempt
 from ratelimit_mw.remember import remembered
 from ratelimit_mw.response import ABOUT_THE_BODY, RESPONSES
 from ratelimit_mw.response import Response as OwnResponse
 from ratelimit_mw.routes import matched, place_of
+from ratelimit_mw.unheeded import Heeding
 from ratelimit_mw.verdict import RateLimited, Verdict
 
 try:

@@ -6,10 +6,10 @@ from typing import Any, Unpack
 
 from ratelimit_mw.asgi_send import App, Receive, Scope, Send, refuse
 from ratelimit_mw.endpoint import EndpointMark, EndpointOptions, ask, marks_on, name_of
-from ratelimit_mw.exemptions import Heeding
 from ratelimit_mw.marks import is_exempt
 from ratelimit_mw.routes import endpoint_below, place_of, places, routes_below
 from ratelimit_mw.rules import LimitsSpec
+from ratelimit_mw.unheeded import Heeding
 
 
 class RateLimit(Heeding):

@@ -15,6 +15,7 @@ from ratelimit_mw.response import beside
 from ratelimit_mw.route_limits import RateLimit, limited_class
 from ratelimit_mw.routes import place_of
 from ratelimit_mw.rules import LimitsSpec
+from ratelimit_mw.unheeded import wrapped
 from ratelimit_mw.verdict import Verdict
 
 try:
@@ -41,8 +42,11 @@ def limit(limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> Callable[[_
     Several decorators on one endpoint are decided in one step. Inside of `RateLimitMiddleware` its store and settings
     are used, and its own limits count too; without it, `store`, or else memory of this process, with a warning.
 
-    It stands below what registers the endpoint. Raises `ConfigError` for what is wrong with limits or options, and
-    `TypeError` for a function without a parameter for the request: it could never refuse one.
+    It stands below what registers the endpoint, such as `@app.get`. Above that it does nothing, and is warned about
+    when the server starts, or without the middleware at the first request that anything limits.
+
+    Raises `ConfigError` for what is wrong with limits or options, and `TypeError` for a function without a parameter
+    for the request: it could never refuse one.
     """
     mark = EndpointMark(limits, **options)
     return functools.partial(_limited, mark)
@@ -87,6 +91,7 @@ def _limited(mark: EndpointMark, endpoint: Any) -> Any:
         return answer
 
     mark.put_on(limited, within=False)  # others may wrap the same function
+    wrapped.add(endpoint)
     marks, name = marks_on(limited), name_of(endpoint)
     return limited
 
@@ -95,7 +100,8 @@ class _Refusal(Response):
     """Our answer, which decorators further out may still look at."""
 
     def __init__(self, asked: Asked, verdict: Verdict, own: OwnResponse) -> None:
-        super().__init__(b"" if asked.request.method == "HEAD" else own.body, own.status, dict(own.headers))
+        super().__init__(b"" if asked.request.method == "HEAD" else own.body, own.status)
+        self.raw_headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in own.headers]
         self._asked, self._verdict = asked, verdict
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

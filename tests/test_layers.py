@@ -40,7 +40,7 @@ ORDER = [
     "matching",
     "response on_refused",
     "gate",
-    "asgi_send remember routes exemptions asgi wsgi",
+    "asgi_send remember routes unheeded asgi wsgi",
     "endpoint parameters route_limits starlette fastapi",
     "testing.clock testing.recording testing",
     "testing.blocking testing.walks testing.laws testing.store_suite",

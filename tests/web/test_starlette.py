@@ -353,8 +353,9 @@ def test_alone_it_counts_in_this_process_and_says_so_once(
     with caplog.at_level(logging.WARNING):
         assert statuses(one, "/", "/", "/", "/too") == [200, 200, 429, 200]
         assert statuses(two, "/") == [200]  # an app of its own
-    assert len(caplog.messages) == 2
-    assert caplog.messages[0].startswith("ratelimit_mw: limits on endpoints count in this process alone; add RateLimit")
+    alone = [message for message in caplog.messages if "in this process alone" in message]
+    assert len(alone) == 2
+    assert alone[0].startswith("ratelimit_mw: limits on endpoints count in this process alone; add RateLimit")
 
 
 def test_alone_the_environment_says_what_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -589,3 +590,25 @@ def test_an_exemption_that_nothing_heeds_is_told_at_start(caplog: pytest.LogCapt
         "ratelimit_mw: /none/{item} is exempt",
         "ratelimit_mw: /none/x is exempt",
     ]
+
+
+def test_a_route_without_the_limit_that_stands_on_its_endpoint_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def view(_: Request) -> Response:
+        return Response()
+
+    route = Route("/view/{item}", view)
+    held = limit("1/minute")(view)  # above what registers it
+    app, alone = app_of(route, Route("/held", held), **recording()[1]), app_of(route, Route("/held", held))
+    given = [{"type": f"lifespan.{name}"} for name in ("startup", "shutdown")]
+    with caplog.at_level(logging.WARNING):
+        talk(app, LIFESPAN, *given)
+        assert statuses(alone, "/view/1", "/held", "/held") == [200, 200, 429]
+    told = "ratelimit_mw: /view/{item} has no limit, though one stands on "
+    assert [message.partition("test_a_route")[0] for message in caplog.messages if "/view/" in message] == [told] * 2
+
+
+def test_an_answer_of_on_refused_keeps_its_repeated_headers() -> None:
+    fields = [("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")]
+    _, settings = recording(on_refused=lambda _, __: (429, fields, "no"))
+    refused = answers(app_of(Route("/", limit("1/minute")(as_async)), **settings), "/", "/")[1]
+    assert refused.field("set-cookie") == ["a=1", "b=2"]
