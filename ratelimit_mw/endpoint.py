@@ -91,7 +91,10 @@ def marks_on(endpoint: object) -> tuple[EndpointMark, ...]:
 
 def name_of(endpoint: Any) -> str:
     """What its limits are called, where they have no name."""
-    return f"{endpoint.__module__}.{endpoint.__qualname__}"
+    if endpoint is None:  # FastAPI's frontends, which have dependencies too
+        return "no_endpoint"
+    named = endpoint if hasattr(endpoint, "__qualname__") else type(endpoint)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 async def ask(

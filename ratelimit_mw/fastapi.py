@@ -1,13 +1,13 @@
 """FastAPI: limits as dependencies of an app, a router or a route, beside the middleware or without it."""
 
-from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from msgspec import json
 
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.asgi_send import Scope
+from ratelimit_mw.asgi_send import Scope, closing
 from ratelimit_mw.endpoint import Asked, EndpointMark, ask, name_of
 from ratelimit_mw.marks import is_exempt
 from ratelimit_mw.remember import remembered
@@ -18,7 +18,7 @@ from ratelimit_mw.unheeded import Heeding
 from ratelimit_mw.verdict import RateLimited, Verdict
 
 try:
-    from fastapi import HTTPException, Response, WebSocket
+    from fastapi import HTTPException, Response, WebSocket, WebSocketException
     from fastapi.exception_handlers import http_exception_handler
     from fastapi.requests import HTTPConnection
 except ImportError as error:
@@ -95,12 +95,15 @@ class _RefusedWebSocket(RateLimited):
 async def _error(asked: Asked, verdict: Verdict, connection: HTTPConnection) -> Exception:
     """What to raise, and that the app knows how to answer it."""
     answer = partial(refused, asked, verdict, connection)
-    handlers = connection.scope["starlette.exception_handlers"][0]  # which the app reads when it has caught the error
+    own = asked.gate.refusal(asked.request, verdict)
+    # which the app looks at when it has caught the error
+    handlers, _ = connection.scope.get("starlette.exception_handlers", (None, None))
     if isinstance(connection, WebSocket):
+        if not isinstance(handlers, MutableMapping):
+            return WebSocketException(closing(own.status)["code"])
         handlers[_RefusedWebSocket] = _answer
         return _RefusedWebSocket(verdict, answer)
-    own = asked.gate.refusal(asked.request, verdict)
-    if not _is_ours(handlers, asked):
+    if not isinstance(handlers, MutableMapping) or not _is_ours(handlers, asked):
         return _Refused(verdict, own, answer)
     handlers[_RefusedOurWay] = _answer
     return _RefusedOurWay(verdict, own, answer)

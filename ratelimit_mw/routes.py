@@ -53,7 +53,7 @@ def places(
         if is_mount:
             form, pattern = form.removesuffix(_REST[0]), pattern.removesuffix(_REST[1])
         template, whole = above[0] + form, above[1] + pattern
-        endpoint = one.app if is_mount else one.endpoint
+        endpoint = getattr(one, "app" if is_mount else "endpoint", None)
         full = re.compile(whole + "(?:/|$)" if is_mount else whole)
         yield Place(host + template or "/", methods, endpoint, full, leaf, within)
         if is_mount and len(within) < _DEEPEST:
@@ -69,7 +69,8 @@ def _leaves(routes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _inside(one: Any) -> Sequence[Any]:
-    return getattr(one, "routes", None) or ()
+    found = getattr(one, "routes", None)
+    return found if isinstance(found, (list, tuple)) else ()  # else it is no Starlette's
 
 
 def matched(scope: Scope) -> Any:
@@ -125,19 +126,19 @@ def place_of(scope: Scope) -> Place | None:
     table: _Table | None = tables.get("table")
     if table is None or not table.knows(thing):  # the first request, or a route that was added since
         strangers = () if table is None else table.strangers
-        table = _Table(router.routes, strangers)
-        tables["table"] = table = table if table.knows(thing) else _Table(router.routes, (*strangers, thing))
+        table = _Table(_inside(router), strangers)
+        tables["table"] = table = table if table.knows(thing) else _Table(_inside(router), (*strangers, thing))
     return table.find(thing, scope)
 
 
 def routes_below(app: Any) -> Sequence[Any]:
     """The routes that an app has inside of the middleware around it; none if it has no such thing."""
+    found: Sequence[Any] = ()
     for _ in range(_DEEPEST):
-        found = getattr(app, "routes", None) or getattr(getattr(app, "__self__", None), "routes", None)
-        if found is not None or app is None:
+        if app is None or (found := _inside(app) or _inside(getattr(app, "__self__", None))):
             break
         app = getattr(app, "app", None)
-    return found or ()
+    return found
 
 
 def endpoint_below(routes: Sequence[Any], scope: Scope) -> Any:

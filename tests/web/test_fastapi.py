@@ -1,11 +1,24 @@
 """Limits as dependencies of FastAPI. tox runs this on the release before routes became a tree, too."""
 
+import asyncio
 import logging
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import pytest
-from fastapi import APIRouter, BackgroundTasks, Body, Depends, FastAPI, HTTPException, Request, Response, WebSocket
+from fastapi import (
+    APIRouter,
+    BackgroundTasks,
+    Body,
+    Depends,
+    FastAPI,
+    HTTPException,
+    Request,
+    Response,
+    WebSocket,
+    WebSocketException,
+)
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from msgspec import json
@@ -14,7 +27,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from ratelimit_mw import ConfigError, RateLimited
 from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware, exempt, limit
 from ratelimit_mw.testing import Clock, RecordingStore
-from web.asgi_talk import LIFESPAN, OFFERS_HTTP, WEBSOCKET, talk
+from web.asgi_talk import HTTP, LIFESPAN, OFFERS_HTTP, WEBSOCKET, talk
 from web.in_process import Call, answers, check_refusal, items, recording, statuses, taken
 
 IP = "{ip=192.0.2.1}:"
@@ -290,6 +303,40 @@ def test_alone_every_group_that_was_decided_is_shown() -> None:
     app.add_api_route("/", hello, dependencies=[Depends(one) for one in dependencies])
     answer = answers(app, "/", headers={"x-who": "ada"})[0]
     assert items(answer) == [("two", {"r": 1, "t": 60}), ("one", {"r": 8, "t": 60})]
+
+
+def test_where_fastapi_hides_its_routes_each_is_decided_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ratelimit_mw.fastapi.matched", lambda _: None)
+    monkeypatch.setattr("ratelimit_mw.routes.matched", lambda _: None)
+    store, settings = recording()
+    app = app_of(RateLimit("9/minute", name="one"), RateLimit("1/minute", name="two"), **settings)
+    assert statuses(app, "/", "/") == [200, 429]
+    assert taken(store) == [[f"{IP}@one 9"], [f"{IP}@two 1"]] * 2
+
+
+@pytest.mark.parametrize("handlers", [None, (MappingProxyType({}), MappingProxyType({}))], ids=["none", "frozen"])
+def test_called_by_hand_it_raises_what_says_all(handlers: Any) -> None:
+    one = RateLimit("1/minute", name="own")
+    app = app_of()
+
+    async def twice(kind: str) -> Exception:
+        scope = {**(SOCKET if kind == "websocket" else HTTP), "app": app}
+        if handlers:
+            scope["starlette.exception_handlers"] = handlers
+        connect: Any = WebSocket if kind == "websocket" else Request
+        for _ in range(2):
+            connection = connect(dict(scope), receive=None, send=None)
+            try:
+                await one(connection, Response())
+            except (HTTPException, WebSocketException) as error:
+                return error
+        raise AssertionError
+
+    refused: Any = asyncio.run(twice("http"))
+    assert RateLimited in type(refused).__mro__
+    assert (refused.status_code, refused.headers["Retry-After"], refused.verdict.limit) == (429, "60", 1)
+    closed: Any = asyncio.run(twice("websocket"))
+    assert closed.code == 1013
 
 
 # who answers a refusal
