@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 from ratelimit_mw.advice import warn_of_cors
 from ratelimit_mw.asgi_messages import with_messages
@@ -12,7 +12,10 @@ from ratelimit_mw.gate import AsyncGate
 from ratelimit_mw.options import Options
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.unheeded import warn_of_unheeded
 from ratelimit_mw.views import AsgiRequest
+
+_KINDS: Final = ("http", "websocket")
 
 
 class RateLimitMiddleware:
@@ -38,7 +41,7 @@ class RateLimitMiddleware:
             self._error = error
             self._limited: tuple[str, ...] = ()
         else:
-            self._limited = ("http", "websocket") if self._gate.settings.enabled is not False else ()
+            self._limited = _KINDS if self._gate.settings.enabled is not False else ()
             self._immediate = self._gate.immediate
             self._style = self._gate.settings.headers
             warn_of_cors(app, None)
@@ -53,11 +56,6 @@ class RateLimitMiddleware:
         request = AsgiRequest(scope, client[0] if client else None, scope.get(OUTCOME))
         verdict = self._immediate.admit(request) if self._immediate else await self._gate.admit(request)
         outcome = request.outcome
-        if verdict is None and (kind == "http" or request.messages is None):
-            if outcome is None:
-                scope[OUTCOME] = Outcome(None, self._gate)  # so that limits on endpoints find the store
-            await self.app(scope, receive, send)
-            return
         if outcome is None:
             outcome = Outcome(verdict, self._gate)
         elif verdict is not None:
@@ -70,7 +68,9 @@ class RateLimitMiddleware:
             send = with_headers(outcome, self._style, send)
         elif kind == "websocket" and request.messages is not None:
             receive, send = await with_messages(request, self._gate, outcome, receive, send)
-        if "state" in scope:  # which the server made for this request
+        if verdict is None and (kind == "http" or request.messages is None):
+            scope[OUTCOME] = outcome  # so that limits on endpoints find the store, and have their headers shown
+        elif "state" in scope:  # which the server made for this request
             scope["state"]["ratelimit"] = scope[OUTCOME] = outcome
         else:
             scope = {**scope, "state": {"ratelimit": outcome}, OUTCOME: outcome}
@@ -81,8 +81,11 @@ class RateLimitMiddleware:
             await refuse_to_start(self._error, scope["type"], receive, send)
         elif scope["type"] == "lifespan":
             warn_of_cors(None, scope.get("app"))
+            warn_of_unheeded(scope.get("app"))
             await self.app(scope, receive, self._closing(send))
         else:
+            if scope["type"] in _KINDS and OUTCOME not in scope:
+                scope[OUTCOME] = Outcome(None, self._gate)  # switched off here, so are the limits on endpoints
             await self.app(scope, receive, send)
 
     def _closing(self, send: Send) -> Send:

@@ -38,7 +38,7 @@ def with_headers(outcome: Outcome, style: Headers, send: Send) -> Send:
 
 def _send(outcome: Outcome, style: Headers, send: Send, message: Message) -> Awaitable[None]:
     """Passes on the awaitable, without one of its own."""
-    if message["type"] == "http.response.start":
+    if message["type"] == "http.response.start" and outcome.verdict is not None and outcome.verdict.decisions:
         fields = list(message.get("headers", ()))
         if style == "ietf":  # whose fields are lists, and stand beside whatever the app says
             fields += raw_headers(outcome.verdict)
@@ -52,7 +52,16 @@ def _beside(own: HeaderList, fields: Sequence[tuple[bytes, bytes]]) -> HeaderLis
     return beside(own, {bytes(name).lower().decode("latin-1") for name, _ in fields})
 
 
-async def _answered(call: Any, request: Request, verdict: Verdict, own: Response) -> Response:
+async def refusal(request: Request, verdict: Verdict, gate: AsyncGate) -> Response:
+    """What a refused request is answered: our own, or what a plain `on_refused` gives."""
+    return await _answered(request, verdict, gate, gate.refusal(request, verdict))
+
+
+async def _answered(request: Request, verdict: Verdict, gate: AsyncGate, own: Response) -> Response:
+    answerer = gate.answerer
+    if answerer is None or answerer.kind != "plain":
+        return own
+    call = answerer.call
     try:
         answer = call(request, verdict)
         return answered(call, await answer if isawaitable(answer) else answer, own)
@@ -75,8 +84,7 @@ async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: R
         and await _has_answered(answerer.call, own, scope, receive, send)
     ):
         return
-    if answerer is not None and answerer.kind == "plain":
-        own = await _answered(answerer.call, request, verdict, own)
+    own = await _answered(request, verdict, gate, own)
     prefix = "http" if scope["type"] == "http" else "websocket.http"
     fields = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in own.headers]
     body = b"" if scope.get("method") == "HEAD" else own.body

@@ -149,8 +149,12 @@ class AsyncGate(_Gate):
 
         What the middleware itself limits is not asked again.
         """
+        return self.inner_with(self._store)
+
+    def inner_with(self, store: Any) -> "AsyncGate":
+        """The same, with another store: a URL or an AsyncStore."""
         none: dict[str, Any] = {"limits": [], "app_limits": (), "messages": (), "rules": (), "blocklist": ()}
-        return AsyncGate(replace(self.settings, **none, store=self._store))
+        return AsyncGate(replace(self.settings, **none, store=store))
 
     async def admit(self, request: Request, marked: Marked = ()) -> Verdict | None:
         """The verdict on a request; None where nothing is limited. `marked`: what stands on its endpoint."""

@@ -22,6 +22,7 @@ _WRAPPED: Final = ("__wrapped__",)  # what decorators leave of what they wrap
 _INNER: Final = (*_WRAPPED, "view_class")  # and Flask and Django of a class, of which there may be other views
 _LONGEST: Final = 64  # characters of a name
 _DEEPEST: Final = 50  # decorators on one endpoint
+_SAME: Final = re.compile(r"[A-Za-z0-9_.]{1,64}")  # texts that are names already
 _BARE: Final = Settings(limits=[])
 
 
@@ -52,12 +53,12 @@ class Mark:
                 raise ConfigError(f"found {name_of(call)}, which is async; here keys, costs and limits are plain")
         return self
 
-    def put_on(self, endpoint: Endpoint) -> Endpoint:
+    def put_on(self, endpoint: Endpoint, *, within: bool = True) -> Endpoint:
         """Leave the mark on a function or class, and on what it wraps, which a framework may have kept before.
 
-        Raises `TypeError` for what cannot bear one.
+        `within` False: not on what it wraps. Raises `TypeError` for what cannot bear one.
         """
-        for one in layers(endpoint, _WRAPPED):
+        for one in layers(endpoint, _WRAPPED) if within else (endpoint,):
             try:
                 setattr(one, _ATTRIBUTE, (self, *getattr(one, _ATTRIBUTE, ())))
             except (AttributeError, TypeError):
@@ -78,6 +79,11 @@ def marks_of(endpoint: object) -> tuple[Mark, ...]:
     return tuple(dict.fromkeys(mark for one in layers(endpoint) for mark in getattr(one, _ATTRIBUTE, ())))
 
 
+def is_exempt(endpoint: object) -> bool:
+    """Whether limits around the endpoint pass it."""
+    return any(mark.rule.exempt for mark in marks_of(endpoint))
+
+
 def layers(endpoint: Any, inner: Sequence[str] = _INNER) -> Iterator[Any]:
     """The endpoint, what it wraps, what that wraps, and so on; and the class of a view."""
     waiting = [endpoint]
@@ -94,5 +100,14 @@ def name_for(text: str) -> str:
     """A name for limits that have none, made of what tells their endpoint apart."""
     name = re.sub(r"[^A-Za-z0-9.-]+", "_", text).strip("_.") or "root"
     if len(name) > _LONGEST:
-        name = f"{name[: _LONGEST - 9]}-{blake2b(text.encode(), digest_size=4).hexdigest()}"
+        name = f"{name[: _LONGEST - 9]}-{_digest(text)}"
     return f"endpoint_{name}" if name in OWN_NAMES else name
+
+
+def bucket_for(text: str) -> str:
+    """The same for their buckets, where `/items/{id}` and `/items/id` are two."""
+    return text if _SAME.fullmatch(text) else f"{name_for(text)}-{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()

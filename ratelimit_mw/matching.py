@@ -10,7 +10,7 @@ from ratelimit_mw.choices import compile_limits
 from ratelimit_mw.client_ip import ClientFinder
 from ratelimit_mw.hosts import Hosts
 from ratelimit_mw.lines import Lines
-from ratelimit_mw.marks import Mark, name_for
+from ratelimit_mw.marks import Mark, bucket_for, name_for
 from ratelimit_mw.members import Members
 from ratelimit_mw.message_limits import MessageLimits
 from ratelimit_mw.path_index import PathIndex
@@ -28,15 +28,24 @@ Found = tuple[int, ...]  # rules that one form of a path meets, in order; ~index
 class _Ruled:
     """A rule, compiled, but for its path.
 
-    `name`, `bucket`: of one that stands on an endpoint. `level`: how far out, 0 for the endpoint itself.
+    `name`, `bucket`: of one that stands on an endpoint. `base`: its name before others there had the same. `level`: how
+    far out, 0 for the endpoint itself.
     """
 
-    __slots__ = ("always", "ends", "exempts", "hosts", "level", "lines", "methods", "name", "when")
+    __slots__ = ("always", "base", "ends", "exempts", "hosts", "level", "lines", "methods", "name", "when")
 
     def __init__(
-        self, rule: Rule, settings: Settings, name: str | None = None, bucket: str | None = None, level: int = 0
+        self,
+        rule: Rule,
+        settings: Settings,
+        name: str | None = None,
+        bucket: str | None = None,
+        *,
+        base: str = "",
+        level: int = 0,
     ) -> None:
         self.name: Final = name or rule.full_name
+        self.base: Final = base
         self.ends: Final = rule.ends
         self.exempts: Final = rule.exempt
         self.level: Final = level
@@ -165,10 +174,13 @@ class Rules:
         found: list[_Ruled] = []
         for level, (standing, names) in enumerate(((marks, endpoint), *outer)):
             for mark in standing:
-                name = mark.rule.name or name_for(names)
+                base = mark.rule.name or name_for(names)
+                alike = [one for one in found if one.base == base and not one.exempts]
+                number = 1 + sum(len(one.lines.fixed or (one,)) for one in alike)
+                name = base if number == 1 else f"{base}-{number}"
                 # no rule of the settings has an @ in its name; two marks of one name are two buckets
-                bucket = f"@{name}" + "+" * sum(one.name == name and not one.exempts for one in found)
-                found.append(_Ruled(mark.rule, self._settings, name, bucket, level))
+                bucket = f"@{mark.rule.name or bucket_for(names)}" + "+" * len(alike)
+                found.append(_Ruled(mark.rule, self._settings, name, bucket, base=base, level=level))
         return tuple(found)
 
     def match(self, request: Request, marked: Marked = ()) -> Match | None:

@@ -10,6 +10,6 @@ def needs(package: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name != package:
+        if (error.name or "").partition(".")[0] != package:
             raise
         raise ImportError(f"this part of ratelimit_mw needs {package}: pip install {package}", name=package) from None

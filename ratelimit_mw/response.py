@@ -9,7 +9,7 @@ from collections.abc import Container, Sequence
 from functools import lru_cache
 from math import ceil, isinf
 from random import uniform
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import json
 
@@ -36,6 +36,13 @@ _NAMES: Final = (
     "X-RateLimit-Reset",
 )
 
+_CONTENT_TYPE: Final = "application/problem+json"
+_TEXT: Final = {"type": "string"}
+_MEANT: Final = {
+    "Retry-After": "Seconds until the same request is admitted.",
+    "RateLimit": "Per policy, how many units are left (r), and for how many seconds (t).",
+    "RateLimit-Policy": "Per policy, its quota (q) and its window in seconds (w).",
+}
 _RAW_NAMES: Final = {name: name.lower().encode("ascii") for name in _NAMES}
 _LEGACY: Final = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 _LISTS: Final = ("RateLimit", "RateLimit-Policy")
@@ -53,7 +60,23 @@ class Response(NamedTuple):
     body: bytes
 
 
+def _documented(reason: str, *names: str) -> dict[str, Any]:
+    """A response, as OpenAPI describes it."""
+    properties = {"type": _TEXT, "title": _TEXT, "status": {"type": "integer"}, "detail": _TEXT}
+    policies = {"violated-policies": {"type": "array", "items": _TEXT}} if "RateLimit" in names else {}
+    schema = {"type": "object", "required": [*properties], "properties": {**properties, **policies}}
+    return {
+        "description": reason,
+        "headers": {name: {"schema": _TEXT, "description": _MEANT[name]} for name in names},
+        "content": {_CONTENT_TYPE: {"schema": schema}},
+    }
+
+
 REASONS: Final = {403: "Forbidden", 429: "Too Many Requests", 503: "Service Unavailable"}
+RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    429: _documented(REASONS[429], "Retry-After", "RateLimit", "RateLimit-Policy"),
+    503: _documented(REASONS[503], "Retry-After"),
+}
 
 
 def headers(verdict: Verdict | None, style: Headers = "ietf") -> HeaderList:
@@ -152,7 +175,7 @@ def _problem(status: int, kind: str, title: str, detail: str, policies: Sequence
     problem = {"type": kind, "title": title, "status": status, "detail": detail}
     body = json.encode({**problem, "violated-policies": policies} if policies else problem)
     own = [
-        ("Content-Type", "application/problem+json"),
+        ("Content-Type", _CONTENT_TYPE),
         ("Content-Length", str(len(body))),
         ("Cache-Control", "no-store"),
     ]

@@ -25,6 +25,7 @@ Serve = Callable[..., AbstractContextManager[WebServer]]
 SERVERS: list[tuple[str, Serve]] = [
     ("starlette_app:app", serve_uvicorn),
     ("fastapi_app:app", serve_uvicorn),
+    ("fastapi_dependency:app", serve_uvicorn),
     ("flask_app:app", serve_gunicorn),
     ("flask_app:app", serve_waitress),
     ("flask_extension:app", serve_gunicorn),
@@ -34,6 +35,7 @@ SERVERS: list[tuple[str, Serve]] = [
 STRICTER = {
     "starlette_app:app": ("POST", "/login", "3"),
     "fastapi_app:app": ("GET", "/api/reports/7", "2"),
+    "fastapi_dependency:app": ("POST", "/login", "3"),
     "flask_app:app": ("POST", "/login", "3"),
     "flask_extension:app": ("POST", "/login", "3"),
 }

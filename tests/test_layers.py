@@ -41,10 +41,11 @@ ORDER = [
     "matching",
     "response on_refused",
     "gate",
-    "asgi_send asgi_messages asgi wsgi_send wsgi",
+    "asgi_send asgi_messages remember routes unheeded asgi wsgi_send wsgi",
+    "endpoint parameters route_limits starlette fastapi",
+    "flask_request flask_marks flask_hooks flask",
     "testing.clock testing.control testing.recording testing",
     "testing.blocking testing.walks testing.laws testing.store_suite testing.plugin",
-    "flask_request flask_marks flask_hooks flask",
     "commands.demo commands.schema commands.inquiry commands.hearing commands.explain commands.check commands",
     "__main__",
 ]
@@ -54,9 +55,9 @@ FACES = {"asgi", "wsgi"}  # they do not know each other
 # Who may import what is not a dependency of the package.
 GUESTS = {
     "redis": {"stores.redis", "stores.redis_server"},
-    "starlette": {"commands.demo"},
+    "starlette": {"commands.demo", "starlette", "fastapi"},
     "uvicorn": {"commands.demo"},
-    "fastapi": set(),
+    "fastapi": {"fastapi"},
     "flask": {"flask", "flask_hooks", "flask_marks", "flask_request"},
     "flask_login": {"flask_request"},
     "werkzeug": {"flask_hooks"},

@@ -37,7 +37,7 @@ def test_redis_without_its_client_says_what_to_install() -> None:
     assert "store: Redis needs its client, pip install 'ratelimit-mw[redis]'" in done.stderr
 
 
-@pytest.mark.parametrize("module", ["flask"])
+@pytest.mark.parametrize("module", ["flask", "starlette", "fastapi"])
 def test_a_face_without_its_framework_says_what_to_install(module: str) -> None:
     code = f"import sys; sys.modules[{module!r}] = None; import ratelimit_mw.{module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -56,3 +56,9 @@ def test_the_flask_face_leaves_flask_login_alone() -> None:
     code = "import sys, ratelimit_mw.flask; print('flask_login' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_the_face_of_starlette_brings_in_no_other_framework() -> None:
+    code = "import sys, ratelimit_mw.starlette; print(sorted(set(sys.modules) & {'fastapi', 'flask', 'django'}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -43,5 +43,7 @@ def test_what_is_required() -> None:
         return
     needs = [need for need in requires("ratelimit-mw") or [] if "extra ==" not in need]
     assert [need.partition(">")[0] for need in needs] == ["msgspec"]
+    extras = metadata("ratelimit-mw").get_all("Provides-Extra") or []
+    assert {"redis", "starlette", "fastapi"} <= set(extras)
     assert metadata("ratelimit-mw")["License-Expression"] == "MIT"
     assert not [need for need in requires("ratelimit-mw") or [] if "<" in need.partition(";")[0]]  # no upper pins

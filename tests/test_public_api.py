@@ -7,7 +7,19 @@ from typing import Any, get_args
 import pytest
 
 import ratelimit_mw
-from ratelimit_mw import AsyncLimiter, Charge, ConfigError, Decision, Limit, Limiter, MemoryStore, StoreError, Verdict
+from ratelimit_mw import (
+    AsyncLimiter,
+    Charge,
+    ConfigError,
+    Decision,
+    Limit,
+    Limiter,
+    MemoryStore,
+    StoreError,
+    Verdict,
+    fastapi,
+    starlette,
+)
 from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import exempt as flask_exempt
@@ -41,6 +53,7 @@ ELSEWHERE = [
     WsgiMiddleware,
 ]
 IN_FACES = [RateLimiter, flask_limit, flask_exempt]
+IN_FACES += [getattr(face, name) for face in (starlette, fastapi) for name in face.__all__]
 FOR_PARTS_OF_ONES_OWN = [Group, committed, StoreSuite, blocking, check_laws, *LAWS, Step, Walk]
 REDIS = "client_or_url, *, prefix='rl:', timeout=0.05, deny_cache=1.0, clock=None"
 
@@ -68,6 +81,10 @@ SIGNATURES: list[tuple[Any, str]] = [
     (RateLimiter, "app=None, settings=None, /, **options"),
     (flask_limit, "limits, **options"),
     (flask_exempt, "target"),
+    (starlette.RateLimit, "app, limits, **options"),
+    (starlette.limit, "limits, **options"),
+    (starlette.exempt, "endpoint"),
+    (fastapi.RateLimit, "limits, *, store=None, **options"),
     (Group, "charges"),
     (committed, "charges, decisions"),
     (blocking, "store"),
@@ -205,3 +222,10 @@ def test_values_are_frozen_and_can_be_keys(thing: Any) -> None:
     assert len({thing, thing}) == 1
     with pytest.raises(AttributeError):
         thing.cost = thing.quota = 5
+
+
+def test_the_faces_of_frameworks() -> None:
+    names = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
+    assert starlette.__all__ == fastapi.__all__ == names
+    assert starlette.RateLimitMiddleware is fastapi.RateLimitMiddleware is AsgiMiddleware
+    assert (starlette.limit, starlette.exempt) == (fastapi.limit, fastapi.exempt)

@@ -12,9 +12,11 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 
 from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.fastapi import RateLimit
+from ratelimit_mw.testing import Clock, RecordingStore
 
 TOLD = os.environ.get("TEST_FASTAPI", "")  # the series that this environment is made for, such as 0.136
 LIMIT = "2/minute"
@@ -47,9 +49,13 @@ async def hello() -> str:
     return "hello"
 
 
-def with_routes() -> FastAPI:
+# What FastAPI does not route itself; a redirect and a path of no route come before dependencies.
+NOT_ROUTED = [name for name, (_, path, answer) in CALLS.items() if answer != 200 or path in ("/openapi.json", "/docs")]
+
+
+def with_routes(**options: Any) -> FastAPI:
     """Each router has the same routes and includes the next one, under a prefix."""
-    app = FastAPI()
+    app = FastAPI(**options)
     app.add_api_route("/direct", hello)
     inner = APIRouter()
     inner.add_api_route("/", hello)
@@ -74,7 +80,7 @@ def limited(**settings: Any) -> FastAPI:
     return app
 
 
-def statuses(app: FastAPI, *calls: tuple[str, str]) -> list[int]:
+def statuses(app: Any, *calls: tuple[str, str]) -> list[int]:
     async def talk() -> list[int]:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
@@ -147,3 +153,74 @@ def test_inside_what_is_mounted_a_rule_means_the_path_below() -> None:
     assert statuses(app, *[("GET", "/mounted/one/two/three/items")] * 2) == [200, 429]
     assert statuses(app, *[("GET", "/mounted/one/items")] * 3) == [200, 200, 429]
     assert statuses(app, *[("GET", "/one/two/three/items")] * 3) == [200] * 3
+
+
+TEMPLATES = {
+    "direct": "/direct",
+    "included": "/one/items",
+    "included with a parameter": "/one/items/{item}",
+    "twice included": "/one/two/items",
+    "three times included": "/one/two/three/items",
+    "three times included, with a parameter": "/one/two/three/items/{item}",
+    "three times included, another method": "/one/two/three/items",
+    "included without a prefix": "/plain",
+    "root of a router": "/one/two/three/",
+    "mounted": "/mounted/direct",
+    "mounted, three times included": "/mounted/one/two/three/items",
+    "mounted in what is mounted": "/mounted/deeper/one/two/three/items/{item}",
+}
+
+
+def depending(*limits: RateLimit, **settings: Any) -> FastAPI:
+    """The same app thrice, each with the same dependencies."""
+    own = [Depends(limit) for limit in limits]
+    app, mounted = with_routes(dependencies=own), with_routes(dependencies=own)
+    mounted.mount("/deeper", with_routes(dependencies=own))
+    app.mount("/mounted", mounted)
+    if settings:
+        app.add_middleware(RateLimitMiddleware, **settings)
+    return app
+
+
+def test_of_every_call_the_template_is_told() -> None:
+    assert [*TEMPLATES, *NOT_ROUTED] == sorted(CALLS, key=[*TEMPLATES, *NOT_ROUTED].index)
+    assert set(TEMPLATES) | set(NOT_ROUTED) == set(CALLS)
+
+
+@pytest.mark.parametrize("root", ["", "/api"], ids=["at the root", "below a root_path"])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_key_route_is_the_full_template(name: str, root: str) -> None:
+    store = RecordingStore(clock=Clock())
+    app = depending(RateLimit("9/minute", name="own", key="route"), limits=[], store=store, plain_keys=True)
+
+    async def below(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "root_path": root, "path": root + scope["path"]}, receive, send)
+
+    method, path, answer = CALLS[name]
+    assert statuses(below, (method, path)) == [answer]
+    template = TEMPLATES[name].replace("{item}", "%7Bitem%7D")
+    assert [[charge.key for charge in charges] for _, charges in store.calls] == [[f"{{route={template}}}:@own"]]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_dependency_holds_on(name: str) -> None:
+    method, path, answer = CALLS[name]
+    other = path.replace("7", "8")
+    calls = [(method, path), (method, other), (method, path), (method, other)]
+    assert statuses(depending(RateLimit(LIMIT)), *calls) == [answer, answer, 429, 429]
+
+
+def test_without_a_name_it_is_a_budget_for_each_route() -> None:
+    calls = [CALLS[name][:2] for name in TEMPLATES]
+    app = depending(RateLimit("1/minute"))
+    assert statuses(app, *calls, *calls) == [200] * len(calls) + [429] * len(calls)
+
+
+@pytest.mark.promise(1, 2)
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_two_dependencies_are_asked_in_one_step_on(name: str) -> None:
+    store = RecordingStore(clock=Clock())
+    app = depending(RateLimit("9/minute"), RateLimit("1/minute"), limits=[], store=store)
+    assert statuses(app, *[CALLS[name][:2]] * 2) == [200, 429]
+    assert [len(charges) for _, charges in store.calls] == [2, 2]
+    assert [decision.remaining for decision in store.peek(store.calls[0][1])] == [8, 0]  # the refused took nothing

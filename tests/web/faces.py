@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from flask import Flask, g
 from flask import request as flask_request
 from starlette.applications import Starlette
@@ -18,6 +18,7 @@ from starlette.types import Send as AsgiSend
 from werkzeug.test import Client
 
 from ratelimit_mw import asgi, wsgi
+from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
 from web.scenario import Answer, Face, Send, Step
 
@@ -32,11 +33,11 @@ def starlette(settings: Mapping[str, Any]) -> Send:
 
 
 def fastapi(settings: Mapping[str, Any]) -> Send:
-    """A FastAPI app whose routes come from routers that it includes."""
+    """A FastAPI app whose routes come from routers that it includes, with dependencies that limit nothing."""
     reports, rest = APIRouter(), APIRouter()
     reports.add_api_route("/reports/{report}", _hello, methods=METHODS)
     rest.add_api_route("/{rest:path}", _hello, methods=[*METHODS, "HEAD"])
-    app = FastAPI()
+    app = FastAPI(dependencies=[Depends(RateLimit([])), Depends(RateLimit("1/minute", methods=["DELETE"]))])
     app.include_router(reports, prefix="/api")
     app.include_router(rest)
     app.add_middleware(asgi.RateLimitMiddleware, **settings)

@@ -9,7 +9,7 @@ import pytest
 
 from ratelimit_mw import ConfigError, MemoryStore
 from ratelimit_mw.gate import Gate
-from ratelimit_mw.marks import Mark, marks_of, name_for
+from ratelimit_mw.marks import Mark, bucket_for, marks_of, name_for
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
@@ -40,6 +40,11 @@ def gate(store: RecordingStore, **settings: Any) -> Gate:
 
 def ask(one: Gate, marks: tuple[Mark, ...], request: Request | None = None) -> Verdict | None:
     return one.admit(request or PlainRequest("/"), one.compiled(marks, "shop.views.login"))
+
+
+def names_shown(*names: str) -> list[str]:
+    """Two limits of each."""
+    return [text for name in names for text in (name, f"{name}-2")]
 
 
 def taken(store: RecordingStore) -> list[list[str]]:
@@ -171,6 +176,7 @@ def test_all_marks_of_an_endpoint_are_asked_in_one_step(store: RecordingStore) -
     names += ["{ip=192.0.2.1}:@login", "{ip=192.0.2.1}:@login+"]
     assert [[text.partition(" ")[0] for text in call] for call in taken(store)] == [names] * 2
     assert verdicts[1] is not None
+    assert [policy.name for policy in verdicts[1].policies] == names_shown("shop.views.login", "login")
     assert [decision.remaining for decision in verdicts[1].decisions] == [2, 2, 0, 0]
 
 
@@ -257,6 +263,15 @@ def test_an_async_callable_in_a_gate_that_awaits_nothing_frees_nobody(
 )
 def test_names_of_endpoints_are_names_of_limits(text: str, name: str) -> None:
     assert name_for(text) == name
+
+
+@pytest.mark.promise(10)
+def test_endpoints_whose_names_meet_have_buckets_of_their_own() -> None:
+    texts = ["GET /items/{item}", "GET /items/item", "GET /items_item", "GET/items/item", "GET_items_item", "a" * 65]
+    assert len({bucket_for(text) for text in texts}) == len(texts)
+    assert {name_for(text) for text in texts[:5]} == {"GET_items_item"}
+    assert bucket_for("shop.views.login") == "shop.views.login"
+    assert bucket_for("GET /items/{item}") == "GET_items_item-ff80fe5b"
 
 
 @pytest.mark.parametrize("answer", [True, False, None])

@@ -1,0 +1,165 @@
+"""FastAPI: limits as dependencies of an app, a router or a route, beside the middleware or without it."""
+
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, MutableMapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+from msgspec import json
+
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.asgi_send import Scope, closing
+from ratelimit_mw.endpoint import Asked, EndpointMark, ask, name_of
+from ratelimit_mw.marks import is_exempt
+from ratelimit_mw.missing import needs
+from ratelimit_mw.remember import remembered
+from ratelimit_mw.response import ABOUT_THE_BODY, RESPONSES
+from ratelimit_mw.response import Response as OwnResponse
+from ratelimit_mw.routes import matched, place_of
+from ratelimit_mw.unheeded import Heeding
+from ratelimit_mw.verdict import RateLimited, Verdict
+
+with needs("fastapi"):
+    from fastapi import HTTPException, Response, WebSocket, WebSocketException
+    from fastapi.exception_handlers import http_exception_handler
+    from fastapi.requests import HTTPConnection
+
+from ratelimit_mw.starlette import exempt, limit, refused
+
+__all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
+
+Answer = Callable[[], Awaitable[Response | None]]
+
+
+class RateLimit(EndpointMark, Heeding):
+    """A dependency that limits an app, a router or a route: `dependencies=[Depends(RateLimit("5/minute"))]`.
+
+    `limits` and options: as in a rule of the settings, and `store`, a URL or an AsyncStore. Without a `name` each route
+    has a bucket of its own, called after its methods and its full template; with one, all routes that it is on share
+    it. The key `route` is the full template. Raises `ConfigError` for what is wrong.
+
+    Inside of `RateLimitMiddleware` its store and settings are used, its own limits count too, and it shows the headers.
+    Without it, `store`, or else memory of this process, with a warning; then FastAPI drops our headers where the
+    endpoint returns a response object of its own.
+
+    Dependencies that stand one after the other are decided in one step: all are charged, or none. One that stands
+    behind another dependency, such as who is logged in, is decided after that one.
+
+    Refused, the endpoint is not called, and the answer is the middleware's, unless the app has a handler for
+    `RateLimited`, for the status, or for `HTTPException`. The error is all three, and has a `verdict`. A websocket is
+    closed with 1013, or refused by a response where the server can.
+    """
+
+    responses: ClassVar[dict[int | str, dict[str, Any]]] = RESPONSES
+    """What to document: `FastAPI(responses=RateLimit.responses)`, or that of a router or route."""
+
+    async def __call__(self, connection: HTTPConnection, response: Response) -> None:
+        """Admit a request, or raise."""
+        scope = connection.scope
+        endpoint, place = scope.get("endpoint"), place_of(scope)
+        if is_exempt(endpoint):
+            return
+        template, name = (None, name_of(endpoint)) if place is None else (place.template, place.name)
+        together, everyone = _beside(self, scope)
+        asked = await ask(scope, together, name, template, everyone)
+        if asked is None:
+            return
+        if asked.refused:
+            raise await _error(asked, asked.refused, connection)
+        for field, value in asked.fields:  # all that was charged so far, in place of what one before us said
+            response.headers[field] = value
+
+
+class _Refused(RateLimited, HTTPException):
+    """A refusal that handlers of the app may answer: as such, by its status, or as any HTTPException."""
+
+    def __init__(self, verdict: Verdict, own: OwnResponse, answer: Answer) -> None:
+        fields = {name: value for name, value in own.headers if name.lower() not in ABOUT_THE_BODY}
+        HTTPException.__init__(self, own.status, json.decode(own.body)["detail"], fields)
+        self.verdict = verdict
+        self.answer = answer
+
+
+class _RefusedOurWay(_Refused):
+    """One that nobody else in the app answers."""
+
+
+class _RefusedWebSocket(RateLimited):
+    """The same of a websocket, for which handlers of responses are not made."""
+
+    def __init__(self, verdict: Verdict, answer: Answer) -> None:
+        super().__init__(verdict)
+        self.answer = answer
+
+
+async def _error(asked: Asked, verdict: Verdict, connection: HTTPConnection) -> Exception:
+    """What to raise, and that the app knows how to answer it."""
+    answer = partial(refused, asked, verdict, connection)
+    own = asked.gate.refusal(asked.request, verdict)
+    # which the app looks at when it has caught the error
+    handlers, _ = connection.scope.get("starlette.exception_handlers", (None, None))
+    if isinstance(connection, WebSocket):
+        if not isinstance(handlers, MutableMapping):
+            return WebSocketException(closing(own.status)["code"])
+        handlers[_RefusedWebSocket] = _answer
+        return _RefusedWebSocket(verdict, answer)
+    if not isinstance(handlers, MutableMapping) or not _is_ours(handlers, asked):
+        return _Refused(verdict, own, answer)
+    handlers[_RefusedOurWay] = _answer
+    return _RefusedOurWay(verdict, own, answer)
+
+
+async def _answer(_: HTTPConnection, error: Any) -> Response | None:
+    response: Response | None = await error.answer()
+    return response
+
+
+def _is_ours(handlers: Mapping[Any, Any], asked: Asked) -> bool:
+    """Whether the app leaves the answer to us: it has no handler, or none but for any error, beside `on_refused`."""
+    for kind in _Refused.__mro__:
+        if (handler := handlers.get(kind)) is not None:
+            for_any = issubclass(HTTPException, kind)
+            return handler is http_exception_handler or (for_any and asked.gate.answerer is not None)
+    return True
+
+
+class _Around(NamedTuple):
+    """The dependencies of a route. `runs`: those that stand one after the other, with no others between."""
+
+    route: Any  # kept, so that no other one gets its id
+    runs: Sequence[tuple[RateLimit, ...]]
+    everyone: tuple[RateLimit, ...]
+
+
+def _beside(one: RateLimit, scope: Scope) -> tuple[Sequence[RateLimit], Sequence[RateLimit]]:
+    """Those that are decided with it, and all of the route."""
+    route, overrides = matched(scope), getattr(scope.get("app"), "dependency_overrides", None)
+    if overrides:  # in tests
+        around = _around(route, overrides)
+    else:
+        known: dict[int, _Around] = remembered(scope.get("router"), "dependencies")
+        around = known.get(id(route)) or known.setdefault(id(route), _around(route, ()))
+    if one not in around.everyone:  # in a route whose dependencies this FastAPI does not show
+        return (one,), (one,)
+    return next(run for run in around.runs if one in run), around.everyone
+
+
+def _around(route: Any, overrides: Container[Any]) -> _Around:
+    leaf = getattr(route, "starlette_route", None) or route  # that of a websocket in a router
+    runs: list[list[RateLimit]] = [[]]
+    for call in _calls(getattr(leaf, "dependant", None), overrides):
+        if isinstance(call, RateLimit):
+            runs[-1].append(call)
+        else:
+            runs.append([])
+    unique = [tuple(dict.fromkeys(run)) for run in runs]
+    return _Around(route, unique, tuple(dict.fromkeys(call for run in unique for call in run)))
+
+
+def _calls(dependant: Any, overrides: Container[Any]) -> Iterator[Any]:
+    """What FastAPI calls, in that order."""
+    for one in getattr(dependant, "dependencies", ()):
+        if one.call in overrides:
+            yield None
+        else:
+            yield from _calls(one, overrides)
+            yield one.call

@@ -1,0 +1,24 @@
+"""What is remembered of an app: on an object of its own, so that it goes when the app goes."""
+
+from typing import Any, Final
+
+_ATTRIBUTE: Final = "__ratelimit_mw_remembers__"
+
+
+class Nobody:
+    """Remembers what is of no app."""
+
+
+_NOBODY: Final = Nobody()
+
+
+def remembered(owner: object, what: str) -> dict[Any, Any]:
+    """A dictionary of the owner's, the same one each time. None, and what bears no attribute, share theirs."""
+    own = getattr(owner, "__dict__", {})
+    if _ATTRIBUTE not in own:
+        try:
+            setattr(owner, _ATTRIBUTE, {})
+        except (AttributeError, TypeError):
+            return remembered(_NOBODY, what)
+    found: dict[str, dict[Any, Any]] = own[_ATTRIBUTE]
+    return found.setdefault(what, {})

@@ -1,0 +1,77 @@
+"""Limits of one route, mount or router, and of classes of endpoints: ASGI, whoever routes it."""
+
+import inspect
+from collections.abc import Generator
+from typing import Any, Unpack
+
+from ratelimit_mw.asgi_send import App, Receive, Scope, Send, refuse
+from ratelimit_mw.endpoint import EndpointMark, EndpointOptions, ask, marks_on, name_of
+from ratelimit_mw.marks import is_exempt
+from ratelimit_mw.routes import endpoint_below, place_of, places, routes_below
+from ratelimit_mw.rules import LimitsSpec
+from ratelimit_mw.unheeded import Heeding
+
+
+class RateLimit(Heeding):
+    """ASGI middleware for a route, mount or router: `Route("/", home, middleware=[Middleware(RateLimit, "5/minute")])`.
+
+    `limits` and `options`: as for `limit`. Without a `name` the limit is called after the route's endpoint; around
+    several routes it is one bucket for all of them, called after the mount's path. For a whole app,
+    `RateLimitMiddleware`. Raises `ConfigError` for what is wrong.
+    """
+
+    def __init__(self, app: App, limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> None:
+        self.app = app
+        self._mark = EndpointMark(limits, **options)
+        self._routes: list[Any] | None = None  # inside, if one of them is exempt
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Admit or refuse one request; what is neither HTTP nor a websocket goes straight through."""
+        if scope["type"] in ("http", "websocket") and not self._passes(scope):
+            place, endpoint = place_of(scope), scope.get("endpoint")
+            template = None if place is None else place.template
+            name = name_of(endpoint) if inspect.isroutine(endpoint) or inspect.isclass(endpoint) else template or ""
+            asked = await ask(scope, (self._mark,), name, template)
+            if asked is not None:
+                if asked.refused:
+                    await refuse(asked.request, asked.refused, asked.gate, receive, send)
+                    return
+                send = asked.showing(send)
+        await self.app(scope, receive, send)
+
+    def _passes(self, scope: Scope) -> bool:
+        if self._routes is None:
+            routes = routes_below(self.app)
+            self._routes = list(routes) if any(is_exempt(place.endpoint) for place in places(routes)) else []
+        return bool(self._routes) and is_exempt(endpoint_below(self._routes, scope))
+
+
+def limited_class(mark: EndpointMark, endpoint: Any) -> Any:
+    """A class of endpoints, each of whose objects is one request's: Starlette's `HTTPEndpoint`, `WebSocketEndpoint`.
+
+    Raises `TypeError` for any other.
+    """
+    inner = getattr(endpoint, "__await__", None)
+    if inner is None or not hasattr(endpoint, "dispatch"):
+        raise TypeError(f"a limit stands on functions and on classes with dispatch(); found {endpoint!r:.100}")
+
+    def held(self: Any) -> Generator[Any, None, None]:
+        if (yield from _admitted(self).__await__()):
+            yield from inner(self)
+
+    endpoint.__await__ = held
+    return mark.put_on(endpoint)
+
+
+async def _admitted(endpoint: Any) -> bool:
+    """Whether the endpoint is to answer; if not, the refusal was sent."""
+    kind, scope = type(endpoint), endpoint.scope
+    place = place_of(scope)
+    asked = await ask(scope, marks_on(kind), name_of(kind), None if place is None else place.template)
+    if asked is None:
+        return True
+    if asked.refused:
+        await refuse(asked.request, asked.refused, asked.gate, endpoint.receive, endpoint.send)
+        return False
+    endpoint.send = asked.showing(endpoint.send)
+    return True

@@ -1,0 +1,130 @@
+"""Starlette: the middleware, a decorator for endpoints, and limits on routes, mounts and routers."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, Unpack
+
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.asgi_send import Receive, Scope, Send, closing, refusal, refuse
+from ratelimit_mw.endpoint import Asked, EndpointMark, EndpointOptions, ask, marks_on, name_of
+from ratelimit_mw.marks import Mark
+from ratelimit_mw.missing import needs
+from ratelimit_mw.parameters import where_is
+from ratelimit_mw.response import Response as OwnResponse
+from ratelimit_mw.response import beside
+from ratelimit_mw.route_limits import RateLimit, limited_class
+from ratelimit_mw.routes import place_of
+from ratelimit_mw.rules import LimitsSpec
+from ratelimit_mw.unheeded import wrapped
+from ratelimit_mw.verdict import Verdict
+
+with needs("starlette"):
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import HTTPConnection, Request
+    from starlette.responses import Response
+    from starlette.websockets import WebSocket, WebSocketState
+
+__all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
+
+_Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
+_CONNECTIONS: Final = (Request, WebSocket, HTTPConnection)
+_NAMES: Final = ("request", "websocket")
+_INSTEAD: Final = "give it `request: Request`, or in FastAPI use Depends(RateLimit(...)) of ratelimit_mw.fastapi"
+
+
+def limit(limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> Callable[[_Endpoint], _Endpoint]:
+    """A decorator that limits one endpoint: a function, plain or async, a method, or a class of endpoints.
+
+    `limits` and `options`: as in a rule of the settings. Without a `name` the limit is called after the function or
+    class, which has one bucket wherever it is routed; those of one name in one module, made in a factory, share it.
+    Several decorators on one endpoint are decided in one step. Inside of `RateLimitMiddleware` its store and settings
+    are used, and its own limits count too; without it, `store`, or else memory of this process, with a warning.
+
+    It stands below what registers the endpoint, such as `@app.get`. Above that it does nothing, and is warned about
+    when the server starts, or without the middleware at the first request that anything limits.
+
+    Raises `ConfigError` for what is wrong with limits or options, and `TypeError` for a function without a parameter
+    for the request: it could never refuse one.
+    """
+    mark = EndpointMark(limits, **options)
+    return functools.partial(_limited, mark)
+
+
+def exempt(endpoint: _Endpoint) -> _Endpoint:
+    """A decorator: `RateLimit` of a mount or router passes this endpoint, and so do FastAPI's dependencies.
+
+    `RateLimitMiddleware` decides before a route is looked for, and cannot see it: there a rule with `exempt=True`, or
+    the setting `exempt`, says so by path. Of what stands on the endpoint itself, `limit` holds.
+    """
+    return Mark.exempting().put_on(endpoint)
+
+
+def _limited(mark: EndpointMark, endpoint: Any) -> Any:
+    if isinstance(endpoint, type):
+        return limited_class(mark, endpoint)
+    if not inspect.isroutine(endpoint):
+        raise TypeError(f"a limit stands on a function or a class; found {endpoint!r:.100}")
+    if inspect.isgeneratorfunction(endpoint) or inspect.isasyncgenfunction(endpoint):
+        raise TypeError(f"{name_of(endpoint)} yields, and cannot be wrapped; {_INSTEAD}")
+    where = where_is(endpoint, _CONNECTIONS, _NAMES)
+    if where is None:
+        raise TypeError(f"{name_of(endpoint)} has no parameter for the request, so no limit can hold it; {_INSTEAD}")
+    is_async = inspect.iscoroutinefunction(endpoint)
+
+    @functools.wraps(endpoint)
+    async def limited(*arguments: Any, **named: Any) -> Any:
+        connection = where.of(arguments, named)
+        if not isinstance(connection, HTTPConnection):
+            raise TypeError(f"{name}: {where.name} is no request but {type(connection).__name__}; {_INSTEAD}")
+        place = place_of(connection.scope)
+        asked = await ask(connection.scope, marks, name, None if place is None else place.template)
+        if asked is not None and asked.refused:
+            return await refused(asked, asked.refused, connection)
+        if is_async:
+            answer = await endpoint(*arguments, **named)
+        else:
+            answer = await run_in_threadpool(endpoint, *arguments, **named)
+        if asked is not None and isinstance(answer, Response):
+            _show(asked, answer)
+        return answer
+
+    mark.put_on(limited, within=False)  # others may wrap the same function
+    wrapped.add(endpoint)
+    marks, name = marks_on(limited), name_of(endpoint)
+    return limited
+
+
+class _Refusal(Response):
+    """Our answer, which decorators further out may still look at."""
+
+    def __init__(self, asked: Asked, verdict: Verdict, own: OwnResponse) -> None:
+        super().__init__(b"" if asked.request.method == "HEAD" else own.body, own.status)
+        self.raw_headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in own.headers]
+        self._asked, self._verdict = asked, verdict
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answerer = self._asked.gate.answerer
+        if answerer is not None and answerer.kind == "asgi":
+            await refuse(self._asked.request, self._verdict, self._asked.gate, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+async def refused(asked: Asked, verdict: Verdict, connection: HTTPConnection) -> Response | None:
+    """The response to a refused request; a websocket is answered at once."""
+    request, gate = asked.request, asked.gate
+    if not isinstance(connection, WebSocket):
+        return _Refusal(asked, verdict, await refusal(request, verdict, gate))
+    if connection.client_state is WebSocketState.CONNECTING:
+        await refuse(request, verdict, gate, connection.receive, connection.send)
+    else:  # accepted before we were asked
+        await connection.send(closing(gate.refusal(request, verdict).status))
+    return None
+
+
+def _show(asked: Asked, response: Response) -> None:
+    """Put into the response's headers what nobody further out puts there."""
+    for name, value in beside(asked.fields, {name.lower() for name in response.headers}):
+        response.headers.append(name, value)
+    asked.are_shown()

@@ -1,0 +1,572 @@
+"""Limits as dependencies of FastAPI. tox runs this on the release before routes became a tree, too."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import pytest
+from fastapi import (
+    APIRouter,
+    BackgroundTasks,
+    Body,
+    Depends,
+    FastAPI,
+    HTTPException,
+    Request,
+    Response,
+    WebSocket,
+    WebSocketException,
+)
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from msgspec import json
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from ratelimit_mw import ConfigError, RateLimited
+from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware, exempt, limit
+from ratelimit_mw.testing import Clock, RecordingStore
+from web.asgi_talk import HTTP, LIFESPAN, OFFERS_HTTP, WEBSOCKET, talk
+from web.in_process import Call, answers, check_refusal, items, recording, statuses, taken
+
+IP = "{ip=192.0.2.1}:"
+REFUSED = {"ratelimit", "ratelimit-policy", "retry-after", "cache-control"}
+
+
+async def hello() -> str:
+    return "hello"
+
+
+def app_of(*dependencies: RateLimit, endpoint: Any = hello, **settings: Any) -> FastAPI:
+    """One route, with these dependencies; around it the middleware, if there are settings."""
+    app = FastAPI()
+    app.add_api_route("/", endpoint, dependencies=[Depends(one) for one in dependencies], methods=["GET", "HEAD"])
+    app.add_api_route("/other", hello)
+    if settings:
+        app.add_middleware(RateLimitMiddleware, **settings)
+    return app
+
+
+# refusing
+
+
+def plain() -> str:
+    return "hello"
+
+
+def with_a_response(response: Response) -> str:
+    response.headers["X-Own"] = "1"
+    return "hello"
+
+
+async def its_own_response() -> Response:
+    return JSONResponse("hello")
+
+
+async def streaming() -> Response:
+    return StreamingResponse(iter(['"', "hello", '"']))
+
+
+ENDPOINTS = [hello, plain, with_a_response, its_own_response, streaming]
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.__name__)
+@pytest.mark.parametrize("outside", [True, False], ids=["inside of the middleware", "alone"])
+def test_refuses(endpoint: Any, *, outside: bool) -> None:
+    store, settings = recording()
+    one = RateLimit("2/minute", name="own", store=None if outside else store)
+    app = app_of(one, endpoint=endpoint, **(settings if outside else {}))
+    first, second, third, other = answers(app, "/", "/", "/", "/other")
+    assert (first.status, second.status, other.status) == (200, 200, 200)
+    assert first.body == b'"hello"'
+    shown = outside or endpoint not in (its_own_response, streaming)  # else FastAPI drops them
+    assert [items(one) for one in (first, second, other)] == [
+        [("own", {"r": left, "t": 60})] if shown and left is not None else [] for left in (1, 0, None)
+    ]
+    assert first.field("retry-after") == []
+    check_refusal(third, [("own", 2, 0)], ["own"])
+    assert [len(charges) for charges in taken(store)] == [1, 1, 1]
+
+
+def test_alone_the_body_is_byte_for_byte_the_middlewares() -> None:
+    behind = FastAPI()
+    behind.add_api_route("/", hello)
+    behind.add_middleware(RateLimitMiddleware, limits=[{"limit": "1/minute", "name": "own"}], store=recording()[0])
+    theirs, ours = (answers(app, "/", "/")[1] for app in (behind, app_of(RateLimit("1/minute", name="own"))))
+    assert (ours.status, ours.body) == (theirs.status, theirs.body)
+    assert sorted(ours.headers) == sorted(theirs.headers)
+
+
+def test_a_refused_endpoint_is_not_called_nor_are_its_tasks_run() -> None:
+    done: list[str] = []
+
+    async def endpoint(tasks: BackgroundTasks) -> str:
+        done.append("called")
+        tasks.add_task(done.append, "task")
+        return "hello"
+
+    assert statuses(app_of(RateLimit("1/minute"), endpoint=endpoint), "/", "/") == [200, 429]
+    assert done == ["called", "task"]
+
+
+def test_a_request_that_is_not_valid_is_charged_too() -> None:
+    app = FastAPI()
+
+    @app.get("/{item}", dependencies=[Depends(RateLimit("1/minute"))])
+    async def item(item: int) -> int:
+        return item
+
+    assert statuses(app, "/x", "/x") == [422, 429]
+
+
+def test_the_endpoint_finds_the_verdict() -> None:
+    async def endpoint(request: Request) -> int:
+        left: int = request.state.ratelimit.verdict.remaining
+        return left
+
+    for settings in ({}, recording(limits="9/minute")[1]):
+        assert answers(app_of(RateLimit("5/minute"), endpoint=endpoint, **settings), "/")[0].body == b"4"
+
+
+@pytest.mark.promise(8)
+def test_a_store_that_fails_answers_no_500() -> None:
+    store, settings = recording()
+    store.error = ConnectionError("down")
+    denied = answers(app_of(RateLimit("1/minute", on_store_error="deny"), **settings), "/")[0]
+    assert (denied.status, denied.field("retry-after")) == (503, ["1"])
+    assert json.decode(denied.body)["type"].endswith("#temporary-reduced-capacity")
+    assert statuses(app_of(RateLimit("1/minute"), **settings), "/", "/") == [200, 429]
+
+
+def test_who_has_no_key_gets_a_403() -> None:
+    _, settings = recording(missing_key="deny")
+    refused = answers(app_of(RateLimit("1/minute", key="header:x-key"), **settings), "/")[0]
+    assert (refused.status, json.decode(refused.body)["type"]) == (403, "about:blank")
+
+
+def test_a_refused_head_has_no_body() -> None:
+    refused = answers(app_of(RateLimit("1/minute")), ("HEAD", "/"), ("HEAD", "/"))[1]
+    assert (refused.status, refused.body) == (429, b"")
+
+
+# several
+
+
+def app_with_all(**settings: Any) -> FastAPI:
+    """On the app, a router, a route and in its signature; two of them twice."""
+    whole, part = RateLimit("9/minute", name="whole"), RateLimit("8/minute", name="part")
+    app = FastAPI(dependencies=[Depends(whole)])
+    router = APIRouter(dependencies=[Depends(part), Depends(whole)])
+    narrow = RateLimit("1/minute", name="narrow", key="all")
+
+    @router.get("/items/{item}", dependencies=[Depends(part), Depends(narrow)])
+    async def items(item: int, _: Annotated[None, Depends(RateLimit("7/minute", name="own"))]) -> int:
+        return item
+
+    outer = APIRouter()
+    outer.include_router(router, prefix="/inner")
+    app.include_router(outer, prefix="/outer")
+    app.add_middleware(RateLimitMiddleware, **settings)
+    return app
+
+
+@pytest.mark.promise(1, 2)
+def test_all_of_a_route_are_decided_in_one_step() -> None:
+    store, settings = recording()
+    paths = ["/outer/inner/items/1", "/outer/inner/items/2"]
+    first, second = answers(app_with_all(**settings), *paths)
+    assert (first.status, second.status) == (200, 429)
+    assert taken(store) == [[f"{IP}@whole 9", f"{IP}@part 8", "{all=all}:@narrow 1", f"{IP}@own 7"]] * 2
+    whole = [("whole", {"r": 8, "t": 60}), ("part", {"r": 7, "t": 60}), ("own", {"r": 6, "t": 60})]
+    assert items(first) == [whole[2], whole[0], whole[1]]  # what binds first; whom all share is shown when it refuses
+    assert items(second) == [("narrow", {"r": 0, "t": 60}), *whole]  # refused, nothing else was charged
+
+
+async def who(request: Request) -> None:
+    request.state.who = request.headers["x-who"]
+
+
+def by_who(request: Any) -> Any:
+    return request.raw["state"].get("who")
+
+
+def test_what_stands_behind_another_dependency_is_decided_after_it() -> None:
+    store, settings = recording()
+    app = FastAPI(
+        dependencies=[Depends(RateLimit("9/minute", name="first")), Depends(RateLimit("8/minute", name="second"))]
+    )
+    later = [Depends(who), Depends(RateLimit("2/minute", key=by_who)), Depends(RateLimit("7/minute", name="last"))]
+    app.add_api_route("/", hello, dependencies=later)
+    app.add_middleware(RateLimitMiddleware, **settings)
+    assert statuses(app, "/", "/", "/", headers={"x-who": "ada"}) == [200, 200, 429]
+    assert statuses(app, "/", headers={"x-who": "bob"}) == [200]
+    found = taken(store)
+    assert found[::2] == [[f"{IP}@first 9", f"{IP}@second 8"]] * 4
+    assert found[1] == found[3] == found[5]
+    assert (found[1][0].count("ada"), found[7][0].count("bob")) == (1, 1)
+    assert found[7][0] == found[1][0].replace("ada", "bob")
+    assert [call[1] for call in found[1::2]] == [f"{IP}@last 7"] * 4
+
+
+def test_one_that_was_reached_already_is_not_charged_again() -> None:
+    store, settings = recording()
+    one = RateLimit("9/minute", name="one")
+
+    async def needs(_: Annotated[None, Depends(one, use_cache=False)]) -> None: ...
+
+    app = FastAPI(dependencies=[Depends(one)])
+    app.add_api_route("/", hello, dependencies=[Depends(needs), Depends(one, use_cache=False)])
+    app.add_middleware(RateLimitMiddleware, **settings)
+    assert statuses(app, "/") == [200]
+    assert taken(store) == [[f"{IP}@one 9"]]
+
+
+def test_what_the_middleware_charged_is_not_charged_again() -> None:
+    store, settings = recording(limits="9/minute")
+    app = app_of(RateLimit("2/minute", name="own"), **settings)
+    first, _, third = answers(app, "/", "/", "/")
+    assert items(first) == [("own", {"r": 1, "t": 60}), ("default", {"r": 8, "t": 60})]
+    check_refusal(third, [("own", 2, 0), ("default", 9, 6)], ["own"])
+    assert taken(store) == [[f"{IP}default 9"], [f"{IP}@own 2"]] * 3
+
+
+def test_stores_of_their_own_are_asked_each_once() -> None:
+    store, settings = recording()
+    own = RecordingStore(clock=Clock())
+    shared = [RateLimit("9/minute", name=name) for name in ("one", "two")]
+    apart = [RateLimit(quota, name=quota[0], store=own) for quota in ("2/minute", "8/minute")]
+    app = app_of(shared[0], apart[0], shared[1], apart[1], **settings)
+    assert statuses(app, "/", "/", "/") == [200, 200, 429]
+    assert taken(store) == [[f"{IP}@one 9", f"{IP}@two 9"]] * 3
+    assert taken(own) == [[f"{IP}@2 2", f"{IP}@8 8"]] * 3
+
+
+# names and routes
+
+
+@pytest.mark.promise(10)
+def test_without_a_name_each_route_has_a_bucket_of_its_own() -> None:
+    _, settings = recording()
+    app = FastAPI(dependencies=[Depends(RateLimit("1/minute"))])
+    for path in ("/items/{item}", "/items", "/items/item/more", "/items_item_more", "/items/{a}/{b}"):
+        app.add_api_route(path, hello)
+    app.add_api_route("/items", hello, methods=["POST"])
+    app.add_middleware(RateLimitMiddleware, **settings)
+    calls: list[Call] = ["/items/1", "/items/2", "/items", ("POST", "/items"), "/items/item/more", "/items_item_more"]
+    calls += ["/items/a/b", "/items/c/d"]
+    assert statuses(app, *calls) == [200, 429, 200, 200, 200, 200, 200, 429]
+    names = [name for name, _ in items(answers(app, "/items/3")[0])]
+    assert names == ["GET_items_item"]
+
+
+def test_two_of_one_route_have_names_of_their_own() -> None:
+    _, settings = recording()
+    refused = answers(app_of(RateLimit("9/minute"), RateLimit("1/minute; 8/minute"), **settings), "/", "/")[1]
+    check_refusal(refused, [("GET-2", 1, 0), ("GET", 9, 8), ("GET-2-2", 8, 7)], ["GET-2"])
+
+
+def test_with_a_name_all_its_routes_share_one_bucket() -> None:
+    app = FastAPI(dependencies=[Depends(RateLimit("2/minute", name="api"))])
+    app.add_api_route("/a", hello)
+    app.add_api_route("/b", hello)
+    assert statuses(app, "/a", "/b", "/a") == [200, 200, 429]
+
+
+# without a middleware
+
+
+def test_alone_it_counts_in_this_process_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    mounted = app_of(RateLimit("1/minute"))
+    app = app_of(RateLimit("2/minute"), RateLimit("9/minute"))
+    app.mount("/mounted", mounted)
+    with caplog.at_level(logging.WARNING):
+        assert statuses(app, "/", "/", "/", "/mounted/", "/mounted/") == [200, 200, 429, 200, 429]
+    (message,) = caplog.messages
+    assert message.startswith("ratelimit_mw: limits on endpoints count in this process alone; add RateLimitMiddleware")
+
+
+def test_two_apps_do_not_share_what_they_count() -> None:
+    one = RateLimit("1/minute", name="one")
+    first, second = app_of(one), app_of(one)
+    assert [statuses(app, "/", "/") for app in (first, second)] == [[200, 429]] * 2
+
+
+def test_alone_every_group_that_was_decided_is_shown() -> None:
+    store, _ = recording()
+    app = FastAPI()
+    dependencies: list[Any] = [
+        RateLimit("9/minute", name="one", store=store),
+        who,
+        RateLimit("2/minute", name="two", store=store),
+    ]
+    app.add_api_route("/", hello, dependencies=[Depends(one) for one in dependencies])
+    answer = answers(app, "/", headers={"x-who": "ada"})[0]
+    assert items(answer) == [("two", {"r": 1, "t": 60}), ("one", {"r": 8, "t": 60})]
+
+
+def test_where_fastapi_hides_its_routes_each_is_decided_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ratelimit_mw.fastapi.matched", lambda _: None)
+    monkeypatch.setattr("ratelimit_mw.routes.matched", lambda _: None)
+    store, settings = recording()
+    app = app_of(RateLimit("9/minute", name="one"), RateLimit("1/minute", name="two"), **settings)
+    assert statuses(app, "/", "/") == [200, 429]
+    assert taken(store) == [[f"{IP}@one 9"], [f"{IP}@two 1"]] * 2
+
+
+@pytest.mark.parametrize("handlers", [None, (MappingProxyType({}), MappingProxyType({}))], ids=["none", "frozen"])
+def test_called_by_hand_it_raises_what_says_all(handlers: Any) -> None:
+    one = RateLimit("1/minute", name="own")
+    app = app_of()
+
+    async def twice(kind: str) -> Exception:
+        scope = {**(SOCKET if kind == "websocket" else HTTP), "app": app}
+        if handlers:
+            scope["starlette.exception_handlers"] = handlers
+        connect: Any = WebSocket if kind == "websocket" else Request
+        for _ in range(2):
+            connection = connect(dict(scope), receive=None, send=None)
+            try:
+                await one(connection, Response())
+            except (HTTPException, WebSocketException) as error:
+                return error
+        raise AssertionError
+
+    refused: Any = asyncio.run(twice("http"))
+    assert RateLimited in type(refused).__mro__
+    assert (refused.status_code, refused.headers["Retry-After"], refused.verdict.limit) == (429, "60", 1)
+    closed: Any = asyncio.run(twice("websocket"))
+    assert closed.code == 1013
+
+
+# who answers a refusal
+
+
+def test_a_handler_of_the_app_for_our_error_goes_first() -> None:
+    app = app_of(RateLimit("1/minute"))
+
+    @app.exception_handler(RateLimited)
+    async def mine(_: Request, error: Any) -> Response:
+        own = {name: error.headers[name] for name in ("Retry-After", "RateLimit")}
+        return PlainTextResponse(f"{error.verdict.limit} {error.status_code} {error.detail}", 420, own)
+
+    refused = answers(app, "/", "/")[1]
+    assert (refused.status, refused.body) == (420, b"1 429 Try again in 60 seconds.")
+    assert refused.field("retry-after") == ["60"]
+
+
+@pytest.mark.parametrize("key", [429, HTTPException, StarletteHTTPException, RateLimited], ids=str)
+def test_a_handler_of_the_app_for_what_it_is_goes_first(key: Any) -> None:
+    async def mine(_: Request, error: Any) -> Response:
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+    app = app_of(RateLimit("1/minute", name="own"), **recording()[1])
+    app.add_exception_handler(key, mine)
+    refused = answers(app, "/", "/")[1]
+    assert (refused.status, json.decode(refused.body)) == (429, {"error": "Try again in 60 seconds."})
+    assert dict(refused.headers).keys() == REFUSED | {"content-type", "content-length"}
+    assert len(refused.headers) == len(REFUSED) + 2
+    assert items(refused) == [("own", {"r": 0, "t": 60})]
+
+
+def test_fastapis_own_handler_does_not() -> None:
+    app = app_of(RateLimit("1/minute", name="own"), **recording()[1])
+    app.add_exception_handler(StarletteHTTPException, http_exception_handler)  # type: ignore[arg-type]  # FastAPI's own
+    check_refusal(answers(app, "/", "/")[1], [("own", 1, 0)], ["own"])
+    app.add_api_route("/lost", lambda: (_ for _ in ()).throw(HTTPException(404, "lost")), response_model=None)
+    assert json.decode(answers(app, "/lost")[0].body) == {"detail": "lost"}
+
+
+async def by_an_app(scope: Any, receive: Any, send: Any) -> None:
+    await PlainTextResponse("by an app", 420)(scope, receive, send)
+
+
+@pytest.mark.parametrize("generic", [True, False], ids=["and a handler for all errors", "alone"])
+@pytest.mark.parametrize(
+    ("on_refused", "status", "body"),
+    [(lambda _, verdict: (418, {}, f"no: {verdict.limit}"), 418, b"no: 1"), (by_an_app, 420, b"by an app")],
+    ids=["plain", "asgi"],
+)
+def test_on_refused_answers(on_refused: Any, status: int, body: bytes, *, generic: bool) -> None:
+    app = app_of(RateLimit("1/minute", name="own"), **recording(on_refused=on_refused)[1])
+    if generic:
+        app.add_exception_handler(HTTPException, lambda _, __: PlainTextResponse("generic", 400))
+    refused = answers(app, "/", "/")[1]
+    assert (refused.status, refused.body) == (status, body)
+    assert items(refused) == [("own", {"r": 0, "t": 60})]
+
+
+def test_dependencies_that_yield_are_closed() -> None:
+    seen: list[str] = []
+
+    def session() -> Iterator[str]:
+        try:
+            yield "session"
+        except RateLimited as error:
+            seen.append(f"refused by {error.verdict.limit}")
+            raise
+        finally:
+            seen.append("closed")
+
+    app = FastAPI()
+    app.add_api_route("/", hello, dependencies=[Depends(session), Depends(RateLimit("1/minute", name="own"))])
+    assert statuses(app, "/", "/") == [200, 429]
+    assert seen == ["closed", "refused by 1", "closed"]
+
+
+# overrides, exemptions, mistakes, the schema
+
+
+def test_overridden_it_limits_nothing_nor_with_others() -> None:
+    store, settings = recording()
+    one, two, three = (RateLimit(f"{quota}/minute", name=f"of-{quota}") for quota in (1, 2, 3))
+
+    async def needs(_: Annotated[None, Depends(three)]) -> None: ...
+
+    app = FastAPI(dependencies=[Depends(one), Depends(two), Depends(needs)])
+    app.add_api_route("/", hello)
+    app.add_middleware(RateLimitMiddleware, **settings)
+    app.dependency_overrides = {one: lambda: None, needs: lambda: None}
+    assert statuses(app, "/", "/", "/") == [200, 200, 429]
+    assert taken(store) == [[f"{IP}@of-2 2"]] * 3
+    app.dependency_overrides = {one: RateLimit("9/minute", name="instead")}
+    statuses(app, "/")
+    assert taken(store)[3:] == [[f"{IP}@instead 9"], [f"{IP}@of-2 2", f"{IP}@of-3 3"]]
+    app.dependency_overrides = {}
+    statuses(app, "/")
+    assert taken(store)[5:] == [[f"{IP}@of-1 1", f"{IP}@of-2 2", f"{IP}@of-3 3"]]
+
+
+def test_exempt_endpoints_pass() -> None:
+    app = FastAPI(dependencies=[Depends(RateLimit("1/minute", name="all"))])
+    app.get("/above")(exempt(hello_again))
+
+    @exempt
+    @app.get("/below")
+    async def below() -> str:
+        return "hello"
+
+    app.add_api_route("/taken", hello)
+    assert statuses(app, "/above", "/above", "/below", "/below", "/taken", "/taken") == [200] * 5 + [429]
+
+
+def test_an_exemption_that_nothing_heeds_is_told_at_start(caplog: pytest.LogCaptureFixture) -> None:
+    held, free = APIRouter(dependencies=[Depends(RateLimit("1/minute"))]), APIRouter()
+    held.add_api_route("/held", exempt(hello_again))
+    free.add_api_route("/free", hello_again)
+    app = FastAPI()
+    app.include_router(held, prefix="/in")
+    app.include_router(free, prefix="/in")
+    app.add_middleware(RateLimitMiddleware, limits=[])
+    given = [{"type": f"lifespan.{name}"} for name in ("startup", "shutdown")]
+    with caplog.at_level(logging.WARNING):
+        talk(app, LIFESPAN, *given)
+    assert [message.partition(", but")[0] for message in caplog.messages] == ["ratelimit_mw: /in/free is exempt"]
+
+
+async def hello_again() -> str:
+    return "hello"
+
+
+def test_limit_holds_what_has_a_request() -> None:
+    _, settings = recording()
+    app = FastAPI()
+
+    @app.get("/{item}")
+    @limit("2/minute", name="own")
+    def item(item: int, it: Request) -> dict[str, int]:
+        return {"item": item}
+
+    app.add_middleware(RateLimitMiddleware, **settings)
+    first, _, last = answers(app, "/1", "/2", "/3")
+    assert (first.body, items(first)) == (b'{"item":1}', [("own", {"r": 1, "t": 60})])
+    check_refusal(last, [("own", 2, 0)], ["own"])
+    assert app.openapi()["paths"]["/{item}"]["get"]["parameters"][0]["name"] == "item"
+
+
+def test_limit_on_what_has_none_names_the_dependency() -> None:
+    with pytest.raises(TypeError, match=r"hello has no parameter for the request, .*Depends\(RateLimit\(\.\.\.\)\)"):
+        limit("1/minute")(hello)
+
+
+@pytest.mark.parametrize(
+    ("limits", "options", "message"),
+    [
+        ("5/minut", {}, "unknown period 'minut', did you mean 'minute'"),
+        ("5/minute", {"kye": "ip"}, "unknown setting `kye`: did you mean `key`"),
+        ("5/minute", {"store": 5}, "store: found int, allowed is a URL or an AsyncStore"),
+    ],
+)
+def test_mistakes_are_told_where_they_are_made(limits: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        RateLimit(limits, **options)
+    assert message in str(told.value)
+
+
+def test_the_schema_says_what_a_refusal_is() -> None:
+    app = FastAPI(responses=RateLimit.responses, dependencies=[Depends(RateLimit("1/minute"))])
+
+    @app.post("/{item}")
+    async def item(item: int, body: Annotated[dict[str, int], Body()]) -> int:
+        return item
+
+    operation = app.openapi()["paths"]["/{item}"]["post"]
+    assert [one["name"] for one in operation["parameters"]] == ["item"]
+    assert set(operation["responses"]) == {"200", "422", "429", "503"}
+    refusal = operation["responses"]["429"]
+    assert list(refusal["content"]) == ["application/problem+json"]
+    assert list(refusal["headers"]) == ["Retry-After", "RateLimit", "RateLimit-Policy"]
+    properties = refusal["content"]["application/problem+json"]["schema"]["properties"]
+    assert list(properties) == ["type", "title", "status", "detail", "violated-policies"]
+    refused = answers(app, ("POST", "/1"), ("POST", "/1"), json={})[1]
+    assert json.decode(refused.body).keys() == properties.keys()
+    assert all(refused.field(name.lower()) for name in refusal["headers"])
+
+
+# websockets
+
+CONNECT = {"type": "websocket.connect"}
+SOCKET = {**WEBSOCKET, "query_string": b""}
+
+
+async def socket(websocket: WebSocket) -> None:
+    await websocket.accept()
+    await websocket.close()
+
+
+@pytest.mark.parametrize("outside", [True, False], ids=["inside of the middleware", "alone"])
+@pytest.mark.parametrize("included", [True, False], ids=["in a router", "on the app"])
+def test_websockets_are_refused_as_the_middleware_does(*, outside: bool, included: bool) -> None:
+    store, settings = recording()
+    one, two = (RateLimit("2/minute", name=name, store=None if outside else store) for name in ("one", "two"))
+    app, router = FastAPI(dependencies=[Depends(one)]), APIRouter()
+    (router if included else app).add_api_websocket_route("/", socket, dependencies=[Depends(two)])
+    if included:
+        app.include_router(router, prefix="/part")
+    if outside:
+        app.add_middleware(RateLimitMiddleware, **settings)
+    path = {"path": "/part/" if included else "/"}
+    for _ in range(2):
+        assert talk(app, SOCKET, CONNECT, **path).types == ["websocket.accept", "websocket.close"]
+    refused = {"type": "websocket.close", "code": 1013, "reason": "Too Many Requests"}
+    assert talk(app, SOCKET, CONNECT, **path).sent == [refused]
+    start, body = talk(app, SOCKET, CONNECT, **path, **OFFERS_HTTP).sent
+    assert (start["type"], start["status"]) == ("websocket.http.response.start", 429)
+    assert body["type"] == "websocket.http.response.body"
+    assert [[charge.key.partition("@")[2] for charge in call] for _, call in store.calls] == [["one", "two"]] * 4
+
+
+def test_a_websocket_that_was_accepted_already_is_closed() -> None:
+    async def accepting(websocket: WebSocket) -> None:
+        await websocket.accept()
+
+    app = FastAPI()
+    dependencies = [Depends(accepting), Depends(RateLimit("1/minute"))]
+    app.add_api_websocket_route("/", closing, dependencies=dependencies)
+    assert talk(app, SOCKET, CONNECT).sent[1]["code"] == 1000
+    accepted, closed = talk(app, SOCKET, CONNECT, **OFFERS_HTTP).sent
+    assert (accepted["type"], closed["code"], closed["reason"]) == ("websocket.accept", 1013, "Too Many Requests")
+
+
+async def closing(websocket: WebSocket) -> None:
+    await websocket.close()
