@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from inspect import isawaitable
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
@@ -37,6 +37,7 @@ class _Gate:
 
     _answerers: tuple[str, ...]  # the kinds of `on_refused` that can answer
     _allowed: str
+    _store: Any
 
     def __init__(self, settings: Settings, rules: Rules | None = None) -> None:
         self.settings: Final = settings
@@ -52,6 +53,15 @@ class _Gate:
         """What we answer to a refused request. How it stands is left to the one further out, if there is one."""
         told = request.outcome is not None and request.outcome.shown
         return refusal(verdict, "none" if told else self.settings.headers, self.settings.jitter)
+
+    @cached_property
+    def inner(self) -> Self:
+        """The gate of limits that stand on endpoints, inside of a middleware: the same store and settings.
+
+        What the middleware itself limits is not asked again.
+        """
+        none: dict[str, Any] = {"limits": [], "app_limits": (), "rules": (), "blocklist": ()}
+        return type(self)(replace(self.settings, **none, store=self._store))
 
     def _answerer(self, settings: Settings) -> Answerer | None:
         if settings.on_refused is None:
@@ -90,7 +100,7 @@ class Gate(_Gate):
             raise ConfigError(
                 f"store: found {type(store).__name__}, allowed is a URL or a Store with take(); WSGI cannot await"
             )
-        self._store: Final = store
+        self._store = store
         _warn_of_slots(store, settings)
 
     def admit(self, request: Request, marked: Marked = ()) -> Verdict | None:
@@ -131,21 +141,12 @@ class AsyncGate(_Gate):
             raise ConfigError(
                 f"store: found {type(store).__name__}, allowed is a URL or an AsyncStore with atake(): ASGI awaits"
             )
-        self._store: Final = store
+        self._store = store
         _warn_of_slots(store, settings)
         memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake  # not a subclass's own
         waits = not memory or self._rules.calls
         self.immediate: Final = None if waits else Gate(replace(settings, store=store, on_refused=None), self._rules)
         self._take: Final = store.atake if getattr(store, "ends_in_time", False) else self._take_in_time
-
-    @cached_property
-    def inner(self) -> "AsyncGate":
-        """The gate of limits that stand on endpoints, inside of a middleware: the same store and settings.
-
-        What the middleware itself limits is not asked again.
-        """
-        none: dict[str, Any] = {"limits": [], "app_limits": (), "rules": (), "blocklist": ()}
-        return AsyncGate(replace(self.settings, **none, store=self._store))
 
     async def admit(self, request: Request, marked: Marked = ()) -> Verdict | None:
         """The verdict on a request; None where nothing is limited. `marked`: what stands on its endpoint."""
