@@ -37,7 +37,7 @@ class _Gate:
 
     _answerers: tuple[str, ...]  # the kinds of `on_refused` that can answer
     _allowed: str
-    _store: Any
+    _store: Store | AsyncStore
 
     def __init__(self, settings: Settings, rules: Rules | None = None) -> None:
         self.settings: Final = settings
@@ -83,6 +83,7 @@ class _Gate:
 class Gate(_Gate):
     """For threads. `admit` never raises for what a client sent."""
 
+    _store: Store
     _answerers = ("wsgi", "plain")
     _allowed = "a WSGI app, or a callable (request, verdict)"
 
@@ -127,6 +128,7 @@ class Gate(_Gate):
 class AsyncGate(_Gate):
     """For asyncio. `immediate`: a Gate that decides the same without a coroutine, where nothing is waited for."""
 
+    _store: AsyncStore
     _answerers = ("asgi", "plain")
     _allowed = "an ASGI app, or a callable (request, verdict)"
 
@@ -153,6 +155,8 @@ class AsyncGate(_Gate):
         match = self._rules.match(request, marked)
         if match is None:
             return None
+        if match.calls and match.reads_user:
+            request.user  # noqa: B018  # a face that has to await it begins anew: before callables are asked, not after
         asked = plan(match, request, await _aask(match.calls, request) if match.calls else _NO_ANSWERS)
         if (outer := request.outcome) is not None:
             asked = without_charged(asked, outer)

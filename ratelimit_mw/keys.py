@@ -71,6 +71,16 @@ class Key:
         return all(kind in ("ip", "user", "route", "all") for kinds in self._kinds for kind in kinds)
 
     @property
+    def reads_user(self) -> bool:
+        """Whether it may ask who is logged in."""
+        return any("user" in kinds for kinds in self._kinds)
+
+    @property
+    def needs_user(self) -> bool:
+        """Whether it is there for nobody but who is logged in."""
+        return all("user" in kinds for kinds in self._kinds)
+
+    @property
     def forgeable(self) -> bool:
         """Whether it is made of nothing but what a client writes, who can then have as many identities as it likes."""
         return all(kind.startswith(("header:", "cookie:")) for kinds in self._kinds for kind in kinds)
