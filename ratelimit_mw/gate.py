@@ -84,7 +84,7 @@ class Gate(_Gate):
     """For threads. `admit` never raises for what a client sent."""
 
     _store: Store
-    _answerers = ("wsgi", "plain")
+    _answerers: tuple[str, ...] = ("wsgi", "plain")
     _allowed = "a WSGI app, or a callable (request, verdict)"
 
     def __init__(self, settings: Settings, rules: Rules | None = None) -> None:
@@ -129,7 +129,7 @@ class AsyncGate(_Gate):
     """For asyncio. `immediate`: a Gate that decides the same without a coroutine, where nothing is waited for."""
 
     _store: AsyncStore
-    _answerers = ("asgi", "plain")
+    _answerers: tuple[str, ...] = ("asgi", "plain")
     _allowed = "an ASGI app, or a callable (request, verdict)"
 
     def __init__(self, settings: Settings) -> None:

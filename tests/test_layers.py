@@ -41,6 +41,8 @@ ORDER = [
     "response on_refused",
     "gate",
     "asgi_send asgi wsgi",
+    "django.gates django.request django.endpoints django.answers django.middleware django.throttle",
+    "django",
     "testing.clock testing.recording testing",
     "testing.blocking testing.walks testing.laws testing.store_suite",
     "commands.demo commands.schema commands.inquiry commands.hearing commands.explain commands.check commands",
@@ -56,7 +58,11 @@ GUESTS = {
     "uvicorn": {"commands.demo"},
     "fastapi": set(),
     "flask": set(),
-    "django": set(),
+    "django": {
+        "django",
+        *(f"django.{part}" for part in ("answers", "apps", "checks", "endpoints", "middleware", "request")),
+    },
+    "rest_framework": set(),  # the throttle is asked by it, and asks nothing of it
     "hiredis": set(),
     "pytest": {"testing.store_suite"},
     "hypothesis": set(),

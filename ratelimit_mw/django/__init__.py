@@ -1,0 +1,17 @@
+"""Django 5.2 and later: the middleware, limits that stand on views, and a throttle for Django REST framework.
+
+`MIDDLEWARE = [..., "ratelimit_mw.django.RateLimitMiddleware"]` and `RATELIMIT_MW = {"limits": "100/minute"}`. With
+`INSTALLED_APPS = [..., "ratelimit_mw.django"]`, `manage.py check` reports wrong settings and limits that nothing
+enforces.
+"""
+
+try:
+    import django as _django  # noqa: F401  # before its parts, whose absence would say less
+except ModuleNotFoundError:
+    raise ImportError("ratelimit_mw.django needs Django 5.2 or later, pip install django") from None
+
+from ratelimit_mw.django.endpoints import exempt, limit
+from ratelimit_mw.django.middleware import RateLimitMiddleware
+from ratelimit_mw.django.throttle import Throttle
+
+__all__ = ["RateLimitMiddleware", "Throttle", "exempt", "limit"]

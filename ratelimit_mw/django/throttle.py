@@ -1,0 +1,5 @@
+"""A throttle for Django REST framework."""
+
+
+class Throttle:
+    """A throttle for Django REST framework."""
