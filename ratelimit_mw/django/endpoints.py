@@ -82,7 +82,7 @@ def marks_on(view: Any, method: str, route: str) -> Iterator[tuple[Marks, str]]:
     path = _path(kind, route)
     yield _without(marks_of(view), (*of_kind, *of_handler)), route
     yield of_kind, path
-    yield of_handler, f"{path}.{getattr(handler, '__name__', '')}"
+    yield of_handler, path if _hides_function(kind) else f"{path}.{getattr(handler, '__name__', '')}"
 
 
 def _without(marks: Any, others: Marks) -> Marks:
@@ -90,15 +90,22 @@ def _without(marks: Any, others: Marks) -> Marks:
 
 
 def _handler(view: Any, kind: type, method: str) -> Any:
-    """The method of a class that answers; the function that REST framework's `api_view` hides in one."""
-    actions = getattr(view, "actions", None)  # of a viewset
-    for word in ("head", "get") if method == "head" else (method,):
-        name = word if actions is None else actions.get(word)
-        handler = getattr(kind, name, None) if name in getattr(kind, "http_method_names", ()) or actions else None
-        if handler is not None:
-            hidden = kind.__qualname__ == "WrappedAPIView" and inspect.isfunction(handler)
-            return inspect.getclosurevars(handler).nonlocals.get("func", handler) if hidden else handler
-    return None
+    """The method of a class that answers, or the function that REST framework's `api_view` calls in it."""
+    names: Any = getattr(view, "actions", None)  # of a viewset: which of its methods is for which of HTTP's
+    if names is None:
+        names = {word: word for word in getattr(kind, "http_method_names", ())}
+    name = names.get(method)
+    if method == "head" and getattr(kind, name or "", None) is None:
+        name = names.get("get")
+    handler = getattr(kind, name or "", None)
+    if _hides_function(kind) and inspect.isfunction(handler):
+        return inspect.getclosurevars(handler).nonlocals.get("func", handler)
+    return handler
+
+
+def _hides_function(kind: type) -> bool:
+    """Whether it was made by REST framework's `api_view`, which leaves no other trace of the function."""
+    return kind.__qualname__ == "WrappedAPIView"
 
 
 def _path(thing: Any, route: str) -> str:
