@@ -43,6 +43,7 @@ class _Gate:
         self.settings: Final = settings
         self._rules: Final = rules or Rules(settings)
         self.compiled: Final = lru_cache(_ENDPOINTS)(self._rules.compiled)
+        self.keys: Final = self._rules.keys
         if settings.store == "memory://" and (workers := known_workers()) > 1:
             warn_of_workers(workers)
         self._local: Final = MemoryStore()  # decides while the store cannot

@@ -42,7 +42,7 @@ ORDER = [
     "gate",
     "asgi_send asgi wsgi",
     "django.gates django.request django.endpoints django.answers django.middleware django.throttle",
-    "django",
+    "django.checks django.apps django",
     "testing.clock testing.recording testing",
     "testing.blocking testing.walks testing.laws testing.store_suite",
     "commands.demo commands.schema commands.inquiry commands.hearing commands.explain commands.check commands",
@@ -51,6 +51,8 @@ ORDER = [
 RANK = {name: rank for rank, name in enumerate(name for line in ORDER for name in line.split())}
 FACES = {"asgi", "wsgi"}  # they do not know each other
 
+DJANGO = ("answers", "apps", "checks", "endpoints", "gates", "middleware", "request", "throttle")
+
 # Who may import what is not a dependency of the package.
 GUESTS = {
     "redis": {"stores.redis", "stores.redis_server"},
@@ -58,10 +60,7 @@ GUESTS = {
     "uvicorn": {"commands.demo"},
     "fastapi": set(),
     "flask": set(),
-    "django": {
-        "django",
-        *(f"django.{part}" for part in ("answers", "apps", "checks", "endpoints", "middleware", "request")),
-    },
+    "django": {"django", *(f"django.{part}" for part in DJANGO)},
     "rest_framework": set(),  # the throttle is asked by it, and asks nothing of it
     "hiredis": set(),
     "pytest": {"testing.store_suite"},

@@ -10,6 +10,7 @@ try:
 except ModuleNotFoundError:
     raise ImportError("ratelimit_mw.django needs Django 5.2 or later, pip install django") from None
 
+from ratelimit_mw.django import checks as _checks  # noqa: F401  # registers them
 from ratelimit_mw.django.endpoints import exempt, limit
 from ratelimit_mw.django.middleware import RateLimitMiddleware
 from ratelimit_mw.django.throttle import Throttle

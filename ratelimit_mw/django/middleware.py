@@ -21,7 +21,7 @@ from ratelimit_mw.response import Response
 from ratelimit_mw.verdict import Verdict
 
 _ENDPOINTS: Final = 4096  # whose limits are remembered
-_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # no view tells others apart
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # no view tells others apart
 
 
 class RateLimitMiddleware:
@@ -129,7 +129,7 @@ class RateLimitMiddleware:
         match = request.resolver_match
         if match is None:
             return (), False
-        method = request.method if request.method in _METHODS else ""
+        method = request.method if request.method in METHODS else ""
         route = route_of(request) or ""
         try:
             return self._remembered(match.func, method, route)

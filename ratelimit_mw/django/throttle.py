@@ -65,7 +65,7 @@ class Throttle:
         gate = _gate(outcome)
         marked: Marked = ()
         for kind in together:
-            mark, name = kind._limits_of(view)  # noqa: SLF001  # one of us
+            mark, name = kind.limits_of(view)
             marked += () if mark is None else gate.compiled((mark,), name)
         verdict = _admitted(gate, _Asked(raw, outcome, request), marked) if marked else None
         if verdict is None:
@@ -89,7 +89,7 @@ class Throttle:
         return list(dict.fromkeys(alike)) if type(self) in alike else [type(self)]
 
     @classmethod
-    def _limits_of(cls, view: Any) -> tuple[Mark | None, str]:
+    def limits_of(cls, view: Any) -> tuple[Mark | None, str]:
         """The limits, and what names their bucket."""
         if cls._mark is not None:
             return cls._mark, f"{cls.__module__}.{cls.__qualname__}"
