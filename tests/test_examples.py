@@ -23,12 +23,18 @@ SERVERS: list[tuple[str, Serve]] = [
     ("fastapi_app:app", serve_uvicorn),
     ("flask_app:app", serve_gunicorn),
     ("flask_app:app", serve_waitress),
+    ("django_app:application", serve_gunicorn),
+    ("django_app:asgi", serve_uvicorn),
+    ("drf_app:application", serve_gunicorn),
 ]
 # What the rules of the examples limit to 2 per 3 seconds, and when the next one passes: a token comes after 1.5 s.
 STRICTER = {
     "starlette_app:app": ("POST", "/login", "3"),
     "fastapi_app:app": ("GET", "/api/reports/7", "2"),
     "flask_app:app": ("POST", "/login", "3"),
+    "django_app:application": ("POST", "/login", "3"),
+    "django_app:asgi": ("POST", "/login", "3"),
+    "drf_app:application": ("GET", "/reports/7", "2"),
 }
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-CLIENTS = ("redis", "hiredis", "starlette", "fastapi", "flask", "django", "werkzeug", "uvicorn")
+CLIENTS = ("redis", "hiredis", "starlette", "fastapi", "flask", "django", "rest_framework", "werkzeug", "uvicorn")
 OPTIONAL = (*CLIENTS, "pytest", "hypothesis")
 MODULES = ("", ".asgi", ".wsgi", ".testing", ".testing.blocking", ".testing.laws")
 
@@ -35,3 +35,15 @@ def test_redis_without_its_client_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "store: Redis needs its client, pip install 'ratelimit-mw[redis]'" in done.stderr
+
+
+def test_the_face_for_django_without_django_says_what_to_install() -> None:
+    code = "import sys; sys.modules['django'] = None; import ratelimit_mw.django"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("ImportError: ratelimit_mw.django needs Django 5.2 or later, pip install django\n")
+
+
+def test_the_face_for_django_does_without_rest_framework() -> None:
+    code = "import sys; sys.modules['rest_framework'] = None; from ratelimit_mw.django import Throttle; Throttle()"
+    subprocess.run([sys.executable, "-c", code], check=True)

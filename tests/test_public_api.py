@@ -9,6 +9,8 @@ import pytest
 import ratelimit_mw
 from ratelimit_mw import AsyncLimiter, Charge, ConfigError, Decision, Limit, Limiter, MemoryStore, StoreError, Verdict
 from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
+from ratelimit_mw.django import RateLimitMiddleware as DjangoMiddleware
+from ratelimit_mw.django import Throttle, exempt, limit
 from ratelimit_mw.limit import Role
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.group import Group, committed
@@ -23,6 +25,7 @@ from ratelimit_mw.wsgi import RateLimitMiddleware as WsgiMiddleware
 
 PUBLIC = {name: getattr(ratelimit_mw, name) for name in ratelimit_mw.__all__}
 ELSEWHERE = [Store, AsyncStore, RedisStore, AsyncRedisStore, Clock, RecordingStore, AsgiMiddleware, WsgiMiddleware]
+FOR_DJANGO = [DjangoMiddleware, Throttle, limit, exempt]
 FOR_PARTS_OF_ONES_OWN = [Group, committed, StoreSuite, blocking, check_laws, *LAWS, Step, Walk]
 REDIS = "client_or_url, *, prefix='rl:', timeout=0.05, deny_cache=1.0, clock=None"
 
@@ -44,6 +47,10 @@ SIGNATURES: list[tuple[Any, str]] = [
     (AsyncLimiter, "store=None, *, name='default'"),
     (AsgiMiddleware, "app, settings=None, /, **options"),
     (WsgiMiddleware, "app, settings=None, /, **options"),
+    (DjangoMiddleware, "get_response"),
+    (Throttle, ""),
+    (limit, "limits, /, **options"),
+    (exempt, "view"),
     (Group, "charges"),
     (committed, "charges, decisions"),
     (blocking, "store"),
@@ -105,7 +112,7 @@ def test_all_is_what_can_be_imported() -> None:
 
 
 @pytest.mark.parametrize(
-    "thing", [*PUBLIC.values(), *ELSEWHERE, *FOR_PARTS_OF_ONES_OWN], ids=lambda thing: thing.__name__
+    "thing", [*PUBLIC.values(), *ELSEWHERE, *FOR_DJANGO, *FOR_PARTS_OF_ONES_OWN], ids=lambda thing: thing.__name__
 )
 def test_everything_public_says_what_it_is(thing: Any) -> None:
     assert documented(thing)
