@@ -5,7 +5,7 @@ import os
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 from django.core.wsgi import get_wsgi_application
-from django.http import JsonResponse
+from django.http import HttpRequest, JsonResponse
 from django.urls import path
 
 from ratelimit_mw.django import limit
@@ -20,12 +20,12 @@ settings.configure(
 )
 
 
-def home(request):
-    return JsonResponse({"left": request.ratelimit.verdict.remaining})
+def home(request: HttpRequest) -> JsonResponse:
+    return JsonResponse({"left": request.ratelimit.verdict.remaining})  # type: ignore[attr-defined]  # ours
 
 
 @limit("2 per 3 seconds", methods=["POST"], key="ip")
-def login(request):
+def login(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"welcome": True})
 
 

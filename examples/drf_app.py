@@ -1,6 +1,7 @@
 """gunicorn examples.drf_app:application"""
 
 import os
+from typing import Any
 
 from django.conf import settings
 from django.core.wsgi import get_wsgi_application
@@ -15,10 +16,9 @@ settings.configure(
     RATELIMIT_MW={"limits": "5 per 3 seconds; 1000/hour", "store": os.environ.get("STORE", "memory://")},
     REST_FRAMEWORK={"DEFAULT_AUTHENTICATION_CLASSES": [], "UNAUTHENTICATED_USER": None},
     ROOT_URLCONF=__name__,
-    SECRET_KEY=os.environ.get("SECRET_KEY", "change me"),
+    SECRET_KEY="change me",
 )
 application = get_wsgi_application()
-
 from rest_framework.response import Response  # noqa: E402  # once there are settings
 from rest_framework.views import APIView  # noqa: E402
 
@@ -28,13 +28,13 @@ class Reports(Throttle):
 
 
 class Home(APIView):
-    def get(self, request, **found):
+    def get(self, request: Any, **found: int) -> Response:
         return Response(found)
 
 
 @exempt  # from the default limits: the throttle stands instead of them
 class Report(Home):
-    throttle_classes = (Reports,)
+    throttle_classes: Any = (Reports,)
 
 
 urlpatterns = [path("", Home.as_view()), path("reports/<int:report>", Report.as_view())]

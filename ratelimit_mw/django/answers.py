@@ -18,7 +18,6 @@ from ratelimit_mw.verdict import Verdict
 
 _OUTCOME: Final = "ratelimit_mw"  # where our WSGI and ASGI middleware, around Django, leave theirs
 _FAILED: Final = "raised, our own answer is sent"
-_SERVER_ERROR: Final = 500
 
 
 class Turn:
@@ -77,8 +76,8 @@ def _rendered(request: HttpRequest, own: Response) -> HttpResponse:
             response.cookies.load(value)
         else:
             response.headers[name] = f"{response.headers[name]}, {value}" if name in response.headers else value
-    # Django reports each 5xx to the admins by mail; why a store fails stands in the log, once a minute
-    response._has_been_logged = own.status >= _SERVER_ERROR  # type: ignore[attr-defined]  # noqa: SLF001
+    # Django would log each, and mail each 503 to the admins: a client, or a store that is down, could cause any number
+    response._has_been_logged = True  # type: ignore[attr-defined]  # noqa: SLF001
     return response
 
 

@@ -46,7 +46,7 @@ def limited(request: Any, **_: Any) -> HttpResponse:
 
 def test_this_is_the_django_that_was_meant() -> None:
     told = os.environ.get("TEST_DJANGO", "")  # the series that this environment is made for, such as 5.2
-    assert django.get_version().startswith(told)
+    assert f"{django.get_version()}.".startswith(f"{told}." if told else "")
 
 
 # answers
@@ -355,7 +355,8 @@ def test_on_refused_answers(site: Site, store: RecordingStore, answerer: Any) ->
     ask()
     refused = ask()
     assert (refused.status, refused.body) == (429, b"<p>slow</p>")
-    assert sorted(refused.headers) == [
+    fields = [(name, value.strip()) for name, value in refused.headers]  # older Djangos begin a cookie with a space
+    assert sorted(fields) == [
         ("cache-control", "no-store"),
         ("content-length", "11"),
         ("content-type", "text/html"),
