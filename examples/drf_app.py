@@ -16,7 +16,6 @@ settings.configure(
     RATELIMIT_MW={"limits": "5 per 3 seconds; 1000/hour", "store": os.environ.get("STORE", "memory://")},
     REST_FRAMEWORK={"DEFAULT_AUTHENTICATION_CLASSES": [], "UNAUTHENTICATED_USER": None},
     ROOT_URLCONF=__name__,
-    SECRET_KEY="change me",
 )
 application = get_wsgi_application()
 from rest_framework.response import Response  # noqa: E402  # once there are settings
