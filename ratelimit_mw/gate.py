@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from inspect import isawaitable
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
@@ -37,11 +37,13 @@ class _Gate:
 
     _answerers: tuple[str, ...]  # the kinds of `on_refused` that can answer
     _allowed: str
+    _store: Store | AsyncStore
 
     def __init__(self, settings: Settings, rules: Rules | None = None) -> None:
         self.settings: Final = settings
         self._rules: Final = rules or Rules(settings)
         self.compiled: Final = lru_cache(_ENDPOINTS)(self._rules.compiled)
+        self.keys: Final = self._rules.keys
         if settings.store == "memory://" and (workers := known_workers()) > 1:
             warn_of_workers(workers)
         self._local: Final = MemoryStore()  # decides while the store cannot
@@ -52,6 +54,19 @@ class _Gate:
         """What we answer to a refused request. How it stands is left to the one further out, if there is one."""
         told = request.outcome is not None and request.outcome.shown
         return refusal(verdict, "none" if told else self.settings.headers, self.settings.jitter)
+
+    @cached_property
+    def inner(self) -> Self:
+        """The gate of limits that stand on endpoints, inside of a middleware: the same store and settings.
+
+        What the middleware itself limits is not asked again.
+        """
+        return self.inner_with(self._store)
+
+    def inner_with(self, store: Any) -> Self:
+        """The same, with another store."""
+        none: dict[str, Any] = {"limits": [], "app_limits": (), "messages": (), "rules": (), "blocklist": ()}
+        return type(self)(replace(self.settings, **none, store=store))
 
     def _answerer(self, settings: Settings) -> Answerer | None:
         if settings.on_refused is None:
@@ -73,7 +88,8 @@ class _Gate:
 class Gate(_Gate):
     """For threads. `admit` never raises for what a client sent."""
 
-    _answerers = ("wsgi", "plain")
+    _store: Store
+    _answerers: tuple[str, ...] = ("wsgi", "plain")
     _allowed = "a WSGI app, or a callable (request, verdict)"
 
     def __init__(self, settings: Settings, rules: Rules | None = None) -> None:
@@ -90,7 +106,7 @@ class Gate(_Gate):
             raise ConfigError(
                 f"store: found {type(store).__name__}, allowed is a URL or a Store with take(); WSGI cannot await"
             )
-        self._store: Final = store
+        self._store = store
         _warn_of_slots(store, settings)
 
     def admit(self, request: Request, marked: Marked = ()) -> Verdict | None:
@@ -121,7 +137,8 @@ class AsyncGate(_Gate):
     `waits`: whether the store may be waited for.
     """
 
-    _answerers = ("asgi", "plain")
+    _store: AsyncStore
+    _answerers: tuple[str, ...] = ("asgi", "plain")
     _allowed = "an ASGI app, or a callable (request, verdict)"
 
     def __init__(self, settings: Settings) -> None:
@@ -135,7 +152,7 @@ class AsyncGate(_Gate):
             raise ConfigError(
                 f"store: found {type(store).__name__}, allowed is a URL or an AsyncStore with atake(): ASGI awaits"
             )
-        self._store: Final = store
+        self._store = store
         _warn_of_slots(store, settings)
         memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake  # not a subclass's own
         waits = not memory or self._rules.calls
@@ -143,25 +160,14 @@ class AsyncGate(_Gate):
         self.immediate: Final = None if waits else Gate(replace(settings, store=store, on_refused=None), self._rules)
         self._take: Final = store.atake if getattr(store, "ends_in_time", False) else self._take_in_time
 
-    @cached_property
-    def inner(self) -> "AsyncGate":
-        """The gate of limits that stand on endpoints, inside of a middleware: the same store and settings.
-
-        What the middleware itself limits is not asked again.
-        """
-        return self.inner_with(self._store)
-
-    def inner_with(self, store: Any) -> "AsyncGate":
-        """The same, with another store: a URL or an AsyncStore."""
-        none: dict[str, Any] = {"limits": [], "app_limits": (), "messages": (), "rules": (), "blocklist": ()}
-        return AsyncGate(replace(self.settings, **none, store=store))
-
     async def admit(self, request: Request, marked: Marked = ()) -> Verdict | None:
         """The verdict on a request; None where nothing is limited. `marked`: what stands on its endpoint."""
         match = self._rules.match(request, marked)
         if match is None:
             return None
         request.messages = match.messages
+        if match.calls and match.reads_user:
+            request.user  # noqa: B018  # a face that has to await it begins anew: before callables are asked, not after
         asked = await self.planned(match, request)
         if (outer := request.outcome) is not None:
             asked = without_charged(asked, outer)

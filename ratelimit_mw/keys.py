@@ -71,9 +71,14 @@ class Key:
         return all(kind in ("ip", "user", "route", "all") for kinds in self._kinds for kind in kinds)
 
     @property
-    def asks_user(self) -> bool:
-        """Whether it may need to know who is logged in, which can cost a question to a database."""
-        return any(kind == "user" for kinds in self._kinds for kind in kinds)
+    def reads_user(self) -> bool:
+        """Whether it may ask who is logged in."""
+        return any("user" in kinds for kinds in self._kinds)
+
+    @property
+    def needs_user(self) -> bool:
+        """Whether it is there for nobody but who is logged in."""
+        return all("user" in kinds for kinds in self._kinds)
 
     @property
     def forgeable(self) -> bool:

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from hashlib import blake2b
+from itertools import count
 from typing import Any, Final, Self, TypeVar, Unpack
 
 from ratelimit_mw.calls import is_async, name_of
@@ -16,7 +18,8 @@ from ratelimit_mw.words import made
 
 Endpoint = TypeVar("Endpoint")  # a function, a class, or what groups them in a framework
 
-_ATTRIBUTE: Final = "__ratelimit_mw__"
+_PREFIX: Final = "__ratelimit_mw_"  # an attribute of its own for each: where decorators merge attributes, none is lost
+_turns: Final = count()
 _EVERYWHERE: Final = "/{rest:path}"
 _WRAPPED: Final = ("__wrapped__",)  # what decorators leave of what they wrap
 _INNER: Final = (*_WRAPPED, "view_class")  # and Flask and Django of a class, of which there may be other views
@@ -53,14 +56,18 @@ class Mark:
                 raise ConfigError(f"found {name_of(call)}, which is async; here keys, costs and limits are plain")
         return self
 
-    def put_on(self, endpoint: Endpoint, *, within: bool = True) -> Endpoint:
-        """Leave the mark on a function or class, and on what it wraps, which a framework may have kept before.
+    def put_on(self, endpoint: Endpoint, *, deep: bool = True) -> Endpoint:
+        """Leave the mark on a function or class. Putting it there again changes nothing.
 
-        `within` False: not on what it wraps. Raises `TypeError` for what cannot bear one.
+        `deep`: on what it wraps too, which a framework may have kept before. Raises `TypeError` for what cannot bear
+        one.
         """
-        for one in layers(endpoint, _WRAPPED) if within else (endpoint,):
+        attribute = f"{_PREFIX}{next(_turns)}"
+        for one in layers(endpoint, _WRAPPED) if deep else (endpoint,):
+            if self in _borne_by(one).values():
+                continue
             try:
-                setattr(one, _ATTRIBUTE, (self, *getattr(one, _ATTRIBUTE, ())))
+                setattr(one, attribute, self)
             except (AttributeError, TypeError):
                 raise TypeError(f"a limit stands on a function or a class; found {endpoint!r:.100}") from None
         return endpoint
@@ -76,7 +83,20 @@ def _rule(**words: Any) -> Rule:
 
 def marks_of(endpoint: object) -> tuple[Mark, ...]:
     """What stands on an endpoint, in the order in which it reads; decorators between may have wrapped it."""
-    return tuple(dict.fromkeys(mark for one in layers(endpoint) for mark in getattr(one, _ATTRIBUTE, ())))
+    found = {turn: mark for one in layers(endpoint) for turn, mark in _borne_by(one).items()}
+    return tuple(dict.fromkeys(found[turn] for turn in sorted(found, reverse=True)))  # the uppermost was put on last
+
+
+def _borne_by(one: Any) -> dict[int, Mark]:
+    """What stands on one object or its class, and when it was put there."""
+    bearers = one.__mro__ if isinstance(one, type) else (one, *type(one).__mro__)
+    return {
+        int(name.removeprefix(_PREFIX)): mark
+        for bearer in bearers
+        if hasattr(bearer, "__dict__")
+        for name, mark in vars(bearer).items()
+        if name.startswith(_PREFIX)
+    }
 
 
 def is_exempt(endpoint: object) -> bool:
@@ -94,6 +114,8 @@ def layers(endpoint: Any, inner: Sequence[str] = _INNER) -> Iterator[Any]:
         yield one
         known = vars(one) if hasattr(one, "__dict__") else {}
         waiting += [known[name] for name in inner if name in known]
+        if isinstance(one, partial):
+            waiting.append(one.func)
 
 
 def name_for(text: str) -> str:

@@ -9,6 +9,7 @@ from ratelimit_mw.calls import Call, asked, call_from, sync_call_from
 from ratelimit_mw.choices import compile_limits
 from ratelimit_mw.client_ip import ClientFinder
 from ratelimit_mw.hosts import Hosts
+from ratelimit_mw.keys import Key
 from ratelimit_mw.lines import Lines
 from ratelimit_mw.marks import Mark, bucket_for, name_for
 from ratelimit_mw.members import Members
@@ -159,6 +160,11 @@ class Rules:
         self._unproxied: Unproxied | None = None if settings.trusted_proxies else Unproxied()
         self._at_once = self._without_looking()
         advise(rules, self.lines, self._table.messages.lines, ignore_case=settings.ignore_case)
+
+    @property
+    def keys(self) -> list[Key]:
+        """All keys that are known before a request comes."""
+        return [key for lines in self.lines for key in (*lines.keys, lines.tier) if key is not None]
 
     @property
     def calls(self) -> set[Call]:

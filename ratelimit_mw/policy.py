@@ -25,12 +25,13 @@ class Match:
     """The lines that apply to a request. One object per combination of rules, made once.
 
     `defaults`: what applies where a callable gives no limits. `route`: what the key `route` means unless the framework
-    knows better. `denied`: refused without being asked. `messages`: the same for each message, if it is a websocket's
-    handshake; `closes`: there, whether a refused message ends it.
+    knows better. `denied`: refused without being asked. `reads_user`: as far as is known before a request comes.
+    `messages`: the same for each message, if it is a websocket's handshake; `closes`: there, whether a refused message
+    ends it.
     """
 
     __slots__ = (
-        *("asks_user", "calls", "closes", "defaults", "denied", "fixed", "groups", "messages", "policies"),
+        *("calls", "closes", "defaults", "denied", "fixed", "groups", "messages", "policies", "reads_user"),
         *("remembered", "route", "rule"),
     )
 
@@ -59,7 +60,8 @@ class Match:
         elif defaults is not None:
             self.calls += [call for call in defaults.calls if call not in self.calls]
         self.policies = [line.policy for line in self.fixed or ()]
-        self.asks_user = any(line.key.asks_user for line in self.fixed or ())
+        keys = [key for group in groups for key in (*group.keys, group.tier) if key is not None]
+        self.reads_user = any(key.reads_user for key in keys)
         # plans by (user, client, route), where nothing else is looked at: a client that comes again costs one look-up
         again = self.fixed is not None and all(line.key.memorable and isinstance(line.cost, int) for line in self.fixed)
         self.remembered = lru_cache(_REMEMBERED)(self._plan) if again and not denied else None
@@ -117,7 +119,7 @@ _UNKNOWN: Final = Plan((), (), (), denied="denied_on_error")
 def plan(match: Match, request: Request, answers: Answers) -> Plan:
     """The charges of a request, given what the callables of its match answered."""
     if match.remembered is not None:
-        user, client = request.user if match.asks_user else None, request.client
+        user, client = request.user if match.reads_user else None, request.client
         if (user is None or len(user) <= _SHORT) and (client is None or len(client) <= _SHORT):
             return match.remembered(user, client, request.route)
     return _DENIED if match.denied else _plan(match, request, request.route or match.route, answers)

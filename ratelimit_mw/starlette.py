@@ -89,7 +89,7 @@ def _limited(mark: EndpointMark, endpoint: Any) -> Any:
             _show(asked, answer)
         return answer
 
-    mark.put_on(limited, within=False)  # others may wrap the same function
+    mark.put_on(limited, deep=False)  # others may wrap the same function
     wrapped.add(endpoint)
     marks, name = marks_on(limited), name_of(endpoint)
     return limited

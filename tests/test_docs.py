@@ -6,6 +6,8 @@ import io
 import json
 import re
 import shlex
+import subprocess
+import sys
 import tempfile
 import tomllib
 from collections.abc import AsyncIterator
@@ -30,6 +32,7 @@ PAGES = [ROOT / "README.md", *sorted(set((ROOT / "docs").rglob("*.md")) - set(TU
 ON_A_CLUSTER = ROOT / "docs/how-to/redis.md"
 ON_ALGORITHMS = ROOT / "docs/reference/algorithms.md"
 FENCE = re.compile(r"^```([a-z{}]*)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^(?:Write )?`(\w+\.py)`[^\n]*:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 # Shell lines are not run here; each names the test, the tox environment or the CI step that runs it.
 SHELL = {
@@ -40,6 +43,29 @@ SHELL = {
     'python3 -m pip install "ratelimit-mw[redis]"': "tox installs this extra",
     "python -m ratelimit_mw schema > ratelimit.schema.json": "test_schema.py",
 }
+
+# Django has one set of settings in a process: the files of these pages run in processes of their own.
+ON_DJANGO = {
+    ROOT / "docs/how-to/django.md": ("settings", "/feed"),
+    ROOT / "docs/how-to/migrate-from-django-ratelimit.md": ("settings", "/articles"),
+}
+SERVED = """
+import os, sys
+
+sys.path.insert(0, ".")
+if sys.argv[1] == "settings":
+    os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
+else:
+    __import__(sys.argv[1])
+from django.core.wsgi import get_wsgi_application
+
+application = get_wsgi_application()
+from django.core.management import call_command
+from werkzeug.test import Client
+
+call_command("check", "--fail-level", "WARNING")
+print([Client(application).get(sys.argv[2]).status_code for _ in range(110)])
+"""
 
 # Files that a page shows are not run here either, and are shown whole: no option but these.
 INCLUDED = {
@@ -100,15 +126,8 @@ def run(page: Path, urls: dict[str, str]) -> None:
         for named, real in urls.items():
             text = text.replace(named, real)
         if language == "python":
-            output = io.StringIO()
-            with contextlib.redirect_stdout(output):
-                exec(compile(text, str(page), "exec"), names)  # noqa: S102  # the point of this test
-            printed = output.getvalue()
-            for name in [name for name in names if name.startswith("test_")]:
-                with control(empty=True) as ratelimit:  # as the fixture does it
-                    names.pop(name)(ratelimit)
-            if "app" in names:
-                assert 429 in call_often(names.pop("app"))
+            if page not in ON_DJANGO:  # test_the_projects_of_django_refuse
+                printed = run_python(page, text, names)
         elif language == "text":
             assert printed == text
         elif language == "toml":
@@ -120,6 +139,19 @@ def run(page: Path, urls: dict[str, str]) -> None:
             printed = in_a_shell(text, settings) or printed
         else:
             check_what_is_not_run(page, block)
+
+
+def run_python(page: Path, text: str, names: dict[str, Any]) -> str:
+    """What a block prints. Its tests are called, and its app refuses in the end."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(text, str(page), "exec"), names)  # noqa: S102  # the point of this test
+    for name in [name for name in names if name.startswith("test_")]:
+        with control(empty=True) as ratelimit:  # as the fixture does it
+            names.pop(name)(ratelimit)
+    if "app" in names:
+        assert 429 in call_often(names.pop("app"))
+    return output.getvalue()
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=name_of)
@@ -182,6 +214,19 @@ async def serving(app: Any) -> AsyncIterator[None]:
     to_app.put_nowait({"type": "lifespan.shutdown"})
     assert (await from_app.get())["type"] == "lifespan.shutdown.complete"
     await running
+
+
+@pytest.mark.parametrize("page", ON_DJANGO, ids=name_of)
+def test_the_projects_of_django_refuse(page: Path, redis_server: RedisServer, tmp_path: Path) -> None:
+    files = dict(FILE.findall(page.read_text("utf-8")))
+    assert len(files) == sum(block.language == "python" for block in blocks(page))
+    for name, text in files.items():
+        tmp_path.joinpath(name).write_text(text.replace("redis://localhost:6379/0", redis_server.url), "utf-8")
+    command = [sys.executable, "-c", SERVED, *ON_DJANGO[page]]
+    done: Any = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+    assert done.returncode == 0, done.stderr
+    statuses = json.loads(done.stdout.splitlines()[-1])
+    assert (statuses[0], statuses[-1]) == (200, 429)
 
 
 def test_the_readme_shows_how_to_start() -> None:

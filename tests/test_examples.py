@@ -30,6 +30,9 @@ SERVERS: list[tuple[str, Serve]] = [
     ("flask_app:app", serve_waitress),
     ("flask_extension:app", serve_gunicorn),
     ("flask_extension:app", serve_waitress),
+    ("django_app:application", serve_gunicorn),
+    ("django_app:asgi", serve_uvicorn),
+    ("drf_app:application", serve_gunicorn),
 ]
 # What the rules of the examples limit to 2 per 3 seconds, and when the next one passes: a token comes after 1.5 s.
 STRICTER = {
@@ -38,6 +41,9 @@ STRICTER = {
     "fastapi_dependency:app": ("POST", "/login", "3"),
     "flask_app:app": ("POST", "/login", "3"),
     "flask_extension:app": ("POST", "/login", "3"),
+    "django_app:application": ("POST", "/login", "3"),
+    "django_app:asgi": ("POST", "/login", "3"),
+    "drf_app:application": ("GET", "/reports/7", "2"),
 }
 
 

@@ -44,6 +44,8 @@ ORDER = [
     "asgi_send asgi_messages remember routes unheeded asgi wsgi_send wsgi",
     "endpoint parameters route_limits starlette fastapi",
     "flask_request flask_marks flask_hooks flask",
+    "django.gates django.request django.endpoints django.answers django.middleware django.throttle",
+    "django.checks django.apps django",
     "testing.clock testing.control testing.recording testing",
     "testing.blocking testing.walks testing.laws testing.store_suite testing.plugin",
     "commands.demo commands.schema commands.inquiry commands.hearing commands.explain commands.check commands",
@@ -51,6 +53,8 @@ ORDER = [
 ]
 RANK = {name: rank for rank, name in enumerate(name for line in ORDER for name in line.split())}
 FACES = {"asgi", "wsgi"}  # they do not know each other
+
+DJANGO = ("answers", "apps", "checks", "endpoints", "gates", "middleware", "request", "throttle")
 
 # Who may import what is not a dependency of the package.
 GUESTS = {
@@ -61,7 +65,8 @@ GUESTS = {
     "flask": {"flask", "flask_hooks", "flask_marks", "flask_request"},
     "flask_login": {"flask_request"},
     "werkzeug": {"flask_hooks"},
-    "django": set(),
+    "django": {"django", *(f"django.{part}" for part in DJANGO)},
+    "rest_framework": set(),  # the throttle is asked by it, and asks nothing of it
     "hiredis": set(),
     "pytest": {"testing.plugin", "testing.store_suite"},
     "hypothesis": set(),

@@ -5,7 +5,18 @@ import sys
 
 import pytest
 
-CLIENTS = ("redis", "hiredis", "starlette", "fastapi", "flask", "flask_login", "django", "werkzeug", "uvicorn")
+CLIENTS = (
+    "redis",
+    "hiredis",
+    "starlette",
+    "fastapi",
+    "flask",
+    "flask_login",
+    "django",
+    "rest_framework",
+    "werkzeug",
+    "uvicorn",
+)
 OPTIONAL = (*CLIENTS, "pytest", "hypothesis")
 MODULES = ("", ".asgi", ".wsgi", ".testing", ".testing.blocking", ".testing.laws")
 
@@ -37,7 +48,7 @@ def test_redis_without_its_client_says_what_to_install() -> None:
     assert "store: Redis needs its client, pip install 'ratelimit-mw[redis]'" in done.stderr
 
 
-@pytest.mark.parametrize("module", ["flask", "starlette", "fastapi"])
+@pytest.mark.parametrize("module", ["flask", "starlette", "fastapi", "django"])
 def test_a_face_without_its_framework_says_what_to_install(module: str) -> None:
     code = f"import sys; sys.modules[{module!r}] = None; import ratelimit_mw.{module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -62,3 +73,8 @@ def test_the_face_of_starlette_brings_in_no_other_framework() -> None:
     code = "import sys, ratelimit_mw.starlette; print(sorted(set(sys.modules) & {'fastapi', 'flask', 'django'}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_face_for_django_does_without_rest_framework() -> None:
+    code = "import sys; sys.modules['rest_framework'] = None; from ratelimit_mw.django import Throttle; Throttle()"
+    subprocess.run([sys.executable, "-c", code], check=True)

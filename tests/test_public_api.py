@@ -21,6 +21,8 @@ from ratelimit_mw import (
     starlette,
 )
 from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
+from ratelimit_mw.django import RateLimitMiddleware as DjangoMiddleware
+from ratelimit_mw.django import Throttle, exempt, limit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import exempt as flask_exempt
 from ratelimit_mw.flask import limit as flask_limit
@@ -54,6 +56,7 @@ ELSEWHERE = [
 ]
 IN_FACES = [RateLimiter, flask_limit, flask_exempt]
 IN_FACES += [getattr(face, name) for face in (starlette, fastapi) for name in face.__all__]
+IN_FACES += [DjangoMiddleware, Throttle, limit, exempt]
 FOR_PARTS_OF_ONES_OWN = [Group, committed, StoreSuite, blocking, check_laws, *LAWS, Step, Walk]
 REDIS = "client_or_url, *, prefix='rl:', timeout=0.05, deny_cache=1.0, clock=None"
 
@@ -85,6 +88,10 @@ SIGNATURES: list[tuple[Any, str]] = [
     (starlette.limit, "limits, **options"),
     (starlette.exempt, "endpoint"),
     (fastapi.RateLimit, "limits, *, store=None, **options"),
+    (DjangoMiddleware, "get_response"),
+    (Throttle, ""),
+    (limit, "limits, /, **options"),
+    (exempt, "view"),
     (Group, "charges"),
     (committed, "charges, decisions"),
     (blocking, "store"),

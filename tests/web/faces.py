@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+from django.http import HttpRequest, HttpResponse
+from django.urls import re_path
 from fastapi import APIRouter, Depends, FastAPI
 from flask import Flask, g
 from flask import request as flask_request
@@ -20,6 +22,7 @@ from werkzeug.test import Client
 from ratelimit_mw import asgi, wsgi
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
+from web.django_site import asgi_site, wsgi_site
 from web.scenario import Answer, Face, Send, Step
 
 METHODS = ["GET", "POST", "PUT", "OPTIONS"]
@@ -83,13 +86,39 @@ def bare_wsgi(settings: Mapping[str, Any]) -> Send:
     return _over_werkzeug(wsgi.RateLimitMiddleware(app, **settings))
 
 
+def django(settings: Mapping[str, Any]) -> Send:
+    """A Django project under WSGI."""
+
+    def hello(request: HttpRequest) -> HttpResponse:
+        return _hello_from_django(request)
+
+    return _over_werkzeug(wsgi_site([re_path("", hello)], settings))
+
+
+def adjango(settings: Mapping[str, Any]) -> Send:
+    """A Django project under ASGI, with an async view."""
+
+    async def hello(request: HttpRequest) -> HttpResponse:
+        return _hello_from_django(request)
+
+    return _over_httpx(asgi_site([re_path("", hello)], settings))
+
+
 FACES: dict[str, Face] = {
     "starlette": starlette,
     "fastapi": fastapi,
     "flask": flask,
     "flask extension": flask_extension,
     "wsgi": bare_wsgi,
+    "django": django,
+    "django async": adjango,
 }
+
+
+def _hello_from_django(request: Any) -> HttpResponse:
+    return HttpResponse(
+        "hello", status=200 if request.method in (*METHODS, "HEAD") else 405, headers=_shown(request.ratelimit)
+    )
 
 
 async def _hello(request: Request) -> PlainTextResponse:

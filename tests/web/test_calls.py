@@ -18,7 +18,7 @@ from web.scenario import Answer, Send, Step
 from web.wsgi_talk import Server, hello
 
 ALL = pytest.mark.parametrize("face", FACES)
-ASYNC = pytest.mark.parametrize("face", ["starlette", "fastapi"])
+ASYNC = pytest.mark.parametrize("face", ["starlette", "fastapi", "django async"])
 
 
 @pytest.fixture(autouse=True)
@@ -304,7 +304,7 @@ def test_under_wsgi_nothing_can_be_awaited(settings: dict[str, Any]) -> None:
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("of", ["key", "cost", "limits", "tier"])
-@pytest.mark.parametrize("face", ["flask", "wsgi"])
+@pytest.mark.parametrize("face", ["flask", "wsgi", "django"])
 def test_under_wsgi_what_gives_something_to_await_gives_nonsense_and_python_has_no_complaint(
     face: str, of: str, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

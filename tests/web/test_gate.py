@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -156,6 +156,51 @@ def test_an_awaited_key_that_raises_frees_nobody(missing_key: Any, caplog: pytes
         assert [charge.key for charge in verdict.charges] == [f"{{missing=call:{__name__}:async_raises}}:default"]
     counts = "a key or tier is not there, a cost is 1, and limits are the default ones"
     assert caplog.messages[0] == f"ratelimit_mw: async_raises: raised: {counts}"
+
+
+class Asked(PlainRequest):
+    """Notes when its user is read."""
+
+    said: ClassVar[list[str]] = []
+
+    @property
+    def user(self) -> str | None:
+        self.said.append("user")
+        return None
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"key": "ip"}, 0),
+        ({"key": "user | ip"}, 1),
+        ({"key": "user+ip | ip"}, 1),
+        ({"limits": [{"limit": "5/minute", "key": "user"}], "key": "ip"}, 1),
+        ({"limits": {"free": "5/minute"}, "tier": "user", "key": "ip"}, 1),
+        ({"exempt": ["/path"]}, 0),
+        ({"blocklist": ["192.0.2.1"]}, 0),
+    ],
+    ids=str,
+)
+def test_nobody_asks_who_is_logged_in_unless_a_key_needs_it(settings: dict[str, Any], said: int) -> None:
+    """Which may be a question to a database."""
+    Asked.said.clear()
+    whole = Settings(**{"limits": "5/minute", **settings})
+    Gate(whole).admit(Asked("/path"))
+    asyncio.run(AsyncGate(whole).admit(Asked("/path")))
+    assert len(Asked.said) == 2 * said
+
+
+def test_asyncio_asks_who_is_logged_in_before_it_asks_callables() -> None:
+    Asked.said.clear()
+    settings = Settings(limits="5/minute", rules=[{"path": "/path", "limits": "9/minute", "cost": _said_cost}])
+    asyncio.run(AsyncGate(settings).admit(Asked("/path")))
+    assert Asked.said[:2] == ["user", "cost"]
+
+
+def _said_cost(_: Request) -> int:
+    Asked.said.append("cost")
+    return 1
 
 
 @BOTH

@@ -105,6 +105,50 @@ def test_a_mark_on_one_view_of_a_class_is_not_on_its_others() -> None:
     assert (marks_of(one), marks_of(other)) == ((own, shared), (shared,))
 
 
+def test_decorators_that_merge_attributes_lose_no_mark() -> None:
+    """As Django's method_decorator does: what stands on the method replaces what it has found on a stand-in."""
+
+    def method() -> None: ...
+
+    def stand_in() -> None: ...
+
+    def wrapper() -> None: ...
+
+    lower, upper = Mark("5/minute"), Mark("50/hour")
+    lower.put_on(method)
+    upper.put_on(stand_in)
+    functools.update_wrapper(wrapper, stand_in)
+    functools.update_wrapper(wrapper, method)
+    assert marks_of(wrapper) == (upper, lower)
+
+
+def test_a_mark_that_is_put_on_again_stands_there_once() -> None:
+    def plain() -> None: ...
+
+    mark = Mark("5/minute")
+    attributes = [len(vars(mark.put_on(plain))) for _ in range(3)]
+    assert attributes == [1, 1, 1]
+
+
+def test_a_mark_that_is_not_deep_stays_off_what_is_wrapped() -> None:
+    def plain() -> None: ...
+
+    mark = Mark("5/minute")
+    outer = mark.put_on(keeping(plain), deep=False)
+    assert (marks_of(outer), marks_of(plain)) == ((mark,), ())
+
+
+def test_a_mark_is_found_through_a_partial_a_method_and_an_instance() -> None:
+    class View:
+        def method(self) -> None: ...
+
+    on_class, on_method = Mark("5/minute"), Mark("50/hour")
+    on_class.put_on(View)
+    on_method.put_on(View.method)
+    assert marks_of(View()) == (on_class,)
+    assert marks_of(View().method) == marks_of(functools.partial(View().method)) == (on_method,)
+
+
 @pytest.mark.parametrize("endpoint", [len, int, Clock().advance, 5], ids=["built in", "a built-in class", "bound", "5"])
 def test_what_cannot_bear_a_mark_is_told(endpoint: Any) -> None:
     with pytest.raises(TypeError, match="a limit stands on a function or a class; found "):

@@ -28,6 +28,8 @@ from web.wsgi_talk import Server, hello
 
 ASYNC = {name: FACES[name] for name in ("starlette", "fastapi")}
 SYNC = {name: FACES[name] for name in ("flask", "wsgi")}
+APPS = [*ASYNC, *SYNC]  # inside of Django no app can answer: test_django.py
+JOINED = ("django", "django async")  # whose responses have one line of each header
 OWN = [
     ("cache-control", "no-store"),
     ("retry-after", "60"),
@@ -166,7 +168,7 @@ def test_a_callable_is_asked_for_each_kind_of_refusal(face: str, status: int) ->
 def test_what_a_callable_says_itself_is_kept(face: str, given: Any, kept: tuple[str, list[str]]) -> None:
     answer = refused(FACES[face], on_refused=lambda _, __: (429, given, "no"))
     assert (answer.status, answer.body) == (429, b"no")
-    assert answer.field(kept[0]) == kept[1]
+    assert answer.field(kept[0]) == ([", ".join(kept[1])] if face in JOINED else kept[1])
     once = [name for name in ("retry-after", "cache-control", "content-type", "content-length") if name != kept[0]]
     assert [len(answer.field(name)) for name in once] == [1] * len(once)
 
@@ -324,7 +326,7 @@ def test_a_wsgi_app_of_a_framework(face: str, app: Any, body: bytes) -> None:
 
 @pytest.mark.parametrize("headers", ["ietf", "legacy", "both", "none"])
 @pytest.mark.parametrize("status", REFUSALS)
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("face", APPS)
 def test_what_an_app_says_itself_is_kept(face: str, status: int, headers: str) -> None:
     own = [("Retry-After", "7"), ("Cache-Control", "private"), ("X-RateLimit-Limit", "5")]
 
@@ -345,7 +347,7 @@ def test_what_an_app_says_itself_is_kept(face: str, status: int, headers: str) -
 
 
 @pytest.mark.promise(8)
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("face", APPS)
 def test_an_app_that_raises_leaves_our_own_answer(face: str) -> None:
     async def asgi_raises(scope: Any, receive: Any, send: Any) -> None:
         raise RuntimeError(scope["path"])

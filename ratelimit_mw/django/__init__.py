@@ -1,0 +1,18 @@
+"""Django 5.2 and later: the middleware, limits that stand on views, and a throttle for Django REST framework.
+
+`MIDDLEWARE = [..., "ratelimit_mw.django.RateLimitMiddleware"]` and `RATELIMIT_MW = {"limits": "100/minute"}`. With
+`INSTALLED_APPS = [..., "ratelimit_mw.django"]`, `manage.py check` reports wrong settings and limits that nothing
+enforces.
+"""
+
+from ratelimit_mw.missing import needs
+
+with needs("django"):
+    import django as _django  # noqa: F401  # before its parts, whose absence would say less
+
+from ratelimit_mw.django import checks as _checks  # noqa: F401  # registers them
+from ratelimit_mw.django.endpoints import exempt, limit
+from ratelimit_mw.django.middleware import RateLimitMiddleware
+from ratelimit_mw.django.throttle import Throttle
+
+__all__ = ["RateLimitMiddleware", "Throttle", "exempt", "limit"]

@@ -1,0 +1,109 @@
+"""What goes back to Django: our headers on a response, or a refusal."""
+
+from inspect import isawaitable
+from typing import Any, Final
+
+from asgiref.sync import async_to_sync
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+
+from ratelimit_mw.calls import name_of
+from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.on_refused import Answerer, answered
+from ratelimit_mw.options import Headers
+from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.request import Request
+from ratelimit_mw.response import Response, beside, headers
+from ratelimit_mw.verdict import Verdict
+
+_OUTCOME: Final = "ratelimit_mw"  # where our WSGI and ASGI middleware, around Django, leave theirs
+_FAILED: Final = "raised, our own answer is sent"
+
+
+class Turn:
+    """One middleware's part in one request: its outcome, whether it shows the headers, and what it refused with."""
+
+    __slots__ = ("decided", "outcome", "refused", "shows")
+
+    def __init__(self, outcome: Outcome, *, shows: bool) -> None:
+        self.outcome: Final = outcome
+        self.shows: Final = shows
+        self.decided = False
+        self.refused: Response | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether it is still to be decided, as no view was reached; nothing is charged for what another refused."""
+        return not self.decided and (self.outcome.verdict is None or self.outcome.verdict.allowed)
+
+    def answer(self, request: HttpRequest) -> HttpResponse | None:
+        """What is answered to a request that was refused; a new one each time."""
+        return None if self.refused is None else _rendered(request, self.refused)
+
+
+def turn_of(request: Any, gate: Any, style: Headers) -> Turn:
+    """Begun when a request comes, which finds the outcome in `request.ratelimit`."""
+    outer = request.scope if hasattr(request, "scope") else request.META
+    outcome = getattr(request, "ratelimit", None) or outer.get(_OUTCOME)
+    if not isinstance(outcome, Outcome):
+        outcome = Outcome(None, gate)
+    request.ratelimit = outcome
+    shows = style != "none" and not outcome.shown
+    outcome.shown = outcome.shown or shows
+    return Turn(outcome, shows=shows)
+
+
+def instead(refused: HttpResponse, response: HttpResponseBase) -> HttpResponse:
+    """A refusal in place of what was answered without a view, and which has to be closed too."""
+    refused._resource_closers += response._resource_closers  # type: ignore[attr-defined]  # noqa: SLF001  # its files
+    return refused
+
+
+def show(response: HttpResponseBase, verdict: Verdict | None, style: Headers) -> None:
+    """Add our headers; lists that a view began go on."""
+    theirs = response.headers
+    for name, value in beside(headers(verdict, style), {name.lower() for name, _ in response.items()}):
+        theirs[name] = f"{theirs[name]}, {value}" if name in theirs else value
+
+
+def _rendered(request: HttpRequest, own: Response) -> HttpResponse:
+    """A refusal as Django sends it."""
+    body = b"" if request.method == "HEAD" else own.body
+    response = HttpResponse(body, status=own.status)
+    del response.headers["Content-Type"]
+    for name, value in own.headers:
+        if name.lower() == "set-cookie":
+            response.cookies.load(value)
+        else:
+            response.headers[name] = f"{response.headers[name]}, {value}" if name in response.headers else value
+    # Django would log each, and mail each 503 to the admins: a client, or a store that is down, could cause any number
+    response._has_been_logged = True  # type: ignore[attr-defined]  # noqa: SLF001
+    return response
+
+
+def answer(answerer: Answerer | None, request: Request, verdict: Verdict, own: Response) -> Response:
+    """What `on_refused` says, if there is one; ours if it raised."""
+    if answerer is None:
+        return own
+    try:
+        found = answerer.call(request, verdict)
+        return answered(answerer.call, async_to_sync(_awaited)(found) if isawaitable(found) else found, own)
+    except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable does
+        warn_rarely(f"on_refused {name_of(answerer.call)}", _FAILED, error=error)
+        return own
+
+
+async def aanswer(answerer: Answerer | None, request: Request, verdict: Verdict, own: Response) -> Response:
+    """The same for asyncio."""
+    if answerer is None:
+        return own
+    try:
+        found = answerer.call(request, verdict)
+        return answered(answerer.call, await found if isawaitable(found) else found, own)
+    except Exception as error:  # noqa: BLE001  # as above
+        warn_rarely(f"on_refused {name_of(answerer.call)}", _FAILED, error=error)
+        return own
+
+
+async def _awaited(found: Any) -> Any:
+    return await found

@@ -1,0 +1,116 @@
+"""What `manage.py check` reports: wrong settings, and limits that nothing enforces."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004  # as Django calls it
+from django.urls import get_resolver
+from django.utils.module_loading import import_string
+
+from ratelimit_mw.django.endpoints import PLACES, marks_on, unenforced
+from ratelimit_mw.django.gates import SETTING, gate_of
+from ratelimit_mw.django.middleware import METHODS, RateLimitMiddleware
+from ratelimit_mw.django.throttle import Throttle
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.keys import Key
+from ratelimit_mw.marks import Mark
+
+_OURS: Final = "ratelimit_mw.django.RateLimitMiddleware"
+_AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
+_BOTH: Final = (False, True)  # under WSGI, under ASGI
+
+
+@register
+def check_settings(**_: Any) -> list[CheckMessage]:
+    """Each mistake in `RATELIMIT_MW`, and middleware that is missing or stands where it knows no user."""
+    value, place = getattr(settings, SETTING, None), _place()
+    if value is None and place is None:
+        return []
+    found: list[CheckMessage] = []
+    if place is None:
+        text = f"{SETTING} is set, but RateLimitMiddleware is not in MIDDLEWARE: its limits are not enforced."
+        found.append(Warning(text, hint=f"Add {_OURS!r} to MIDDLEWARE.", id="ratelimit_mw.W001"))
+    keys, problems = _compiled(value)
+    hint = "The server does not start with it. What is allowed: docs/reference/settings.md."
+    found += [Error(problem, hint=hint, id="ratelimit_mw.E001") for problem in problems]
+    if place is not None and _knows_no_user(keys, place):
+        text = "Keys read who is logged in, which is known only after AuthenticationMiddleware."
+        hint = f"Let {_AUTHENTICATION!r} stand before {settings.MIDDLEWARE[place]!r} in MIDDLEWARE."
+        found.append(Warning(text, hint=hint, id="ratelimit_mw.W002"))
+    return found
+
+
+@register
+def check_views(**_: Any) -> list[CheckMessage]:
+    """Limits on views that nothing enforces, and throttles without a rate."""
+    try:
+        views = list(_views(get_resolver().url_patterns))
+    except Exception:  # noqa: BLE001  # Django's own check says what is wrong with the URLs
+        return []
+    found: list[CheckMessage] = [
+        Error(problem, id="ratelimit_mw.E002") for problem in dict.fromkeys(_problems_of_throttles(views))
+    ]
+    if PLACES and _place() is None:
+        found.append(Warning(unenforced(), id="ratelimit_mw.W001"))
+        return found
+    reached = _reached(views)
+    hint = "A decorator above it hides the view, unless it uses functools.wraps; or no path leads there."
+    found += [
+        Warning(f"The limit at {place} stands on no view of the URLs.", hint=hint, id="ratelimit_mw.W003")
+        for mark, place in sorted(PLACES.items(), key=lambda pair: pair[1])
+        if mark not in reached
+    ]
+    return found
+
+
+def _place() -> int | None:
+    """Where our middleware, or one that inherits from it, stands."""
+    for index, path in enumerate(settings.MIDDLEWARE):
+        try:
+            found = import_string(path)
+        except ImportError:  # Django says so, when it loads it
+            continue
+        if isinstance(found, type) and issubclass(found, RateLimitMiddleware):
+            return index
+    return None
+
+
+def _compiled(value: Any) -> tuple[Sequence[Key], Sequence[str]]:
+    """The keys of the settings, or what is wrong with them; some are right under ASGI only."""
+    problems: list[Sequence[str]] = []
+    for is_async in _BOTH:
+        try:
+            return gate_of(value, is_async=is_async).keys, ()
+        except ConfigError as error:
+            problems.append(error.problems)
+    return (), problems[0]
+
+
+def _knows_no_user(keys: Sequence[Key], place: int) -> bool:
+    if _AUTHENTICATION in settings.MIDDLEWARE:
+        return settings.MIDDLEWARE.index(_AUTHENTICATION) > place and any(key.reads_user for key in keys)
+    return any(key.needs_user for key in keys)
+
+
+def _views(patterns: Sequence[Any]) -> Iterator[Any]:
+    for pattern in patterns:
+        if hasattr(pattern, "url_patterns"):
+            yield from _views(pattern.url_patterns)
+        else:
+            yield pattern.callback
+
+
+def _reached(views: Sequence[Any]) -> set[Mark]:
+    return {mark for view in views for method in METHODS for marks, _ in marks_on(view, method, "") for mark in marks}
+
+
+def _problems_of_throttles(views: Sequence[Any]) -> Iterator[str]:
+    for view in views:
+        kind = getattr(view, "cls", None)
+        for throttle in getattr(kind, "throttle_classes", ()):
+            if isinstance(throttle, type) and issubclass(throttle, Throttle):
+                try:
+                    throttle.limits_of(kind)
+                except ConfigError as error:
+                    yield from error.problems

@@ -1,0 +1,118 @@
+"""Limits that stand on views: how they get there, and how they are found."""
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from threading import Event
+from typing import Any, Final, TypeVar, Unpack
+from weakref import WeakKeyDictionary
+
+from django.core.signals import request_started
+
+from ratelimit_mw.marks import Mark, marks_of
+from ratelimit_mw.notices import logger
+from ratelimit_mw.rules import LimitsSpec, MarkOptions
+
+View = TypeVar("View", bound=Callable[..., Any])
+Marks = tuple[Mark, ...]
+
+PLACES: Final[WeakKeyDictionary[Mark, str]] = WeakKeyDictionary()  # file and line of every limit that stands somewhere
+_NAMED: Final = 3  # places, in a message
+ENFORCED: Final = Event()  # set once there is a middleware
+_EXEMPT: Final = Mark.exempting()
+
+
+def limit(limits: LimitsSpec, /, **options: Unpack[MarkOptions]) -> Callable[[View], View]:
+    """A decorator: these limits on a view, instead of the default ones; the middleware enforces them.
+
+    On functions, classes and methods of classes, on viewsets, by `method_decorator`, or in urlpatterns; the order of
+    decorators does not matter. `limits` and `options`: as in a rule of the settings. Without a `name`, each view has a
+    bucket of its own. Raises `ConfigError` where it stands for what is wrong.
+    """
+    mark = Mark(limits, **options)
+    caller = sys._getframe(1)  # noqa: SLF001  # as warnings do, to say where
+    place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+
+    def put(view: View) -> View:
+        PLACES.setdefault(mark, place)
+        if not ENFORCED.is_set():
+            request_started.connect(_warn, dispatch_uid=_warn)
+        # on this very object: method_decorator hands over wrappers of methods that all views inherit
+        return mark.put_on(view, deep=False)
+
+    return put
+
+
+def exempt(view: View) -> View:
+    """A decorator: no default limits on this view. Rules that match its path, and `app_limits`, stay."""
+    return _EXEMPT.put_on(view, deep=False)
+
+
+def _warn(**_: Any) -> None:
+    """At the first request, when all middleware is there."""
+    request_started.disconnect(dispatch_uid=_warn)
+    if not ENFORCED.is_set():
+        logger.warning("ratelimit_mw: %s", unenforced())
+
+
+def unenforced() -> str:
+    """What is said of limits on views when the middleware is not there."""
+    return (
+        f"{len(PLACES)} limits stand on views ({', '.join(sorted(PLACES.values())[:_NAMED])}), and nothing enforces "
+        "them: add ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE"
+    )
+
+
+def marks_on(view: Any, method: str, route: str) -> Iterator[tuple[Marks, str]]:
+    """What stands on a view for requests of one method, each with what names limits without a name.
+
+    `route`: the name of what has no path of its own to be imported by.
+    """
+    bare = view
+    while isinstance(bare, partial):
+        bare = bare.func
+    kind = getattr(bare, "view_class", None) or getattr(bare, "cls", None)  # Django's, REST framework's viewsets'
+    if not isinstance(kind, type):
+        yield marks_of(view), _path(bare, route)
+        return
+    handler = _handler(bare, kind, method.lower())
+    of_handler = marks_of(handler)
+    of_kind = _without(dict.fromkeys([*marks_of(kind), *marks_of(getattr(kind, "dispatch", None))]), of_handler)
+    path = _path(kind, route)
+    yield _without(marks_of(view), (*of_kind, *of_handler)), route
+    yield of_kind, path
+    yield of_handler, path if _hides_function(kind) else f"{path}.{getattr(handler, '__name__', '')}"
+
+
+def _without(marks: Any, others: Marks) -> Marks:
+    return tuple(mark for mark in marks if mark not in others)
+
+
+def _handler(view: Any, kind: type, method: str) -> Any:
+    """The method of a class that answers, or the function that REST framework's `api_view` calls in it."""
+    names: Any = getattr(view, "actions", None)  # of a viewset: which of its methods is for which of HTTP's
+    if names is None:
+        names = {word: word for word in getattr(kind, "http_method_names", ())}
+    name = names.get(method)
+    if method == "head" and getattr(kind, name or "", None) is None:
+        name = names.get("get")
+    handler = getattr(kind, name or "", None)
+    if _hides_function(kind) and inspect.isfunction(handler):
+        return inspect.getclosurevars(handler).nonlocals.get("func", handler)
+    return handler
+
+
+def _hides_function(kind: type) -> bool:
+    """Whether it was made by REST framework's `api_view`, which leaves no other trace of the function."""
+    return kind.__qualname__ == "WrappedAPIView"
+
+
+def _path(thing: Any, route: str) -> str:
+    """Where it is imported from. `route` for what is made in a function, or a lambda: many have the same name."""
+    thing = inspect.unwrap(thing)
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    name: str = named.__qualname__
+    if not name.endswith(named.__name__):  # api_view renames its classes, but not all the way
+        name = named.__name__
+    return route if "<" in name else f"{named.__module__}.{name}"

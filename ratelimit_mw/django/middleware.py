@@ -1,0 +1,148 @@
+"""The middleware for Django, for WSGI and for ASGI."""
+
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from typing import Any, ClassVar, Final
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+
+from ratelimit_mw.advice import known_workers, warn_of_workers
+from ratelimit_mw.django.answers import Turn, aanswer, answer, instead, show, turn_of
+from ratelimit_mw.django.endpoints import ENFORCED, marks_on
+from ratelimit_mw.django.gates import SETTING, gate_of
+from ratelimit_mw.django.request import AsyncDjangoRequest, DjangoRequest, UserIsAwaited, awaited_user, route_of
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.matching import Marked
+from ratelimit_mw.notices import logger
+from ratelimit_mw.response import Response
+from ratelimit_mw.verdict import Verdict
+
+_ENDPOINTS: Final = 4096  # whose limits are remembered
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # no view tells others apart
+
+
+class RateLimitMiddleware:
+    """Limits how often a client may call a Django project: `"ratelimit_mw.django.RateLimitMiddleware"` in `MIDDLEWARE`.
+
+    It stands after AuthenticationMiddleware. `RATELIMIT_MW` in Django's settings is `Settings` or a mapping. Views find
+    the verdict in `request.ratelimit.verdict`, None where nothing is limited. It decides when the view is known and not
+    yet called; for requests that never get to a view, when they are answered, and a refusal is sent instead. Wrong
+    settings raise `ConfigError` when the server loads the project.
+    """
+
+    sync_capable: ClassVar[bool] = True
+    async_capable: ClassVar[bool] = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self._get_response: Final = get_response
+        self._is_async: Final = iscoroutinefunction(get_response)
+        self._gate: Any = gate_of(getattr(settings, SETTING, None), is_async=self._is_async)
+        self._style: Final = self._gate.settings.headers
+        self._remembered: Final = lru_cache(_ENDPOINTS)(self._limits_on)
+        # once, if the server has several processes and nothing else said so
+        self._warns = self._gate.settings.store == "memory://" and known_workers() == 1 and not self._is_async
+        # Django looks at what kind of function it is, and would have a thread run a plain one
+        self.process_view: Final[Callable[..., Any]] = self._aprocess_view if self._is_async else self._process_view
+        if self._is_async:
+            markcoroutinefunction(self)
+        ENFORCED.set()
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+        """Have one request answered. The response is the very one that is inside, with our headers."""
+        if self._is_async:
+            return self._acall(request)
+        if self._warns and request.META.get("wsgi.multiprocess") and not hasattr(request, "scope"):
+            self._warns = False
+            warn_of_workers(None)
+        turn = self._turn(request)
+        response: HttpResponseBase = self._get_response(request)
+        if turn.due and (refused := self._decide(turn, request)) is not None:
+            response = instead(refused, response)
+        return self._shown(turn, response)
+
+    async def _acall(self, request: HttpRequest) -> HttpResponseBase:
+        turn = self._turn(request)
+        response: HttpResponseBase = await self._get_response(request)
+        if turn.due and (refused := await self._adecide(turn, request)) is not None:
+            response = instead(refused, response)
+        return self._shown(turn, response)
+
+    def _process_view(self, request: HttpRequest, *_: Any) -> HttpResponse | None:
+        return self._decide(self._turn(request), request)
+
+    async def _aprocess_view(self, request: HttpRequest, *_: Any) -> HttpResponse | None:
+        return await self._adecide(self._turn(request), request)
+
+    def _decide(self, turn: Turn, request: HttpRequest) -> HttpResponse | None:
+        """The answer to a request that is refused. It is decided once."""
+        if turn.decided:
+            return turn.answer(request)
+        turn.decided = True
+        marked, _ = self._marked(request)
+        seen = DjangoRequest(request, turn.outcome)
+        verdict = self._gate.admit(seen, marked)
+        if (own := self._refusal(turn, seen, verdict)) is not None:
+            turn.refused = answer(self._gate.answerer, seen, verdict, own)
+        return turn.answer(request)
+
+    async def _adecide(self, turn: Turn, request: HttpRequest) -> HttpResponse | None:
+        if turn.decided:
+            return turn.answer(request)
+        turn.decided = True
+        marked, asks = self._marked(request)
+        immediate = None if asks else self._gate.immediate
+        seen = AsyncDjangoRequest(request, turn.outcome)
+        for _ in range(2):
+            try:
+                verdict = immediate.admit(seen, marked) if immediate else await self._gate.admit(seen, marked)
+                break
+            except UserIsAwaited:
+                seen = AsyncDjangoRequest(request, turn.outcome, await awaited_user(request))
+        if (own := self._refusal(turn, seen, verdict)) is not None:
+            turn.refused = await aanswer(self._gate.answerer, seen, verdict, own)
+        return turn.answer(request)
+
+    def _refusal(self, turn: Turn, seen: DjangoRequest, verdict: Verdict | None) -> Response | None:
+        if verdict is None:
+            return None
+        turn.outcome.add(verdict)
+        return None if verdict.allowed else self._gate.refusal(seen, verdict)
+
+    def _turn(self, request: HttpRequest) -> Turn:
+        """Our part in this request; the same one however often whoever stands further out has it answered."""
+        turns: dict[Any, Turn] = request.__dict__.setdefault("_ratelimit_mw", {})
+        turn = turns.get(self)
+        if turn is None:
+            turn = turns[self] = turn_of(request, self._gate, self._style)
+        return turn
+
+    def _shown(self, turn: Turn, response: HttpResponseBase) -> HttpResponseBase:
+        if turn.shows:
+            show(response, turn.outcome.verdict, self._style)
+        return response
+
+    def _marked(self, request: HttpRequest) -> tuple[Marked, bool]:
+        """What stands on the view of a request, and whether it has callables to ask."""
+        match = request.resolver_match
+        if match is None:
+            return (), False
+        method = request.method if request.method in METHODS else ""
+        route = route_of(request) or ""
+        try:
+            return self._remembered(match.func, method, route)
+        except TypeError:  # an instance as a view, that cannot be hashed
+            return self._limits_on(match.func, method, route)
+
+    def _limits_on(self, view: Any, method: str, route: str) -> tuple[Marked, bool]:
+        found: Marked = ()
+        for marks, name in marks_on(view, method, route):
+            found += self._gate.compiled(marks, name)
+            for mark in () if self._is_async else marks:
+                try:
+                    mark.without_awaiting()
+                except ConfigError as error:
+                    logger.warning("ratelimit_mw: limits on %s: %s", name, error)
+        return found, any(rule.lines.calls for rule in found)

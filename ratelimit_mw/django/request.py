@@ -1,0 +1,90 @@
+"""Requests as they are in Django."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from asgiref.sync import sync_to_async
+from django.http import HttpRequest
+from django.http.request import HttpHeaders
+from django.utils.functional import LazyObject
+
+from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.request import Request, user_id
+
+_NOT_ASKED: Final = object()
+
+
+class UserIsAwaited(BaseException):
+    """Who is logged in has to be awaited first. No `Exception`: callables that catch those are none the wiser."""
+
+
+class DjangoRequest(Request):
+    """A view of Django's request, which is `raw`. The path is the one that Django resolves, below the script's name."""
+
+    __slots__ = ()
+    raw: HttpRequest
+
+    def __init__(self, raw: HttpRequest, outcome: Outcome | None) -> None:
+        super().__init__(raw, raw.META.get("REMOTE_ADDR") or None, outcome, route_of(raw))
+
+    @property
+    def method(self) -> str:
+        """`GET`, in upper case."""
+        return self.raw.method or "GET"
+
+    @property
+    def path(self) -> str:
+        """As Django resolves it."""
+        return self.raw.path_info or "/"
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Names in lower case."""
+        return {name.lower(): value for name, value in self.raw.headers.items()}
+
+    def header_lines(self, name: str) -> Sequence[str]:
+        """One line at most: Django has made one of several, with commas."""
+        value = self.raw.META.get(HttpHeaders.to_wsgi_name(name))
+        return () if value is None else (value,)
+
+    @property
+    def user(self) -> str | None:
+        """`request.user`, as AuthenticationMiddleware or whoever stands further out has set it."""
+        return user_id(getattr(self.raw, "user", None))
+
+
+class AsyncDjangoRequest(DjangoRequest):
+    """The same where nothing may block. `user`: raises `UserIsAwaited` unless it is known, or was handed in."""
+
+    __slots__ = ("_user",)
+
+    def __init__(self, raw: HttpRequest, outcome: Outcome | None, user: Any = _NOT_ASKED) -> None:
+        super().__init__(raw, outcome)
+        self._user = user
+
+    @property
+    def user(self) -> str | None:
+        """`request.user`, unless that would ask a database."""
+        if self._user is _NOT_ASKED:
+            user = getattr(self.raw, "user", None)
+            if isinstance(user, LazyObject):
+                raise UserIsAwaited
+            self._user = user_id(user)
+        known: str | None = self._user
+        return known
+
+
+async def awaited_user(raw: HttpRequest) -> str | None:
+    """Who is logged in: by `auser`, or in a thread where a middleware has set a lazy `user` alone."""
+    try:
+        return user_id(await raw.auser()) if hasattr(raw, "auser") else await sync_to_async(user_id)(raw.user)
+    except Exception as error:  # noqa: BLE001  # as in user_id: whom a database does not name counts as nobody
+        warn_rarely("user", "raised", error=error)
+        return None
+
+
+def route_of(raw: HttpRequest) -> str | None:
+    """The route of the view, as urlpatterns have it; None for what has no view."""
+    match = getattr(raw, "resolver_match", None)
+    return None if match is None else f"/{match.route}"

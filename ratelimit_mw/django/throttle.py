@@ -1,0 +1,160 @@
+"""A throttle for Django REST framework: its views ask it; nothing of the framework is imported."""
+
+import asyncio
+from functools import cache
+from inspect import isfunction, signature
+from math import isinf
+from typing import Any, ClassVar, Final
+
+from asgiref.sync import async_to_sync
+from django.conf import settings
+
+from ratelimit_mw.django.gates import alone
+from ratelimit_mw.django.request import DjangoRequest
+from ratelimit_mw.errors import ConfigError, located
+from ratelimit_mw.gate import AsyncGate, Gate
+from ratelimit_mw.marks import Mark
+from ratelimit_mw.matching import Marked
+from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.request import user_id
+from ratelimit_mw.rules import MarkOptions
+from ratelimit_mw.verdict import Verdict
+
+_RATES: Final = "DEFAULT_THROTTLE_RATES"
+_PENDING: Final = "_ratelimit_mw_throttles"
+
+
+class Throttle:
+    """For `throttle_classes` of a view, or `DEFAULT_THROTTLE_CLASSES`. Subclasses say what is limited.
+
+    `limits`, `key`, `cost`, `name` and the rest: as in a rule of the settings; callables take the request alone.
+    Without `limits`: the rate that `DEFAULT_THROTTLE_RATES` has for `scope`, or for the view's `throttle_scope`. All
+    views of a throttle, or of a scope, share a bucket; add `route` to the key for one each. `user` is whom REST
+    framework knows.
+
+    All throttles of a view are asked in one step, all or nothing, in the store of the middleware. Raises `ConfigError`
+    for wrong limits, where the class stands; for a scope without a rate, when a view is asked.
+    """
+
+    limits: ClassVar[Any] = None
+    scope: ClassVar[str | None] = None
+    _mark: ClassVar[Mark | None] = None
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls._mark = None if cls.limits is None else cls._made(cls.limits)
+
+    def __init__(self) -> None:
+        self._wait = 0.0  # seconds
+
+    def allow_request(self, request: Any, view: Any) -> bool:
+        """Whether a request may pass. The first of a view's throttles is asked for all of them."""
+        pending: list[type[Throttle]] = vars(request).setdefault(_PENDING, [])
+        if type(self) in pending:
+            pending.remove(type(self))
+            return True
+        raw = getattr(request, "_request", request)
+        outcome = getattr(raw, "ratelimit", None)
+        if not isinstance(outcome, Outcome):
+            outcome = None
+        elif outcome.verdict is not None and not outcome.verdict.allowed:
+            return self._said(outcome.verdict)
+        together = self._together(view)
+        pending += [kind for kind in together if kind is not type(self)]
+        gate = _gate(outcome)
+        marked: Marked = ()
+        for kind in together:
+            mark, name = kind.limits_of(view)
+            marked += () if mark is None else gate.compiled((mark,), name)
+        verdict = _admitted(gate, _Asked(raw, outcome, request), marked) if marked else None
+        if verdict is None:
+            return True
+        if outcome is not None:
+            outcome.add(verdict)
+        return self._said(verdict)
+
+    def wait(self) -> float | None:
+        """Seconds until a refused request would pass, exactly; None when nobody knows, or never."""
+        return self._wait if self._wait > 0 and not isinf(self._wait) else None
+
+    def _said(self, verdict: Verdict) -> bool:
+        self._wait = verdict.retry_after
+        return verdict.allowed
+
+    def _together(self, view: Any) -> "list[type[Throttle]]":
+        """Those of a view's throttles that are asked in one step: none that decides in its own way."""
+        throttles = view.get_throttles() if hasattr(view, "get_throttles") else ()
+        alike = [type(one) for one in throttles if getattr(type(one), "allow_request", None) is Throttle.allow_request]
+        return list(dict.fromkeys(alike)) if type(self) in alike else [type(self)]
+
+    @classmethod
+    def limits_of(cls, view: Any) -> tuple[Mark | None, str]:
+        """The limits, and what names their bucket."""
+        if cls._mark is not None:
+            return cls._mark, f"{cls.__module__}.{cls.__qualname__}"
+        scope = cls.scope or getattr(view, "throttle_scope", None)
+        if not scope:
+            return None, ""
+        rates = getattr(settings, "REST_FRAMEWORK", {}).get(_RATES, {})
+        if scope not in rates:
+            raise ConfigError(f"{_RATES}: found no rate for {scope!r}, the scope of {cls.__qualname__}")
+        return (None if rates[scope] is None else cls._scoped(rates[scope])), scope
+
+    @classmethod
+    @cache
+    def _scoped(cls, rate: str) -> Mark:
+        with located(_RATES):
+            return cls._made(rate)
+
+    @classmethod
+    def _made(cls, limits: Any) -> Mark:
+        options: dict[str, Any] = {}
+        with located(cls.__qualname__):
+            for word in MarkOptions.__annotations__:
+                if (value := getattr(cls, word, None)) is not None:
+                    options[word] = value
+                    if isfunction(value) and "self" in signature(value).parameters:
+                        raise ConfigError(f"{word}: found a method, allowed is a function of the request, as static")
+            return Mark(limits, **options).without_awaiting()
+
+
+class _Asked(DjangoRequest):
+    """A view of Django's request. `user`: whom REST framework has found, which may read tokens that Django does not."""
+
+    __slots__ = ("_user",)
+
+    def __init__(self, raw: Any, outcome: Outcome | None, request: Any) -> None:
+        super().__init__(raw, outcome)
+        self._user = user_id(getattr(request, "user", None))
+
+    @property
+    def user(self) -> str | None:
+        """Whom REST framework has found."""
+        return self._user
+
+
+def _gate(outcome: Outcome | None) -> Gate | AsyncGate:
+    """The middleware's, wherever it stands; else one of this process."""
+    gate = alone() if outcome is None or outcome.gate is None else outcome.gate
+    if isinstance(gate, AsyncGate) and gate.inner.immediate is None and _inside_a_loop():
+        warn_rarely(
+            "throttle", "is asked inside of a running loop, where it cannot wait for the store: it counts alone"
+        )
+        gate = alone()
+    inner: Gate | AsyncGate = gate.inner
+    return inner
+
+
+def _admitted(gate: Gate | AsyncGate, seen: DjangoRequest, marked: Marked) -> Verdict | None:
+    if not isinstance(gate, AsyncGate):
+        return gate.admit(seen, marked)
+    return gate.immediate.admit(seen, marked) if gate.immediate else async_to_sync(gate.admit)(seen, marked)
+
+
+def _inside_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,469 @@
+"""Django: what the middleware answers, and to what, under WSGI and under ASGI."""
+
+import io
+import logging
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import django
+import pytest
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.http import FileResponse, Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.test import RequestFactory
+from django.urls import path
+from msgspec import json
+from msgspec.structs import replace
+
+from ratelimit_mw import ConfigError, notices
+from ratelimit_mw.django import RateLimitMiddleware, endpoints, limit
+from ratelimit_mw.request import Request
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.testing import Clock, RecordingStore
+from web.django_ask import BOTH, CLIENT, Site, hello, keeping, settings, taken, under_asgi, under_wsgi
+from web.django_site import LOGIN, OURS, wsgi_site
+
+ME = __name__
+PERIODS = "(us, ms, second, minute, hour, day, week, month, year)"
+
+
+@pytest.fixture(autouse=True)
+def _speaks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "_said", {})
+
+
+@pytest.fixture
+def store() -> RecordingStore:
+    return RecordingStore(clock=Clock())
+
+
+@limit("5/minute")
+def limited(request: Any, **_: Any) -> HttpResponse:
+    return hello(request)
+
+
+def test_this_is_the_django_that_was_meant() -> None:
+    told = os.environ.get("TEST_DJANGO", "")  # the series that this environment is made for, such as 5.2
+    assert f"{django.get_version()}.".startswith(f"{told}." if told else "")
+
+
+# answers
+
+
+@BOTH
+def test_a_refusal_is_exact(site: Site, store: RecordingStore) -> None:
+    ask = site([path("", hello)], settings(store, limits="1/minute"))
+    first, second = ask(), ask()
+    assert (first.status, first.body) == (200, b"0")
+    assert [value for name, value in first.headers if name.startswith("ratelimit")] == [
+        '"default";q=1;w=60',
+        '"default";r=0;t=60',
+    ]
+    assert second.status == 429
+    assert second.headers == [
+        ("content-type", "application/problem+json"),
+        ("content-length", str(len(second.body))),
+        ("cache-control", "no-store"),
+        ("retry-after", "60"),
+        ("ratelimit-policy", '"default";q=1;w=60'),
+        ("ratelimit", '"default";r=0;t=60'),
+    ]
+    assert json.decode(second.body) == {
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "status": 429,
+        "detail": "Try again in 60 seconds.",
+        "violated-policies": ["default"],
+    }
+    head = ask(method="HEAD")
+    assert (head.status, head.body, head.headers) == (429, b"", second.headers)
+
+
+@BOTH
+def test_a_refused_request_does_not_reach_its_view(site: Site, store: RecordingStore) -> None:
+    called: list[str] = []
+
+    def view(request: HttpRequest) -> HttpResponse:
+        called.append(request.path)
+        return HttpResponse()
+
+    ask = site([path("", view)], settings(store, limits="1/minute"))
+    assert [ask().status for _ in range(3)] == [200, 429, 429]
+    assert called == ["/"]
+
+
+@BOTH
+def test_an_apps_own_ratelimit_goes_on_with_ours(site: Site, store: RecordingStore) -> None:
+    def view(_: HttpRequest) -> HttpResponse:
+        return HttpResponse(headers={"RateLimit": '"own";r=1', "X-RateLimit-Limit": "7"})
+
+    answer = site([path("", view)], settings(store, headers="both"))()
+    assert answer.field("ratelimit") == ['"own";r=1, "default";r=8;t=60']
+    assert answer.field("ratelimit-policy") == ['"default";q=9;w=60']
+    assert answer.field("x-ratelimit-limit") == ["7"]
+    assert answer.field("x-ratelimit-remaining") == []
+
+
+class Stream:
+    """What a view streams; it notes how it is read."""
+
+    def __init__(self) -> None:
+        self.given = 0
+        self.closed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in (b"a", b"b"):
+            self.given += 1
+            yield part
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.promise(11)
+def test_streams_and_files_go_through_untouched(store: RecordingStore) -> None:
+    stream, file, wrapped = Stream(), io.BytesIO(b"a file"), []
+
+    class Wrapper:
+        def __init__(self, filelike: Any, block_size: int) -> None:
+            wrapped.append(filelike)
+            self.close = filelike.close
+
+        def __iter__(self) -> Iterator[bytes]:
+            return iter((b"sent by the server",))
+
+    app = wsgi_site(
+        [
+            path("stream", lambda _: StreamingHttpResponse(stream)),
+            path("file", lambda _: FileResponse(file)),
+        ],
+        settings(store),
+    )
+    environ = {**RequestFactory(REMOTE_ADDR="192.0.2.1").get("/stream").META, "wsgi.file_wrapper": Wrapper}
+    started: list[Any] = []
+    response = app(environ, lambda *given: started.append(given))
+    assert stream.given == 0
+    assert b"".join(response) == b"ab"
+    response.close()
+    assert stream.closed
+    response = app({**environ, "PATH_INFO": "/file"}, lambda *given: started.append(given))
+    assert wrapped == [file]
+    assert b"".join(response) == b"sent by the server"
+    response.close()
+    assert file.closed
+    assert [("RateLimit" in dict(fields), status) for status, fields in started] == [(True, "200 OK")] * 2
+
+
+@pytest.mark.promise(11)
+def test_an_async_stream_goes_through_untouched(store: RecordingStore) -> None:
+    async def parts() -> Any:
+        yield b"a"
+        yield b"b"
+
+    async def view(_: HttpRequest) -> StreamingHttpResponse:
+        return StreamingHttpResponse(parts())
+
+    answer = under_asgi([path("", view)], settings(store))()
+    assert (answer.body, answer.field("ratelimit")) == (b"ab", ['"default";r=8;t=60'])
+
+
+# what never gets to a view
+
+
+def answers_itself(_: Any) -> Any:
+    return lambda _: HttpResponse("from inside")
+
+
+def raises_itself(_: Any) -> Any:
+    def middleware(request: Any) -> Any:
+        raise Http404
+
+    return middleware
+
+
+class AnswersInView:
+    """A middleware that answers once the view is known, as LoginRequiredMiddleware does."""
+
+    sync_capable = async_capable = True
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request: Any) -> Any:
+        return self.get_response(request)
+
+    def process_view(self, *_: Any) -> HttpResponse:
+        return HttpResponse("before the view", status=403)
+
+
+@BOTH
+@pytest.mark.promise(9)
+def test_a_path_without_a_view_is_charged_and_refused(site: Site, store: RecordingStore) -> None:
+    rules = [{"path": "/none/{rest:path}", "limits": "1/minute", "name": "none"}]
+    ask = site([path("some", hello)], settings(store, limits="2/minute", rules=rules))
+    assert [ask("/nowhere").status for _ in range(3)] == [404, 404, 429]
+    assert [ask("/none/x").status for _ in range(2)] == [404, 429]
+    refused = ask("/nowhere")
+    assert refused.field("content-type") == ["application/problem+json"]
+    assert refused.field("retry-after") == ["60"]
+    assert refused.field("ratelimit") == ['"default";r=0;t=60']
+    assert ask("/some").status == 429
+
+
+@BOTH
+@pytest.mark.promise(1, 9)
+@pytest.mark.parametrize(
+    ("inner", "status"),
+    [("answers_itself", 200), ("raises_itself", 404), ("AnswersInView", 403)],
+)
+@pytest.mark.filterwarnings("ignore:.*event loop:DeprecationWarning")
+def test_what_other_middleware_answers_is_charged_and_refused(
+    site: Site, store: RecordingStore, inner: str, status: int
+) -> None:
+    ask = site([path("", hello)], settings(store, limits="2/minute"), LOGIN, OURS, f"{ME}.{inner}")
+    assert [ask().status for _ in range(3)] == [status, status, 429]
+    assert len(store.calls) == 3
+
+
+@BOTH
+def test_a_redirect_to_the_slash_is_charged(site: Site, store: RecordingStore) -> None:
+    common = "django.middleware.common.CommonMiddleware"
+    ask = site([path("x/", hello)], settings(store, limits="2/minute"), OURS, common)
+    assert [ask("/x").status, ask("/x/").status, ask("/x").status] == [301, 200, 429]
+
+
+@BOTH
+def test_a_view_that_another_middleware_kept_from_its_request_is_charged_as_marked(
+    site: Site, store: RecordingStore
+) -> None:
+    ask = site([path("", limited)], settings(store), f"{ME}.AnswersInView", OURS)
+    answer = ask()
+    assert (answer.status, taken(store)) == (403, [[f"{CLIENT}@{ME}.limited 5"]])
+    assert answer.field("ratelimit") == [f'"{ME}.limited";r=4;t=60']
+
+
+@BOTH
+@pytest.mark.promise(1)
+@pytest.mark.parametrize("where", ["/", "/raises", "/missing", "/http404"])
+def test_a_request_is_charged_once_whatever_happens(site: Site, store: RecordingStore, where: str) -> None:
+    def raises(_: HttpRequest) -> HttpResponse:
+        raise LookupError
+
+    def http404(_: HttpRequest) -> HttpResponse:
+        raise Http404
+
+    urls = [path("", hello), path("raises", raises), path("http404", http404)]
+    ask = site(urls, settings(store), DEBUG_PROPAGATE_EXCEPTIONS=False)
+    assert ask(where).status == {"/": 200, "/raises": 500}.get(where, 404)
+    assert taken(store) == [[f"{CLIENT}default 9"]]
+
+
+def asks_twice(get_response: Any) -> Any:
+    def middleware(request: Any) -> Any:
+        get_response(request)
+        return get_response(request)
+
+    return middleware
+
+
+@pytest.mark.promise(1, 9)
+def test_a_request_that_is_answered_twice_is_charged_once_and_stays_refused(store: RecordingStore) -> None:
+    ask = under_wsgi([path("", hello)], settings(store, limits="1/minute"), f"{ME}.asks_twice", OURS)
+    first, second = ask(), ask()
+    assert (first.status, second.status) == (200, 429)
+    assert first.field("ratelimit") == second.field("ratelimit") == ['"default";r=0;t=60']
+    assert len(store.calls) == 2
+
+
+# inside of our own
+
+
+@BOTH
+@pytest.mark.promise(1)
+def test_inside_of_our_own_middleware_it_charges_nothing_twice(site: Site, store: RecordingStore) -> None:
+    outer = settings(store, headers="both")
+    ask = site([path("", hello), path("limited", limited)], outer, around=outer)
+    assert [ask().status for _ in range(10)] == [200] * 9 + [429]
+    assert taken(store) == [[f"{CLIENT}default 9"]] * 10
+    store.calls.clear()
+    answer = ask("/limited", client="192.0.2.2")
+    assert taken(store) == [["{ip=192.0.2.2}:default 9"], [f"{{ip=192.0.2.2}}:@{ME}.limited 5"]]
+    assert answer.body == b"4"
+    assert answer.field("ratelimit") == [f'"{ME}.limited";r=4;t=60, "default";r=8;t=60']
+    assert answer.field("x-ratelimit-remaining") == ["4"]
+
+
+@BOTH
+def test_inside_of_our_own_that_shows_nothing_it_shows_what_it_knows(site: Site, store: RecordingStore) -> None:
+    outer = settings(store, exempt=["/"])
+    answer = site([path("", hello)], settings(store), around=outer)()
+    assert answer.field("ratelimit") == ['"default";r=8;t=60']
+
+
+class Stricter(RateLimitMiddleware):
+    """A second one, of the project's own."""
+
+
+class OfAnother(RateLimitMiddleware):
+    """A second one that has its own rules."""
+
+    def __init__(self, get_response: Any) -> None:
+        super().__init__(get_response)
+        self._gate = type(self._gate)(replace(self._gate.settings, app_limits="7/minute"))
+
+
+@BOTH
+@pytest.mark.promise(2)
+def test_what_one_refused_another_does_not_charge(site: Site, store: RecordingStore) -> None:
+    ask = site([path("", hello)], settings(store, limits="1/minute"), LOGIN, OURS, f"{ME}.OfAnother")
+    assert [ask().status for _ in range(2)] == [200, 429]
+    assert taken(store) == [[f"{CLIENT}default 1"], [f"{CLIENT}app 7"], [f"{CLIENT}default 1"]]
+
+
+@BOTH
+def test_twice_in_the_same_project_it_charges_once(site: Site, store: RecordingStore) -> None:
+    ask = site([path("", limited)], settings(store), LOGIN, OURS, f"{ME}.Stricter")
+    answers = [ask() for _ in range(6)]
+    assert [answer.status for answer in answers] == [200] * 5 + [429]
+    assert len(taken(store)) == 6
+    assert answers[0].field("ratelimit") == [f'"{ME}.limited";r=4;t=60']
+
+
+# on_refused
+
+
+def page(request: Request, verdict: Any) -> Any:
+    return 429, {"Content-Type": "text/html", "Set-Cookie": "seen=1; Path=/", "X-Rule": verdict.rule}, "<p>slow</p>"
+
+
+async def apage(request: Request, verdict: Any) -> Any:
+    return page(request, verdict)
+
+
+def raising_page(request: Request, verdict: Any) -> Any:
+    raise LookupError
+
+
+@BOTH
+@pytest.mark.parametrize("answerer", [page, apage])
+def test_on_refused_answers(site: Site, store: RecordingStore, answerer: Any) -> None:
+    ask = site([path("", hello)], settings(store, limits="1/minute", on_refused=answerer))
+    ask()
+    refused = ask()
+    assert (refused.status, refused.body) == (429, b"<p>slow</p>")
+    fields = [(name, value.strip()) for name, value in refused.headers]  # older Djangos begin a cookie with a space
+    assert sorted(fields) == [
+        ("cache-control", "no-store"),
+        ("content-length", "11"),
+        ("content-type", "text/html"),
+        ("ratelimit", '"default";r=0;t=60'),
+        ("ratelimit-policy", '"default";q=1;w=60'),
+        ("retry-after", "60"),
+        ("set-cookie", "seen=1; Path=/"),
+        ("x-rule", "default"),
+    ]
+
+
+@BOTH
+@pytest.mark.promise(8)
+def test_on_refused_that_raises_is_no_500(site: Site, store: RecordingStore) -> None:
+    ask = site([path("", hello)], settings(store, limits="1/minute", on_refused=raising_page))
+    assert [(ask().status, ask().field("content-type")) for _ in range(1)] == [(200, ["application/problem+json"])]
+
+
+async def asgi_app(scope: Any, receive: Any, send: Any) -> None:
+    raise AssertionError
+
+
+def wsgi_app(environ: Any, start_response: Any) -> Any:
+    raise AssertionError
+
+
+@BOTH
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("app", [asgi_app, wsgi_app])
+def test_an_app_cannot_answer_inside_of_django(site: Site, store: RecordingStore, app: Any) -> None:
+    told = f"found {app.__name__}, which cannot answer here: allowed is a callable (request, verdict)"
+    with pytest.raises(ConfigError) as error:
+        site([path("", hello)], settings(store, on_refused=app))
+    assert error.value.problems == (f"RATELIMIT_MW.on_refused: {told}",)
+
+
+# settings
+
+
+@BOTH
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("limits", "problems"),
+    [
+        (None, ("RATELIMIT_MW.limits: required, such as '100/minute'; [] says that there are none",)),
+        (
+            {"limits": "5/minut", "headers": "all"},
+            (
+                f"RATELIMIT_MW.limits: '5/minut': unknown period 'minut', did you mean 'minute'? {PERIODS}",
+                "RATELIMIT_MW.headers: found 'all', allowed is one of ietf, legacy, both, none",
+            ),
+        ),
+        (
+            7,
+            ("RATELIMIT_MW.settings: found int, allowed is Settings or a mapping; Settings.load(path) reads a file",),
+        ),
+    ],
+    ids=["none", "several", "no mapping"],
+)
+def test_wrong_settings_keep_the_project_from_loading(site: Site, limits: Any, problems: Sequence[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        site([path("", hello)], limits)
+    assert error.value.problems == problems
+
+
+@BOTH
+def test_settings_may_be_an_object(site: Site, store: RecordingStore) -> None:
+    ask = site([path("", hello)], Settings(limits="1/minute", store=store))
+    assert [ask().status for _ in range(2)] == [200, 429]
+
+
+@BOTH
+@pytest.mark.promise(8)
+def test_a_store_that_is_down_is_no_500_and_no_mail_to_the_admins(
+    site: Site, store: RecordingStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.error = ConnectionError("down")
+    ask = site([path("", limited)], settings(store, on_store_error="deny"))
+    with caplog.at_level(logging.ERROR):
+        assert ask().status == 503
+    assert caplog.messages == []
+    store.error = None
+    assert ask().status == 200
+
+
+def test_several_processes_with_a_memory_store_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    app = wsgi_site([path("", hello)], {"limits": "9/minute"})
+    environ = RequestFactory().get("/").META
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        for _ in range(2):
+            app({**environ, "wsgi.multiprocess": True}, lambda *_: None).close()
+    told = [
+        message for message in caplog.messages if "memory:// counts in one process, and there are several" in message
+    ]
+    assert len(told) == 1
+
+
+def test_limits_that_nothing_enforces_are_told_of_at_the_first_request(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(endpoints, "ENFORCED", threading.Event())
+    monkeypatch.setattr(endpoints, "PLACES", WeakKeyDictionary())
+    view = limit("5/minute")(keeping(hello))
+    ask = under_wsgi([path("", view)], None, LOGIN)
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        assert [ask().status for _ in range(2)] == [500] * 2  # the view reads request.ratelimit
+    told = [message for message in caplog.messages if message.startswith("ratelimit_mw")]
+    assert len(told) == 1
+    assert f"{__file__}:" in told[0]
+    assert told[0].endswith("nothing enforces them: add ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE")

@@ -1,0 +1,173 @@
+"""What `manage.py check` says of a project, in a process of its own."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROJECT = """
+SECRET_KEY = "x"
+ROOT_URLCONF = "urls"
+WSGI_APPLICATION = "served.application"
+ALLOWED_HOSTS = ["*"]
+INSTALLED_APPS = [{installed}]
+MIDDLEWARE = [{middleware}]
+{more}
+"""
+URLS = """
+from django.http import HttpResponse
+from django.urls import path
+
+def hello(request):
+    return HttpResponse("hello")
+
+urlpatterns = [path("", hello)]
+"""
+MARKED = """
+from django.http import HttpResponse
+from django.urls import path
+
+from ratelimit_mw.django import limit
+
+@limit("5/minute")
+def hello(request):
+    return HttpResponse("hello")
+
+urlpatterns = [path("", hello)]
+"""
+HIDDEN = """
+from django.http import HttpResponse
+from django.urls import path
+
+from ratelimit_mw.django import limit
+
+def hiding(view):
+    return lambda request: view(request)
+
+@hiding
+@limit("5/minute")
+def hello(request):
+    return HttpResponse("hello")
+
+@limit("5/minute")
+def bye(request):
+    return HttpResponse("bye")
+
+urlpatterns = [path("", hello), path("bye", bye)]
+"""
+THROTTLED = """
+from django.urls import path
+from rest_framework.views import APIView
+
+from ratelimit_mw.django import Throttle
+
+class Hello(APIView):
+    throttle_classes = [Throttle]
+    throttle_scope = "missing"
+
+urlpatterns = [path("", Hello.as_view())]
+"""
+SERVED = "from django.core.wsgi import get_wsgi_application\napplication = get_wsgi_application()\n"
+OURS = "ratelimit_mw.django.RateLimitMiddleware"
+AUTH = "django.contrib.auth.middleware.AuthenticationMiddleware"
+SESSIONS = "django.contrib.sessions.middleware.SessionMiddleware"
+RIGHT = 'RATELIMIT_MW = {"limits": "9/minute", "key": "ip"}'
+WRONG = 'RATELIMIT_MW = {"limits": "9/minut", "headers": "all", "on_refused": 7}'
+APP = "ratelimit_mw.django"
+
+
+def project(folder: Path, more: str, *middleware: str, urls: str = URLS, installed: tuple[str, ...] = (APP,)) -> Path:
+    words = {"installed": repr(list(installed))[1:-1], "middleware": repr(list(middleware))[1:-1], "more": more}
+    for name, text in (("settings", PROJECT.format(**words)), ("urls", urls), ("served", SERVED)):
+        folder.joinpath(f"{name}.py").write_text(text, "utf-8")
+    return folder
+
+
+def manage(folder: Path, command: str, *options: str) -> Any:
+    where = ["--settings", "settings", "--pythonpath", str(folder)]
+    line = [sys.executable, "-m", "django", command, *where, *options]
+    return subprocess.run(line, capture_output=True, text=True, check=False, cwd=folder, timeout=60)
+
+
+def told(done: Any) -> list[tuple[str, str]]:
+    """The id and first words of all that was reported."""
+    return re.findall(r"\?: \(ratelimit_mw\.([EW]\d{3})\) (.*)", done.stderr)
+
+
+def test_a_right_project_has_nothing_to_report(tmp_path: Path) -> None:
+    done = manage(project(tmp_path, RIGHT, OURS, urls=MARKED), "check", "--fail-level", "INFO")
+    assert (done.returncode, told(done)) == (0, [])
+    assert "no issues" in done.stdout
+
+
+@pytest.mark.promise(9)
+def test_every_mistake_is_reported(tmp_path: Path) -> None:
+    done = manage(project(tmp_path, WRONG, OURS), "check")
+    assert done.returncode == 1
+    found = told(done)
+    assert [kind for kind, _ in found] == ["E001"] * 3
+    assert [text.split(": ")[0] for _, text in found] == [
+        "RATELIMIT_MW.headers",
+        "RATELIMIT_MW.limits",
+        "RATELIMIT_MW.on_refused",
+    ]
+    assert "HINT: The server does not start with it." in done.stderr
+
+
+@pytest.mark.promise(9)
+def test_without_the_app_check_says_nothing_and_the_server_does_not_start_all_the_same(tmp_path: Path) -> None:
+    where = project(tmp_path, WRONG, OURS, installed=())
+    assert manage(where, "check").returncode == 0
+    served = manage(where, "runserver", "--noreload", "127.0.0.1:0")
+    assert served.returncode == 1
+    assert "RATELIMIT_MW.limits: '9/minut': unknown period 'minut', did you mean 'minute'?" in served.stderr
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("urls", [URLS, MARKED], ids=["settings", "settings and limits on views"])
+def test_limits_that_nothing_enforces_are_reported(tmp_path: Path, urls: str) -> None:
+    found = told(manage(project(tmp_path, RIGHT, urls=urls), "check"))
+    texts = ["RATELIMIT_MW is set, but RateLimitMiddleware is not in MIDDLEWARE: its limits are not enforced."]
+    if urls == MARKED:
+        where = tmp_path / "urls.py"
+        texts.append(f"1 limits stand on views ({where}:7), and nothing enforces them: add {OURS} to MIDDLEWARE")
+    assert sorted(found, key=lambda pair: pair[1], reverse=True) == [("W001", text) for text in texts]
+
+
+def test_limits_on_views_alone_are_reported_too(tmp_path: Path) -> None:
+    found = told(manage(project(tmp_path, "", urls=MARKED), "check"))
+    assert [kind for kind, _ in found] == ["W001"]
+
+
+def test_a_limit_that_a_decorator_hides_is_reported(tmp_path: Path) -> None:
+    found = told(manage(project(tmp_path, RIGHT, OURS, urls=HIDDEN), "check"))
+    assert found == [("W003", f"The limit at {tmp_path / 'urls.py'}:11 stands on no view of the URLs.")]
+
+
+@pytest.mark.parametrize(
+    ("key", "middleware", "ids"),
+    [
+        ("user | ip", (OURS, SESSIONS, AUTH), ["W002"]),
+        ("ip", (OURS, SESSIONS, AUTH), []),
+        ("user | ip", (SESSIONS, AUTH, OURS), []),
+        ("user | ip", (OURS,), []),
+        ("user", (OURS,), ["W002"]),
+    ],
+)
+def test_middleware_that_stands_where_it_knows_no_user_is_reported(
+    tmp_path: Path, key: str, middleware: tuple[str, ...], ids: list[str]
+) -> None:
+    more = f"RATELIMIT_MW = {{'limits': '9/minute', 'key': {key!r}}}"
+    installed = (APP, "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions")
+    where = project(tmp_path, more, *middleware, installed=installed)
+    assert [kind for kind, _ in told(manage(where, "check"))] == ids
+
+
+def test_a_throttle_without_a_rate_is_reported(tmp_path: Path) -> None:
+    installed = (APP, "rest_framework", "django.contrib.auth", "django.contrib.contenttypes")
+    done = manage(project(tmp_path, RIGHT, OURS, urls=THROTTLED, installed=installed), "check")
+    text = "DEFAULT_THROTTLE_RATES: found no rate for 'missing', the scope of Throttle"
+    assert (done.returncode, told(done)) == (1, [("E002", text)])

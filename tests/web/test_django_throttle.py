@@ -1,0 +1,403 @@
+"""Throttle, as Django REST framework asks it."""
+
+import logging
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from django.http import HttpResponse
+from django.test import override_settings
+from django.urls import path
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.decorators import api_view, authentication_classes, throttle_classes
+from rest_framework.request import Request as RestRequest
+from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
+from rest_framework.test import APIRequestFactory
+from rest_framework.throttling import BaseThrottle
+from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
+
+from ratelimit_mw import ConfigError, MemoryStore, notices
+from ratelimit_mw.django import Throttle, gates, limit
+from ratelimit_mw.request import Request
+from ratelimit_mw.testing import Clock, RecordingStore
+from web.django_ask import BOTH, CLIENT, Site, settings, taken, under_asgi, under_wsgi
+from web.django_site import LOGIN
+
+ME = __name__
+FREE: dict[str, Any] = {"limits": []}  # a middleware that limits nothing by itself
+
+
+@pytest.fixture(autouse=True)
+def _as_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "_said", {})
+    monkeypatch.setattr(gates, "_alone", [])
+
+
+@pytest.fixture
+def store() -> RecordingStore:
+    return RecordingStore(clock=Clock())
+
+
+class Tokens(BaseAuthentication):
+    """Who is logged in is what the token says; Django does not know."""
+
+    def authenticate(self, request: RestRequest) -> Any:
+        token = request.META.get("HTTP_X_TOKEN")
+        return (SimpleNamespace(is_authenticated=True, pk=token), None) if token else None
+
+
+class Hello(APIView):
+    authentication_classes = (Tokens,)
+
+    def get(self, request: RestRequest) -> Response:
+        return Response("hello")
+
+
+class Burst(Throttle):
+    limits = "2/minute"
+
+
+class Sustained(Throttle):
+    limits = "3/hour"
+    key = "ip"
+    name = "sustained"
+
+
+class Dear(Throttle):
+    limits = "9/hour"
+    cost = staticmethod(lambda request: 4 if request.method == "GET" else 1)
+
+
+def throttled(*classes: Any, **more: Any) -> Any:
+    return type("Throttled", (Hello,), {"throttle_classes": classes, **more}).as_view()  # type: ignore[attr-defined]
+
+
+@BOTH
+def test_it_refuses_as_rest_framework_does(site: Site, store: RecordingStore) -> None:
+    ask = site([path("", throttled(Burst))], settings(store, **FREE))
+    first, _, refused = (ask() for _ in range(3))
+    assert (first.status, first.body) == (200, b'"hello"')
+    assert first.field("ratelimit") == [f'"{ME}.Burst";r=1;t=60']
+    assert refused.status == 429
+    assert refused.body == b'{"detail":"Request was throttled. Expected available in 60 seconds."}'
+    assert refused.field("retry-after") == ["60"]
+    assert refused.field("ratelimit") == [f'"{ME}.Burst";r=0;t=60']
+    assert refused.field("ratelimit-policy") == [f'"{ME}.Burst";q=2;w=60']
+    assert taken(store) == [[f"{CLIENT}@{ME}.Burst 2"]] * 3
+
+
+@pytest.mark.promise(4)
+def test_who_waits_as_long_as_it_says_is_admitted() -> None:
+    clock = Clock()
+    ask = under_wsgi([path("", throttled(Burst))], {**FREE, "store": MemoryStore(clock=clock)})
+    assert ask().status == 200
+    clock.advance(10.25)
+    assert ask().status == 200
+    refused = ask()
+    assert refused.status == 429
+    clock.advance(int(refused.field("retry-after")[0]) - 1)
+    assert ask().status == 429
+    clock.advance(1)
+    assert ask().status == 200
+
+
+@BOTH
+@pytest.mark.promise(1, 2)
+def test_all_throttles_of_a_view_are_one_step_all_or_nothing(site: Site, store: RecordingStore) -> None:
+    ask = site([path("", throttled(Burst, Sustained))], settings(store, **FREE))
+    answers = [ask() for _ in range(3)]
+    assert [answer.status for answer in answers] == [200, 200, 429]
+    assert taken(store) == [[f"{CLIENT}@{ME}.Burst 2", f"{CLIENT}@sustained 3"]] * 3
+    assert answers[2].field("ratelimit") == [f'"{ME}.Burst";r=0;t=60, "sustained";r=1;t=3600']
+    assert answers[2].field("retry-after") == ["60"]
+
+
+@BOTH
+@pytest.mark.promise(1, 2)
+def test_beside_the_middleware_nothing_is_charged_or_shown_twice(site: Site, store: RecordingStore) -> None:
+    ask = site([path("", throttled(Burst))], settings(store, limits="9/minute", app_limits="99/minute"))
+    answers = [ask() for _ in range(3)]
+    own = [[f"{CLIENT}app 99", f"{CLIENT}default 9"], [f"{CLIENT}@{ME}.Burst 2"]]
+    assert taken(store) == own * 3
+    assert answers[0].field("ratelimit") == [f'"{ME}.Burst";r=1;t=60, "app";r=98;t=60, "default";r=8;t=60']
+    assert answers[2].field("ratelimit") == [f'"{ME}.Burst";r=0;t=60, "app";r=96;t=60, "default";r=6;t=60']
+
+
+@BOTH
+def test_refused_by_the_middleware_no_throttle_is_asked(site: Site, store: RecordingStore) -> None:
+    ask = site([path("", throttled(Burst))], settings(store, limits="1/minute"))
+    assert [ask().status for _ in range(2)] == [200, 429]
+    assert len(store.calls) == 3
+
+
+@BOTH
+def test_the_user_is_whom_rest_framework_knows(site: Site, store: RecordingStore) -> None:
+    ask = site([path("", throttled(Burst))], settings(store, limits="9/minute"))
+    assert [ask(headers={"X-Token": name}).status for name in ("a", "a", "a", "b", "")] == [200, 200, 429, 200, 200]
+    users = ["{user=a}:", "{user=a}:", "{user=a}:", "{user=b}:", CLIENT]
+    assert taken(store)[1::2] == [[f"{user}@{ME}.Burst 2"] for user in users]
+    assert taken(store)[::2] == [[f"{CLIENT}default 9"]] * 5
+
+
+@BOTH
+def test_views_share_the_bucket_of_a_throttle(site: Site, store: RecordingStore) -> None:
+    ask = site([path("a", throttled(Burst)), path("b", throttled(Burst))], settings(store, **FREE))
+    assert [ask(where).status for where in ("/a", "/b", "/a", "/b")] == [200, 200, 429, 429]
+
+
+class ByRoute(Throttle):
+    limits = "1/minute"
+    key = "ip+route"
+
+
+def test_route_gives_each_view_one_of_its_own(store: RecordingStore) -> None:
+    ask = under_wsgi([path("a", throttled(ByRoute)), path("b", throttled(ByRoute))], settings(store, **FREE))
+    assert [ask(where).status for where in ("/a", "/b", "/a", "/b")] == [200, 200, 429, 429]
+    assert taken(store)[0] == [f"{{ip=192.0.2.1+route=/a}}:@{ME}.ByRoute 1"]
+
+
+def test_a_cost_may_be_a_function(store: RecordingStore) -> None:
+    ask = under_wsgi([path("", throttled(Dear))], settings(store, **FREE))
+    assert [ask().status for _ in range(3)] == [200, 200, 429]
+    assert [charges[0].cost for _, charges in store.calls] == [4, 4, 4]
+
+
+# scopes
+
+
+class Uploads(Throttle):
+    scope = "uploads"
+
+
+RATES = {"uploads": "2/min", "contacts": "1/m", "days": "7/day", "none": None, "wrong": "2/mn", "default": "3/h"}
+
+
+def scoped(*views: Any, store: RecordingStore, rates: Any = None) -> Any:
+    urls = [path(str(number), view) for number, view in enumerate(views)]
+    rest = {"DEFAULT_THROTTLE_RATES": RATES if rates is None else rates}
+    return under_wsgi(urls, settings(store, **FREE), REST_FRAMEWORK=rest, DEBUG_PROPAGATE_EXCEPTIONS=True)
+
+
+def test_a_scope_has_its_rate_from_rest_frameworks_settings(store: RecordingStore) -> None:
+    ask = scoped(throttled(Uploads), throttled(Throttle, throttle_scope="uploads"), throttled(Throttle), store=store)
+    assert [ask(where).status for where in ("/0", "/1", "/0", "/1")] == [200, 200, 429, 429]
+    assert [ask("/2").status for _ in range(3)] == [200] * 3  # neither limits nor a scope
+    assert taken(store) == [[f"{CLIENT}@uploads 2"]] * 4
+
+
+@pytest.mark.parametrize(
+    ("scope", "bucket"), [("contacts", "@contacts 1"), ("days", "@days 7"), ("default", "@endpoint_default 3")]
+)
+def test_rest_frameworks_notation_is_understood(store: RecordingStore, scope: str, bucket: str) -> None:
+    assert scoped(throttled(Throttle, throttle_scope=scope), store=store)("/0").status == 200
+    assert taken(store) == [[CLIENT + bucket]]
+
+
+def test_a_rate_that_is_none_is_no_limit(store: RecordingStore) -> None:
+    assert scoped(throttled(Throttle, throttle_scope="none"), store=store)("/0").status == 200
+    assert store.calls == []
+
+
+@pytest.mark.parametrize(
+    ("scope", "message"),
+    [
+        ("missing", "DEFAULT_THROTTLE_RATES: found no rate for 'missing', the scope of Throttle"),
+        ("wrong", "DEFAULT_THROTTLE_RATES.Throttle.limits: '2/mn': unknown period 'mn'"),
+    ],
+)
+def test_a_scope_without_a_rate_is_told(store: RecordingStore, scope: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        scoped(throttled(Throttle, throttle_scope=scope), store=store)("/0")
+    assert str(error.value).startswith(message)
+
+
+# classes
+
+
+async def later(_: Request) -> str:
+    return "later"
+
+
+def method(self: Any, request: Request) -> int:
+    raise AssertionError
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"limits": "5/minut"}, "Wrong.limits: '5/minut': unknown period 'minut', did you mean 'minute'?"),
+        ({"limits": "5/minute", "key": "cookie"}, "Wrong.key: found 'cookie', allowed is"),
+        ({"limits": "5/minute", "key": later}, "Wrong: found later, which is async; here keys, costs and limits are"),
+        ({"limits": "5/minute", "cost": method}, "Wrong.cost: found a method, allowed is a function of the request"),
+        ({"limits": "5/minute", "cost": 6}, "Wrong.cost: 6 can never pass 5/60s"),
+    ],
+)
+def test_what_is_wrong_is_told_where_the_class_stands(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        type("Wrong", (Throttle,), words)
+    assert str(error.value).startswith(message)
+
+
+class NotForStaff(Burst):
+    """Decides in its own way."""
+
+    def allow_request(self, request: Any, view: Any) -> bool:
+        return request.user.pk == "staff" or super().allow_request(request, view)
+
+
+class OfAnother(BaseThrottle):
+    asked: ClassVar[list[str]] = []
+
+    def allow_request(self, request: Any, view: Any) -> bool:
+        self.asked.append("asked")
+        return True
+
+
+def test_one_that_decides_in_its_own_way_is_asked_by_itself(store: RecordingStore) -> None:
+    OfAnother.asked.clear()
+    ask = under_wsgi([path("", throttled(NotForStaff, OfAnother, Sustained))], settings(store, **FREE))
+    for name in ("staff", "x"):
+        assert ask(headers={"X-Token": name}).status == 200
+    other = [f"{CLIENT}@sustained 3"]
+    assert taken(store) == [other, [f"{{user=x}}:@{ME}.NotForStaff 2"], other]
+    assert OfAnother.asked == ["asked"] * 2
+
+
+class Never(Throttle):
+    limits: ClassVar[Any] = [{"limit": "3/minute", "cost": staticmethod(lambda _: 9).__func__}]
+
+
+def test_what_never_passes_has_no_wait(store: RecordingStore) -> None:
+    refused = under_wsgi([path("", throttled(Never))], settings(store, **FREE))()
+    assert refused.status == 429
+    assert refused.field("retry-after") == []
+    assert refused.body == b'{"detail":"Request was throttled."}'
+
+
+# views of every kind
+
+
+class Books(ViewSet):
+    authentication_classes = (Tokens,)
+    throttle_classes: Any = (Burst,)
+
+    @limit("5/minute", name="list")
+    def list(self, request: RestRequest) -> Response:
+        return Response([])
+
+    def retrieve(self, request: RestRequest, pk: str) -> Response:
+        return Response(pk)
+
+
+class MarkedBooks(Books):
+    throttle_classes = ()
+
+
+limit("7/minute")(MarkedBooks)
+
+
+@api_view(["GET"])
+@authentication_classes([Tokens])
+@throttle_classes([Burst])  # type: ignore[list-item]  # it is no subclass of REST framework's
+@limit("4/minute")
+def function(request: RestRequest) -> Response:
+    return Response("hello")
+
+
+@limit("6/minute", name="above")
+@api_view(["GET"])
+@authentication_classes([Tokens])
+@limit("4/minute")
+def above(request: RestRequest) -> Response:
+    return Response("hello")
+
+
+def urls_of(viewset: Any) -> Any:
+    router = SimpleRouter()
+    router.register("books", viewset, basename="book")
+    return router.urls
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("urls", "where", "own"),
+    [
+        (urls_of(Books), "/books/", [["@list 5"], [f"@{ME}.Burst 2"]]),
+        (urls_of(Books), "/books/7/", [["default 9"], [f"@{ME}.Burst 2"]]),
+        (urls_of(MarkedBooks), "/books/", [[f"@{ME}.MarkedBooks 7", "@list 5"]]),
+        (urls_of(MarkedBooks), "/books/7/", [[f"@{ME}.MarkedBooks 7"]]),
+        ([path("f", function)], "/f", [[f"@{ME}.function 4"], [f"@{ME}.Burst 2"]]),
+        ([path("f", above)], "/f", [["@above 6", f"@{ME}.above 4"]]),
+    ],
+    ids=["viewset", "another action", "marked viewset", "marked viewset, another action", "api_view", "above api_view"],
+)
+def test_limits_and_throttles_stand_on_views_of_every_kind(
+    site: Site, store: RecordingStore, urls: Sequence[Any], where: str, own: list[list[str]]
+) -> None:
+    ask = site(urls, settings(store))
+    assert ask(where).status == 200
+    assert taken(store) == [[CLIENT + bucket for bucket in buckets] for buckets in own]
+
+
+# without the middleware
+
+
+def test_without_the_middleware_it_counts_in_this_process_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    ask = under_wsgi([path("", throttled(Burst, Sustained))], None, LOGIN)
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        answers = [ask() for _ in range(3)]
+    assert [answer.status for answer in answers] == [200, 200, 429]
+    assert answers[2].field("retry-after") == ["60"]
+    (told,) = [message for message in caplog.messages if "Throttle" in message]
+    assert told == (
+        "ratelimit_mw: Throttle without RateLimitMiddleware and RATELIMIT_MW: it counts in one process; add "
+        "ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE"
+    )
+
+
+def test_without_the_middleware_it_has_its_settings(store: RecordingStore, caplog: pytest.LogCaptureFixture) -> None:
+    own = settings(store, trusted_proxies=["192.0.2.0/24"])
+    ask = under_wsgi([path("", throttled(Burst))], own, LOGIN)
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        ask(headers={"X-Forwarded-For": "198.51.100.7"})
+    assert taken(store) == [[f"{{ip=198.51.100.7}}:@{ME}.Burst 2"]]
+    assert caplog.messages == []
+
+
+class Slow(MemoryStore):
+    """Answers by awaiting alone, as stores over a network do."""
+
+    async def atake(self, charges: Any) -> Any:
+        return await super().atake(charges)
+
+
+def test_under_asgi_it_waits_for_a_store_that_is_awaited() -> None:
+    ask = under_asgi([path("", throttled(Burst))], {**FREE, "store": Slow(clock=Clock())})
+    assert [ask().status for _ in range(3)] == [200, 200, 429]
+
+
+def test_where_it_cannot_wait_it_counts_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """In a view that asks it inside of the loop."""
+
+    async def view(request: Any) -> HttpResponse:
+        throttle = Burst()
+        return HttpResponse(status=200 if throttle.allow_request(request, None) else 429)
+
+    ask = under_asgi([path("", view)], {**FREE, "store": Slow(clock=Clock())})
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        assert [ask().status for _ in range(3)] == [200, 200, 429]
+    assert "ratelimit_mw: throttle: is asked inside of a running loop" in caplog.messages[0]
+
+
+def test_it_needs_nothing_of_rest_framework() -> None:
+    factory = APIRequestFactory()
+    with override_settings(RATELIMIT_MW={"limits": [], "store": MemoryStore(clock=Clock())}):
+        throttles = [Burst() for _ in range(3)]
+        allowed = [throttle.allow_request(factory.get("/"), None) for throttle in throttles]
+    assert allowed == [True, True, False]
+    assert throttles[2].wait() == 60.0
+    assert throttles[0].wait() is None

@@ -1,0 +1,269 @@
+"""Django: whose bucket, and who is asked for that; nothing leaves the loop's thread."""
+
+import threading
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import asgiref.sync
+import pytest
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.core.signals import request_started
+from django.http import HttpRequest, HttpResponse
+from django.urls import include, path, re_path
+from django.utils.asyncio import async_unsafe
+from django.utils.functional import SimpleLazyObject
+
+from ratelimit_mw import MemoryStore, notices
+from ratelimit_mw.django import limit
+from ratelimit_mw.request import Request
+from ratelimit_mw.testing import Clock, RecordingStore
+from web.django_ask import BOTH, CLIENT, Site, hello, settings, taken, under_asgi
+from web.django_site import LOGIN, OURS
+
+ME = __name__
+
+
+@pytest.fixture(autouse=True)
+def _speaks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "_said", {})
+
+
+@pytest.fixture
+def store() -> RecordingStore:
+    return RecordingStore(clock=Clock())
+
+
+@limit("5/minute")
+async def alimited(request: Any, **_: Any) -> HttpResponse:
+    return hello(request)
+
+
+async def told_later(request: Request) -> str:
+    return request.header("x-token") or "nobody"
+
+
+# keys
+
+
+@BOTH
+def test_route_is_the_frameworks(site: Site, store: RecordingStore) -> None:
+    urls = [path("users/<int:id>", hello), path("in/", include([path("x", hello)])), re_path(r"^re/(?P<y>\d+)$", hello)]
+    routes: list[str | None] = []
+
+    def key(request: Request) -> str:
+        routes.append(request.route)
+        return "k"
+
+    limits = ["9/minute", {"limit": "9/hour", "key": "route"}]
+    ask = site(urls, settings(store, limits=limits, key=key))
+    for where in ("/users/1", "/users/2", "/in/x", "/re/7", "/none"):
+        ask(where)
+    assert routes == ["/users/<int:id>", "/users/<int:id>", "/in/x", r"/^re/(?P<y>\d+)$", None]
+    keys = [charges[1].key for _, charges in store.calls]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 4
+    assert keys[2] == "{route=/in/x}:default"
+    assert keys[4] == "{route=unmatched}:default"
+
+
+@BOTH
+def test_callables_find_djangos_request_as_raw(site: Site, store: RecordingStore) -> None:
+    found: list[Any] = []
+
+    def key(request: Request) -> str:
+        found.append((isinstance(request.raw, HttpRequest), request.raw.resolver_match.view_name, request.route))
+        return "k"
+
+    site([path("x/<int:id>", hello, name="named")], settings(store, key=key))("/x/7")
+    assert found == [(True, "named", "/x/<int:id>")]
+
+
+@BOTH
+def test_headers_of_every_kind_are_read(site: Site, store: RecordingStore) -> None:
+    found: list[Any] = []
+
+    def key(request: Request) -> str:
+        names = ("x-api-key", "content-type", "x-none")
+        found.append([list(request.header_lines(name)) for name in names])
+        found.append(request.headers["x-api-key"])
+        return "k"
+
+    site([path("", hello)], settings(store, key=key))(
+        method="POST", headers={"X-Api-Key": "k1", "Content-Type": "text/plain"}
+    )
+    assert found == [[["k1"], ["text/plain"], []], "k1"]
+
+
+# who is logged in
+
+
+class Lazily:
+    """A middleware that finds the user when somebody asks, in a database, and counts how often."""
+
+    sync_capable = async_capable = True
+    asked: ClassVar[list[str]] = []
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request: Any) -> Any:
+        request.user = SimpleLazyObject(partial(self.user, request))
+        request.auser = partial(self.auser, request)
+        return self.get_response(request)
+
+    @async_unsafe
+    def user(self, request: Any) -> Any:
+        self.asked.append("user")
+        return self.of(request)
+
+    async def auser(self, request: Any) -> Any:
+        self.asked.append("auser")
+        return self.of(request)
+
+    def of(self, request: Any) -> Any:
+        name = request.headers.get("X-User")
+        if name == "broken":
+            raise LookupError
+        return SimpleNamespace(is_authenticated=True, pk=name) if name else SimpleNamespace(is_authenticated=False)
+
+
+class LazilyWithoutAsync(Lazily):
+    def __call__(self, request: Any) -> Any:
+        request.user = SimpleLazyObject(partial(self.user, request))
+        return self.get_response(request)
+
+
+@BOTH
+@pytest.mark.parametrize("middleware", ["Lazily", "LazilyWithoutAsync"])
+def test_who_is_logged_in_is_counted_apart(site: Site, store: RecordingStore, middleware: str) -> None:
+    Lazily.asked.clear()
+    ask = site([path("", hello)], settings(store), f"{ME}.{middleware}", OURS)
+    for name in ("7", "8", "", "broken"):
+        ask(headers={"X-User": name})
+    own = [["{user=7}:default 9"], ["{user=8}:default 9"], [f"{CLIENT}default 9"], [f"{CLIENT}default 9"]]
+    assert taken(store) == own
+    in_async = site is under_asgi and middleware == "Lazily"
+    assert set(Lazily.asked) == {"auser" if in_async else "user"}
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "more",
+    [{"key": "ip"}, {"exempt": ["/"]}, {"safelist": ["192.0.2.1"]}, {"blocklist": ["192.0.2.1"]}, {"enabled": False}],
+    ids=str,
+)
+def test_nobody_asks_who_is_logged_in_without_need(site: Site, store: RecordingStore, more: dict[str, Any]) -> None:
+    Lazily.asked.clear()
+    site([path("", hello)], settings(store, **more), f"{ME}.Lazily", OURS)(headers={"X-User": "7"})
+    assert Lazily.asked == []
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"limits": [{"limit": "9/minute", "key": "user"}], "key": "ip"},
+        {"rules": [{"path": "/", "limits": "9/minute", "when": lambda request: request.user == "7"}], "key": "ip"},
+        {"limits": "9/minute", "key": lambda request: request.user},
+        {"limits": lambda _: [{"limit": "9/minute", "key": "user"}], "key": "ip"},
+        {"limits": {"7": "9/minute"}, "tier": "user", "key": "ip"},
+    ],
+    ids=["an item's key", "when", "a callable", "limits that a callable gives", "tier"],
+)
+def test_whatever_reads_the_user_finds_it(site: Site, store: RecordingStore, more: dict[str, Any]) -> None:
+    Lazily.asked.clear()
+    ask = site([path("", hello)], settings(store, **{"limits": [], **more}), f"{ME}.Lazily", OURS)
+    assert ask(headers={"X-User": "7"}).field("ratelimit")[0].endswith(";r=8;t=60")
+    assert len(store.calls) == 1
+
+
+@BOTH
+def test_a_callable_is_asked_once_though_the_user_is_awaited(site: Site, store: RecordingStore) -> None:
+    asked: list[str | None] = []
+
+    def cost(request: Request) -> int:
+        asked.append(request.user)
+        return 2
+
+    limits: list[Any] = [{"limit": "9/minute", "cost": cost}]
+    site([path("", hello)], settings(store, limits=limits), f"{ME}.Lazily", OURS)(headers={"X-User": "7"})
+    assert asked == ["7"]
+
+
+@BOTH
+def test_djangos_own_authentication(site: Site, store: RecordingStore) -> None:
+    """With sessions that stand in the cookie, and users that nobody asks for without one."""
+    before = [
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+    ]
+    engine = "django.contrib.sessions.backends.signed_cookies"
+    ask = site([path("", hello)], settings(store), *before, OURS, SESSION_ENGINE=engine)
+    assert ask().status == 200
+    assert taken(store) == [[f"{CLIENT}default 9"]]
+
+
+# async
+
+
+class ThreadsNoted(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__(clock=Clock())
+        self.threads: list[int] = []
+
+    def take(self, charges: Any) -> Any:
+        self.threads.append(threading.get_ident())
+        return super().take(charges)
+
+    async def atake(self, charges: Any) -> Any:
+        return self.take(charges)
+
+
+def test_under_asgi_nothing_leaves_the_loops_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    hops: list[Any] = []
+    threads: list[int] = []
+    hop = asgiref.sync.SyncToAsync.__call__
+
+    async def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        hops.append(self.func)
+        return await hop(self, *args, **kwargs)
+
+    async def view(_: HttpRequest) -> HttpResponse:
+        threads.append(threading.get_ident())
+        return HttpResponse()
+
+    store = ThreadsNoted()
+    ask = under_asgi([path("", view)], {"limits": "1/minute", "store": store}, f"{ME}.Lazily", OURS)
+    receivers, request_started.receivers = request_started.receivers, []  # Django's own are run in a thread
+    monkeypatch.setattr(asgiref.sync.SyncToAsync, "__call__", noted)
+    try:
+        assert [ask(where).status for where in ("/", "/", "/none")] == [200, 429, 429]
+    finally:
+        request_started.receivers = receivers
+    assert [hop for hop in hops if "ratelimit" in repr(hop)] == []
+    assert store.threads[:1] == threads
+    assert len(store.threads) == 3
+
+
+@pytest.mark.parametrize("place", ["outer", "inner"])
+def test_beside_middleware_that_is_not_async_it_decides_all_the_same(store: RecordingStore, place: str) -> None:
+    plain = f"{ME}.answers_nothing"
+    order = [plain, LOGIN, OURS] if place == "outer" else [LOGIN, OURS, plain]
+    ask = under_asgi([path("", alimited)], settings(store), *order)
+    assert [ask().status for _ in range(6)] == [200] * 5 + [429]
+
+
+def answers_nothing(get_response: Any) -> Any:
+    def middleware(request: Any) -> Any:
+        return get_response(request)
+
+    return middleware
+
+
+def test_async_keys_are_awaited(store: RecordingStore) -> None:
+    ask = under_asgi([path("", hello)], settings(store, key=told_later))
+    ask(headers={"X-Token": "a"})
+    assert [charges[0].key.rpartition("=")[2] for _, charges in store.calls] == ["a}:default"]
