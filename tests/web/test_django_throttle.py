@@ -189,7 +189,7 @@ def test_a_scope_has_its_rate_from_rest_frameworks_settings(store: RecordingStor
 
 
 @pytest.mark.parametrize(
-    ("scope", "bucket"), [("contacts", "@contacts 1"), ("days", "@days 7"), ("default", "@endpoint_default 3")]
+    ("scope", "bucket"), [("contacts", "@contacts 1"), ("days", "@days 7"), ("default", "@default 3")]
 )
 def test_rest_frameworks_notation_is_understood(store: RecordingStore, scope: str, bucket: str) -> None:
     assert scoped(throttled(Throttle, throttle_scope=scope), store=store)("/0").status == 200

@@ -15,7 +15,7 @@ from django.views.generic import TemplateView
 
 from ratelimit_mw import ConfigError, notices
 from ratelimit_mw.django import exempt, limit
-from ratelimit_mw.marks import marks_of
+from ratelimit_mw.marks import bucket_for, marks_of
 from ratelimit_mw.request import Request
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.django_ask import BOTH, CLIENT, Site, hello, keeping, settings, taken, under_asgi, under_wsgi
@@ -108,13 +108,13 @@ VIEWS: list[tuple[str, Any, list[str]]] = [
     ("among others", csrf_exempt(limit("4/minute")(keeping(hello))), [f"@{hello.__module__}.hello 4"]),
     ("two", limit("4/hour")(keeping(limited)), [f"@{ME}.limited 4", f"@{ME}.limited+ 5"]),
     ("partial", partial(limited, more=1), [f"@{ME}.limited 5"]),
-    ("made in a function", limit("4/minute")(lambda request: hello(request, more=1)), ["@view 4"]),
+    ("made in a function", limit("4/minute")(lambda request: hello(request, more=1)), ["@view-8d19d5aa 4"]),
     ("class", Marked.as_view(), [f"@{ME}.Marked 5"]),
     ("class, inherited", Inherits.as_view(), [f"@{ME}.Inherits 5"]),
     ("dispatch", Dispatched.as_view(), [f"@{ME}.Dispatched 5"]),
     ("dispatch, twice", Twice.as_view(), [f"@{ME}.Twice 5", f"@{ME}.Twice+ 7"]),
     ("dispatch, in a list", Listed.as_view(), [f"@{ME}.Listed 5"]),
-    ("as_view, in urlpatterns", limit("4/minute")(OnClass.as_view()), ["@view 4"]),
+    ("as_view, in urlpatterns", limit("4/minute")(OnClass.as_view()), ["@view-8d19d5aa 4"]),
     ("as_view under login_required", login_required(Marked.as_view(), login_url="/"), [f"@{ME}.Marked 5"]),
     ("instance", Feed(), [f"@{ME}.Feed 5"]),
     ("exempt", free, []),
@@ -157,7 +157,7 @@ def test_views_that_are_made_alike_have_buckets_of_their_own(store: RecordingSto
     ask = under_wsgi(urls, settings(store), TEMPLATES=[])
     for place in "abcd":
         ask(f"/{place}")
-    assert taken(store) == [[f"{CLIENT}@{place} 1"] for place in "abcd"]
+    assert taken(store) == [[f"{CLIENT}@{bucket_for(f'/{place}')} 1"] for place in "abcd"]
     assert marks_of(TemplateView) == ()
 
 

@@ -102,7 +102,7 @@ def test_a_mark_on_one_view_of_a_class_is_not_on_its_others() -> None:
     own, shared = Mark("5/minute"), Mark("50/hour")
     own.put_on(one)
     shared.put_on(View)
-    assert (marks_of(one), marks_of(other)) == ((own, shared), (shared,))
+    assert (marks_of(one), marks_of(other)) == ((shared, own), (shared,))
 
 
 def test_decorators_that_merge_attributes_lose_no_mark() -> None:
