@@ -5,14 +5,24 @@ from collections.abc import Mapping
 from typing import Any, Final, Unpack
 
 from ratelimit_mw.advice import warn_of_cors
-from ratelimit_mw.asgi_messages import with_messages
-from ratelimit_mw.asgi_send import OUTCOME, App, Message, Receive, Scope, Send, refuse, refuse_to_start, with_headers
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.faces.asgi_messages import with_messages
+from ratelimit_mw.faces.asgi_send import (
+    OUTCOME,
+    App,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    refuse,
+    refuse_to_start,
+    with_headers,
+)
+from ratelimit_mw.faces.unheeded import warn_of_unheeded
 from ratelimit_mw.gate import AsyncGate
 from ratelimit_mw.options import Options
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.unheeded import warn_of_unheeded
 from ratelimit_mw.views import AsgiRequest
 
 _KINDS: Final = ("http", "websocket")

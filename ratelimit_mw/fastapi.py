@@ -7,15 +7,15 @@ from typing import Any, ClassVar, NamedTuple
 from msgspec import json
 
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.asgi_send import Scope, closing
-from ratelimit_mw.endpoint import Asked, EndpointMark, ask, name_of
+from ratelimit_mw.faces.asgi_send import Scope, closing
+from ratelimit_mw.faces.endpoint import Asked, EndpointMark, ask, name_of
+from ratelimit_mw.faces.missing import needs
+from ratelimit_mw.faces.remember import remembered
+from ratelimit_mw.faces.routes import matched, place_of
+from ratelimit_mw.faces.unheeded import Heeding
 from ratelimit_mw.marks import is_exempt
-from ratelimit_mw.missing import needs
-from ratelimit_mw.remember import remembered
 from ratelimit_mw.response import ABOUT_THE_BODY, RESPONSES
 from ratelimit_mw.response import Response as OwnResponse
-from ratelimit_mw.routes import matched, place_of
-from ratelimit_mw.unheeded import Heeding
 from ratelimit_mw.verdict import RateLimited, Verdict
 
 with needs("fastapi"):

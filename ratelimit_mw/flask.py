@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any, Final, Unpack
 
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.flask_hooks import Hooks
-from ratelimit_mw.flask_marks import exempt, limit, watch
+from ratelimit_mw.faces.flask_hooks import Hooks
+from ratelimit_mw.faces.flask_marks import exempt, limit, watch
+from ratelimit_mw.faces.missing import needs
 from ratelimit_mw.gate import Gate
-from ratelimit_mw.missing import needs
 from ratelimit_mw.options import Options
 from ratelimit_mw.settings import Settings
 

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar, Unpack
 
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.asgi_send import Receive, Scope, Send, closing, refusal, refuse
-from ratelimit_mw.endpoint import Asked, EndpointMark, EndpointOptions, ask, marks_on, name_of
+from ratelimit_mw.faces.asgi_send import Receive, Scope, Send, closing, refusal, refuse
+from ratelimit_mw.faces.endpoint import Asked, EndpointMark, EndpointOptions, ask, marks_on, name_of
+from ratelimit_mw.faces.missing import needs
+from ratelimit_mw.faces.parameters import where_is
+from ratelimit_mw.faces.route_limits import RateLimit, limited_class
+from ratelimit_mw.faces.routes import place_of
+from ratelimit_mw.faces.unheeded import wrapped
 from ratelimit_mw.marks import Mark
-from ratelimit_mw.missing import needs
-from ratelimit_mw.parameters import where_is
 from ratelimit_mw.response import Response as OwnResponse
 from ratelimit_mw.response import beside
-from ratelimit_mw.route_limits import RateLimit, limited_class
-from ratelimit_mw.routes import place_of
 from ratelimit_mw.rules import LimitsSpec
-from ratelimit_mw.unheeded import wrapped
 from ratelimit_mw.verdict import Verdict
 
 with needs("starlette"):

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ratelimit_mw.advice import Processes
+from ratelimit_mw.faces.wsgi_send import refuse, with_headers
 from ratelimit_mw.gate import Gate
 from ratelimit_mw.options import Options
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.views import WsgiRequest
-from ratelimit_mw.wsgi_send import refuse, with_headers
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

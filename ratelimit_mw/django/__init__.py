@@ -5,7 +5,7 @@
 enforces.
 """
 
-from ratelimit_mw.missing import needs
+from ratelimit_mw.faces.missing import needs
 
 with needs("django"):
     import django as _django  # noqa: F401  # before its parts, whose absence would say less

@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted((ROOT / "docs/tutorial").glob("*.md"))
 STEP = re.compile(r"^(?:Write `(?P<file>[^`]+)`:\n\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-SERVERS = ("uvicorn", "flask", "gunicorn", "python manage.py runserver", "python shop.py")
+SERVERS = ("uvicorn", "flask", "gunicorn", "python3 shop.py runserver")
 PORT = re.compile(r"(?<=127\.0\.0\.1:)\d+")
 MOST = 6  # commands until a request is refused
 ACTIVE = "[ ! -d .venv ] || . .venv/bin/activate; "

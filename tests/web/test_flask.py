@@ -14,7 +14,8 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException, TooManyRequests
 from werkzeug.test import run_wsgi_app
 
-from ratelimit_mw import ConfigError, MemoryStore, flask_marks, notices
+from ratelimit_mw import ConfigError, MemoryStore, notices
+from ratelimit_mw.faces import flask_marks
 from ratelimit_mw.flask import RateLimiter, exempt, limit
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings

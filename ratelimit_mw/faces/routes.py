@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from ratelimit_mw.asgi_send import Scope
-from ratelimit_mw.remember import remembered
+from ratelimit_mw.faces.asgi_send import Scope
+from ratelimit_mw.faces.remember import remembered
 from ratelimit_mw.request import below
 
 _DEEPEST: Final = 20  # mounts in mounts

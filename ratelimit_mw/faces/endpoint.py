@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, Unpack
 
-from ratelimit_mw.asgi_send import OUTCOME, Scope, Send, with_headers
+from ratelimit_mw.faces.asgi_send import OUTCOME, Scope, Send, with_headers
+from ratelimit_mw.faces.remember import remembered
+from ratelimit_mw.faces.unheeded import warn_of_unheeded
 from ratelimit_mw.gate import AsyncGate
 from ratelimit_mw.marks import Mark, marks_of
 from ratelimit_mw.notices import logger
 from ratelimit_mw.outcome import Outcome
-from ratelimit_mw.remember import remembered
 from ratelimit_mw.response import HeaderList, headers
 from ratelimit_mw.rules import LimitsSpec, MarkOptions
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.unheeded import warn_of_unheeded
 from ratelimit_mw.verdict import Verdict
 from ratelimit_mw.views import AsgiRequest
 

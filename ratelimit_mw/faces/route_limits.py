@@ -4,12 +4,12 @@ import inspect
 from collections.abc import Generator
 from typing import Any, Unpack
 
-from ratelimit_mw.asgi_send import App, Receive, Scope, Send, refuse
-from ratelimit_mw.endpoint import EndpointMark, EndpointOptions, ask, marks_on, name_of
+from ratelimit_mw.faces.asgi_send import App, Receive, Scope, Send, refuse
+from ratelimit_mw.faces.endpoint import EndpointMark, EndpointOptions, ask, marks_on, name_of
+from ratelimit_mw.faces.routes import endpoint_below, place_of, places, routes_below
+from ratelimit_mw.faces.unheeded import Heeding
 from ratelimit_mw.marks import is_exempt
-from ratelimit_mw.routes import endpoint_below, place_of, places, routes_below
 from ratelimit_mw.rules import LimitsSpec
-from ratelimit_mw.unheeded import Heeding
 
 
 class RateLimit(Heeding):

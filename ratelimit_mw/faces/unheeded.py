@@ -5,9 +5,9 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from ratelimit_mw.calls import name_of
+from ratelimit_mw.faces.routes import Place, places, routes_below
 from ratelimit_mw.marks import is_exempt
 from ratelimit_mw.notices import logger
-from ratelimit_mw.routes import Place, places, routes_below
 
 _DEEPEST: Final = 20  # layers around one app
 wrapped: Final = WeakSet[Any]()  # functions whose limits are held by what was made of them

@@ -1,6 +1,6 @@
 """Requests as Flask knows them."""
 
-from ratelimit_mw.missing import needs
+from ratelimit_mw.faces.missing import needs
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.request import as_text, user_id
 from ratelimit_mw.views import WsgiRequest

@@ -5,7 +5,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Final
 
-from ratelimit_mw.asgi_send import Message, Receive, Send, closing
+from ratelimit_mw.faces.asgi_send import Message, Receive, Send, closing
 from ratelimit_mw.gate import AsyncGate
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.policy import Match, Plan, without_charged

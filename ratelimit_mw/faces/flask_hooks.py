@@ -7,11 +7,12 @@ from msgspec import Struct
 
 from ratelimit_mw.advice import Processes
 from ratelimit_mw.calls import name_of
-from ratelimit_mw.flask_marks import levels_of
-from ratelimit_mw.flask_request import FlaskRequest
+from ratelimit_mw.faces.flask_marks import levels_of
+from ratelimit_mw.faces.flask_request import FlaskRequest
+from ratelimit_mw.faces.missing import needs
+from ratelimit_mw.faces.wsgi_send import beyond_the_body, refuse
 from ratelimit_mw.gate import Gate
 from ratelimit_mw.matching import Marked
-from ratelimit_mw.missing import needs
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.on_refused import Answerer
 from ratelimit_mw.outcome import Outcome
@@ -19,7 +20,6 @@ from ratelimit_mw.request import Request
 from ratelimit_mw.response import HeaderList, beside, headers
 from ratelimit_mw.response import Response as Refusal
 from ratelimit_mw.verdict import Verdict
-from ratelimit_mw.wsgi_send import beyond_the_body, refuse
 
 with needs("flask"):
     from flask import Request as FlasksOwn

@@ -5,9 +5,9 @@ from typing import Any, Final, TypeVar, Unpack
 from weakref import WeakKeyDictionary, WeakSet
 
 from ratelimit_mw.calls import name_of
+from ratelimit_mw.faces.missing import needs
 from ratelimit_mw.marks import Mark, layers, marks_of
 from ratelimit_mw.matching import Level
-from ratelimit_mw.missing import needs
 from ratelimit_mw.notices import logger
 from ratelimit_mw.rules import LimitsSpec, MarkOptions
 

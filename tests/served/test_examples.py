@@ -18,7 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 from redis_servers import RedisServer
 from web_servers import WebServer, serve_gunicorn, serve_uvicorn, serve_waitress
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 
 Serve = Callable[..., AbstractContextManager[WebServer]]
@@ -114,7 +114,7 @@ def test_an_example_is_short(example: Path) -> None:
 
 @pytest.mark.promise(9)
 def test_a_wrong_limit_stops_uvicorn_with_its_message() -> None:
-    command = [sys.executable, "-m", "uvicorn", "--port", "0", "--app-dir", str(Path(__file__).parent / "apps")]
+    command = [sys.executable, "-m", "uvicorn", "--port", "0", "--app-dir", str(ROOT / "tests/apps")]
     done: Any = subprocess.run([*command, "wrong_limit:app"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
     assert "rules[0].limits[1]: '10/mfoo': unknown period 'mfoo'" in done.stderr
