@@ -1,0 +1,24 @@
+"""An environment that is made for certain versions has them: `tox -e oldest`."""
+
+import os
+from importlib.metadata import version
+
+import pytest
+
+TOLD = os.environ.get("TEST_OLDEST", "")  # such as "starlette 0.46, flask 3.0"; elsewhere they are the newest
+PACKAGES = ("starlette", "fastapi", "flask", "django")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_it_is_the_version_that_was_meant(package: str) -> None:
+    meant = dict(pair.split() for pair in TOLD.split(",")).get(package, "") if TOLD else ""
+    assert f"{version(package)}.".startswith(f"{meant}." if meant else "")
+
+
+def test_all_of_them_are_told_or_none() -> None:
+    assert [pair.split()[0] for pair in TOLD.split(",") if pair] in ([], list(PACKAGES))
+
+
+def test_the_oldest_fastapi_is_from_before_its_routes_became_a_tree() -> None:
+    is_older = tuple(int(part) for part in version("fastapi").split(".")[:2]) < (0, 137)
+    assert is_older is bool(TOLD)
