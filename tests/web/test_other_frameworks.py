@@ -1,0 +1,100 @@
+"""Frameworks that have no face of their own: the middleware around them, as around any ASGI or WSGI app."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import bottle  # type: ignore[import-untyped]  # it has no types
+import falcon
+import falcon.asgi
+import httpx
+import litestar
+import pytest
+import quart
+from werkzeug.test import Client
+
+from ratelimit_mw import asgi, wsgi
+
+SETTINGS: dict[str, Any] = {"limits": "2/minute", "rules": [{"path": "/free", "exempt": True}]}
+
+
+def of_litestar() -> Any:
+    @litestar.get(["/", "/free"], sync_to_thread=False)
+    def home() -> str:
+        return "hello"
+
+    return litestar.Litestar([home], openapi_config=None)
+
+
+def of_quart() -> Any:
+    app = quart.Quart(__name__)
+
+    @app.get("/")
+    @app.get("/free")
+    async def home() -> str:
+        return "hello"
+
+    return app
+
+
+class Home:
+    """A resource of Falcon."""
+
+    def on_get(self, _: Any, response: Any) -> None:
+        response.text = "hello"
+
+
+class AsyncHome:
+    """The same for ASGI."""
+
+    async def on_get(self, _: Any, response: Any) -> None:
+        response.text = "hello"
+
+
+def routed(app: Any, home: Any) -> Any:
+    for path in ("/", "/free"):
+        app.add_route(path, home)
+    return app
+
+
+def of_bottle() -> Any:
+    app = bottle.Bottle()
+    app.route(["/", "/free"], callback=lambda: "hello")
+    return app
+
+
+PATHS = ["/", "/free", "/", "/", "/free", "/none"]
+ASGI: dict[str, Callable[[], Any]] = {
+    "litestar": of_litestar,
+    "quart": of_quart,
+    "falcon": lambda: routed(falcon.asgi.App(), AsyncHome()),
+}
+WSGI: dict[str, Callable[[], Any]] = {"bottle": of_bottle, "falcon": lambda: routed(falcon.App(), Home())}
+EXPECTED = [(200, "1"), (200, None), (200, "0"), (429, "0"), (200, None), (429, "0")]
+
+
+def left(header: str | None) -> str | None:
+    """What `r` says in RateLimit."""
+    return None if header is None else header.partition("r=")[2].partition(";")[0]
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("make", ASGI.values(), ids=ASGI)
+def test_asgi(make: Callable[[], Any]) -> None:
+    app = asgi.RateLimitMiddleware(make(), SETTINGS)
+
+    async def talk() -> list[tuple[int, str | None]]:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
+            answers = [await client.get(path) for path in PATHS]
+        return [(answer.status_code, left(answer.headers.get("ratelimit"))) for answer in answers]
+
+    assert asyncio.run(talk()) == EXPECTED
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("make", WSGI.values(), ids=WSGI)
+def test_wsgi(make: Callable[[], Any]) -> None:
+    client = Client(wsgi.RateLimitMiddleware(make(), SETTINGS))
+    answers = [client.get(path) for path in PATHS]
+    assert [(answer.status_code, left(answer.headers.get("RateLimit"))) for answer in answers] == EXPECTED
