@@ -1,6 +1,5 @@
 """The middleware for ASGI apps: Starlette, FastAPI, Litestar, Quart and every other."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, Final, Unpack
 
@@ -18,6 +17,7 @@ from ratelimit_mw.faces.asgi_send import (
     refuse_to_start,
     with_headers,
 )
+from ratelimit_mw.faces.loops import inside_a_loop
 from ratelimit_mw.faces.unheeded import warn_of_unheeded
 from ratelimit_mw.gate import AsyncGate
 from ratelimit_mw.options import Options
@@ -46,7 +46,7 @@ class RateLimitMiddleware:
         try:
             self._gate = AsyncGate(Settings.of(settings, options))
         except ConfigError as error:
-            if not _inside_a_loop():
+            if not inside_a_loop():
                 raise
             self._error = error
             self._limited: tuple[str, ...] = ()
@@ -107,11 +107,3 @@ class RateLimitMiddleware:
             await send(message)
 
         return send_after_close
-
-
-def _inside_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -1,6 +1,5 @@
 """A throttle for Django REST framework: its views ask it; nothing of the framework is imported."""
 
-import asyncio
 from functools import cache
 from inspect import isfunction, signature
 from math import isinf
@@ -12,6 +11,7 @@ from django.conf import settings
 from ratelimit_mw.django.gates import alone
 from ratelimit_mw.django.request import DjangoRequest
 from ratelimit_mw.errors import ConfigError, located
+from ratelimit_mw.faces.loops import inside_a_loop
 from ratelimit_mw.gate import AsyncGate, Gate
 from ratelimit_mw.marks import Mark
 from ratelimit_mw.matching import Marked
@@ -137,7 +137,7 @@ class _Asked(DjangoRequest):
 def _gate(outcome: Outcome | None) -> Gate | AsyncGate:
     """The middleware's, wherever it stands; else one of this process."""
     gate = alone() if outcome is None or outcome.gate is None else outcome.gate
-    if isinstance(gate, AsyncGate) and gate.inner.immediate is None and _inside_a_loop():
+    if isinstance(gate, AsyncGate) and gate.inner.immediate is None and inside_a_loop():
         warn_rarely(
             "throttle", "is asked inside of a running loop, where it cannot wait for the store: it counts alone"
         )
@@ -150,11 +150,3 @@ def _admitted(gate: Gate | AsyncGate, seen: DjangoRequest, marked: Marked) -> Ve
     if not isinstance(gate, AsyncGate):
         return gate.admit(seen, marked)
     return gate.immediate.admit(seen, marked) if gate.immediate else async_to_sync(gate.admit)(seen, marked)
-
-
-def _inside_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -1,3 +1,20 @@
-"""Django has to have its settings before some of its modules, and REST framework, can be imported."""
+"""What tests of the web's parts are given."""
 
+import pytest
+
+# before Django's other modules, and REST framework, can be imported
 import web.django_site  # noqa: F401  # configures it
+from ratelimit_mw import notices
+from ratelimit_mw.testing import Clock, RecordingStore
+
+
+@pytest.fixture
+def store() -> RecordingStore:
+    """Keeps what it was asked, and stands still."""
+    return RecordingStore(clock=Clock())
+
+
+@pytest.fixture
+def speaks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said rarely has not been said yet."""
+    monkeypatch.setattr(notices, "_said", {})

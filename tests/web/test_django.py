@@ -15,26 +15,18 @@ from django.urls import path
 from msgspec import json
 from msgspec.structs import replace
 
-from ratelimit_mw import ConfigError, notices
+from ratelimit_mw import ConfigError
 from ratelimit_mw.django import RateLimitMiddleware, endpoints, limit
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.testing import Clock, RecordingStore
+from ratelimit_mw.testing import RecordingStore
 from web.django_ask import BOTH, CLIENT, Site, hello, keeping, settings, taken, under_asgi, under_wsgi
 from web.django_site import LOGIN, OURS, wsgi_site
 
+pytestmark = pytest.mark.usefixtures("speaks_again")
+
 ME = __name__
 PERIODS = "(us, ms, second, minute, hour, day, week, month, year)"
-
-
-@pytest.fixture(autouse=True)
-def _speaks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "_said", {})
-
-
-@pytest.fixture
-def store() -> RecordingStore:
-    return RecordingStore(clock=Clock())
 
 
 @limit("5/minute")

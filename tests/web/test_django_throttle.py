@@ -36,11 +36,6 @@ def _as_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gates, "_alone", [])
 
 
-@pytest.fixture
-def store() -> RecordingStore:
-    return RecordingStore(clock=Clock())
-
-
 class Tokens(BaseAuthentication):
     """Who is logged in is what the token says; Django does not know."""
 

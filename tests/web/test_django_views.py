@@ -13,24 +13,16 @@ from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 from django.views.generic import TemplateView
 
-from ratelimit_mw import ConfigError, notices
+from ratelimit_mw import ConfigError
 from ratelimit_mw.django import exempt, limit
 from ratelimit_mw.marks import bucket_for, marks_of
 from ratelimit_mw.request import Request
-from ratelimit_mw.testing import Clock, RecordingStore
+from ratelimit_mw.testing import RecordingStore
 from web.django_ask import BOTH, CLIENT, Site, hello, keeping, settings, taken, under_asgi, under_wsgi
 
+pytestmark = pytest.mark.usefixtures("speaks_again")
+
 ME = __name__
-
-
-@pytest.fixture(autouse=True)
-def _speaks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "_said", {})
-
-
-@pytest.fixture
-def store() -> RecordingStore:
-    return RecordingStore(clock=Clock())
 
 
 @limit("5/minute")

@@ -14,24 +14,16 @@ from django.urls import include, path, re_path
 from django.utils.asyncio import async_unsafe
 from django.utils.functional import SimpleLazyObject
 
-from ratelimit_mw import MemoryStore, notices
+from ratelimit_mw import MemoryStore
 from ratelimit_mw.django import limit
 from ratelimit_mw.request import Request
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.django_ask import BOTH, CLIENT, Site, hello, settings, taken, under_asgi
 from web.django_site import LOGIN, OURS
 
+pytestmark = pytest.mark.usefixtures("speaks_again")
+
 ME = __name__
-
-
-@pytest.fixture(autouse=True)
-def _speaks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "_said", {})
-
-
-@pytest.fixture
-def store() -> RecordingStore:
-    return RecordingStore(clock=Clock())
 
 
 @limit("5/minute")

@@ -40,11 +40,6 @@ def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def store() -> RecordingStore:
-    return RecordingStore(clock=Clock())
-
-
-@pytest.fixture
 def app(store: RecordingStore) -> Flask:
     """An app with one view that has no mark."""
     app = Flask("shop")

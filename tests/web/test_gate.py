@@ -8,19 +8,16 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ratelimit_mw import Charge, ConfigError, Decision, MemoryStore, StoreError, Verdict, notices
+from ratelimit_mw import Charge, ConfigError, Decision, MemoryStore, StoreError, Verdict
 from ratelimit_mw.gate import AsyncGate, Gate
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.plain_request import PlainRequest
 
+pytestmark = pytest.mark.usefixtures("speaks_again")
+
 ADMITTED = Decision(True, 5, 4, 0.0, 60.0, 60.0, 0.0, 0)
-
-
-@pytest.fixture(autouse=True)
-def _speaks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "_said", {})
 
 
 def threads(**settings: Any) -> Verdict | None:

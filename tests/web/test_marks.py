@@ -29,11 +29,6 @@ def keeping(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-@pytest.fixture
-def store() -> RecordingStore:
-    return RecordingStore(clock=Clock())
-
-
 def gate(store: RecordingStore, **settings: Any) -> Gate:
     return Gate(Settings.of({"limits": "9/minute", "store": store, "plain_keys": True, **settings}, {}))
 

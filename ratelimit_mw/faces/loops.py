@@ -1,0 +1,12 @@
+"""Whether there is an event loop."""
+
+import asyncio
+
+
+def inside_a_loop() -> bool:
+    """Whether one runs in this thread, so that nothing may block it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
