@@ -34,10 +34,13 @@ class RateLimitMiddleware:
         self.app = app
         self._gate = Gate(Settings.of(settings, options))
         self._style = self._gate.settings.headers
+        self._off = self._gate.settings.enabled is False
         self._processes = Processes(self._gate.settings.store)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Admit or refuse one request. The app's own iterable is returned untouched."""
+        if self._off:
+            return self.app(environ, start_response)
         if self._processes.unknown:
             self._processes.look(environ)
         request = WsgiRequest(environ, environ.get("REMOTE_ADDR") or None, environ.get("ratelimit_mw"))
