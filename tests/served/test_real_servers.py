@@ -1,4 +1,7 @@
-"""On every server: what is admitted and refused, byte for byte, and that nothing of the app is lost on the way."""
+"""On every server: one connection for many requests, parts of an answer, and files; and what HTTP/2 makes of refusals.
+
+What is admitted and refused over HTTP/1 is in test_scenarios_served.py.
+"""
 
 import os
 import ssl
@@ -9,7 +12,7 @@ import httpx
 import pytest
 
 from redis_servers import RedisServer
-from web.real_servers import APPS, KINDS, Kind
+from web.real_servers import APPS, KINDS, OF_THE_SERVER, Kind
 from web.scenario import Answer, no
 from web_servers import WebServer
 
@@ -17,9 +20,9 @@ pytestmark = pytest.mark.promise(11)
 
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # httpx's own reads all certificates, for each client
 Connect = Callable[[], httpx.Client]
-OF_THE_SERVER = ("date", "server", "connection", "keep-alive", "via")
 POLICY = '"default";q=2;w=3600'
 REFUSED = no(3600, "default")
+OVER_HTTP2 = pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.http2], indirect=True)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -88,12 +91,13 @@ def refusal(method: str = "GET") -> Answer:
     return Answer(429, sorted(fields.items()), b"" if method == "HEAD" else REFUSED.body)
 
 
+@OVER_HTTP2
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_what_is_admitted_and_refused(client: httpx.Client, kind: Kind, method: str) -> None:
+def test_what_is_admitted_and_refused(client: httpx.Client, method: str) -> None:
     for left in (1, 0):
         answer = client.request(method, "/")
         assert admitted(answer, left)
-        assert answer.http_version == ("HTTP/2" if kind.http2 else "HTTP/1.1")
+        assert answer.http_version == "HTTP/2"
         assert answer.headers["content-length"] == "5"
         assert answer.content == (b"" if method == "HEAD" else b"hello")
     assert refused(client.request(method, "/"))
@@ -132,6 +136,7 @@ def test_a_file_is_sent_whole(client: httpx.Client, kind: Kind) -> None:
     assert answer.content == (APPS / f"{kind.interface}_app.py").read_bytes()
 
 
+@OVER_HTTP2
 def test_an_error_of_the_app_is_the_servers_to_answer(connect: Connect) -> None:
     for _ in range(2):
         with connect() as client:  # a server may close the connection after an error

@@ -1,19 +1,23 @@
-"""One small app in each framework, behind the middleware. Every path answers 200 and shows the verdict's source."""
+"""One small app in each framework, behind the middleware. Every path answers 200 and shows the verdict's source.
+
+`/stream` answers in parts, and `/error` raises.
+"""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import re_path
 from fastapi import APIRouter, Depends, FastAPI
 from flask import Flask, g
+from flask import Response as FlaskResponse
 from flask import request as flask_request
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope
 from starlette.types import Send as AsgiSend
@@ -26,16 +30,22 @@ from web.django_site import asgi_site, wsgi_site
 from web.scenario import Answer, Face, Send, Step
 
 METHODS = ["GET", "POST", "PUT", "OPTIONS"]
+PARTS = (b"one", b"two")
+App = Callable[[Mapping[str, Any]], Any]  # makes an app under these settings
 
 
-def starlette(settings: Mapping[str, Any]) -> Send:
+class AppError(Exception):
+    """What `/error` raises."""
+
+
+def starlette(settings: Mapping[str, Any]) -> ASGIApp:
     """A Starlette app."""
     app = Starlette(routes=[Route("/{rest:path}", _hello, methods=METHODS)])
     app.add_middleware(asgi.RateLimitMiddleware, **settings)
-    return _over_httpx(app)
+    return app
 
 
-def fastapi(settings: Mapping[str, Any]) -> Send:
+def fastapi(settings: Mapping[str, Any]) -> ASGIApp:
     """A FastAPI app whose routes come from routers that it includes, with dependencies that limit nothing."""
     reports, rest = APIRouter(), APIRouter()
     reports.add_api_route("/reports/{report}", _hello, methods=METHODS)
@@ -44,102 +54,162 @@ def fastapi(settings: Mapping[str, Any]) -> Send:
     app.include_router(reports, prefix="/api")
     app.include_router(rest)
     app.add_middleware(asgi.RateLimitMiddleware, **settings)
-    return _over_httpx(app)
+    return app
 
 
-def flask(settings: Mapping[str, Any]) -> Send:
+def bare_asgi(settings: Mapping[str, Any]) -> Any:
+    """An ASGI app of no framework."""
+
+    async def app(scope: Scope, receive: Receive, send: AsgiSend) -> None:
+        method, path = scope["method"], scope["path"]
+        if path == "/error":
+            raise AppError
+        shown = _shown(scope.get("state", {}).get("ratelimit")).items()
+        fields = [(b"content-type", b"text/plain"), *((name.encode(), value.encode()) for name, value in shown)]
+        status = 200 if method in (*METHODS, "HEAD") else 405
+        await send({"type": "http.response.start", "status": status, "headers": fields})
+        for part in () if method == "HEAD" else PARTS if path == "/stream" else (b"hello",):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body"})
+
+    return asgi.RateLimitMiddleware(app, **settings)
+
+
+def flask(settings: Mapping[str, Any]) -> Any:
     """A Flask app."""
     app = Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False
 
     @app.route("/", defaults={"rest": ""}, methods=METHODS)
     @app.route("/<path:rest>", methods=METHODS)
-    def hello(rest: str) -> tuple[str, dict[str, str]]:
-        return "hello", _shown(flask_request.environ.get("ratelimit_mw"))
+    def hello(rest: str) -> FlaskResponse:
+        return _hello_from_flask(rest, flask_request.environ.get("ratelimit_mw"))
 
     app.wsgi_app = wsgi.RateLimitMiddleware(app.wsgi_app, **settings)  # type: ignore[method-assign]
-    return _over_werkzeug(app)
+    return app
 
 
-def flask_extension(settings: Mapping[str, Any]) -> Send:
+def flask_extension(settings: Mapping[str, Any]) -> Any:
     """A Flask app that limits itself, after routing."""
     app = Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False
 
     @app.route("/", defaults={"rest": ""}, methods=METHODS)
     @app.route("/<path:rest>", methods=METHODS)
-    def hello(rest: str) -> tuple[str, dict[str, str]]:
-        return "hello", _shown(g.get("ratelimit"))
+    def hello(rest: str) -> FlaskResponse:
+        return _hello_from_flask(rest, g.get("ratelimit"))
 
     RateLimiter(app, settings)
-    return _over_werkzeug(app)
+    return app
 
 
-def bare_wsgi(settings: Mapping[str, Any]) -> Send:
+def bare_wsgi(settings: Mapping[str, Any]) -> Any:
     """A WSGI app of no framework."""
 
     def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        status = "200 OK" if environ["REQUEST_METHOD"] in (*METHODS, "HEAD") else "405 Method Not Allowed"
+        method, path = environ["REQUEST_METHOD"], environ.get("PATH_INFO")
+        if path == "/error":
+            raise AppError
+        status = "200 OK" if method in (*METHODS, "HEAD") else "405 Method Not Allowed"
         start_response(status, [("Content-Type", "text/plain"), *_shown(environ.get("ratelimit_mw")).items()])
-        return [b"hello"]
+        if method == "HEAD":
+            return []
+        return _parts() if path == "/stream" else [b"hello"]
 
-    return _over_werkzeug(wsgi.RateLimitMiddleware(app, **settings))
+    return wsgi.RateLimitMiddleware(app, **settings)
 
 
-def django(settings: Mapping[str, Any]) -> Send:
+def django(settings: Mapping[str, Any]) -> Any:
     """A Django project under WSGI."""
 
-    def hello(request: HttpRequest) -> HttpResponse:
-        return _hello_from_django(request)
+    def hello(request: HttpRequest) -> Any:
+        return _hello_from_django(request, _parts)
 
-    return _over_werkzeug(wsgi_site([re_path("", hello)], settings))
+    return wsgi_site([re_path("", hello)], settings)
 
 
-def adjango(settings: Mapping[str, Any]) -> Send:
+def adjango(settings: Mapping[str, Any]) -> Any:
     """A Django project under ASGI, with an async view."""
 
-    async def hello(request: HttpRequest) -> HttpResponse:
-        return _hello_from_django(request)
+    async def hello(request: HttpRequest) -> Any:
+        return _hello_from_django(request, _later_parts)
 
-    return _over_httpx(asgi_site([re_path("", hello)], settings))
-
-
-FACES: dict[str, Face] = {
-    "starlette": starlette,
-    "fastapi": fastapi,
-    "flask": flask,
-    "flask extension": flask_extension,
-    "wsgi": bare_wsgi,
-    "django": django,
-    "django async": adjango,
-}
+    return asgi_site([re_path("", hello)], settings)
 
 
-def _hello_from_django(request: Any) -> HttpResponse:
-    return HttpResponse(
-        "hello", status=200 if request.method in (*METHODS, "HEAD") else 405, headers=_shown(request.ratelimit)
-    )
+ASGI: dict[str, App] = {"starlette": starlette, "fastapi": fastapi, "asgi": bare_asgi, "django async": adjango}
+WSGI: dict[str, App] = {"flask": flask, "flask extension": flask_extension, "wsgi": bare_wsgi, "django": django}
+ANSWERED_OUTSIDE = (
+    "starlette",
+    "fastapi",
+    "asgi",
+    "wsgi",
+)  # where an error goes past us: others answer it, further out
 
 
-async def _hello(request: Request) -> PlainTextResponse:
-    return PlainTextResponse("hello", headers=_shown(getattr(request.state, "ratelimit", None)))
+def asgi_parts(step: Step, path: str) -> dict[str, Any]:
+    """What a step says of a scope. `path`: below the root."""
+    user = SimpleNamespace(is_authenticated=True, identity=step.user) if step.user else None
+    client = (step.client, 50000) if step.client else None
+    return {"path": step.root + path, "root_path": step.root, "client": client, "user": user}
+
+
+def wsgi_parts(step: Step) -> dict[str, Any]:
+    """What a step says of an environ, besides its path."""
+    return {"SCRIPT_NAME": step.root, "REMOTE_ADDR": step.client or "", "REMOTE_USER": step.user or ""}
+
+
+def _hello_from_flask(rest: str, outcome: Any) -> FlaskResponse:
+    if rest == "error":
+        raise AppError
+    return FlaskResponse(_parts() if rest == "stream" else "hello", headers=_shown(outcome))
+
+
+def _hello_from_django(request: Any, parts: Any) -> HttpResponse | StreamingHttpResponse:
+    if request.path == "/error":
+        raise AppError
+    headers = _shown(request.ratelimit)
+    if request.path == "/stream":
+        return StreamingHttpResponse(parts(), headers=headers)
+    if request.method not in (*METHODS, "HEAD"):
+        return HttpResponse(status=405, headers=headers)
+    return HttpResponse("" if request.method == "HEAD" else "hello", headers=headers)  # not each server leaves it out
+
+
+async def _hello(request: Request) -> Response:
+    if request.scope["path"] == "/error":
+        raise AppError
+    headers = _shown(getattr(request.state, "ratelimit", None))
+    if request.scope["path"] == "/stream":
+        return StreamingResponse(_later_parts(), headers=headers)
+    return PlainTextResponse("hello", headers=headers)
+
+
+def _parts() -> Iterator[bytes]:
+    yield from PARTS
+
+
+async def _later_parts() -> AsyncIterator[bytes]:
+    for part in PARTS:
+        yield part
 
 
 def _shown(outcome: Any) -> dict[str, str]:
     return {"X-Source": outcome.verdict.source if outcome and outcome.verdict else ""}
 
 
+def _face(make: App, over: Callable[[Any], Send]) -> Face:
+    return lambda settings: over(make(settings))
+
+
 def _over_httpx(app: ASGIApp) -> Send:
     def send(step: Step) -> Answer:
         async def served(scope: Scope, receive: Receive, answer: AsgiSend) -> None:
-            user = SimpleNamespace(is_authenticated=True, identity=step.user) if step.user else None
-            client = (step.client, 50000) if step.client else None
             # as written: httpx would normalise the path
-            own = {"path": step.root + step.path, "root_path": step.root, "client": client, "user": user}
-            await app({**scope, **own}, receive, answer)
+            await app({**scope, **asgi_parts(step, step.path)}, receive, answer)
 
         async def talk() -> Answer:
-            transport = httpx.ASGITransport(served)
+            transport = httpx.ASGITransport(served, raise_app_exceptions=not step.fails)
             async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
                 headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in step.all_headers]
                 got = await client.request(step.method, "/", headers=headers)
@@ -152,9 +222,13 @@ def _over_httpx(app: ASGIApp) -> Send:
 
 def _over_werkzeug(app: Any) -> Send:
     def send(step: Step) -> Answer:
-        own = {"PATH_INFO": step.path.encode().decode("latin-1"), "SCRIPT_NAME": step.root}
-        own |= {"REMOTE_ADDR": step.client or "", "REMOTE_USER": step.user or ""}
-        got = Client(app).open("/", method=step.method, headers=step.all_headers, environ_overrides=own)
+        own = {"PATH_INFO": step.path.encode().decode("latin-1"), **wsgi_parts(step)}
+        try:
+            got = Client(app).open("/", method=step.method, headers=step.all_headers, environ_overrides=own)
+        except AppError:
+            if not step.fails:
+                raise
+            return Answer(500, [], b"")  # as a server would
         return Answer(got.status_code, _lower(got.headers.items()), got.get_data())
 
     return send
@@ -162,3 +236,7 @@ def _over_werkzeug(app: Any) -> Send:
 
 def _lower(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(name.lower(), value) for name, value in headers]
+
+
+FACES: dict[str, Face] = {name: _face(make, _over_httpx) for name, make in ASGI.items()}
+FACES |= {name: _face(make, _over_werkzeug) for name, make in WSGI.items()}

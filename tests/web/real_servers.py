@@ -8,6 +8,7 @@ from pathlib import Path
 from web_servers import WebServer, serve_granian, serve_gunicorn, serve_hypercorn, serve_uvicorn, serve_waitress
 
 APPS = Path(__file__).resolve().parent.parent / "apps"
+OF_THE_SERVER = ("date", "server", "connection", "keep-alive", "via")  # headers that it adds by itself
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ class Step:
     user: str | None = None
     wait: float = 0.0  # seconds that pass before it
     broken: bool = False  # the store raises
+    fails: bool = False  # the app raises: who answers instead may stand outside of us, where our fields are not
 
     status: int = 200
     state: tuple[State, ...] = ()  # RateLimit; none is no field
@@ -37,6 +38,7 @@ class Step:
     blocked: bool = False  # a 403 of the blocklist
     source: str = "store"  # what the app finds in its verdict; "" is no verdict
     asked: int = 1  # calls of the store
+    says: bytes = b"hello"  # the body of what the app answers with 200
 
     @property
     def all_headers(self) -> list[tuple[str, str]]:
@@ -63,8 +65,9 @@ class Step:
 
     @property
     def body(self) -> bytes:
-        """Exactly what a refusal says."""
-        return b"" if self.method == "HEAD" else json.encode(self.problem)
+        """Exactly what is said: by a refusal, or by the app."""
+        said = self.says if self.problem is None else json.encode(self.problem)
+        return b"" if self.method == "HEAD" else said
 
     @property
     def plain_headers(self) -> dict[str, str]:

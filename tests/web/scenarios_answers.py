@@ -1,9 +1,20 @@
 """Scenarios: what an answer says."""
 
+from typing import Any
+
 from web.scenario import Scenario, Step, no
 
 TWO = {"limits": "2/minute"}
 ALL = [{"limit": "2/minute", "key": "all"}, "9/hour"]
+
+
+def streamed(**more: Any) -> Step:
+    return Step(path="/stream", says=b"onetwo", **more)
+
+
+def failed(**more: Any) -> Step:
+    return Step(path="/error", fails=True, status=500, **more)
+
 
 ANSWERS = (
     Scenario(
@@ -145,6 +156,36 @@ ANSWERS = (
             Step(asked=0, source=""),
             Step(path="/login", state=(("login", 0, 60),)),
             no(60, "login", path="/login", state=(("login", 0, 60),)),
+        ),
+    ),
+    Scenario(
+        name="an app that streams",
+        settings=TWO,
+        steps=(
+            streamed(policy=(("default", 2, 60),), state=(("default", 1, 60),)),
+            streamed(method="POST", state=(("default", 0, 60),)),
+            no(60, "default", path="/stream", state=(("default", 0, 60),)),
+            streamed(wait=60, state=(("default", 0, 30),)),
+        ),
+    ),
+    Scenario(
+        name="an app that raises has been asked, and is charged for",
+        settings={"limits": "3/minute", "headers": "both"},
+        steps=(
+            failed(state=(("default", 2, 60),), legacy=(3, 2, 60)),
+            failed(method="POST", state=(("default", 1, 60),), legacy=(3, 1, 90)),
+            Step(state=(("default", 0, 60),), legacy=(3, 0, 100)),
+            no(60, "default", path="/error", state=(("default", 0, 60),), legacy=(3, 0, 100)),
+        ),
+    ),
+    Scenario(
+        name="an app that raises while the store is down",
+        settings={"limits": "1/minute", "on_store_error": "allow"},
+        promises=(8,),
+        steps=(
+            failed(broken=True),
+            failed(state=(("default", 0, 60),)),
+            no(60, "default", state=(("default", 0, 60),)),
         ),
     ),
 )

@@ -1,86 +1,69 @@
-"""Every scenario over every framework."""
+"""Every scenario over every framework, in this process: over memory, and over a real Redis."""
 
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import http_sf
 import pytest
 
-from ratelimit_mw import MemoryStore, gate, notices, response
+from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.testing import Clock, RecordingStore
-from web.faces import FACES
-from web.scenario import Answer, Scenario, Step
-from web.scenarios import SCENARIOS
+from redis_servers import RedisServer
+from web.faces import ASGI, FACES
+from web.scenario import Scenario
+from web.table import ROWS, RecordingAsyncRedis, RecordingRedis, TableStore, begin, check, tell_time
 
-REFUSALS = (403, 429, 503)
-FIELDS = ("ratelimit", "ratelimit-policy")
-PARAMETERS = ("q", "w", "ratelimit-mw-burst")
-LEGACY = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
-ROWS = [
-    pytest.param(scenario, id=scenario.name, marks=[pytest.mark.promise(n) for n in scenario.promises])
-    for scenario in SCENARIOS
-]
+
+class OfOneCall(RecordingAsyncRedis):
+    """Has connections for one call only: in this process each request has an event loop of its own."""
+
+    async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        try:
+            return await super().atake(charges)
+        finally:
+            await self.aclose()
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The one clock of the store, the local stand-in and the legacy headers."""
-    clock = Clock()
+def clock() -> Clock:
+    return Clock()
 
-    class Told(MemoryStore):
-        def __init__(self) -> None:
-            super().__init__(clock=clock)
 
-    monkeypatch.setattr(gate, "MemoryStore", Told)
-    monkeypatch.setattr(response, "time", SimpleNamespace(time=clock))
-    monkeypatch.setattr(notices, "_said", {})
-    return clock
+@pytest.fixture
+def memory(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[[], RecordingStore]:
+    return tell_time(clock, monkeypatch.setattr)
+
+
+@pytest.fixture(scope="module")
+def redis(redis_servers: Mapping[str, RedisServer]) -> Iterator[RedisServer]:
+    """This file's own; of one version: what they do differently is a matter of the stores' tests."""
+    with RedisServer(next(iter(redis_servers.values())).binary) as running:
+        yield running
+
+
+@pytest.fixture(params=["memory", "redis"])
+def store(
+    face: str, clock: Clock, memory: Callable[[], RecordingStore], request: pytest.FixtureRequest
+) -> Iterator[TableStore]:
+    """An empty one, as the face needs it."""
+    if request.param == "memory":
+        yield memory()
+        return
+    server: RedisServer = request.getfixturevalue("redis")
+    server.flush()
+    if face in ASGI:
+        yield OfOneCall(server.url, clock)
+        return
+    threads = RecordingRedis(server.url, clock)
+    yield threads
+    threads.close()
 
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("scenario", ROWS)
-def test_scenario(face: str, scenario: Scenario, clock: Clock) -> None:
-    store = RecordingStore(clock=clock)
+def test_scenario(face: str, scenario: Scenario, store: TableStore, clock: Clock) -> None:
     send = FACES[face]({"store": store, **scenario.settings})
     for number, step in enumerate(scenario.steps):
-        clock.advance(step.wait)
-        store.error = ConnectionError("down") if step.broken else None
-        store.calls.clear()
+        begin(store, clock, step)
         answer = send(step)
         where = f"step {number}: {answer}"
-        assert answer.status == step.status, where
         assert [verb for verb, _ in store.calls] == ["take"] * step.asked, where
-        check_fields(step, answer, clock.now, where)
-        if step.status in REFUSALS:
-            check_refusal(step, answer, where)
-        else:
-            assert answer.field("retry-after") == [], where
-            assert step.status != 200 or answer.field("x-source") == [step.source], where
-
-
-def check_fields(step: Step, answer: Answer, now: float, where: str) -> None:
-    expected = [[(name, {"r": r, "t": t}) for name, r, t in step.state]] if step.state else []
-    assert [parsed(line) for line in answer.field("ratelimit")] == expected, where
-    policies = [parsed(line) for line in answer.field("ratelimit-policy")]
-    assert [[name for name, _ in items] for items in policies] == [[name for name, _ in items] for items in expected]
-    if step.policy is not None:
-        named = [(name, dict(zip(PARAMETERS, numbers, strict=False))) for name, *numbers in step.policy]
-        assert policies == [named], where
-    legacy = [answer.field(name) for name in LEGACY]
-    if step.legacy is None:
-        assert legacy == [[], [], []], where
-    else:
-        limit, remaining, reset = step.legacy
-        assert legacy == [[str(limit)], [str(remaining)], [str(int(now) + reset)]], where
-
-
-def check_refusal(step: Step, answer: Answer, where: str) -> None:
-    assert answer.body == step.body, where
-    plain = {name: value for name, value in answer.headers if name not in (*FIELDS, *LEGACY)}
-    assert plain == step.plain_headers, where
-    assert len(dict(answer.headers)) == len(answer.headers), where
-
-
-def parsed(line: str) -> list[Any]:
-    found: Any = http_sf.parse(line.encode("ascii"), tltype="list")
-    return list(found)
+        check(face, step, answer, clock.now, where)

@@ -1,0 +1,101 @@
+"""The table of scenarios behind a real server: one app for each scenario, made when its first step is asked.
+
+A request says in `X-Step` which step of which scenario it is, and what of it could not be sent. That, and what no
+client on loopback can say of itself, is put into the scope or environ outside of the middleware.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ratelimit_mw.testing import Clock
+from web.faces import ASGI, WSGI, asgi_parts, wsgi_parts
+from web.scenario import Step
+from web.scenarios import SCENARIOS
+from web.table import RecordingAsyncRedis, RecordingRedis, TableStore, begin, tell_time
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+    from starlette.types import Message, Receive, Scope, Send
+
+FACE, URL = os.environ["FACE"], os.environ["STORE"]
+clock = Clock()
+memory = tell_time(clock)
+
+
+class Table:
+    """The scenario that is being played."""
+
+    app: Any
+    store: TableStore
+
+    def __init__(self) -> None:
+        self._make = {**ASGI, **WSGI}[FACE]
+        if URL != "memory://":
+            self.store = RecordingAsyncRedis(URL, clock) if FACE in ASGI else RecordingRedis(URL, clock)
+
+    def turn(self, told: str) -> tuple[Step, list[str]]:
+        """`SCENARIO STEP [PART ...]`: the step, and which parts of it were not sent."""
+        scenario, number, *unsent = told.split()
+        row = SCENARIOS[int(scenario)]
+        if number == "0":
+            clock.now = Clock().now
+            if URL == "memory://":
+                self.store = memory()
+            self.app = self._make({"store": self.store, **row.settings})
+        step = row.steps[int(number)]
+        begin(self.store, clock, step)
+        return step, unsent
+
+
+table = Table()
+one_by_one = asyncio.Lock()  # a client has its answer before the app's call is over
+
+
+async def asgi(scope: "Scope", receive: "Receive", send: "Send") -> None:
+    """For ASGI servers."""
+    if scope["type"] == "lifespan":
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+        return
+    headers = [(name.lower(), value) for name, value in scope["headers"]]
+
+    async def counted(message: "Message") -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], (b"x-asked", asked().encode())]}
+        await send(message)
+
+    async with one_by_one:
+        step, unsent = table.turn(dict(headers)[b"x-step"].decode())
+        own = asgi_parts(step, step.path if "path" in unsent else scope["path"])
+        own["headers"] = [line for line in headers if line[0] != b"x-step"]
+        if "headers" in unsent:
+            own["headers"] += [(name.lower().encode(), value.encode("latin-1")) for name, value in step.all_headers]
+        await table.app({**scope, **own}, receive, counted)
+
+
+def wsgi(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    """For WSGI servers."""
+
+    def counted(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
+        return start_response(status, [*headers, ("X-Asked", asked())], exc_info)
+
+    step, unsent = table.turn(environ.pop("HTTP_X_STEP"))
+    environ.update(wsgi_parts(step))
+    if "path" in unsent:
+        environ["PATH_INFO"] = step.path.encode().decode("latin-1")
+    if "headers" in unsent:
+        lines: dict[str, list[str]] = {}
+        for name, value in step.all_headers:
+            lines.setdefault(f"HTTP_{name.upper().replace('-', '_')}", []).append(value)
+        environ.update({name: ",".join(values) for name, values in lines.items()})
+    answer: Iterable[bytes] = table.app(environ, counted)
+    return answer
+
+
+def asked() -> str:
+    """What the store was asked."""
+    return ",".join(verb for verb, _ in table.store.calls)

@@ -1,0 +1,150 @@
+"""Every scenario on every server, each with a framework behind it as it is usually run."""
+
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http.client import HTTPResponse
+from io import BytesIO
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from ratelimit_mw.testing import Clock
+from redis_servers import RedisServer
+from web.real_servers import APPS, KINDS, OF_THE_SERVER
+from web.scenario import Answer, Scenario, Step
+from web.scenarios import SCENARIOS
+from web.table import ROWS, check
+from web_servers import WebServer
+
+pytestmark = pytest.mark.promise(11)
+
+ADDED = (*OF_THE_SERVER, "transfer-encoding", "x-asked")  # by servers, and by our app outside of the middleware
+NO_FRAMEWORK = ("asgi", "wsgi")  # an error is the server's to answer, and our app outside adds nothing
+
+
+@dataclass(frozen=True)
+class Stand:
+    """A server, what it serves, and options that the table needs."""
+
+    kind: str
+    face: str
+    store: str = "memory"
+    options: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.face} {self.store}"
+
+
+# waitress takes headers of proxies away, unless it is told to read them itself or to leave them: how-to/proxies.md
+KEPT = ("--no-clear-untrusted-proxy-headers",)
+STANDS = (
+    Stand("uvicorn", "fastapi"),
+    Stand("uvicorn", "fastapi", "redis"),
+    Stand("uvicorn", "asgi"),
+    Stand("hypercorn", "starlette"),
+    Stand("granian", "django async"),
+    Stand("granian-wsgi", "wsgi"),
+    Stand("gunicorn-sync", "django"),
+    Stand("gunicorn-sync", "django", "redis"),
+    Stand("gunicorn-gthread", "flask extension"),
+    Stand("waitress", "flask", options=KEPT),
+)
+
+
+@dataclass(frozen=True)
+class Unsent:
+    """What does not get through a server as it is written: our app outside of the middleware puts it there instead."""
+
+    kinds: tuple[str, ...]
+    part: str  # path or headers
+    steps: Callable[[Step], bool]
+    refused: bool = False  # the server answers 400 by itself
+
+
+def has_two_hosts(step: Step) -> bool:
+    return [name for name, _ in step.all_headers].count("Host") > 1
+
+
+def has_slashes_in_front(step: Step) -> bool:
+    return step.path.startswith("//")
+
+
+def is_not_ascii(step: Step) -> bool:
+    return not all(value.isascii() for _, value in step.all_headers)
+
+
+UNSENT = (
+    # RFC 9112, 3.2: a server must refuse it; granian and waitress hand both lines on
+    Unsent(("uvicorn", "hypercorn", "gunicorn-sync", "gunicorn-gthread"), "headers", has_two_hosts, refused=True),
+    # it makes one slash of them
+    Unsent(("waitress",), "path", has_slashes_in_front),
+    # its WSGI makes an empty text of such a header: emmett-framework/granian#335
+    Unsent(("granian-wsgi",), "headers", is_not_ascii),
+)
+
+
+@pytest.fixture(scope="module")
+def redis(redis_servers: Mapping[str, RedisServer]) -> Iterator[RedisServer]:
+    """This file's own."""
+    with RedisServer(next(iter(redis_servers.values())).binary) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=STANDS, ids=str)
+def stand(request: pytest.FixtureRequest) -> Stand:
+    chosen: Stand = request.param
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def server(stand: Stand, redis: RedisServer) -> Iterator[WebServer]:
+    kind = KINDS[stand.kind]
+    store = "memory://" if stand.store == "memory" else redis.url
+    env = {"FACE": stand.face, "STORE": store, "PYTHONPATH": str(APPS.parent)}
+    app = f"scenarios_app:{kind.interface}"
+    with kind.serve(app, APPS, *kind.options, *stand.options, env=env) as running:
+        yield running
+
+
+@pytest.mark.parametrize("scenario", ROWS)
+def test_scenario(stand: Stand, server: WebServer, scenario: Scenario, redis: RedisServer) -> None:
+    redis.flush()
+    clock = Clock()
+    for number, step in enumerate(scenario.steps):
+        clock.advance(step.wait)
+        answer = played(stand, server, step, f"{SCENARIOS.index(scenario)} {number}")
+        where = f"step {number}: {answer}"
+        if not (step.fails and stand.face in NO_FRAMEWORK):
+            assert answer.field("x-asked") == [",".join(["take"] * step.asked)], where
+        own = [line for line in answer.headers if line[0] not in ADDED]
+        check(stand.face, step, Answer(answer.status, own, answer.body), clock.now, where)
+
+
+def played(stand: Stand, server: WebServer, step: Step, number: str) -> Answer:
+    unsent = [line for line in UNSENT if stand.kind in line.kinds and line.steps(step)]
+    if any(line.refused for line in unsent):
+        by_itself = asked(server, step.method, step.path, step.all_headers)
+        assert (by_itself.status, by_itself.field("x-asked")) == (400, [])
+    parts = [line.part for line in unsent]
+    path = "/" if "path" in parts else step.path
+    headers = [] if "headers" in parts else step.all_headers
+    return asked(server, step.method, path, [("X-Step", " ".join([number, *parts])), *headers])
+
+
+def asked(server: WebServer, method: str, path: str, headers: Sequence[tuple[str, str]]) -> Answer:
+    """A request byte for byte as it is written here, and all that comes back on its connection."""
+    host = [] if "Host" in dict(headers) else [("Host", "app")]
+    fields = [f"{name}: {value}" for name, value in (*host, ("Connection", "close"), *headers)]
+    text = "\r\n".join([f"{method} {quote(path)} HTTP/1.1", *fields, "", ""])
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=20) as connection:
+        connection.sendall(text.encode("latin-1"))
+        received = b"".join(iter(lambda: connection.recv(65536), b""))
+    stream: Any = SimpleNamespace(makefile=lambda *_: BytesIO(received))
+    with HTTPResponse(stream, method=method) as answer:
+        answer.begin()
+        # to a HEAD it would read none, whatever came
+        body = received.partition(b"\r\n\r\n")[2] if method == "HEAD" else answer.read()
+        return Answer(answer.status, [(name.lower(), value) for name, value in answer.getheaders()], body)

@@ -1,0 +1,131 @@
+"""How the table of scenarios is played, wherever the apps run: its rows, its clock, its stores, what is checked."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import http_sf
+import pytest
+
+from ratelimit_mw import gate, notices, response
+from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.testing import Clock, RecordingStore
+from ratelimit_mw.testing.recording import Call
+from web.faces import ANSWERED_OUTSIDE
+from web.scenario import Answer, Step
+from web.scenarios import SCENARIOS
+
+REFUSALS = (403, 429, 503)
+FIELDS = ("ratelimit", "ratelimit-policy")
+PARAMETERS = ("q", "w", "ratelimit-mw-burst")
+LEGACY = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
+ROWS = [
+    pytest.param(scenario, id=scenario.name, marks=[pytest.mark.promise(n) for n in scenario.promises])
+    for scenario in SCENARIOS
+]
+PATIENCE = 5.0  # seconds for an answer of Redis: a busy machine must not look like one that is down
+
+
+class TableStore(Protocol):
+    """What is recorded, and set."""
+
+    calls: list[Call]
+    error: Exception | None
+
+
+def tell_time(clock: Clock, patch: Callable[[object, str, object], None] = setattr) -> Callable[[], RecordingStore]:
+    """Make this the one clock of the store, its local stand-in and the legacy headers; gives what makes the store.
+
+    It is what the package itself takes for its store in memory, so that it goes the way of that one.
+    """
+
+    class Told(RecordingStore):
+        def __init__(self) -> None:
+            super().__init__(clock=clock)
+
+    patch(gate, "MemoryStore", Told)
+    patch(response, "time", SimpleNamespace(time=clock))
+    patch(notices, "_said", {})
+    return Told
+
+
+class RecordingRedis(RedisStore):
+    """A `RedisStore` that records, and raises `error`, as `RecordingStore` does: what a request asks, which is take."""
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        super().__init__(url, timeout=PATIENCE, clock=clock)
+        self.calls: list[Call] = []
+        self.error: Exception | None = None
+
+    def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        self.calls.append(("take", tuple(charges)))
+        if self.error is not None:
+            raise self.error
+        return super().take(charges)
+
+
+class RecordingAsyncRedis(AsyncRedisStore):
+    """The same for asyncio."""
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        super().__init__(url, timeout=PATIENCE, clock=clock)
+        self.calls: list[Call] = []
+        self.error: Exception | None = None
+
+    async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        self.calls.append(("take", tuple(charges)))
+        if self.error is not None:
+            raise self.error
+        return await super().atake(charges)
+
+
+def begin(store: TableStore, clock: Clock, step: Step) -> None:
+    """What is so before a step is asked."""
+    clock.advance(step.wait)
+    store.error = ConnectionError("down") if step.broken else None
+    store.calls.clear()
+
+
+def check(face: str, step: Step, answer: Answer, now: float, where: str) -> None:
+    """Everything that an answer says, besides what a server adds by itself."""
+    if step.fails and face in ANSWERED_OUTSIDE:
+        step = replace(step, state=(), policy=None, legacy=None)
+    assert answer.status == step.status, where
+    check_fields(step, answer, now, where)
+    if step.status in REFUSALS:
+        check_refusal(step, answer, where)
+        return
+    assert answer.field("retry-after") == [], where
+    if step.status == 200:
+        assert answer.field("x-source") == [step.source], where
+        assert answer.body == step.body, where
+
+
+def check_fields(step: Step, answer: Answer, now: float, where: str) -> None:
+    expected = [[(name, {"r": r, "t": t}) for name, r, t in step.state]] if step.state else []
+    assert [parsed(line) for line in answer.field("ratelimit")] == expected, where
+    policies = [parsed(line) for line in answer.field("ratelimit-policy")]
+    assert [[name for name, _ in items] for items in policies] == [[name for name, _ in items] for items in expected]
+    if step.policy is not None:
+        named = [(name, dict(zip(PARAMETERS, numbers, strict=False))) for name, *numbers in step.policy]
+        assert policies == [named], where
+    legacy = [answer.field(name) for name in LEGACY]
+    if step.legacy is None:
+        assert legacy == [[], [], []], where
+    else:
+        limit, remaining, reset = step.legacy
+        assert legacy == [[str(limit)], [str(remaining)], [str(int(now) + reset)]], where
+
+
+def check_refusal(step: Step, answer: Answer, where: str) -> None:
+    assert answer.body == step.body, where
+    plain = {name: value for name, value in answer.headers if name not in (*FIELDS, *LEGACY)}
+    assert plain == step.plain_headers, where
+    assert len(dict(answer.headers)) == len(answer.headers), where
+
+
+def parsed(line: str) -> list[Any]:
+    found: Any = http_sf.parse(line.encode("ascii"), tltype="list")
+    return list(found)
