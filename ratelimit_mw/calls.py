@@ -77,10 +77,10 @@ def _is_absent(answer: object) -> bool:
 
 
 def cost_answer(call: Call, answers: Answers) -> int:
-    """Its answer as a cost: a whole number from 0 to 2**53 - 1; anything else counts 1."""
+    """Its answer as a cost: a whole number, at most 2**53 - 1, which never passes; anything else counts 1."""
     answer = answers[call]
-    if type(answer) is int and 0 <= answer < EXACT:
-        return answer
+    if type(answer) is int and answer >= 0:
+        return min(answer, EXACT - 1)  # a client may be who says how much
     if answer is not FAILED:
         warn_rarely(f"cost {name_of(call)}", "returned %s, no whole number from 0: it counts 1", type(answer).__name__)
     return 1

@@ -77,7 +77,7 @@ class Match:
                 continue  # it refuses nobody, so nothing has to stand in for it
             if own is None and self.defaults is not None:
                 group = self.defaults  # noqa: PLW2901  # it stands in for the group, once
-                own = group.of(request, route, answers)
+                own = group.of(request, route, answers) or None  # where there are no default limits, nothing does
             if own is None:
                 return None
             found[group] = own

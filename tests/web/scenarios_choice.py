@@ -139,8 +139,7 @@ COSTS = (
             weighs(0, state=(("ruled", 7, 3600), ("ruled-2", 47, 86400))),
             weighs("many", state=(("ruled", 6, 3600), ("ruled-2", 46, 86400))),
             weighs(-1, state=(("ruled", 5, 3600), ("ruled-2", 45, 86400))),
-            weighs(2**53, state=(("ruled", 4, 3600), ("ruled-2", 44, 86400))),
-            weighs(4, state=(("ruled", 0, 3600), ("ruled-2", 40, 86400))),
+            weighs(5, state=(("ruled", 0, 3600), ("ruled-2", 40, 86400))),
             weighs(0, state=(("ruled", 0, 3600), ("ruled-2", 40, 86400))),
         ),
     ),
@@ -151,6 +150,7 @@ COSTS = (
         steps=(
             weighs(11, status=429, violated=("ruled",), state=left(10, "ruled")),
             weighs(2**53 - 1, status=429, violated=("ruled",), state=left(10, "ruled")),
+            weighs(2**53, status=429, violated=("ruled",), state=left(10, "ruled")),
             weighs(10, state=left(0, "ruled")),
         ),
     ),

@@ -62,7 +62,7 @@ def charged(store: RecordingStore) -> list[tuple[str, int]]:
 
 COSTS: list[tuple[Any, int]] = [
     (0, 0), (1, 1), (3, 3), (10, 10), (LookupError(), 1), (None, 1), (-1, 1), (True, 1), (False, 1), (2.0, 1), (0.5, 1),
-    (float("nan"), 1), (float("inf"), 1), ("3", 1), (b"3", 1), (2**53, 1), (10**400, 1), (-(10**400), 1), ([3], 1),
+    (float("nan"), 1), (float("inf"), 1), ("3", 1), (b"3", 1), (-(10**400), 1), ([3], 1),
     (object(), 1),
 ]  # fmt: skip
 
@@ -93,7 +93,7 @@ def test_a_cost_that_is_awaited(face: str, answer: Any, cost: int) -> None:
 
 
 @ALL
-@pytest.mark.parametrize("cost", [11, 10**9, 2**53 - 1])
+@pytest.mark.parametrize("cost", [11, 10**9, 2**53 - 1, 2**53, 10**400], ids=["11", "1e9", "2**53-1", "2**53", "1e400"])
 def test_a_cost_over_the_quota_never_passes(face: str, cost: int) -> None:
     send, _ = served(face, **ruled(cost=says(cost)))
     answer = send(Step())

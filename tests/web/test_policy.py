@@ -217,3 +217,12 @@ def test_the_strictest_word_counts(modes: tuple[Any, Any], source: str, kept: in
     asked = planned(rules(rules=[one], on_store_error=modes[1]), PlainRequest())
     found, left = without_store(asked)
     assert (found, len(left.charges), len(left.lines), len(left.policies)) == (source, kept, kept, kept)
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("answer", [None, "5/minut", 7], ids=str)
+def test_a_callable_without_limits_frees_nobody_where_there_are_no_default_limits(answer: Any) -> None:
+    compiled = rules(limits=[], rules=[{"path": "/", "limits": lambda _: answer}])
+    found = matched(compiled, PlainRequest("/"))
+    asked = plan(found, PlainRequest("/"), dict.fromkeys(found.calls, answer))
+    assert (asked.denied, list(asked.charges)) == ("denied_on_error", [])
