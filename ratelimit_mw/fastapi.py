@@ -1,19 +1,17 @@
 """FastAPI: limits as dependencies of an app, a router or a route, beside the middleware or without it."""
 
-from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from msgspec import json
 
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.faces.asgi_send import Scope, closing
-from ratelimit_mw.faces.endpoint import Asked, EndpointMark, ask, name_of
+from ratelimit_mw.faces.asgi_send import closing
+from ratelimit_mw.faces.dependencies import around
+from ratelimit_mw.faces.endpoint import Asked, EndpointMark, ask
 from ratelimit_mw.faces.missing import needs
-from ratelimit_mw.faces.remember import remembered
-from ratelimit_mw.faces.routes import matched, place_of
 from ratelimit_mw.faces.unheeded import Heeding
-from ratelimit_mw.marks import is_exempt
 from ratelimit_mw.response import ABOUT_THE_BODY, RESPONSES
 from ratelimit_mw.response import Response as OwnResponse
 from ratelimit_mw.verdict import RateLimited, Verdict
@@ -54,17 +52,17 @@ class RateLimit(EndpointMark, Heeding):
 
     async def __call__(self, connection: HTTPConnection, response: Response) -> None:
         """Admit a request, or raise."""
-        scope = connection.scope
-        endpoint, place = scope.get("endpoint"), place_of(scope)
-        if is_exempt(endpoint):
+        found = around(connection.scope)
+        if found.exempt:
             return
-        template, name = (None, name_of(endpoint)) if place is None else (place.template, place.name)
-        together, everyone = _beside(self, scope)
-        asked = await ask(scope, together, name, template, everyone)
+        asked = await ask(connection.scope, found.steps(self), found.template)
         if asked is None:
             return
         if asked.refused:
             raise await _error(asked, asked.refused, connection)
+        if not response.headers:
+            response.headers.raw.extend(asked.raw_fields)
+            return
         for field, value in asked.fields:  # all that was charged so far, in place of what one before us said
             response.headers[field] = value
 
@@ -120,46 +118,3 @@ def _is_ours(handlers: Mapping[Any, Any], asked: Asked) -> bool:
             for_any = issubclass(HTTPException, kind)
             return handler is http_exception_handler or (for_any and asked.gate.answerer is not None)
     return True
-
-
-class _Around(NamedTuple):
-    """The dependencies of a route. `runs`: those that stand one after the other, with no others between."""
-
-    route: Any  # kept, so that no other one gets its id
-    runs: Sequence[tuple[RateLimit, ...]]
-    everyone: tuple[RateLimit, ...]
-
-
-def _beside(one: RateLimit, scope: Scope) -> tuple[Sequence[RateLimit], Sequence[RateLimit]]:
-    """Those that are decided with it, and all of the route."""
-    route, overrides = matched(scope), getattr(scope.get("app"), "dependency_overrides", None)
-    if overrides:  # in tests
-        around = _around(route, overrides)
-    else:
-        known: dict[int, _Around] = remembered(scope.get("router"), "dependencies")
-        around = known.get(id(route)) or known.setdefault(id(route), _around(route, ()))
-    if one not in around.everyone:  # in a route whose dependencies this FastAPI does not show
-        return (one,), (one,)
-    return next(run for run in around.runs if one in run), around.everyone
-
-
-def _around(route: Any, overrides: Container[Any]) -> _Around:
-    leaf = getattr(route, "starlette_route", None) or route  # that of a websocket in a router
-    runs: list[list[RateLimit]] = [[]]
-    for call in _calls(getattr(leaf, "dependant", None), overrides):
-        if isinstance(call, RateLimit):
-            runs[-1].append(call)
-        else:
-            runs.append([])
-    unique = [tuple(dict.fromkeys(run)) for run in runs]
-    return _Around(route, unique, tuple(dict.fromkeys(call for run in unique for call in run)))
-
-
-def _calls(dependant: Any, overrides: Container[Any]) -> Iterator[Any]:
-    """What FastAPI calls, in that order."""
-    for one in getattr(dependant, "dependencies", ()):
-        if one.call in overrides:
-            yield None
-        else:
-            yield from _calls(one, overrides)
-            yield one.call

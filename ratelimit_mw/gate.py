@@ -15,6 +15,7 @@ from ratelimit_mw.advice import known_workers, warn_of_workers
 from ratelimit_mw.calls import FAILED, Answers, Call, close_unawaited, is_async, name_of
 from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.marks import Mark
 from ratelimit_mw.matching import Marked, Rules
 from ratelimit_mw.notices import logger, warn_rarely
 from ratelimit_mw.on_refused import Answerer, answerer
@@ -121,7 +122,10 @@ class Gate(_Gate):
         if not asked.charges:
             return conclude(match, asked, ()) if asked.denied else None
         try:
-            return conclude(match, asked, self._store.take(asked.charges))
+            decisions = self._store.take(asked.charges)
+            if len(decisions) == len(asked.charges) == 1 and decisions[0].allowed:  # the common case, without a call
+                return Verdict(True, asked.charges, decisions, match.rule, "store", asked.policies)
+            return conclude(match, asked, decisions)
         except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
             return self._without_store(match, asked, error)
 
@@ -158,7 +162,17 @@ class AsyncGate(_Gate):
         waits = not memory or self._rules.calls
         self.waits: Final = not memory
         self.immediate: Final = None if waits else Gate(replace(settings, store=store, on_refused=None), self._rules)
+        self.held: Final = lru_cache(_ENDPOINTS)(self._held)
         self._take: Final = store.atake if getattr(store, "ends_in_time", False) else self._take_in_time
+
+    def _held(self, marks: tuple[Mark, ...], among: tuple[Mark, ...], name: str) -> tuple[Marked, Gate | None]:
+        """Some marks among all of an endpoint, compiled, and who decides on them without a coroutine, if that can be.
+
+        `name`: what names the limits of those without a name.
+        """
+        compiled = zip(among, self.compiled(among, name), strict=True)
+        marked = tuple(ruled for mark, ruled in compiled if mark in marks)
+        return marked, None if any(ruled.lines.calls for ruled in marked) else self.immediate
 
     async def admit(self, request: Request, marked: Marked = ()) -> Verdict | None:
         """The verdict on a request; None where nothing is limited. `marked`: what stands on its endpoint."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import count
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, ClassVar, Final, Self, TypeVar, Unpack
 
 from ratelimit_mw.calls import is_async, name_of
 from ratelimit_mw.choices import check_buckets
@@ -32,10 +32,13 @@ _BARE: Final = Settings(limits=[])
 class Mark:
     """A rule without a path. Raises `ConfigError` for what no rule may say, and for tiers without a `tier` of its own.
 
-    `limits` and `options`: as in a rule of the settings; what is not said is the settings'.
+    `limits` and `options`: as in a rule of the settings; what is not said is the settings'. `latest`: another number
+    whenever a mark was put somewhere, so that whoever remembers what stands on endpoints looks again.
     """
 
     __slots__ = ("__weakref__", "rule")
+
+    latest: ClassVar[int] = -1
 
     def __init__(self, limits: LimitsSpec, **options: Unpack[MarkOptions]) -> None:
         self.rule: Final[Rule] = made(_rule, {**options, "limits": limits}, _Words)
@@ -62,7 +65,8 @@ class Mark:
         `deep`: on what it wraps too, which a framework may have kept before. Raises `TypeError` for what cannot bear
         one.
         """
-        attribute = f"{_PREFIX}{next(_turns)}"
+        turn = next(_turns)
+        attribute = f"{_PREFIX}{turn}"
         for one in layers(endpoint, _WRAPPED) if deep else (endpoint,):
             if self in _borne_by(one).values():
                 continue
@@ -70,6 +74,7 @@ class Mark:
                 setattr(one, attribute, self)
             except (AttributeError, TypeError):
                 raise TypeError(f"a limit stands on a function or a class; found {endpoint!r:.100}") from None
+        Mark.latest = turn  # when it is there: whoever looks in between looks again
         return endpoint
 
 

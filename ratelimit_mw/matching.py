@@ -159,6 +159,7 @@ class Rules:
         self.lines: Final = [app, *own, default]
         self._unproxied: Unproxied | None = None if settings.trusted_proxies else Unproxied()
         self._at_once = self._without_looking()
+        self._on_marks: Final = lru_cache(maxsize=_REMEMBERED)(self._of_marks)
         advise(rules, self.lines, self._table.messages.lines, ignore_case=settings.ignore_case)
 
     @property
@@ -195,8 +196,11 @@ class Rules:
         `marked`: what stands on its endpoint, where the face knows it. From here on the request's `client` is the one
         that trusted proxies name.
         """
-        if self._at_once is not None and not marked and request.method != "OPTIONS":
-            return self._at_once
+        if self._at_once is not None and request.method != "OPTIONS":
+            if not marked:
+                return self._at_once
+            if (match := self._on_marks(marked)) is not None:
+                return match
         return self._looked_at(request, marked) if self._enabled is True or self._is_enabled(request) else None
 
     def _is_enabled(self, request: Request) -> bool:
@@ -222,6 +226,10 @@ class Rules:
             return self._preflight.match(method, path, request, ())
         return self._table.match(method, path, request, _applying(marked, method, request) if marked else ())
 
+    def _of_marks(self, marked: Marked) -> Match | None:
+        """What applies besides no other rule, if all of them do, whatever is asked for."""
+        return self._table.combined(((),), marked) if _apply_always(marked) else None
+
     def _without_looking(self) -> Match | None:
         """What applies to every request but a preflight, if the same applies to all."""
         looks = (self._finder, self._unproxied, self._blocked, self._safe, self._exempt, self._table.rules)
@@ -233,7 +241,7 @@ def _applying(marked: Marked, method: str, request: Request) -> Marked:
 
     Where `when` failed, it applies, and the search goes on.
     """
-    if not marked[-1].level and all(rule.always for rule in marked):
+    if _apply_always(marked):
         return marked
     found: list[_Ruled] = []
     last = marked[-1].level
@@ -248,6 +256,10 @@ def _applying(marked: Marked, method: str, request: Request) -> Marked:
             if rule.ends and agrees:
                 last = rule.level
     return tuple(found)
+
+
+def _apply_always(marked: Marked) -> bool:
+    return not marked[-1].level and all(rule.always for rule in marked)
 
 
 def _is_preflight(request: Request) -> bool:

@@ -186,6 +186,4 @@ def conclude(match: Match, asked: Plan, decisions: Sequence[Decision], source: S
     """The verdict on a request."""
     if asked.denied is not None or source == "denied_on_error":
         return Verdict(False, (), (), match.rule, asked.denied or source)
-    if len(decisions) == len(asked.charges) == 1 and decisions[0].allowed:  # the common case, without a loop
-        return Verdict(True, asked.charges, decisions, match.rule, source, asked.policies)
     return verdict_of(asked.charges, decisions, match.rule, source, asked.policies)

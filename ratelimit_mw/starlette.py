@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar, Unpack
 
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.faces.asgi_send import Receive, Scope, Send, closing, refusal, refuse
-from ratelimit_mw.faces.endpoint import Asked, EndpointMark, EndpointOptions, ask, marks_on, name_of
+from ratelimit_mw.faces.endpoint import Asked, EndpointMark, EndpointOptions, ask, marks_on, name_of, steps
 from ratelimit_mw.faces.missing import needs
 from ratelimit_mw.faces.parameters import where_is
 from ratelimit_mw.faces.route_limits import RateLimit, limited_class
@@ -78,7 +78,7 @@ def _limited(mark: EndpointMark, endpoint: Any) -> Any:
         if not isinstance(connection, HTTPConnection):
             raise TypeError(f"{name}: {where.name} is no request but {type(connection).__name__}; {_INSTEAD}")
         place = place_of(connection.scope)
-        asked = await ask(connection.scope, marks, name, None if place is None else place.template)
+        asked = await ask(connection.scope, own, None if place is None else place.template)
         if asked is not None and asked.refused:
             return await refused(asked, asked.refused, connection)
         if is_async:
@@ -91,7 +91,8 @@ def _limited(mark: EndpointMark, endpoint: Any) -> Any:
 
     mark.put_on(limited, deep=False)  # others may wrap the same function
     wrapped.add(endpoint)
-    marks, name = marks_on(limited), name_of(endpoint)
+    name = name_of(endpoint)
+    own = steps(marks_on(limited), name)
     return limited
 
 

@@ -75,6 +75,20 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         self, state: Counts | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, Counts | None]:
         clock, length = self.ticks
+        if state is not None and clock == 1 and cost and not (state.oldest or state.between or self.strict):
+            # the usual case, a third cheaper: one counter, and room in it
+            start, quota = state.start, self.quota
+            elapsed, newest = now - start, state.newest + cost
+            if 0 <= elapsed < length and newest <= quota:
+                following = (length - elapsed) / MICROSECONDS
+                reset = (2 * length - 1 - (length - 1) // newest - elapsed) / MICROSECONDS
+                counts = Counts(start, newest, 0)
+                return Decision(True, quota, quota - newest, 0.0, following, reset, 0.0, now), counts
+        return self._decide(state, now, cost)
+
+    def _decide(self, state: Counts | None, now: int, cost: int) -> tuple[Decision, Counts | None]:
+        """In every case."""
+        clock, length = self.ticks
         quota = self.quota
         tick = now if clock == 1 else now // clock
         if state is not None and 0 <= tick - state.start < length:  # the usual case, without a call

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, Unpack
 
+from msgspec import Struct
+
 from ratelimit_mw.faces.asgi_send import OUTCOME, Scope, Send, with_headers
 from ratelimit_mw.faces.remember import remembered
 from ratelimit_mw.faces.unheeded import warn_of_unheeded
@@ -10,7 +12,7 @@ from ratelimit_mw.gate import AsyncGate
 from ratelimit_mw.marks import Mark, marks_of
 from ratelimit_mw.notices import logger
 from ratelimit_mw.outcome import Outcome
-from ratelimit_mw.response import HeaderList, headers
+from ratelimit_mw.response import HeaderList, RawFields, headers, raw, raw_headers
 from ratelimit_mw.rules import LimitsSpec, MarkOptions
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.verdict import Verdict
@@ -33,25 +35,21 @@ class EndpointOptions(MarkOptions, total=False):
 class EndpointMark(Mark):
     """A mark that may have a store of its own. Raises `ConfigError` for what is wrong, the environment included.
 
-    `alone`: the settings where there is no middleware.
+    `alone`: the settings where there is no middleware. `where`: what tells stores apart.
     """
 
-    __slots__ = ("alone", "store")
+    __slots__ = ("alone", "store", "where")
 
     def __init__(self, limits: LimitsSpec, *, store: Any = None, **options: Unpack[MarkOptions]) -> None:
         super().__init__(limits, **options)
         self.store: Final = store
+        self.where: Final[object] = store if isinstance(store, str) else id(store)
         self.alone: Final = Settings.of(_NONE, {} if store is None else {"store": store})
         if self.alone.store != "memory://":
             AsyncGate(self.alone)  # what is wrong with a store is told now, not to a client
 
-    @property
-    def where(self) -> object:
-        """What tells stores apart."""
-        return self.store if isinstance(self.store, str) else id(self.store)
 
-
-class Asked(NamedTuple):
+class Asked(Struct, gc=False):
     """What came of it. `verdict`: None where nothing was limited."""
 
     request: AsgiRequest
@@ -68,6 +66,14 @@ class Asked(NamedTuple):
         """How it stands with all that was charged, for the answer's headers; none if one further out shows them."""
         outcome = self.request.raw.get(OUTCOME)
         return [] if outcome is None or outcome.shown else headers(outcome.verdict, self.gate.settings.headers)
+
+    @property
+    def raw_fields(self) -> RawFields:
+        """The same, as ASGI has them."""
+        outcome, style = self.request.raw.get(OUTCOME), self.gate.settings.headers
+        if style == "ietf" and outcome is not None and not outcome.shown:
+            return raw_headers(outcome.verdict)
+        return raw(self.fields)
 
     def showing(self, send: Send) -> Send:
         """A `send` that adds these, and whatever is charged by then, to the answer's headers."""
@@ -97,47 +103,54 @@ def name_of(endpoint: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-async def ask(
-    scope: Scope, marks: Sequence[EndpointMark], name: str, route: str | None = None, among: Sequence[EndpointMark] = ()
-) -> Asked | None:
-    """Hold a request to marks that it was not held to before, in one step for each store; None if there are none.
+class Step(NamedTuple):
+    """Marks of an endpoint that are decided in one step, as one store has them. Made once, and kept by whoever asks.
 
-    `name`: what names the limits without a name. `route`: the template. `among`: all marks of the endpoint, where these
-    are a part. The app finds the outcome where it finds a middleware's.
+    `name`: what names the limits without a name. `among`: all marks of the endpoint.
     """
-    done = scope.setdefault(_ASKED, set())
-    asked: Asked | None = None
-    for group in _by_store([mark for mark in marks if mark not in done]):
-        done.update(group)
-        asked = await _ask(scope, group, name, route, tuple(among or marks))
-        if asked.refused:
-            break
-    return asked
+
+    marks: tuple[EndpointMark, ...]
+    among: tuple[EndpointMark, ...]
+    name: str
 
 
-def _by_store(marks: Sequence[EndpointMark]) -> Iterable[Sequence[EndpointMark]]:
+def steps(marks: Sequence[EndpointMark], name: str, among: Sequence[EndpointMark] = ()) -> tuple[Step, ...]:
+    """One for each store. `among`: where the marks are a part of them."""
     groups: dict[object, list[EndpointMark]] = {}
     for mark in marks:
         groups.setdefault(mark.where, []).append(mark)
-    return groups.values()
+    return tuple(Step(tuple(group), tuple(among or marks), name) for group in groups.values())
 
 
-async def _ask(
-    scope: Scope, marks: Sequence[EndpointMark], name: str, route: str | None, among: tuple[EndpointMark, ...]
-) -> Asked:
-    gate = _gate(scope, marks[0])
-    compiled = zip(among, gate.compiled(among, name), strict=True)
-    outcome: Outcome | None = scope.get(OUTCOME)
-    client = scope.get("client")
-    request = AsgiRequest(scope, client[0] if client else None, outcome, route)
-    verdict = await gate.admit(request, tuple([ruled for mark, ruled in compiled if mark in marks]))
-    if verdict is not None:
+async def ask(scope: Scope, steps: Iterable[Step], route: str | None = None) -> Asked | None:
+    """Hold a request to marks that it was not held to before; None if there are none.
+
+    `route`: the template. The app finds the outcome where it finds a middleware's.
+    """
+    asked: Asked | None = None
+    for marks, among, name in steps:
+        if done := scope.get(_ASKED, ()):
+            marks = tuple(mark for mark in marks if mark not in done)  # noqa: PLW2901  # what is left of them
+            if not marks:
+                continue
+        scope[_ASKED] = done + marks
+        gate = _gate(scope, marks[0])
+        marked, at_once = gate.held(marks, among, name)
+        outcome: Outcome | None = scope.get(OUTCOME)
+        client = scope.get("client")
+        request = AsgiRequest(scope, client[0] if client else None, outcome, route)
+        verdict = at_once.admit(request, marked) if at_once else await gate.admit(request, marked)
+        asked = Asked(request, gate, verdict)
+        if verdict is None:
+            continue
         if outcome is None:
             outcome = scope[OUTCOME] = Outcome(verdict)
         else:
             outcome.add(verdict)
         scope.setdefault("state", {})["ratelimit"] = outcome
-    return Asked(request, gate, verdict)
+        if not verdict.allowed:
+            break
+    return asked
 
 
 def _gate(scope: Scope, mark: EndpointMark) -> AsyncGate:

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-_ATTRIBUTE: Final = "__ratelimit_mw_remembers__"
+_ATTRIBUTE: Final = "__remembered_by_ratelimit_mw__"
 
 
 class Nobody:
@@ -14,6 +14,14 @@ _NOBODY: Final = Nobody()
 
 def remembered(owner: object, what: str) -> dict[Any, Any]:
     """A dictionary of the owner's, the same one each time. None, and what bears no attribute, share theirs."""
+    try:  # the common case, in one step
+        known: dict[Any, Any] = owner.__dict__[_ATTRIBUTE][what]
+    except (AttributeError, KeyError):
+        return _begun(owner, what)
+    return known
+
+
+def _begun(owner: object, what: str) -> dict[Any, Any]:
     own = getattr(owner, "__dict__", {})
     if _ATTRIBUTE not in own:
         try:

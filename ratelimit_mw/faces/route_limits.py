@@ -1,15 +1,19 @@
 """Limits of one route, mount or router, and of classes of endpoints: ASGI, whoever routes it."""
 
 import inspect
-from collections.abc import Generator
-from typing import Any, Unpack
+from collections.abc import Generator, Sequence
+from functools import lru_cache, partial
+from typing import Any, Final, Unpack
 
 from ratelimit_mw.faces.asgi_send import App, Receive, Scope, Send, refuse
-from ratelimit_mw.faces.endpoint import EndpointMark, EndpointOptions, ask, marks_on, name_of
+from ratelimit_mw.faces.endpoint import EndpointMark, EndpointOptions, Step, ask, marks_on, name_of, steps
+from ratelimit_mw.faces.remember import remembered
 from ratelimit_mw.faces.routes import endpoint_below, place_of, places, routes_below
 from ratelimit_mw.faces.unheeded import Heeding
-from ratelimit_mw.marks import is_exempt
+from ratelimit_mw.marks import Mark, is_exempt
 from ratelimit_mw.rules import LimitsSpec
+
+_ENDPOINTS: Final = 4096  # under one limit, whose names are remembered
 
 
 class RateLimit(Heeding):
@@ -22,7 +26,8 @@ class RateLimit(Heeding):
 
     def __init__(self, app: App, limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> None:
         self.app = app
-        self._mark = EndpointMark(limits, **options)
+        marks = (EndpointMark(limits, **options),)
+        self._steps = lru_cache(_ENDPOINTS)(partial(steps, marks))
         self._routes: list[Any] | None = None  # inside, if one of them is exempt
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -31,7 +36,7 @@ class RateLimit(Heeding):
             place, endpoint = place_of(scope), scope.get("endpoint")
             template = None if place is None else place.template
             name = name_of(endpoint) if inspect.isroutine(endpoint) or inspect.isclass(endpoint) else template or ""
-            asked = await ask(scope, (self._mark,), name, template)
+            asked = await ask(scope, self._steps(name), template)
             if asked is not None:
                 if asked.refused:
                     await refuse(asked.request, asked.refused, asked.gate, receive, send)
@@ -67,7 +72,7 @@ async def _admitted(endpoint: Any) -> bool:
     """Whether the endpoint is to answer; if not, the refusal was sent."""
     kind, scope = type(endpoint), endpoint.scope
     place = place_of(scope)
-    asked = await ask(scope, marks_on(kind), name_of(kind), None if place is None else place.template)
+    asked = await ask(scope, _steps_of(kind), None if place is None else place.template)
     if asked is None:
         return True
     if asked.refused:
@@ -75,3 +80,12 @@ async def _admitted(endpoint: Any) -> bool:
         return False
     endpoint.send = asked.showing(endpoint.send)
     return True
+
+
+def _steps_of(kind: type) -> Sequence[Step]:
+    known = remembered(kind, "steps")
+    if Mark.latest not in known:
+        known.clear()
+        known[Mark.latest] = steps(marks_on(kind), name_of(kind))
+    found: Sequence[Step] = known[Mark.latest]
+    return found

@@ -17,7 +17,8 @@ _REST: Final = "/{path}", "/(?:.*)$"  # what Starlette puts behind a mount's pat
 class Place(NamedTuple):
     """Where a route stands. `template`: `/shops/{shop}/items/{item}`, with the mounts above; `methods`: empty for all.
 
-    `endpoint`: the function, class or mounted app. `within`: the mounts and hosts above, the outermost first.
+    `endpoint`: the function, class or mounted app. `within`: the mounts and hosts above, the outermost first. `kept`:
+    what is worked out of it once.
     """
 
     template: str
@@ -26,6 +27,7 @@ class Place(NamedTuple):
     pattern: re.Pattern[str]
     route: Any
     within: tuple[Any, ...]
+    kept: dict[str, Any]
 
     def has(self, path: str, host: str) -> bool:
         """Whether a request is for it, as far as one of several places of the same route is concerned."""
@@ -55,7 +57,7 @@ def places(
         template, whole = above[0] + form, above[1] + pattern
         endpoint = getattr(one, "app" if is_mount else "endpoint", None)
         full = re.compile(whole + "(?:/|$)" if is_mount else whole)
-        yield Place(host + template or "/", methods, endpoint, full, leaf, within)
+        yield Place(host + template or "/", methods, endpoint, full, leaf, within, {})
         if is_mount and len(within) < _DEEPEST:
             yield from places(_inside(one), (*within, one), host, (template, whole))
 
@@ -90,45 +92,45 @@ def _of(leaf: Any) -> Any:
 
 
 class _Table:
-    """The places of one app, by route and by endpoint."""
+    """The places of one app. `by`: the id of a route or an endpoint."""
 
     def __init__(self, routes: Sequence[Any], strangers: Sequence[Any] = ()) -> None:
         self.strangers: Final = strangers  # which stand nowhere; kept, so that nothing else gets their ids
-        self._by: Final[dict[int, list[Place]]] = {id(one): [] for one in strangers}
+        self.by: Final[dict[int, list[Place]]] = {id(one): [] for one in strangers}
         for place in places(routes):
             for one in {id(one): one for one in (place.route, _of(place.route), place.endpoint)}.values():
                 if one is not None:
-                    self._by.setdefault(id(one), []).append(place)
+                    self.by.setdefault(id(one), []).append(place)
 
-    def find(self, thing: Any, scope: Scope) -> Place | None:
-        """Where it stands; of several places that which the request's path is of."""
-        found = self._by.get(id(thing), ())
-        if len(found) > 1:
-            path = below(scope.get("app_root_path", scope.get("root_path", "")), scope["path"])
-            hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-            host = _PORT.sub("", hosts[0]) if hosts else ""
-            found = [place for place in found if place.has(path, host)] or found
-        return found[0] if found else None
 
-    def knows(self, thing: Any) -> bool:
-        """Whether it was looked for before, or is there."""
-        return id(thing) in self._by
+def _first(found: Sequence[Place], scope: Scope) -> Place | None:
+    """Of several places that which the request's path is of."""
+    if len(found) > 1:
+        path = below(scope.get("app_root_path", scope.get("root_path", "")), scope["path"])
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        host = _PORT.sub("", hosts[0]) if hosts else ""
+        found = [place for place in found if place.has(path, host)] or found
+    return found[0] if found else None
 
 
 def place_of(scope: Scope) -> Place | None:
     """Where the route stands that a request found, with the mounts above; None where that cannot be said."""
-    router, thing = scope.get("router"), matched(scope)
-    if thing is None:
-        thing = scope.get("endpoint")
+    return place_at(scope, matched(scope))
+
+
+def place_at(scope: Scope, route: Any) -> Place | None:
+    """The same of a route that was looked for already."""
+    router, thing = scope.get("router"), scope.get("endpoint") if route is None else route
     if router is None or thing is None:
         return None
     tables = remembered(router, "routes")
     table: _Table | None = tables.get("table")
-    if table is None or not table.knows(thing):  # the first request, or a route that was added since
+    if table is None or id(thing) not in table.by:  # the first request, or a route that was added since
         strangers = () if table is None else table.strangers
         table = _Table(_inside(router), strangers)
-        tables["table"] = table = table if table.knows(thing) else _Table(_inside(router), (*strangers, thing))
-    return table.find(thing, scope)
+        tables["table"] = table = table if id(thing) in table.by else _Table(_inside(router), (*strangers, thing))
+    found = table.by[id(thing)]
+    return found[0] if len(found) == 1 else _first(found, scope)
 
 
 def routes_below(app: Any) -> Sequence[Any]:

@@ -306,7 +306,7 @@ def test_alone_every_group_that_was_decided_is_shown() -> None:
 
 
 def test_where_fastapi_hides_its_routes_each_is_decided_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratelimit_mw.fastapi.matched", lambda _: None)
+    monkeypatch.setattr("ratelimit_mw.faces.dependencies.matched", lambda _: None)
     monkeypatch.setattr("ratelimit_mw.faces.routes.matched", lambda _: None)
     store, settings = recording()
     app = app_of(RateLimit("9/minute", name="one"), RateLimit("1/minute", name="two"), **settings)
@@ -448,6 +448,28 @@ def test_exempt_endpoints_pass() -> None:
 
     app.add_api_route("/taken", hello)
     assert statuses(app, "/above", "/above", "/below", "/below", "/taken", "/taken") == [200] * 5 + [429]
+
+
+def test_what_is_added_after_the_first_request_is_found() -> None:
+    store, settings = recording()
+    app = FastAPI(dependencies=[Depends(RateLimit("9/minute", name="all"))])
+
+    async def later() -> str:
+        return "hello"
+
+    app.add_api_route("/one", later)
+    app.add_middleware(RateLimitMiddleware, **settings)
+    statuses(app, "/one")
+    router = APIRouter(dependencies=[Depends(RateLimit("8/minute", key="route"))])
+    router.add_api_route("/{item}", hello)
+    app.include_router(router, prefix="/two")
+    app.include_router(router, prefix="/three")
+    assert statuses(app, "/two/x", "/three/x", "/one") == [200] * 3
+    routes = [f"{{route=/{name}/%7Bitem%7D}}:@GET_{name}_item" for name in ("two", "three")]
+    assert [call[1].partition("-")[0] for call in taken(store)[1:3]] == routes
+    exempt(later)
+    assert statuses(app, "/one") == [200]
+    assert taken(store)[3:] == [[f"{IP}@all 9"]]
 
 
 def test_an_exemption_that_nothing_heeds_is_told_at_start(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,79 @@
+"""Limits among the dependencies of FastAPI's routes: which are asked in one step, worked out once per route."""
+
+from collections.abc import Container, Iterator, Sequence
+from typing import Any, Final
+
+from ratelimit_mw.faces.asgi_send import Scope
+from ratelimit_mw.faces.endpoint import EndpointMark, Step, name_of, steps
+from ratelimit_mw.faces.routes import Place, matched, place_at
+from ratelimit_mw.marks import Mark, is_exempt
+
+
+class Around:
+    """The limits of a route in one place, worked out once: marks put somewhere later are found too, and new routes.
+
+    `template`: None where the place is not known.
+    """
+
+    __slots__ = ("_everyone", "_name", "_runs", "_steps", "endpoint", "exempt", "latest", "route", "template")
+
+    def __init__(self, route: Any, endpoint: Any, place: Place | None, overrides: Container[Any] = ()) -> None:
+        self.latest: Final = Mark.latest
+        self.route: Final = route
+        self.endpoint: Final = endpoint
+        self.exempt: Final = is_exempt(endpoint)
+        self.template: Final = None if place is None else place.template
+        self._name: Final = name_of(endpoint) if place is None else place.name
+        self._runs: Final = _runs(route, overrides)
+        self._everyone: Final = tuple(dict.fromkeys(one for run in self._runs for one in run))
+        self._steps: Final[dict[EndpointMark, Sequence[Step]]] = {}
+
+    def is_of(self, route: Any, endpoint: Any) -> bool:
+        """Whether it still holds."""
+        return self.route is route and self.endpoint is endpoint and self.latest == Mark.latest
+
+    def steps(self, one: EndpointMark) -> Sequence[Step]:
+        """What is asked when FastAPI calls one: of its run all that stand together, no dependency between them."""
+        found = self._steps.get(one)
+        if found is None:
+            # one that is in no run is in a route whose dependencies this FastAPI does not show
+            run = next((run for run in self._runs if one in run), (one,))
+            among = self._everyone if one in self._everyone else run
+            found = self._steps[one] = steps(run, self._name, among)
+        return found
+
+
+def around(scope: Scope) -> Around:
+    """What stands around the endpoint that a request found."""
+    route, endpoint = matched(scope), scope.get("endpoint")
+    place = place_at(scope, route)
+    if overrides := getattr(scope.get("app"), "dependency_overrides", None):  # in tests
+        return Around(route, endpoint, place, overrides)
+    known: Around | None = None if place is None else place.kept.get("around")
+    if known is None or not known.is_of(route, endpoint):
+        known = Around(route, endpoint, place)
+        if place is not None:
+            place.kept["around"] = known
+    return known
+
+
+def _runs(route: Any, overrides: Container[Any]) -> Sequence[tuple[EndpointMark, ...]]:
+    """Those that stand one after the other, with no others between."""
+    leaf = getattr(route, "starlette_route", None) or route  # that of a websocket in a router
+    runs: list[list[EndpointMark]] = [[]]
+    for call in _calls(getattr(leaf, "dependant", None), overrides):
+        if isinstance(call, EndpointMark):
+            runs[-1].append(call)
+        else:
+            runs.append([])
+    return [tuple(dict.fromkeys(run)) for run in runs]
+
+
+def _calls(dependant: Any, overrides: Container[Any]) -> Iterator[Any]:
+    """What FastAPI calls, in that order."""
+    for one in getattr(dependant, "dependencies", ()):
+        if one.call in overrides:
+            yield None
+        else:
+            yield from _calls(one, overrides)
+            yield one.call
