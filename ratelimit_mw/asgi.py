@@ -69,7 +69,7 @@ class RateLimitMiddleware:
         if outcome is None:
             outcome = Outcome(verdict, self._gate)
         elif verdict is not None:
-            outcome.add(verdict)
+            outcome.add(verdict, self._gate)
         if verdict is not None and not verdict.allowed:
             await refuse(request, verdict, self._gate, receive, send)
             return

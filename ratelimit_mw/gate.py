@@ -19,6 +19,7 @@ from ratelimit_mw.marks import Mark
 from ratelimit_mw.matching import Marked, Rules
 from ratelimit_mw.notices import logger, warn_rarely
 from ratelimit_mw.on_refused import Answerer, answerer
+from ratelimit_mw.outcome import Taken
 from ratelimit_mw.policy import Match, Plan, conclude, plan, without_charged, without_store
 from ratelimit_mw.request import Request
 from ratelimit_mw.response import Response, refusal
@@ -26,10 +27,11 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.stores.url import open_async_store, open_store
-from ratelimit_mw.verdict import Verdict
+from ratelimit_mw.verdict import Source, Verdict
 
 _ENDPOINTS: Final = 4096  # whose limits are remembered
 _NO_ANSWERS: Final[Answers] = {}
+_KEPT: Final = "what was taken of limits further out is not known to be given back: %s"
 _RAISED: Final = "raised: a key or tier is not there, a cost is 1, and limits are the default ones"
 
 
@@ -40,14 +42,14 @@ class _Gate:
     _allowed: str
     _store: Store | AsyncStore
 
-    def __init__(self, settings: Settings, rules: Rules | None = None) -> None:
+    def __init__(self, settings: Settings, rules: Rules | None = None, local: MemoryStore | None = None) -> None:
         self.settings: Final = settings
         self._rules: Final = rules or Rules(settings)
         self.compiled: Final = lru_cache(_ENDPOINTS)(self._rules.compiled)
         self.keys: Final = self._rules.keys
         if settings.store == "memory://" and (workers := known_workers()) > 1:
             warn_of_workers(workers)
-        self._local: Final = MemoryStore()  # decides while the store cannot
+        self._local: Final = MemoryStore() if local is None else local  # decides while the store cannot
         self._owns_store: Final = isinstance(settings.store, str)
         self.answerer: Final = self._answerer(settings)
 
@@ -55,6 +57,10 @@ class _Gate:
         """What we answer to a refused request. How it stands is left to the one further out, if there is one."""
         told = request.outcome is not None and request.outcome.shown
         return refusal(verdict, "none" if told else self.settings.headers, self.settings.jitter)
+
+    def holds(self, source: Source) -> Store | AsyncStore:
+        """Where that is which a verdict of this source says was taken."""
+        return self._local if source == "local" else self._store
 
     @cached_property
     def inner(self) -> Self:
@@ -93,8 +99,8 @@ class Gate(_Gate):
     _answerers: tuple[str, ...] = ("wsgi", "plain")
     _allowed = "a WSGI app, or a callable (request, verdict)"
 
-    def __init__(self, settings: Settings, rules: Rules | None = None) -> None:
-        super().__init__(settings, rules)
+    def __init__(self, settings: Settings, rules: Rules | None = None, local: MemoryStore | None = None) -> None:
+        super().__init__(settings, rules, local)
         for call in self._rules.calls:
             if is_async(call):
                 raise ConfigError(
@@ -119,15 +125,26 @@ class Gate(_Gate):
         asked = plan(match, request, _ask(match.calls, request) if match.calls else _NO_ANSWERS)
         if (outer := request.outcome) is not None:
             asked = without_charged(asked, outer)
+        verdict = self._decided(match, asked)
+        if outer is not None and verdict is not None and not verdict.allowed:
+            self._give_back(outer.forget())
+        return verdict
+
+    def _decided(self, match: Match, asked: Plan) -> Verdict | None:
         if not asked.charges:
             return conclude(match, asked, ()) if asked.denied else None
         try:
-            decisions = self._store.take(asked.charges)
-            if len(decisions) == len(asked.charges) == 1 and decisions[0].allowed:  # the common case, without a call
-                return Verdict(True, asked.charges, decisions, match.rule, "store", asked.policies)
-            return conclude(match, asked, decisions)
+            return conclude(match, asked, self._store.take(asked.charges))
         except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
             return self._without_store(match, asked, error)
+
+    def _give_back(self, steps: Sequence[Taken]) -> None:
+        """What those further out took for a request that is refused here."""
+        for gate, source, charges in steps:
+            try:
+                gate.holds(source).settle(charges)
+            except Exception as error:  # noqa: BLE001  # whatever a store raises, or one that has to be awaited
+                warn_rarely("store", _KEPT, error)
 
     def close(self) -> None:
         """Close the store if it was made here."""
@@ -161,7 +178,8 @@ class AsyncGate(_Gate):
         memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake  # not a subclass's own
         waits = not memory or self._rules.calls
         self.waits: Final = not memory
-        self.immediate: Final = None if waits else Gate(replace(settings, store=store, on_refused=None), self._rules)
+        at_once = replace(settings, store=store, on_refused=None)
+        self.immediate: Final = None if waits else Gate(at_once, self._rules, self._local)
         self.held: Final = lru_cache(_ENDPOINTS)(self._held)
         self._take: Final = store.atake if getattr(store, "ends_in_time", False) else self._take_in_time
 
@@ -185,7 +203,10 @@ class AsyncGate(_Gate):
         asked = await self.planned(match, request)
         if (outer := request.outcome) is not None:
             asked = without_charged(asked, outer)
-        return await self.decided(match, asked)
+        verdict = await self.decided(match, asked)
+        if outer is not None and verdict is not None and not verdict.allowed:
+            await self._give_back(outer.forget())
+        return verdict
 
     async def planned(self, match: Match, request: Request) -> Plan:
         """What the store is to be asked."""
@@ -199,6 +220,15 @@ class AsyncGate(_Gate):
             return conclude(match, asked, await self._take(asked.charges))
         except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
             return self._without_store(match, asked, error)
+
+    async def _give_back(self, steps: Sequence[Taken]) -> None:
+        """See `Gate`."""
+        for gate, source, charges in steps:
+            try:
+                async with asyncio.timeout(self.settings.store_timeout):
+                    await gate.holds(source).asettle(charges)
+            except Exception as error:  # noqa: BLE001  # whatever a store raises, or one that cannot be awaited
+                warn_rarely("store", _KEPT, error)
 
     async def _take_in_time(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Ask a store that makes no promise of its own about how long it takes."""

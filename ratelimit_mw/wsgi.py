@@ -51,7 +51,7 @@ class RateLimitMiddleware:
         if outcome is None:
             outcome = Outcome(verdict, self._gate)
         else:
-            outcome.add(verdict)
+            outcome.add(verdict, self._gate)
         if not verdict.allowed:
             own = self._gate.refusal(request, verdict)
             return refuse(request, verdict, own, self._gate.answerer, start_response)

@@ -108,7 +108,7 @@ class RateLimitMiddleware:
     def _refusal(self, turn: Turn, seen: DjangoRequest, verdict: Verdict | None) -> Response | None:
         if verdict is None:
             return None
-        turn.outcome.add(verdict)
+        turn.outcome.add(verdict, self._gate)
         return None if verdict.allowed else self._gate.refusal(seen, verdict)
 
     def _turn(self, request: HttpRequest) -> Turn:

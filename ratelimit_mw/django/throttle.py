@@ -71,7 +71,7 @@ class Throttle:
         if verdict is None:
             return True
         if outcome is not None:
-            outcome.add(verdict)
+            outcome.add(verdict, gate)
         return self._said(verdict)
 
     def wait(self) -> float | None:

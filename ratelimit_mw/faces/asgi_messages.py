@@ -60,9 +60,9 @@ class _Limited:
                 message, deciding = self._pending
                 verdict = await asyncio.shield(deciding)
             self._pending = None
-            self._last.verdict = self._outer.verdict if self._outer else None
+            self._last.verdict, self._last.steps = self._outer.verdict if self._outer else None, None
             if verdict is not None:
-                self._last.add(verdict)
+                self._last.add(verdict, None)
                 if not verdict.allowed:
                     await self._refuse(verdict)
                     continue

@@ -144,9 +144,8 @@ async def ask(scope: Scope, steps: Iterable[Step], route: str | None = None) -> 
         if verdict is None:
             continue
         if outcome is None:
-            outcome = scope[OUTCOME] = Outcome(verdict)
-        else:
-            outcome.add(verdict)
+            outcome = scope[OUTCOME] = Outcome(None)
+        outcome.add(verdict, gate)
         scope.setdefault("state", {})["ratelimit"] = outcome
         if not verdict.allowed:
             break

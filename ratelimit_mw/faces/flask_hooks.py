@@ -101,7 +101,7 @@ class Hooks:
         g.ratelimit = outcome = outer or Outcome(None, self.gate)
         if verdict is None:
             return _Asked()
-        outcome.add(verdict)
+        outcome.add(verdict, self.gate)
         if not verdict.allowed:
             return self._refused(own, verdict)
         environ["ratelimit_mw"] = outcome

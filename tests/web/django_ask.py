@@ -44,7 +44,9 @@ def settings(store: RecordingStore, **more: Any) -> dict[str, Any]:
 
 def taken(store: RecordingStore) -> list[list[str]]:
     """Whose bucket and how many, for each call of the store."""
-    return [[f"{charge.key} {charge.limit.quota}" for charge in charges] for _, charges in store.calls]
+    return [
+        [f"{charge.key} {charge.limit.quota}" for charge in charges] for verb, charges in store.calls if verb == "take"
+    ]
 
 
 def hello(request: Any, **_: Any) -> HttpResponse:

@@ -51,7 +51,9 @@ def items(answer: Answer, name: str = "ratelimit") -> list[tuple[str, dict[str, 
 
 def taken(store: RecordingStore) -> list[list[str]]:
     """For each time the store was asked, whose buckets: key and quota."""
-    return [[f"{charge.key} {charge.limit.quota}" for charge in charges] for _, charges in store.calls]
+    return [
+        [f"{charge.key} {charge.limit.quota}" for charge in charges] for verb, charges in store.calls if verb == "take"
+    ]
 
 
 def problem(*policies: str, seconds: int = 60) -> dict[str, Any]:

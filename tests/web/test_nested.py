@@ -63,7 +63,11 @@ def stored(**settings: Any) -> tuple[RecordingStore, dict[str, Any]]:
 
 
 def taken(store: RecordingStore) -> list[list[str]]:
-    return [[f"{charge.key} {charge.limit.notation}" for charge in charges] for _, charges in store.calls]
+    return [
+        [f"{charge.key} {charge.limit.notation}" for charge in charges]
+        for verb, charges in store.calls
+        if verb == "take"
+    ]
 
 
 def items(answer: Answer, name: str) -> list[tuple[str, dict[str, int]]]:
@@ -120,8 +124,83 @@ def test_the_fields_of_both_stand_there_and_can_be_read(nested: Any) -> None:
     assert refused.status == 429
     assert json.decode(refused.body)["violated-policies"] == ["api"]
     assert refused.field("retry-after") == ["3600"]
-    assert items(refused, "ratelimit") == [("api", {"r": 0, "t": 3600}), ("edge", {"r": 6, "t": 60})]
+    assert items(refused, "ratelimit") == [("api", {"r": 0, "t": 3600})]  # what edge took was given back
     assert len(refused.field("cache-control")) == 1
+
+
+SETTLED = [("settle", [("{ip=192.0.2.1}:app", -1), ("{ip=192.0.2.1}:default", -3)])]
+
+
+@BOTH
+@pytest.mark.promise(2)
+def test_refused_inside_what_was_taken_outside_is_given_back(nested: Any) -> None:
+    store, outer = stored(limits=[{"limit": "9/minute", "cost": 3}], app_limits=["8/minute"])
+    inner = {**outer, "limits": "1/hour", "app_limits": []}
+    send = nested([outer, inner])
+    answers = [send() for _ in range(4)]
+    assert [answer.status for answer in answers] == [200, 429, 429, 429]
+    settled = [(verb, [(charge.key, charge.cost) for charge in charges]) for verb, charges in store.calls]
+    assert [call for call in settled if call[0] == "settle"] == SETTLED * 3
+    assert items(nested([outer])(), "ratelimit") == [("default", {"r": 3, "t": 60}), ("app", {"r": 6, "t": 60})]
+
+
+@BOTH
+@pytest.mark.promise(4)
+@pytest.mark.parametrize(
+    "using", ["sliding_window_counter", "fixed_window", "token_bucket", "gcra", "sliding_window_log"]
+)
+def test_retry_after_of_an_inner_one_is_true(nested: Any, using: str) -> None:
+    clock = Clock()
+    outer = {"limits": f"2 per 8 seconds using {using}", "store": MemoryStore(clock=clock)}
+    send = nested([outer, {**outer, "limits": f"1/second using {using}"}])
+    assert send().status == 200
+    refused = send()
+    assert (refused.status, refused.field("retry-after")) == (429, ["1"])
+    clock.advance(1)
+    assert send().status == 200
+
+
+@BOTH
+@pytest.mark.promise(2)
+def test_a_shadow_outside_is_given_back_as_far_as_it_was_charged(nested: Any) -> None:
+    store, outer = stored(limits=["9/minute", {"limit": "2/hour", "shadow": True}])
+    send = nested([outer, {**outer, "limits": "2/day"}])
+    for _ in range(2):
+        assert send().status == 200
+    assert send().status == 429  # the shadow refused too, and was not charged
+    store.reset([charges[1] for verb, charges in store.calls if verb == "take" and len(charges) > 1][:1])
+    assert send().status == 429
+    settled = [[charge.role for charge in charges] for verb, charges in store.calls if verb == "settle"]
+    assert settled == [["limit"], ["limit", "shadow"]]
+
+
+@BOTH
+@pytest.mark.promise(2, 8)
+def test_what_this_process_took_while_the_store_was_down_is_given_back_to_it(nested: Any) -> None:
+    broken = RecordingStore(clock=Clock())
+    broken.error = ConnectionError("down")
+    _, working = stored(limits="1/hour")
+    send = nested([{"limits": "2/hour", "store": broken}, working])
+    assert [send().status for _ in range(4)] == [200, 429, 429, 429]
+    working["store"].reset([charges[0] for verb, charges in working["store"].calls if verb == "take"][:1])
+    assert send().status == 200
+
+
+@BOTH
+@pytest.mark.promise(8)
+def test_a_store_that_cannot_take_it_back_changes_no_answer(
+    nested: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, speaks_again: None
+) -> None:
+    def settle(_: object, __: object) -> None:
+        raise ConnectionError("gone")
+
+    _, outer = stored(limits="9/minute")
+    monkeypatch.setattr(RecordingStore, "settle", settle)
+    send = nested([outer, {**outer, "limits": "1/hour", "store": MemoryStore(clock=Clock())}])
+    assert [send().status for _ in range(2)] == [200, 429]
+    assert (
+        "ratelimit_mw: store: what was taken of limits further out is not known to be given back: gone" in caplog.text
+    )
 
 
 @BOTH
