@@ -1,7 +1,7 @@
 """Match: which rules apply to a request. Pure: no store, no clock, no I/O."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from ratelimit_mw.advice import Unproxied, advise
@@ -33,7 +33,10 @@ class _Ruled:
     far out, 0 for the endpoint itself.
     """
 
-    __slots__ = ("always", "base", "ends", "exempts", "hosts", "level", "lines", "methods", "name", "when")
+    __slots__ = (
+        *("always", "base", "ends", "exempts", "hosts", "level", "limits", "lines", "methods", "name"),
+        *("says", "when"),
+    )
 
     def __init__(
         self,
@@ -56,6 +59,21 @@ class _Ruled:
         self.hosts: Final = Hosts("host", rule.host) if rule.host else None
         self.when: Final = None if rule.when is None else sync_call_from(rule.when)
         self.always: Final = not self.methods and self.hosts is None and self.when is None
+        self.limits: Final = frozenset(line.policy.limit.bucket for line in self.lines.known)
+        self.says: Final = (
+            rule.limits,
+            rule.methods,
+            rule.key,
+            rule.cost,
+            rule.tier,
+            rule.shadow,
+            rule.final,
+            rule.when,
+        )
+
+    def counts_as(self, other: "_Ruled") -> bool:
+        """Whether it is the same limit, of the same requests."""
+        return self.says == other.says
 
     def applies(self, method: str, request: Request) -> bool | None:
         """Whether it applies, as far as nobody has to be asked; None when that cannot be read."""
@@ -116,7 +134,7 @@ class _Table:
     def _combine(self, forms: tuple[Found, ...], marked: Marked) -> Match:
         """The lines of all rules found; the default too if one of the forms met no final rule, nor the endpoint."""
         met = dict.fromkeys(index if index >= 0 else ~index for form in forms for index in form)
-        rules = [*(self.rules[index] for index in met), *marked]
+        rules = [*(self.rules[index] for index in met), *dict.fromkeys(marked)]
         groups = [self._app, *(rule.lines for rule in rules)]
         ended = [rule.name for rule in marked if rule.ends]
         final = [self.rules[index].name for form in forms for index in form if index >= 0] + ended
@@ -185,9 +203,14 @@ class Rules:
                 alike = [one for one in found if one.base == base and not one.exempts]
                 number = 1 + sum(len(one.lines.fixed or (one,)) for one in alike)
                 name = base if number == 1 else f"{base}-{number}"
-                # no rule of the settings has an @ in its name; two marks of one name are two buckets
-                bucket = f"@{mark.rule.name or bucket_for(names)}" + "+" * len(alike)
-                found.append(_Ruled(mark.rule, self._settings, name, bucket, base=base, level=level))
+                # no rule of the settings has an @ in its name, and no name has brackets
+                bucket = f"@{mark.rule.name}" if mark.rule.name else f"@{bucket_for(names)}()"
+                rule = partial(_Ruled, mark.rule, self._settings, name, base=base, level=level)
+                one = rule(bucket)
+                meets = [other for other in alike if not mark.rule.name or one.limits & other.limits]
+                same = next((other for other in meets if mark.rule.name and other.counts_as(one)), None)
+                # the same limit once more is that limit; others that would count in one bucket are two
+                found.append(same or (rule(bucket + "+" * len(meets)) if meets else one))
         return tuple(found)
 
     def match(self, request: Request, marked: Marked = ()) -> Match | None:

@@ -227,7 +227,7 @@ def test_a_view_that_another_middleware_kept_from_its_request_is_charged_as_mark
 ) -> None:
     ask = site([path("", limited)], settings(store), f"{ME}.AnswersInView", OURS)
     answer = ask()
-    assert (answer.status, taken(store)) == (403, [[f"{CLIENT}@{ME}.limited 5"]])
+    assert (answer.status, taken(store)) == (403, [[f"{CLIENT}@{ME}.limited() 5"]])
     assert answer.field("ratelimit") == [f'"{ME}.limited";r=4;t=60']
 
 
@@ -276,7 +276,7 @@ def test_inside_of_our_own_middleware_it_charges_nothing_twice(site: Site, store
     assert taken(store) == [[f"{CLIENT}default 9"]] * 10
     store.calls.clear()
     answer = ask("/limited", client="192.0.2.2")
-    assert taken(store) == [["{ip=192.0.2.2}:default 9"], [f"{{ip=192.0.2.2}}:@{ME}.limited 5"]]
+    assert taken(store) == [["{ip=192.0.2.2}:default 9"], [f"{{ip=192.0.2.2}}:@{ME}.limited() 5"]]
     assert answer.body == b"4"
     assert answer.field("ratelimit") == [f'"{ME}.limited";r=4;t=60, "default";r=8;t=60']
     assert answer.field("x-ratelimit-remaining") == ["4"]

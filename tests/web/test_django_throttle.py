@@ -81,7 +81,7 @@ def test_it_refuses_as_rest_framework_does(site: Site, store: RecordingStore) ->
     assert refused.field("retry-after") == ["60"]
     assert refused.field("ratelimit") == [f'"{ME}.Burst";r=0;t=60']
     assert refused.field("ratelimit-policy") == [f'"{ME}.Burst";q=2;w=60']
-    assert taken(store) == [[f"{CLIENT}@{ME}.Burst 2"]] * 3
+    assert taken(store) == [[f"{CLIENT}@{ME}.Burst() 2"]] * 3
 
 
 @pytest.mark.promise(4)
@@ -105,7 +105,7 @@ def test_all_throttles_of_a_view_are_one_step_all_or_nothing(site: Site, store: 
     ask = site([path("", throttled(Burst, Sustained))], settings(store, **FREE))
     answers = [ask() for _ in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 429]
-    assert taken(store) == [[f"{CLIENT}@{ME}.Burst 2", f"{CLIENT}@sustained 3"]] * 3
+    assert taken(store) == [[f"{CLIENT}@{ME}.Burst() 2", f"{CLIENT}@sustained 3"]] * 3
     assert answers[2].field("ratelimit") == [f'"{ME}.Burst";r=0;t=60, "sustained";r=1;t=3600']
     assert answers[2].field("retry-after") == ["60"]
 
@@ -115,7 +115,7 @@ def test_all_throttles_of_a_view_are_one_step_all_or_nothing(site: Site, store: 
 def test_beside_the_middleware_nothing_is_charged_or_shown_twice(site: Site, store: RecordingStore) -> None:
     ask = site([path("", throttled(Burst))], settings(store, limits="9/minute", app_limits="99/minute"))
     answers = [ask() for _ in range(3)]
-    own = [[f"{CLIENT}app 99", f"{CLIENT}default 9"], [f"{CLIENT}@{ME}.Burst 2"]]
+    own = [[f"{CLIENT}app 99", f"{CLIENT}default 9"], [f"{CLIENT}@{ME}.Burst() 2"]]
     assert taken(store) == own * 3
     assert answers[0].field("ratelimit") == [f'"{ME}.Burst";r=1;t=60, "app";r=98;t=60, "default";r=8;t=60']
     assert answers[2].field("ratelimit") == [f'"{ME}.Burst";r=0;t=60']
@@ -134,7 +134,7 @@ def test_the_user_is_whom_rest_framework_knows(site: Site, store: RecordingStore
     ask = site([path("", throttled(Burst))], settings(store, limits="9/minute"))
     assert [ask(headers={"X-Token": name}).status for name in ("a", "a", "a", "b", "")] == [200, 200, 429, 200, 200]
     users = ["{user=a}:", "{user=a}:", "{user=a}:", "{user=b}:", CLIENT]
-    assert taken(store)[1::2] == [[f"{user}@{ME}.Burst 2"] for user in users]
+    assert taken(store)[1::2] == [[f"{user}@{ME}.Burst() 2"] for user in users]
     assert taken(store)[::2] == [[f"{CLIENT}default 9"]] * 5
 
 
@@ -152,7 +152,7 @@ class ByRoute(Throttle):
 def test_route_gives_each_view_one_of_its_own(store: RecordingStore) -> None:
     ask = under_wsgi([path("a", throttled(ByRoute)), path("b", throttled(ByRoute))], settings(store, **FREE))
     assert [ask(where).status for where in ("/a", "/b", "/a", "/b")] == [200, 200, 429, 429]
-    assert taken(store)[0] == [f"{{ip=192.0.2.1+route=/a}}:@{ME}.ByRoute 1"]
+    assert taken(store)[0] == [f"{{ip=192.0.2.1+route=/a}}:@{ME}.ByRoute() 1"]
 
 
 def test_a_cost_may_be_a_function(store: RecordingStore) -> None:
@@ -181,11 +181,11 @@ def test_a_scope_has_its_rate_from_rest_frameworks_settings(store: RecordingStor
     ask = scoped(throttled(Uploads), throttled(Throttle, throttle_scope="uploads"), throttled(Throttle), store=store)
     assert [ask(where).status for where in ("/0", "/1", "/0", "/1")] == [200, 200, 429, 429]
     assert [ask("/2").status for _ in range(3)] == [200] * 3  # neither limits nor a scope
-    assert taken(store) == [[f"{CLIENT}@uploads 2"]] * 4
+    assert taken(store) == [[f"{CLIENT}@uploads() 2"]] * 4
 
 
 @pytest.mark.parametrize(
-    ("scope", "bucket"), [("contacts", "@contacts 1"), ("days", "@days 7"), ("default", "@default 3")]
+    ("scope", "bucket"), [("contacts", "@contacts() 1"), ("days", "@days() 7"), ("default", "@default() 3")]
 )
 def test_rest_frameworks_notation_is_understood(store: RecordingStore, scope: str, bucket: str) -> None:
     assert scoped(throttled(Throttle, throttle_scope=scope), store=store)("/0").status == 200
@@ -259,7 +259,7 @@ def test_one_that_decides_in_its_own_way_is_asked_by_itself(store: RecordingStor
     for name in ("staff", "x"):
         assert ask(headers={"X-Token": name}).status == 200
     other = [f"{CLIENT}@sustained 3"]
-    assert taken(store) == [other, [f"{{user=x}}:@{ME}.NotForStaff 2"], other]
+    assert taken(store) == [other, [f"{{user=x}}:@{ME}.NotForStaff() 2"], other]
     assert OfAnother.asked == ["asked"] * 2
 
 
@@ -322,12 +322,12 @@ def urls_of(viewset: Any) -> Any:
 @pytest.mark.parametrize(
     ("urls", "where", "own"),
     [
-        (urls_of(Books), "/books/", [["@list 5"], [f"@{ME}.Burst 2"]]),
-        (urls_of(Books), "/books/7/", [["default 9"], [f"@{ME}.Burst 2"]]),
-        (urls_of(MarkedBooks), "/books/", [[f"@{ME}.MarkedBooks 7", "@list 5"]]),
-        (urls_of(MarkedBooks), "/books/7/", [[f"@{ME}.MarkedBooks 7"]]),
-        ([path("f", function)], "/f", [[f"@{ME}.function 4"], [f"@{ME}.Burst 2"]]),
-        ([path("f", above)], "/f", [["@above 6", f"@{ME}.above 4"]]),
+        (urls_of(Books), "/books/", [["@list 5"], [f"@{ME}.Burst() 2"]]),
+        (urls_of(Books), "/books/7/", [["default 9"], [f"@{ME}.Burst() 2"]]),
+        (urls_of(MarkedBooks), "/books/", [[f"@{ME}.MarkedBooks() 7", "@list 5"]]),
+        (urls_of(MarkedBooks), "/books/7/", [[f"@{ME}.MarkedBooks() 7"]]),
+        ([path("f", function)], "/f", [[f"@{ME}.function() 4"], [f"@{ME}.Burst() 2"]]),
+        ([path("f", above)], "/f", [["@above 6", f"@{ME}.above() 4"]]),
     ],
     ids=["viewset", "another action", "marked viewset", "marked viewset, another action", "api_view", "above api_view"],
 )
@@ -360,7 +360,7 @@ def test_without_the_middleware_it_has_its_settings(store: RecordingStore, caplo
     ask = under_wsgi([path("", throttled(Burst))], own, LOGIN)
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
         ask(headers={"X-Forwarded-For": "198.51.100.7"})
-    assert taken(store) == [[f"{{ip=198.51.100.7}}:@{ME}.Burst 2"]]
+    assert taken(store) == [[f"{{ip=198.51.100.7}}:@{ME}.Burst() 2"]]
     assert caplog.messages == []
 
 

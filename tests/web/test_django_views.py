@@ -92,23 +92,23 @@ class Feed:
 
 limit("5/minute")(Feed)
 VIEWS: list[tuple[str, Any, list[str]]] = [
-    ("function", limited, [f"@{ME}.limited 5"]),
-    ("async function", alimited, [f"@{ME}.alimited 5"]),
-    ("under csrf_exempt", csrf_exempt(limited), [f"@{ME}.limited 5"]),
-    ("under login_required", login_required(limited, login_url="/"), [f"@{ME}.limited 5"]),
-    ("above csrf_exempt", limit("4/minute")(csrf_exempt(hello)), [f"@{hello.__module__}.hello 4"]),
-    ("among others", csrf_exempt(limit("4/minute")(keeping(hello))), [f"@{hello.__module__}.hello 4"]),
-    ("two", limit("4/hour")(keeping(limited)), [f"@{ME}.limited 4", f"@{ME}.limited+ 5"]),
-    ("partial", partial(limited, more=1), [f"@{ME}.limited 5"]),
-    ("made in a function", limit("4/minute")(lambda request: hello(request, more=1)), ["@view-8d19d5aa 4"]),
-    ("class", Marked.as_view(), [f"@{ME}.Marked 5"]),
-    ("class, inherited", Inherits.as_view(), [f"@{ME}.Inherits 5"]),
-    ("dispatch", Dispatched.as_view(), [f"@{ME}.Dispatched 5"]),
-    ("dispatch, twice", Twice.as_view(), [f"@{ME}.Twice 5", f"@{ME}.Twice+ 7"]),
-    ("dispatch, in a list", Listed.as_view(), [f"@{ME}.Listed 5"]),
-    ("as_view, in urlpatterns", limit("4/minute")(OnClass.as_view()), ["@view-8d19d5aa 4"]),
-    ("as_view under login_required", login_required(Marked.as_view(), login_url="/"), [f"@{ME}.Marked 5"]),
-    ("instance", Feed(), [f"@{ME}.Feed 5"]),
+    ("function", limited, [f"@{ME}.limited() 5"]),
+    ("async function", alimited, [f"@{ME}.alimited() 5"]),
+    ("under csrf_exempt", csrf_exempt(limited), [f"@{ME}.limited() 5"]),
+    ("under login_required", login_required(limited, login_url="/"), [f"@{ME}.limited() 5"]),
+    ("above csrf_exempt", limit("4/minute")(csrf_exempt(hello)), [f"@{hello.__module__}.hello() 4"]),
+    ("among others", csrf_exempt(limit("4/minute")(keeping(hello))), [f"@{hello.__module__}.hello() 4"]),
+    ("two", limit("4/hour")(keeping(limited)), [f"@{ME}.limited() 4", f"@{ME}.limited()+ 5"]),
+    ("partial", partial(limited, more=1), [f"@{ME}.limited() 5"]),
+    ("made in a function", limit("4/minute")(lambda request: hello(request, more=1)), ["@view-8d19d5aa() 4"]),
+    ("class", Marked.as_view(), [f"@{ME}.Marked() 5"]),
+    ("class, inherited", Inherits.as_view(), [f"@{ME}.Inherits() 5"]),
+    ("dispatch", Dispatched.as_view(), [f"@{ME}.Dispatched() 5"]),
+    ("dispatch, twice", Twice.as_view(), [f"@{ME}.Twice() 5", f"@{ME}.Twice()+ 7"]),
+    ("dispatch, in a list", Listed.as_view(), [f"@{ME}.Listed() 5"]),
+    ("as_view, in urlpatterns", limit("4/minute")(OnClass.as_view()), ["@view-8d19d5aa() 4"]),
+    ("as_view under login_required", login_required(Marked.as_view(), login_url="/"), [f"@{ME}.Marked() 5"]),
+    ("instance", Feed(), [f"@{ME}.Feed() 5"]),
     ("exempt", free, []),
     ("none", OnClass.as_view(), ["default 9"]),
 ]
@@ -133,8 +133,8 @@ def test_a_limit_on_a_method_is_for_that_method(site: Site, store: RecordingStor
     ask = site([path("view", Marked.as_view())], settings(store), CSRF_COOKIE_NAME="x")
     for method in ("GET", "POST", "BREW"):
         ask("/view", method)
-    own = f"{CLIENT}@{ME}.Marked 5"
-    assert taken(store) == [[own], [own, f"{CLIENT}@{ME}.Marked.post 3"], [own]]
+    own = f"{CLIENT}@{ME}.Marked() 5"
+    assert taken(store) == [[own], [own, f"{CLIENT}@{ME}.Marked.post() 3"], [own]]
 
 
 def test_views_that_are_made_alike_have_buckets_of_their_own(store: RecordingStore) -> None:
@@ -149,7 +149,7 @@ def test_views_that_are_made_alike_have_buckets_of_their_own(store: RecordingSto
     ask = under_wsgi(urls, settings(store), TEMPLATES=[])
     for place in "abcd":
         ask(f"/{place}")
-    assert taken(store) == [[f"{CLIENT}@{bucket_for(f'/{place}')} 1"] for place in "abcd"]
+    assert taken(store) == [[f"{CLIENT}@{bucket_for(f'/{place}')}() 1"] for place in "abcd"]
     assert marks_of(TemplateView) == ()
 
 
@@ -165,7 +165,7 @@ def test_limits_on_views_go_beside_rules_and_app_limits(site: Site, store: Recor
     ask("/view")
     ask("/free")
     app = f"{CLIENT}app 8"
-    assert taken(store) == [[app, f"{CLIENT}rule 7", f"{CLIENT}@{ME}.limited 5"], [app]]
+    assert taken(store) == [[app, f"{CLIENT}rule 7", f"{CLIENT}@{ME}.limited() 5"], [app]]
 
 
 def test_what_is_wrong_is_told_where_it_stands() -> None:

@@ -249,7 +249,7 @@ def test_a_limit_counts_above_and_below_the_route(
     assert (mark(route(inner)) if above else route(mark(inner))) is inner
     assert statuses(app, "/login", 3) == [200, 200, 429]
     assert statuses(app, "/", 1) == [200]
-    assert taken(store) == [["@login 2"]] * 3 + [["default 9"]]
+    assert taken(store) == [["@login() 2"]] * 3 + [["default 9"]]
 
 
 def test_an_async_view_has_a_limit_too(app: Flask) -> None:
@@ -286,7 +286,7 @@ def test_without_a_name_each_endpoint_has_its_bucket_with_one_they_share(app: Fl
     for endpoint, mark in (("a", own), ("b", own), ("c", shared), ("d", shared)):
         app.add_url_rule(f"/{endpoint}", endpoint, mark(lambda: "ok"))
     assert [statuses(app, f"/{endpoint}", 1) for endpoint in "abcd"] == [[200]] * 4
-    assert taken(store) == [["@a 5"], ["@b 5"], ["@logins 4"], ["@logins 4"]]
+    assert taken(store) == [["@a() 5"], ["@b() 5"], ["@logins 4"], ["@logins 4"]]
 
 
 def test_app_limits_and_rules_of_the_settings_stand_beside_a_limit(app: Flask, store: RecordingStore) -> None:
@@ -298,7 +298,7 @@ def test_app_limits_and_rules_of_the_settings_stand_beside_a_limit(app: Flask, s
     for endpoint, mark in (("a", limit("5/minute")), ("b", exempt), ("c", limit("5/minute", final=False))):
         app.add_url_rule(f"/{endpoint}", endpoint, mark(lambda: "ok"))
     assert [statuses(app, f"/{endpoint}", 1) for endpoint in "abc"] == [[200]] * 3
-    assert taken(store) == [["app 8", "a 7", "@a 5"], ["app 8"], ["app 8", "c 7", "@c 5", "default 9"]]
+    assert taken(store) == [["app 8", "a 7", "@a() 5"], ["app 8"], ["app 8", "c 7", "@c() 5", "default 9"]]
 
 
 def test_classes_their_methods_and_what_as_view_made(app: Flask, store: RecordingStore) -> None:
@@ -342,8 +342,8 @@ def test_classes_their_methods_and_what_as_view_made(app: Flask, store: Recordin
         assert statuses(app, "/items", 1, method) == [200]
     for path in ("/page", "/other", "/one"):
         assert statuses(app, path, 1) == [200]
-    items = [["@items 6"]] * 3 + [["@items.POST 5"], ["@items.PUT 4", "@items 6"]]
-    assert taken(store) == [*items, ["@page 3"], ["@other 2"], ["@one 7", "@one+ 6"]]
+    items = [["@items() 6"]] * 3 + [["@items.POST() 5"], ["@items.PUT() 4", "@items() 6"]]
+    assert taken(store) == [*items, ["@page() 3"], ["@other() 2"], ["@one() 7", "@one()+ 6"]]
 
 
 def test_a_limit_on_get_is_for_head_and_a_head_of_its_own_has_its_own(app: Flask, store: RecordingStore) -> None:
@@ -363,7 +363,7 @@ def test_a_limit_on_get_is_for_head_and_a_head_of_its_own_has_its_own(app: Flask
         app.add_url_rule(f"/{view.__name__}", view_func=view.as_view(view.__name__))
     for name in ("Items", "Pages"):
         assert [statuses(app, f"/{name}", 1, method) for method in ("GET", "HEAD")] == [[200]] * 2
-    assert taken(store) == [["@Items.GET 6"], ["@Items.GET 6"], ["@Pages.GET 6"], ["@Pages.HEAD 5"]]
+    assert taken(store) == [["@Items.GET() 6"], ["@Items.GET() 6"], ["@Pages.GET() 6"], ["@Pages.HEAD() 5"]]
 
 
 def test_blueprints_hand_their_limits_down_until_something_nearer_ends_the_search(
@@ -392,11 +392,11 @@ def test_blueprints_hand_their_limits_down_until_something_nearer_ends_the_searc
     for blueprint, name, _ in views:
         assert statuses(app, f"/{blueprint.name}/{name}", 1) == [200]
     assert taken(store) == [
-        ["@api.plain 6"],
-        ["@api.own 5"],
-        ["@api.beside 4", "@api.beside+ 6"],
-        ["@api.admin.plain 3", "@api.admin.plain+ 6"],
-        ["@api.free.own 5"],
+        ["@api.plain() 6"],
+        ["@api.own() 5"],
+        ["@api.beside() 4", "@api.beside()+ 6"],
+        ["@api.admin.plain() 3", "@api.admin.plain()+ 6"],
+        ["@api.free.own() 5"],
     ]
 
 
@@ -756,7 +756,7 @@ def test_inside_of_the_middleware_nothing_is_charged_twice_and_headers_stand_onc
     app.add_url_rule("/login", "login", limit("1/minute")(lambda: "in"))
     first, second, home = (app.test_client().get(path) for path in ("/login", "/login", "/"))
     assert [answer.status_code for answer in (first, second, home)] == [200, 429, 200]
-    assert taken(store) == [["default 9"], ["@login 1"], ["default 9"], ["@login 1"], ["default 9"]]
+    assert taken(store) == [["default 9"], ["@login() 1"], ["default 9"], ["@login() 1"], ["default 9"]]
     fields = [answer.headers.getlist("RateLimit") for answer in (first, second, home)]
     assert fields == [
         ['"login";r=0;t=60, "default";r=8;t=60'],

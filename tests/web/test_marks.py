@@ -37,11 +37,6 @@ def ask(one: Gate, marks: tuple[Mark, ...], request: Request | None = None) -> V
     return one.admit(request or PlainRequest("/"), one.compiled(marks, "shop.views.login"))
 
 
-def names_shown(*names: str) -> list[str]:
-    """Two limits of each."""
-    return [text for name in names for text in (name, f"{name}-2")]
-
-
 def taken(store: RecordingStore) -> list[list[str]]:
     return [[f"{charge.key} {charge.limit.quota}" for charge in charges] for _, charges in store.calls]
 
@@ -187,14 +182,14 @@ def test_it_replaces_the_default_limits_and_goes_beside_rules_and_app_limits(sto
     ask(gate(store), (Mark("5/minute"),))
     ask(one, (Mark("5/minute"),))
     client = "{ip=192.0.2.1}:"
-    own = f"{client}@shop.views.login 5"
+    own = f"{client}@shop.views.login() 5"
     assert taken(store) == [[own], [f"{client}app 8", f"{client}root 7", own]]
 
 
 def test_one_that_is_not_final_leaves_the_default_limits(store: RecordingStore) -> None:
     ask(gate(store), (Mark("5/minute", final=False),))
     ask(gate(store), (Mark("5/minute", shadow=True),))
-    own, default = "{ip=192.0.2.1}:@shop.views.login 5", "{ip=192.0.2.1}:default 9"
+    own, default = "{ip=192.0.2.1}:@shop.views.login() 5", "{ip=192.0.2.1}:default 9"
     assert taken(store) == [[own, default]] * 2
 
 
@@ -202,7 +197,7 @@ def test_one_that_is_not_final_leaves_the_default_limits(store: RecordingStore) 
 def test_exempt_skips_the_default_limits_and_no_others(store: RecordingStore) -> None:
     assert ask(gate(store), (Mark.exempting(),)) is None
     ask(gate(store, app_limits="8/minute"), (Mark.exempting(), Mark("5/minute")))
-    assert taken(store) == [["{ip=192.0.2.1}:app 8", "{ip=192.0.2.1}:@shop.views.login 5"]]
+    assert taken(store) == [["{ip=192.0.2.1}:app 8", "{ip=192.0.2.1}:@shop.views.login() 5"]]
 
 
 @pytest.mark.promise(1, 2)
@@ -211,19 +206,19 @@ def test_all_marks_of_an_endpoint_are_asked_in_one_step(store: RecordingStore) -
     one = gate(store)
     verdicts = [ask(one, marks) for _ in range(2)]
     assert [verdict is not None and verdict.allowed for verdict in verdicts] == [True, False]
-    names = ["{ip=192.0.2.1}:@shop.views.login", "{all=all}:@shop.views.login+"]
-    names += ["{ip=192.0.2.1}:@login", "{ip=192.0.2.1}:@login+"]
+    names = ["{ip=192.0.2.1}:@shop.views.login()", "{all=all}:@shop.views.login()+"]
+    names += ["{ip=192.0.2.1}:@login"]  # the same limit once more is that limit
     assert [[text.partition(" ")[0] for text in call] for call in taken(store)] == [names] * 2
     assert verdicts[1] is not None
-    assert [policy.name for policy in verdicts[1].policies] == names_shown("shop.views.login", "login")
-    assert [decision.remaining for decision in verdicts[1].decisions] == [2, 2, 0, 0]
+    assert [policy.name for policy in verdicts[1].policies] == ["shop.views.login", "shop.views.login-2", "login"]
+    assert [decision.remaining for decision in verdicts[1].decisions] == [2, 2, 0]
 
 
 def test_one_for_other_methods_does_not_apply(store: RecordingStore) -> None:
     one, marks = gate(store), (Mark("5/minute", methods=["POST"]),)
     ask(one, marks, PlainRequest("/", "GET"))
     ask(one, marks, PlainRequest("/", "POST"))
-    assert [call[0].rpartition(":")[2] for call in taken(store)] == ["default 9", "@shop.views.login 5"]
+    assert [call[0].rpartition(":")[2] for call in taken(store)] == ["default 9", "@shop.views.login() 5"]
 
 
 @pytest.mark.promise(9)
@@ -231,8 +226,8 @@ def test_one_for_other_methods_does_not_apply(store: RecordingStore) -> None:
     ("when", "name"),
     [
         (lambda _: False, "default 9"),
-        (lambda _: True, "@shop.views.login 5"),
-        (lambda _: 1 // 0 == 0, "@shop.views.login 5"),
+        (lambda _: True, "@shop.views.login() 5"),
+        (lambda _: 1 // 0 == 0, "@shop.views.login() 5"),
     ],
     ids=["no", "yes", "raises"],
 )
@@ -241,13 +236,13 @@ def test_when_says_whether_it_applies(store: RecordingStore, when: Any, name: st
     assert taken(store)[0][0].rpartition(":")[2] == name
 
 
-NEAR, FAR = "@shop.views.login 5", "@shop.views.login 6"
+NEAR, FAR = "@shop.views.login() 5", "@shop.views.login() 6"
 NEAREST: list[tuple[Any, list[str]]] = [
     (Mark("5/minute"), [NEAR]),
-    (Mark("5/minute", final=False), [NEAR, "@shop.views.login+ 6"]),
-    (Mark("5/minute", methods=["POST"]), ["@shop.views.login+ 6"]),
-    (Mark("5/minute", when=lambda _: False), ["@shop.views.login+ 6"]),
-    (Mark("5/minute", when=lambda _: 1 // 0 == 0), [NEAR, "@shop.views.login+ 6"]),
+    (Mark("5/minute", final=False), [NEAR, "@shop.views.login()+ 6"]),
+    (Mark("5/minute", methods=["POST"]), ["@shop.views.login()+ 6"]),
+    (Mark("5/minute", when=lambda _: False), ["@shop.views.login()+ 6"]),
+    (Mark("5/minute", when=lambda _: 1 // 0 == 0), [NEAR, "@shop.views.login()+ 6"]),
     (Mark("5/minute", name="own"), ["@own 5"]),
     (Mark("5/minute", name="own", shadow=True), ["@own 5", FAR]),
     (Mark.exempting(), []),
@@ -270,7 +265,7 @@ def test_of_marks_at_one_distance_all_count(store: RecordingStore) -> None:
     one = gate(store)
     marked = one.compiled((), "items.GET", ((Mark("7/minute", final=False), Mark("8/minute", name="api")), "items"))
     one.admit(PlainRequest("/"), marked)
-    assert [text.rpartition(":")[2] for text in taken(store)[0]] == ["@items 7", "@api 8"]
+    assert [text.rpartition(":")[2] for text in taken(store)[0]] == ["@items() 7", "@api 8"]
 
 
 def test_what_is_exempt_or_safe_by_the_settings_stays_so(store: RecordingStore) -> None:
@@ -328,3 +323,24 @@ def test_enabled_may_be_asked_of_each_request(answer: Any) -> None:
         [None, None] if free else [True, False]
     )
     assert asked == ["/", "/"]
+
+
+@pytest.mark.promise(10)
+def test_a_name_is_one_bucket_wherever_it_stands_among_others(store: RecordingStore) -> None:
+    one, shared = gate(store), Mark("2/minute", name="n")
+    for marks in ((), (Mark("30/hour", name="n"),), (Mark("2/minute", name="n", shadow=True),)):
+        ask(one, (*marks, shared))
+    client = "{ip=192.0.2.1}:"
+    assert taken(store) == [
+        [f"{client}@n 2"],
+        [f"{client}@n 30", f"{client}@n 2"],
+        [f"{client}@n 2", f"{client}@n+ 2"],  # one that only watches counts apart
+    ]
+
+
+@pytest.mark.promise(10)
+def test_an_endpoint_shares_no_bucket_with_a_name_that_is_alike(store: RecordingStore) -> None:
+    one = gate(store)
+    for marks in ((Mark("5/minute"),), (Mark("5/minute", name="shop.views.login"),)):
+        ask(one, marks)
+    assert taken(store) == [["{ip=192.0.2.1}:@shop.views.login() 5"], ["{ip=192.0.2.1}:@shop.views.login 5"]]

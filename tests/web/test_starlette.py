@@ -189,7 +189,7 @@ def test_without_a_name_it_is_called_after_the_endpoint_whatever_its_path_says()
     view = limit("2/minute")(as_async)
     routes = [Route("/items/{item}", view), Mount("/sub/{tenant}", routes=[Route("/items/{item}", view)])]
     assert statuses(app_of(*routes, **settings), "/items/1", "/items/2", "/sub/a/items/3") == [200, 200, 429]
-    assert taken(store) == [[f"{IP}@{as_async.__module__}.as_async 2"]] * 3
+    assert taken(store) == [[f"{IP}@{as_async.__module__}.as_async() 2"]] * 3
 
 
 def test_the_key_route_is_the_full_template() -> None:
