@@ -123,7 +123,7 @@ class Gate(_Gate):
             return None
         request.messages = match.messages
         asked = plan(match, request, _ask(match.calls, request) if match.calls else _NO_ANSWERS)
-        if (outer := request.outcome) is not None:
+        if (outer := request.outcome) is not None and outer.verdict is not None:
             asked = without_charged(asked, outer)
         verdict = self._decided(match, asked)
         if outer is not None and verdict is not None and not verdict.allowed:
@@ -201,7 +201,7 @@ class AsyncGate(_Gate):
         if match.calls and match.reads_user:
             request.user  # noqa: B018  # a face that has to await it begins anew: before callables are asked, not after
         asked = await self.planned(match, request)
-        if (outer := request.outcome) is not None:
+        if (outer := request.outcome) is not None and outer.verdict is not None:
             asked = without_charged(asked, outer)
         verdict = await self.decided(match, asked)
         if outer is not None and verdict is not None and not verdict.allowed:

@@ -130,12 +130,11 @@ def beside(own: HeaderList, theirs: Container[str]) -> HeaderList:
     `RateLimit` and `RateLimit-Policy` are lists, of which ours are further members; of others the app's are kept, and
     the three of `X-RateLimit` go together.
     """
-    together = any(name in theirs for name in _LEGACY)
-    return [
-        (name, value)
-        for name, value in own
-        if name in _LISTS or not (name.lower() in theirs or (together and name.lower() in _LEGACY))
-    ]
+    return [(name, value) for name, value in own if name in _LISTS or not _is_there(name.lower(), theirs)]
+
+
+def _is_there(name: str, theirs: Container[str]) -> bool:
+    return name in theirs or (name in _LEGACY and any(one in theirs for one in _LEGACY))
 
 
 def refusal(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0) -> Response:

@@ -30,7 +30,12 @@ __all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 _CONNECTIONS: Final = (Request, WebSocket, HTTPConnection)
 _NAMES: Final = ("request", "websocket")
-_INSTEAD: Final = "give it `request: Request`, or in FastAPI use Depends(RateLimit(...)) of ratelimit_mw.fastapi"
+_INSTEAD: Final = (
+    "give it `request: Request` (`websocket: WebSocket`), or in FastAPI use Depends(RateLimit(...)) of "
+    "ratelimit_mw.fastapi"
+)
+_OF_MESSAGES: Final = ("on_receive", "on_disconnect")
+_MESSAGES: Final = "let it stand on the class or on_connect, and limit messages by the middleware's `messages`"
 
 
 def limit(limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> Callable[[_Endpoint], _Endpoint]:
@@ -63,10 +68,7 @@ def exempt(endpoint: _Endpoint) -> _Endpoint:
 def _limited(mark: EndpointMark, endpoint: Any) -> Any:
     if isinstance(endpoint, type):
         return limited_class(mark, endpoint)
-    if not inspect.isroutine(endpoint):
-        raise TypeError(f"a limit stands on a function or a class; found {endpoint!r:.100}")
-    if inspect.isgeneratorfunction(endpoint) or inspect.isasyncgenfunction(endpoint):
-        raise TypeError(f"{name_of(endpoint)} yields, and cannot be wrapped; {_INSTEAD}")
+    _check(endpoint)
     where = where_is(endpoint, _CONNECTIONS, _NAMES)
     if where is None:
         raise TypeError(f"{name_of(endpoint)} has no parameter for the request, so no limit can hold it; {_INSTEAD}")
@@ -94,6 +96,20 @@ def _limited(mark: EndpointMark, endpoint: Any) -> Any:
     name = name_of(endpoint)
     own = steps(marks_on(limited), name)
     return limited
+
+
+def _check(endpoint: Any) -> None:
+    """Raises `TypeError` for what no limit can hold."""
+    if isinstance(endpoint, (classmethod, staticmethod)):
+        raise TypeError(f"found a {type(endpoint).__name__}; let the limit stand below it, on the function")
+    if not inspect.isroutine(endpoint):
+        raise TypeError(f"a limit stands on a function or a class, as @limit('5/minute'); found {endpoint!r:.100}")
+    if endpoint.__name__ in _OF_MESSAGES:
+        raise TypeError(
+            f"{name_of(endpoint)} is called for each message, and a limit is for the handshake; {_MESSAGES}"
+        )
+    if inspect.isgeneratorfunction(endpoint) or inspect.isasyncgenfunction(endpoint):
+        raise TypeError(f"{name_of(endpoint)} yields, and cannot be wrapped; {_INSTEAD}")
 
 
 class _Refusal(Response):

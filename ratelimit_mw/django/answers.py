@@ -6,6 +6,7 @@ from typing import Any, Final
 from asgiref.sync import async_to_sync
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from msgspec import Struct
 
 from ratelimit_mw.calls import name_of
 from ratelimit_mw.notices import warn_rarely
@@ -20,16 +21,13 @@ _OUTCOME: Final = "ratelimit_mw"  # where our WSGI and ASGI middleware, around D
 _FAILED: Final = "raised, our own answer is sent"
 
 
-class Turn:
+class Turn(Struct, gc=False):
     """One middleware's part in one request: its outcome, whether it shows the headers, and what it refused with."""
 
-    __slots__ = ("decided", "outcome", "refused", "shows")
-
-    def __init__(self, outcome: Outcome, *, shows: bool) -> None:
-        self.outcome: Final = outcome
-        self.shows: Final = shows
-        self.decided = False
-        self.refused: Response | None = None
+    outcome: Outcome
+    shows: bool
+    decided: bool = False
+    refused: Response | None = None
 
     @property
     def due(self) -> bool:
@@ -50,7 +48,7 @@ def turn_of(request: Any, gate: Any, style: Headers) -> Turn:
     request.ratelimit = outcome
     shows = style != "none" and not outcome.shown
     outcome.shown = outcome.shown or shows
-    return Turn(outcome, shows=shows)
+    return Turn(outcome, shows)
 
 
 def instead(refused: HttpResponse, response: HttpResponseBase) -> HttpResponse:
@@ -62,8 +60,9 @@ def instead(refused: HttpResponse, response: HttpResponseBase) -> HttpResponse:
 def show(response: HttpResponseBase, verdict: Verdict | None, style: Headers) -> None:
     """Add our headers; lists that a view began go on."""
     theirs = response.headers
-    for name, value in beside(headers(verdict, style), {name.lower() for name, _ in response.items()}):
-        theirs[name] = f"{theirs[name]}, {value}" if name in theirs else value
+    names = {name.lower() for name in theirs}  # to ask Django for a name that is not there costs an exception
+    for name, value in beside(headers(verdict, style), names):
+        theirs[name] = f"{theirs[name]}, {value}" if name.lower() in names else value
 
 
 def _rendered(request: HttpRequest, own: Response) -> HttpResponse:

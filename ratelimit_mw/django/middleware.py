@@ -13,14 +13,13 @@ from ratelimit_mw.advice import known_workers, warn_of_workers
 from ratelimit_mw.django.answers import Turn, aanswer, answer, instead, show, turn_of
 from ratelimit_mw.django.endpoints import ENFORCED, marks_on
 from ratelimit_mw.django.gates import SETTING, gate_of
-from ratelimit_mw.django.request import AsyncDjangoRequest, DjangoRequest, UserIsAwaited, awaited_user, route_of
+from ratelimit_mw.django.request import AsyncDjangoRequest, DjangoRequest, UserIsAwaited, awaited_user
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.matching import Marked
 from ratelimit_mw.notices import logger
-from ratelimit_mw.response import Response
-from ratelimit_mw.verdict import Verdict
 
 _ENDPOINTS: Final = 4096  # whose limits are remembered
+_TESTS: Final = "testserver"  # Django's test client, which says that it is several processes
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # no view tells others apart
 
 
@@ -54,21 +53,25 @@ class RateLimitMiddleware:
         """Have one request answered. The response is the very one that is inside, with our headers."""
         if self._is_async:
             return self._acall(request)
-        if self._warns and request.META.get("wsgi.multiprocess") and not hasattr(request, "scope"):
+        if self._warns and _is_of_several(request):
             self._warns = False
             warn_of_workers(None)
         turn = self._turn(request)
         response: HttpResponseBase = self._get_response(request)
         if turn.due and (refused := self._decide(turn, request)) is not None:
             response = instead(refused, response)
-        return self._shown(turn, response)
+        if turn.shows:
+            show(response, turn.outcome.verdict, self._style)
+        return response
 
     async def _acall(self, request: HttpRequest) -> HttpResponseBase:
         turn = self._turn(request)
         response: HttpResponseBase = await self._get_response(request)
         if turn.due and (refused := await self._adecide(turn, request)) is not None:
             response = instead(refused, response)
-        return self._shown(turn, response)
+        if turn.shows:
+            show(response, turn.outcome.verdict, self._style)
+        return response
 
     def _process_view(self, request: HttpRequest, *_: Any) -> HttpResponse | None:
         return self._decide(self._turn(request), request)
@@ -81,56 +84,50 @@ class RateLimitMiddleware:
         if turn.decided:
             return turn.answer(request)
         turn.decided = True
-        marked, _ = self._marked(request)
         seen = DjangoRequest(request, turn.outcome)
+        marked, _ = self._marked(request, seen.route)
         verdict = self._gate.admit(seen, marked)
-        if (own := self._refusal(turn, seen, verdict)) is not None:
-            turn.refused = answer(self._gate.answerer, seen, verdict, own)
+        if verdict is not None:
+            turn.outcome.add(verdict, self._gate)
+            if not verdict.allowed:
+                turn.refused = answer(self._gate.answerer, seen, verdict, self._gate.refusal(seen, verdict))
         return turn.answer(request)
 
     async def _adecide(self, turn: Turn, request: HttpRequest) -> HttpResponse | None:
         if turn.decided:
             return turn.answer(request)
         turn.decided = True
-        marked, asks = self._marked(request)
-        immediate = None if asks else self._gate.immediate
         seen = AsyncDjangoRequest(request, turn.outcome)
+        marked, asks = self._marked(request, seen.route)
+        immediate = None if asks else self._gate.immediate
         for _ in range(2):
             try:
                 verdict = immediate.admit(seen, marked) if immediate else await self._gate.admit(seen, marked)
                 break
             except UserIsAwaited:
                 seen = AsyncDjangoRequest(request, turn.outcome, await awaited_user(request))
-        if (own := self._refusal(turn, seen, verdict)) is not None:
-            turn.refused = await aanswer(self._gate.answerer, seen, verdict, own)
+        if verdict is not None:
+            turn.outcome.add(verdict, self._gate)
+            if not verdict.allowed:
+                turn.refused = await aanswer(self._gate.answerer, seen, verdict, self._gate.refusal(seen, verdict))
         return turn.answer(request)
 
-    def _refusal(self, turn: Turn, seen: DjangoRequest, verdict: Verdict | None) -> Response | None:
-        if verdict is None:
-            return None
-        turn.outcome.add(verdict, self._gate)
-        return None if verdict.allowed else self._gate.refusal(seen, verdict)
-
-    def _turn(self, request: HttpRequest) -> Turn:
+    def _turn(self, request: Any) -> Turn:
         """Our part in this request; the same one however often whoever stands further out has it answered."""
-        turns: dict[Any, Turn] = request.__dict__.setdefault("_ratelimit_mw", {})
+        turns: dict[Any, Turn] | None = getattr(request, "_ratelimit_mw", None)
+        if turns is None:
+            turns = request._ratelimit_mw = {}  # noqa: SLF001  # ours
         turn = turns.get(self)
         if turn is None:
             turn = turns[self] = turn_of(request, self._gate, self._style)
         return turn
 
-    def _shown(self, turn: Turn, response: HttpResponseBase) -> HttpResponseBase:
-        if turn.shows:
-            show(response, turn.outcome.verdict, self._style)
-        return response
-
-    def _marked(self, request: HttpRequest) -> tuple[Marked, bool]:
+    def _marked(self, request: HttpRequest, route: str | None) -> tuple[Marked, bool]:
         """What stands on the view of a request, and whether it has callables to ask."""
         match = request.resolver_match
-        if match is None:
+        if match is None or route is None:
             return (), False
         method = request.method if request.method in METHODS else ""
-        route = route_of(request) or ""
         try:
             return self._remembered(match.func, method, route)
         except TypeError:  # an instance as a view, that cannot be hashed
@@ -146,3 +143,9 @@ class RateLimitMiddleware:
                 except ConfigError as error:
                     logger.warning("ratelimit_mw: limits on %s: %s", name, error)
         return found, any(rule.lines.calls for rule in found)
+
+
+def _is_of_several(request: HttpRequest) -> bool:
+    """Whether the server says that it has several processes. Under ASGI it says nothing, and Django says it always."""
+    said = request.META.get("wsgi.multiprocess") and not hasattr(request, "scope")
+    return bool(said) and request.META.get("SERVER_NAME") != _TESTS

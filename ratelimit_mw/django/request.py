@@ -26,7 +26,7 @@ class DjangoRequest(Request):
     raw: HttpRequest
 
     def __init__(self, raw: HttpRequest, outcome: Outcome | None) -> None:
-        super().__init__(raw, raw.META.get("REMOTE_ADDR") or None, outcome, route_of(raw))
+        Request.__init__(self, raw, raw.META.get("REMOTE_ADDR") or None, outcome, route_of(raw))
 
     @property
     def method(self) -> str:
@@ -51,7 +51,8 @@ class DjangoRequest(Request):
     @property
     def user(self) -> str | None:
         """`request.user`, as AuthenticationMiddleware or whoever stands further out has set it."""
-        return user_id(getattr(self.raw, "user", None))
+        user = getattr(self.raw, "user", None)
+        return None if user is None else user_id(user)
 
 
 class AsyncDjangoRequest(DjangoRequest):

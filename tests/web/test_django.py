@@ -427,16 +427,19 @@ def test_a_store_that_is_down_is_no_500_and_no_mail_to_the_admins(
     assert ask().status == 200
 
 
-def test_several_processes_with_a_memory_store_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("server", "count"), [("shop.example", 1), ("testserver", 0)], ids=["a server", "tests"])
+def test_several_processes_with_a_memory_store_are_warned_of(
+    caplog: pytest.LogCaptureFixture, server: str, count: int
+) -> None:
     app = wsgi_site([path("", hello)], {"limits": "9/minute"})
     environ = RequestFactory().get("/").META
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
         for _ in range(2):
-            app({**environ, "wsgi.multiprocess": True}, lambda *_: None).close()
+            app({**environ, "SERVER_NAME": server, "wsgi.multiprocess": True}, lambda *_: None).close()
     told = [
         message for message in caplog.messages if "memory:// counts in one process, and there are several" in message
     ]
-    assert len(told) == 1
+    assert len(told) == count
 
 
 def test_limits_that_nothing_enforces_are_told_of_at_the_first_request(

@@ -612,3 +612,18 @@ def test_an_answer_of_on_refused_keeps_its_repeated_headers() -> None:
     _, settings = recording(on_refused=lambda _, __: (429, fields, "no"))
     refused = answers(app_of(Route("/", limit("1/minute")(as_async)), **settings), "/", "/")[1]
     assert refused.field("set-cookie") == ["a=1", "b=2"]
+
+
+@pytest.mark.parametrize("name", ["on_receive", "on_disconnect"])
+def test_what_is_called_for_messages_is_no_endpoint(name: str) -> None:
+    async def called(self: Any, websocket: WebSocket, data: Any) -> None: ...
+
+    called.__name__ = name
+    with pytest.raises(TypeError, match="is called for each message, and a limit is for the handshake"):
+        limit("5/minute")(called)
+
+
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+def test_it_stands_below_what_makes_a_method_of_another_kind(kind: Any) -> None:
+    with pytest.raises(TypeError, match=f"found a {kind.__name__}; let the limit stand below it"):
+        limit("5/minute")(kind(lambda request: request))
