@@ -60,8 +60,8 @@ class RateLimit(EndpointMark, Heeding):
             return
         if asked.refused:
             raise await _error(asked, asked.refused, connection)
-        if not response.headers:
-            response.headers.raw.extend(asked.raw_fields)
+        if not response.raw_headers:
+            response.raw_headers += asked.raw_fields
             return
         for field, value in asked.fields:  # all that was charged so far, in place of what one before us said
             response.headers[field] = value

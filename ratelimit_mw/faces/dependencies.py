@@ -1,6 +1,7 @@
 """Limits among the dependencies of FastAPI's routes: which are asked in one step, worked out once per route."""
 
 from collections.abc import Container, Iterator, Sequence
+from functools import cache
 from typing import Any, Final
 
 from ratelimit_mw.faces.asgi_send import Scope
@@ -12,10 +13,11 @@ from ratelimit_mw.marks import Mark, is_exempt
 class Around:
     """The limits of a route in one place, worked out once: marks put somewhere later are found too, and new routes.
 
-    `template`: None where the place is not known.
+    `template`: None where the place is not known. `steps`: what is asked when FastAPI calls one: those of its run, in
+    which no other dependency stands between them.
     """
 
-    __slots__ = ("_everyone", "_name", "_runs", "_steps", "endpoint", "exempt", "latest", "route", "template")
+    __slots__ = ("_everyone", "_name", "_runs", "endpoint", "exempt", "latest", "route", "steps", "template")
 
     def __init__(self, route: Any, endpoint: Any, place: Place | None, overrides: Container[Any] = ()) -> None:
         self.latest: Final = Mark.latest
@@ -26,21 +28,12 @@ class Around:
         self._name: Final = name_of(endpoint) if place is None else place.name
         self._runs: Final = _runs(route, overrides)
         self._everyone: Final = tuple(dict.fromkeys(one for run in self._runs for one in run))
-        self._steps: Final[dict[EndpointMark, Sequence[Step]]] = {}
+        self.steps: Final = cache(self._beside)
 
-    def is_of(self, route: Any, endpoint: Any) -> bool:
-        """Whether it still holds."""
-        return self.route is route and self.endpoint is endpoint and self.latest == Mark.latest
-
-    def steps(self, one: EndpointMark) -> Sequence[Step]:
-        """What is asked when FastAPI calls one: of its run all that stand together, no dependency between them."""
-        found = self._steps.get(one)
-        if found is None:
-            # one that is in no run is in a route whose dependencies this FastAPI does not show
-            run = next((run for run in self._runs if one in run), (one,))
-            among = self._everyone if one in self._everyone else run
-            found = self._steps[one] = steps(run, self._name, among)
-        return found
+    def _beside(self, one: EndpointMark) -> Sequence[Step]:
+        # one that is in no run is in a route whose dependencies this FastAPI does not show
+        run = next((run for run in self._runs if one in run), (one,))
+        return steps(run, self._name, self._everyone if one in self._everyone else run)
 
 
 def around(scope: Scope) -> Around:
@@ -50,7 +43,7 @@ def around(scope: Scope) -> Around:
     if overrides := getattr(scope.get("app"), "dependency_overrides", None):  # in tests
         return Around(route, endpoint, place, overrides)
     known: Around | None = None if place is None else place.kept.get("around")
-    if known is None or not known.is_of(route, endpoint):
+    if known is None or known.latest != Mark.latest or known.route is not route or known.endpoint is not endpoint:
         known = Around(route, endpoint, place)
         if place is not None:
             place.kept["around"] = known
