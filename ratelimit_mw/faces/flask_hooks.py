@@ -1,17 +1,19 @@
 """What Flask calls before and after each request."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
 from ratelimit_mw.advice import Processes
 from ratelimit_mw.calls import name_of
 from ratelimit_mw.faces.flask_marks import levels_of
-from ratelimit_mw.faces.flask_request import FlaskRequest
+from ratelimit_mw.faces.flask_request import FlaskRequest, itself
 from ratelimit_mw.faces.missing import needs
 from ratelimit_mw.faces.wsgi_send import beyond_the_body, refuse
 from ratelimit_mw.gate import Gate
+from ratelimit_mw.marks import Mark
 from ratelimit_mw.matching import Marked
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.on_refused import Answerer
@@ -30,8 +32,7 @@ with needs("flask"):
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
-T = TypeVar("T")
-
+_ENDPOINTS: Final = 4096  # whose limits are remembered
 _OURS: Final = "_ratelimit_mw"  # what we keep on Flask's request, and on its response
 
 
@@ -54,29 +55,31 @@ class Hooks:
         self.gate: Final = gate
         self._style: Final = gate.settings.headers
         self._processes: Final = Processes(gate.settings.store)
+        self._remembered: Final = lru_cache(_ENDPOINTS)(self._standing)
 
     def before(self) -> Any:
         """The answer to a request that is refused; None for one that is admitted.
 
         Raises what the app's error handler is for, where it has one.
         """
-        kept = request.__dict__
-        asked: _Asked | None = kept.get(_OURS)
+        own = itself(request)
+        asked: _Asked | None = getattr(own, _OURS, None)
         if asked is None:
-            asked = kept[_OURS] = self._ask(_itself(request))
+            asked = self._ask(own)
+            setattr(own, _OURS, asked)
         if asked.fields is not None:
             raise default_exceptions[asked.refused.status_code](response=asked.refused)
         return asked.refused
 
     def after(self, response: Response) -> Response:
         """Add our headers. What was answered before it came to `before` is asked now: it must not be free."""
-        kept = request.__dict__
-        if _OURS not in kept:
+        own = itself(request)
+        if not hasattr(own, _OURS):
             refused = self._asked_late()
             if refused is not None:
                 response.close()
                 response = refused
-        asked: _Asked = kept[_OURS]
+        asked: _Asked = getattr(own, _OURS)
         _show(response, headers(asked.shown.verdict, self._style) if asked.shown else asked.fields or [])
         return response
 
@@ -112,9 +115,17 @@ class Hooks:
 
     def _marked(self, asked: FlasksOwn, endpoint: str) -> Marked:
         """What stands on the view; none is known of what is not routed: 404, 405, and a slash that is missing."""
-        app = _itself(current_app)
-        blueprints = [app.blueprints[name] for name in asked.blueprints if name in app.blueprints]
-        levels = levels_of(app.view_functions.get(endpoint), endpoint, asked.method, blueprints)
+        app = itself(current_app)
+        view = app.view_functions.get(endpoint)
+        blueprints = tuple([app.blueprints[name] for name in asked.blueprints if name in app.blueprints])
+        try:
+            return self._remembered(view, endpoint, asked.method, blueprints, Mark.latest)
+        except TypeError:  # an instance as a view, that cannot be hashed
+            return self._standing(view, endpoint, asked.method, blueprints, Mark.latest)
+
+    def _standing(self, view: Any, endpoint: str, method: str, blueprints: Sequence[object], _: int) -> Marked:
+        """The same; the last one tells it from what stood there before a further mark was put somewhere."""
+        levels = levels_of(view, endpoint, method, blueprints)
         return self.gate.compiled(*levels[0], *levels[1:]) if levels else ()
 
     def _refused(self, own: Request, verdict: Verdict) -> _Asked:
@@ -128,12 +139,6 @@ class Hooks:
                 raise
             warn_rarely(f"on_refused {name_of(answerer.call)}", "raised, our own answer is sent", error=error)
             return _Asked(refused=_response(own, verdict, refusal, None))
-
-
-def _itself(proxy: T) -> T:
-    """What a proxy of Flask stands for: each look through one costs half a microsecond."""
-    found: T = proxy._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001  # documented
-    return found
 
 
 def _is_handled(status: int) -> bool:
@@ -155,13 +160,12 @@ def _response(own: Request, verdict: Verdict, refusal: Refusal, answerer: Answer
 
 def _show(response: Response, fields: HeaderList) -> None:
     """Add fields of ours, once: an app may keep a response, and answer with it again and again."""
-    kept = response.__dict__
-    if before := kept.pop(_OURS, None):
+    if before := getattr(response, _OURS, None):
+        setattr(response, _OURS, None)
         response.headers = Headers([line for line in response.headers if line not in before])
     if fields:
         theirs = list(response.headers)
-        kept[_OURS] = own = [
-            line for line in beside(fields, {name.lower() for name, _ in theirs}) if line not in theirs
-        ]
+        own = [line for line in beside(fields, {name.lower() for name, _ in theirs}) if line not in theirs]
+        setattr(response, _OURS, own)
         for name, value in own:
             response.headers.add(name, value)

@@ -1,5 +1,7 @@
 """Requests as Flask knows them."""
 
+from typing import TypeVar
+
 from ratelimit_mw.faces.missing import needs
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.request import as_text, user_id
@@ -7,6 +9,15 @@ from ratelimit_mw.views import WsgiRequest
 
 with needs("flask"):
     from flask import current_app
+
+
+T = TypeVar("T")
+
+
+def itself(proxy: T) -> T:
+    """What a proxy of Flask stands for: each look through one costs half a microsecond."""
+    found: T = proxy._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001  # documented
+    return found
 
 
 class FlaskRequest(WsgiRequest):
@@ -22,7 +33,7 @@ class FlaskRequest(WsgiRequest):
 
 def _logged_in() -> str | None:
     """Who is logged in with Flask-Login, if the app has it. Asking loads the user."""
-    if getattr(current_app, "login_manager", None) is None:
+    if getattr(itself(current_app), "login_manager", None) is None:
         return None
     try:
         from flask_login import current_user  # type: ignore[import-untyped]  # noqa: PLC0415  # not for all apps

@@ -289,6 +289,18 @@ def test_without_a_name_each_endpoint_has_its_bucket_with_one_they_share(app: Fl
     assert taken(store) == [["@a() 5"], ["@b() 5"], ["@logins 4"], ["@logins 4"]]
 
 
+def test_marks_that_are_put_somewhere_after_the_first_request_hold(app: Flask, store: RecordingStore) -> None:
+    RateLimiter(app)
+    shop = Blueprint("shop", __name__)
+    shop.add_url_rule("/b", "b", lambda: "ok")
+    app.register_blueprint(shop)
+    assert statuses(app, "/", 1) + statuses(app, "/b", 1) == [200] * 2
+    limit("5/minute")(app.view_functions["home"])
+    limit("4/minute")(shop)
+    assert statuses(app, "/", 1) + statuses(app, "/b", 1) == [200] * 2
+    assert taken(store) == [["default 9"]] * 2 + [["@home 5"], ["@shop.b 4"]]
+
+
 def test_app_limits_and_rules_of_the_settings_stand_beside_a_limit(app: Flask, store: RecordingStore) -> None:
     app.config["RATELIMIT_MW"] |= {
         "app_limits": "8/minute",
