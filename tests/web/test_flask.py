@@ -298,7 +298,7 @@ def test_marks_that_are_put_somewhere_after_the_first_request_hold(app: Flask, s
     limit("5/minute")(app.view_functions["home"])
     limit("4/minute")(shop)
     assert statuses(app, "/", 1) + statuses(app, "/b", 1) == [200] * 2
-    assert taken(store) == [["default 9"]] * 2 + [["@home 5"], ["@shop.b 4"]]
+    assert taken(store) == [["default 9"]] * 2 + [["@home() 5"], ["@shop.b() 4"]]
 
 
 def test_app_limits_and_rules_of_the_settings_stand_beside_a_limit(app: Flask, store: RecordingStore) -> None:
