@@ -61,7 +61,8 @@ def show(response: HttpResponseBase, verdict: Verdict | None, style: Headers) ->
     """Add our headers; lists that a view began go on."""
     theirs = response.headers
     names = {name.lower() for name in theirs}  # to ask Django for a name that is not there costs an exception
-    for name, value in beside(headers(verdict, style), names):
+    own = headers(verdict, style)
+    for name, value in own if style == "ietf" else beside(own, names):  # lists stand beside whatever the view says
         theirs[name] = f"{theirs[name]}, {value}" if name.lower() in names else value
 
 

@@ -91,7 +91,7 @@ class RateLimitMiddleware:
             turn.outcome.add(verdict, self._gate)
             if not verdict.allowed:
                 turn.refused = answer(self._gate.answerer, seen, verdict, self._gate.refusal(seen, verdict))
-        return turn.answer(request)
+        return None if turn.refused is None else turn.answer(request)
 
     async def _adecide(self, turn: Turn, request: HttpRequest) -> HttpResponse | None:
         if turn.decided:
@@ -110,7 +110,7 @@ class RateLimitMiddleware:
             turn.outcome.add(verdict, self._gate)
             if not verdict.allowed:
                 turn.refused = await aanswer(self._gate.answerer, seen, verdict, self._gate.refusal(seen, verdict))
-        return turn.answer(request)
+        return None if turn.refused is None else turn.answer(request)
 
     def _turn(self, request: Any) -> Turn:
         """Our part in this request; the same one however often whoever stands further out has it answered."""
