@@ -18,6 +18,7 @@ _PROXY_HEADERS: Final = ("x-forwarded-for", "forwarded")
 _LOOKED_AT: Final = 1000  # requests: headers are not read for nothing for ever
 _SERVERS: Final = ("uvicorn", "gunicorn", "hypercorn", "granian", "fastapi")
 _WORKERS: Final = re.compile(r"(?:--workers|-w)(?:=?([0-9]+))?")
+_TESTS: Final = "testserver"  # Django's test client, which says that it is several processes
 _DEEPEST: Final = 50  # apps around apps
 
 
@@ -119,7 +120,7 @@ class Processes:
 
     def look(self, environ: Mapping[str, Any]) -> None:
         """Warn at the first request that shows it."""
-        if environ.get("wsgi.multiprocess"):
+        if environ.get("wsgi.multiprocess") and environ.get("SERVER_NAME") != _TESTS:
             self.unknown = False
             warn_of_workers(None)
 

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from ratelimit_mw.advice import known_workers, warn_of_workers
+from ratelimit_mw.advice import Processes
 from ratelimit_mw.django.answers import Turn, aanswer, answer, instead, show, turn_of
 from ratelimit_mw.django.endpoints import ENFORCED, marks_on
 from ratelimit_mw.django.gates import SETTING, gate_of
@@ -19,7 +19,6 @@ from ratelimit_mw.matching import Marked
 from ratelimit_mw.notices import logger
 
 _ENDPOINTS: Final = 4096  # whose limits are remembered
-_TESTS: Final = "testserver"  # Django's test client, which says that it is several processes
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # no view tells others apart
 
 
@@ -41,8 +40,7 @@ class RateLimitMiddleware:
         self._gate: Any = gate_of(getattr(settings, SETTING, None), is_async=self._is_async)
         self._style: Final = self._gate.settings.headers
         self._remembered: Final = lru_cache(_ENDPOINTS)(self._limits_on)
-        # once, if the server has several processes and nothing else said so
-        self._warns = self._gate.settings.store == "memory://" and known_workers() == 1 and not self._is_async
+        self._processes: Final = Processes(self._gate.settings.store)
         # Django looks at what kind of function it is, and would have a thread run a plain one
         self.process_view: Final[Callable[..., Any]] = self._aprocess_view if self._is_async else self._process_view
         if self._is_async:
@@ -53,9 +51,8 @@ class RateLimitMiddleware:
         """Have one request answered. The response is the very one that is inside, with our headers."""
         if self._is_async:
             return self._acall(request)
-        if self._warns and _is_of_several(request):
-            self._warns = False
-            warn_of_workers(None)
+        if self._processes.unknown and not hasattr(request, "scope"):  # under ASGI Django says several, always
+            self._processes.look(request.META)
         turn = self._turn(request)
         response: HttpResponseBase = self._get_response(request)
         if turn.due and (refused := self._decide(turn, request)) is not None:
@@ -143,9 +140,3 @@ class RateLimitMiddleware:
                 except ConfigError as error:
                     logger.warning("ratelimit_mw: limits on %s: %s", name, error)
         return found, any(rule.lines.calls for rule in found)
-
-
-def _is_of_several(request: HttpRequest) -> bool:
-    """Whether the server says that it has several processes. Under ASGI it says nothing, and Django says it always."""
-    said = request.META.get("wsgi.multiprocess") and not hasattr(request, "scope")
-    return bool(said) and request.META.get("SERVER_NAME") != _TESTS
