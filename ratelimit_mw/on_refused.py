@@ -5,15 +5,18 @@ of the request and the verdict that gives status, headers and body.
 """
 
 from collections.abc import Mapping
-from inspect import Parameter, signature
+from inspect import Parameter, isawaitable, signature
 from typing import Any, Final, Literal, NamedTuple
 
 from ratelimit_mw.calls import call_from, close_unawaited, name_of
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.request import Request
 from ratelimit_mw.response import ABOUT_THE_BODY, Response, beside
+from ratelimit_mw.verdict import Verdict
 from ratelimit_mw.words import TOKEN
 
+FAILED_TO_ANSWER: Final = "raised, our own answer is sent"
 _KINDS: Final = (
     "an ASGI app, a WSGI app (environ, start_response), or a callable (request, verdict) that gives status, headers "
     "and body"
@@ -56,6 +59,19 @@ def answered(call: Any, answer: Any, own: Response) -> Response:
         return _response(status, fields, body, own)
     except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable gave
         warn_rarely(f"on_refused {name_of(call)}", "gave no response, ours is sent: %s", error)
+        return own
+
+
+async def aanswered(answerer: Answerer | None, request: Request, verdict: Verdict, own: Response) -> Response:
+    """The response of a plain `on_refused`, awaited where it has to be; ours where there is none, or it raised."""
+    if answerer is None or answerer.kind != "plain":
+        return own
+    call = answerer.call
+    try:
+        answer = call(request, verdict)
+        return answered(call, await answer if isawaitable(answer) else answer, own)
+    except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable does
+        warn_rarely(f"on_refused {name_of(call)}", FAILED_TO_ANSWER, error=error)
         return own
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ratelimit_mw.calls import name_of
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.on_refused import Answerer, answered
+from ratelimit_mw.on_refused import FAILED_TO_ANSWER, Answerer, answered
 from ratelimit_mw.options import Headers
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.request import Request
@@ -18,7 +18,6 @@ from ratelimit_mw.response import Response, beside, headers
 from ratelimit_mw.verdict import Verdict
 
 _OUTCOME: Final = "ratelimit_mw"  # where our WSGI and ASGI middleware, around Django, leave theirs
-_FAILED: Final = "raised, our own answer is sent"
 
 
 class Turn(Struct, gc=False):
@@ -89,19 +88,7 @@ def answer(answerer: Answerer | None, request: Request, verdict: Verdict, own: R
         found = answerer.call(request, verdict)
         return answered(answerer.call, async_to_sync(_awaited)(found) if isawaitable(found) else found, own)
     except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable does
-        warn_rarely(f"on_refused {name_of(answerer.call)}", _FAILED, error=error)
-        return own
-
-
-async def aanswer(answerer: Answerer | None, request: Request, verdict: Verdict, own: Response) -> Response:
-    """The same for asyncio."""
-    if answerer is None:
-        return own
-    try:
-        found = answerer.call(request, verdict)
-        return answered(answerer.call, await found if isawaitable(found) else found, own)
-    except Exception as error:  # noqa: BLE001  # as above
-        warn_rarely(f"on_refused {name_of(answerer.call)}", _FAILED, error=error)
+        warn_rarely(f"on_refused {name_of(answerer.call)}", FAILED_TO_ANSWER, error=error)
         return own
 
 

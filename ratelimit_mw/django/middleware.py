@@ -10,13 +10,14 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from ratelimit_mw.advice import Processes
-from ratelimit_mw.django.answers import Turn, aanswer, answer, instead, show, turn_of
+from ratelimit_mw.django.answers import Turn, answer, instead, show, turn_of
 from ratelimit_mw.django.endpoints import ENFORCED, marks_on
 from ratelimit_mw.django.gates import SETTING, gate_of
 from ratelimit_mw.django.request import AsyncDjangoRequest, DjangoRequest, UserIsAwaited, awaited_user
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.matching import Marked
 from ratelimit_mw.notices import logger
+from ratelimit_mw.on_refused import aanswered
 
 _ENDPOINTS: Final = 4096  # whose limits are remembered
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # no view tells others apart
@@ -106,7 +107,7 @@ class RateLimitMiddleware:
         if verdict is not None:
             turn.outcome.add(verdict, self._gate)
             if not verdict.allowed:
-                turn.refused = await aanswer(self._gate.answerer, seen, verdict, self._gate.refusal(seen, verdict))
+                turn.refused = await aanswered(self._gate.answerer, seen, verdict, self._gate.refusal(seen, verdict))
         return None if turn.refused is None else turn.answer(request)
 
     def _turn(self, request: Any) -> Turn:

@@ -2,14 +2,13 @@
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import partial
-from inspect import isawaitable
 from typing import Any
 
 from ratelimit_mw.calls import name_of
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.gate import AsyncGate
 from ratelimit_mw.notices import logger, warn_rarely
-from ratelimit_mw.on_refused import answered
+from ratelimit_mw.on_refused import FAILED_TO_ANSWER, aanswered
 from ratelimit_mw.options import Headers
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.request import Request
@@ -25,7 +24,6 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 OUTCOME = "ratelimit_mw"  # key of the scope; the state's, too, may not be of this request alone, if a server errs
 _TRY_AGAIN_LATER, _POLICY_VIOLATION = 1013, 1008  # websocket close codes
 _FORBIDDEN = 403
-_FAILED = "raised, our own answer is sent"
 
 
 def with_headers(outcome: Outcome, style: Headers, send: Send) -> Send:
@@ -54,20 +52,7 @@ def _beside(own: HeaderList, fields: Sequence[tuple[bytes, bytes]]) -> HeaderLis
 
 async def refusal(request: Request, verdict: Verdict, gate: AsyncGate) -> Response:
     """What a refused request is answered: our own, or what a plain `on_refused` gives."""
-    return await _answered(request, verdict, gate, gate.refusal(request, verdict))
-
-
-async def _answered(request: Request, verdict: Verdict, gate: AsyncGate, own: Response) -> Response:
-    answerer = gate.answerer
-    if answerer is None or answerer.kind != "plain":
-        return own
-    call = answerer.call
-    try:
-        answer = call(request, verdict)
-        return answered(call, await answer if isawaitable(answer) else answer, own)
-    except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable does
-        warn_rarely(f"on_refused {name_of(call)}", _FAILED, error=error)
-        return own
+    return await aanswered(gate.answerer, request, verdict, gate.refusal(request, verdict))
 
 
 async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: Receive, send: Send) -> None:
@@ -84,7 +69,7 @@ async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: R
         and await _has_answered(answerer.call, own, scope, receive, send)
     ):
         return
-    own = await _answered(request, verdict, gate, own)
+    own = await aanswered(gate.answerer, request, verdict, own)
     prefix = "http" if scope["type"] == "http" else "websocket.http"
     fields = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in own.headers]
     body = b"" if scope.get("method") == "HEAD" else own.body
@@ -116,7 +101,7 @@ async def _has_answered(app: App, own: Response, scope: Scope, receive: Receive,
     except Exception as error:
         if begun:
             raise
-        warn_rarely(f"on_refused {name_of(app)}", _FAILED, error=error)
+        warn_rarely(f"on_refused {name_of(app)}", FAILED_TO_ANSWER, error=error)
     return begun
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratelimit_mw.calls import name_of
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.on_refused import Answerer, answered
+from ratelimit_mw.on_refused import FAILED_TO_ANSWER, Answerer, answered
 from ratelimit_mw.options import Headers
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.request import Request
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication
 
 
-_FAILED = "raised, our own answer is sent"
 _LISTS = 2  # RateLimit and RateLimit-Policy, which stand beside whatever the app says
 
 
@@ -74,7 +73,7 @@ def _answer_of(
     except Exception as error:
         if begun:
             raise
-        warn_rarely(f"on_refused {name_of(app)}", _FAILED, error=error)
+        warn_rarely(f"on_refused {name_of(app)}", FAILED_TO_ANSWER, error=error)
         return None
 
 
@@ -87,5 +86,5 @@ def _answered(call: Any, request: Request, verdict: Verdict, own: Response) -> R
     try:
         return answered(call, call(request, verdict), own)
     except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable does
-        warn_rarely(f"on_refused {name_of(call)}", _FAILED, error=error)
+        warn_rarely(f"on_refused {name_of(call)}", FAILED_TO_ANSWER, error=error)
         return own
