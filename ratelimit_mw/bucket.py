@@ -31,6 +31,8 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
     max_delay: float = 0.0
 
     words: ClassVar[tuple[str, ...]] = ("burst",)
+    ticks: ClassVar[BucketTicks]
+    """Of the instance: the numbers that the algorithm and its Lua twin compute with."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,16 +43,12 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
                     f"burst: found {self.burst!r}, allowed are at most the units that come back in a hundred years"
                 )
         seconds("max_delay", self.max_delay)
+        self.__dict__["ticks"] = bucket_ticks(self.quota, self.window_us, self.most)
         self.delay_ticks(None)
 
     @property
     def most(self) -> int:
         return self.burst or self.quota
-
-    @cached_property
-    def ticks(self) -> BucketTicks:
-        """The numbers that the algorithm and its Lua twin compute with."""
-        return bucket_ticks(self.quota, self.window_us, self.most)
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from msgspec import Struct
 from msgspec.structs import fields
@@ -55,13 +55,26 @@ class Limit(_Rate, frozen=True, kw_only=True):
     words: ClassVar[tuple[str, ...]] = ()  # fields that the notation can set, in the order it writes them
     shapeless: ClassVar[tuple[str, ...]] = ()  # of these, the ones that do not shape a state
 
+    # Of the instance, and not of the class: kept beside its fields, because a property is looked for in the class
+    # first, at three times the price, and these are read with every request.
+    window_us: ClassVar[int]
+    """The window in whole microseconds."""
+    bucket: ClassVar[str]
+    """Id of the states of this limit: its name and all that shapes a state. A changed limit starts fresh."""
+
     def __post_init__(self) -> None:
         whole("quota", self.quota, 1)
-        seconds("window", self.window)
+        self.__dict__["window_us"] = microseconds(seconds("window", self.window))
         if self.window_us < 1:
             raise ConfigError(f"window: found {self.window!r} seconds, allowed is one microsecond to a hundred years")
         if self.name is not None:
             well_named("name", self.name)
+        notation = self._written([word for word in self.words if word not in self.shapeless]).replace(" ", "_")
+        self.__dict__["bucket"] = f"{self.name}:{notation}" if self.name else notation
+
+    def __copy__(self) -> Self:
+        """Itself: it never changes."""
+        return self
 
     def decide(self, state: State, now: int, cost: int, max_delay: int | None) -> tuple[Decision, State]:
         """The decision for `cost` units at `now`, and the state to keep.
@@ -103,20 +116,9 @@ class Limit(_Rate, frozen=True, kw_only=True):
         return self.window
 
     @cached_property
-    def window_us(self) -> int:
-        """The window in whole microseconds."""
-        return microseconds(self.window)
-
-    @cached_property
     def notation(self) -> str:
         """Canonical notation, which `parse` reads back: `100/60s burst 20 using token_bucket`."""
         return self._written(self.words)
-
-    @cached_property
-    def bucket(self) -> str:
-        """Id of the states of this limit: its name and all that shapes a state. A changed limit starts fresh."""
-        notation = self._written([word for word in self.words if word not in self.shapeless]).replace(" ", "_")
-        return f"{self.name}:{notation}" if self.name else notation
 
     def delay_ticks(self, max_delay: int | None) -> int:
         """How far over full a bucket may go when a request may be held back `max_delay` microseconds.

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ratelimit_mw.bucket import ADMITTED, BucketLimit
 from ratelimit_mw.limit import Decision
-from ratelimit_mw.ticks import ceil_div
+from ratelimit_mw.ticks import MICROSECONDS, ceil_div
 
 
 class Above(Struct, frozen=True, gc=False):
@@ -39,8 +39,40 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
     def decide(
         self, state: int | Above | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, int | Above | None]:
+        clock, drain, unit, burst, full = self.ticks
+        if clock > 1 or not cost or type(state) is Above:
+            return self._decide(state, now, cost, max_delay)
+        # the usual cases: what every case comes down to, in a third of its time
+        start, level, retry = now * drain, 0, 0
+        if type(state) is int and state > start:
+            level = state - start
+        taken = level + cost * unit
+        if allowed := taken <= full:
+            level = taken
+            state = start + level
+        elif level > full or cost > burst or max_delay is not None or self.max_delay:
+            return self._decide(state, now, cost, max_delay)
+        else:
+            retry = -((full - taken) // drain)
+        remaining, rest = divmod(full - level, unit)
+        following, reset = -((rest - unit) // drain), -(-level // drain)
+        return Decision(
+            allowed,
+            burst,
+            remaining,
+            retry / MICROSECONDS,
+            following / MICROSECONDS,
+            reset / MICROSECONDS,
+            0.0,
+            now + reset,
+        ), state
+
+    def _decide(
+        self, state: int | Above | None, now: int, cost: int, max_delay: int | None
+    ) -> tuple[Decision, int | Above | None]:
+        """In every case."""
         clock, drain, unit, _, full = self.ticks
-        tick = now if clock == 1 else now // clock
+        tick = now // clock
         level, ahead = self._level(state, tick)
         outcome = ADMITTED
         if cost:

@@ -44,6 +44,10 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
 
     algorithm: ClassVar[str] = "sliding_window_counter"
     words: ClassVar[tuple[str, ...]] = ("buckets", "strict")
+    ticks: ClassVar[CounterTicks]
+    """Of the instance: the numbers that the algorithm and its Lua twin compute with."""
+    two: ClassVar[bool]
+    """Of the instance: whether there are two counters, and the older one is weighted."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,6 +55,8 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
             raise ConfigError(f"buckets: found {self.buckets}, allowed is at most {_MOST_BUCKETS}")
         if type(self.strict) is not bool:
             raise ConfigError(f"strict: found {self.strict!r}, allowed is true or false")
+        self.__dict__["ticks"] = counter_ticks(self.quota, self.window_us, self.buckets)
+        self.__dict__["two"] = self.buckets == 1 and not self.strict
         if self.ticks[0] * self.buckets > self.window_us:
             raise ConfigError(
                 f"buckets: found {self.buckets}, allowed are at most {self.window_us // self.ticks[0]} in a window of "
@@ -66,25 +72,37 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     def worst_window(self) -> int:
         return self.quota if self.strict else 2 * self.quota
 
-    @cached_property
-    def ticks(self) -> CounterTicks:
-        """The numbers that the algorithm and its Lua twin compute with."""
-        return counter_ticks(self.quota, self.window_us, self.buckets)
-
     def decide(
         self, state: Counts | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, Counts | None]:
         clock, length = self.ticks
-        if state is not None and clock == 1 and cost and not (state.oldest or state.between or self.strict):
-            # the usual case, a third cheaper: one counter, and room in it
-            start, quota = state.start, self.quota
-            elapsed, newest = now - start, state.newest + cost
-            if 0 <= elapsed < length and newest <= quota:
-                following = (length - elapsed) / MICROSECONDS
-                reset = (2 * length - 1 - (length - 1) // newest - elapsed) / MICROSECONDS
-                counts = Counts(start, newest, 0)
-                return Decision(True, quota, quota - newest, 0.0, following, reset, 0.0, now), counts
-        return self._decide(state, now, cost)
+        tick = now if clock == 1 else now // clock
+        # `rest`: clock ticks until the next sub-window begins
+        if not cost or state is None or not self.two or not 0 < (rest := state.start + length - tick) <= length:
+            return self._decide(state, now, cost)
+        # the usual cases: what every case comes down to, in half of its time
+        newest, oldest, quota = state.newest, state.oldest, self.quota
+        room, following, retry = quota - newest, rest, 0
+        if oldest and (weighted := oldest * (rest - 1) // length):
+            room -= weighted
+            following -= (weighted * length - 1) // oldest + 1
+        if allowed := cost <= room:
+            room -= cost
+            newest += cost
+            state = Counts(state.start, newest, oldest)
+        elif room < 0 or not newest or cost > quota:
+            return self._decide(state, now, cost)
+        elif newest + cost <= quota:  # as soon as the oldest counts less
+            retry = rest - 1 - ((quota - newest - cost + 1) * length - 1) // oldest
+        else:
+            retry = rest + length - 1 - ((quota - cost + 1) * length - 1) // newest
+        reset = rest + length - 1 - (length - 1) // newest
+        if clock > 1:
+            phase = now % clock  # the part of this clock tick that is gone
+            following, reset, retry = following * clock - phase, reset * clock - phase, retry and retry * clock - phase
+        return Decision(
+            allowed, quota, room, retry / MICROSECONDS, following / MICROSECONDS, reset / MICROSECONDS, 0.0, now
+        ), state
 
     def _decide(self, state: Counts | None, now: int, cost: int) -> tuple[Decision, Counts | None]:
         """In every case."""
@@ -113,16 +131,8 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
                 state = Counts(start, newest, oldest, between)
         remaining = room if room > 0 else 0
         filled = newest + remaining
-        if between or self.strict or not newest:
-            following = self._wait(elapsed, filled, between, oldest, quota - 1)
-            reset = self._wait(elapsed, newest, between, oldest, 0)
-        else:  # two counters, and units in the newest: what _wait comes down to, without its calls
-            following = length - elapsed
-            if filled < quota:  # then the oldest one counts
-                following -= ((quota - filled) * length - 1) // oldest + 1
-            elif filled > quota:  # in debt
-                following += length - 1 - (quota * length - 1) // filled
-            reset = 2 * length - 1 - (length - 1) // newest - elapsed
+        following = self._wait(elapsed, filled, between, oldest, quota - 1)
+        reset = self._wait(elapsed, newest, between, oldest, 0)
         if clock > 1:
             phase = now % clock  # the part of this clock tick that is gone
             following = following * clock - phase

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from ratelimit_mw.bucket import Level, LevelLimit
+from ratelimit_mw.bucket import ADMITTED, Level, LevelLimit
 from ratelimit_mw.limit import Decision
 from ratelimit_mw.ticks import MICROSECONDS
 
@@ -23,35 +23,47 @@ class TokenBucket(LevelLimit, frozen=True, kw_only=True):
 
     def decide(self, state: Level | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Level | None]:
         clock, drain, unit, burst, full = self.ticks
-        tick = now if clock == 1 else now // clock
-        level = 0
+        if clock > 1 or not cost:
+            return self._decide(state, now, cost, max_delay)
+        # the usual cases: what every case comes down to, in half of its time
+        level = drained = 0
         if state is not None:
             level = state.level
-            drained = (tick - state.updated) * drain
-            if drained > 0:  # a clock that stepped back drains nothing
+            drained = (now - state.updated) * drain
+            if drained > 0:
                 level = level - drained if drained < level else 0
-        allowed = True
-        retry_after = delay = 0.0
-        if cost:
-            taken = level + cost * unit
-            if taken <= full:
-                level = taken
-                state = Level(level, tick)
-            else:
-                allowed, retry_after, delay = self.squeeze(now, cost, taken - full, max_delay)
-                if allowed:
-                    level = taken
-                if allowed or (state is not None and state.updated > tick):
-                    state = Level(level, tick)  # refused too, else the lock-out would last until that time comes again
-        # BucketLimit.answer, without its calls
-        room = full - level
-        remaining, rest = divmod(room, unit) if room > 0 else (0, room)
-        following = -((rest - unit) // drain)
-        reset = -(-level // drain)
-        if clock > 1:
-            phase = now % clock  # the part of this clock tick that is gone
-            following = following * clock - phase
-            reset = reset and reset * clock - phase
+        retry, taken = 0, level + cost * unit
+        if allowed := taken <= full:
+            level = taken
+            state = Level(level, now)
+        elif drained < 0 or level > full or cost > burst or max_delay is not None or self.max_delay:
+            return self._decide(state, now, cost, max_delay)
+        else:
+            retry = -((full - taken) // drain)
+        remaining, rest = divmod(full - level, unit)
+        following, reset = -((rest - unit) // drain), -(-level // drain)
         return Decision(
-            allowed, burst, remaining, retry_after, following / MICROSECONDS, reset / MICROSECONDS, delay, now + reset
+            allowed,
+            burst,
+            remaining,
+            retry / MICROSECONDS,
+            following / MICROSECONDS,
+            reset / MICROSECONDS,
+            0.0,
+            now + reset,
         ), state
+
+    def _decide(self, state: Level | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Level | None]:
+        """In every case."""
+        clock, _, unit, _, full = self.ticks
+        tick = now // clock
+        level, outcome = self.level(state, tick), ADMITTED
+        if cost:
+            over = level + cost * unit - full
+            if over > 0:
+                outcome = self.squeeze(now, cost, over, max_delay)
+            if outcome[0]:
+                level += cost * unit
+            if outcome[0] or (state is not None and state.updated > tick):
+                state = Level(level, tick)  # refused too, else the lock-out would last until that time comes again
+        return self.answer(now, level, outcome, full), state
