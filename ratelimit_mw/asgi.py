@@ -1,6 +1,6 @@
 """The middleware for ASGI apps: Starlette, FastAPI, Litestar, Quart and every other."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, Final, Unpack
 
 from ratelimit_mw.advice import warn_of_cors
@@ -22,7 +22,9 @@ from ratelimit_mw.faces.unheeded import warn_of_unheeded
 from ratelimit_mw.gate import AsyncGate
 from ratelimit_mw.options import Options
 from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.response import raw_headers
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.verdict import Verdict
 from ratelimit_mw.views import AsgiRequest
 
 _KINDS: Final = ("http", "websocket")
@@ -50,21 +52,47 @@ class RateLimitMiddleware:
                 raise
             self._error = error
             self._limited: tuple[str, ...] = ()
+            self._quick = None
         else:
             self._limited = _KINDS if self._gate.settings.enabled is not False else ()
             self._immediate = self._gate.immediate
             self._style = self._gate.settings.headers
+            self._shows = self._style != "none"
+            self._quick = self._immediate if self._limited and self._style == "ietf" else None
             warn_of_cors(app, None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit or refuse one request; everything that is neither HTTP nor a websocket goes straight through."""
-        kind = scope["type"]
-        if kind not in self._limited:
+        gate, verdict = self._quick, None
+        if gate is not None and scope["type"] == "http" and "user" not in scope and OUTCOME not in scope:
+            client = scope.get("client")
+            verdict = gate.admit_client(client[0] if client else None, scope["method"])
+        if verdict is None or not verdict.allowed:
+            await self._decide(verdict, scope, receive, send)
+            return
+        outcome = Outcome(verdict, self._gate, True)
+
+        def send_with_headers(message: Message) -> "Awaitable[None]":  # in quotes: else it is made for each request
+            if message["type"] == "http.response.start" and outcome.verdict is not None:
+                message = {**message}  # an app may send the same one again
+                message["headers"] = [*message.get("headers", ()), *raw_headers(outcome.verdict)]
+            return send(message)
+
+        if "state" in scope:
+            scope["state"]["ratelimit"] = scope[OUTCOME] = outcome
+        else:
+            scope = {**scope, "state": {"ratelimit": outcome}, OUTCOME: outcome}
+        await self.app(scope, receive, send_with_headers)
+
+    async def _decide(self, verdict: Verdict | None, scope: Scope, receive: Receive, send: Send) -> None:
+        """In every case. `verdict`: if it is known already."""
+        if scope["type"] not in self._limited:
             await self._pass(scope, receive, send)
             return
         client = scope.get("client")
         request = AsgiRequest(scope, client[0] if client else None, scope.get(OUTCOME))
-        verdict = self._immediate.admit(request) if self._immediate else await self._gate.admit(request)
+        if verdict is None:
+            verdict = self._immediate.admit(request) if self._immediate else await self._gate.admit(request)
         outcome = request.outcome
         if outcome is None:
             outcome = Outcome(verdict, self._gate)
@@ -73,17 +101,16 @@ class RateLimitMiddleware:
         if verdict is not None and not verdict.allowed:
             await refuse(request, verdict, self._gate, receive, send)
             return
-        if kind == "http" and self._style != "none" and not outcome.shown:
-            outcome.shown = True
-            send = with_headers(outcome, self._style, send)
-        elif kind == "websocket" and request.messages is not None:
+        if scope["type"] == "http":
+            if self._shows and not outcome.shown:
+                outcome.shown = True
+                send = with_headers(outcome, self._style, send)
+        elif request.messages is not None:
             receive, send = await with_messages(request, self._gate, outcome, receive, send)
-        if verdict is None and (kind == "http" or request.messages is None):
+        if verdict is None and (scope["type"] == "http" or request.messages is None):
             scope[OUTCOME] = outcome  # so that limits on endpoints find the store, and have their headers shown
-        elif "state" in scope:  # which the server made for this request
-            scope["state"]["ratelimit"] = scope[OUTCOME] = outcome
         else:
-            scope = {**scope, "state": {"ratelimit": outcome}, OUTCOME: outcome}
+            scope = _with_outcome(scope, outcome)
         await self.app(scope, receive, send)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,3 +134,11 @@ class RateLimitMiddleware:
             await send(message)
 
         return send_after_close
+
+
+def _with_outcome(scope: Scope, outcome: Outcome) -> Scope:
+    """The scope, in which the app finds what is known of its request."""
+    if "state" not in scope:  # else the server made it for this request
+        return {**scope, "state": {"ratelimit": outcome}, OUTCOME: outcome}
+    scope["state"]["ratelimit"] = scope[OUTCOME] = outcome
+    return scope

@@ -33,6 +33,8 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
     words: ClassVar[tuple[str, ...]] = ("burst",)
     ticks: ClassVar[BucketTicks]
     """Of the instance: the numbers that the algorithm and its Lua twin compute with."""
+    usual: ClassVar[tuple[int, int, int, int] | None]
+    """Of the instance: these but for the clock, where that is one microsecond and nothing is held back."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,6 +47,7 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
         seconds("max_delay", self.max_delay)
         self.__dict__["ticks"] = bucket_ticks(self.quota, self.window_us, self.most)
         self.delay_ticks(None)
+        self.__dict__["usual"] = None if self.max_delay or self.ticks[0] > 1 else self.ticks[1:]
 
     @property
     def most(self) -> int:

@@ -28,10 +28,10 @@ class Line:
         settings, own = lines.settings, lines.own
         self.key: Final = lines.key if item.key is None else Key(item.key, settings.ipv6_prefix)
         self.cost: Final = lines.cost if item.cost is None else item.cost
-        self.policy: Final = Policy(name, item.limit, hidden=self.key.is_all)
         self.missing: Final[MissingKey] = settings.missing_key
         self.on_store_error: Final[OnStoreError] = (own and own.on_store_error) or settings.on_store_error
         self.shadow: Final = item.shadow or settings.shadow or (own is not None and own.shadow)
+        self.policy: Final = Policy(name, item.limit, hidden=self.key.is_all, shadow=self.shadow)
         self.shared: Final = encode([("missing", self.key.text)])  # the identity of all whose key is not there
         role: Final[Role] = "shadow" if self.shadow else "limit"
         secret = settings.key_secret.encode("utf-8", "surrogatepass")

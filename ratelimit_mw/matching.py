@@ -176,7 +176,7 @@ class Rules:
         own = [rule.lines for table in (self._table, self._preflight) for rule in table.rules]
         self.lines: Final = [app, *own, default]
         self._unproxied: Unproxied | None = None if settings.trusted_proxies else Unproxied()
-        self._at_once = self._without_looking()
+        self._look_no_further()
         self._on_marks: Final = lru_cache(maxsize=_REMEMBERED)(self._of_marks)
         advise(rules, self.lines, self._table.messages.lines, ignore_case=settings.ignore_case)
 
@@ -219,9 +219,9 @@ class Rules:
         `marked`: what stands on its endpoint, where the face knows it. From here on the request's `client` is the one
         that trusted proxies name.
         """
-        if self._at_once is not None and request.method != "OPTIONS":
+        if self.at_once is not None and request.method != "OPTIONS":
             if not marked:
-                return self._at_once
+                return self.at_once
             if (match := self._on_marks(marked)) is not None:
                 return match
         return self._looked_at(request, marked) if self._enabled is True or self._is_enabled(request) else None
@@ -236,7 +236,7 @@ class Rules:
             unproxied.look(request)
             if unproxied.done:
                 self._unproxied = None
-                self._at_once = self._without_looking()
+                self._look_no_further()
         if self._blocked is not None and self._blocked.have(request, once=False):
             return self._blocklist
         if self._safe is not None and self._safe.have(request, once=True):
@@ -253,10 +253,12 @@ class Rules:
         """What applies besides no other rule, if all of them do, whatever is asked for."""
         return self._table.combined(((),), marked) if _apply_always(marked) else None
 
-    def _without_looking(self) -> Match | None:
-        """What applies to every request but a preflight, if the same applies to all."""
+    def _look_no_further(self) -> None:
+        """What applies to every request but a preflight, `at_once`, if the same applies to all; and its plans."""
         looks = (self._finder, self._unproxied, self._blocked, self._safe, self._exempt, self._table.rules)
-        return self._table.combined(((),), ()) if self._enabled is True and not any(looks) else None
+        same = self._enabled is True and not any(looks)
+        self.at_once: Match | None = self._table.combined(((),), ()) if same else None
+        self.of_client = None if self.at_once is None else self.at_once.of_client
 
 
 def _applying(marked: Marked, method: str, request: Request) -> Marked:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from ratelimit_mw.outcome import Bucket, Outcome, bucket_of
 from ratelimit_mw.request import Request
 from ratelimit_mw.verdict import Policy, Source, Verdict, verdict_of
 
-_SHORT: Final = 256  # characters of a user or client of whom a plan is remembered
+SHORT: Final = 256  # characters of a user or client of whom a plan is remembered
 _REMEMBERED: Final = 4096  # plans
 
 
@@ -32,7 +32,7 @@ class Match:
 
     __slots__ = (
         *("calls", "closes", "defaults", "denied", "fixed", "groups", "messages", "policies", "reads_user"),
-        *("remembered", "route", "rule"),
+        *("of_client", "remembered", "route", "rule"),
     )
 
     def __init__(
@@ -65,6 +65,7 @@ class Match:
         # plans by (user, client, route), where nothing else is looked at: a client that comes again costs one look-up
         again = self.fixed is not None and all(line.key.memorable and isinstance(line.cost, int) for line in self.fixed)
         self.remembered = lru_cache(_REMEMBERED)(self._plan) if again and not denied else None
+        self.of_client = lru_cache(_REMEMBERED)(self._plan_of_client) if self.remembered else None
 
     def lines(self, request: Caller, route: str, answers: Answers) -> Sequence[Line] | None:
         """The lines of a request; None when a callable gave no limits, and neither did that of the defaults."""
@@ -83,6 +84,11 @@ class Match:
             found[group] = own
         return [line for lines in found.values() for line in lines]
 
+    def _plan_of_client(self, client: str | None) -> "Plan":
+        found = self._plan(None, client, None)
+        alone = [charge.role for charge in found.charges] == ["limit"]
+        return replace(found, match=self, alone=alone)
+
     def _plan(self, user: str | None, client: str | None, route: str | None) -> "Plan":
         return _plan(self, _Known(user, client), route or self.route, {})
 
@@ -99,12 +105,17 @@ class _Known(Struct, frozen=True, gc=False):
 
 
 class Plan(Struct, frozen=True, gc=False):
-    """What the store is asked. `denied`: refused without asking, and as what that counts."""
+    """What the store is asked. `denied`: refused without asking, and as what that counts.
+
+    `match`, and `alone`, whether there is one charge, that can refuse: where nothing but the client's address counts.
+    """
 
     charges: Sequence[Charge]
     lines: Sequence[Line]
     policies: Sequence[Policy]
     denied: Source | None = None
+    match: Any = None
+    alone: bool = False
 
     def of(self, indices: Sequence[int]) -> "Plan":
         """A part of it."""
@@ -120,7 +131,7 @@ def plan(match: Match, request: Request, answers: Answers) -> Plan:
     """The charges of a request, given what the callables of its match answered."""
     if match.remembered is not None:
         user, client = request.user if match.reads_user else None, request.client
-        if (user is None or len(user) <= _SHORT) and (client is None or len(client) <= _SHORT):
+        if (user is None or len(user) <= SHORT) and (client is None or len(client) <= SHORT):
             return match.remembered(user, client, request.route)
     return _DENIED if match.denied else _plan(match, request, request.route or match.route, answers)
 

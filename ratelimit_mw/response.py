@@ -83,9 +83,11 @@ def headers(verdict: Verdict | None, style: Headers = "ietf") -> HeaderList:
     """The fields that tell a client how it stands. None when no store decided."""
     if style == "none" or verdict is None or not verdict.decisions:
         return []
-    if style == "ietf" and (policy := _only(verdict)) is not None:  # the common case, in short
+    policies = verdict.policies
+    if style == "ietf" and len(policies) == 1 and not policies[0].silent:  # the common case, in short
+        policy = policies[0]
         said = policy.said or _said(policy)
-        return [("RateLimit-Policy", said.policy), ("RateLimit", said.name + _state(policy, verdict.decisions[0]))]
+        return [("RateLimit-Policy", said.policy), ("RateLimit", said.state % _state(policy, verdict.decisions[0]))]
     shown = _shown(verdict)
     fields: HeaderList = []
     if shown and style != "legacy":
@@ -103,25 +105,20 @@ def headers(verdict: Verdict | None, style: Headers = "ietf") -> HeaderList:
     return fields
 
 
-def raw_headers(verdict: Verdict | None) -> RawFields:
+def raw_headers(verdict: Verdict) -> RawFields:
     """`headers` in the style `ietf`, as ASGI has them."""
-    if verdict is None or (policy := _only(verdict)) is None:
+    policies, decisions = verdict.policies, verdict.decisions
+    if len(policies) != 1 or not decisions or (policy := policies[0]).silent:
         return raw(headers(verdict))
-    said = policy.said or _said(policy)
-    return [said.raw, (b"ratelimit", (said.name + _state(policy, verdict.decisions[0])).encode())]
+    said, available, wait = policy.said or _said(policy), decisions[0].remaining, ceil(decisions[0].next_after)
+    if available > policy.most or wait > policy.longest:
+        available, wait = _state(policy, decisions[0])
+    return [said.raw, (b"ratelimit", said.raw_state % (available, wait))]
 
 
 def raw(fields: HeaderList) -> RawFields:
     """Fields of ours as ASGI has them."""
     return [(_RAW_NAMES[name], value.encode()) for name, value in fields]
-
-
-def _only(verdict: Verdict) -> Policy | None:
-    """The policy that a client is told of, if there is but one charge."""
-    policies = verdict.policies
-    if len(verdict.decisions) != 1 or len(policies) != 1 or policies[0].hidden or verdict.charges[0].role == "shadow":
-        return None
-    return policies[0]
 
 
 def beside(own: HeaderList, theirs: Container[str]) -> HeaderList:
@@ -201,7 +198,7 @@ def _policy_item(policy: Policy) -> str:
 
 def _state_item(policy: Policy, decision: Decision) -> str:
     """`"default";r=50;t=30`: so many units, in so many seconds."""
-    return (policy.said or _said(policy)).name + _state(policy, decision)
+    return (policy.said or _said(policy)).state % _state(policy, decision)
 
 
 def _said(policy: Policy) -> Said:
@@ -213,17 +210,14 @@ def _said(policy: Policy) -> Said:
     length = f";w={int(window)}" if window == int(window) else ""
     burst = f";{_BURST}={policy.burst}" if policy.burst != policy.most else ""
     text = f"{name};q={policy.most}{length}{burst}"
-    policy.said = Said(text, name, (b"ratelimit-policy", text.encode()))
+    state = f"{name};r=%d;t=%d"  # there is no % in a name
+    policy.said = Said(text, state, (b"ratelimit-policy", text.encode()), state.encode())
     return policy.said
 
 
-def _state(policy: Policy, decision: Decision) -> str:
-    available, wait = decision.remaining, ceil(decision.next_after)
-    if available > policy.most:
-        available = policy.most
-    if wait > policy.longest:  # rounding up can pass the window by a second
-        wait = policy.longest
-    return f";r={available};t={wait}"
+def _state(policy: Policy, decision: Decision) -> tuple[int, int]:
+    """Units left, and seconds until there are more. Rounding up can pass the window by a second."""
+    return min(decision.remaining, policy.most), min(ceil(decision.next_after), policy.longest)
 
 
 def _policies(verdict: Verdict) -> Sequence[Policy]:

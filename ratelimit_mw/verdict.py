@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from msgspec import Struct
 
@@ -14,26 +14,28 @@ _LARGEST = 999_999_999_999_999  # the integers of structured fields end there
 Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease"]
 
 
-class Said(NamedTuple):
+class Said(Struct, frozen=True, gc=False):
     """What fields say of a policy each time."""
 
     policy: str
-    name: str  # in quotes
+    state: str  # with places for two numbers
     raw: tuple[bytes, bytes]  # the field of the policy, as ASGI has it
+    raw_state: bytes
 
 
 class Policy:
     """What headers and bodies call one charge of a request. Made once per limit; compared by identity."""
 
-    __slots__ = ("burst", "hidden", "limit", "longest", "most", "name", "said")
+    __slots__ = ("burst", "hidden", "limit", "longest", "most", "name", "said", "silent")
 
-    def __init__(self, name: str, limit: Limit, *, hidden: bool = False) -> None:
+    def __init__(self, name: str, limit: Limit, *, hidden: bool = False, shadow: bool = False) -> None:
         self.name = name
         self.limit = limit
         self.most = min(limit.quota, _LARGEST)  # units that headers may name
         self.burst = min(getattr(limit, "burst", None) or limit.quota, _LARGEST)  # of these, how many at one instant
         self.longest = math.ceil(limit.longest_wait)  # seconds that headers may name
         self.hidden = hidden  # shown only when it refuses, because it tells about others than the client
+        self.silent = hidden or shadow  # not shown when it admits
         self.said: Said | None = None  # `response` keeps it here
 
 

@@ -39,9 +39,9 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
     def decide(
         self, state: int | Above | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, int | Above | None]:
-        clock, drain, unit, burst, full = self.ticks
-        if clock > 1 or not cost or type(state) is Above:
+        if self.usual is None or not cost or type(state) is Above:
             return self._decide(state, now, cost, max_delay)
+        drain, unit, burst, full = self.usual
         # the usual cases: what every case comes down to, in a third of its time
         start, level, retry = now * drain, 0, 0
         if type(state) is int and state > start:
@@ -50,7 +50,7 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
         if allowed := taken <= full:
             level = taken
             state = start + level
-        elif level > full or cost > burst or max_delay is not None or self.max_delay:
+        elif level > full or cost > burst or max_delay is not None:
             return self._decide(state, now, cost, max_delay)
         else:
             retry = -((full - taken) // drain)

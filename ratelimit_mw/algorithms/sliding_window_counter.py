@@ -46,8 +46,8 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     words: ClassVar[tuple[str, ...]] = ("buckets", "strict")
     ticks: ClassVar[CounterTicks]
     """Of the instance: the numbers that the algorithm and its Lua twin compute with."""
-    two: ClassVar[bool]
-    """Of the instance: whether there are two counters, and the older one is weighted."""
+    _two: ClassVar[tuple[int, int, int] | None]
+    """Of the instance: these and the quota, where there are two counters and the older one is weighted."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,7 +56,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         if type(self.strict) is not bool:
             raise ConfigError(f"strict: found {self.strict!r}, allowed is true or false")
         self.__dict__["ticks"] = counter_ticks(self.quota, self.window_us, self.buckets)
-        self.__dict__["two"] = self.buckets == 1 and not self.strict
+        self.__dict__["_two"] = None if self.buckets > 1 or self.strict else (*self.ticks, self.quota)
         if self.ticks[0] * self.buckets > self.window_us:
             raise ConfigError(
                 f"buckets: found {self.buckets}, allowed are at most {self.window_us // self.ticks[0]} in a window of "
@@ -75,13 +75,14 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     def decide(
         self, state: Counts | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, Counts | None]:
-        clock, length = self.ticks
-        tick = now if clock == 1 else now // clock
-        # `rest`: clock ticks until the next sub-window begins
-        if not cost or state is None or not self.two or not 0 < (rest := state.start + length - tick) <= length:
+        if self._two is None or state is None or not cost:
+            return self._decide(state, now, cost)
+        clock, length, quota = self._two
+        rest = state.start + length - (now if clock == 1 else now // clock)  # until the next sub-window begins
+        if not 0 < rest <= length:
             return self._decide(state, now, cost)
         # the usual cases: what every case comes down to, in half of its time
-        newest, oldest, quota = state.newest, state.oldest, self.quota
+        newest, oldest = state.newest, state.oldest
         room, following, retry = quota - newest, rest, 0
         if oldest and (weighted := oldest * (rest - 1) // length):
             room -= weighted

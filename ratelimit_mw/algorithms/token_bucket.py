@@ -22,9 +22,9 @@ class TokenBucket(LevelLimit, frozen=True, kw_only=True):
         return self.most + self.quota - 1
 
     def decide(self, state: Level | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Level | None]:
-        clock, drain, unit, burst, full = self.ticks
-        if clock > 1 or not cost:
+        if self.usual is None or not cost:
             return self._decide(state, now, cost, max_delay)
+        drain, unit, burst, full = self.usual
         # the usual cases: what every case comes down to, in half of its time
         level = drained = 0
         if state is not None:
@@ -36,7 +36,7 @@ class TokenBucket(LevelLimit, frozen=True, kw_only=True):
         if allowed := taken <= full:
             level = taken
             state = Level(level, now)
-        elif drained < 0 or level > full or cost > burst or max_delay is not None or self.max_delay:
+        elif drained < 0 or level > full or cost > burst or max_delay is not None:
             return self._decide(state, now, cost, max_delay)
         else:
             retry = -((full - taken) // drain)

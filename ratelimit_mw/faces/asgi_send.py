@@ -31,18 +31,24 @@ def with_headers(outcome: Outcome, style: Headers, send: Send) -> Send:
 
     They say what is known of the request by then.
     """
-    return partial(_send, outcome, style, send)  # a function made here would cost twice as much
+    if style != "ietf":
+        return partial(_send_in_style, outcome, style, send)
+
+    def send_with_headers(message: Message) -> "Awaitable[None]":  # in quotes: else it is made for each request
+        """Passes on the awaitable, without one of its own."""
+        if message["type"] == "http.response.start" and outcome.verdict is not None:
+            # fields that are lists, and stand beside whatever the app says
+            message = {**message}  # an app may send the same one again
+            message["headers"] = [*message.get("headers", ()), *raw_headers(outcome.verdict)]
+        return send(message)
+
+    return send_with_headers
 
 
-def _send(outcome: Outcome, style: Headers, send: Send, message: Message) -> Awaitable[None]:
-    """Passes on the awaitable, without one of its own."""
-    if message["type"] == "http.response.start" and outcome.verdict is not None and outcome.verdict.decisions:
+def _send_in_style(outcome: Outcome, style: Headers, send: Send, message: Message) -> Awaitable[None]:
+    if message["type"] == "http.response.start" and outcome.verdict is not None:
         fields = list(message.get("headers", ()))
-        if style == "ietf":  # whose fields are lists, and stand beside whatever the app says
-            fields += raw_headers(outcome.verdict)
-        else:
-            fields += raw(_beside(headers(outcome.verdict, style), fields))
-        message = {**message, "headers": fields}
+        message = {**message, "headers": [*fields, *raw(_beside(headers(outcome.verdict, style), fields))]}
     return send(message)
 
 

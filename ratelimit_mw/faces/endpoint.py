@@ -71,7 +71,7 @@ class Asked(Struct, gc=False):
     def raw_fields(self) -> RawFields:
         """The same, as ASGI has them."""
         outcome, style = self.request.raw.get(OUTCOME), self.gate.settings.headers
-        if style == "ietf" and outcome is not None and not outcome.shown:
+        if style == "ietf" and outcome is not None and not outcome.shown and outcome.verdict is not None:
             return raw_headers(outcome.verdict)
         return raw(self.fields)
 

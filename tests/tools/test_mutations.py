@@ -18,8 +18,8 @@ REFILLS = Mutation(
     1,
     "algorithms/token_bucket.py",
     "a clock that steps back refills",
-    "drained = (tick - state.updated) * drain",
-    "drained = abs(tick - state.updated) * drain",
+    "drained = (now - state.updated) * drain",
+    "drained = abs(now - state.updated) * drain",
     (TEST,),
 )
 
@@ -62,7 +62,7 @@ def test_all_killed_is_success() -> None:
 
 
 def test_one_that_survives_is_named_and_so_is_one_that_does_not_run() -> None:
-    harmless = replace(REFILLS, number=2, why="a comment", old="# a clock that stepped back", new="# a clock")
+    harmless = replace(REFILLS, number=2, why="a comment", old="# refused too, else", new="# refused too: else")
     breaks = replace(REFILLS, number=3, why="a typo", old="def decide(", new="def decides(")
     lost = replace(REFILLS, number=4, why="no Python", old="def decide(", new="def decide")
     code, said = told([harmless, REFILLS, breaks, lost])
@@ -84,7 +84,7 @@ def test_one_that_survives_is_named_and_so_is_one_that_does_not_run() -> None:
     [
         ("stood here once", "", "'stood here once' stands there 0 times, allowed is once"),
         ("TokenBucket(", "Bucket(", "'TokenBucket(' stands there 2 times, allowed is once"),
-        ("drained = (tick", "drained = (tick", "it changes nothing"),
+        ("drained = (now", "drained = (now", "it changes nothing"),
     ],
 )
 def test_a_list_that_no_longer_fits_is_an_error(old: str, new: str, problem: str) -> None:

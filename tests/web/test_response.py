@@ -38,7 +38,8 @@ def verdict(*pairs: tuple[Limit, Decision], roles: str = "", hidden: str = "") -
         for index, (limit, _) in enumerate(pairs)
     ]
     policies = [
-        Policy(f"n{index}", limit, hidden=hidden[index : index + 1] == "h") for index, (limit, _) in enumerate(pairs)
+        Policy(f"n{index}", limit, hidden=hidden[index : index + 1] == "h", shadow=roles[index : index + 1] == "s")
+        for index, (limit, _) in enumerate(pairs)
     ]
     return verdict_of(charges, [decision for _, decision in pairs], policies=policies)
 
