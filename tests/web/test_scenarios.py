@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 
+from ratelimit_mw import matching
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.testing import Clock, RecordingStore
 from redis_servers import RedisServer
@@ -60,6 +61,24 @@ def store(
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("scenario", ROWS)
 def test_scenario(face: str, scenario: Scenario, store: TableStore, clock: Clock) -> None:
+    play(face, scenario, store, clock)
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("scenario", ROWS)
+def test_scenario_once_no_request_is_looked_at_for_proxies(
+    face: str,
+    scenario: Scenario,
+    memory: Callable[[], RecordingStore],
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it is after the first thousand: where only the client's address counts, nothing else is looked at."""
+    monkeypatch.setattr(matching, "Unproxied", lambda: None)
+    play(face, scenario, memory(), clock)
+
+
+def play(face: str, scenario: Scenario, store: TableStore, clock: Clock) -> None:
     send = FACES[face]({"store": store, **scenario.settings})
     for number, step in enumerate(scenario.steps):
         begin(store, clock, step)

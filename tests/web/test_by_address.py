@@ -1,0 +1,123 @@
+"""Where nothing but the client's address counts, a request is not looked at: the verdict is the one of `admit`."""
+
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import Decision, StoreError, Verdict, matching
+from ratelimit_mw.gate import Gate
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.testing import Clock, RecordingStore
+from web.plain_request import PlainRequest
+
+ADDRESS = "192.0.2.1"
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is after the first thousand requests."""
+    monkeypatch.setattr(matching, "Unproxied", lambda: None)
+
+
+def gate(**settings: Any) -> Gate:
+    return Gate(Settings(**{"limits": "3/minute", "store": RecordingStore(clock=Clock()), **settings}))
+
+
+def told(verdict: Verdict | None) -> Any:
+    """Everything that a verdict says; policies are equal only to themselves."""
+    assert verdict is not None
+    names = [policy.name for policy in verdict.policies]
+    return verdict.allowed, verdict.charges, verdict.decisions, verdict.rule, verdict.source, names
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"limits": ["3/minute", "2/hour"]},
+        {"app_limits": {"limit": "2/second", "key": "all"}},
+        {"shadow": True},
+        {"limits": [{"limit": "1/minute", "shadow": True}, "2/minute"]},
+        {"limits": {"limit": "3/minute using gcra", "cost": 2}},
+        {"key": "ip"},
+        {"missing_key": "exempt"},
+    ],
+    ids=str,
+)
+def test_it_says_what_admit_says(settings: dict[str, Any]) -> None:
+    short, long = gate(**settings), gate(**settings)
+    for _ in range(5):
+        assert told(short.admit_client(ADDRESS, "GET")) == told(long.admit(PlainRequest(client=ADDRESS)))
+
+
+@pytest.mark.parametrize("client", [ADDRESS, "2001:db8::1", "x" * 256, "", None])
+def test_whose_bucket_it_is(client: str | None) -> None:
+    assert told(gate().admit_client(client, "GET")) == told(gate().admit(PlainRequest(client=client)))
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rules": [{"path": "/a", "limits": "1/minute"}]},
+        {"trusted_proxies": ["10.0.0.0/8"]},
+        {"blocklist": [ADDRESS]},
+        {"safelist": [ADDRESS]},
+        {"exempt": ["/health"]},
+        {"enabled": lambda _: True},
+        {"key": "header:X-Api-Key"},
+        {"key": lambda _: "one"},
+        {"limits": lambda _: "2/minute"},
+        {"limits": {"limit": "3/minute", "cost": lambda _: 2}},
+    ],
+    ids=str,
+)
+def test_where_more_counts_it_says_nothing_and_takes_nothing(settings: dict[str, Any]) -> None:
+    store = RecordingStore()
+    assert gate(**settings, store=store).admit_client(ADDRESS, "GET") is None
+    assert store.calls == []
+
+
+@pytest.mark.parametrize(("client", "method"), [("x" * 257, "GET"), (ADDRESS, "OPTIONS")])
+def test_nor_where_a_request_is_unlike_others(client: str, method: str) -> None:
+    store = RecordingStore()
+    assert gate(store=store).admit_client(client, method) is None
+    assert store.calls == []
+
+
+def test_it_says_nothing_where_nothing_is_limited() -> None:
+    assert gate(limits=[]).admit_client(ADDRESS, "GET") is None
+
+
+def test_a_client_without_a_key_is_refused_without_asking() -> None:
+    store = RecordingStore()
+    verdict = gate(store=store, missing_key="deny").admit_client(None, "GET")
+    assert verdict is not None
+    assert (verdict.allowed, verdict.decisions, store.calls) == (False, (), [])
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize(
+    ("mode", "source", "allowed"),
+    [("local", "local", True), ("allow", "allowed_on_error", True), ("deny", "denied_on_error", False)],
+)
+@pytest.mark.usefixtures("speaks_again")
+def test_a_store_that_fails_is_answered_for(mode: str, source: str, allowed: bool) -> None:
+    store = RecordingStore()
+    store.error = StoreError("down")
+    verdict = gate(store=store, on_store_error=mode).admit_client(ADDRESS, "GET")
+    assert verdict is not None
+    assert (verdict.source, verdict.allowed) == (source, allowed)
+
+
+class TwoForOne(RecordingStore):
+    def take(self, charges: Any) -> Any:
+        return [*super().take(charges), Decision(True, 5, 4, 0.0, 60.0, 60.0, 0.0, 0)]
+
+
+@pytest.mark.promise(8)
+@pytest.mark.usefixtures("speaks_again")
+def test_a_store_that_answers_too_much_is_answered_for() -> None:
+    verdict = gate(store=TwoForOne()).admit_client(ADDRESS, "GET")
+    assert verdict is not None
+    assert (verdict.source, verdict.allowed) == ("local", True)
