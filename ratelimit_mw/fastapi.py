@@ -8,8 +8,9 @@ from msgspec import json
 
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.faces.asgi_send import closing
+from ratelimit_mw.faces.asked import Asked, ask
 from ratelimit_mw.faces.dependencies import around
-from ratelimit_mw.faces.endpoint import Asked, EndpointMark, ask
+from ratelimit_mw.faces.endpoint import EndpointMark
 from ratelimit_mw.faces.missing import needs
 from ratelimit_mw.faces.unheeded import Heeding
 from ratelimit_mw.response import ABOUT_THE_BODY, RESPONSES

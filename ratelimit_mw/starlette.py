@@ -7,7 +7,8 @@ from typing import Any, Final, TypeVar, Unpack
 
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.faces.asgi_send import Receive, Scope, Send, closing, refusal, refuse
-from ratelimit_mw.faces.endpoint import Asked, EndpointMark, EndpointOptions, ask, marks_on, name_of, steps
+from ratelimit_mw.faces.asked import Asked, ask
+from ratelimit_mw.faces.endpoint import EndpointMark, EndpointOptions, marks_on, name_of, steps
 from ratelimit_mw.faces.missing import needs
 from ratelimit_mw.faces.parameters import where_is
 from ratelimit_mw.faces.route_limits import RateLimit, limited_class

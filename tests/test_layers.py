@@ -44,7 +44,7 @@ ORDER = [
     "faces faces.missing faces.loops",
     "faces.asgi_send faces.asgi_messages faces.remember faces.routes faces.unheeded asgi",
     "faces.wsgi_send wsgi",
-    "faces.endpoint faces.dependencies faces.parameters faces.route_limits starlette fastapi",
+    "faces.endpoint faces.asked faces.dependencies faces.parameters faces.route_limits starlette fastapi",
     "faces.flask_request faces.flask_marks faces.flask_hooks flask",
     "django.gates django.request django.endpoints django.answers django.middleware django.throttle",
     "django.checks django.apps django",

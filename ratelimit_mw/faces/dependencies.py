@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from ratelimit_mw.faces.asgi_send import Scope
 from ratelimit_mw.faces.endpoint import EndpointMark, Step, name_of, steps
-from ratelimit_mw.faces.routes import Place, matched, place_at
+from ratelimit_mw.faces.remember import remembered
+from ratelimit_mw.faces.routes import Place, first_of, leaf_of, matched, place_of, places_of
 from ratelimit_mw.marks import Mark, is_exempt
 
 
@@ -14,19 +15,20 @@ class Around:
     """The limits of a route in one place, worked out once: marks put somewhere later are found too, and new routes.
 
     `template`: None where the place is not known. `steps`: what is asked when FastAPI calls one: those of its run, in
-    which no other dependency stands between them.
+    which no other dependency stands between them. `scoped`: what the scope has named the route by, so that nothing else
+    gets their ids.
     """
 
-    __slots__ = ("_everyone", "_name", "_runs", "endpoint", "exempt", "latest", "route", "steps", "template")
+    __slots__ = ("_everyone", "_name", "_runs", "endpoint", "exempt", "latest", "scoped", "steps", "template")
 
-    def __init__(self, route: Any, endpoint: Any, place: Place | None, overrides: Container[Any] = ()) -> None:
+    def __init__(self, scope: Scope, place: Place | None, overrides: Container[Any] = ()) -> None:
         self.latest: Final = Mark.latest
-        self.route: Final = route
-        self.endpoint: Final = endpoint
-        self.exempt: Final = is_exempt(endpoint)
+        self.scoped: Final = scope.get("route"), leaf_of(scope)
+        self.endpoint: Final = scope.get("endpoint")
+        self.exempt: Final = is_exempt(self.endpoint)
         self.template: Final = None if place is None else place.template
-        self._name: Final = name_of(endpoint) if place is None else place.name
-        self._runs: Final = _runs(route, overrides)
+        self._name: Final = name_of(self.endpoint) if place is None else place.name
+        self._runs: Final = _runs(matched(scope), overrides)
         self._everyone: Final = tuple(dict.fromkeys(one for run in self._runs for one in run))
         self.steps: Final = cache(self._beside)
 
@@ -38,15 +40,26 @@ class Around:
 
 def around(scope: Scope) -> Around:
     """What stands around the endpoint that a request found."""
-    route, endpoint = matched(scope), scope.get("endpoint")
-    place = place_at(scope, route)
     if overrides := getattr(scope.get("app"), "dependency_overrides", None):  # in tests
-        return Around(route, endpoint, place, overrides)
-    known: Around | None = None if place is None else place.kept.get("around")
-    if known is None or known.latest != Mark.latest or known.route is not route or known.endpoint is not endpoint:
-        known = Around(route, endpoint, place)
+        return Around(scope, place_of(scope), overrides)
+    kept = remembered(scope.get("router"), "around")
+    scoped: tuple[Any, ...] = id(scope.get("route")), id(leaf_of(scope))
+    known: Around | None = kept.get(scoped)
+    if known is None or known.latest != Mark.latest or known.endpoint is not scope.get("endpoint"):
+        known = _looked_for(scope, scoped, kept)
+    return known
+
+
+def _looked_for(scope: Scope, scoped: tuple[Any, ...], kept: dict[Any, Any]) -> Around:
+    found = places_of(scope)
+    place = first_of(found, scope)
+    if len(found) > 1 and place is not None:  # which of them it is depends on the request
+        scoped = (*scoped, place.template)
+    known: Around | None = kept.get(scoped)
+    if known is None or known.latest != Mark.latest or known.endpoint is not scope.get("endpoint"):
+        known = Around(scope, place)
         if place is not None:
-            place.kept["around"] = known
+            kept[scoped] = known
     return known
 
 

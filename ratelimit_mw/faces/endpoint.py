@@ -1,24 +1,20 @@
-"""Limits at an endpoint: asked where the app knows already what a request calls, inside of a middleware or alone."""
+"""Limits that stand at an endpoint, and who holds a request to them: a middleware's gate, or one of the app's own."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Unpack
+from weakref import ref
 
-from msgspec import Struct
-
-from ratelimit_mw.faces.asgi_send import OUTCOME, Scope, Send, with_headers
+from ratelimit_mw.faces.asgi_send import Scope
 from ratelimit_mw.faces.remember import remembered
 from ratelimit_mw.faces.unheeded import warn_of_unheeded
-from ratelimit_mw.gate import AsyncGate
+from ratelimit_mw.gate import AsyncGate, Gate
 from ratelimit_mw.marks import Mark, marks_of
+from ratelimit_mw.matching import Marked
 from ratelimit_mw.notices import logger
 from ratelimit_mw.outcome import Outcome
-from ratelimit_mw.response import HeaderList, RawFields, headers, raw, raw_headers
 from ratelimit_mw.rules import LimitsSpec, MarkOptions
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.verdict import Verdict
-from ratelimit_mw.views import AsgiRequest
 
-_ASKED: Final = "ratelimit_mw.asked"  # key of the scope: the marks that this request was held to
 _NONE: Final[dict[str, Any]] = {"limits": [], "app_limits": (), "rules": ()}  # those of the environment are a server's
 _ALONE: Final = (
     "ratelimit_mw: limits on endpoints count in this process alone; add RateLimitMiddleware, whose store and settings "
@@ -49,47 +45,6 @@ class EndpointMark(Mark):
             AsyncGate(self.alone)  # what is wrong with a store is told now, not to a client
 
 
-class Asked(Struct, gc=False):
-    """What came of it. `verdict`: None where nothing was limited."""
-
-    request: AsgiRequest
-    gate: AsyncGate
-    verdict: Verdict | None
-
-    @property
-    def refused(self) -> Verdict | None:
-        """The verdict, if it refuses."""
-        return self.verdict if self.verdict is not None and not self.verdict.allowed else None
-
-    @property
-    def fields(self) -> HeaderList:
-        """How it stands with all that was charged, for the answer's headers; none if one further out shows them."""
-        outcome = self.request.raw.get(OUTCOME)
-        return [] if outcome is None or outcome.shown else headers(outcome.verdict, self.gate.settings.headers)
-
-    @property
-    def raw_fields(self) -> RawFields:
-        """The same, as ASGI has them."""
-        outcome, style = self.request.raw.get(OUTCOME), self.gate.settings.headers
-        if style == "ietf" and outcome is not None and not outcome.shown and outcome.verdict is not None:
-            return raw_headers(outcome.verdict)
-        return raw(self.fields)
-
-    def showing(self, send: Send) -> Send:
-        """A `send` that adds these, and whatever is charged by then, to the answer's headers."""
-        outcome: Outcome | None = self.request.raw.get(OUTCOME)
-        style = self.gate.settings.headers
-        if outcome is None or outcome.shown or style == "none" or self.request.raw["type"] != "http":
-            return send
-        self.are_shown()
-        return with_headers(outcome, style, send)
-
-    def are_shown(self) -> None:
-        """Somebody shows the fields, so nobody further in does."""
-        if (outcome := self.request.raw.get(OUTCOME)) is not None:
-            outcome.shown = True
-
-
 def marks_on(endpoint: object) -> tuple[EndpointMark, ...]:
     """Those of an endpoint's marks that stand there to be held."""
     return tuple(mark for mark in marks_of(endpoint) if isinstance(mark, EndpointMark))
@@ -103,15 +58,43 @@ def name_of(endpoint: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-class Step(NamedTuple):
+class Held(NamedTuple):
+    """Who decides, and on what. `at_once`: who does it without a coroutine, if that can be."""
+
+    gate: AsyncGate
+    marked: Marked
+    at_once: Gate | None
+
+
+class Step:
     """Marks of an endpoint that are decided in one step, as one store has them. Made once, and kept by whoever asks.
 
-    `name`: what names the limits without a name. `among`: all marks of the endpoint.
+    `among`: all marks of the endpoint. `name`: what names the limits without a name.
     """
 
-    marks: tuple[EndpointMark, ...]
-    among: tuple[EndpointMark, ...]
-    name: str
+    __slots__ = ("_last", "among", "marks", "name")
+
+    def __init__(self, marks: tuple[EndpointMark, ...], among: tuple[EndpointMark, ...], name: str) -> None:
+        self.marks: Final = marks
+        self.among: Final = among
+        self.name: Final = name
+        self._last: tuple[Any, Held] | None = None  # of the middleware or app that asked last
+
+    def held(self, scope: Scope, outcome: Outcome | None) -> Held:
+        """By whom the marks are held, and what they are there."""
+        outer = None if outcome is None else outcome.gate
+        owner = scope.get("router") if outer is None else outer
+        if (last := self._last) is not None and last[0]() is owner:
+            return last[1]
+        gate = _gate(scope, outer, self.marks[0])
+        held = Held(gate, *gate.held(self.marks, self.among, self.name))
+        if owner is not None:
+            self._last = (ref(owner, self._forget), held)
+        return held
+
+    def _forget(self, _: object) -> None:
+        """What was held for an app goes when the app goes."""
+        self._last = None
 
 
 def steps(marks: Sequence[EndpointMark], name: str, among: Sequence[EndpointMark] = ()) -> tuple[Step, ...]:
@@ -122,40 +105,8 @@ def steps(marks: Sequence[EndpointMark], name: str, among: Sequence[EndpointMark
     return tuple(Step(tuple(group), tuple(among or marks), name) for group in groups.values())
 
 
-async def ask(scope: Scope, steps: Iterable[Step], route: str | None = None) -> Asked | None:
-    """Hold a request to marks that it was not held to before; None if there are none.
-
-    `route`: the template. The app finds the outcome where it finds a middleware's.
-    """
-    asked: Asked | None = None
-    for marks, among, name in steps:
-        if done := scope.get(_ASKED, ()):
-            marks = tuple(mark for mark in marks if mark not in done)  # noqa: PLW2901  # what is left of them
-            if not marks:
-                continue
-        scope[_ASKED] = done + marks
-        gate = _gate(scope, marks[0])
-        marked, at_once = gate.held(marks, among, name)
-        outcome: Outcome | None = scope.get(OUTCOME)
-        client = scope.get("client")
-        request = AsgiRequest(scope, client[0] if client else None, outcome, route)
-        verdict = at_once.admit(request, marked) if at_once else await gate.admit(request, marked)
-        asked = Asked(request, gate, verdict)
-        if verdict is None:
-            continue
-        if outcome is None:
-            outcome = scope[OUTCOME] = Outcome(None)
-        outcome.add(verdict, gate)
-        scope.setdefault("state", {})["ratelimit"] = outcome
-        if not verdict.allowed:
-            break
-    return asked
-
-
-def _gate(scope: Scope, mark: EndpointMark) -> AsyncGate:
+def _gate(scope: Scope, outer: AsyncGate | None, mark: EndpointMark) -> AsyncGate:
     """Who decides: the middleware's gate, or else one for the app; with a store of its own, one for that store."""
-    outcome: Outcome | None = scope.get(OUTCOME)
-    outer: AsyncGate | None = None if outcome is None else outcome.gate
     if outer is not None and mark.store is None:
         return outer.inner
     app = scope.get("router", scope.get("app"))  # the outermost router, where apps are mounted

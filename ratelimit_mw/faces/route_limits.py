@@ -6,7 +6,8 @@ from functools import lru_cache, partial
 from typing import Any, Final, Unpack
 
 from ratelimit_mw.faces.asgi_send import App, Receive, Scope, Send, refuse
-from ratelimit_mw.faces.endpoint import EndpointMark, EndpointOptions, Step, ask, marks_on, name_of, steps
+from ratelimit_mw.faces.asked import ask
+from ratelimit_mw.faces.endpoint import EndpointMark, EndpointOptions, Step, marks_on, name_of, steps
 from ratelimit_mw.faces.remember import remembered
 from ratelimit_mw.faces.routes import endpoint_below, place_of, places, routes_below
 from ratelimit_mw.faces.unheeded import Heeding

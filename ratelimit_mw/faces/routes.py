@@ -17,8 +17,7 @@ _REST: Final = "/{path}", "/(?:.*)$"  # what Starlette puts behind a mount's pat
 class Place(NamedTuple):
     """Where a route stands. `template`: `/shops/{shop}/items/{item}`, with the mounts above; `methods`: empty for all.
 
-    `endpoint`: the function, class or mounted app. `within`: the mounts and hosts above, the outermost first. `kept`:
-    what is worked out of it once.
+    `endpoint`: the function, class or mounted app. `within`: the mounts and hosts above, the outermost first.
     """
 
     template: str
@@ -27,7 +26,6 @@ class Place(NamedTuple):
     pattern: re.Pattern[str]
     route: Any
     within: tuple[Any, ...]
-    kept: dict[str, Any]
 
     def has(self, path: str, host: str) -> bool:
         """Whether a request is for it, as far as one of several places of the same route is concerned."""
@@ -57,7 +55,7 @@ def places(
         template, whole = above[0] + form, above[1] + pattern
         endpoint = getattr(one, "app" if is_mount else "endpoint", None)
         full = re.compile(whole + "(?:/|$)" if is_mount else whole)
-        yield Place(host + template or "/", methods, endpoint, full, leaf, within, {})
+        yield Place(host + template or "/", methods, endpoint, full, leaf, within)
         if is_mount and len(within) < _DEEPEST:
             yield from places(_inside(one), (*within, one), host, (template, whole))
 
@@ -75,13 +73,18 @@ def _inside(one: Any) -> Sequence[Any]:
     return found if isinstance(found, (list, tuple)) else ()  # else it is no Starlette's
 
 
+def leaf_of(scope: Scope) -> Any:
+    """The leaf of FastAPI's tree that was found last, which may stand further out than the route."""
+    fastapi = scope.get("fastapi")
+    return fastapi.get("effective_route_context") if isinstance(fastapi, dict) else None
+
+
 def matched(scope: Scope) -> Any:
     """The route that was found, as `places` names it; None where the framework does not say."""
-    route, fastapi = scope.get("route"), scope.get("fastapi")
+    route, leaf = scope.get("route"), leaf_of(scope)
     endpoint = scope.get("endpoint", route)
     if getattr(route, "endpoint", endpoint) is not endpoint or route is None:
         return None  # it is that of a mount further out
-    leaf = fastapi.get("effective_route_context") if isinstance(fastapi, dict) else None
     if leaf is not None and (leaf.original_route is route or leaf.starlette_route is route):
         return leaf
     return route
@@ -103,7 +106,28 @@ class _Table:
                     self.by.setdefault(id(one), []).append(place)
 
 
-def _first(found: Sequence[Place], scope: Scope) -> Place | None:
+def place_of(scope: Scope) -> Place | None:
+    """Where the route stands that a request found, with the mounts above; None where that cannot be said."""
+    found = places_of(scope)
+    return found[0] if len(found) == 1 else first_of(found, scope)
+
+
+def places_of(scope: Scope) -> Sequence[Place]:
+    """All places of that route, which may be mounted more than once."""
+    router, route = scope.get("router"), matched(scope)
+    thing = scope.get("endpoint") if route is None else route
+    if router is None or thing is None:
+        return ()
+    tables = remembered(router, "routes")
+    table: _Table | None = tables.get("table")
+    if table is None or id(thing) not in table.by:  # the first request, or a route that was added since
+        strangers = () if table is None else table.strangers
+        table = _Table(_inside(router), strangers)
+        tables["table"] = table = table if id(thing) in table.by else _Table(_inside(router), (*strangers, thing))
+    return table.by[id(thing)]
+
+
+def first_of(found: Sequence[Place], scope: Scope) -> Place | None:
     """Of several places that which the request's path is of."""
     if len(found) > 1:
         path = below(scope.get("app_root_path", scope.get("root_path", "")), scope["path"])
@@ -111,26 +135,6 @@ def _first(found: Sequence[Place], scope: Scope) -> Place | None:
         host = _PORT.sub("", hosts[0]) if hosts else ""
         found = [place for place in found if place.has(path, host)] or found
     return found[0] if found else None
-
-
-def place_of(scope: Scope) -> Place | None:
-    """Where the route stands that a request found, with the mounts above; None where that cannot be said."""
-    return place_at(scope, matched(scope))
-
-
-def place_at(scope: Scope, route: Any) -> Place | None:
-    """The same of a route that was looked for already."""
-    router, thing = scope.get("router"), scope.get("endpoint") if route is None else route
-    if router is None or thing is None:
-        return None
-    tables = remembered(router, "routes")
-    table: _Table | None = tables.get("table")
-    if table is None or id(thing) not in table.by:  # the first request, or a route that was added since
-        strangers = () if table is None else table.strangers
-        table = _Table(_inside(router), strangers)
-        tables["table"] = table = table if id(thing) in table.by else _Table(_inside(router), (*strangers, thing))
-    found = table.by[id(thing)]
-    return found[0] if len(found) == 1 else _first(found, scope)
 
 
 def routes_below(app: Any) -> Sequence[Any]:
