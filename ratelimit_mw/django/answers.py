@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from asgiref.sync import async_to_sync
 from django.http import HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
+from django.http.response import HttpResponseBase, ResponseHeaders
 from msgspec import Struct
 
 from ratelimit_mw.calls import name_of
@@ -18,6 +18,7 @@ from ratelimit_mw.response import Response, beside, headers
 from ratelimit_mw.verdict import Verdict
 
 _OUTCOME: Final = "ratelimit_mw"  # where our WSGI and ASGI middleware, around Django, leave theirs
+_LISTS: Final = ("ratelimit", "ratelimit-policy")
 
 
 class Turn(Struct, gc=False):
@@ -58,9 +59,15 @@ def instead(refused: HttpResponse, response: HttpResponseBase) -> HttpResponse:
 
 def show(response: HttpResponseBase, verdict: Verdict | None, style: Headers) -> None:
     """Add our headers; lists that a view began go on."""
-    theirs = response.headers
+    theirs, own = response.headers, headers(verdict, style)
+    # Setting a field by name costs as much as making it: Django encodes name and value, and looks for line ends. Ours
+    # have nothing of the kind, so where Django's own class keeps fields as it does now, they are put there.
+    kept = getattr(theirs, "_store", None) if type(theirs) is ResponseHeaders else None
+    if style == "ietf" and isinstance(kept, dict) and kept.keys().isdisjoint(_LISTS):
+        for name, value in own:
+            kept[name.lower()] = name, value
+        return
     names = {name.lower() for name in theirs}  # to ask Django for a name that is not there costs an exception
-    own = headers(verdict, style)
     for name, value in own if style == "ietf" else beside(own, names):  # lists stand beside whatever the view says
         theirs[name] = f"{theirs[name]}, {value}" if name.lower() in names else value
 

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import pytest
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import FileResponse, Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import ResponseHeaders
 from django.test import RequestFactory
 from django.urls import path
 from msgspec import json
@@ -89,6 +90,42 @@ def test_an_apps_own_ratelimit_goes_on_with_ours(site: Site, store: RecordingSto
     assert answer.field("ratelimit-policy") == ['"default";q=9;w=60']
     assert answer.field("x-ratelimit-limit") == ["7"]
     assert answer.field("x-ratelimit-remaining") == []
+
+
+@BOTH
+def test_of_our_lists_alone_each_goes_on_too(site: Site, store: RecordingStore) -> None:
+    fields = [{"RateLimit": '"own";r=1'}, {"ratelimit-policy": '"own";q=2'}]
+    ask = site([path(str(n), lambda _, n=n: HttpResponse(headers=fields[n])) for n in range(2)], settings(store))
+    first, second = ask("/0"), ask("/1")
+    assert (first.field("ratelimit"), first.field("ratelimit-policy")) == (
+        ['"own";r=1, "default";r=8;t=60'],
+        ['"default";q=9;w=60'],
+    )
+    assert (second.field("ratelimit"), second.field("ratelimit-policy")) == (
+        ['"default";r=7;t=60'],
+        ['"own";q=2, "default";q=9;w=60'],
+    )
+
+
+class Noting(ResponseHeaders):
+    """Fields that are kept in another way than Django's."""
+
+    def __init__(self, data: Any) -> None:
+        self.noted: list[str] = []
+        super().__init__(data)
+
+    def __setitem__(self, name: Any, value: Any) -> None:
+        self.noted.append(name)
+        super().__setitem__(name, value)
+
+
+@BOTH
+def test_where_fields_are_kept_in_another_way_they_are_set_by_name(site: Site, store: RecordingStore) -> None:
+    response = HttpResponse()
+    response.headers = Noting({"Content-Type": "text/plain"})
+    answer = site([path("", lambda _: response)], settings(store))()
+    assert answer.field("ratelimit") == ['"default";r=8;t=60']
+    assert response.headers.noted[:3] == ["Content-Type", "RateLimit-Policy", "RateLimit"]
 
 
 class Stream:

@@ -273,6 +273,13 @@ def test_with_a_name_all_its_routes_share_one_bucket() -> None:
     assert statuses(app, "/a", "/b", "/a") == [200, 200, 429]
 
 
+def test_an_app_that_is_mounted_twice_has_a_bucket_for_each_place() -> None:
+    app, mounted = FastAPI(), app_of(RateLimit("1/minute"))
+    app.mount("/a", mounted)
+    app.mount("/b", mounted)
+    assert statuses(app, "/a/", "/b/", "/a/", "/b/") == [200, 200, 429, 429]
+
+
 # without a middleware
 
 

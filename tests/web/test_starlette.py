@@ -3,11 +3,13 @@
 from __future__ import annotations  # so that hints are text here, as in many apps
 
 import asyncio
+import gc
 import logging
 import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import pytest
 from starlette.applications import Starlette
@@ -20,6 +22,7 @@ from starlette.websockets import WebSocket
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
+from ratelimit_mw.faces.endpoint import EndpointMark, steps
 from ratelimit_mw.marks import name_for
 from ratelimit_mw.starlette import RateLimit, RateLimitMiddleware, exempt, limit
 from ratelimit_mw.testing import Clock, RecordingStore
@@ -356,6 +359,30 @@ def test_alone_it_counts_in_this_process_and_says_so_once(
     alone = [message for message in caplog.messages if "in this process alone" in message]
     assert len(alone) == 2
     assert alone[0].startswith("ratelimit_mw: limits on endpoints count in this process alone; add RateLimit")
+
+
+def test_one_endpoint_in_several_apps_is_counted_in_each() -> None:
+    store, settings = recording()
+
+    @limit("2/minute", name="own")
+    async def endpoint(_: Request) -> Response:
+        return PlainTextResponse("hello")
+
+    route = Route("/", endpoint)
+    apps = [app_of(route), app_of(route), app_of(route, **settings)]
+    assert [statuses(app, "/") for _ in range(3) for app in apps] == [[200]] * 6 + [[429]] * 3
+    assert taken(store) == [[f"{IP}@own 2"]] * 3
+
+
+def test_who_holds_a_limit_in_an_app_goes_with_the_app() -> None:
+    (step,) = steps((EndpointMark("1/minute"),), "endpoint")
+    router = Router()
+    gate = ref(step.held({"router": router}, None).gate)
+    assert gate() is step.held({"router": router}, None).gate
+    del router
+    gc.collect()
+    gc.collect()  # the gate, which nothing needs once the router is gone
+    assert gate() is None
 
 
 def test_alone_the_environment_says_what_holds(monkeypatch: pytest.MonkeyPatch) -> None:
