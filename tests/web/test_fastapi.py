@@ -139,6 +139,14 @@ def test_a_store_that_fails_answers_no_500() -> None:
     assert statuses(app_of(RateLimit("1/minute"), **settings), "/", "/") == [200, 429]
 
 
+@pytest.mark.promise(8)
+def test_a_store_that_fails_is_not_asked_again_by_the_next_dependency() -> None:
+    store, settings = recording(on_store_error="allow")
+    store.error = ConnectionError("down")
+    assert statuses(app_of(RateLimit("1/minute"), RateLimit("2/hour"), **settings), "/") == [200]
+    assert [len(charges) for charges in taken(store)] == [2]
+
+
 def test_who_has_no_key_gets_a_403() -> None:
     _, settings = recording(missing_key="deny")
     refused = answers(app_of(RateLimit("1/minute", key="header:x-key"), **settings), "/")[0]
