@@ -10,7 +10,7 @@ from ratelimit_mw.bucket import BucketLimit
 from ratelimit_mw.calls import Call, call_from, named_call
 from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.keys import ANY_PREFIX, Key, KeySpec, check_key
-from ratelimit_mw.limit import Limit, seconds, whole
+from ratelimit_mw.limit import LEASE_TIME, Limit, check_lease, seconds, whole
 from ratelimit_mw.notation import parse
 from ratelimit_mw.words import flags, made
 
@@ -28,16 +28,20 @@ class ItemOptions(TypedDict, total=False):
     name: Annotated[str, "in headers and in the bucket's key"]
     shadow: Annotated[bool, "decides and reports, but never refuses"]
     max_delay: Annotated[float, "seconds a request may be held back; 0 until the middleware can hold one back"]
+    lease: Annotated[int, "units of a hot limit that each process takes ahead from a store on a server; 0 is none"]
+    lease_time: Annotated[float, "seconds after which it gives back what it did not spend"]
 
 
 class Item(Struct, frozen=True, kw_only=True):
-    """One limit of a rule, with what may be its own: key, cost, shadow, max_delay."""
+    """One limit of a rule, with what may be its own: key, cost, shadow, max_delay, lease."""
 
     limit: Limit
     key: KeySpec | None = None
     cost: int | Call | None = None  # None: the rule's
     shadow: bool = False
     max_delay: float | None = None
+    lease: int = 0
+    lease_time: float = LEASE_TIME
 
 
 def compile_items(place: str, value: object) -> list[Item]:
@@ -82,6 +86,8 @@ def _item(
     cost: Any = None,
     shadow: Any = False,
     max_delay: Any = None,
+    lease: Any = 0,
+    lease_time: Any = LEASE_TIME,
 ) -> Item:
     mistakes = Mistakes()
     limits: list[Limit] = []
@@ -97,9 +103,13 @@ def _item(
     with mistakes.at():
         if max_delay is not None and seconds("max_delay", max_delay):
             raise ConfigError(_NO_DELAY)
+    with mistakes.at():
+        check_lease(limits, lease, lease_time)
     mistakes.tell()
     own_delay = max_delay if isinstance(limits[0], BucketLimit) else None  # 0, of which a window knows nothing
-    return Item(limit=limits[0], key=key, cost=cost, shadow=shadow, max_delay=own_delay)
+    return Item(
+        limit=limits[0], key=key, cost=cost, shadow=shadow, max_delay=own_delay, lease=lease, lease_time=lease_time
+    )
 
 
 def _one_limit(given: Any, name: Any) -> Limit:

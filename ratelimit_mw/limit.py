@@ -18,6 +18,7 @@ ROLES = ("limit", "shadow", "penalty")
 State = Any  # each algorithm has its own; a store only keeps it. None is the state of a bucket that was never touched.
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+LEASE_TIME = 1.0  # seconds
 LONGEST = 100 * 365 * 24 * 3600.0  # 100 years, in seconds: twice that and now are still exact in microseconds
 
 
@@ -148,8 +149,10 @@ class Charge(Struct, frozen=True, gc=False):
 
     `key`: whose bucket. `cost`: whole units, at least 0; negative only for `settle`, which needs `at`, the instant
     that the decision named. `max_delay`: seconds this request may be held back, None for the limit's own. `role`:
-    `limit` refuses, `shadow` only reports, `penalty` refuses while its ban lasts. Raises `ConfigError` for anything
-    else.
+    `limit` refuses, `shadow` only reports, `penalty` refuses while its ban lasts. `lease`: units, at most those that
+    can pass at once, that a process may take ahead and spend by itself; 0 is none. `lease_time`: seconds, more than 0,
+    after which it gives back what it did not spend. Only limits that hold nothing back are leased, and only by stores
+    on a server; `lease` and `lease_time` shape no bucket. Raises `ConfigError` for anything else.
     """
 
     key: str
@@ -158,6 +161,8 @@ class Charge(Struct, frozen=True, gc=False):
     max_delay: float | None = None
     role: Role = "limit"
     at: int | None = None
+    lease: int = 0
+    lease_time: float = LEASE_TIME  # seconds
 
     def __post_init__(self) -> None:
         if type(self.key) is not str or not self.key:
@@ -172,6 +177,10 @@ class Charge(Struct, frozen=True, gc=False):
             self.limit.delay_ticks(microseconds(seconds("max_delay", self.max_delay)))
         if self.role not in ROLES:
             raise ConfigError(f"role: found {self.role!r}, allowed is one of {', '.join(ROLES)}")
+        if self.lease != 0:
+            check_lease([self.limit], self.lease, self.lease_time)
+            if self.patience_us:
+                raise ConfigError("lease: what is taken ahead cannot be held back; allowed is no max_delay beside it")
 
     @property
     def max_delay_us(self) -> int | None:
@@ -183,6 +192,18 @@ class Charge(Struct, frozen=True, gc=False):
         """How long this request may be held back, microseconds: its own `max_delay`, or else the limit's."""
         own = self.max_delay_us
         return microseconds(getattr(self.limit, "max_delay", 0.0)) if own is None else own
+
+
+def check_lease(limits: Iterable[Limit], lease: object, lease_time: object) -> None:
+    """Raises `ConfigError` for units that these limits cannot give at once, and for a time that is none."""
+    units = whole("lease", lease, 0)
+    for limit in limits:
+        if units > limit.most:
+            raise ConfigError(
+                f"lease: {units} can never pass {limit.notation}, which admits at most {limit.most} at once"
+            )
+    if not seconds("lease_time", lease_time):
+        raise ConfigError("lease_time: found 0, allowed is more than 0 seconds")
 
 
 def whole(field: str, value: object, least: int) -> int:

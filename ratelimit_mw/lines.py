@@ -39,7 +39,7 @@ class Line:
         @lru_cache(maxsize=lines.remembered)
         def charge(identity: str, cost: int) -> Charge:
             key = bucket_key(identity, lines.bucket, secret=secret, plain=settings.plain_keys)
-            return Charge(key, item.limit, cost, item.max_delay, role)
+            return Charge(key, item.limit, cost, item.max_delay, role, None, item.lease, item.lease_time)
 
         self.charge: Final = charge
 

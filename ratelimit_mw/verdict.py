@@ -1,7 +1,7 @@
 """The answer to a whole request."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -12,6 +12,19 @@ from ratelimit_mw.limit import Charge, Decision, Limit
 _LARGEST = 999_999_999_999_999  # the integers of structured fields end there
 
 Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease"]
+
+
+class Answer(list[Decision]):
+    """Decisions that say where they come from, where that is not the state itself.
+
+    `source`: what the verdict on them says.
+    """
+
+    __slots__ = ("source",)
+
+    def __init__(self, decisions: Iterable[Decision], source: Source) -> None:
+        super().__init__(decisions)
+        self.source: Source = source
 
 
 class Said(Struct, frozen=True, gc=False):
@@ -127,6 +140,8 @@ def verdict_of(
 ) -> Verdict:
     """The verdict on a group: refused when a charge that is not a shadow refuses.
 
+    Decisions in an `Answer` name the source themselves.
+
     Raises `StoreError` when there is not one decision per charge.
     """
     if len(decisions) != len(charges):
@@ -137,6 +152,8 @@ def verdict_of(
             pairs = zip(charges, decisions, strict=True)
             allowed = all(one.allowed or charge.role == "shadow" for charge, one in pairs)
             break
+    if type(decisions) is Answer:
+        source = decisions.source
     return Verdict(allowed, charges, decisions, rule, source, policies)
 
 

@@ -69,7 +69,7 @@ SIGNATURES: list[tuple[Any, str]] = [
     (ratelimit_mw.FixedWindow, "quota, window, *, name=None"),
     (ratelimit_mw.SlidingWindowLog, "quota, window, *, name=None"),
     (ratelimit_mw.SlidingWindowCounter, "quota, window, *, name=None, buckets=1, strict=False"),
-    (Charge, "key, limit, cost=1, max_delay=None, role='limit', at=None"),
+    (Charge, "key, limit, cost=1, max_delay=None, role='limit', at=None, lease=0, lease_time=1.0"),
     (Decision, "allowed, limit, remaining, retry_after, next_after, reset_after, delay, at"),
     (MemoryStore, "*, max_keys=1000000, clock=None"),
     (RedisStore, REDIS),

@@ -1,6 +1,8 @@
 """Where state lives. A store runs `old state -> (decision, new state)` atomically and knows nothing of policies.
 
-`Store` and `AsyncStore` are the same four verbs; the `a` in front says that they are awaited.
+`Store` and `AsyncStore` are the same four verbs; the `a` in front says that they are awaited. A store that answers a
+`take` from elsewhere than the state itself, from memory for example, says so by returning a `verdict.Answer`: a list of
+decisions with a `source`.
 """
 
 from collections.abc import Sequence

@@ -12,6 +12,8 @@ from redis.cluster import RedisCluster
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.notices import logger
+from ratelimit_mw.stores.deny_cache import DenyCache
+from ratelimit_mw.stores.layered import AsyncLayeredStore, Layer, LayeredStore
 from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.redis_cluster import AsyncCluster, Cluster
 from ratelimit_mw.stores.redis_server import (
@@ -27,16 +29,16 @@ from ratelimit_mw.stores.tasks import AsyncLink, TaskStore
 from ratelimit_mw.stores.threads import Link, ThreadStore
 
 
-class RedisStore(ThreadStore):
+class RedisStore(LayeredStore):
     """For threads.
 
     `client_or_url`: `redis://`, `rediss://`, `unix://`, or `redis+cluster://HOST:PORT,HOST:PORT`; or a `redis.Redis` or
     `redis.RedisCluster`, which is used as it is and not closed.
 
     `prefix`: of all keys. `timeout`: seconds for a whole call, connecting included, more than 0; a client handed in
-    has its own. `deny_cache`: seconds that a refusal may be remembered in this process; this version asks the server
-    every time. `clock`: a callable giving seconds, for tests; None is the server's TIME. Raises `StoreError` when the
-    server gives no usable answer.
+    has its own. `deny_cache`: seconds that a refusal is remembered in this process at most, and so the longest that a
+    correction made by another process goes unnoticed here; 0 asks the server every time. `clock`: a callable giving
+    seconds, for tests; None is the server's TIME. Raises `StoreError` when the server gives no usable answer.
     """
 
     def __init__(
@@ -48,10 +50,11 @@ class RedisStore(ThreadStore):
         deny_cache: float = 1.0,  # seconds
         clock: Callable[[], float] | None = None,
     ) -> None:
-        super().__init__(_link(client_or_url, timeout), prefix, timeout, deny_cache, clock)
+        store = ThreadStore(_link(client_or_url, timeout), prefix, timeout, clock)
+        super().__init__(store, _layers(deny_cache), timeout, clock)
 
 
-class AsyncRedisStore(TaskStore):
+class AsyncRedisStore(AsyncLayeredStore):
     """For asyncio: the same as `RedisStore`, with a client of `redis.asyncio`.
 
     Each event loop has connections of its own.
@@ -66,7 +69,14 @@ class AsyncRedisStore(TaskStore):
         deny_cache: float = 1.0,  # seconds
         clock: Callable[[], float] | None = None,
     ) -> None:
-        super().__init__(_async_link(client_or_url, timeout), prefix, timeout, deny_cache, clock)
+        store = TaskStore(_async_link(client_or_url, timeout), prefix, timeout, clock)
+        super().__init__(store, _layers(deny_cache), timeout, clock)
+
+
+def _layers(deny_cache: float) -> list[Layer]:
+    """What stands over the server: of each call, the first one to know the answer gives it."""
+    remembered = DenyCache(deny_cache)
+    return [remembered] if deny_cache else []
 
 
 def _link(client_or_url: Any, timeout: float) -> Link:

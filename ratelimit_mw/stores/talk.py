@@ -73,14 +73,11 @@ async def adrive(steps: Steps[T], ask: Callable[[Any], Awaitable[Any]]) -> T:
 class Talk:
     """The part of a Redis store that does not depend on how commands are sent."""
 
-    def __init__(
-        self, prefix: str, timeout: float, deny_cache: float, clock: Callable[[], float] | None, *, slots: bool
-    ) -> None:
+    def __init__(self, prefix: str, timeout: float, clock: Callable[[], float] | None, *, slots: bool) -> None:
         if not isinstance(prefix, str):
             raise ConfigError(f"prefix: found {prefix!r}, allowed is a string")
         if not seconds("timeout", timeout):
             raise ConfigError("timeout: found 0, allowed is more than 0 seconds")
-        seconds("deny_cache", deny_cache)
         if clock is not None and not callable(clock):
             raise ConfigError(f"clock: found {clock!r}, allowed is a callable that returns seconds")
         self._base = self._prefix = f"{prefix}{_FORMAT}:"

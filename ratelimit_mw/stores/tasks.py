@@ -32,10 +32,8 @@ class TaskStore(Talk):
 
     ends_in_time: ClassVar[bool] = True  # nobody need watch over how long a call takes
 
-    def __init__(
-        self, link: AsyncLink, prefix: str, timeout: float, deny_cache: float, clock: Callable[[], float] | None
-    ) -> None:
-        super().__init__(prefix, timeout, deny_cache, clock, slots=link.slots)
+    def __init__(self, link: AsyncLink, prefix: str, timeout: float, clock: Callable[[], float] | None) -> None:
+        super().__init__(prefix, timeout, clock, slots=link.slots)
         self._link = link
         self._calls: set[asyncio.Task[Any]] = set()
 

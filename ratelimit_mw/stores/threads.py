@@ -27,10 +27,8 @@ class Link(Protocol):
 class ThreadStore(Talk):
     """The verbs, for threads."""
 
-    def __init__(
-        self, link: Link, prefix: str, timeout: float, deny_cache: float, clock: Callable[[], float] | None
-    ) -> None:
-        super().__init__(prefix, timeout, deny_cache, clock, slots=link.slots)
+    def __init__(self, link: Link, prefix: str, timeout: float, clock: Callable[[], float] | None) -> None:
+        super().__init__(prefix, timeout, clock, slots=link.slots)
         self._link = link
         self._crew = Crew()
 

@@ -96,9 +96,10 @@ def test_each_loop_has_connections_of_its_own(redis_url: str) -> None:
 def test_a_loop_that_ended_without_close_does_not_trouble_the_next(redis_url: str) -> None:
     store = AsyncRedisStore(redis_url, timeout=5)
     assert [asyncio.run(asked(store, number)) for number in range(5)] == [0, 1, 2, 3, 4]
-    pools: Any = store._link
+    inner: Any = store._store
+    pools = inner._link
     assert len(pools._pools) == 1  # and nothing is left of the others
-    del pools
+    del inner, pools
     del store
     gc.collect()
 
@@ -173,8 +174,8 @@ def codes(children: list[int]) -> list[int]:
 
 def ports(store: RedisStore) -> set[int]:
     """Our ends of the open connections."""
-    connections: Any = store._link
-    return {connection._sock.getsockname()[1] for connection in connections._pool._idle}
+    inner: Any = store._store
+    return {connection._sock.getsockname()[1] for connection in inner._link._pool._idle}
 
 
 # Python 3.12 and later warn of a fork while threads run: those of other tests, or of an open connection.

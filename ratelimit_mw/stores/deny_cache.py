@@ -1,0 +1,161 @@
+"""A layer that remembers refused groups of charges, so that a flood of them costs the server next to nothing.
+
+The same group is refused again until its `retry_after` is over, and nothing but a correction changes that: what is
+remembered is true, and the server need not be asked. Another process may correct a bucket, so no refusal is remembered
+for longer than `seconds`.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from threading import Lock
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from ratelimit_mw.bucket import BucketLimit
+from ratelimit_mw.limit import Charge, Decision, seconds
+from ratelimit_mw.ticks import MICROSECONDS, microseconds
+from ratelimit_mw.verdict import Answer
+
+_GROUPS: Final = 10_000  # that are remembered
+_CORRECTED: Final = 1_000  # keys of which it is known when they were corrected
+
+Group = tuple[Charge, ...]
+
+
+class _Refusal(NamedTuple):
+    """Decisions, and when they hold. Microseconds."""
+
+    decisions: Sequence[Decision]
+    asked: int  # the decision was made after that
+    heard: int  # and before that
+    until: int  # from here on the store may decide otherwise
+
+
+class DenyCache:
+    """See `layered.Layer`. `seconds`: how long a refusal is remembered at most."""
+
+    def __init__(self, longest: float) -> None:
+        self._longest: Final = seconds("deny_cache", longest)
+        self._refusals: OrderedDict[Group, _Refusal] = OrderedDict()  # the oldest first
+        self._groups: dict[str, set[Group]] = {}  # by the key of each of their charges
+        self._corrected: OrderedDict[str, float] = OrderedDict()  # by key: when; the oldest first
+        self._forgotten_until = 0.0  # when that of `_corrected` was which is not known any more
+        self._lock = Lock()
+
+    def before(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:
+        """The refusal of this very group, if it is remembered, with what is left of its times."""
+        # the last key is a client's own rather than one of all, and its hash is known, unlike that of a group
+        if not charges or charges[-1].key not in self._groups:
+            return None
+        group, time = tuple(charges), microseconds(now)
+        known = self._refusals.get(group)
+        if known is None:
+            return None
+        if not known.asked <= time < known.until:  # also when the clock stepped back
+            with self._lock:
+                if self._refusals.get(group) is known:  # and not a newer one
+                    self._drop(group)
+            return None
+        passed = max(0, time - known.heard)
+        return Answer(map(_later, group, known.decisions, [passed] * len(group)), "remembered")
+
+    def after(self, charges: Sequence[Charge], decisions: Sequence[Decision], began: float, now: float) -> None:
+        """Remember what refused."""
+        for decision in decisions:
+            if not decision.allowed:
+                self._remember(tuple(charges), decisions, began, now)
+                return
+
+    def failed(self, charges: Sequence[Charge], error: BaseException, now: float) -> None:
+        """Nothing is known."""
+
+    def forget(self, charges: Sequence[Charge], now: float) -> None:
+        """Forget the groups in which one of these keys stands, and what was asked of them before it was corrected."""
+        with self._lock:
+            for charge in charges:
+                for group in tuple(self._groups.get(charge.key, ())):
+                    self._drop(group)
+                self._corrected[charge.key] = now
+                self._corrected.move_to_end(charge.key)
+            while len(self._corrected) > _CORRECTED:
+                self._forgotten_until = max(self._forgotten_until, self._corrected.popitem(last=False)[1])
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._refusals.clear()
+            self._groups.clear()
+
+    def start_over(self) -> None:
+        """After a fork: who held the lock is not here."""
+        self._lock = Lock()
+        self.clear()
+
+    def _remember(self, group: Group, decisions: Sequence[Decision], began: float, now: float) -> None:
+        asked = microseconds(began)
+        until = asked + microseconds(min(_refused_for(group, decisions), self._longest))
+        if until <= asked or isinstance(decisions, Answer):  # what is told from memory is not news
+            return
+        with self._lock:
+            if any(self._corrected.get(charge.key, self._forgotten_until) > began for charge in group):
+                return  # the answer may be older than the correction
+            self._drop(group)
+            self._make_room(asked)
+            self._refusals[group] = _Refusal(decisions, asked, max(asked, microseconds(now)), until)
+            for charge in group:
+                self._groups.setdefault(charge.key, set()).add(group)
+
+    def _make_room(self, now: int) -> None:
+        """The oldest goes, and two that are over: what is remembered shrinks when a flood ends."""
+        if len(self._refusals) >= _GROUPS:
+            self._drop(next(iter(self._refusals)))
+        for _ in range(2):
+            oldest = next(iter(self._refusals), None)
+            if oldest is not None and self._refusals[oldest].until <= now:
+                self._drop(oldest)
+
+    def _drop(self, group: Group) -> None:
+        if self._refusals.pop(group, None) is None:
+            return
+        for charge in group:
+            groups = self._groups.get(charge.key)
+            if groups is not None:
+                groups.discard(group)
+                if not groups:
+                    del self._groups[charge.key]
+
+
+def _refused_for(group: Group, decisions: Sequence[Decision]) -> float:
+    """Seconds for which the store would answer the same and change nothing; 0 where each refusal is to be counted.
+
+    While a ban runs no refusal is counted; without one, a penalty counts each.
+    """
+    refused: dict[str, list[float]] = {}
+    for charge, decision in zip(group, decisions, strict=True):
+        if not decision.allowed:
+            refused.setdefault(charge.role, []).append(decision.retry_after)
+    counts = any(charge.role == "penalty" for charge in group)
+    return max(refused.get("penalty" if counts else "limit", ()), default=0.0)
+
+
+def _later(charge: Charge, decision: Decision, passed: int) -> Decision:
+    """The decision when so many microseconds have passed. `remaining` is left as it stood: by now it may be more."""
+    if not passed:
+        return decision
+    wait, drained = _less(decision.retry_after, passed), passed
+    if isinstance(charge.limit, BucketLimit):  # `at` is when it is empty, and then goes with the clock
+        drained = max(0, passed - microseconds(decision.reset_after))
+    return replace(
+        decision,
+        allowed=not wait,
+        retry_after=wait,
+        next_after=_less(decision.next_after, passed),
+        reset_after=_less(decision.reset_after, passed),
+        at=decision.at + drained,
+    )
+
+
+def _less(wait: float, passed: int) -> float:
+    return wait if wait == math.inf else max(0, microseconds(wait) - passed) / MICROSECONDS
