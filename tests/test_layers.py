@@ -25,7 +25,7 @@ ORDER = [
     "stores stores.live stores.group stores.shelf stores.memory",
     "stores.forks stores.patience stores.crew stores.pool stores.scripts stores.slots stores.talk",
     "stores.threads stores.tasks stores.topology stores.redis_server stores.redis_cluster",
-    "stores.deny_cache stores.lease stores.layered stores.redis stores.url",
+    "stores.layer stores.deny_cache stores.lease stores.layered stores.redis stores.url",
     "functions limiter",
     "addresses forwarded client_ip",
     "request views",

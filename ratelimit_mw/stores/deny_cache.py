@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ratelimit_mw.bucket import BucketLimit
 from ratelimit_mw.limit import Charge, Decision, seconds
+from ratelimit_mw.stores.layer import Clock
 from ratelimit_mw.ticks import MICROSECONDS, microseconds
 from ratelimit_mw.verdict import Answer
 
@@ -34,7 +35,7 @@ class _Refusal(NamedTuple):
 
 
 class DenyCache:
-    """See `layered.Layer`. `seconds`: how long a refusal is remembered at most."""
+    """See `layer.Layer`. `seconds`: how long a refusal is remembered at most."""
 
     def __init__(self, longest: float) -> None:
         self._longest: Final = seconds("deny_cache", longest)
@@ -61,11 +62,11 @@ class DenyCache:
         passed = max(0, time - known.heard)
         return Answer(map(_later, group, known.decisions, [passed] * len(group)), "remembered")
 
-    def after(self, charges: Sequence[Charge], decisions: Sequence[Decision], began: float, now: float) -> None:
+    def after(self, charges: Sequence[Charge], decisions: Sequence[Decision], began: float, clock: Clock) -> None:
         """Remember what refused."""
         for decision in decisions:
             if not decision.allowed:
-                self._remember(tuple(charges), decisions, began, now)
+                self._remember(tuple(charges), decisions, began, clock())
                 return
 
     def failed(self, charges: Sequence[Charge], error: BaseException, now: float) -> None:
@@ -144,16 +145,16 @@ def _later(charge: Charge, decision: Decision, passed: int) -> Decision:
     """The decision when so many microseconds have passed. `remaining` is left as it stood: by now it may be more."""
     if not passed:
         return decision
-    wait, drained = _less(decision.retry_after, passed), passed
-    if isinstance(charge.limit, BucketLimit):  # `at` is when it is empty, and then goes with the clock
-        drained = max(0, passed - microseconds(decision.reset_after))
+    wait, used = _less(decision.retry_after, passed), min(passed, microseconds(decision.reset_after))
     return replace(
         decision,
         allowed=not wait,
         retry_after=wait,
-        next_after=_less(decision.next_after, passed),
-        reset_after=_less(decision.reset_after, passed),
-        at=decision.at + drained,
+        next_after=_less(decision.next_after, used),  # of a whole quota it counts from now, whenever that is
+        reset_after=_less(decision.reset_after, used),
+        at=decision.at
+        + passed
+        - (used if isinstance(charge.limit, BucketLimit) else 0),  # a bucket's: when it is empty
     )
 
 

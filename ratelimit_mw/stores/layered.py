@@ -9,53 +9,23 @@ import time
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.forks import start_over_in_child
-from ratelimit_mw.stores.lease import Errand, Flight, Leases
+from ratelimit_mw.stores.layer import Clock, Layer
+from ratelimit_mw.stores.lease import Errand, Leases
 from ratelimit_mw.stores.live import STORES, Stage
 
 T = TypeVar("T")
 
 _NO_LEASE: Final = "no lease was taken: %s"
 _KEPT: Final = "units that were taken ahead are not known to be given back: %s"
+_PATIENCE: Final = 0.5  # of the timeout: then one asks by oneself, and the rest is for the answer
 _LATE: Final = 0.001  # seconds: an event loop may be early by its clock's resolution
-
-
-class Layer(Protocol):
-    """What stands between a store and those who take from it. No I/O, and time is an argument, in seconds.
-
-    Several threads may call at once. Of each group that `before` lets through, the layer hears once: `after` or
-    `failed`. Who takes is told what `before` answers or raises; then those further in are not asked.
-    """
-
-    def before(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:
-        """The answer, if the store need not be asked."""
-        ...
-
-    def after(self, charges: Sequence[Charge], decisions: Sequence[Decision], began: float, now: float) -> None:
-        """What the store answered; it decided between `began` and `now`."""
-        ...
-
-    def failed(self, charges: Sequence[Charge], error: BaseException, now: float) -> None:
-        """It did not answer. The error is no `Exception` where who asked was cancelled."""
-        ...
-
-    def forget(self, charges: Sequence[Charge], now: float) -> None:
-        """These buckets were corrected: what was known of them until now may not be so."""
-        ...
-
-    def clear(self) -> None:
-        """All buckets are others now."""
-        ...
-
-    def start_over(self) -> None:
-        """As `clear`, in a child process: no thread that held a lock is here."""
-        ...
 
 
 class _Layered:
@@ -65,11 +35,10 @@ class _Layered:
     it was told one; else time is monotonic.
     """
 
-    def __init__(
-        self, store: Any, layers: Sequence[Layer], timeout: float, clock: Callable[[], float] | None = None
-    ) -> None:
+    def __init__(self, store: Any, layers: Sequence[Layer], timeout: float, clock: Clock | None = None) -> None:
         self._store = store
         self._layers = layers
+        self._before, self._after = [layer.before for layer in layers], [layer.after for layer in layers]
         self._leases = Leases()
         self._timeout = timeout
         self._own, self._clock = clock, clock or time.monotonic
@@ -88,19 +57,6 @@ class _Layered:
         self._leases.start_over()
         for layer in self._layers:
             layer.start_over()
-
-    def _known(self, charges: Sequence[Charge], began: float) -> Sequence[Decision] | None:
-        for layer in self._layers:
-            known = layer.before(charges, began)
-            if known is not None:
-                return known
-        return None
-
-    def _answered(self, charges: Sequence[Charge], decisions: Sequence[Decision], began: float) -> float:
-        now = self._clock()
-        for layer in self._layers:
-            layer.after(charges, decisions, began, now)
-        return now
 
     def _failed(self, charges: Sequence[Charge], error: BaseException) -> None:
         now = self._clock()
@@ -152,24 +108,29 @@ class LayeredStore(_Layered):
 
     def _ask(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         began = self._clock()
-        known = self._known(charges, began)
-        if known is not None:
-            return known
+        for before in self._before:
+            known = before(charges, began)
+            if known is not None:
+                return known
         try:
             decisions = self._store.take(charges)
         except BaseException as error:
             self._failed(charges, error)
             raise
-        now = self._answered(charges, decisions, began)
-        if now >= self._leases.due:  # in threads nothing happens between requests
-            self._give_back(self._leases.overdue(now))
+        for after in self._after:
+            after(charges, decisions, began, self._clock)
+        if began >= self._leases.due:  # in threads nothing happens between requests
+            self._give_back(self._leases.overdue(began))
         return decisions
 
     def _take_ahead(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        errand = self._leases.start(charges, self._clock(), patient=True)
+        now = self._clock()
+        spent = self._leases.spend(charges, now)
+        if spent is not None:
+            return spent
+        errand = self._leases.start(charges, now, patient=True)
         if errand.waits_for is not None:
-            _wait(errand.waits_for, self._timeout)
-            errand = self._leases.start(charges, self._clock(), patient=False)
+            errand = self._wait(errand)
         try:
             answer = self._ask(errand.asked) if errand.asked else ()
             self._leases.land(errand, [self._lease(charge) for charge in errand.ahead], self._clock())
@@ -177,6 +138,17 @@ class LayeredStore(_Layered):
             self._leases.fail(errand, error)
             raise
         return self._leases.end(errand, answer)
+
+    def _wait(self, errand: Errand) -> Errand:
+        """Until there is something else to do than to wait."""
+        until = time.monotonic() + self._timeout * _PATIENCE
+        while errand.waits_for is not None:
+            try:
+                _told(errand.waits_for.result(self._timeout))
+            except FutureTimeoutError as error:
+                raise StoreError(f"no answer within {self._timeout} seconds") from error
+            errand = self._leases.start(errand.charges, self._clock(), patient=time.monotonic() < until)
+        return errand
 
     def _lease(self, charge: Charge) -> Sequence[Decision]:
         if not self._returns_at_exit:
@@ -205,9 +177,7 @@ class AsyncLayeredStore(_Layered):
     ends_in_time: ClassVar[bool] = True  # nobody need watch over how long a call takes
     _store: AsyncStore
 
-    def __init__(
-        self, store: AsyncStore, layers: Sequence[Layer], timeout: float, clock: Callable[[], float] | None = None
-    ) -> None:
+    def __init__(self, store: AsyncStore, layers: Sequence[Layer], timeout: float, clock: Clock | None = None) -> None:
         super().__init__(store, layers, timeout, clock)
         self._errands: set[asyncio.Task[Any]] = set()
 
@@ -248,29 +218,42 @@ class AsyncLayeredStore(_Layered):
 
     async def _ask(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         began = self._clock()
-        known = self._known(charges, began)
-        if known is not None:
-            return known
+        for before in self._before:
+            known = before(charges, began)
+            if known is not None:
+                return known
         try:
             decisions = await self._store.atake(charges)
         except BaseException as error:
             self._failed(charges, error)
             raise
-        now = self._answered(charges, decisions, began)
-        if now >= self._leases.due:
+        for after in self._after:
+            after(charges, decisions, began, self._clock)
+        if began >= self._leases.due:
             self._return_overdue()
         return decisions
 
     async def _take_ahead(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        errand = self._leases.start(charges, self._clock(), patient=True)
+        now = self._clock()
+        spent = self._leases.spend(charges, now)
+        if spent is not None:
+            return spent
+        errand = self._leases.start(charges, now, patient=True)
         if errand.waits_for is None:
             return await self._run(errand)
         try:
             async with asyncio.timeout(self._timeout):
-                _told(await asyncio.wrap_future(errand.waits_for))
-                return await self._run(self._leases.start(charges, self._clock(), patient=False))
+                return await self._run(await self._wait(errand))
         except TimeoutError as error:
             raise StoreError(f"no answer within {self._timeout} seconds") from error
+
+    async def _wait(self, errand: Errand) -> Errand:
+        """See `LayeredStore`."""
+        until = time.monotonic() + self._timeout * _PATIENCE
+        while errand.waits_for is not None:
+            _told(await asyncio.wrap_future(errand.waits_for))
+            errand = self._leases.start(errand.charges, self._clock(), patient=time.monotonic() < until)
+        return errand
 
     async def _run(self, errand: Errand) -> Sequence[Decision]:
         if errand.ahead:  # others wait for it, also when this request is cancelled: so it has a task of its own
@@ -326,13 +309,6 @@ class AsyncLayeredStore(_Layered):
         self._errands.discard(errand)
         if not errand.cancelled():
             errand.exception()  # seen: if the request still waits it gets it too
-
-
-def _wait(flight: Flight, timeout: float) -> None:
-    try:
-        _told(flight.result(timeout))
-    except FutureTimeoutError as error:
-        raise StoreError(f"no answer within {timeout} seconds") from error
 
 
 def _told(error: BaseException | None) -> None:

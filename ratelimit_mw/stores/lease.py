@@ -83,6 +83,21 @@ class Leases:
         self._back: list[Charge] = []  # corrections that nobody made yet
         self._lock = Lock()
 
+    def spend(self, charges: Sequence[Charge], now: float) -> Answer | None:
+        """The whole group out of stocks, if they have it all. Most groups end here; `start` is for the others."""
+        spent: list[tuple[_Stock, int]] = []
+        with self._lock:
+            for charge in charges:
+                cost = charge.cost
+                stock = self._stocks.get((charge.key, charge.limit.bucket)) if _leased(charge) else None
+                if stock is None or stock.units < cost or not stock.since <= now < stock.until:
+                    for stock, cost in spent:
+                        stock.units += cost
+                    return None
+                stock.units -= cost
+                spent.append((stock, cost))
+            return Answer([stock.shown(stock.units) for stock, _ in spent], "lease")
+
     def start(self, charges: Sequence[Charge], now: float, *, patient: bool) -> Errand:
         """What is to be done for a group; then `end` or `fail`. `patient`: it may wait for a lease on its way."""
         errand = Errand(charges, now)
@@ -180,7 +195,7 @@ class Leases:
 
     def _stock(self, charge: Charge, now: float) -> _Stock | None:
         """The stock that a charge may spend; nothing in it is overdue."""
-        if not charge.lease >= charge.cost > 0 or charge.role != "limit":
+        if not _leased(charge):
             return None
         bucket = (charge.key, charge.limit.bucket)
         stock = self._stocks.get(bucket)
@@ -218,6 +233,10 @@ class Leases:
             self.due = min(self.due, stock.until)
         else:
             self._retire(stock)  # the bucket was reset meanwhile
+
+
+def _leased(charge: Charge) -> bool:
+    return charge.lease >= charge.cost > 0 and charge.role == "limit"
 
 
 def _release(errand: Errand, error: BaseException | None) -> None:

@@ -13,7 +13,8 @@ from redis.cluster import RedisCluster
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.notices import logger
 from ratelimit_mw.stores.deny_cache import DenyCache
-from ratelimit_mw.stores.layered import AsyncLayeredStore, Layer, LayeredStore
+from ratelimit_mw.stores.layer import Layer
+from ratelimit_mw.stores.layered import AsyncLayeredStore, LayeredStore
 from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.redis_cluster import AsyncCluster, Cluster
 from ratelimit_mw.stores.redis_server import (
