@@ -9,7 +9,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from ratelimit_mw.verdict import Answer
 _GROUPS: Final = 10_000  # that are remembered
 _CORRECTED: Final = 1_000  # keys of which it is known when they were corrected
 
+T = TypeVar("T")
 Group = tuple[Charge, ...]
 
 
@@ -41,6 +42,7 @@ class DenyCache:
         self._longest: Final = seconds("deny_cache", longest)
         self._refusals: OrderedDict[Group, _Refusal] = OrderedDict()  # the oldest first
         self._groups: dict[str, set[Group]] = {}  # by the key of each of their charges
+        self._refusing: dict[tuple[str, str], set[Group]] = {}  # by the bucket of each that refuses
         self._corrected: OrderedDict[str, float] = OrderedDict()  # by key: when; the oldest first
         self._forgotten_until = 0.0  # when that of `_corrected` was which is not known any more
         self._lock = Lock()
@@ -63,11 +65,15 @@ class DenyCache:
         return Answer(map(_later, group, known.decisions, [passed] * len(group)), "remembered")
 
     def after(self, charges: Sequence[Charge], decisions: Sequence[Decision], began: float, clock: Clock) -> None:
-        """Remember what refused."""
+        """Remember what refused. A bucket that was taken from refuses for longer than was told before."""
         for decision in decisions:
             if not decision.allowed:
                 self._remember(tuple(charges), decisions, began, clock())
                 return
+        for charge in charges:
+            if charge.key in self._groups:
+                with self._lock:
+                    self._drop_all(self._refusing.get(_bucket(charge)))
 
     def failed(self, charges: Sequence[Charge], error: BaseException, now: float) -> None:
         """Nothing is known."""
@@ -76,8 +82,7 @@ class DenyCache:
         """Forget the groups in which one of these keys stands, and what was asked of them before it was corrected."""
         with self._lock:
             for charge in charges:
-                for group in tuple(self._groups.get(charge.key, ())):
-                    self._drop(group)
+                self._drop_all(self._groups.get(charge.key))
                 self._corrected[charge.key] = now
                 self._corrected.move_to_end(charge.key)
             while len(self._corrected) > _CORRECTED:
@@ -88,6 +93,7 @@ class DenyCache:
         with self._lock:
             self._refusals.clear()
             self._groups.clear()
+            self._refusing.clear()
 
     def start_over(self) -> None:
         """After a fork: who held the lock is not here."""
@@ -105,8 +111,10 @@ class DenyCache:
             self._drop(group)
             self._make_room(asked)
             self._refusals[group] = _Refusal(decisions, asked, max(asked, microseconds(now)), until)
-            for charge in group:
+            for charge, decision in zip(group, decisions, strict=True):
                 self._groups.setdefault(charge.key, set()).add(group)
+                if not decision.allowed:
+                    self._refusing.setdefault(_bucket(charge), set()).add(group)
 
     def _make_room(self, now: int) -> None:
         """The oldest goes, and two that are over: what is remembered shrinks when a flood ends."""
@@ -117,15 +125,26 @@ class DenyCache:
             if oldest is not None and self._refusals[oldest].until <= now:
                 self._drop(oldest)
 
+    def _drop_all(self, groups: set[Group] | None) -> None:
+        for group in tuple(groups or ()):
+            self._drop(group)
+
     def _drop(self, group: Group) -> None:
-        if self._refusals.pop(group, None) is None:
-            return
-        for charge in group:
-            groups = self._groups.get(charge.key)
-            if groups is not None:
-                groups.discard(group)
-                if not groups:
-                    del self._groups[charge.key]
+        if self._refusals.pop(group, None) is not None:
+            for charge in group:
+                _discard(self._groups, charge.key, group)
+                _discard(self._refusing, _bucket(charge), group)
+
+
+def _bucket(charge: Charge) -> tuple[str, str]:
+    return charge.key, charge.limit.bucket
+
+
+def _discard(groups: dict[T, set[Group]], place: T, group: Group) -> None:
+    if found := groups.get(place):
+        found.discard(group)
+        if not found:
+            del groups[place]
 
 
 def _refused_for(group: Group, decisions: Sequence[Decision]) -> float:
