@@ -22,7 +22,7 @@ from ratelimit_mw.stores.live import STORES, Stage
 
 T = TypeVar("T")
 
-_NO_LEASE: Final = "no lease was taken: %s"
+_NO_LEASE: Final = "none was taken: %s"
 _KEPT: Final = "units that were taken ahead are not known to be given back: %s"
 _PATIENCE: Final = 0.5  # of the timeout: then one asks by oneself, and the rest is for the answer
 _LATE: Final = 0.001  # seconds: an event loop may be early by its clock's resolution
@@ -157,7 +157,7 @@ class LayeredStore(_Layered):
         try:
             return self._ask([charge])
         except Exception as error:  # noqa: BLE001  # the request has its answer already
-            warn_rarely("store", _NO_LEASE, error)
+            warn_rarely("lease", _NO_LEASE, error)
             return ()
 
     def _return_all(self) -> None:
@@ -168,7 +168,7 @@ class LayeredStore(_Layered):
             try:
                 self.settle(corrections)
             except Exception as error:  # noqa: BLE001  # nobody waits for it
-                warn_rarely("store", _KEPT, error)
+                warn_rarely("lease", _KEPT, error)
 
 
 class AsyncLayeredStore(_Layered):
@@ -280,7 +280,7 @@ class AsyncLayeredStore(_Layered):
         try:
             found = await self._ask([charge])
         except Exception as error:  # noqa: BLE001  # the request has its answer already
-            warn_rarely("store", _NO_LEASE, error)
+            warn_rarely("lease", _NO_LEASE, error)
             return ()
         asyncio.get_running_loop().call_later(charge.lease_time + _LATE, self._return_overdue)
         return found
@@ -296,7 +296,7 @@ class AsyncLayeredStore(_Layered):
             try:
                 await self.asettle(corrections)
             except Exception as error:  # noqa: BLE001  # nobody waits for it
-                warn_rarely("store", _KEPT, error)
+                warn_rarely("lease", _KEPT, error)
 
     def _keep(self, errand: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """A task that is held on to, whoever waits for it."""
