@@ -2,7 +2,19 @@
 
 from typing import Final
 
-from benchmarks.rows import asgi, django, fastapi, memory, memory_keys, redis, redis_server_side, routers, rules, wsgi
+from benchmarks.rows import (
+    asgi,
+    django,
+    fastapi,
+    layers,
+    memory,
+    memory_keys,
+    redis,
+    redis_server_side,
+    routers,
+    rules,
+    wsgi,
+)
 from benchmarks.runner import Row
 
 ROWS: Final[list[Row]] = [
@@ -16,4 +28,5 @@ ROWS: Final[list[Row]] = [
     *routers.ROWS,
     *redis.ROWS,
     *redis_server_side.ROWS,
+    *layers.ROWS,
 ]

@@ -17,7 +17,7 @@ class Layer(Protocol):
     """
 
     def before(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:
-        """The answer, if the store need not be asked."""
+        """The answer, if the store need not be asked. It may be asked again while the group waits to be sent."""
         ...
 
     def after(self, charges: Sequence[Charge], decisions: Sequence[Decision], began: float, clock: Clock) -> None:

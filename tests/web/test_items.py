@@ -53,6 +53,32 @@ def test_what_is_an_items_own_is_charged(face: str) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
+def test_a_lease_is_an_items_own(face: str) -> None:
+    hot = {"limit": "900/hour", "key": "all", "lease": 100, "lease_time": 2.5}
+    found = charges_of(["9/hour", hot], face=face)
+    assert [(one.limit.quota, one.lease, one.lease_time) for one in found] == [(9, 0, 1.0), (900, 100, 2.5)]
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        (
+            {"lease": 10},
+            "lease: 10 can never pass 9/3600s using sliding_window_counter, which admits at most 9 at once",
+        ),
+        ({"lease": -1}, "lease: found -1, allowed is a whole number from 0 to 9007199254740991"),
+        ({"lease": True}, "lease: found True, allowed is a whole number from 0 to 9007199254740991"),
+        ({"lease_time": 0}, "lease_time: found 0, allowed is more than 0 seconds"),
+        ({"lease_time": -1.0}, "lease_time: found -1.0, allowed is a finite number of seconds, 0 or more"),
+    ],
+)
+def test_a_wrong_lease_is_told_with_its_place(item: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        Settings(limits=[{"limit": "9/hour", **item}])
+    assert str(told.value) == f"limits[0].{said}"
+
+
+@pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_a_max_delay_of_nothing_holds_nobody_back(face: str, algorithm: str) -> None:
     (charge,) = charges_of([{"limit": f"5/hour using {algorithm}", "max_delay": 0}], face=face)

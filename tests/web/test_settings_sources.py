@@ -94,7 +94,16 @@ def test_a_word_has_the_type_of_its_field_and_says_what_it_means(table: type, ki
 
 
 def test_an_item_has_the_words_of_its_table_but_for_the_name_which_is_its_limits() -> None:
-    assert [*get_type_hints(ItemOptions)] == ["limit", "key", "cost", "name", "shadow", "max_delay"]
+    assert [*get_type_hints(ItemOptions)] == [
+        "limit",
+        "key",
+        "cost",
+        "name",
+        "shadow",
+        "max_delay",
+        "lease",
+        "lease_time",
+    ]
     assert {field.name for field in fields(Item)} == {*get_type_hints(ItemOptions)} - {"name"}
 
 
