@@ -253,6 +253,7 @@ def test_the_longest_wait_of_a_group_counts_and_the_others_end_before(store: Rem
     store.take([short, long])
     store.clock.advance(0.2)
     answer = store.take([short, long])
+    assert source(answer) == "remembered"
     assert [(one.allowed, one.retry_after) for one in answer] == [(True, 0.0), (False, 0.6)]
     verdict = Limiter(store).take(Charge("x", FixedWindow(1, 60)))
     assert (verdict.allowed, verdict.source) == (True, "store")

@@ -21,7 +21,6 @@ from ratelimit_mw import (
     StoreError,
     TokenBucket,
     notices,
-    parse,
 )
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.layered import AsyncLayeredStore, LayeredStore
@@ -537,12 +536,11 @@ print(*admitted)
 """
 
 
-@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_log"])
-def test_eight_processes_are_admitted_exactly_the_quota_of_a_window(algorithm: str, redis_url: str) -> None:
-    """Whoever ends first leaves its units to nobody, but spends them; whoever is left gets what went back."""
-    admitted = by_eight_processes(WORKER, redis_url, algorithm, "5000", "3600", "50", "100")
+def test_eight_processes_use_up_a_window_but_for_one_lease_each(redis_url: str) -> None:
+    """Each asks until it is refused. What the server has counted then is what they were admitted, to the unit."""
+    admitted = by_eight_processes(WORKER, redis_url, "fixed_window", "5000", "3600", "50", "100")
     assert 5000 - 8 * 50 <= sum(map(len, admitted)) <= 5000
-    limit: Limit = parse(f"5000/hour using {algorithm}")[0]
+    limit = FixedWindow(5000, 3600)
     store = RedisStore(redis_url, timeout=10)
     (left,) = store.peek([Charge("{k}:r", limit, 0)])
     store.close()
@@ -553,7 +551,7 @@ def test_eight_processes_are_admitted_exactly_the_quota_of_a_window(algorithm: s
 def test_eight_processes_keep_the_bound_over_many_windows(algorithm: str, bound: int, redis_url: str) -> None:
     """In any window at most the bound of the algorithm, and one lease of each process."""
     window, lease = 500_000, 20  # microseconds
-    answers = by_eight_processes(WORKER, redis_url, algorithm, "400", str(window / 1e6), str(lease), "3")
+    answers = by_eight_processes(WORKER, redis_url, algorithm, "400", str(window / 1e6), str(lease), "1.5")
     admitted = sorted(one for answer in answers for one in answer)
     assert len(admitted) > 400
     # who is admitted is noted when it asks, which is before it is decided: up to a busy machine's delay

@@ -1,4 +1,4 @@
-"""What the middleware is told from memory, or out of a lease, is an answer like any other that says where it is from."""
+"""What the middleware is told from memory, or out of a lease, is an answer like any other, and names its source."""
 
 from typing import Any
 
