@@ -120,6 +120,9 @@ class _AsyncClient:
         self._client = client
         self.slots = isinstance(client, AsyncRedisCluster)
 
+    async def ready(self) -> None:
+        """See `AsyncLink.ready`: that is its own affair."""
+
     async def send(self, *command: Any) -> Any:
         """See `AsyncLink.send`."""
         try:
