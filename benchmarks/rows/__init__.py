@@ -2,7 +2,19 @@
 
 from typing import Final
 
-from benchmarks.rows import asgi, django, fastapi, memory, memory_keys, redis, redis_server_side, routers, rules, wsgi
+from benchmarks.rows import (
+    asgi,
+    django,
+    fastapi,
+    memory,
+    memory_keys,
+    redis,
+    redis_async,
+    redis_server_side,
+    routers,
+    rules,
+    wsgi,
+)
 from benchmarks.runner import Row
 
 ROWS: Final[list[Row]] = [
@@ -15,5 +27,6 @@ ROWS: Final[list[Row]] = [
     *rules.ROWS,
     *routers.ROWS,
     *redis.ROWS,
+    *redis_async.ROWS,
     *redis_server_side.ROWS,
 ]
