@@ -133,6 +133,16 @@ class Limit(_Rate, frozen=True, kw_only=True):
         """What the Lua twin needs of this limit: at most six whole numbers below 2**53, the first four above 0."""
         return ()
 
+    @cached_property
+    def six(self) -> tuple[int, ...]:
+        """`numbers`, which 1 makes up to six: as a script is told them."""
+        return (*self.numbers, 1, 1, 1, 1, 1, 1)[:6]
+
+    @cached_property
+    def patience_us(self) -> int:
+        """How long a request may be held back, microseconds."""
+        return microseconds(getattr(self, "max_delay", 0.0))
+
     def _written(self, words: Iterable[str]) -> str:
         length = f"{self.window_us}us" if self.window_us % MICROSECONDS else f"{self.window_us // MICROSECONDS}s"
         written = [f"{self.quota}/{length}"]
@@ -190,8 +200,7 @@ class Charge(Struct, frozen=True, gc=False):
     @property
     def patience_us(self) -> int:
         """How long this request may be held back, microseconds: its own `max_delay`, or else the limit's."""
-        own = self.max_delay_us
-        return microseconds(getattr(self.limit, "max_delay", 0.0)) if own is None else own
+        return self.limit.patience_us if self.max_delay is None else microseconds(self.max_delay)
 
 
 def check_lease(limits: Iterable[Limit], lease: object, lease_time: object) -> None:

@@ -23,8 +23,9 @@ ORDER = [
     "identity",
     "notices",
     "stores stores.live stores.group stores.shelf stores.memory",
-    "stores.forks stores.patience stores.crew stores.pool stores.scripts stores.slots stores.talk",
-    "stores.threads stores.tasks stores.topology stores.redis_server stores.redis_cluster",
+    "stores.forks stores.patience stores.crew stores.pool stores.scripts stores.parcel stores.slots stores.talk",
+    "stores.threads stores.loops stores.batching stores.tasks",
+    "stores.topology stores.wire stores.redis_server stores.redis_cluster",
     "stores.layer stores.deny_cache stores.lease stores.layered stores.redis stores.url",
     "functions limiter",
     "addresses forwarded client_ip",
@@ -70,7 +71,7 @@ GUESTS = {
     "werkzeug": {"faces.flask_hooks"},
     "django": {"django", *(f"django.{part}" for part in DJANGO)},
     "rest_framework": set(),  # the throttle is asked by it, and asks nothing of it
-    "hiredis": set(),
+    "hiredis": {"stores.redis_server"},
     "pytest": {"testing.plugin", "testing.store_suite"},
     "hypothesis": set(),
 }

@@ -10,6 +10,7 @@ from benchmarks.rows import (
     memory,
     memory_keys,
     redis,
+    redis_async,
     redis_server_side,
     routers,
     rules,
@@ -27,6 +28,7 @@ ROWS: Final[list[Row]] = [
     *rules.ROWS,
     *routers.ROWS,
     *redis.ROWS,
+    *redis_async.ROWS,
     *redis_server_side.ROWS,
     *layers.ROWS,
 ]

@@ -88,7 +88,7 @@ class Flood:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """Calls with a lease over calls without one, of a limit that is asked for all the time.
+    """Calls per request of a limit with a lease. Without one each request is a call, but for those that share one.
 
     When the stores are closed, the server has counted exactly what was admitted.
     """
@@ -116,7 +116,8 @@ class Lease:
             Line(
                 row=self.name,
                 what=self.what,
-                values=(leased / single,),
+                unit="calls",
+                values=(leased / requests,),
                 target=self.target,
                 admitted=found[0][1],
                 refused=requests - found[0][1],
@@ -146,7 +147,9 @@ ROWS: Final[Sequence[Row]] = [
         for by, use in (("one thread", by_thread), ("64 tasks", by_tasks))
     ],
     *[
-        Lease(name="lease", what=f"calls of the server with a lease / without one, {by}", use=use, target=0.05)
+        Lease(
+            name="lease", what=f"calls of the server per request with a lease of {_LEASE}, {by}", use=use, target=0.05
+        )
         for by, use in (("one thread", by_thread), ("64 tasks", by_tasks))
     ],
 ]

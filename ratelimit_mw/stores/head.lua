@@ -5,9 +5,9 @@
 -- (a + -a % b) / b.
 
 -- args[1]: a told time in us, or 0 for the server's own; args[2]: 0 to peek, 1 to take, 2 to settle; then eleven values
--- for each charge, from args[11 * i - 8] on: algorithm, role, group, the two that the driver names, the numbers of its
--- limit, which 1 makes up to six. All in one flat list: one table is made at its full size at once, several would grow
--- value by value.
+-- for each charge, from args[11 * i - 8] on: algorithm, role, how many charges its group has, the two that the driver
+-- names, the numbers of its limit, which 1 makes up to six. All in one flat list: one table is made at its full size at
+-- once, several would grow value by value.
 local args = { decode(ARGV[1]) }
 local look = {} -- algorithm = its function, at first true: it is needed
 for c = 3, #args, 11 do look[args[c]] = true end

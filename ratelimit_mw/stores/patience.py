@@ -27,3 +27,29 @@ class Patience:
     def spend(self, since: float) -> None:
         """A wait is over that began at `since` (`time.monotonic`)."""
         self.left -= min(time.monotonic() - since, _SLICE)
+
+
+class ListeningClock:
+    """The same for all that wait in one event loop: a clock, in seconds, that runs only while the loop listens.
+
+    It is looked at once in a while with `tick`; from one tick to the next it goes on by a slice at most.
+    """
+
+    __slots__ = ("_at", "_since")
+
+    def __init__(self) -> None:
+        self._at, self._since = 0.0, time.monotonic()
+
+    def now(self) -> float:
+        """What time it is."""
+        return self._at + min(time.monotonic() - self._since, _SLICE)
+
+    def tick(self) -> float:
+        """What time it is; the next slice begins."""
+        self._at = self.now()
+        self._since = time.monotonic()
+        return self._at
+
+    def slice(self, until: float) -> float:
+        """How long to wait for the next tick."""
+        return min(until - self._at, _SLICE)

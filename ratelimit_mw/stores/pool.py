@@ -138,6 +138,11 @@ class AsyncPool(Generic[C]):
                     self._wake()  # it was our turn, and it passes on
                 raise
 
+    async def ready(self) -> None:
+        """Wait until one is idle: who borrows it at once, without awaiting anything, gets it."""
+        if not (self._idle and await self._usable(self._idle[-1])):
+            await self.give_back(await self.borrow())
+
     async def give_back(self, connection: C, *, broken: bool = False) -> None:
         """Return a borrowed connection; a `broken` one is closed."""
         known = id(connection) in self._lent
@@ -154,6 +159,7 @@ class AsyncPool(Generic[C]):
         self._lent.clear()
         if self._opening is not None:
             self._opening.cancel()
+            self._opening = None
         for connection in idle:
             await self._end(connection)
 
@@ -162,13 +168,19 @@ class AsyncPool(Generic[C]):
             self._opening = asyncio.get_running_loop().create_task(self._open_one())
 
     async def _open_one(self) -> None:
+        task = asyncio.current_task()
         try:
-            self._idle.append(await self._make())
+            connection = await self._make()
+            if self._opening is task:
+                self._idle.append(connection)
+            else:  # closed meanwhile: the client library may lose a cancellation
+                await self._end(connection)
         except Exception as error:  # noqa: BLE001  # whatever it is, a waiting request must hear of it
             while self._waiting and not self._lent:
                 self._wake(StoreError(f"cannot connect: {error}"))
         finally:
-            self._opening = None
+            if self._opening is task:
+                self._opening = None
             self._wake()
 
     def _wake(self, error: StoreError | None = None) -> None:

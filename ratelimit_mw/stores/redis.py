@@ -72,6 +72,7 @@ class AsyncRedisStore(AsyncLayeredStore):
     ) -> None:
         store = TaskStore(_async_link(client_or_url, timeout), prefix, timeout, clock)
         super().__init__(store, _layers(deny_cache), timeout, clock)
+        store.recall = self.recall
 
 
 def _layers(deny_cache: float) -> list[Layer]:
@@ -130,6 +131,9 @@ class _AsyncClient:
     def __init__(self, client: Any) -> None:
         self._client = client
         self.slots = isinstance(client, AsyncRedisCluster)
+
+    async def ready(self) -> None:
+        """See `AsyncLink.ready`: that is its own affair."""
 
     async def send(self, *command: Any) -> Any:
         """See `AsyncLink.send`."""

@@ -47,6 +47,9 @@ class AsyncCluster:
         self._topology = Topology(start)
         self._nodes: dict[Address, AsyncConnections] = {}
 
+    async def ready(self) -> None:
+        """See `AsyncLink.ready`: which node is asked shows when it is."""
+
     async def send(self, *command: Any) -> Any:
         """See `AsyncLink.send`."""
         return await adrive(self._topology.route(command), self._run)

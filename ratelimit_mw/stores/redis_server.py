@@ -2,23 +2,37 @@
 
 import asyncio
 import time
-import weakref
-from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from redis import ConnectionPool, RedisError
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
+from redis.asyncio.connection import DefaultParser
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.exceptions import AskError, MovedError, NoScriptError, ReadOnlyError, RedisClusterException, ResponseError
+from redis.exceptions import (
+    AskError,
+    InvalidResponse,
+    MovedError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisClusterException,
+    ResponseError,
+)
 from redis.retry import Retry
 
 from ratelimit_mw.errors import ConfigError, StoreError
+from ratelimit_mw.stores.loops import OfLoop
 from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.pool import AsyncPool, Pool
 from ratelimit_mw.stores.scripts import script
 from ratelimit_mw.stores.talk import Command, NoCodec, NoScript
 from ratelimit_mw.stores.topology import Redirected
+from ratelimit_mw.stores.wire import Line, PlainLine, Wire
+
+try:
+    import hiredis
+except ImportError:  # the extra brings it; redis-py does without it
+    hiredis = None  # type: ignore[assignment]
 
 SCHEMES: Final = ("redis://", "rediss://", "unix://")
 CLUSTER_SCHEMES: Final = ("redis+cluster://", "rediss+cluster://")
@@ -91,25 +105,29 @@ class AsyncConnections:
     slots = False
 
     def __init__(self, source: Source) -> None:
-        self._pools = OfLoop(lambda: AsyncPool(lambda: _aopened(source), _adisconnect, _ausable, _TASKS))
+        self._pools: OfLoop[AsyncPool[Line]] = OfLoop(
+            lambda: AsyncPool(lambda: _line(source), lambda line: line.close(), lambda line: line.usable(), _TASKS)
+        )
+
+    async def ready(self) -> None:
+        """See `AsyncLink.ready`."""
+        await self._pools.get().ready()
 
     async def send(self, *command: Any, asking: bool = False) -> Any:
         """See `AsyncLink.send` and `Connections.send`."""
         pool = self._pools.get()
-        connection = await pool.borrow()
+        line = await pool.borrow()
         broken = True
         try:
             if asking:
-                await connection.send_command("ASKING")
-                await connection.read_response()
-            await connection.send_command(*command)
-            reply = await connection.read_response()
+                await line.ask(("ASKING",))
+            reply = await line.ask(command)
             broken = False
         except FAILURES as error:
             broken = not isinstance(error, ResponseError) or _is_replica(error)
             raise meaning(error) from error
         finally:
-            await pool.give_back(connection, broken=broken)
+            await pool.give_back(line, broken=broken)
         return reply
 
     async def close(self) -> None:
@@ -117,37 +135,6 @@ class AsyncConnections:
         pool = self._pools.pop()
         if pool is not None:
             await pool.close()
-
-
-class OfLoop:
-    """One of a kind for each event loop, made when it is first asked for."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-        self._made: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = weakref.WeakKeyDictionary()
-
-    def get(self) -> Any:
-        """That of the running loop."""
-        loop = asyncio.get_running_loop()
-        made = self._made.get(loop)
-        if made is None:
-            self._forget_closed_loops()
-            made = self._made[loop] = self._make()
-        return made
-
-    def pop(self) -> Any:
-        """That of the running loop, if there is one; it is not kept any longer."""
-        return self._made.pop(asyncio.get_running_loop(), None)
-
-    def __len__(self) -> int:
-        return len(self._made)
-
-    def _forget_closed_loops(self) -> None:
-        """A connection holds on to its loop, so what is of a loop that ended without close does not go by itself."""
-        for reference in self._made.keyrefs():
-            loop = reference()
-            if loop is not None and loop.is_closed():
-                self._made.pop(loop, None)
 
 
 def meaning(error: Exception) -> Exception:
@@ -210,7 +197,7 @@ def _opened(source: Source) -> Any:
     return connection
 
 
-async def _aopened(source: Source) -> Any:
+async def _line(source: Source) -> Line:
     connection = source.connection()
     try:
         async with asyncio.timeout(LINGER):
@@ -218,9 +205,12 @@ async def _aopened(source: Source) -> Any:
             await connection.send_command("SCRIPT LOAD", script("take", "packed").text)
             await connection.read_response()
     except BaseException:
-        await _adisconnect(connection)
+        await connection.disconnect(nowait=True)
         raise
-    return connection
+    if hiredis is None:
+        return PlainLine(connection)
+    reader = hiredis.Reader(protocolError=InvalidResponse, replyError=DefaultParser.parse_error)
+    return Wire(connection, reader, hiredis.pack_command)
 
 
 def _disconnect(connection: Any) -> None:
@@ -231,17 +221,5 @@ def _usable(connection: Any) -> bool:
     """Whether nothing has come in since the last reply: the end of the connection, or a stray answer."""
     try:
         return not connection.can_read(0)
-    except (RedisError, OSError):
-        return False
-
-
-async def _adisconnect(connection: Any) -> None:
-    await connection.disconnect(nowait=True)
-
-
-async def _ausable(connection: Any) -> bool:
-    peek = getattr(connection, "can_read", None) or connection.can_read_destructive  # its name before redis-py 8
-    try:
-        return not await peek()
     except (RedisError, OSError):
         return False

@@ -1,10 +1,11 @@
 """The Lua scripts, assembled once from their files, and what goes in and comes out of them. Knows no client library."""
 
-import math
 from collections.abc import Iterable, Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
+from itertools import accumulate
+from math import inf
 from typing import Final, Literal
 
 from msgspec import json, msgpack
@@ -16,9 +17,9 @@ from ratelimit_mw.ticks import MICROSECONDS
 
 Codec = Literal["packed", "text"]
 _SETTLE: Final = 2  # what to do; to peek is 0, to take 1
-_GROUP: Final = 1  # all charges of a call are one group
 _LONG: Final = 16  # values: from here on the head of a MessagePack list has three bytes, not one
-_FILLING: Final = (1, 1, 1, 1, 1, 1)
+_SCRIPTED: Final = frozenset(ALGORITHMS.values())
+WRONG: Final = "ratelimit_mw: "  # begins what our scripts say of their arguments, before they write anything
 _FIELDS: Final = 8  # integers per decision in the reply of take.lua
 
 
@@ -44,53 +45,78 @@ def script(driver: Literal["take", "settle"], codec: Codec) -> Script:
 
 def take_arguments(codec: Codec, now: int, charges: Sequence[Charge], *, commit: bool) -> bytes:
     """ARGV[1] of take.lua for one group. `now`: a told time in microseconds, 0 for the server's own."""
-    return _encoded(codec, now, int(commit), ((charge, charge.patience_us) for charge in charges))
+    return joined(codec, now, [group(codec, charges)], commit=commit)
+
+
+def joined(codec: Codec, now: int, groups: Iterable[bytes], *, commit: bool) -> bytes:
+    """ARGV[1] of take.lua for these groups, in the order of their keys."""
+    return _whole(codec, [_values(codec, [now, int(commit)]), *groups])
+
+
+def group(codec: Codec, charges: Sequence[Charge]) -> bytes:
+    """One group in the arguments of take.lua. Where it stands among others does not matter."""
+    return _group(codec, charges, [charge.patience_us for charge in charges])
 
 
 def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes:
     """ARGV[1] of settle.lua."""
     # nothing counts from before the epoch, and Lua is told no number below 0
-    times = [now if charge.at is None else max(0, charge.at) for charge in charges]
-    return _encoded(codec, now, _SETTLE, zip(charges, times, strict=True))
+    times = (now if charge.at is None else max(0, charge.at) for charge in charges)
+    return _whole(codec, [_values(codec, [now, _SETTLE]), _group(codec, charges, times)])
 
 
-def _encoded(codec: Codec, now: int, what: int, charges: Iterable[tuple[Charge, int]]) -> bytes:
-    """What `head.lua` says that a script is told. Each charge comes with the second value that its driver names.
+def _group(codec: Codec, charges: Sequence[Charge], times: Iterable[int]) -> bytes:
+    """What `head.lua` says that a script is told of each charge, with the second value that its driver names.
 
     Lua takes 8,000 values at once, those of 727 charges: with more the script fails.
     """
-    values: list[object] = [now, what]
-    for charge, time in charges:
-        numbers = charge.limit.numbers
-        values += (charge.limit.algorithm, charge.role, _GROUP, charge.cost, time, *numbers, *_FILLING[len(numbers) :])
+    values: list[object] = []
+    many = len(charges)
+    for charge, time in zip(charges, times, strict=True):
+        limit = charge.limit
+        values += (limit.algorithm, charge.role, many, charge.cost, time, *limit.six)
+    return _values(codec, values)
+
+
+def _values(codec: Codec, values: list[object]) -> bytes:
+    """These values, so that others can stand before and after them."""
     if codec == "text":
-        return json.encode(values)
+        return json.encode(values)[1:-1]
     return msgpack.encode(values)[1 if len(values) < _LONG else 3 :]  # without the head of the list
+
+
+def _whole(codec: Codec, parts: Iterable[bytes]) -> bytes:
+    return b"[" + b",".join(parts) + b"]" if codec == "text" else b"".join(parts)
+
+
+def shares(reply: object, groups: Sequence[int]) -> list[object]:
+    """Of a reply of take.lua, the share of each group of so many charges; all of it, if it is not that long."""
+    if not isinstance(reply, list) or len(reply) != _FIELDS * sum(groups):
+        return [reply] * len(groups)
+    ends = [_FIELDS * end for end in accumulate(groups)]
+    return [reply[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def decisions(reply: object, charges: Sequence[Charge]) -> list[Decision]:
     """The decisions in a reply of take.lua. Raises `StoreError` when it is not one integer per field and charge."""
-    if not isinstance(reply, list) or len(reply) != _FIELDS * len(charges) or not all(type(n) is int for n in reply):
+    if type(reply) is not list or len(reply) != _FIELDS * len(charges) or set(map(type, reply)) != {int}:
         raise StoreError(f"the server answered {reply!r:.200} to take.lua")
-    return [_decision(*reply[at : at + _FIELDS]) for at in range(0, len(reply), _FIELDS)]
-
-
-def _decision(
-    allowed: int, limit: int, remaining: int, retry: int, following: int, reset: int, delay: int, at: int
-) -> Decision:
-    return Decision(
-        allowed == 1,
-        limit,
-        remaining,
-        math.inf if retry < 0 else retry / MICROSECONDS,
-        following / MICROSECONDS,
-        reset / MICROSECONDS,
-        delay / MICROSECONDS,
-        at,
-    )
+    return [
+        Decision(
+            allowed == 1,
+            limit,
+            remaining,
+            inf if retry < 0 else retry / MICROSECONDS,
+            following / MICROSECONDS,
+            reset / MICROSECONDS,
+            delay / MICROSECONDS,
+            at,
+        )
+        for allowed, limit, remaining, retry, following, reset, delay, at in zip(*[iter(reply)] * _FIELDS, strict=True)
+    ]
 
 
 def check_scripted(limit: Limit) -> None:
     """Raises `ConfigError` for a limit whose algorithm has no Lua twin here."""
-    if ALGORITHMS.get(limit.algorithm) is not type(limit):
+    if type(limit) not in _SCRIPTED:
         raise ConfigError(f"{type(limit).__name__} has no Lua twin: Redis knows {', '.join(ALGORITHMS)}")

@@ -1,6 +1,5 @@
 -- Takes or peeks groups of charges: each group all or nothing, all groups at one time.
--- KEYS: the bucket of each charge. Charges next to each other whose `group` is the same are one group. The two values
--- that this driver names: cost, max_delay in us.
+-- KEYS: the bucket of each charge. The two values that this driver names: cost, max_delay in us.
 -- Returns per charge: allowed, limit, remaining, retry_after, next_after, reset_after, delay, at.
 --   Times in us; a retry_after of -1 is never.
 
@@ -48,16 +47,18 @@ local function take_group(first, last)
   end
 end
 
+local left = 0 -- charges that the group has from here on
 for i = 1, #KEYS do
   local c = i * 11 - 9
-  check(c + 4, c + 6)
+  check(c + 3, c + 6)
+  if left == 0 then left = args[c + 3] end
+  left = left - 1
 end
+if left ~= 0 then error("ratelimit_mw: the last group has another number of charges than it says") end
 local first = 1
-for i = 1, #KEYS do
-  local c = i * 11 - 9
-  if i == #KEYS or args[c + 3] ~= args[c + 11 + 3] then
-    take_group(first, i)
-    first = i + 1
-  end
+while first <= #KEYS do
+  local last = first + args[first * 11 - 6] - 1
+  take_group(first, last)
+  first = last + 1
 end
 return out

@@ -12,7 +12,8 @@ from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.limit import Charge, Decision, seconds
 from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.live import STORES, Stage
-from ratelimit_mw.stores.scripts import Codec, check_scripted, decisions, script, settle_arguments, take_arguments
+from ratelimit_mw.stores.parcel import Parcel
+from ratelimit_mw.stores.scripts import Codec, check_scripted, decisions, joined, script, settle_arguments
 from ratelimit_mw.stores.slots import parts, take_apart
 from ratelimit_mw.ticks import microseconds
 
@@ -132,10 +133,22 @@ class Talk:
         return parts(self._keys(charges)) if self.slots and len(charges) > 1 else [list(range(len(charges)))]
 
     def _take_part(self, charges: Sequence[Charge], now: int, *, commit: bool) -> Steps[list[Decision]]:
-        reply = yield from self._evaluate(
-            "take", self._keys(charges), lambda codec: take_arguments(codec, now, charges, commit=commit)
-        )
+        reply = yield from self._take_together([self._parcel(charges, now, commit=commit)])
         return decisions(reply, charges)
+
+    def _parcel(self, charges: Sequence[Charge], now: int, *, commit: bool) -> Parcel:
+        return Parcel(self._keys(charges), charges, now, self._codec, commit=commit)
+
+    def _take_together(self, parcels: Sequence[Parcel]) -> Steps[object]:
+        """Groups in one call, all at one time. The reply is that of the server."""
+        keys = [key for parcel in parcels for key in parcel.keys]
+        first = parcels[0]
+        reply = yield from self._evaluate(
+            "take",
+            keys,
+            lambda codec: joined(codec, first.now, [one.written(codec) for one in parcels], commit=first.commit),
+        )
+        return reply
 
     def _settle_part(self, charges: Sequence[Charge], now: int) -> Steps[list[Decision]]:
         """Also answers how things stand after it."""
@@ -165,8 +178,9 @@ class Talk:
     def _keys(self, charges: Sequence[Charge]) -> list[bytes]:
         for charge in charges:
             check_scripted(charge.limit)
-        keys = [f"{self._prefix}{charge.key}:{charge.limit.bucket}" for charge in charges]
-        return [key.encode("utf-8", "surrogatepass") for key in keys]  # any text is a key
+        prefix = self._prefix
+        # any text is a key
+        return [f"{prefix}{charge.key}:{charge.limit.bucket}".encode("utf-8", "surrogatepass") for charge in charges]
 
     def _now(self) -> int:
         """A told time in microseconds; 0 asks the server for its own."""

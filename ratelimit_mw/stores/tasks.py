@@ -7,8 +7,14 @@ from typing import Any, ClassVar, Final, Protocol
 
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.stores.batching import Batches
+from ratelimit_mw.stores.group import Group
+from ratelimit_mw.stores.loops import OfLoop
+from ratelimit_mw.stores.parcel import Parcel
 from ratelimit_mw.stores.patience import LINGER, Patience
+from ratelimit_mw.stores.scripts import WRONG, decisions, shares
 from ratelimit_mw.stores.talk import Steps, T, Talk, adrive
+from ratelimit_mw.verdict import Answer
 
 _GRACE: Final = 0.001  # seconds: what is in the socket at the deadline is used, even when the event loop was late
 
@@ -17,6 +23,10 @@ class AsyncLink(Protocol):
     """The way to a server, or to a cluster."""
 
     slots: bool  # whether keys live in the slots of a cluster
+
+    async def ready(self) -> None:
+        """Wait until a command can be sent at once, as far as that is known. Raises `StoreError`."""
+        ...
 
     async def send(self, *command: Any) -> Any:
         """The reply; the caller bounds the wait. Raises `NoScript`, `NoCodec` or `StoreError`."""
@@ -36,14 +46,16 @@ class TaskStore(Talk):
         super().__init__(prefix, timeout, clock, slots=link.slots)
         self._link = link
         self._calls: set[asyncio.Task[Any]] = set()
+        self._batches = OfLoop(lambda: Batches(link.ready, self._send_together, timeout, self._recall))
+        self.recall: Callable[[Sequence[Charge]], Sequence[Decision] | None] | None = None  # see `Batches`; of takes
 
     async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `RedisStore.take`."""
-        return await self._run(self._take(charges, commit=True))
+        return await self._decide(charges, commit=True)
 
     async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `RedisStore.peek`."""
-        return await self._run(self._take(charges, commit=False))
+        return await self._decide(charges, commit=False)
 
     async def asettle(self, charges: Sequence[Charge]) -> None:
         """See `RedisStore.settle`."""
@@ -58,7 +70,45 @@ class TaskStore(Talk):
         for call in list(self._calls):
             if call.get_loop() is asyncio.get_running_loop():
                 call.cancel()
+        batches = self._batches.pop()
+        if batches is not None:
+            batches.close()
         await self._link.close()
+
+    async def _decide(self, asked: Sequence[Charge], *, commit: bool) -> Sequence[Decision]:
+        if self.slots:  # each slot would be a call of its own anyway
+            return await self._run(self._take(asked, commit=commit))
+        group = Group(asked)
+        charges = group.charges
+        if not charges:
+            return []
+        parcel = self._parcel(charges, self._now(), commit=commit)
+        parcel.asked = asked
+        reply = await self._batches.get().reply(parcel)
+        if isinstance(reply, StoreError):
+            raise reply
+        if isinstance(reply, Answer):
+            return reply
+        return group.spread(decisions(reply, charges))
+
+    def _recall(self, parcel: Parcel) -> Sequence[Decision] | None:
+        return self.recall(parcel.asked) if self.recall is not None and parcel.commit else None
+
+    async def _send_together(self, parcels: Sequence[Parcel]) -> Sequence[object]:
+        """The reply to each of them, from one call; or from one call for each, if what one of them says is wrong."""
+        try:
+            reply = await adrive(self._take_together(parcels), self._ask)
+        except StoreError as error:
+            if len(parcels) == 1 or WRONG not in str(error):
+                raise
+            return [await self._alone(parcel) for parcel in parcels]
+        return shares(reply, [len(parcel.charges) for parcel in parcels])
+
+    async def _alone(self, parcel: Parcel) -> object:
+        try:
+            return await adrive(self._take_together([parcel]), self._ask)
+        except StoreError as error:
+            return error
 
     async def _run(self, steps: Steps[T]) -> T:
         """Run the steps in a task of their own.
@@ -77,6 +127,8 @@ class TaskStore(Talk):
             await asyncio.wait({call}, timeout=_GRACE)
         if not call.done():
             raise StoreError(f"no answer within {self._timeout} seconds")
+        if call.cancelled():
+            raise StoreError("the store was closed")
         return call.result()
 
     def _ended(self, call: asyncio.Task[Any]) -> None:

@@ -11,7 +11,7 @@ from ratelimit_mw.stores.talk import Command, Meaning
 Address = tuple[str, int]  # host and port
 
 _REDIRECTIONS: Final = 5  # followed by one command
-_WHO: Final = ("CLUSTER SLOTS",)
+_WHO: Final = ("CLUSTER", "SLOTS")
 _LOOK_AGAIN: Final = 0.5  # seconds: how often a node that fails makes us ask who has its slots now
 
 

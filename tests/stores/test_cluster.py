@@ -367,7 +367,7 @@ def test_a_node_that_died_and_came_back_is_used_again(store: RedisStore, redis_c
 def test_a_cluster_without_owner_of_a_slot_fails_that_slot() -> None:
     topology = Topology([("h", 1)])
     steps = topology.route(("EVALSHA", "digest", 1, b"{a}", b""))
-    assert next(steps) == Errand(("h", 1), ("CLUSTER SLOTS",))
+    assert next(steps) == Errand(("h", 1), ("CLUSTER", "SLOTS"))
     with pytest.raises(StoreError, match="no node of the cluster has slot 15495"):
         steps.send([[0, 15494, [b"", 7, b"id"]]])
 

@@ -488,6 +488,22 @@ def test_the_server_clock_is_met_by_our_own(on_a_server: Store) -> None:
     assert on_a_server.take([charge])[0].allowed
 
 
+def test_who_waits_to_be_sent_while_another_is_refused_is_not_sent(redis_url: str, client: Redis) -> None:
+    async def work() -> set[Source]:
+        store = AsyncRedisStore(redis_url, timeout=10)
+        charge = Charge("{k}:r", FixedWindow(1, 600))
+        await store.atake([charge])
+        before = commands(client)
+        answers = await asyncio.gather(*(store.atake([charge]) for _ in range(2000)))
+        assert commands(client) - before <= 4  # of 32 groups each
+        peeked = await store.apeek([charge])
+        await store.aclose()
+        assert not peeked[0].allowed
+        return {source(answer) for answer in answers}
+
+    assert asyncio.run(work()) == {"store", "remembered"}
+
+
 def test_tasks_that_wait_for_one_answer_all_hear_it(redis_url: str) -> None:
     async def work() -> tuple[int, set[bool]]:
         store = AsyncRedisStore(redis_url, timeout=10)

@@ -60,6 +60,7 @@ def six(limit: Limit) -> list[int]:
 
 
 def charge(limit: Limit, group: int = 1) -> list[Any]:
+    """`group`: how many charges its group has."""
     return [limit.algorithm, "limit", group, 1, 0, *six(limit)]
 
 
@@ -82,7 +83,7 @@ def test_each_algorithm_tells_its_own_numbers(limit: Limit, codec: Codec) -> Non
 
 
 def test_good_numbers_are_taken(limit: Limit, codec: Codec, client: Redis) -> None:
-    reply = run(client, codec, "take", ["a", "b"], NOW, charge(limit) + charge(limit, group=2))
+    reply = run(client, codec, "take", ["a", "b"], NOW, charge(limit) + charge(limit))
     assert (len(reply), reply[0], reply[8], client.dbsize()) == (16, 1, 1, 2)
     _, taken = limit.decide(None, NOW, 1, 0)
     left, _ = limit.decide(limit.settle(taken, NOW, 1, NOW), NOW, 0, 0)
@@ -96,13 +97,21 @@ def test_bad_numbers_in_a_charge_of_its_own_charge_nothing(limit: Limit, codec: 
 
 
 def test_bad_numbers_in_a_group_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
-    for wrong, bad, where in spoiled(charge(limit), 3):
-        assert refused(client, codec, "take", charge(limit) + wrong, bad), (where, bad)
+    for wrong, bad, where in spoiled(charge(limit, group=2), 2):
+        assert refused(client, codec, "take", charge(limit, group=2) + wrong, bad), (where, bad)
 
 
 def test_bad_numbers_in_one_group_charge_no_other(limit: Limit, codec: Codec, client: Redis) -> None:
-    for wrong, bad, where in spoiled(charge(limit, group=2), 3):
+    for wrong, bad, where in spoiled(charge(limit), 2):
         assert refused(client, codec, "take", charge(limit) + wrong, bad), (where, bad)
+
+
+def test_groups_that_are_not_as_long_as_they_say_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
+    for first, second in (1, 0), (0, 1), (0, 0), (1, 2), (3, 3), (3, 1):
+        charges = charge(limit, first) + charge(limit, second)
+        with pytest.raises(ResponseError, match="ratelimit_mw: the last group has another number of charges"):
+            run(client, codec, "take", ["a", "b"], NOW, charges)
+    assert client.dbsize() == 0
 
 
 def test_numbers_that_are_missing_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:

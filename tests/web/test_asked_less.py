@@ -50,7 +50,7 @@ def test_a_leased_limit_is_hardly_asked_for(serving: Serving, redis_server: Redi
             *[(200, "lease")] * 100,
             (200, "store"),
         ]
-        assert commands(redis_server)["evalsha"] == 4
+        assert commands(redis_server)["evalsha"] <= 4  # under asyncio a request and its lease may go in one call
     assert redis_server.ask("DBSIZE") == ":1"
     with serving(limits=[], app_limits=[{**hot, "lease": 0}], store=redis_server.url, store_timeout=PATIENT) as send:
         statuses = [send(f"192.0.2.{number % 200}")[0] for number in range(799)]

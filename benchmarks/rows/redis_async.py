@@ -1,0 +1,148 @@
+"""The Redis store for asyncio: 64 tasks at once, and one alone; and the store for threads, 32 of them and one alone."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from time import perf_counter_ns
+from typing import Any, Final
+
+from benchmarks.lab import Lab, package
+from benchmarks.rows.redis import sync_store
+from benchmarks.runner import Batch, Contender, Race, Row, Setup
+from ratelimit_mw import Charge, FixedWindow, SlidingWindowCounter, TokenBucket
+
+_TASKS: Final = 64
+_THREADS: Final = 32
+_DAY: Final = 24 * 3600.0  # seconds
+_PLENTY: Final = 10**9
+_PATIENT: Final = 5.0  # seconds: a hiccup of the machine is no answer of the store
+_BUCKET: Final = TokenBucket(_PLENTY, _DAY)
+_THREE: Final = (_BUCKET, SlidingWindowCounter(_PLENTY, _DAY), FixedWindow(_PLENTY, _DAY))
+
+Ask = Callable[[], Awaitable[bool]]  # one request: whether it was admitted
+
+
+def _of_tasks(lab: Lab, asks: Sequence[Ask]) -> Contender:
+    """A task for each of these, which asks over and over again."""
+
+    async def task(ask: Ask, calls: int) -> int:
+        return sum([await ask() for _ in range(calls)])
+
+    async def all_tasks(calls: int) -> int:
+        shares = [calls // len(asks) + (number < calls % len(asks)) for number in range(len(asks))]
+        return sum(await asyncio.gather(*map(task, asks, shares)))
+
+    def batch(calls: int) -> Batch:
+        started = perf_counter_ns()
+        admitted = lab.wait(all_tasks(calls))
+        return Batch(perf_counter_ns() - started, admitted, calls - admitted)
+
+    return batch
+
+
+def _ours(tasks: int, *limits: Any) -> Setup:
+    """Each task takes from buckets of its own, one of each limit, in one step."""
+
+    def setup(lab: Lab) -> Contender:
+        store = package("ratelimit_mw.stores.redis").AsyncRedisStore(lab.redis_url(), timeout=_PATIENT)
+        lab.closing.callback(lambda: lab.wait(store.aclose()))
+
+        def of(number: int) -> Ask:
+            charges = [Charge(f"{{{number}}}:tasks", limit) for limit in limits]
+
+            async def ask() -> bool:
+                decisions = await store.atake(charges)
+                return bool(decisions[0].allowed)  # all are, or none is charged
+
+            return ask
+
+        return _of_tasks(lab, [of(number) for number in range(tasks)])
+
+    return setup
+
+
+def _limits_fixed_window(lab: Lab) -> Contender:
+    """One fixed window of the `limits` library, which answers yes or no."""
+    aio = package("limits.aio", "limits")
+    storage = aio.storage.RedisStorage(f"async+{lab.redis_url()}", implementation="redispy")
+    limiter = aio.strategies.FixedWindowRateLimiter(storage)
+    item = package("limits").RateLimitItemPerDay(_PLENTY)
+
+    def of(number: int) -> Ask:
+        async def ask() -> bool:
+            return bool(await limiter.hit(item, str(number)))
+
+        return ask
+
+    lab.closing.callback(lambda: lab.wait(storage.bridge.storage.aclose()))
+    return _of_tasks(lab, [of(number) for number in range(_TASKS)])
+
+
+def _bare_evalsha(lab: Lab) -> Contender:
+    """The minimal GCRA script through `redis.asyncio`, with hiredis as it is installed."""
+    text = (files("benchmarks.rows") / "minimal_gcra.lua").read_text("utf-8")
+    client = package("redis.asyncio", "redis").Redis.from_url(lab.redis_url())
+    lab.closing.callback(lambda: lab.wait(client.aclose()))
+    unit, full = str(_BUCKET.window_us / _BUCKET.quota), str(_BUCKET.window_us)
+
+    async def load() -> str:
+        sha: str = await client.script_load(text)
+        return sha
+
+    sha = lab.wait(load())
+
+    async def ask() -> bool:
+        return bool((await client.evalsha(sha, 1, "minimal_gcra:async", unit, full))[0])
+
+    return _of_tasks(lab, [ask])
+
+
+def _threads(threads: int) -> Setup:
+    """So many threads that share a store, each with a bucket of its own."""
+
+    def setup(lab: Lab) -> Contender:
+        store = sync_store(lab)
+        pool = lab.closing.enter_context(ThreadPoolExecutor(threads))
+
+        def work(number: int, calls: int) -> int:
+            take, charges = store.take, [Charge(f"{{{number}}}:threads", _BUCKET)]
+            return sum([take(charges)[0].allowed for _ in range(calls)])
+
+        def batch(calls: int) -> Batch:
+            shares = [calls // threads + (number < calls % threads) for number in range(threads)]
+            started = perf_counter_ns()
+            admitted = sum(pool.map(work, range(threads), shares))
+            return Batch(perf_counter_ns() - started, admitted, calls - admitted)
+
+        return batch
+
+    return setup
+
+
+ROWS: Final[Sequence[Row]] = [
+    Race(
+        name="redis-64",
+        what="64 tasks, three limits: time of a request / limits' fixed-window hit; 0.3125 is 3.2x the requests/s",
+        ours=_ours(_TASKS, *_THREE),
+        peer=_limits_fixed_window,
+        target=1 / 3.2,
+        calls=6400,
+    ),
+    Race(
+        name="redis-1",
+        what="one task: one decision / bare EVALSHA, minimal GCRA, redis.asyncio",
+        ours=_ours(1, _BUCKET),
+        peer=_bare_evalsha,
+        target=1.0,
+        calls=500,
+    ),
+    Race(
+        name="threads",
+        what="time of a take by 32 threads / by 1 thread; 1.25 is 0.8x the takes/s",
+        ours=_threads(_THREADS),
+        peer=_threads(1),
+        target=1 / 0.8,
+        calls=3200,
+    ),
+]

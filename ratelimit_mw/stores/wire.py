@@ -1,0 +1,105 @@
+"""A connection of asyncio, opened by the client library and then spoken to without it: one write, one read.
+
+The client library opens it, with TLS, password and database; what it does around each command takes longer than the
+server does.
+"""
+
+import asyncio
+from typing import Any, Protocol
+
+from ratelimit_mw.errors import StoreError
+from ratelimit_mw.stores.talk import Command
+
+
+class Line(Protocol):
+    """An open connection, for one call at a time."""
+
+    async def ask(self, command: Command) -> Any:
+        """The reply. Raises an error reply as it is, `StoreError` or the client library's error if there is none."""
+        ...
+
+    async def usable(self) -> bool:
+        """Whether nothing has come in since the last reply: the end of the connection, or a stray answer."""
+        ...
+
+    async def close(self) -> None:
+        """Close it, waiting for nothing."""
+        ...
+
+
+class Wire(asyncio.Protocol):
+    """A line by hiredis. `reader` and `pack` are its own; `connection` is one of redis-py, and open."""
+
+    def __init__(self, connection: Any, reader: Any, pack: Any) -> None:
+        self._connection, self._reader, self._pack = connection, reader, pack
+        self._loop = asyncio.get_running_loop()
+        self._asked: asyncio.Future[Any] | None = None
+        self._silent = True  # nothing came that nobody asked for
+        # nothing public of the client library gives it away
+        self._transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001
+        self._transport.set_protocol(self)
+
+    async def ask(self, command: Command) -> Any:
+        """See `Line.ask`."""
+        self._asked = self._loop.create_future()
+        self._transport.write(self._pack(command))
+        reply = await self._asked
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def usable(self) -> bool:
+        """See `Line.usable`."""
+        return self._silent and not self._transport.is_closing()
+
+    async def close(self) -> None:
+        """See `Line.close`."""
+        self._transport.abort()  # TLS would say goodbye first, and the loop may end before
+        await self._connection.disconnect(nowait=True)
+
+    def data_received(self, data: bytes) -> None:
+        """A reply, or a part of one."""
+        try:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not False:
+                self._answer(reply)
+        except Exception as error:  # noqa: BLE001  # bytes that are no reply: whatever hiredis makes of them
+            self._answer(StoreError(f"{type(error).__name__}: {error}"))
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Whoever still waits does so in vain."""
+        if self._asked is not None:
+            self._answer(StoreError(f"the connection was lost: {exc or 'the server closed it'}"))
+
+    def _answer(self, reply: Any) -> None:
+        asked, self._asked = self._asked, None
+        if asked is None:
+            self._silent = False
+        elif not asked.done():
+            asked.set_result(reply)
+
+
+class PlainLine:
+    """A line by redis-py alone, where there is no hiredis."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def ask(self, command: Command) -> Any:
+        """See `Line.ask`."""
+        await self._connection.send_command(*command)
+        return await self._connection.read_response()
+
+    async def usable(self) -> bool:
+        """See `Line.usable`."""
+        # its name before redis-py 8
+        peek = getattr(self._connection, "can_read", None) or self._connection.can_read_destructive
+        try:
+            return not await peek()
+        except Exception:  # noqa: BLE001  # one that cannot even be looked at is of no use
+            return False
+
+    async def close(self) -> None:
+        """See `Line.close`."""
+        await self._connection.disconnect(nowait=True)

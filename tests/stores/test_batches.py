@@ -1,0 +1,150 @@
+"""How requests become calls, over a way to send that the test has in hand."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+from ratelimit_mw import Charge, FixedWindow, StoreError
+from ratelimit_mw.stores.batching import Batches
+from ratelimit_mw.stores.parcel import Parcel
+
+T = TypeVar("T")
+PATIENT = 5.0  # seconds
+
+
+class Way:
+    """Counts what goes through it. While it is shut, nothing comes back; while it is `away`, nothing can be sent."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []  # groups of each call
+        self.looked = self.going = self.most = 0
+        self.open, self.there = asyncio.Event(), asyncio.Event()
+        self.open.set()
+        self.there.set()
+        self.down = False
+
+    async def ready(self) -> None:
+        self.looked += 1
+        await self.there.wait()
+        if self.down:
+            raise StoreError("cannot connect")
+
+    async def send(self, parcels: Sequence[Parcel]) -> Sequence[object]:
+        self.sizes.append(len(parcels))
+        self.going += 1
+        self.most = max(self.most, self.going)
+        try:
+            await self.open.wait()
+            await asyncio.sleep(0)
+            return [parcel.charges[0].key for parcel in parcels]
+        finally:
+            self.going -= 1
+
+
+def parcel(name: object) -> Parcel:
+    return Parcel([b"key"], [Charge(str(name), FixedWindow(5, 60))], 0, "packed", commit=True)
+
+
+def run(work: Callable[[Batches, Way], Coroutine[Any, Any, T]], timeout: float = PATIENT) -> T:
+    async def main() -> T:
+        way = Way()
+        batches = Batches(way.ready, way.send, timeout)
+        try:
+            return await work(batches, way)
+        finally:
+            batches.close()
+
+    return asyncio.run(main())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop go on until then, 5 seconds at most."""
+    for _ in range(5000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it does not come to that")
+
+
+def test_two_calls_at_most_are_under_way() -> None:
+    async def work(batches: Batches, way: Way) -> None:
+        way.open.clear()
+        replies = []
+        for number in range(70):
+            replies.append(batches.reply(parcel(number)))
+            await asyncio.sleep(0)
+        assert way.sizes == [1, 1]
+        way.open.set()
+        assert await asyncio.gather(*replies) == [str(number) for number in range(70)]
+        assert (way.most, way.sizes) == (2, [1, 1, 32, 32, 4])
+
+    run(work)
+
+
+@pytest.mark.parametrize(("requests", "senders"), [(1, 1), (32, 1), (33, 2), (1000, 2)])
+def test_no_more_senders_start_than_there_is_something_for(requests: int, senders: int) -> None:
+    async def work(batches: Batches, way: Way) -> None:
+        way.there.clear()
+        replies = [batches.reply(parcel(number)) for number in range(requests)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert way.looked == senders
+        way.there.set()
+        assert await asyncio.gather(*replies) == [str(number) for number in range(requests)]
+
+    run(work)
+
+
+@pytest.mark.promise(8)
+def test_calls_that_nobody_waits_for_give_their_place_to_others() -> None:
+    async def work(batches: Batches, way: Way) -> None:
+        way.open.clear()
+        late = [batches.reply(parcel(number)) for number in range(64)]
+        assert {str(error) for error in await asyncio.gather(*late)} == {"no answer within 0.05 seconds"}
+        assert way.sizes == [32, 32]
+        more = asyncio.create_task(asyncio.wait_for(batches.reply(parcel("more")), PATIENT))
+        await until(lambda: len(way.sizes) == 3)
+        way.open.set()
+        assert await more == "more"
+
+    run(work, timeout=0.05)
+
+
+@pytest.mark.promise(8)
+def test_when_nothing_can_be_sent_all_who_wait_hear_of_it_and_later_ones_are_sent() -> None:
+    async def work(batches: Batches, way: Way) -> None:
+        way.down = True
+        errors = await asyncio.gather(*(batches.reply(parcel(number)) for number in range(100)))
+        assert [str(error) for error in errors] == ["cannot connect"] * 100
+        assert len(set(map(id, errors))) == 100
+        way.down = False
+        assert await batches.reply(parcel("more")) == "more"
+
+    run(work)
+
+
+@pytest.mark.promise(8)
+def test_who_waits_when_it_is_closed_hears_of_it() -> None:
+    async def work(batches: Batches, way: Way) -> None:
+        way.open.clear()
+        replies = [batches.reply(parcel(number)) for number in range(100)]
+        await until(lambda: way.going == 2)
+        batches.close()
+        assert all(reply.done() for reply in replies)
+        assert {str(await reply) for reply in replies} == {"the store was closed"}
+
+    run(work)
+
+
+def test_the_loop_may_go_on_for_long_without_anybody_who_waits() -> None:
+    """Nobody looks at the clock then."""
+
+    async def work(batches: Batches, way: Way) -> None:
+        assert await batches.reply(parcel(1)) == "1"
+        await until(lambda: not batches._watching)
+        assert await batches.reply(parcel(2)) == "2"
+        assert way.sizes == [1, 1]
+
+    run(work)

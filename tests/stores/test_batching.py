@@ -1,0 +1,377 @@
+"""What goes to the server together: how many calls, who is in them, and whose error is whose."""
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import pytest
+from fakeredis import aioredis
+from msgspec.structs import force_setattr
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from held_proxy import HeldProxy
+from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, Limit, StoreError, TokenBucket
+from ratelimit_mw.stores import batching
+from ratelimit_mw.stores.redis import AsyncRedisStore
+from ratelimit_mw.testing import Clock
+from redis_servers import RedisServer
+
+T = TypeVar("T")
+PATIENT = 5.0  # seconds
+WINDOW = FixedWindow(1000, 3600)
+
+pytestmark = pytest.mark.promise(1)
+
+
+def question(number: int, cost: int = 1) -> list[Charge]:
+    """A charge whose decision shows which one it is for."""
+    return [Charge(f"k{number}", FixedWindow(1000 + number, 3600), cost)]
+
+
+def answers_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Limit and what is left, after one first charge of each."""
+    return [(1000 + number, 999 + number) for number in numbers]
+
+
+def shown(decisions: Sequence[Sequence[Decision]]) -> list[tuple[int, int]]:
+    return [(decision.limit, decision.remaining) for (decision,) in decisions]
+
+
+def calls(client: Redis) -> int:
+    """EVALSHA that the server ran since its statistics were reset."""
+    statistics: dict[str, dict[str, int]] = client.info("commandstats")
+    return statistics.get("cmdstat_evalsha", {"calls": 0})["calls"]
+
+
+def run(work: Callable[[AsyncRedisStore], Coroutine[Any, Any, T]], target: Any, **options: Any) -> T:
+    """What `work` makes of a store that has a connection already."""
+
+    async def main() -> T:
+        store = AsyncRedisStore(target, **{"timeout": PATIENT, **options})
+        try:
+            await store.apeek([Charge("first", WINDOW)])
+            return await work(store)
+        finally:
+            await store.aclose()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(("requests", "sent"), [(1, 1), (2, 1), (32, 1), (33, 2), (64, 2), (100, 4)])
+def test_what_comes_in_one_turn_of_the_loop_goes_together(
+    requests: int, sent: int, redis_url: str, client: Redis
+) -> None:
+    async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
+        client.config_resetstat()
+        return shown(await asyncio.gather(*(store.atake(question(number)) for number in range(requests))))
+
+    assert run(work, redis_url) == answers_of(range(requests))
+    assert calls(client) == sent
+
+
+def test_a_call_has_as_many_charges_as_do_not_hold_up_the_server(redis_url: str, client: Redis) -> None:
+    limits: list[Limit] = [FixedWindow(1000 + number, 3600) for number in range(100)]
+
+    async def work(store: AsyncRedisStore) -> list[int]:
+        client.config_resetstat()
+        groups = [[Charge(f"k{number}", limit) for limit in limits[:size]] for number, size in enumerate(sizes)]
+        return [len(decisions) for decisions in await asyncio.gather(*map(store.atake, groups))]
+
+    sizes = (64, 64, 1, 100, 29, 100)
+    assert run(work, redis_url) == [*sizes]
+    assert calls(client) == 4  # 64 + 64, 1 + 100, 29, 100: in their order
+
+
+def test_one_request_after_the_other_is_one_call_each(redis_url: str, client: Redis) -> None:
+    async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
+        client.config_resetstat()
+        return shown([await store.atake(question(number)) for number in range(5)])
+
+    assert run(work, redis_url) == answers_of(range(5))
+    assert calls(client) == 5
+
+
+@pytest.mark.promise(2)
+def test_each_group_is_all_or_nothing_by_itself(redis_url: str) -> None:
+    small, large = TokenBucket(3, 3600), FixedWindow(100, 3600)
+
+    async def work(store: AsyncRedisStore) -> tuple[list[list[bool]], list[int]]:
+        groups = [[Charge("a", small, cost), Charge(f"b{cost}", large)] for cost in (2, 2, 1, 4, 0)]
+        taken = await asyncio.gather(*map(store.atake, groups))
+        left = [(await store.apeek([Charge(f"b{cost}", large, 0)]))[0].remaining for cost in (2, 1, 4, 0)]
+        return [[decision.allowed for decision in decisions] for decisions in taken], left
+
+    taken, left = run(work, redis_url)
+    assert taken == [[True, True], [False, True], [True, True], [False, True], [True, True]]
+    assert left == [99, 99, 100, 99]
+
+
+def test_peeks_and_takes_and_told_times_are_calls_of_their_own(redis_url: str, client: Redis) -> None:
+    clock = Clock()
+
+    async def work(store: AsyncRedisStore) -> list[list[int]]:
+        client.config_resetstat()
+        tasks = [asyncio.create_task(store.atake(question(0))), asyncio.create_task(store.apeek(question(0)))]
+        await asyncio.sleep(0)
+        clock.advance(3599.0)
+        tasks += [asyncio.create_task(store.atake(question(0))) for _ in range(2)]
+        await asyncio.sleep(0)
+        clock.advance(1.0)
+        tasks.append(asyncio.create_task(store.atake(question(0))))
+        return [[decision.remaining, round(decision.reset_after)] for (decision,) in await asyncio.gather(*tasks)]
+
+    assert run(work, redis_url, clock=clock) == [[999, 3600], [998, 3600], [998, 1], [997, 1], [999, 3600]]
+    assert calls(client) == 4
+
+
+def spoiled(charge: Charge, **fields: object) -> Charge:
+    """A charge that no constructor makes."""
+    for name, value in fields.items():
+        force_setattr(charge, name, value)
+    return charge
+
+
+class Unscripted(FixedWindow, frozen=True):
+    """A limit of one's own."""
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize(
+    ("bad", "error", "says"),
+    [
+        ([Charge("bad", Unscripted(5, 60))], ConfigError, "Unscripted has no Lua twin"),
+        ([Charge("bad", WINDOW, -1, at=7)], ConfigError, "only settle gives back"),
+        ([spoiled(Charge("bad", WINDOW), cost=0.5)], StoreError, "ratelimit_mw: argument 6 is no whole number"),
+        ([spoiled(Charge("bad", WINDOW), cost=math.nan)], StoreError, "ratelimit_mw: argument 6 is no whole number"),
+        ([spoiled(Charge("bad", WINDOW), cost=object())], TypeError, "object"),
+        ([Charge(f"bad{number}", WINDOW) for number in range(800)], StoreError, "too many results to unpack|stack"),
+    ],
+    ids=["unscripted", "negative", "fraction", "NaN", "object", "too long"],
+)
+def test_an_error_of_one_group_is_of_no_other(
+    bad: list[Charge], error: type[Exception], says: str, redis_url: str, client: Redis
+) -> None:
+    async def work(store: AsyncRedisStore) -> list[Any]:
+        groups = [question(1), question(2), bad, question(3), question(4)]
+        return await asyncio.gather(*map(store.atake, groups), return_exceptions=True)
+
+    *good, failed = sorted(run(work, redis_url), key=lambda answer: isinstance(answer, Exception))
+    assert shown(good) == answers_of(range(1, 5))  # charged once
+    assert type(failed) is error
+    assert client.keys("*bad*") == []
+    with pytest.raises(error, match=says):
+        raise failed
+
+
+@pytest.mark.promise(8)
+def test_an_error_of_the_server_is_of_all_in_the_call_and_of_none_after_it(redis_server: RedisServer) -> None:
+    async def work(store: AsyncRedisStore) -> tuple[list[Any], list[tuple[int, int]]]:
+        server.ask("CONFIG SET maxmemory 1")
+        failed = await asyncio.gather(*(store.atake(question(number)) for number in range(5)), return_exceptions=True)
+        server.ask("CONFIG SET maxmemory 0")
+        return failed, shown(await asyncio.gather(*(store.atake(question(number)) for number in range(5))))
+
+    with RedisServer(redis_server.binary) as server:
+        failed, good = run(work, server.url)
+    assert [type(error) for error in failed] == [StoreError] * 5
+    assert len(set(map(id, failed))) == 5  # one that is raised remembers where
+    assert all("maxmemory" in str(error) for error in failed)
+    assert good == answers_of(range(5))
+
+
+@pytest.mark.promise(8)
+def test_a_script_that_was_forgotten_is_told_and_charges_once(redis_url: str, client: Redis) -> None:
+    async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
+        client.script_flush()
+        return shown(await asyncio.gather(*(store.atake(question(number)) for number in range(40))))
+
+    assert run(work, redis_url) == answers_of(range(40))
+
+
+async def two_connections(store: AsyncRedisStore) -> None:
+    """Have as many as calls can be under way."""
+    inner: Any = store._store
+    link = inner._link
+    for _ in range(1000):
+        await asyncio.gather(*(store.apeek(question(number)) for number in range(64)))
+        if len(link._pools.get()._idle) == 2:
+            return
+    raise AssertionError("there is no second connection")
+
+
+async def turns(number: int) -> None:
+    """Let the loop go on."""
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+def test_who_is_cancelled_before_it_is_sent_is_not_charged(redis_url: str, client: Redis) -> None:
+    async def work(store: AsyncRedisStore) -> list[Any]:
+        tasks = [asyncio.create_task(store.atake(question(number))) for number in range(10)]
+        await turns(1)  # all of them wait, and none is sent
+        for task in tasks[::2]:
+            task.cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    answers = run(work, redis_url)
+    assert [type(answer) for answer in answers[::2]] == [asyncio.CancelledError] * 5
+    assert shown(answers[1::2]) == answers_of(range(1, 10, 2))
+    assert {key.split(b":")[2] for key in client.scan_iter()} == {b"k1", b"k3", b"k5", b"k7", b"k9"}
+
+
+def test_when_all_are_cancelled_nothing_is_sent(redis_url: str, client: Redis) -> None:
+    async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
+        client.config_resetstat()
+        tasks = [asyncio.create_task(store.atake(question(number))) for number in range(10)]
+        await turns(1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await turns(5)
+        assert calls(client) == 0
+        return shown([await store.atake(question(1))])
+
+    assert run(work, redis_url) == answers_of([1])
+
+
+@pytest.mark.promise(8)
+def test_who_is_cancelled_or_out_of_time_after_it_was_sent_takes_nobody_with_it(redis_server: RedisServer) -> None:
+    async def work(store: AsyncRedisStore) -> list[Any]:
+        proxy.hold()
+        tasks = [asyncio.create_task(store.atake(question(number))) for number in range(10)]
+        await asyncio.to_thread(proxy.asked.wait, PATIENT)
+        for task in tasks[::2]:
+            task.cancel()
+        await turns(3)
+        proxy.release()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    with HeldProxy(redis_server.port) as proxy:
+        answers = run(work, f"redis://127.0.0.1:{proxy.port}/0", timeout=PATIENT)
+    assert [type(answer) for answer in answers[::2]] == [asyncio.CancelledError] * 5
+    assert shown(answers[1::2]) == answers_of(range(1, 10, 2))
+
+
+@pytest.mark.promise(8)
+def test_two_calls_are_under_way_and_the_rest_waits_and_goes_together(redis_server: RedisServer) -> None:
+    async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
+        await two_connections(store)
+        with Redis.from_url(redis_server.url) as client:
+            client.config_resetstat()
+            proxy.hold()
+            tasks = []
+            for number in range(40):  # each in a turn of its own
+                tasks.append(asyncio.create_task(store.atake(question(number))))
+                await turns(3)
+            await asyncio.to_thread(proxy.asked.wait, PATIENT)
+            proxy.release()
+            answers = shown(await asyncio.gather(*tasks))
+            assert calls(client) == 4  # 1, 1, then 32 and the last 6
+            return answers
+
+    with HeldProxy(redis_server.port) as proxy:
+        assert run(work, f"redis://127.0.0.1:{proxy.port}/0") == answers_of(range(40))
+
+
+@pytest.mark.promise(8)
+def test_calls_that_nobody_waits_for_any_more_do_not_hold_up_others(redis_server: RedisServer) -> None:
+    """A server that answers one request too late is asked again, on another connection."""
+
+    async def work(store: AsyncRedisStore) -> tuple[list[Any], list[Any]]:
+        await two_connections(store)
+        proxy.hold()
+        late = await asyncio.gather(*(store.atake(question(number)) for number in range(80)), return_exceptions=True)
+        proxy.release()
+        await asyncio.sleep(0)
+        while True:
+            try:
+                return late, [await store.atake(question(100))]
+            except StoreError:
+                continue
+
+    with HeldProxy(redis_server.port) as proxy:
+        late, good = run(work, f"redis://127.0.0.1:{proxy.port}/0", timeout=0.2)
+    assert [str(error) for error in late] == ["no answer within 0.2 seconds"] * 80
+    assert good[0][0].limit == 1100
+
+
+def test_no_more_wait_than_is_bounded(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "_WAITING", 50)
+
+    async def work(store: AsyncRedisStore) -> list[Any]:
+        return await asyncio.gather(*(store.atake(question(n)) for n in range(60)), return_exceptions=True)
+
+    answers = run(work, redis_url)
+    assert shown(answers[:50]) == answers_of(range(50))
+    assert [str(error) for error in answers[50:]] == ["50 requests wait for the store already"] * 10
+
+
+@pytest.mark.promise(8)
+def test_who_waits_when_the_store_is_closed_hears_of_it_and_it_can_be_used_again(redis_server: RedisServer) -> None:
+    async def work(store: AsyncRedisStore) -> tuple[list[Any], list[tuple[int, int]]]:
+        proxy.hold()
+        tasks = [asyncio.create_task(store.atake(question(number))) for number in range(100)]
+        await asyncio.to_thread(proxy.asked.wait, PATIENT)
+        await store.aclose()
+        failed = await asyncio.gather(*tasks, return_exceptions=True)
+        proxy.release()
+        return failed, shown(await asyncio.gather(*(store.atake(question(number)) for number in range(200, 210))))
+
+    with HeldProxy(redis_server.port) as proxy:
+        failed, good = run(work, f"redis://127.0.0.1:{proxy.port}/0")
+    assert [(type(error), str(error)) for error in failed] == [(StoreError, "the store was closed")] * 100
+    assert good == answers_of(range(200, 210))
+
+
+def test_a_client_handed_in_sends_together_too(redis_url: str, client: Redis) -> None:
+    async def main() -> list[tuple[int, int]]:
+        async with AsyncRedis.from_url(redis_url) as own:
+            store = AsyncRedisStore(own, timeout=PATIENT)
+            await store.apeek([Charge("first", WINDOW)])
+            client.config_resetstat()
+            return shown(await asyncio.gather(*(store.atake(question(number)) for number in range(64))))
+
+    assert asyncio.run(main()) == answers_of(range(64))
+    assert calls(client) == 2
+
+
+def test_text_goes_together_too() -> None:
+    """Where cmsgpack is missing, which the first call finds out."""
+
+    async def main() -> list[tuple[int, int]]:
+        store = AsyncRedisStore(aioredis.FakeRedis(), timeout=PATIENT)
+        answers = await asyncio.gather(*(store.atake(question(number)) for number in range(40)))
+        return shown([*answers, *await asyncio.gather(*(store.atake(question(number)) for number in range(40, 80)))])
+
+    assert asyncio.run(main()) == answers_of(range(80))
+
+
+@pytest.mark.promise(8)
+def test_a_loop_that_was_busy_does_not_make_the_store_late(redis_server: RedisServer) -> None:
+    """Time in which the loop could not listen is not the store's."""
+
+    async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
+        proxy.hold()
+        tasks = [asyncio.create_task(store.atake(question(number))) for number in range(5)]
+        await turns(3)  # sent
+        threading.Event().wait(1.0)
+        await asyncio.sleep(0.05)
+        proxy.release()
+        return shown(await asyncio.gather(*tasks))
+
+    with HeldProxy(redis_server.port) as proxy:
+        assert run(work, f"redis://127.0.0.1:{proxy.port}/0", timeout=0.8) == answers_of(range(5))
+
+
+def test_without_hiredis_the_client_library_speaks(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ratelimit_mw.stores.redis_server.hiredis", None)
+
+    async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
+        inner: Any = store._store
+        assert {type(line).__name__ for line in inner._link._pools.get()._idle} == {"PlainLine"}
+        return shown(await asyncio.gather(*(store.atake(question(number)) for number in range(64))))
+
+    assert run(work, redis_url) == answers_of(range(64))

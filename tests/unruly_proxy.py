@@ -1,0 +1,87 @@
+"""A TCP proxy that does to commands what networks and servers do: delays, errors, connections that break."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from random import Random
+from typing import Literal
+
+Fate = Literal["passes", "is late", "is lost", "is answered by nobody", "fails", "is unknown"]
+ERRORS = {"fails": b"-ERR made up\r\n", "is unknown": b"-NOSCRIPT No matching script.\r\n"}
+
+
+async def _command(stream: asyncio.StreamReader) -> bytes:
+    """One command, as it was sent."""
+    read = [await stream.readline()]
+    for _ in range(int(read[0][1:])):
+        read.append(await stream.readline())
+        read.append(await stream.readexactly(int(read[-1][1:]) + 2))
+    return b"".join(read)
+
+
+class UnrulyProxy:
+    """In front of one port of this machine. `fate` says what becomes of a command that runs a script.
+
+    A late one is sent on at once, and its reply `delay` seconds later; one that nobody answers has run, and its
+    connection is broken; a lost one has not.
+    """
+
+    def __init__(self, port: int, fate: Callable[[], Fate], delay: float) -> None:
+        self._port, self._fate, self._delay = port, fate, delay
+        self.fates: list[Fate] = []
+        self.port = 0
+
+    async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        server, commands = await asyncio.open_connection("127.0.0.1", self._port)
+        fate: list[Fate] = ["passes"]  # of the last command; its reply comes before the next one
+        replies = asyncio.create_task(self._reply(server, answers, fate))
+        try:
+            while True:
+                command = await _command(client)
+                fate[0] = self._fate_of(command)
+                if fate[0] in ERRORS:
+                    answers.write(ERRORS[fate[0]])
+                elif fate[0] == "is lost":
+                    return
+                else:
+                    commands.write(command)
+        except (ConnectionError, ValueError, asyncio.IncompleteReadError):
+            pass  # the client has gone
+        finally:
+            replies.cancel()
+            answers.transport.abort()
+            commands.transport.abort()
+
+    def _fate_of(self, command: bytes) -> Fate:
+        script = command[:40].upper()
+        fate: Fate = self._fate() if b"EVAL" in script else "passes"
+        if fate == "is unknown" and b"EVALSHA" not in script:
+            fate = "passes"  # a script that is sent along is known
+        self.fates.append(fate)
+        return fate
+
+    async def _reply(self, server: asyncio.StreamReader, answers: asyncio.StreamWriter, fate: list[Fate]) -> None:
+        with suppress(ConnectionError):
+            while data := await server.read(65536):
+                if fate[0] == "is answered by nobody":
+                    break
+                if fate[0] == "is late":
+                    await asyncio.sleep(self._delay)
+                answers.write(data)
+        answers.transport.abort()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["UnrulyProxy"]:
+        """While this lasts it listens at `port`."""
+        server = await asyncio.start_server(self._serve, "127.0.0.1")
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            server.close()
+
+
+def fates(random: Random) -> Callable[[], Fate]:
+    """Most commands pass."""
+    choices: list[Fate] = ["is late", "is lost", "is answered by nobody", "fails", "is unknown"]
+    return lambda: random.choice(choices) if random.random() < 0.15 else "passes"
