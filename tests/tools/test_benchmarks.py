@@ -27,8 +27,30 @@ def heavy(lab, calls):
 program.ROWS[:] = [
     Count(name="heavy", what="", count=heavy, unit="bytes", target=1.0),
     Count(name="inexact", what="", count=heavy, target=1.0, exact=True),
+    Count(name="saved", what="", count=heavy, target=2.0, at_least=True),
+    Count(name="all", what="", count=heavy, target=10.0, total=True),
+    Count(name="admitted", what="", count=heavy, admits=False),
 ]
 sys.exit(program.main(["--only", sys.argv[1], "--calls", "5"]))
+"""
+FOUR_TIMES_AS_FAST = """
+from benchmarks import __main__ as program
+from benchmarks.lab import Missing
+from benchmarks.runner import Batch, Race
+
+def turn(microseconds):
+    return lambda lab: lambda calls: Batch(calls * microseconds * 1000, calls, 0)
+
+def nobody(lab):
+    raise Missing("nobody: not here")
+
+given = {"what": "", "ours": turn(1), "peer": turn(4), "at_least": True}
+program.ROWS[:] = [
+    Race(name="enough", target=4.0, **given),
+    Race(name="wanting", target=4.1, **given),
+    Race(name="absent", target=4.1, **{**given, "ours": nobody}),
+]
+program.main(["--rounds", "3", "--calls", "5", "--json", "it.json"])
 """
 LEAKS = """
 import sys
@@ -206,6 +228,32 @@ def test_count_over_its_target_fails_only_where_it_is_exact(tmp_path: Path) -> N
     done = run(tmp_path, "-c", COUNTS, "inexact")
     assert done.returncode == 1, done.stderr
     assert "WRONG: 2.0 per call, not 1.0" in done.stdout
+
+
+@pytest.mark.parametrize(("name", "told"), [("saved", "2.00 calls >= 2.00 met"), ("all", "10.00 calls <= 10.00 met")])
+def test_count_says_which_side_of_its_target_is_good(tmp_path: Path, name: str, told: str) -> None:
+    done = run(tmp_path, "-c", COUNTS, name)
+    assert done.returncode == 0, done.stderr
+    assert told in " ".join(done.stdout.replace(" - ", " ").split())
+
+
+def test_count_of_the_refused_that_were_admitted_fails(tmp_path: Path) -> None:
+    done = run(tmp_path, "-c", COUNTS, "admitted")
+    assert done.returncode == 1, done.stderr
+    assert "WRONG: 5 admitted and 0 refused, not 0 and 5" in done.stdout
+
+
+def test_race_for_the_most_compares_calls_per_second(tmp_path: Path) -> None:
+    done = run(tmp_path, "-c", FOUR_TIMES_AS_FAST)
+    assert done.returncode == 0, done.stderr
+    rows = written(tmp_path / "it.json")
+    for name in ("enough", "wanting"):
+        assert (rows[name]["values"], rows[name]["ours"], rows[name]["peer"]) == ([4.0] * 3, 1.0, 4.0)
+    assert [one["verdict"] for one in rows.values()] == ["met", "missed", ""]
+    assert [(one["target"], one["at_least"]) for one in rows.values()] == [(4.0, True), (4.1, True), (4.1, True)]
+    assert row(done.stdout, "enough")[-5:] == [">=", "4.00", "met", "15", "0"]
+    assert row(done.stdout, "wanting")[-5:] == [">=", "4.10", "missed", "15", "0"]
+    assert rows["absent"]["notes"] == ["skipped, nobody: not here"]
 
 
 def test_peer_that_is_not_installed_is_told(tmp_path: Path) -> None:
