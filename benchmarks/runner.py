@@ -76,7 +76,7 @@ class Race:
                 notes.append(str(missing))
                 if not name.startswith("peer"):
                     return [self._skipped(missing)]
-        return [self._line(_turns(lab, contenders, calls), calls, notes)]
+        return [self._line(turns(lab, contenders, calls, lab.rounds), calls, notes)]
 
     def _skipped(self, missing: Missing) -> Line:
         return Line(
@@ -185,14 +185,14 @@ class Count:
         return problems
 
 
-def _turns(lab: Lab, contenders: Mapping[str, Contender], calls: int) -> dict[str, list[Batch]]:
+def turns(lab: Lab, contenders: Mapping[str, Contender], calls: int, rounds: int) -> dict[str, list[Batch]]:
     """The batches of each contender, one per round; a first round that warms up is not among them."""
-    turns: dict[str, list[Batch]] = {name: [] for name in contenders}
+    batches: dict[str, list[Batch]] = {name: [] for name in contenders}
     for contender in contenders.values():
         contender(calls)
-    for done in range(lab.rounds):
-        lab.turn(done)
+    for done in range(rounds):
+        lab.turn(done, rounds)
         for name, contender in contenders.items():
             gc.collect()  # nobody pays for the garbage of another; it stays switched on, so everybody pays for his own
-            turns[name].append(contender(calls))
-    return turns
+            batches[name].append(contender(calls))
+    return batches

@@ -1,12 +1,13 @@
 """One call of the memory store, without any web."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from benchmarks.lab import Lab
 from benchmarks.runner import Contender
 from benchmarks.takes import takes
-from ratelimit_mw import Charge, MemoryStore, SlidingWindowCounter, TokenBucket
+from ratelimit_mw import Charge, Limit, MemoryStore, SlidingWindowCounter, TokenBucket
 
 _DAY: Final = 24 * 3600.0  # seconds: nothing comes back while it is measured
 PLENTY: Final = 10**9
@@ -25,11 +26,43 @@ def default(_: Lab) -> Contender:
 
 def refused(_: Lab) -> Contender:
     """A token bucket that is empty."""
-    store, charge = MemoryStore(), Charge("198.51.100.7", TokenBucket(FEW, _DAY))
-    use_up(lambda: store.take([charge])[0].allowed)
-    return takes(store, charge)
+    return _used_up(TokenBucket(FEW, _DAY), ["198.51.100.7"])
+
+
+def refused_default(_: Lab) -> Contender:
+    """The default algorithm, with nothing left."""
+    return _used_up(SlidingWindowCounter(FEW, _DAY), ["198.51.100.7"])
+
+
+def token_keys(_: Lab) -> Contender:
+    """Token buckets of many keys, one after the other, admitting."""
+    store, charges = MemoryStore(), [Charge(key, TokenBucket(PLENTY, _DAY)) for key in keys()]
+    for charge in charges:
+        store.take((charge,))
+    return takes(store, *charges)
+
+
+def refused_keys(_: Lab) -> Contender:
+    """Token buckets of many keys, one after the other, all empty."""
+    return _used_up(TokenBucket(FEW, _DAY), keys())
+
+
+def keys() -> list[str]:
+    """A hundred thousand addresses."""
+    return [f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in range(100_000)]
 
 
 def use_up(hit: Callable[[], bool]) -> None:
     """All that `FEW` admits."""
     assert [hit() for _ in range(FEW)] == [True] * FEW
+
+
+def _hit(store: MemoryStore, charge: Charge) -> bool:
+    return store.take((charge,))[0].allowed
+
+
+def _used_up(limit: Limit, of: list[str]) -> Contender:
+    store, charges = MemoryStore(), [Charge(key, limit) for key in of]
+    for charge in charges:
+        use_up(partial(_hit, store, charge))
+    return takes(store, *charges)

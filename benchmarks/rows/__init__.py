@@ -6,13 +6,16 @@ from benchmarks.rows import (
     asgi,
     django,
     fastapi,
+    litestar,
     memory,
+    memory_churn,
     memory_keys,
     redis,
     redis_async,
     redis_server_side,
     routers,
     rules,
+    served,
     wsgi,
 )
 from benchmarks.runner import Row
@@ -20,7 +23,10 @@ from benchmarks.runner import Row
 ROWS: Final[list[Row]] = [
     *memory.ROWS,
     *memory_keys.ROWS,
+    *memory_churn.ROWS,
     *asgi.ROWS,
+    *litestar.ROWS,
+    *served.ROWS,
     *wsgi.ROWS,
     *django.ROWS,
     *fastapi.ROWS,
