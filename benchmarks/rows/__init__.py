@@ -12,6 +12,7 @@ from benchmarks.rows import (
     memory_keys,
     redis,
     redis_async,
+    redis_keys,
     redis_server_side,
     routers,
     rules,
@@ -35,4 +36,5 @@ ROWS: Final[list[Row]] = [
     *redis.ROWS,
     *redis_async.ROWS,
     *redis_server_side.ROWS,
+    *redis_keys.ROWS,
 ]

@@ -1,6 +1,6 @@
 """One call of the memory store, without any web, against the memory of those who count without any web too."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
 from time import perf_counter_ns
@@ -11,14 +11,13 @@ from benchmarks.ours import memory
 from benchmarks.runner import Batch, Contender, Race, Row, Setup
 from benchmarks.takes import hits
 
-_KEY: Final = ("198.51.100.7",)
 
-
-def _limits(strategy: str, quota: int, keys: Sequence[str] = _KEY) -> Setup:
+def _limits(strategy: str, quota: int, of: Callable[[Lab], Sequence[str]] = memory.one) -> Setup:
     """`limits` with one of its strategies, over its memory."""
 
-    def setup(_: Lab) -> Contender:
+    def setup(lab: Lab) -> Contender:
         limits: Any = package("limits")
+        keys = of(lab)
         storage = package("limits.storage").MemoryStorage()
         hit = getattr(package("limits.strategies"), strategy)(storage).hit
         limit = limits.RateLimitItemPerDay(quota)
@@ -54,7 +53,7 @@ def _pyrate(lab: Lab) -> Contender:
     pyrate = package("pyrate_limiter", "pyrate-limiter")
     limiter = pyrate.Limiter(pyrate.Rate(memory.PLENTY, pyrate.Duration.DAY))
     lab.closing.callback(limiter.close)
-    return hits(limiter.try_acquire, [_KEY])
+    return hits(limiter.try_acquire, [(key,) for key in memory.one(lab)])
 
 
 _FIXED: Final = "FixedWindowRateLimiter"
@@ -108,13 +107,13 @@ ROWS: Final[Sequence[Row]] = [
         name="memory-keys",
         what="one take of 100,000 keys in turn, token bucket / limits' fixed-window hit",
         ours=memory.token_keys,
-        peer=_limits(_FIXED, memory.PLENTY, memory.keys()),
+        peer=_limits(_FIXED, memory.PLENTY, memory.many),
     ),
     Race(
         name="memory-keys-refused",
         what="refused to 100,000 keys in turn, token bucket / limits' moving window",
         ours=memory.refused_keys,
-        peer=_limits(_MOVING, memory.FEW, memory.keys()),
+        peer=_limits(_MOVING, memory.FEW, memory.many),
         admits=False,
     ),
 ]
