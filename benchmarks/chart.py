@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from xml.sax.saxutils import escape
 
 _NAMES, _AXIS, _WIDTH = 250, 380, 900  # pixels: where bars begin, how long they may be, and all of it
-_STEP, _BAR, _GAP, _TOP = 22, 12, 46, 64  # from bar to bar, of a bar, for the title of a group, for that of the chart
+_STEP, _BAR, _GAP, _TOP = 22, 12, 46, 84  # from bar to bar, of a bar, for the title of a group, for that of the chart
 _MOST: Final = 4.0  # of an axis: a bar that is longer is cut, and its number stands beside it
 _STYLE: Final = """
 text { font: 13px system-ui, sans-serif; fill: #1f2328 }
@@ -108,17 +108,18 @@ def _page(parts: Iterable[str], height: int, bars: int, met: int, found: Mapping
     title = f"{met} of {bars} targets met"
     about = f"ratelimit-mw {found['versions']['ratelimit-mw']}, Python {found['versions']['python']}"
     where = f"{found['machine']['cpu']}, {found['machine']['cores']} cores"
-    legend = "Bar: median of the rounds. Thin line in it: the middle half of them. Upright mark: the target."
+    legend = "Bar: median of the rounds. Thin line: the middle half of them. Upright mark: the target."
+    described = (f"{about}; {where}", legend)
     size = f'viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title about">',
             f'<title id="title">{title}</title>',
-            f'<desc id="about">{escape(f"{about}; {where}. {legend}")}</desc>',
+            f'<desc id="about">{escape(". ".join(described))}</desc>',
             f"<style>{_STYLE}</style>",
             f'<rect class="page" width="{_WIDTH}" height="{height}"/>',
             f'<text class="title" x="10" y="24">{title}</text>',
-            f'<text x="10" y="46">{escape(f"{about}; {where}. {legend}")}</text>',
+            *[f'<text x="10" y="{46 + 18 * n}">{escape(line)}</text>' for n, line in enumerate(described)],
             *parts,
             "</svg>\n",
         ]

@@ -13,6 +13,7 @@ from benchmarks.rows import (
     redis,
     redis_async,
     redis_keys,
+    redis_node,
     redis_server_side,
     routers,
     rules,
@@ -37,4 +38,5 @@ ROWS: Final[list[Row]] = [
     *redis_async.ROWS,
     *redis_server_side.ROWS,
     *redis_keys.ROWS,
+    *redis_node.ROWS,
 ]

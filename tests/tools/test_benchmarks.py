@@ -1,5 +1,6 @@
 """The benchmark program: what it counts and says. Never how fast anything is."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,14 @@ from benchmarks.__main__ import main
 
 sys.exit(main(["--only", "routers", "--json", "it.json"]))
 """
+WITHOUT = """
+import sys
+sys.modules[sys.argv[1]] = None
+from benchmarks.__main__ import main
+
+sys.exit(main(["--only", "served-memory", "--rounds", "1", "--json", "it.json"]))
+"""
+LUA = {"sliding_window_counter": 1.6, "sliding_window_log": 2.4}
 WITHOUT_LIMITS = """
 import sys
 sys.modules["limits"] = None
@@ -104,22 +113,28 @@ sys.exit(main(["--only", "memory-token", "--rounds", "2", "--calls", "20"]))
 
 
 def test_rows_without_a_server_count_what_they_say(tmp_path: Path) -> None:
-    done = run(tmp_path, "-m", "benchmarks", "--only", "memory", "asgi", "wsgi", *SMALL, "--json", "it.json")
+    done = run(tmp_path, "-m", "benchmarks", "--only", "memory", "bytes", "asgi", "wsgi", *SMALL, "--json", "it.json")
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("memory-token", "memory-default", "asgi", "asgi-slowapi", "wsgi"):
         assert row(done.stdout, name)[-2:] == ["40", "0"]
-    assert row(done.stdout, "memory-refused")[-2:] == ["0", "40"]
+    for name in ("memory-refused", "memory-refused-default", "memory-keys-refused", "asgi-refused", "wsgi-refused"):
+        assert row(done.stdout, name)[-2:] == ["0", "40"]
     assert "memory-token" in done.stderr  # the progress
     rows = written(tmp_path / "it.json")
     counts = {name: (one["admitted"], one["refused"], one["problems"]) for name, one in rows.items()}
     assert counts["memory-token"] == (40, 0, [])
     assert counts["memory-refused"] == (0, 40, [])
-    held = [name for name in rows if name.startswith(("memory-bytes-", "memory-tail-"))]
-    assert {"memory-bytes-gcra", "memory-bytes-token_bucket", "memory-tail-gcra", "memory-tail-gcra-worst"} <= {*held}
+    held = [name for name in rows if name.startswith(("bytes-", "memory-tail-"))]
+    assert {"bytes-gcra", "bytes-token_bucket", "memory-tail-gcra", "memory-tail-gcra-worst"} <= {*held}
     for name in held:
         assert counts[name] == (20, 0, [])
         assert rows[name]["notes"][0] == "20 keys held"
     assert "times preempted" in rows["memory-tail-gcra"]["notes"][1]
+    assert counts["memory-churn"] == (20, 0, [])
+    assert (rows["memory-churn"]["notes"][0], rows["memory-churn"]["target"]) == ("2 keys held", 5000)
+    slowest = {name: rows[f"memory-churn{name}"]["value"] for name in ("", "-late", "-busy", "-idle")}
+    assert 0 < slowest["-late"] <= slowest[""]
+    assert min(slowest.values()) > 0
 
 
 def test_rows_of_rules_admit_all_that_they_send(tmp_path: Path) -> None:
@@ -168,33 +183,78 @@ def test_route_without_its_limit_fails_only_where_it_is_ours(tmp_path: Path) -> 
 
 
 def test_bytes_of_a_memory_store_count_its_keys(tmp_path: Path) -> None:
-    only = ("--only", "memory-bytes-gcra", "--calls", "20000")
+    only = ("--only", "bytes-gcra", "--calls", "20000")
     done = run(tmp_path, "-m", "benchmarks", *only, "--json", "it.json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "20,000 keys held" in done.stdout
-    found = written(tmp_path / "it.json")["memory-bytes-gcra"]
-    assert (found["unit"], found["target"]) == ("bytes", 250)
+    found = written(tmp_path / "it.json")["bytes-gcra"]
+    assert (found["unit"], found["target"]) == ("bytes", 190)
     assert len("{0123456789abcdef0123456789abcdef}:default") < found["value"] < 1000
 
 
 def test_rows_of_the_redis_server_count_what_they_say(tmp_path: Path, redis_server: RedisServer) -> None:
     (tmp_path / "redis-server").symlink_to(redis_server.binary)  # the rows start their own: what the PATH names
-    only = ("--only", "redis-lua", "redis-bytes")
+    only = ("--only", "lua", "redis-bytes")
     done = run(tmp_path, "-m", "benchmarks", *only, *SMALL, "--json", "it.json", PATH=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     rows = written(tmp_path / "it.json")
-    times = [f"redis-lua-{name}" for name in (*ALGORITHMS, "sliding_window_log-by-log", "minimal_log")]
+    times = [f"lua-{name}" for name in (*ALGORITHMS, "sliding_window_log-by-log", "minimal_log")]
+    targets = {**dict.fromkeys(times[: len(ALGORITHMS)], 1.5), **{f"lua-{name}": most for name, most in LUA.items()}}
     assert list(rows) == [*times, *[f"redis-bytes-{name}" for name in ALGORITHMS]]
     for name in times:
         lua = rows[name]
         assert (lua["unit"], lua["admitted"], lua["refused"], lua["problems"]) == ("x", 40, 0, [])
-        assert lua["target"] == (1.5 if name.removeprefix("redis-lua-") in ALGORITHMS else None)
+        assert lua["target"] == targets.get(name)
         assert min(lua["ours"], lua["peer"]) > 0
     for name in ALGORITHMS:
         size = rows[f"redis-bytes-{name}"]
         assert (size["unit"], size["admitted"], size["refused"], size["problems"]) == ("bytes", 20, 0, [])
         assert size["target"] == (200 if name in {"gcra", "token_bucket"} else None)
         assert len(f"rl:1:{{0123456789abcdef0123456789abcdef}}:default:100/60s_using_{name}") < size["value"] < 1000
+
+
+def test_rows_of_many_keys_in_redis_count_what_they_say(tmp_path: Path, redis_server: RedisServer) -> None:
+    (tmp_path / "redis-server").symlink_to(redis_server.binary)
+    only = ("--only", "redis-sync-refused", "redis-sync-keys", "redis-node")
+    done = run(tmp_path, "-m", "benchmarks", *only, *SMALL, "--json", "it.json", PATH=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = written(tmp_path / "it.json")
+    counts = {name: (one["admitted"], one["refused"], one["problems"]) for name, one in rows.items()}
+    nodes = [f"redis-node-{name}-{limits}" for name in ("sync", "async") for limits in (1, 3)]
+    wanted = {"redis-sync-refused": (0, 40), "redis-sync-keys": (40, 0), "redis-sync-keys-refused": (0, 40)}
+    wanted |= dict.fromkeys(nodes, (20, 0))
+    assert counts == {name: (*right, []) for name, right in wanted.items()}
+    assert {rows[name]["unit"] for name in nodes} == {"us"}
+
+
+@pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not on PATH; the test below has its say")
+def test_served_rows_count_what_wrk_was_answered(tmp_path: Path) -> None:
+    done = run(tmp_path, "-m", "benchmarks", "--only", "served-memory", "--rounds", "1", "--json", "it.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = written(tmp_path / "it.json")
+    peers = ("over-asgi-ratelimit", "asgi-ratelimit", "over-slowapi", "slowapi")
+    assert [*rows] == ["served-memory", *[f"served-memory-{name}" for name in peers]]
+    targets = [(one["target"], one["at_least"]) for one in rows.values()]
+    assert targets == [(0.8, True), (1.0, True), (None, True), (None, True), (None, True)]
+    found = rows["served-memory"]
+    assert (found["refused"], found["problems"], len(found["values"])) == (0, [], 1)
+    assert found["admitted"] > 100
+    assert found["values"][0] == pytest.approx(found["peer"] / found["ours"])
+
+
+@pytest.mark.parametrize(
+    ("without", "told"),
+    [
+        ("wrk", "wrk: not on PATH (apt-get install wrk, or brew install wrk)"),
+        ("uvicorn", "uvicorn: not installed"),
+    ],
+)
+def test_served_row_without_what_it_needs_is_told(tmp_path: Path, without: str, told: str) -> None:
+    done = run(tmp_path, "-c", WITHOUT, without, PATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    found = written(tmp_path / "it.json")["served-memory"]
+    assert (found["values"], found["target"], found["at_least"]) == ([], 0.8, True)
+    assert found["notes"] == [f"skipped, {told}"]
 
 
 def test_heading_names_versions_and_machine(tmp_path: Path) -> None:
