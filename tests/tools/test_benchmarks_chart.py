@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shutil import copy
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -91,3 +92,35 @@ def test_a_run_draws_what_it_wrote_and_it_can_be_drawn_again(tmp_path: Path) -> 
     assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "it.svg").read_bytes()
     found = json.loads((tmp_path / "it.json").read_text("utf-8"))
     assert str(ROOT) not in json.dumps(found)
+
+
+def test_the_page_shows_the_run_that_lies_beside_it() -> None:
+    done = run(ROOT, "docs/performance_figures.py", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_stale_page_is_shown_and_can_be_renewed(tmp_path: Path) -> None:
+    files = ("docs/performance_figures.py", "benchmarks/__init__.py", "benchmarks/chart.py")
+    pages = [f"docs/explanation/performance.{kind}" for kind in ("md", "json", "svg")]
+    for name in (*files, *pages):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        copy(ROOT / name, tmp_path / name)
+    source = tmp_path / "docs/explanation/performance.json"
+    found = json.loads(source.read_text("utf-8"))
+    (one,) = [row for row in found["rows"] if row["row"] == "redis-node-async-3"]
+    one["value"] *= 10
+    source.write_text(json.dumps(found), "utf-8")
+    stale = run(tmp_path, "docs/performance_figures.py", "--check", PYTHONPATH=str(tmp_path))
+    assert stale.returncode == 1, stale.stderr
+    assert "-node = " in stale.stdout
+    assert "python docs/performance_figures.py" in stale.stdout
+    assert run(tmp_path, "docs/performance_figures.py", PYTHONPATH=str(tmp_path)).returncode == 0
+    assert run(tmp_path, "docs/performance_figures.py", "--check", PYTHONPATH=str(tmp_path)).returncode == 0
+
+
+def test_every_row_that_missed_is_explained_on_the_page() -> None:
+    page = (ROOT / "docs/explanation/performance.md").read_text("utf-8")
+    why = page.partition("## Rows that miss")[2].partition("\n## ")[0]
+    found = json.loads((ROOT / "docs/explanation/performance.json").read_text("utf-8"))["rows"]
+    missed = [row["row"] for row in found if row["verdict"] == "missed" and not row["row"].startswith("routers-")]
+    assert [name for name in missed if f"`{name}`" not in why] == []
