@@ -35,6 +35,21 @@ _COSTS: Final = {  # row, and which of its times: what it is the cost of
     ("redis-node-async-1", "value"): "the same, of 64 tasks that share a store",
     ("redis-node-async-3", "value"): "a request of three limits, of 64 tasks",
 }
+_GROWTH: Final = {  # what grows: what is compared, and its two times
+    "rules, from 5 to 500": ("in memory, added to a request", ("rules-500", "ours"), ("rules-500", "peer")),
+    "limits, from 1 to 3": ("in memory, added to a request", ("limits-3", "ours"), ("limits-3", "peer")),
+    "limits, from 1 to 3, in Redis": (
+        "the server's time per request, of 64 tasks",
+        ("redis-node-async-3", "value"),
+        ("redis-node-async-1", "value"),
+    ),
+    "keys, from 1 to 100,000": ("in memory, one `take`", ("memory-keys", "ours"), ("memory-token", "ours")),
+    "keys, from 1 to 100,000, in Redis": (
+        "one `take`, waiting included",
+        ("redis-sync-keys", "ours"),
+        ("redis-sync-1", "ours"),
+    ),
+}
 _PLAN: Final = """
 import math
 
