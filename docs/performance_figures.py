@@ -23,7 +23,7 @@ _MARKED: Final = re.compile(r"(<!-- figures (\w+)[^\n]* -->\n).*?(<!-- end -->)"
 _UNITS: Final = {"x": "", "us": " us", "bytes": " bytes", "calls": " calls"}
 _COSTS: Final = {  # row, and which of its times: what it is the cost of
     ("memory-default", "ours"): "one `take` of a `MemoryStore`, one limit, one key",
-    ("memory-keys", "ours"): "the same of 100,000 keys in turn",
+    ("memory-keys", "ours"): "one of a token bucket, of 100,000 keys in turn",
     ("memory-refused-default", "ours"): "one `take` that refuses",
     ("asgi", "ours"): "added to an ASGI request by the middleware, memory, `RateLimit` headers",
     ("limits-3", "ours"): "the same under three limits",
@@ -33,7 +33,8 @@ _COSTS: Final = {  # row, and which of its times: what it is the cost of
     ("lua-sliding_window_counter", "ours"): "the script alone, one charge, time of the server",
     ("redis-node-sync-1", "value"): "a request of one limit, all that the server does for it",
     ("redis-node-async-1", "value"): "the same, of 64 tasks that share a store",
-    ("redis-node-async-3", "value"): "a request of three limits, of 64 tasks",
+    ("redis-node-async-3", "value"): "the same of three limits",
+    ("redis-app-async-3", "value"): "what an app's process does for the same, without the middleware",
 }
 _GROWTH: Final = {  # what grows: what is compared, and its two times
     "rules, from 5 to 500": ("in memory, added to a request", ("rules-500", "ours"), ("rules-500", "peer")),
@@ -56,7 +57,7 @@ import math
 wanted = 1_000_000  # requests per second
 busy = 0.7  # of a node's core: the rest is for peaks, and for the nodes that are left when one fails
 node = {node}  # microseconds of a node's core for a request of three limits
-added = {added}  # microseconds of an app's core for a request of three limits
+added = {added} + {store}  # microseconds of an app's core for it: the middleware, and what sends and reads
 lease = 100  # units of a hot limit that a process takes ahead
 
 per_node = busy * 1e6 / node
@@ -118,7 +119,8 @@ def _growth(rows: dict[str, Any]) -> str:
 def _plan(rows: dict[str, Any]) -> str:
     """The arithmetic, and what it prints."""
     node = math.ceil(rows["redis-node-async-3"]["value"])
-    code = _PLAN.format(node=node, added=math.ceil(rows["limits-3"]["ours"])).strip()
+    added, store = math.ceil(rows["asgi"]["ours"]), math.ceil(rows["redis-app-async-3"]["value"])
+    code = _PLAN.format(node=node, added=added, store=store).strip()
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         exec(code, {})  # noqa: S102  # what the page shows, as the page says

@@ -1,9 +1,10 @@
-"""What a request costs the processor of a Redis server: its script, its commands and its sockets.
+"""What a request costs the processors: that of a Redis server (script, commands, sockets), and that of the app.
 
-The server says so itself, so that other processes on the machine are not in it.
+Each says so of itself, so that other processes on the machine are not in it.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final
@@ -35,7 +36,7 @@ def _alone(limits: int) -> Callable[[Lab, int], Counted]:
     return measured
 
 
-def _together(limits: int) -> Callable[[Lab, int], Counted]:
+def _together(limits: int, busy: Callable[[Lab], int]) -> Callable[[Lab, int], Counted]:
     async def run(lab: Lab, calls: int) -> Counted:
         store = package("ratelimit_mw.stores.redis").AsyncRedisStore(lab.redis_url(), timeout=_PATIENT)
         requests, turns = _requests(limits), count()
@@ -48,9 +49,9 @@ def _together(limits: int) -> Callable[[Lab, int], Counted]:
 
         try:
             await store.atake(requests[0])  # opens the connection
-            before = _busy(lab)
+            before = busy(lab)
             admitted = sum(await asyncio.gather(*[task() for _ in range(_TASKS)]))
-            return Counted(_busy(lab) - before, admitted, calls - admitted, notes=(f"{_TASKS} tasks",))
+            return Counted(busy(lab) - before, admitted, calls - admitted, notes=(f"{_TASKS} tasks",))
         finally:
             await store.aclose()
 
@@ -64,14 +65,23 @@ def _busy(lab: Lab) -> int:
     return int(1e6 * (found["used_cpu_user"] + found["used_cpu_sys"]))
 
 
+def _own_busy(_: Lab) -> int:
+    """The same of this process."""
+    return time.process_time_ns() // 1000
+
+
 ROWS: Final[Sequence[Row]] = [
     Count(
-        name=f"redis-node-{name}-{limits}",
-        what=f"processor time of the server per request {how}, {limits} limit{'s'[: limits - 1]}, default algorithm",
-        count=through(limits),
+        name=f"redis-{name}-{limits}",
+        what=f"processor time of {whose}, per request of {limits} limit{'s'[: limits - 1]}, default algorithm",
+        count=measured,
         unit="us",
         calls=20_000,
     )
-    for name, how, through in (("sync", "of one thread", _alone), ("async", "of 64 tasks", _together))
     for limits in (1, 3)
+    for name, whose, measured in (
+        ("node-sync", "the server, one thread asks", _alone(limits)),
+        ("node-async", "the server, 64 tasks ask", _together(limits, _busy)),
+        ("app-async", "the process that asks, 64 tasks", _together(limits, _own_busy)),
+    )
 ]

@@ -234,12 +234,12 @@ def test_rows_of_the_redis_server_count_what_they_say(tmp_path: Path, redis_serv
 
 def test_rows_of_many_keys_in_redis_count_what_they_say(tmp_path: Path, redis_server: RedisServer) -> None:
     (tmp_path / "redis-server").symlink_to(redis_server.binary)
-    only = ("--only", "redis-sync-refused", "redis-sync-keys", "redis-node")
+    only = ("--only", "redis-sync-refused", "redis-sync-keys", "redis-node", "redis-app")
     done = run(tmp_path, "-m", "benchmarks", *only, *SMALL, "--json", "it.json", PATH=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     rows = written(tmp_path / "it.json")
     counts = {name: (one["admitted"], one["refused"], one["problems"]) for name, one in rows.items()}
-    nodes = [f"redis-node-{name}-{limits}" for name in ("sync", "async") for limits in (1, 3)]
+    nodes = [f"redis-{name}-{limits}" for name in ("node-sync", "node-async", "app-async") for limits in (1, 3)]
     wanted = {"redis-sync-refused": (0, 40), "redis-sync-keys": (40, 0), "redis-sync-keys-refused": (0, 40)}
     wanted |= dict.fromkeys(nodes, (20, 0))
     assert counts == {name: (*right, []) for name, right in wanted.items()}
