@@ -28,7 +28,7 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 _UNITS: Final = {"x": "", "us": " us", "bytes": " bytes", "calls": " calls", "admitted": " admitted"}
 _GROUPS: Final = (
     "Time, over that of the other: less is better",
-    "Number, over that of the other: more is better",
+    "Number, over that of the other, or over its target: more is better",
     "Sizes, counts and times, over their target: less is better",
 )
 
@@ -70,7 +70,7 @@ def _bar(row: Mapping[str, Any]) -> _Bar:
     by = 1.0 if ratio else row["target"]
     sign = "≥" if row["at_least"] else "≤"
     return _Bar(
-        group=(1 if row["at_least"] else 0) if ratio else 2,
+        group=1 if row["at_least"] else 0 if ratio else 2,
         name=row["row"],
         value=row["value"] / by,
         target=row["target"] / by,

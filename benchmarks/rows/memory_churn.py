@@ -8,14 +8,15 @@ from typing import Final, NamedTuple
 
 from benchmarks.lab import Lab, Missing
 from benchmarks.line import Line
-from benchmarks.rows.memory_keys import alone, charge, preempted
+from benchmarks.rows.memory_keys import alone, preempted
 from benchmarks.runner import Row
-from ratelimit_mw import MemoryStore
+from ratelimit_mw import Charge, MemoryStore
 from ratelimit_mw.algorithms import DEFAULT
 
 _CHURNED: Final = 10_000_000  # distinct keys
 _PER_HELD: Final = 10  # of them, for each that is held
-_STRETCHES: Final = 100  # of takes, each followed by as much time in which nothing is done
+_STRETCHES: Final = 100  # of takes, each followed by some time in which nothing is done
+_IDLE: Final = 4  # the takes last so many times as long
 _DAY: Final = 24 * 3600.0  # seconds: no key makes room by itself
 
 
@@ -25,9 +26,9 @@ class Churned(NamedTuple):
     worst: int
     busy: int  # the processor's own time of the one that has most of it: no other process is in it
     late: int  # one in a thousand is slower
-    idle: int  # the longest between two readings of the clock, with nothing between them, for as long
+    idle: int  # the longest between two readings of the clock, with nothing between them
     admitted: int
-    preempted: int  # times, in both
+    preempted: int  # times, while it was busy and while it did nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ class Churn:
         other = replace(slowest, target=None, notes=(), problems=())
         busy = f"{self.what}: the most of the processor's time"
         late = f"{self.what}: 99.9th percentile"
-        idle = "the longest that this machine took for nothing, in as much time"
+        idle = f"the longest that this machine took for nothing, in 1/{_IDLE} of that time"
         return [
             slowest,
             replace(other, row=f"{self.name}-busy", what=busy, values=(found.busy / 1000,)),
@@ -77,13 +78,13 @@ def _churned(keys: int) -> Churned:
     admitted = idle = busy = 0
     for stretch in _stretches(keys):
         for n in stretch:
-            charges = (charge(limit, n),)
+            charges = (Charge(f"{{{n:032x}}}:default", limit),)  # as long as the keys of clients are
             worked, started = thread_time_ns(), perf_counter_ns()
             decisions = store.take(charges)
             times[n] = perf_counter_ns() - started
             busy = max(busy, thread_time_ns() - worked)
             admitted += decisions[0].allowed
-        idle = max(idle, _nothing(sum(times[stretch.start : stretch.stop])))
+        idle = max(idle, _nothing(sum(times[stretch.start : stretch.stop]) // _IDLE))
     assert len(store) == _held(keys)
     often = preempted() - before
     in_order = sorted(times)

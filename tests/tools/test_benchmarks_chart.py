@@ -57,10 +57,17 @@ def test_each_direction_and_unit_has_an_axis_of_its_own(tmp_path: Path) -> None:
         line("sizes", 95.0, 190.0, unit="bytes"),
         line("cut", 40.0, 20.0, **more),
         line("half", 2.0, 1.0, **more),
+        line("saved", 40.0, 20.0, unit="calls", **more),
         line("less", 0.5, 0.5),
     )
     found = bars(drawn(tmp_path, *rows))
-    assert {name: length(bar) for name, bar in found.items()} == {"less": 190, "cut": 380, "half": 190, "sizes": 190}
+    assert {name: length(bar) for name, bar in found.items()} == {
+        "less": 190,
+        "cut": 380,
+        "half": 190,
+        "saved": 190,
+        "sizes": 190,
+    }
     assert mark(found["cut"]) == (END, END)
     assert mark(found["sizes"]) == (END, END)
 
