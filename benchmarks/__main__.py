@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import against, trees
+from benchmarks.chart import chart
 from benchmarks.lab import Lab
 from benchmarks.line import Line, as_data
 from benchmarks.machine import machine, versions
@@ -41,8 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(heading(about))
     print()
     print(table(lines, *names))
+    found = {**about, "rows": [as_data(line) for line in lines]}
     if given.json:
-        given.json.write_text(json.dumps({**about, "rows": [as_data(line) for line in lines]}, indent=1) + "\n")
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
+    if given.svg:
+        given.svg.write_text(chart(found), "utf-8")
     return 1 if any(line.problems for line in lines) else 0
 
 
@@ -72,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--calls", type=_positive, help="calls in a turn, instead of what each row finds enough")
     parser.add_argument("--against", metavar="COMMIT", help="this package against the one of a commit; other rows")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything here too, round by round")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the rows that have a target")
     return parser
 
 

@@ -52,10 +52,10 @@ class Lab(AbstractContextManager["Lab", None]):
         self._title = title
         self._tell(title)
 
-    def turn(self, done: int) -> None:
+    def turn(self, done: int, rounds: int) -> None:
         """Tell how many rounds are done."""
         if self._progress.isatty():
-            self._tell(f"{self._title} {done}/{self.rounds}")
+            self._tell(f"{self._title} {done}/{rounds}")
 
     def end(self) -> None:
         """Leave an empty line behind."""

@@ -19,6 +19,7 @@ class Line:
     ours: float | None = None  # microseconds per call, median of the rounds
     peer: float | None = None
     target: float | None = None  # the most that `value` may be
+    at_least: bool = False  # more is better: the least that it may be
     admitted: int = 0  # of ours; every other contender's counts are the same, or `problems` says so
     refused: int = 0
     notes: tuple[str, ...] = ()  # what is missing, and why
@@ -42,7 +43,15 @@ class Line:
         """`met`, `missed`, or nothing where there is no target or no value."""
         if self.value is None or self.target is None:
             return ""
-        return "met" if self.value <= self.target else "missed"
+        met = self.value >= self.target if self.at_least else self.value <= self.target
+        return "met" if met else "missed"
+
+    @property
+    def goal(self) -> str:
+        """The target, with the side of it that is good; nothing where there is none."""
+        if self.target is None:
+            return ""
+        return f"{'>=' if self.at_least else '<='} {self.target:.2f}"
 
 
 def as_data(line: Line) -> dict[str, Any]:

@@ -19,10 +19,15 @@ _PACKAGES = {
     "django-ratelimit": "django-ratelimit",
     "fastapi-limiter": "fastapi-limiter",
     "pyrate-limiter": "pyrate-limiter",
+    "throttled-py": "throttled-py",
+    "litestar": "litestar",
     "starlette": "starlette",
     "fastapi": "fastapi",
     "flask": "flask",
     "django": "django",
+    "uvicorn": "uvicorn",
+    "uvloop": "uvloop",
+    "httptools": "httptools",
     "redis-py": "redis",
     "hiredis": "hiredis",
 }
@@ -32,7 +37,8 @@ def versions() -> dict[str, str]:
     """Everything that has a version and was measured, or measured with."""
     found = {"python": f"{platform.python_version()} ({platform.python_implementation()})"}
     found |= {name: _version(distribution) for name, distribution in _PACKAGES.items()}
-    found["ratelimit-mw"] += f" ({Path(ratelimit_mw.__file__).parent})"  # a checkout goes before what is installed
+    here = Path(ratelimit_mw.__file__).is_relative_to(Path(__file__).parents[1])  # it goes before what is installed
+    found["ratelimit-mw"] += " (of this checkout)" if here else " (installed)"
     found["redis-server"] = _redis_server()
     return found
 

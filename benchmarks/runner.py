@@ -6,7 +6,7 @@ of its own.
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple, Protocol
 
@@ -47,6 +47,7 @@ class Race:
 
     `floor`: the same work without either; its time is taken off both, so that only what they add is compared.
     `peer_floor`: the peer's work without it, where that is done by another app than ours.
+    `at_least`: the ratio is of calls per second instead, and more of them are better.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Race:
     floor: Setup | None = None
     peer_floor: Setup | None = None
     target: float | None = None
+    at_least: bool = False
     calls: int = 5000
     admits: bool = True  # all calls are admitted; False: all are refused
 
@@ -73,8 +75,18 @@ class Race:
             except Missing as missing:
                 notes.append(str(missing))
                 if not name.startswith("peer"):
-                    return [Line(row=self.name, what=self.what, target=self.target, notes=(f"skipped, {missing}",))]
-        return [self._line(_turns(lab, contenders, calls), calls, notes)]
+                    return [self._skipped(missing)]
+        return [self._line(turns(lab, contenders, calls, lab.rounds), calls, notes)]
+
+    def _skipped(self, missing: Missing) -> Line:
+        return Line(
+            row=self.name,
+            what=self.what,
+            unit="x" if self.peer else "us",
+            target=self.target,
+            at_least=self.at_least,
+            notes=(f"skipped, {missing}",),
+        )
 
     def _line(self, turns: Mapping[str, Sequence[Batch]], calls: int, notes: Sequence[str]) -> Line:
         nothing = [0] * len(turns["ours"])
@@ -86,8 +98,10 @@ class Race:
             for name, times in bare.items()
         }
         each = {name: median(times) / calls / 1000 for name, times in added.items()}
-        if "peer" in turns:  # at least a nanosecond: in a tiny batch the floor may take as long as the peer
-            values = [ours / max(peer, 1) for ours, peer in zip(added["ours"], added["peer"], strict=True)]
+        if "peer" in turns:
+            over, under = ("peer", "ours") if self.at_least else ("ours", "peer")
+            # at least a nanosecond: in a tiny batch the floor may take as long as the peer
+            values = [above / max(below, 1) for above, below in zip(added[over], added[under], strict=True)]
         else:
             values = [] if self.peer else [ours / calls / 1000 for ours in added["ours"]]
         return Line(
@@ -98,6 +112,7 @@ class Race:
             ours=each["ours"],
             peer=each.get("peer"),
             target=self.target,
+            at_least=self.at_least,
             admitted=sum(batch.admitted for batch in turns["ours"]),
             refused=sum(batch.refused for batch in turns["ours"]),
             notes=tuple(notes),
@@ -125,9 +140,10 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Count:
-    """How much of something there is per call, all of which are admitted.
+    """How much of something there is per call, all of which are admitted, or refused where `admits` is False.
 
-    `exact`: anything but the target is a problem.
+    `total`: how much there is of it in all calls together. `exact`: anything but the target is a problem.
+    `at_least`: more of it is better.
     """
 
     name: str
@@ -135,44 +151,48 @@ class Count:
     count: Callable[[Lab, int], Counted]
     unit: Unit = "calls"
     target: float | None = None
+    at_least: bool = False
     exact: bool = False
+    total: bool = False
     calls: int = 500
+    admits: bool = True
 
     def run(self, lab: Lab) -> Sequence[Line]:
         """One line; without numbers when something is missing."""
         calls = lab.calls or self.calls
+        about = Line(row=self.name, what=self.what, unit=self.unit, target=self.target, at_least=self.at_least)
         try:
             found = self.count(lab, calls)
         except Missing as missing:
-            skipped = (f"skipped, {missing}",)
-            return [Line(row=self.name, what=self.what, unit=self.unit, target=self.target, notes=skipped)]
-        each = found.counted / calls
-        problems = [f"{each} per call, not {self.target}"] if self.exact and each != self.target else []
-        if (found.admitted, found.refused) != (calls, 0):
-            problems.append(f"{found.admitted} admitted and {found.refused} refused, not {calls} and 0")
+            return [replace(about, notes=(f"skipped, {missing}",))]
+        value = found.counted / (1 if self.total else calls)
         return [
-            Line(
-                row=self.name,
-                what=self.what,
-                unit=self.unit,
-                values=(each,),
-                target=self.target,
+            replace(
+                about,
+                values=(value,),
                 admitted=found.admitted,
                 refused=found.refused,
                 notes=found.notes,
-                problems=tuple(problems),
+                problems=tuple(self._problems(value, found, calls)),
             )
         ]
 
+    def _problems(self, value: float, found: Counted, calls: int) -> list[str]:
+        right = (calls, 0) if self.admits else (0, calls)
+        problems = [f"{value} per call, not {self.target}"] if self.exact and value != self.target else []
+        if (found.admitted, found.refused) != right:
+            problems.append(f"{found.admitted} admitted and {found.refused} refused, not {right[0]} and {right[1]}")
+        return problems
 
-def _turns(lab: Lab, contenders: Mapping[str, Contender], calls: int) -> dict[str, list[Batch]]:
+
+def turns(lab: Lab, contenders: Mapping[str, Contender], calls: int, rounds: int) -> dict[str, list[Batch]]:
     """The batches of each contender, one per round; a first round that warms up is not among them."""
-    turns: dict[str, list[Batch]] = {name: [] for name in contenders}
+    batches: dict[str, list[Batch]] = {name: [] for name in contenders}
     for contender in contenders.values():
         contender(calls)
-    for done in range(lab.rounds):
-        lab.turn(done)
+    for done in range(rounds):
+        lab.turn(done, rounds)
         for name, contender in contenders.items():
             gc.collect()  # nobody pays for the garbage of another; it stays switched on, so everybody pays for his own
-            turns[name].append(contender(calls))
-    return turns
+            batches[name].append(contender(calls))
+    return batches

@@ -45,7 +45,7 @@ def _cells(line: Line) -> tuple[str, ...]:
         _number(line.value) + unit if line.value is not None else "-",
         _spread(line.half),
         _spread(all_of_them),
-        "-" if line.target is None else f"{line.target:.2f} {line.verdict}".rstrip(),
+        f"{line.goal} {line.verdict}".strip() or "-",
         f"{line.admitted:,}",
         f"{line.refused:,}",
     )

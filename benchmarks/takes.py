@@ -1,6 +1,7 @@
 """The contender that all stores share: one take after the other."""
 
-from itertools import repeat
+from collections.abc import Callable, Sequence
+from itertools import cycle, islice
 from time import perf_counter_ns
 
 from benchmarks.runner import Batch, Contender
@@ -8,15 +9,30 @@ from ratelimit_mw import Charge
 from ratelimit_mw.stores import Store
 
 
-def takes(store: Store, charge: Charge) -> Contender:
-    """Takes this one charge in every call."""
-    take, charges = store.take, (charge,)
+def takes(store: Store, *charges: Charge) -> Contender:
+    """Takes one of these charges in every call. Each turn goes on where the last one ended."""
+    take, groups = store.take, cycle([(charge,) for charge in charges])
 
     def batch(calls: int) -> Batch:
         admitted = 0
         started = perf_counter_ns()
-        for _ in repeat(None, calls):
-            if take(charges)[0].allowed:
+        for group in islice(groups, calls):
+            if take(group)[0].allowed:
+                admitted += 1
+        return Batch(perf_counter_ns() - started, admitted, calls - admitted)
+
+    return batch
+
+
+def hits(hit: Callable[..., object], arguments_of: Sequence[tuple[object, ...]]) -> Contender:
+    """The same of a peer: `hit` with one of these arguments in every call; it returns whether it is admitted."""
+    turns = cycle(arguments_of)
+
+    def batch(calls: int) -> Batch:
+        admitted = 0
+        started = perf_counter_ns()
+        for arguments in islice(turns, calls):
+            if hit(*arguments):
                 admitted += 1
         return Batch(perf_counter_ns() - started, admitted, calls - admitted)
 

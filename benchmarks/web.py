@@ -9,7 +9,7 @@ App = TypeVar("App")
 IETF: Final = frozenset({"ratelimit", "ratelimit-policy"})
 LEGACY: Final = frozenset({"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"})
 NONE: Final[frozenset[str]] = frozenset()
-PLENTY: Final = 10**7  # a minute; more would make the clock of our counter coarser than that of a limit somebody has
+PLENTY: Final = 10**7  # an hour; more would make the clock of our counter coarser than that of a limit somebody has
 _FEW: Final = 2
 
 
@@ -23,14 +23,20 @@ class Answer(NamedTuple):
 def held(
     make: Callable[[int], App], ask: Callable[[App], Answer], fields: Collection[str] = IETF, refusal: int = 429
 ) -> App:
-    """The app that `make` limits to plenty of requests a minute.
+    """The app that `make` limits to plenty of requests an hour.
 
     One that it limits to a few has refused the next one; what is admitted has these header fields.
     """
-    few = make(_FEW)
-    statuses = [ask(few).status for _ in range(_FEW + 1)]
-    assert statuses == [200] * _FEW + [refusal], statuses
+    spent(make, ask, refusal)
     plenty = make(PLENTY)
     missing = {*fields} - ask(plenty).fields
     assert not missing, missing
     return plenty
+
+
+def spent(make: Callable[[int], App], ask: Callable[[App], Answer], refusal: int = 429) -> App:
+    """The app that `make` limits to a few requests an hour, which has admitted them, and refused the next one."""
+    few = make(_FEW)
+    statuses = [ask(few).status for _ in range(_FEW + 1)]
+    assert statuses == [200] * _FEW + [refusal], statuses
+    return few

@@ -42,6 +42,8 @@ SHELL = {
     "python3 -m pip install tox && python3 -m tox": ".ci/run",
     'python3 -m pip install "ratelimit-mw[redis]"': "tox installs this extra",
     "python -m ratelimit_mw schema > ratelimit.schema.json": "test_schema.py",
+    "python -m benchmarks --json docs/explanation/performance.json": "tests/tools/test_benchmarks.py",
+    "python docs/performance_figures.py": "tests/tools/test_benchmarks_chart.py",
 }
 
 # Django has one set of settings in a process: the files of these pages run in processes of their own.

@@ -105,6 +105,11 @@ def held(lab: Lab, make: Callable[[int], App], fields: Collection[str] = IETF) -
     return contender(lab, web.held(make, lambda app: lab.wait(ask(app)), fields))
 
 
+def spent(lab: Lab, make: Callable[[int], App]) -> Contender:
+    """Equal requests that the app which `make` makes refuses: see `web.spent`."""
+    return contender(lab, web.spent(make, lambda app: lab.wait(ask(app))))
+
+
 def floor(lab: Lab) -> Contender:
     """The app without any middleware."""
     return contender(lab, bare)
@@ -112,6 +117,6 @@ def floor(lab: Lab) -> Contender:
 
 def limited(lab: Lab) -> Contender:
     """One limit, memory store, headers on."""
-    app = RateLimitMiddleware(bare, limits=f"{PLENTY}/minute")
+    app = RateLimitMiddleware(bare, limits=f"{PLENTY}/hour")
     assert lab.wait(ask(app)).fields >= IETF
     return contender(lab, app)

@@ -95,6 +95,11 @@ def held(make: Callable[[int], App], fields: Collection[str] = IETF, refusal: in
     return contender(web.held(make, ask, fields, refusal))
 
 
+def spent(make: Callable[[int], App]) -> Contender:
+    """Equal requests that the app which `make` makes refuses: see `web.spent`."""
+    return contender(web.spent(make, ask))
+
+
 def floor(_: Lab) -> Contender:
     """The app without any middleware."""
     return contender(_bare)
@@ -102,7 +107,7 @@ def floor(_: Lab) -> Contender:
 
 def limited(_: Lab) -> Contender:
     """One limit, memory store, headers on."""
-    app = RateLimitMiddleware(_bare, limits=f"{PLENTY}/minute")
+    app = RateLimitMiddleware(_bare, limits=f"{PLENTY}/hour")
     assert ask(app).fields >= IETF
     return contender(app)
 

@@ -7,13 +7,18 @@ from benchmarks.rows import (
     django,
     fastapi,
     layers,
+    litestar,
     memory,
+    memory_churn,
     memory_keys,
     redis,
     redis_async,
+    redis_keys,
+    redis_node,
     redis_server_side,
     routers,
     rules,
+    served,
     wsgi,
 )
 from benchmarks.runner import Row
@@ -21,7 +26,10 @@ from benchmarks.runner import Row
 ROWS: Final[list[Row]] = [
     *memory.ROWS,
     *memory_keys.ROWS,
+    *memory_churn.ROWS,
     *asgi.ROWS,
+    *litestar.ROWS,
+    *served.ROWS,
     *wsgi.ROWS,
     *django.ROWS,
     *fastapi.ROWS,
@@ -31,4 +39,6 @@ ROWS: Final[list[Row]] = [
     *redis_async.ROWS,
     *redis_server_side.ROWS,
     *layers.ROWS,
+    *redis_keys.ROWS,
+    *redis_node.ROWS,
 ]

@@ -3,14 +3,19 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from benchmarks.lab import Lab, package
-from benchmarks.ours.asgi import App, Scope, bare, contender, floor, held, limited
-from benchmarks.runner import Contender, Race, Row
+from benchmarks.lab import package
+from benchmarks.ours.asgi import App, Scope, bare, contender, floor, held, limited, spent
+from benchmarks.runner import Race, Row
 from benchmarks.web import LEGACY, NONE
 from ratelimit_mw.asgi import RateLimitMiddleware
 
 
-def _asgi_ratelimit(lab: Lab) -> Contender:
+def _ours(quota: int) -> App:
+    return RateLimitMiddleware(bare, limits=f"{quota}/hour")
+
+
+def _asgi_ratelimit() -> Any:
+    """What makes an app under its limit."""
     ratelimit = package("ratelimit", "asgi-ratelimit")
     backend = package("ratelimit.backends.simple", "asgi-ratelimit").MemoryBackend
 
@@ -18,13 +23,14 @@ def _asgi_ratelimit(lab: Lab) -> Contender:
         return scope["client"][0], "default"
 
     def make(quota: int) -> App:
-        app: App = ratelimit.RateLimitMiddleware(bare, who, backend(), {r"^/": [ratelimit.Rule(minute=quota)]})
+        app: App = ratelimit.RateLimitMiddleware(bare, who, backend(), {r"^/": [ratelimit.Rule(hour=quota)]})
         return app
 
-    return held(lab, make, NONE)
+    return make
 
 
-def _starlette() -> Any:
+def starlette() -> Any:
+    """An app of one route."""
     answer = package("starlette.responses").PlainTextResponse
 
     async def item(request: Any) -> Any:
@@ -34,31 +40,25 @@ def _starlette() -> Any:
     return package("starlette.applications").Starlette(routes=[route])
 
 
-def _under_starlette(lab: Lab) -> Contender:
-    return contender(lab, _starlette())
+def _on_starlette(quota: int) -> Any:
+    app = starlette()
+    app.add_middleware(RateLimitMiddleware, limits=f"{quota}/hour")
+    return app
 
 
-def _on_starlette(lab: Lab) -> Contender:
-    def make(quota: int) -> Any:
-        app = _starlette()
-        app.add_middleware(RateLimitMiddleware, limits=f"{quota}/minute")
-        return app
-
-    return held(lab, make)
-
-
-def _slowapi(lab: Lab) -> Contender:
+def _slowapi() -> Any:
+    """What makes an app under its limit."""
     slowapi = package("slowapi")
     who = package("slowapi.util").get_remote_address
     middleware = package("slowapi.middleware").SlowAPIASGIMiddleware
 
     def make(quota: int) -> Any:
-        app = _starlette()
-        app.state.limiter = slowapi.Limiter(who, default_limits=[f"{quota}/minute"], headers_enabled=True)
+        app = starlette()
+        app.state.limiter = slowapi.Limiter(who, default_limits=[f"{quota}/hour"], headers_enabled=True)
         app.add_middleware(middleware)
         return app
 
-    return held(lab, make, LEGACY)
+    return make
 
 
 ROWS: Final[Sequence[Row]] = [
@@ -66,17 +66,32 @@ ROWS: Final[Sequence[Row]] = [
         name="asgi",
         what="added to a request, headers on / asgi-ratelimit, no headers",
         ours=limited,
-        peer=_asgi_ratelimit,
+        peer=lambda lab: held(lab, _asgi_ratelimit(), NONE),
         floor=floor,
-        target=0.9,
+        target=0.58,
+    ),
+    Race(
+        name="asgi-refused",
+        what="a refused request, with problem details / asgi-ratelimit, without a body",
+        ours=lambda lab: spent(lab, _ours),
+        peer=lambda lab: spent(lab, _asgi_ratelimit()),
+        admits=False,
     ),
     Race(
         name="asgi-slowapi",
         what="added to a request to Starlette, headers on / slowapi's ASGI middleware, headers on",
-        ours=_on_starlette,
-        peer=_slowapi,
-        floor=_under_starlette,
-        target=0.10,
+        ours=lambda lab: held(lab, _on_starlette),
+        peer=lambda lab: held(lab, _slowapi(), LEGACY),
+        floor=lambda lab: contender(lab, starlette()),
+        target=0.08,
         calls=500,
+    ),
+    Race(
+        name="asgi-slowapi-refused",
+        what="a request that is refused before Starlette / slowapi's ASGI middleware",
+        ours=lambda lab: spent(lab, _on_starlette),
+        peer=lambda lab: spent(lab, _slowapi()),
+        calls=500,
+        admits=False,
     ),
 ]

@@ -45,12 +45,12 @@ def _floor(_: Lab) -> Contender:
 
 def _ours(_: Lab) -> Contender:
     part(*_OURS)
-    return held(lambda quota: _app(MIDDLEWARE=[".".join(_OURS)], RATELIMIT_MW={"limits": f"{quota}/minute"}))
+    return held(lambda quota: _app(MIDDLEWARE=[".".join(_OURS)], RATELIMIT_MW={"limits": f"{quota}/hour"}))
 
 
 def _django_ratelimit(_: Lab) -> Contender:
     decorate = package("django_ratelimit.decorators", "django-ratelimit").ratelimit
-    return held(lambda quota: _app(decorate(key="ip", rate=f"{quota}/m", block=True)), NONE, refusal=403)
+    return held(lambda quota: _app(decorate(key="ip", rate=f"{quota}/h", block=True)), NONE, refusal=403)
 
 
 ROWS: Final[Sequence[Row]] = [

@@ -27,7 +27,7 @@ def _floor(lab: Lab) -> Contender:
 
 def _ours(lab: Lab) -> Contender:
     dependency = part("ratelimit_mw.fastapi", "RateLimit")
-    return held(lab, lambda quota: _app(dependency(f"{quota}/minute")))
+    return held(lab, lambda quota: _app(dependency(f"{quota}/hour")))
 
 
 def _fastapi_limiter(lab: Lab) -> Contender:
@@ -35,7 +35,7 @@ def _fastapi_limiter(lab: Lab) -> Contender:
     pyrate = package("pyrate_limiter", "pyrate-limiter")
 
     def make(quota: int) -> Any:
-        limiter = pyrate.Limiter(pyrate.Rate(quota, pyrate.Duration.MINUTE))  # in memory
+        limiter = pyrate.Limiter(pyrate.Rate(quota, pyrate.Duration.HOUR))  # in memory
         lab.closing.callback(limiter.close)
         return _app(dependency(limiter=limiter))
 

@@ -1,5 +1,7 @@
 """The benchmark program: what it counts and says. Never how fast anything is."""
 
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,8 +29,30 @@ def heavy(lab, calls):
 program.ROWS[:] = [
     Count(name="heavy", what="", count=heavy, unit="bytes", target=1.0),
     Count(name="inexact", what="", count=heavy, target=1.0, exact=True),
+    Count(name="saved", what="", count=heavy, target=2.0, at_least=True),
+    Count(name="all", what="", count=heavy, target=10.0, total=True),
+    Count(name="admitted", what="", count=heavy, admits=False),
 ]
 sys.exit(program.main(["--only", sys.argv[1], "--calls", "5"]))
+"""
+FOUR_TIMES_AS_FAST = """
+from benchmarks import __main__ as program
+from benchmarks.lab import Missing
+from benchmarks.runner import Batch, Race
+
+def turn(microseconds):
+    return lambda lab: lambda calls: Batch(calls * microseconds * 1000, calls, 0)
+
+def nobody(lab):
+    raise Missing("nobody: not here")
+
+given = {"what": "", "ours": turn(1), "peer": turn(4), "at_least": True}
+program.ROWS[:] = [
+    Race(name="enough", target=4.0, **given),
+    Race(name="wanting", target=4.1, **given),
+    Race(name="absent", target=4.1, **{**given, "ours": nobody}),
+]
+program.main(["--rounds", "3", "--calls", "5", "--json", "it.json"])
 """
 LEAKS = """
 import sys
@@ -72,6 +96,32 @@ from benchmarks.__main__ import main
 
 sys.exit(main(["--only", "routers", "--json", "it.json"]))
 """
+WITHOUT = """
+import sys
+sys.modules[sys.argv[1]] = None
+from benchmarks.__main__ import main
+
+sys.exit(main(["--only", "served-memory", "--rounds", "1", "--json", "it.json"]))
+"""
+WRK = """
+import json, sys, time
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+
+url = urlsplit(sys.argv[-1])
+started = time.perf_counter()
+statuses = []
+connection = HTTPConnection(url.hostname, url.port)
+for _ in range(200):
+    connection.request("GET", url.path)
+    response = connection.getresponse()
+    response.read()
+    statuses.append(response.status)
+refused = sum(status != 200 for status in statuses)
+microseconds = round((time.perf_counter() - started) * 1e6)
+print(json.dumps({"microseconds": microseconds, "requests": 200, "refused": refused, "failed": 0}))
+"""
+LUA = {"sliding_window_counter": 1.6, "sliding_window_log": 2.4}
 WITHOUT_LIMITS = """
 import sys
 sys.modules["limits"] = None
@@ -82,22 +132,28 @@ sys.exit(main(["--only", "memory-token", "--rounds", "2", "--calls", "20"]))
 
 
 def test_rows_without_a_server_count_what_they_say(tmp_path: Path) -> None:
-    done = run(tmp_path, "-m", "benchmarks", "--only", "memory", "asgi", "wsgi", *SMALL, "--json", "it.json")
+    done = run(tmp_path, "-m", "benchmarks", "--only", "memory", "bytes", "asgi", "wsgi", *SMALL, "--json", "it.json")
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("memory-token", "memory-default", "asgi", "asgi-slowapi", "wsgi"):
         assert row(done.stdout, name)[-2:] == ["40", "0"]
-    assert row(done.stdout, "memory-refused")[-2:] == ["0", "40"]
+    for name in ("memory-refused", "memory-refused-default", "memory-keys-refused", "asgi-refused", "wsgi-refused"):
+        assert row(done.stdout, name)[-2:] == ["0", "40"]
     assert "memory-token" in done.stderr  # the progress
     rows = written(tmp_path / "it.json")
     counts = {name: (one["admitted"], one["refused"], one["problems"]) for name, one in rows.items()}
     assert counts["memory-token"] == (40, 0, [])
     assert counts["memory-refused"] == (0, 40, [])
-    held = [name for name in rows if name.startswith(("memory-bytes-", "memory-tail-"))]
-    assert {"memory-bytes-gcra", "memory-bytes-token_bucket", "memory-tail-gcra", "memory-tail-gcra-worst"} <= {*held}
+    held = [name for name in rows if name.startswith(("bytes-", "memory-tail-"))]
+    assert {"bytes-gcra", "bytes-token_bucket", "memory-tail-gcra", "memory-tail-gcra-worst"} <= {*held}
     for name in held:
         assert counts[name] == (20, 0, [])
         assert rows[name]["notes"][0] == "20 keys held"
     assert "times preempted" in rows["memory-tail-gcra"]["notes"][1]
+    assert counts["memory-churn"] == (20, 0, [])
+    assert (rows["memory-churn"]["notes"][0], rows["memory-churn"]["target"]) == ("2 keys held", 5000)
+    slowest = {name: rows[f"memory-churn{name}"]["value"] for name in ("", "-late", "-busy", "-idle")}
+    assert 0 < slowest["-late"] <= slowest[""]
+    assert min(slowest.values()) > 0
 
 
 def test_rows_of_rules_admit_all_that_they_send(tmp_path: Path) -> None:
@@ -146,33 +202,84 @@ def test_route_without_its_limit_fails_only_where_it_is_ours(tmp_path: Path) -> 
 
 
 def test_bytes_of_a_memory_store_count_its_keys(tmp_path: Path) -> None:
-    only = ("--only", "memory-bytes-gcra", "--calls", "20000")
+    only = ("--only", "bytes-gcra", "--calls", "20000")
     done = run(tmp_path, "-m", "benchmarks", *only, "--json", "it.json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "20,000 keys held" in done.stdout
-    found = written(tmp_path / "it.json")["memory-bytes-gcra"]
-    assert (found["unit"], found["target"]) == ("bytes", 250)
+    found = written(tmp_path / "it.json")["bytes-gcra"]
+    assert (found["unit"], found["target"]) == ("bytes", 190)
     assert len("{0123456789abcdef0123456789abcdef}:default") < found["value"] < 1000
 
 
 def test_rows_of_the_redis_server_count_what_they_say(tmp_path: Path, redis_server: RedisServer) -> None:
     (tmp_path / "redis-server").symlink_to(redis_server.binary)  # the rows start their own: what the PATH names
-    only = ("--only", "redis-lua", "redis-bytes")
+    only = ("--only", "lua", "redis-bytes")
     done = run(tmp_path, "-m", "benchmarks", *only, *SMALL, "--json", "it.json", PATH=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     rows = written(tmp_path / "it.json")
-    times = [f"redis-lua-{name}" for name in (*ALGORITHMS, "sliding_window_log-by-log", "minimal_log")]
+    times = [f"lua-{name}" for name in (*ALGORITHMS, "sliding_window_log-by-log", "minimal_log")]
+    targets = {**dict.fromkeys(times[: len(ALGORITHMS)], 1.5), **{f"lua-{name}": most for name, most in LUA.items()}}
     assert list(rows) == [*times, *[f"redis-bytes-{name}" for name in ALGORITHMS]]
     for name in times:
         lua = rows[name]
         assert (lua["unit"], lua["admitted"], lua["refused"], lua["problems"]) == ("x", 40, 0, [])
-        assert lua["target"] == (1.5 if name.removeprefix("redis-lua-") in ALGORITHMS else None)
+        assert lua["target"] == targets.get(name)
         assert min(lua["ours"], lua["peer"]) > 0
     for name in ALGORITHMS:
         size = rows[f"redis-bytes-{name}"]
         assert (size["unit"], size["admitted"], size["refused"], size["problems"]) == ("bytes", 20, 0, [])
         assert size["target"] == (200 if name in {"gcra", "token_bucket"} else None)
         assert len(f"rl:1:{{0123456789abcdef0123456789abcdef}}:default:100/60s_using_{name}") < size["value"] < 1000
+
+
+def test_rows_of_many_keys_in_redis_count_what_they_say(tmp_path: Path, redis_server: RedisServer) -> None:
+    (tmp_path / "redis-server").symlink_to(redis_server.binary)
+    only = ("--only", "redis-sync-refused", "redis-sync-keys", "redis-node", "redis-app")
+    done = run(tmp_path, "-m", "benchmarks", *only, *SMALL, "--json", "it.json", PATH=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = written(tmp_path / "it.json")
+    counts = {name: (one["admitted"], one["refused"], one["problems"]) for name, one in rows.items()}
+    nodes = [f"redis-{name}-{limits}" for name in ("node-sync", "node-async", "app-async") for limits in (1, 3)]
+    wanted = {"redis-sync-refused": (0, 40), "redis-sync-keys": (40, 0), "redis-sync-keys-refused": (0, 40)}
+    wanted |= dict.fromkeys(nodes, (20, 0))
+    assert counts == {name: (*right, []) for name, right in wanted.items()}
+    assert {rows[name]["unit"] for name in nodes} == {"us"}
+
+
+def test_served_rows_count_what_wrk_was_answered(tmp_path: Path) -> None:
+    wrk = tmp_path / "wrk"
+    if there := shutil.which("wrk"):
+        wrk.symlink_to(there)
+    else:  # what asks as often as it says is enough for what is counted here
+        wrk.write_text(f"#!{sys.executable}\n{WRK}")
+        wrk.chmod(0o755)
+    only = ("--only", "served-memory", "--rounds", "1", "--json", "it.json")
+    done = run(tmp_path, "-m", "benchmarks", *only, PATH=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = written(tmp_path / "it.json")
+    peers = ("over-asgi-ratelimit", "asgi-ratelimit", "over-slowapi", "slowapi")
+    assert [*rows] == ["served-memory", *[f"served-memory-{name}" for name in peers]]
+    targets = [(one["target"], one["at_least"]) for one in rows.values()]
+    assert targets == [(0.8, True), (1.0, True), (None, True), (None, True), (None, True)]
+    found = rows["served-memory"]
+    assert (found["refused"], found["problems"], len(found["values"])) == (0, [], 1)
+    assert found["admitted"] > 100
+    assert found["values"][0] == pytest.approx(found["peer"] / found["ours"])
+
+
+@pytest.mark.parametrize(
+    ("without", "told"),
+    [
+        ("wrk", "wrk: not on PATH (apt-get install wrk, or brew install wrk)"),
+        ("uvicorn", "uvicorn: not installed"),
+    ],
+)
+def test_served_row_without_what_it_needs_is_told(tmp_path: Path, without: str, told: str) -> None:
+    done = run(tmp_path, "-c", WITHOUT, without, PATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    found = written(tmp_path / "it.json")["served-memory"]
+    assert (found["values"], found["target"], found["at_least"]) == ([], 0.8, True)
+    assert found["notes"] == [f"skipped, {told}"]
 
 
 def test_heading_names_versions_and_machine(tmp_path: Path) -> None:
@@ -206,6 +313,32 @@ def test_count_over_its_target_fails_only_where_it_is_exact(tmp_path: Path) -> N
     done = run(tmp_path, "-c", COUNTS, "inexact")
     assert done.returncode == 1, done.stderr
     assert "WRONG: 2.0 per call, not 1.0" in done.stdout
+
+
+@pytest.mark.parametrize(("name", "told"), [("saved", "2.00 calls >= 2.00 met"), ("all", "10.00 calls <= 10.00 met")])
+def test_count_says_which_side_of_its_target_is_good(tmp_path: Path, name: str, told: str) -> None:
+    done = run(tmp_path, "-c", COUNTS, name)
+    assert done.returncode == 0, done.stderr
+    assert told in " ".join(done.stdout.replace(" - ", " ").split())
+
+
+def test_count_of_the_refused_that_were_admitted_fails(tmp_path: Path) -> None:
+    done = run(tmp_path, "-c", COUNTS, "admitted")
+    assert done.returncode == 1, done.stderr
+    assert "WRONG: 5 admitted and 0 refused, not 0 and 5" in done.stdout
+
+
+def test_race_for_the_most_compares_calls_per_second(tmp_path: Path) -> None:
+    done = run(tmp_path, "-c", FOUR_TIMES_AS_FAST)
+    assert done.returncode == 0, done.stderr
+    rows = written(tmp_path / "it.json")
+    for name in ("enough", "wanting"):
+        assert (rows[name]["values"], rows[name]["ours"], rows[name]["peer"]) == ([4.0] * 3, 1.0, 4.0)
+    assert [one["verdict"] for one in rows.values()] == ["met", "missed", ""]
+    assert [(one["target"], one["at_least"]) for one in rows.values()] == [(4.0, True), (4.1, True), (4.1, True)]
+    assert row(done.stdout, "enough")[-5:] == [">=", "4.00", "met", "15", "0"]
+    assert row(done.stdout, "wanting")[-5:] == [">=", "4.10", "missed", "15", "0"]
+    assert rows["absent"]["notes"] == ["skipped, nobody: not here"]
 
 
 def test_peer_that_is_not_installed_is_told(tmp_path: Path) -> None:

@@ -141,6 +141,6 @@ def test_without_git_it_is_an_error(checkout: Path) -> None:
 
 
 def test_row_that_is_not_between_trees_is_an_error_that_names_those_that_are(checkout: Path) -> None:
-    done = against(checkout, "HEAD", "--only", "redis-lua")
+    done = against(checkout, "HEAD", "--only", "lua")
     assert done.returncode == 2
     assert "asgi-added" in done.stderr

@@ -1,0 +1,152 @@
+"""Requests per second that real uvicorn serves, of one Starlette app without and with a limit."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Final
+
+from benchmarks import web
+from benchmarks.lab import Lab, Missing, package
+from benchmarks.line import Line
+from benchmarks.rows.asgi import starlette
+from benchmarks.runner import Batch, Contender, Row, turns
+from benchmarks.served import Server, ask, bursts, started
+from benchmarks.web import IETF, LEGACY, NONE
+from ratelimit_mw.asgi import RateLimitMiddleware
+
+_ROUNDS: Final = 11  # at most: one lasts as many seconds as there are contenders
+
+
+def bare(_quota: str, _url: str) -> Any:
+    """The app without any middleware."""
+    return starlette()
+
+
+def ours(quota: str, url: str) -> Any:
+    """With the defaults. `url`: of a store."""
+    app = starlette()
+    app.add_middleware(RateLimitMiddleware, limits=f"{quota}/hour", store=url)
+    return app
+
+
+def asgi_ratelimit(quota: str, url: str) -> Any:
+    """Over its memory, or over Redis."""
+    ratelimit = package("ratelimit", "asgi-ratelimit")
+    if url.startswith("redis"):
+        client = package("redis.asyncio").StrictRedis.from_url(url)
+        backend = package("ratelimit.backends.redis", "asgi-ratelimit").RedisBackend(client)
+    else:
+        backend = package("ratelimit.backends.simple", "asgi-ratelimit").MemoryBackend()
+
+    async def who(scope: Any) -> tuple[str, str]:  # its buckets do not know of which limit they are
+        return f"{scope['client'][0]} {quota}", "default"
+
+    app = starlette()
+    rules = {r"^/": [ratelimit.Rule(hour=int(quota))]}
+    app.add_middleware(ratelimit.RateLimitMiddleware, authenticate=who, backend=backend, config=rules)
+    return app
+
+
+def slowapi(quota: str, url: str) -> Any:
+    """Its ASGI middleware, headers on."""
+    who = package("slowapi.util").get_remote_address
+    app = starlette()
+    app.state.limiter = package("slowapi").Limiter(
+        who, default_limits=[f"{quota}/hour"], headers_enabled=True, storage_uri=url
+    )
+    app.add_middleware(package("slowapi.middleware").SlowAPIASGIMiddleware)
+    return app
+
+
+_PEERS: Final = {"asgi-ratelimit": ("ratelimit", asgi_ratelimit, NONE), "slowapi": ("slowapi", slowapi, LEGACY)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """Requests per second of the app under our limit, over those without any.
+
+    Then ours over each peer's in the same run, with the least that it may be, if anything; and each peer's over those
+    without any limit.
+    """
+
+    name: str
+    redis: bool  # else in memory
+    target: float
+    over: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def what(self) -> str:
+        """What is measured."""
+        return f"requests/s under uvicorn over {'Redis' if self.redis else 'memory'}"
+
+    def run(self, lab: Lab) -> Sequence[Line]:
+        """As many lines as there is something to compare."""
+        contenders: dict[str, Contender] = {}
+        missing: dict[str, str] = {}
+        try:
+            url = lab.redis_url() if self.redis else "memory://"
+            contenders["bare"] = bursts(_server(lab, bare, web.PLENTY, url))
+            contenders["ours"] = bursts(_limited(lab, ours, url, IETF))
+            for peer in self.over:
+                module, make, fields = _PEERS[peer]
+                try:
+                    package(module, peer)
+                    contenders[peer] = bursts(_limited(lab, make, url, fields))
+                except Missing as reason:
+                    missing[peer] = f"skipped, {reason}"
+        except Missing as reason:
+            return [self._line("", "ours", "bare", {}, self.target, f"skipped, {reason}")]
+        batches = turns(lab, contenders, 0, min(lab.rounds, _ROUNDS))
+        lines = [self._line("", "ours", "bare", batches, self.target)]
+        for peer, least in self.over.items():
+            lines.append(self._line(f"-over-{peer}", "ours", peer, batches, least, missing.get(peer, "")))
+            lines.append(self._line(f"-{peer}", peer, "bare", batches, None, missing.get(peer, "")))
+        return lines
+
+    def _line(
+        self,
+        suffix: str,
+        mine: str,
+        other: str,
+        batches: Mapping[str, Sequence[Batch]],
+        least: float | None,
+        note: str = "",
+    ) -> Line:
+        there = mine in batches and other in batches
+        numerator, denominator = (batches[mine], batches[other]) if there else ((), ())
+        return Line(
+            row=f"{self.name}{suffix}",
+            what=f"{self.what}: {mine} / {other}",
+            values=tuple(_rate(a) / _rate(b) for a, b in zip(numerator, denominator, strict=True)),
+            ours=_each(numerator),
+            peer=_each(denominator),
+            target=least,
+            at_least=True,
+            admitted=sum(batch.admitted for batch in numerator),
+            refused=sum(batch.refused for batch in numerator),
+            notes=(note,) if note else (),
+            problems=tuple(f"{mine}: {batch.refused} refused, not 0" for batch in numerator if batch.refused),
+        )
+
+
+def _server(lab: Lab, make: Any, quota: int, url: str) -> Server:
+    return started(lab, f"{__name__}:{make.__name__}", quota, url)
+
+
+def _limited(lab: Lab, make: Any, url: str, fields: frozenset[str]) -> Server:
+    return web.held(lambda quota: _server(lab, make, quota, url), ask, fields)
+
+
+def _rate(batch: Batch) -> float:
+    return (batch.admitted + batch.refused) / batch.nanoseconds
+
+
+def _each(batches: Sequence[Batch]) -> float | None:
+    """Microseconds per request."""
+    return median(0.001 / _rate(batch) for batch in batches) if batches else None
+
+
+ROWS: Final[Sequence[Row]] = [
+    Served(name="served-memory", redis=False, target=0.80, over={"asgi-ratelimit": 1.0, "slowapi": None}),
+    Served(name="served-redis", redis=True, target=0.65, over={"asgi-ratelimit": None, "slowapi": None}),
+]

@@ -1,0 +1,39 @@
+"""One app under uvicorn, in a process of its own: `python -P -m benchmarks.serve MODULE:NAME ARGUMENT...`.
+
+NAME makes the app of the arguments. The port is printed once it listens; the end of the input is the end of it.
+"""
+
+import json
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from importlib import import_module
+
+import uvicorn
+
+
+class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        assert sockets is not None
+        print(json.dumps({"port": sockets[0].getsockname()[1]}), flush=True)
+
+
+def main(made_by: str, arguments: Sequence[str]) -> None:
+    """Until the input ends."""
+    module, _, name = made_by.partition(":")
+    app = getattr(import_module(module), name)(*arguments)
+    threading.Thread(target=_end, daemon=True).start()
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    _Server(uvicorn.Config(app, log_level="warning", access_log=False)).run([listener])
+
+
+def _end() -> None:
+    sys.stdin.read()
+    signal.raise_signal(signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,89 @@
+"""Apps under a real server, and bursts of requests by wrk."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import AbstractContextManager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Final
+
+import ratelimit_mw
+from benchmarks.lab import Lab, Missing, package
+from benchmarks.runner import Batch, Contender
+from benchmarks.trees import ROOT
+from benchmarks.web import Answer
+
+_CONNECTIONS: Final = 32
+_PATH: Final = "/items/42"
+_REPORT: Final = Path(__file__).with_name("wrk_report.lua")
+_SECONDS: Final = 1  # of a burst; wrk knows no less
+
+
+class Server(AbstractContextManager["Server", None]):
+    """One worker of uvicorn on a free loopback port, with the app that `made_by` makes of `arguments`.
+
+    It listens when it is made. Raises `Missing` without uvicorn, RuntimeError when it does not start.
+    """
+
+    def __init__(self, made_by: str, *arguments: object) -> None:
+        package("uvicorn")
+        path = os.pathsep.join([str(Path(ratelimit_mw.__file__).parents[1]), str(ROOT)])
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "benchmarks.serve", made_by, *map(str, arguments)],
+            env=os.environ | {"PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self.__exit__()
+            raise RuntimeError(f"{made_by}: its server ended, with code {self._process.returncode}")
+        self.port: int = json.loads(line)["port"]
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._process.communicate(timeout=10)  # the end of its input is the end of it
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+
+
+def ask(server: Server) -> Answer:
+    """One request."""
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    try:
+        connection.request("GET", _PATH)
+        response = connection.getresponse()
+        response.read()
+        return Answer(response.status, {name.lower() for name, _ in response.getheaders()})
+    finally:
+        connection.close()
+
+
+def bursts(server: Server) -> Contender:
+    """Requests for a second, as many as get an answer, over 32 connections. Raises `Missing` without wrk."""
+    wrk = shutil.which("wrk")
+    if wrk is None:
+        raise Missing("wrk: not on PATH (apt-get install wrk, or brew install wrk)")
+    options = ["--threads", "1", "--connections", str(_CONNECTIONS), "--duration", str(_SECONDS)]
+    url = f"http://127.0.0.1:{server.port}{_PATH}"
+
+    def burst(_: int) -> Batch:
+        done = subprocess.run(
+            [wrk, *options, "--script", str(_REPORT), url], capture_output=True, text=True, timeout=60, check=True
+        )
+        told = json.loads(done.stdout.splitlines()[-1])
+        assert not told["failed"], f"{url}: {told['failed']} requests without an answer"
+        return Batch(told["microseconds"] * 1000, told["requests"] - told["refused"], told["refused"])
+
+    return burst
+
+
+def started(lab: Lab, made_by: str, *arguments: object) -> Server:
+    """A server that runs until the end of the run."""
+    return lab.closing.enter_context(Server(made_by, *arguments))
