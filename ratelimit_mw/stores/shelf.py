@@ -7,7 +7,7 @@ from typing import Final
 from ratelimit_mw.limit import Limit, State
 
 _TIDY: Final = 2  # states looked at in one call: twice what one call can add, so that tidying always catches up
-_PAGES: Final = 32  # beyond that many, the oldest is emptied though its states still count
+_PAGES: Final = 48  # beyond that many, the oldest is emptied though its states still count
 
 
 class Shelf:
@@ -38,6 +38,21 @@ class Shelf:
                 if state is not None:
                     break
         return state
+
+    def recent(self, key: str, now: int) -> tuple[dict[str, State], State]:
+        """The state of a key that is not young, and its page; None where it is to be put among the young.
+
+        That is where its page is over half a window old. Else it may stay: a limit with more keys than one page holds
+        would have each of them moved from page to page.
+        """
+        since = now + self.limit.window_us // 2
+        for due, page in reversed(self._older):
+            if due <= since:
+                break
+            state = page.get(key)
+            if state is not None:
+                return page, state
+        return self.young, None
 
     def put(self, key: str, state: State, now: int) -> bool:
         """Keep a state. Whether its key is new."""

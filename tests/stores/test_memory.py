@@ -1,12 +1,22 @@
 """The memory store is bounded, exact across threads, and lets nobody out by flooding it."""
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar
 
 import pytest
 
-from ratelimit_mw import Charge, ConfigError, Decision, Limit, MemoryStore, SlidingWindowCounter, TokenBucket
+from ratelimit_mw import (
+    Charge,
+    ConfigError,
+    Decision,
+    FixedWindow,
+    Limit,
+    MemoryStore,
+    SlidingWindowCounter,
+    TokenBucket,
+)
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.bucket import Level
 from ratelimit_mw.testing import Clock
@@ -27,7 +37,7 @@ class Watched(TokenBucket, frozen=True, kw_only=True):
         return super().expires(state)
 
 
-def hit(store: MemoryStore, key: str, limit: "SlidingWindowCounter | TokenBucket" = TEN, cost: int = 1) -> Decision:
+def hit(store: MemoryStore, key: str, limit: Limit = TEN, cost: int = 1) -> Decision:
     return store.take([Charge(key, limit, cost)])[0]
 
 
@@ -337,10 +347,46 @@ def test_a_key_that_is_used_all_the_time_is_kept_once() -> None:
 
 
 def test_a_page_holds_no_more_than_its_share() -> None:
-    store = MemoryStore(max_keys=3200, clock=Clock())
+    store = MemoryStore(max_keys=4800, clock=Clock())
     for number in range(5000):
         hit(store, f"k{number}")
     (shelf,) = store._shelves.values()
     assert max(len(page) for _, page in shelf._older) == 200
     assert len(shelf.young) <= 200
     assert len(shelf._older) <= 33
+
+
+def test_a_key_on_a_full_page_stays_there_until_the_page_is_half_a_window_old() -> None:
+    clock = Clock()
+    store, limit = MemoryStore(max_keys=24 * 64, clock=clock), FixedWindow(3, 60)
+    for number in range(65):  # one page, and one key more
+        hit(store, f"k{number}", limit)
+    (shelf,) = store._shelves.values()
+    ((_, page),) = shelf._older
+    clock.advance(29.999_999)
+    assert [hit(store, "k0", limit).remaining for _ in range(2)] == [1, 0]
+    assert (page["k0"].count, list(shelf.young)) == (3, ["k64"])
+    clock.advance(0.000_001)
+    assert not hit(store, "k0", limit).allowed
+    newest = shelf._older[-1][1]  # which was closed then, for its age
+    assert (len(page), shelf.count, newest["k0"].count) == (63, 65, 3)
+
+
+def test_where_all_room_is_used_up_what_is_asked_for_becomes_young() -> None:
+    """So that of what does not refuse that goes first which nobody asks for."""
+    store, limit = MemoryStore(max_keys=24 * 64, clock=Clock()), FixedWindow(3, 60)
+    for number in range(24 * 64):
+        hit(store, f"k{number}", limit)
+    hit(store, "k0", limit)
+    for number in range(64):
+        hit(store, f"new{number}", limit)
+    assert hit(store, "k0", limit).remaining == 0  # its third unit: nothing was forgotten
+    assert hit(store, "k1", limit).remaining == 2  # this one was
+
+
+def test_each_of_more_keys_than_a_page_holds_has_exactly_its_quota() -> None:
+    store, limit = MemoryStore(max_keys=24 * 64, clock=Clock()), FixedWindow(3, 60)
+    keys = [f"k{number}" for number in range(500)]
+    admitted = Counter(key for _ in range(4) for key in keys if hit(store, key, limit).allowed)
+    assert set(admitted.values()) == {3}
+    assert (len(store), len(admitted)) == (500, 500)
