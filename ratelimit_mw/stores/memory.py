@@ -65,6 +65,8 @@ class MemoryStore:
                         if new is not old:
                             page[key] = new
                         return [decision]
+            elif (decisions := self._admitted(charges, now)) is not None:
+                return decisions
             return self._take(charges, now, commit=True)
         finally:
             lock.release()
@@ -136,6 +138,32 @@ class MemoryStore:
     def __len__(self) -> int:
         """How many states are held, expired ones that were not tidied yet among them."""
         return self._max_keys - self._room
+
+    def _admitted(self, charges: Sequence[Charge], now: int) -> list[Decision] | None:
+        """The usual case of a group: limits with young states in buckets of their own that all admit. Else None."""
+        decisions, written = [], {}
+        for charge in charges:
+            limit, key = charge.limit, charge.key
+            shelf = self._shelves.get(limit.bucket)
+            old = None if shelf is None else shelf.young.get(key)
+            if (
+                shelf is None
+                or old is None
+                or charge.cost < 0
+                or charge.role != "limit"
+                or charge.max_delay is not None
+            ):
+                return None
+            decision, new = limit.decide(old, now, charge.cost, None)
+            if not decision.allowed:
+                return None
+            decisions.append(decision)
+            written[limit.bucket, key] = shelf.young, new
+        if len(written) != len(charges):
+            return None
+        for (_, key), (young, new) in written.items():
+            young[key] = new
+        return decisions
 
     def _recent(self, limit: Limit, key: str, now: int) -> tuple[dict[str, State], State]:
         """See `Shelf.recent`. Once all room is used up, what is asked for has to be young, so that others go first."""
