@@ -91,9 +91,10 @@ def headers(verdict: Verdict | None, style: Headers = "ietf") -> HeaderList:
     shown = _shown(verdict)
     fields: HeaderList = []
     if shown and style != "legacy":
+        states = [(policy.said or _said(policy)).state % _state(policy, decision) for policy, decision in shown]
         fields += [
-            ("RateLimit-Policy", ", ".join([_policy_item(policy) for policy, _ in shown])),
-            ("RateLimit", ", ".join([_state_item(policy, decision) for policy, decision in shown])),
+            ("RateLimit-Policy", _listed(tuple([policy for policy, _ in shown]))),
+            ("RateLimit", ", ".join(states)),
         ]
     if shown and style != "ietf":
         binding = shown[0][1]
@@ -180,25 +181,22 @@ def _problem(status: int, kind: str, title: str, detail: str, policies: Sequence
 
 def _shown(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:
     """What a client is told about: what binds of it first, the rest in order."""
-    policies, charges, decisions = verdict.policies or _policies(verdict), verdict.charges, verdict.decisions
+    charges, decisions = verdict.charges, verdict.decisions
     shown = [
-        index
-        for index, charge in enumerate(charges)
-        if charge.role != "shadow" and not (policies[index].hidden and decisions[index].allowed)
+        (index, policy, decisions[index])
+        for index, policy in enumerate(_policies(verdict))
+        if charges[index].role != "shadow" and not (policy.hidden and decisions[index].allowed)
     ]
     if len(shown) > 1:
-        first = verdict.binding_of(shown)
-        shown.sort(key=lambda index: index != first)  # sort keeps the order of the rest
-    return [(policies[index], decisions[index]) for index in shown[:_MOST_SHOWN]]
+        first = verdict.binding_of([index for index, *_ in shown])
+        shown.sort(key=lambda one: one[0] != first)  # sort keeps the order of the rest
+    return [(policy, decision) for _, policy, decision in shown[:_MOST_SHOWN]]
 
 
-def _policy_item(policy: Policy) -> str:
-    return (policy.said or _said(policy)).policy
-
-
-def _state_item(policy: Policy, decision: Decision) -> str:
-    """`"default";r=50;t=30`: so many units, in so many seconds."""
-    return (policy.said or _said(policy)).state % _state(policy, decision)
+@lru_cache(maxsize=1024)
+def _listed(policies: tuple[Policy, ...]) -> str:
+    """Their items."""
+    return ", ".join([(policy.said or _said(policy)).policy for policy in policies])
 
 
 def _said(policy: Policy) -> Said:

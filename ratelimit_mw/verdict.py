@@ -81,11 +81,15 @@ class Verdict(Struct, frozen=True, gc=False):
         return self.binding_of(candidates)
 
     def binding_of(self, candidates: Sequence[int]) -> int | None:
-        """Which of some charges binds."""
-        return min(candidates, key=self._slack, default=None)  # min keeps the first of equals
+        """Which of some charges binds: of equals the first."""
+        found, least = None, (math.inf, math.inf)
+        for index in candidates:
+            slack = self._slack(self.decisions[index])
+            if found is None or slack < least:
+                found, least = index, slack
+        return found
 
-    def _slack(self, index: int) -> tuple[float, float]:
-        decision = self.decisions[index]
+    def _slack(self, decision: Decision) -> tuple[float, float]:
         if not self.allowed:
             return float(decision.allowed), -decision.retry_after  # what refuses goes before what has room
         return decision.remaining / (decision.limit or 1), -decision.next_after
