@@ -39,7 +39,7 @@ FIELDS: dict[type[Struct], str] = {
     FixedWindow: "quota window name",
     SlidingWindowCounter: "quota window name buckets strict",
     SlidingWindowLog: "quota window name",
-    Charge: "key limit cost max_delay role at",
+    Charge: "key limit cost max_delay role at lease lease_time",
     Decision: "allowed limit remaining retry_after next_after reset_after delay at",
 }
 

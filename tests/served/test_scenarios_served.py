@@ -44,6 +44,7 @@ STANDS = (
     Stand("uvicorn", "fastapi"),
     Stand("uvicorn", "fastapi", "redis"),
     Stand("uvicorn", "asgi"),
+    Stand("uvicorn-standard", "starlette", "redis"),
     Stand("hypercorn", "starlette"),
     Stand("granian", "django async"),
     Stand("granian-wsgi", "wsgi"),
@@ -77,7 +78,7 @@ def is_not_ascii(step: Step) -> bool:
 
 
 UNSENT = (
-    # RFC 9112, 3.2: a server must refuse it; granian and waitress hand both lines on
+    # RFC 9112, 3.2: a server must refuse it; granian, waitress and httptools hand both lines on
     Unsent(("uvicorn", "hypercorn", "gunicorn-sync", "gunicorn-gthread"), "headers", has_two_hosts, refused=True),
     # it makes one slash of them
     Unsent(("waitress",), "path", has_slashes_in_front),

@@ -24,7 +24,8 @@ class Kind:
 
 THREADS = ("--worker-class", "gthread", "--threads", "2")
 KINDS = {
-    "uvicorn": Kind(serve_uvicorn, "asgi"),
+    "uvicorn": Kind(serve_uvicorn, "asgi", ("--http", "h11", "--loop", "asyncio")),
+    "uvicorn-standard": Kind(serve_uvicorn, "asgi", ("--http", "httptools", "--loop", "uvloop")),
     "hypercorn": Kind(serve_hypercorn, "asgi"),
     "hypercorn-http2": Kind(serve_hypercorn, "asgi", http2=True),
     "granian": Kind(serve_granian, "asgi"),

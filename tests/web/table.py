@@ -55,7 +55,7 @@ class RecordingRedis(RedisStore):
     """A `RedisStore` that records, and raises `error`, as `RecordingStore` does: what a request asks, which is take."""
 
     def __init__(self, url: str, clock: Clock) -> None:
-        super().__init__(url, timeout=PATIENCE, clock=clock)
+        super().__init__(url, timeout=PATIENCE, deny_cache=0, clock=clock)
         self.calls: list[Call] = []
         self.error: Exception | None = None
 
@@ -70,7 +70,7 @@ class RecordingAsyncRedis(AsyncRedisStore):
     """The same for asyncio."""
 
     def __init__(self, url: str, clock: Clock) -> None:
-        super().__init__(url, timeout=PATIENCE, clock=clock)
+        super().__init__(url, timeout=PATIENCE, deny_cache=0, clock=clock)
         self.calls: list[Call] = []
         self.error: Exception | None = None
 
