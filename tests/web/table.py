@@ -13,8 +13,8 @@ from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
 from ratelimit_mw.testing.recording import Call
-from web.faces import ANSWERED_OUTSIDE
-from web.scenario import Answer, Step
+from web.faces import ANSWERED_OUTSIDE, FACES
+from web.scenario import Answer, Scenario, Step
 from web.scenarios import SCENARIOS
 
 REFUSALS = (403, 429, 503)
@@ -86,6 +86,17 @@ def begin(store: TableStore, clock: Clock, step: Step) -> None:
     clock.advance(step.wait)
     store.error = ConnectionError("down") if step.broken else None
     store.calls.clear()
+
+
+def play(face: str, scenario: Scenario, store: TableStore, clock: Clock) -> None:
+    """The steps of a scenario, one after the other."""
+    send = FACES[face]({"store": store, **scenario.settings})
+    for number, step in enumerate(scenario.steps):
+        begin(store, clock, step)
+        answer = send(step)
+        where = f"step {number}: {answer}"
+        assert [verb for verb, _ in store.calls] == ["take"] * step.asked, where
+        check(face, step, answer, clock.now, where)
 
 
 def check(face: str, step: Step, answer: Answer, now: float, where: str) -> None:

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 
-from ratelimit_mw import matching
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.testing import Clock, RecordingStore
 from redis_servers import RedisServer
 from web.faces import ASGI, FACES
 from web.scenario import Scenario
-from web.table import ROWS, RecordingAsyncRedis, RecordingRedis, TableStore, begin, check, tell_time
+from web.table import ROWS, RecordingAsyncRedis, RecordingRedis, TableStore, play, tell_time
 
 
 class OfOneCall(RecordingAsyncRedis):
@@ -62,27 +61,3 @@ def store(
 @pytest.mark.parametrize("scenario", ROWS)
 def test_scenario(face: str, scenario: Scenario, store: TableStore, clock: Clock) -> None:
     play(face, scenario, store, clock)
-
-
-@pytest.mark.parametrize("face", FACES)
-@pytest.mark.parametrize("scenario", ROWS)
-def test_scenario_once_no_request_is_looked_at_for_proxies(
-    face: str,
-    scenario: Scenario,
-    memory: Callable[[], RecordingStore],
-    clock: Clock,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As it is after the first thousand: where only the client's address counts, nothing else is looked at."""
-    monkeypatch.setattr(matching, "Unproxied", lambda: None)
-    play(face, scenario, memory(), clock)
-
-
-def play(face: str, scenario: Scenario, store: TableStore, clock: Clock) -> None:
-    send = FACES[face]({"store": store, **scenario.settings})
-    for number, step in enumerate(scenario.steps):
-        begin(store, clock, step)
-        answer = send(step)
-        where = f"step {number}: {answer}"
-        assert [verb for verb, _ in store.calls] == ["take"] * step.asked, where
-        check(face, step, answer, clock.now, where)
