@@ -12,25 +12,28 @@ class Group:
     __slots__ = ("_where", "charges")
 
     def __init__(self, charges: Sequence[Charge]) -> None:
-        merged: dict[tuple[str, str], int] = {}
-        self.charges: list[Charge] = []
-        self._where: list[int] = []
-        for index, charge in enumerate(charges):
+        self.charges = charges
+        self._where: list[int] | None = None  # of each that was asked, among these; None where all have their own
+        if len({(charge.key, charge.limit.bucket) for charge in charges if charge.cost >= 0}) != len(charges):
+            self._merge()
+
+    def _merge(self) -> None:
+        places: dict[tuple[str, str], int] = {}
+        merged: list[Charge] = []
+        for index, charge in enumerate(self.charges):
             if charge.cost < 0:
                 raise ConfigError(f"charges[{index}]: cost {charge.cost}: only settle gives back")
-            bucket = (charge.key, charge.limit.bucket)
-            where = merged.setdefault(bucket, len(self.charges))
-            self._where.append(where)
-            if where == len(self.charges):
-                self.charges.append(charge)
+            where = places.setdefault((charge.key, charge.limit.bucket), len(merged))
+            if where == len(merged):
+                merged.append(charge)
             else:
-                self.charges[where] = _sum(self.charges[where], charge, index)
+                merged[where] = _sum(merged[where], charge, index)
+        self._where = [places[charge.key, charge.limit.bucket] for charge in self.charges]
+        self.charges = merged
 
     def spread(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
         """One decision per charge that was asked."""
-        if len(self._where) == len(decisions):
-            return decisions
-        return [decisions[where] for where in self._where]
+        return decisions if self._where is None else [decisions[where] for where in self._where]
 
 
 def _sum(first: Charge, second: Charge, index: int) -> Charge:
