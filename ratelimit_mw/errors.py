@@ -66,6 +66,10 @@ class StoreError(RateLimitError):
     """The store gave no usable answer in time: it is down, slow, full, or answered nonsense."""
 
 
+class NotAsked(StoreError):
+    """The store was not asked, by a decision of this process: that says nothing of the store."""
+
+
 def _placed(place: str, text: str) -> str:
     joint = "" if text.startswith("[") else "." if _starts_with_place(text) else ": "
     return f"{place}{joint}{text}"

@@ -7,17 +7,19 @@ import asyncio
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from inspect import isawaitable
+from time import perf_counter
 from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
 from ratelimit_mw.advice import known_workers, warn_of_workers
-from ratelimit_mw.calls import FAILED, Answers, Call, close_unawaited, is_async, name_of
+from ratelimit_mw.calls import FAILED, Answers, Call, close_unawaited, is_async, name_of, sync_call_from
 from ratelimit_mw.errors import ConfigError, located
+from ratelimit_mw.events import DecisionEvent, Hook, StoreEvent
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.marks import Mark
 from ratelimit_mw.matching import Marked, Rules
-from ratelimit_mw.notices import logger, warn_rarely
+from ratelimit_mw.notices import logger, one_line, warn_rarely
 from ratelimit_mw.on_refused import Answerer, answerer
 from ratelimit_mw.outcome import Taken
 from ratelimit_mw.policy import SHORT, Match, Plan, conclude, plan, without_charged, without_store
@@ -25,6 +27,7 @@ from ratelimit_mw.request import Request
 from ratelimit_mw.response import Response, refusal
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore, Store
+from ratelimit_mw.stores.local import LocalStore, can_fail
 from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.stores.url import open_async_store, open_store
 from ratelimit_mw.verdict import Source, Verdict
@@ -32,6 +35,10 @@ from ratelimit_mw.verdict import Source, Verdict
 _ENDPOINTS: Final = 4096  # whose limits are remembered
 _NO_ANSWERS: Final[Answers] = {}
 _KEPT: Final = "what was taken of limits further out is not known to be given back: %s"
+_SLOTS: Final = (
+    "ratelimit_mw: store: in a cluster without key_secret, whoever can choose an identity can choose its slot, and so "
+    "put all load on one node; set key_secret"
+)
 _RAISED: Final = "raised: a key or tier is not there, a cost is 1, and limits are the default ones"
 
 
@@ -42,14 +49,16 @@ class _Gate:
     _allowed: str
     _store: Store | AsyncStore
 
-    def __init__(self, settings: Settings, rules: Rules | None = None, local: MemoryStore | None = None) -> None:
+    def __init__(self, settings: Settings, rules: Rules | None = None, local: LocalStore | None = None) -> None:
         self.settings: Final = settings
         self._rules: Final = rules or Rules(settings)
         self.compiled: Final = lru_cache(_ENDPOINTS)(self._rules.compiled)
         self.keys: Final = self._rules.keys
         if settings.store == "memory://" and (workers := known_workers()) > 1:
             warn_of_workers(workers)
-        self._local: Final = MemoryStore() if local is None else local  # decides while the store cannot
+        self._local: Final = LocalStore(settings.local_share) if local is None else local  # decides while it cannot
+        self._tell: Final = _hook("on_decision", settings.on_decision)
+        self._tell_of_store = _hook("on_store_event", settings.on_store_event)  # where the store does not tell itself
         self._owns_store: Final = isinstance(settings.store, str)
         self.answerer: Final = self._answerer(settings)
 
@@ -86,8 +95,30 @@ class _Gate:
                 raise ConfigError(f"found {name_of(found.call)}, which is async; under WSGI nothing is awaited")
         return found
 
+    def _take_over(self, store: Store | AsyncStore) -> None:
+        """Make this the gate's store."""
+        self._store = store
+        self._learns = can_fail(store)
+        listen = getattr(store, "listen", None)
+        if self._tell_of_store is not None and callable(listen) and listen(self._tell_of_store):
+            self._tell_of_store = None
+        if getattr(store, "slots", False) and not self.settings.key_secret:
+            logger.warning(_SLOTS)
+
+    def _concluded(self, match: Match, asked: Plan, decisions: Sequence[Decision]) -> Verdict:
+        verdict = conclude(match, asked, decisions)
+        if self._learns and (not verdict.allowed or self._local.refuses) and verdict.source == "store":
+            self._local.hear(asked.charges, decisions)
+        return verdict
+
+    def _tell_decision(self, verdict: Verdict | None, request: Request | None, began: float) -> None:
+        if self._tell is not None and verdict is not None:
+            self._tell(DecisionEvent(verdict, request, perf_counter() - began))
+
     def _without_store(self, match: Match, asked: Plan, error: Exception) -> Verdict:
-        warn_rarely("store", "failed, on_store_error decides: %s", error)
+        warn_rarely("store", "failed, on_store_error decides: %s", one_line(error))
+        if self._tell_of_store is not None:
+            self._tell_of_store(StoreEvent("failed", one_line(error)))
         source, kept = without_store(asked)
         return conclude(match, kept, self._local.take(kept.charges) if kept.charges else (), source)
 
@@ -99,7 +130,7 @@ class Gate(_Gate):
     _answerers: tuple[str, ...] = ("wsgi", "plain")
     _allowed = "a WSGI app, or a callable (request, verdict)"
 
-    def __init__(self, settings: Settings, rules: Rules | None = None, local: MemoryStore | None = None) -> None:
+    def __init__(self, settings: Settings, rules: Rules | None = None, local: LocalStore | None = None) -> None:
         super().__init__(settings, rules, local)
         for call in self._rules.calls:
             if is_async(call):
@@ -113,19 +144,21 @@ class Gate(_Gate):
             raise ConfigError(
                 f"store: found {type(store).__name__}, allowed is a URL or a Store with take(); WSGI cannot await"
             )
-        self._store = store
-        _warn_of_slots(store, settings)
+        self._take_over(store)
 
     def admit(self, request: Request, marked: Marked = ()) -> Verdict | None:
         """The verdict on a request; None where nothing is limited. `marked`: what stands on its endpoint."""
         match = self._rules.match(request, marked)
         if match is None:
             return None
+        began = perf_counter() if self._tell is not None else 0.0
         request.messages = match.messages
         asked = plan(match, request, _ask(match.calls, request) if match.calls else _NO_ANSWERS)
         if (outer := request.outcome) is not None and outer.verdict is not None:
             asked = without_charged(asked, outer)
         verdict = self._decided(match, asked)
+        if self._tell is not None:
+            self._tell_decision(verdict, request, began)
         if outer is not None and verdict is not None and not verdict.allowed:
             self._give_back(outer.forget())
         return verdict
@@ -152,7 +185,7 @@ class Gate(_Gate):
         if not asked.charges:
             return conclude(match, asked, ()) if asked.denied else None
         try:
-            return conclude(match, asked, self._store.take(asked.charges))
+            return self._concluded(match, asked, self._store.take(asked.charges))
         except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
             return self._without_store(match, asked, error)
 
@@ -168,6 +201,14 @@ class Gate(_Gate):
         """Close the store if it was made here."""
         if self._owns_store:
             self._store.close()
+
+
+class _TellingGate(Gate):
+    """One of whose decisions a hook hears: it is told of requests, so none goes the short way."""
+
+    def admit_client(self, client: str | None, method: str) -> Verdict | None:  # noqa: ARG002  # whoever asks
+        """None: more has to be looked at."""
+        return None
 
 
 class AsyncGate(_Gate):
@@ -191,13 +232,13 @@ class AsyncGate(_Gate):
             raise ConfigError(
                 f"store: found {type(store).__name__}, allowed is a URL or an AsyncStore with atake(): ASGI awaits"
             )
-        self._store = store
-        _warn_of_slots(store, settings)
+        self._take_over(store)
         memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake  # not a subclass's own
         waits = not memory or self._rules.calls
         self.waits: Final = not memory
         at_once = replace(settings, store=store, on_refused=None)
-        self.immediate: Final = None if waits else Gate(at_once, self._rules, self._local)
+        kind = Gate if settings.on_decision is None else _TellingGate
+        self.immediate: Final = None if waits else kind(at_once, self._rules, self._local)
         self.held: Final = lru_cache(_ENDPOINTS)(self._held)
         self._take: Final = store.atake if getattr(store, "ends_in_time", False) else self._take_in_time
 
@@ -221,7 +262,7 @@ class AsyncGate(_Gate):
         asked = await self.planned(match, request)
         if (outer := request.outcome) is not None and outer.verdict is not None:
             asked = without_charged(asked, outer)
-        verdict = await self.decided(match, asked)
+        verdict = await self.decided(match, asked, request)
         if outer is not None and verdict is not None and not verdict.allowed:
             await self._give_back(outer.forget())
         return verdict
@@ -230,14 +271,20 @@ class AsyncGate(_Gate):
         """What the store is to be asked."""
         return plan(match, request, await _aask(match.calls, request) if match.calls else _NO_ANSWERS)
 
-    async def decided(self, match: Match, asked: Plan) -> Verdict | None:
+    async def decided(self, match: Match, asked: Plan, request: Request) -> Verdict | None:
         """The verdict on what is asked; None where nothing is. Never raises for what a store does."""
-        if not asked.charges:
-            return conclude(match, asked, ()) if asked.denied else None
-        try:
-            return conclude(match, asked, await self._take(asked.charges))
-        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
-            return self._without_store(match, asked, error)
+        began = perf_counter() if self._tell is not None else 0.0
+        verdict = None
+        if asked.charges:
+            try:
+                verdict = self._concluded(match, asked, await self._take(asked.charges))
+            except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+                verdict = self._without_store(match, asked, error)
+        elif asked.denied:
+            verdict = conclude(match, asked, ())
+        if self._tell is not None:
+            self._tell_decision(verdict, request, began)
+        return verdict
 
     async def _give_back(self, steps: Sequence[Taken]) -> None:
         """See `Gate`."""
@@ -259,12 +306,11 @@ class AsyncGate(_Gate):
             await self._store.aclose()
 
 
-def _warn_of_slots(store: object, settings: Settings) -> None:
-    if getattr(store, "slots", False) and not settings.key_secret:
-        logger.warning(
-            "ratelimit_mw: store: in a cluster without key_secret, whoever can choose an identity can choose its slot, "
-            "and so put all load on one node; set key_secret"
-        )
+def _hook(setting: str, value: object) -> Hook | None:
+    if value is None:
+        return None
+    with located(setting):
+        return Hook(setting, sync_call_from(value))
 
 
 def _ask(calls: Sequence[Call], request: Request) -> Answers:

@@ -13,6 +13,7 @@ from ratelimit_mw.limit import Charge, Role
 from ratelimit_mw.options import MissingKey
 from ratelimit_mw.rules import OnStoreError, Rule
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores.local import share_of
 from ratelimit_mw.verdict import Policy
 
 _REMEMBERED: Final = 4096  # charges of recent clients per limit: made once, they cost a look-up instead of a hash
@@ -22,7 +23,7 @@ _REMEMBERED_IF_GIVEN: Final = 16  # the same for limits that a callable gives: t
 class Line:
     """One limit as it is asked. `charge(identity, cost)` is what the store is told."""
 
-    __slots__ = ("charge", "cost", "key", "missing", "on_store_error", "policy", "shadow", "shared")
+    __slots__ = ("charge", "cost", "key", "local", "missing", "on_store_error", "policy", "shadow", "shared")
 
     def __init__(self, item: Item, name: str, lines: "Lines") -> None:
         settings, own = lines.settings, lines.own
@@ -32,6 +33,10 @@ class Line:
         self.on_store_error: Final[OnStoreError] = (own and own.on_store_error) or settings.on_store_error
         self.shadow: Final = item.shadow or settings.shadow or (own is not None and own.shadow)
         self.policy: Final = Policy(name, item.limit, hidden=self.key.is_all, shadow=self.shadow)
+        part = share_of(item.limit, settings.local_share)  # while the store fails
+        self.local: Final = (
+            self.policy if part is item.limit else Policy(name, part, hidden=self.key.is_all, shadow=self.shadow)
+        )
         self.shared: Final = encode([("missing", self.key.text)])  # the identity of all whose key is not there
         role: Final[Role] = "shadow" if self.shadow else "limit"
         secret = settings.key_secret.encode("utf-8", "surrogatepass")

@@ -3,10 +3,13 @@
 import logging
 import time
 
+from ratelimit_mw.errors import RateLimitError
+
 logger = logging.getLogger("ratelimit_mw")
 
 _QUIET: float = 60.0  # seconds
 _MOST_PLACES = 1000
+_LONGEST = 200  # characters of an error
 _said: dict[str, float] = {}
 
 
@@ -19,6 +22,13 @@ def warn_rarely(place: str, message: str, *args: object, error: BaseException | 
         _said.clear()
     _said[place] = now + _QUIET
     logger.warning("ratelimit_mw: %s: " + message, place, *args, exc_info=_without_text(error))  # noqa: G003  # it is ours
+
+
+def one_line(error: BaseException) -> str:
+    """The text of an error of ours, short and on one line; of any other, in which there may be a secret, its name."""
+    if not isinstance(error, RateLimitError):
+        return type(error).__name__
+    return "".join(one if one.isprintable() else " " for one in str(error)[:_LONGEST])
 
 
 def _without_text(error: BaseException | None) -> BaseException | None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 from ratelimit_mw.calls import Asked
+from ratelimit_mw.events import DecisionEvent, StoreEvent
 from ratelimit_mw.keys import KeySpec
 from ratelimit_mw.members import MemberSpec
 from ratelimit_mw.rules import LimitsSpec, OnMessageRefused, OnStoreError, PathSpec, Rule, RuleOptions
@@ -38,10 +39,19 @@ class Options(TypedDict, total=False):
     blocklist: Annotated[Sequence[MemberSpec], "the same: these get 403, and the store is not asked"]
     ignore_case: Annotated[bool, "rules match paths in any case; exemptions stay exact"]
     on_store_error: Annotated[OnStoreError, "`allow`, `deny` (503) or `local`, the same limits in this process"]
+    local_share: Annotated[
+        float, "with `local`: how much of each quota and burst this process admits, above 0; with N processes 1/N"
+    ]
     store_timeout: Annotated[float, "seconds for a whole call of the store, more than 0"]
     headers: Annotated[Headers, "`ietf`, `legacy` (`X-RateLimit-*`), `both` or `none`"]
     on_refused: Annotated[
         Callable[..., Any] | str, "who answers instead of us: an ASGI or WSGI app, or a callable of request and verdict"
+    ]
+    on_decision: Annotated[
+        Callable[[DecisionEvent], Any] | str, "a plain callable that hears of each decision, shadow limits included"
+    ]
+    on_store_event: Annotated[
+        Callable[[StoreEvent], Any] | str, "a plain callable that hears when the store fails, and when it is back"
     ]
     jitter: Annotated[float, "seconds that `Retry-After` may be longer, by chance, so that not all come back at once"]
     shadow: Annotated[bool, "decide and report, but never refuse"]

@@ -183,14 +183,18 @@ def without_charged(asked: Plan, outcome: Outcome) -> Plan:
 
 
 def without_store(asked: Plan) -> tuple[Source, Plan]:
-    """What happens when the store failed: the strictest of what the lines say, and what is asked locally instead."""
+    """What happens when the store failed: the strictest of what the lines say, and what is asked locally instead.
+
+    The charges are those of the store, of which a `LocalStore` takes its share; the policies say that share.
+    """
     modes = {line.on_store_error for line in asked.lines if not line.shadow}
     if "deny" in modes:
         return "denied_on_error", Plan((), (), ())
     kept = [index for index, line in enumerate(asked.lines) if line.on_store_error == "local"]
     if not kept:
         return "allowed_on_error", Plan((), (), ())
-    return "local", asked.of(kept)
+    part = asked.of(kept)
+    return "local", replace(part, policies=[line.local for line in part.lines])
 
 
 def conclude(match: Match, asked: Plan, decisions: Sequence[Decision], source: Source = "store") -> Verdict:

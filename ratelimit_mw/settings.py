@@ -31,6 +31,7 @@ from ratelimit_mw.sources import from_environment, from_file, origin
 from ratelimit_mw.words import flags, made, one_of
 
 _NOTATION: Final = ("limits", "app_limits", "messages")  # text, which has commas of its own
+_HOOKS: Final = ("on_decision", "on_store_event")
 _FLAGS: Final = ("ignore_case", "shadow", "plain_keys")
 _LONGEST_SECRET: Final = 64  # bytes; BLAKE2b takes no longer key
 
@@ -58,9 +59,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     blocklist: Sequence[Any] = ()
     ignore_case: bool = False
     on_store_error: OnStoreError = "local"
+    local_share: float = 1.0
     store_timeout: float = 0.05  # seconds
     headers: Headers = "ietf"
     on_refused: Any = None
+    on_decision: Any = None
+    on_store_event: Any = None
     jitter: float = 0.0  # seconds
     shadow: bool = False
     missing_key: MissingKey = "shared"
@@ -84,6 +88,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             self._check_seconds,
             partial(one_of, "headers", self.headers, HEADERS),
             self._check_on_refused,
+            self._check_share,
+            *(partial(self._check_hook, field) for field in _HOOKS),
             partial(one_of, "missing_key", self.missing_key, MISSING_KEY),
             self._check_secret,
             self._check_enabled,
@@ -164,6 +170,16 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.on_refused is not None:
             with located("on_refused"):
                 call_from(self.on_refused)
+
+    def _check_hook(self, field: str) -> None:
+        if (hook := getattr(self, field)) is not None:
+            with located(field):
+                sync_call_from(hook)
+
+    def _check_share(self) -> None:
+        share = self.local_share
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+            raise ConfigError(f"local_share: found {share!r}, allowed is a number above 0 and up to 1, such as 0.25")
 
     def _check_enabled(self) -> None:
         if callable(self.enabled) or named_call(self.enabled):

@@ -26,7 +26,7 @@ async def with_messages(
     asked = await gate.planned(request.messages, request)
     if not asked.charges and asked.denied is None:
         return receive, send
-    limited = _Limited(gate, request.messages, asked, outcome, receive, send)
+    limited = _Limited(gate, request, asked, outcome, receive, send)
     return limited.receive, limited.send
 
 
@@ -34,10 +34,11 @@ class _Limited:
     """One websocket. `_end`: what the app receives for ever after we have closed it."""
 
     def __init__(
-        self, gate: AsyncGate, match: Match, asked: Plan, outcome: Outcome, receive: Receive, send: Send
+        self, gate: AsyncGate, request: Request, asked: Plan, outcome: Outcome, receive: Receive, send: Send
     ) -> None:
         self._gate: Final = gate
-        self._match: Final = match
+        self._request: Final = request
+        self._match: Final[Match] = request.messages
         self._asked: Final = asked
         self._receive: Final = receive
         self._send: Final = send
@@ -83,7 +84,7 @@ class _Limited:
 
     async def _decided(self, message: Message) -> Verdict | None:
         asked = self._asked if self._outer is None else without_charged(self._asked, self._outer)
-        deciding = self._gate.decided(self._match, asked)
+        deciding = self._gate.decided(self._match, asked, self._request)
         if not self._gate.waits:  # nor can it be cancelled midway
             return await deciding
         task = asyncio.ensure_future(deciding)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from ratelimit_mw.errors import StoreError
+from ratelimit_mw.errors import NotAsked, StoreError
 from ratelimit_mw.stores.parcel import Parcel
 from ratelimit_mw.stores.patience import LINGER, ListeningClock
 
@@ -74,7 +74,7 @@ class Batches:
     def reply(self, parcel: Parcel) -> "asyncio.Future[Any]":
         """To come: the reply to this group, or the `StoreError` that there is none. Who cancels it asks no more."""
         if len(self._waiting) >= _WAITING:
-            raise StoreError(f"{_WAITING} requests wait for the store already")
+            raise NotAsked(f"{_WAITING} requests wait for the store already")
         reply: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.append(_Asked(parcel, reply, self._clock.now() + self._timeout))
         self._start()
@@ -84,10 +84,10 @@ class Batches:
 
     def close(self) -> None:
         """Whoever waits, waits in vain."""
-        self._fail(StoreError("the store was closed"))
+        self._fail(NotAsked("the store was closed"))
         for call in self._calls:
             for asked in call.asked:
-                asked.hear(StoreError("the store was closed"))
+                asked.hear(NotAsked("the store was closed"))
         for sender in self._senders:
             sender.cancel()
 
@@ -151,7 +151,7 @@ class Batches:
     def _fail(self, error: StoreError) -> None:
         """Nobody waits any more."""
         while self._waiting:
-            self._waiting.popleft().hear(StoreError(str(error)))
+            self._waiting.popleft().hear(type(error)(str(error)))
 
     def _watch(self) -> None:
         """See who waits too long, now and then while anybody waits.

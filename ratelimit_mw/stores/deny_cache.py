@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ratelimit_mw.bucket import BucketLimit
 from ratelimit_mw.limit import Charge, Decision, seconds
-from ratelimit_mw.stores.layer import Clock
+from ratelimit_mw.stores.layer import Clock, Layer
 from ratelimit_mw.ticks import MICROSECONDS, microseconds
 from ratelimit_mw.verdict import Answer
 
@@ -35,7 +35,7 @@ class _Refusal(NamedTuple):
     until: int  # from here on the store may decide otherwise
 
 
-class DenyCache:
+class DenyCache(Layer):
     """See `layer.Layer`. `seconds`: how long a refusal is remembered at most."""
 
     def __init__(self, longest: float) -> None:
@@ -62,7 +62,7 @@ class DenyCache:
                     self._drop(group)
             return None
         passed = max(0, time - known.heard)
-        return Answer(map(_later, group, known.decisions, [passed] * len(group)), "remembered")
+        return Answer(map(later, group, known.decisions, [passed] * len(group)), "remembered")
 
     def after(self, charges: Sequence[Charge], decisions: Sequence[Decision], began: float, clock: Clock) -> None:
         """Remember what refused. A bucket that was taken from refuses for longer than was told before."""
@@ -75,8 +75,9 @@ class DenyCache:
                 with self._lock:
                     self._drop_all(self._refusing.get(_bucket(charge)))
 
-    def failed(self, charges: Sequence[Charge], error: BaseException, now: float) -> None:
-        """Nothing is known."""
+    def again(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:
+        """The same by now: others may be back since."""
+        return self.before(charges, now)
 
     def forget(self, charges: Sequence[Charge], now: float) -> None:
         """Forget the groups in which one of these keys stands, and what was asked of them before it was corrected."""
@@ -160,7 +161,7 @@ def _refused_for(group: Group, decisions: Sequence[Decision]) -> float:
     return max(refused.get("penalty" if counts else "limit", ()), default=0.0)
 
 
-def _later(charge: Charge, decision: Decision, passed: int) -> Decision:
+def later(charge: Charge, decision: Decision, passed: int) -> Decision:
     """The decision when so many microseconds have passed. `remaining` is left as it stood: by now it may be more."""
     if not passed:
         return decision

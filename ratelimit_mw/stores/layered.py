@@ -16,7 +16,7 @@ from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.forks import start_over_in_child
-from ratelimit_mw.stores.layer import Clock, Layer
+from ratelimit_mw.stores.layer import Clock, Layer, Listener
 from ratelimit_mw.stores.lease import Errand, Leases
 from ratelimit_mw.stores.live import STORES, Stage
 
@@ -61,16 +61,29 @@ class _Layered:
     def recall(self, charges: Sequence[Charge]) -> Sequence[Decision] | None:
         """What a layer answers by now. For whoever lets groups wait before they are sent: others may be back since."""
         now = self._clock()
-        for before in self._before:
-            known = before(charges, now)
+        for layer in self._layers:
+            known = layer.again(charges, now)
             if known is not None:
                 return known
         return None
 
-    def _failed(self, charges: Sequence[Charge], error: BaseException) -> None:
+    def listen(self, listener: Listener) -> bool:
+        """Tell this callable of each `StoreEvent`: that the store failed, and what its circuit breaker does.
+
+        It is called at once, in the thread or task of a request, and must not raise. One that listens already is told
+        once all the same. Answers whether there is a breaker, without which nothing is told.
+        """
+        return any([layer.listen(listener) for layer in self._layers])  # noqa: C419  # all of them hear of it
+
+    def _peeks(self) -> None:
         now = self._clock()
         for layer in self._layers:
-            layer.failed(charges, error, now)
+            layer.peeks(now)
+
+    def _failed(self, charges: Sequence[Charge], error: BaseException, began: float) -> None:
+        now = self._clock()
+        for layer in self._layers:
+            layer.failed(charges, error, began, now)
 
     def _corrected(self, charges: Sequence[Charge]) -> None:
         now = self._clock()
@@ -93,6 +106,7 @@ class LayeredStore(_Layered):
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """What the store would answer now; changes nothing. For it, units that were taken ahead are gone."""
+        self._peeks()
         return self._store.peek(charges)
 
     def settle(self, charges: Sequence[Charge]) -> None:
@@ -124,7 +138,7 @@ class LayeredStore(_Layered):
         try:
             decisions = self._store.take(charges)
         except BaseException as error:
-            self._failed(charges, error)
+            self._failed(charges, error, began)
             raise
         for after in self._after:
             after(charges, decisions, began, self._clock)
@@ -199,6 +213,7 @@ class AsyncLayeredStore(_Layered):
 
     async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `LayeredStore.peek`."""
+        self._peeks()
         return await self._store.apeek(charges)
 
     async def asettle(self, charges: Sequence[Charge]) -> None:
@@ -234,7 +249,7 @@ class AsyncLayeredStore(_Layered):
         try:
             decisions = await self._store.atake(charges)
         except BaseException as error:
-            self._failed(charges, error)
+            self._failed(charges, error, began)
             raise
         for after in self._after:
             after(charges, decisions, began, self._clock)

@@ -12,6 +12,7 @@ from redis.cluster import RedisCluster
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.notices import logger
+from ratelimit_mw.stores.breaker import Breaker
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.layer import Layer
 from ratelimit_mw.stores.layered import AsyncLayeredStore, LayeredStore
@@ -52,7 +53,7 @@ class RedisStore(LayeredStore):
         clock: Callable[[], float] | None = None,
     ) -> None:
         store = ThreadStore(_link(client_or_url, timeout), prefix, timeout, clock)
-        super().__init__(store, _layers(deny_cache), timeout, clock)
+        super().__init__(store, _layers(deny_cache, slots=store.slots), timeout, clock)
 
 
 class AsyncRedisStore(AsyncLayeredStore):
@@ -71,14 +72,18 @@ class AsyncRedisStore(AsyncLayeredStore):
         clock: Callable[[], float] | None = None,
     ) -> None:
         store = TaskStore(_async_link(client_or_url, timeout), prefix, timeout, clock)
-        super().__init__(store, _layers(deny_cache), timeout, clock)
+        super().__init__(store, _layers(deny_cache, slots=store.slots), timeout, clock)
         store.recall = self.recall
 
 
-def _layers(deny_cache: float) -> list[Layer]:
-    """What stands over the server: of each call, the first one to know the answer gives it."""
+def _layers(deny_cache: float, *, slots: bool) -> list[Layer]:
+    """What stands over the server: of each call, the first one to know the answer gives it.
+
+    What refused stays refused while the breaker keeps the server from being asked. In a cluster there is none: one
+    node that fails is no reason not to ask the others.
+    """
     remembered = DenyCache(deny_cache)
-    return [remembered] if deny_cache else []
+    return [*([remembered] if deny_cache else []), *([] if slots else [Breaker()])]
 
 
 def _link(client_or_url: Any, timeout: float) -> Link:

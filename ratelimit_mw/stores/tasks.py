@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
-from ratelimit_mw.errors import StoreError
+from ratelimit_mw.errors import NotAsked, StoreError
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.stores.batching import Batches
 from ratelimit_mw.stores.group import Group
@@ -128,7 +128,7 @@ class TaskStore(Talk):
         if not call.done():
             raise StoreError(f"no answer within {self._timeout} seconds")
         if call.cancelled():
-            raise StoreError("the store was closed")
+            raise NotAsked("the store was closed")
         return call.result()
 
     def _ended(self, call: asyncio.Task[Any]) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from ratelimit_mw import gate, notices, response
 from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.stores.local import LocalStore
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
 from ratelimit_mw.testing.recording import Call
@@ -45,7 +46,12 @@ def tell_time(clock: Clock, patch: Callable[[object, str, object], None] = setat
         def __init__(self) -> None:
             super().__init__(clock=clock)
 
+    class ToldLocal(LocalStore):
+        def __init__(self, share: float) -> None:
+            super().__init__(share, clock=clock)
+
     patch(gate, "MemoryStore", Told)
+    patch(gate, "LocalStore", ToldLocal)
     patch(response, "time", SimpleNamespace(time=clock))
     patch(notices, "_said", {})
     return Told
