@@ -27,7 +27,8 @@ class Breaker(Layer):
     """See `layer.Layer`.
 
     Many requests that one lost call fails are one failure: a failure counts if its request was asked after the one
-    before was known. What a server says of a request's own arguments is an answer. `spread`: makes a pause shorter, by
+    before was known. What a server says of a request's own arguments is an answer. Where the clock steps back by more
+    than a pause, what was known by it is no matter. `spread`: makes a pause shorter, by
     half at most ("equal jitter"), so that many processes do not ask in step.
     """
 
@@ -43,8 +44,7 @@ class Breaker(Layer):
         with self._lock:
             self._failures = 0  # in a row
             self._pause = FIRST
-            self._paused = 0.0
-            self._until: float | None = None  # if it is there, the breaker is open: not asked from `_paused` until then
+            self._until: float | None = None  # if it is there, the breaker is open: not asked until then
             self._known = 0.0  # when the latest failure was known, or a probe was sent
             self._since = 0.0  # when it failed first
             self._error = ""
@@ -70,7 +70,7 @@ class Breaker(Layer):
             if self._until is None:
                 return
             # one that is never heard of does not keep the others from asking
-            self._paused, self._until, self._known = now, now + LONGEST, now
+            self._until, self._known = now + LONGEST, now
         self._tell("probe", now)
 
     def peeks(self, now: float) -> None:
@@ -96,7 +96,7 @@ class Breaker(Layer):
             self._count(error, began, now)
 
     def _check(self, now: float) -> None:
-        if (until := self._until) is not None and self._paused <= now < until:  # not when the clock stepped back
+        if (until := self._until) is not None and until - now <= 2 * LONGEST and now < until:
             raise NotAsked(f"not asked for a moment: {self._error}")
 
     def _let_another_ask(self, began: float) -> None:
@@ -120,13 +120,13 @@ class Breaker(Layer):
             self._error = one_line(error)
             if not self._failures:
                 self._since = now
-            if not began < self._known <= now or not self._failures:  # as long as the clock does not step back
+            if not self._failures or not began < self._known < now + LONGEST:
                 self._failures += 1
                 self._known = now
                 opens = self._failures >= FAILURES
             if opens:
                 pause = self._spread(self._pause / 2, self._pause)
-                self._paused, self._until = now, now + pause
+                self._until = now + pause
                 self._pause = min(2 * self._pause, LONGEST)
                 away = not self._told and (self._said is None or not self._said <= now < self._said + _QUIET)
                 if away:
