@@ -1,0 +1,227 @@
+"""on_decision and on_store_event: what they hear of, and that nobody feels them."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import ConfigError, StoreError, asgi
+from ratelimit_mw.events import DecisionEvent, StoreEvent
+from ratelimit_mw.gate import AsyncGate, Gate
+from ratelimit_mw.request import Request
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.testing import RecordingStore
+from redis_servers import RedisServer
+from web.asgi_talk import HTTP, App200, talk
+from web.plain_request import PlainRequest
+from web.serving import Serving, over_asgi, over_wsgi
+
+pytestmark = [pytest.mark.promise(8), pytest.mark.usefixtures("speaks_again")]
+
+DECISIONS: list[DecisionEvent] = []
+Make = Callable[..., Callable[[Request], Any]]
+
+
+def collect(event: DecisionEvent) -> None:
+    DECISIONS.append(event)
+
+
+def threads(**settings: Any) -> Callable[[Request], Any]:
+    return Gate(Settings(**settings)).admit
+
+
+def tasks(**settings: Any) -> Callable[[Request], Any]:
+    gate = AsyncGate(Settings(**settings))
+    return lambda request: asyncio.run(gate.admit(request))
+
+
+BOTH = pytest.mark.parametrize("make", [threads, tasks])
+
+
+@pytest.fixture(autouse=True)
+def nothing_collected() -> Iterator[None]:
+    DECISIONS.clear()
+    yield
+    DECISIONS.clear()
+
+
+@BOTH
+def test_each_decision_is_heard_of(make: Make) -> None:
+    store = RecordingStore()
+    rules = [{"path": "/login", "limits": "9/hour", "on_store_error": "deny"}, {"path": "/free", "limits": []}]
+    admit = make(
+        limits="1/hour", rules=rules, exempt="/health", blocklist=["198.51.100.7"], store=store, on_decision=collect
+    )
+    requests = [PlainRequest("/a"), PlainRequest("/a"), PlainRequest("/health"), PlainRequest("/free")]
+    for request in requests:
+        admit(request)
+    store.error = StoreError("down")
+    for request in (PlainRequest("/a"), PlainRequest("/login"), PlainRequest("/a", client="198.51.100.7")):
+        admit(request)
+    assert [(one.verdict.allowed, one.verdict.rule, one.verdict.source) for one in DECISIONS] == [
+        (True, "default", "store"),
+        (False, "default", "store"),
+        (False, "default", "local"),  # the store refused it a moment ago
+        (False, "login", "denied_on_error"),
+        (False, "blocklist", "store"),
+    ]
+    assert [one.request for one in DECISIONS[:2]] == requests[:2]
+    assert all(one.seconds > 0 for one in DECISIONS)
+
+
+@BOTH
+def test_a_shadow_limit_is_heard_of(make: Make) -> None:
+    admit = make(limits="9/hour", rules=[{"path": "/", "limits": "1/hour", "shadow": True}], on_decision=collect)
+    for _ in range(2):
+        admit(PlainRequest("/"))
+    assert [(one.verdict.allowed, one.shadow_refused) for one in DECISIONS] == [(True, False), (True, True)]
+
+
+def test_where_nobody_decides_no_shadow_refuses() -> None:
+    store = RecordingStore()
+    store.error = StoreError("down")
+    threads(limits="1/hour", shadow=True, store=store, on_decision=collect)(PlainRequest())
+    assert [one.shadow_refused for one in DECISIONS] == [False]
+
+
+def test_a_middleware_that_need_not_look_at_requests_tells_of_each_all_the_same() -> None:
+    app = asgi.RateLimitMiddleware(App200(), limits="1/hour", on_decision=collect)
+    for _ in range(1100):  # the first thousand are looked at for proxies
+        talk(app, HTTP)
+    assert len(DECISIONS) == 1100
+    assert [one.verdict.allowed for one in DECISIONS[:3]] == [True, False, False]
+    assert DECISIONS[-1].request.path == "/"
+
+
+@BOTH
+def test_a_hook_by_its_name(make: Make) -> None:
+    make(limits="1/hour", on_decision="call:json:dumps")(PlainRequest())
+    with pytest.raises(ConfigError, match="on_store_event: found 'call:nowhere:f', allowed is"):
+        make(limits="1/hour", on_store_event="call:nowhere:f")
+
+
+async def awaited(_: object) -> None: ...
+
+
+@pytest.mark.parametrize("setting", ["on_decision", "on_store_event"])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (awaited, "found awaited, which is async; allowed is a plain function"),
+        ("json:dumps", "found 'json:dumps', allowed is a callable, or call:PACKAGE.MODULE:FUNCTION"),
+        (7, "found 7, allowed is a callable, or call:PACKAGE.MODULE:FUNCTION"),
+    ],
+)
+def test_what_is_no_hook_stops_the_start(setting: str, value: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Settings(**{"limits": "1/hour", setting: value})
+    assert str(raised.value) == f"{setting}: {said}"
+
+
+def raises(_: object) -> None:
+    raise RuntimeError("its text may hold a key")
+
+
+def hands_on(event: object) -> Any:
+    return awaited(event)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("hook", "said"),
+    [
+        (raises, "raised: no request notices, and this event is lost"),
+        (hands_on, "returned something to await, and nobody awaits it: allowed is a plain function"),
+    ],
+)
+def test_a_hook_that_goes_wrong_is_logged_once_and_never_felt(
+    make: Make, hook: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = RecordingStore()
+    admit = make(limits="9/hour", store=store, on_decision=hook, on_store_event=hook)
+    verdicts = [admit(PlainRequest()) for _ in range(3)]
+    store.error = StoreError("down")
+    verdicts += [admit(PlainRequest()) for _ in range(3)]
+    assert [verdict.source for verdict in verdicts] == ["store"] * 3 + ["local"] * 3
+    assert caplog.messages == [
+        f"ratelimit_mw: on_decision: {said}",
+        "ratelimit_mw: store: failed, on_store_error decides: down",
+        f"ratelimit_mw: on_store_event: {said}",
+    ]
+    assert "its text" not in caplog.text or "its text is left out" in caplog.text
+
+
+@BOTH
+def test_a_store_of_ones_own_has_its_failures_told(make: Make) -> None:
+    heard: list[StoreEvent] = []
+    store = RecordingStore()
+    admit = make(limits="9/hour", store=store, on_store_event=heard.append)
+    admit(PlainRequest())
+    for error in (StoreError("down"), OSError("redis://:password@host")):
+        store.error = error
+        admit(PlainRequest())
+    assert heard == [StoreEvent("failed", "down"), StoreEvent("failed", "OSError")]
+
+
+@pytest.mark.parametrize("serving", [over_asgi, over_wsgi])
+def test_a_server_that_ends_and_comes_back(serving: Serving, redis_server: RedisServer) -> None:
+    heard: list[StoreEvent] = []
+    settings = {"limits": "1000/hour", "store": redis_server.url, "store_timeout": 1.0, "local_share": 0.5}
+    with serving(**settings, on_store_event=heard.append) as send:
+        assert send()[1] == "store"
+        redis_server.kill()
+        found = [send()[1:] for _ in range(50)]
+        assert found[0] == ("local", '"default";r=499;t=3600')
+        assert {source for source, _ in found} == {"local"}
+        redis_server.restart()
+        while send()[1] != "store":
+            pass
+    kinds = [event.kind for event in heard]
+    assert kinds[:4] == ["failed"] * 3 + ["open"]
+    assert kinds[-2:] == ["probe", "closed"]
+    assert kinds.count("failed") < 50  # it is not asked each time
+
+
+@pytest.mark.parametrize(
+    ("kind", "gate"), [(RedisStore, Gate), (AsyncRedisStore, AsyncGate)], ids=["threads", "asyncio"]
+)
+def test_gates_that_share_a_store_and_a_hook_tell_it_once(kind: Any, gate: Any) -> None:
+    heard: list[StoreEvent] = []
+    store = kind("redis://127.0.0.1:1")
+    settings = Settings(limits="1/hour", store=store, on_store_event=print)
+    for made in (gate(settings), gate(settings).inner):
+        assert made._tell_of_store is None
+    (breaker,) = [layer for layer in store._layers if hasattr(layer, "_listeners")]
+    assert len(breaker._listeners) == 1
+    assert heard == []
+
+
+def test_a_message_of_a_websocket_is_a_decision() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        for _ in range(2):
+            await receive()
+
+    middleware = asgi.RateLimitMiddleware(
+        app, limits="9/hour", messages="1/hour", on_message_refused="drop", on_decision=collect
+    )
+    messages: Sequence[Any] = [
+        {"type": "websocket.connect"},
+        *[{"type": "websocket.receive", "text": json.dumps(number)} for number in range(2)],
+        {"type": "websocket.disconnect"},
+    ]
+    waiting = iter(messages)
+
+    async def receive() -> Any:
+        return next(waiting)
+
+    async def send(_: Any) -> None: ...
+
+    scope = {**HTTP, "type": "websocket", "state": {}, "client": ("192.0.2.1", 1)}
+    asyncio.run(middleware(scope, receive, send))
+    assert [one.verdict.allowed for one in DECISIONS] == [True, True, False]
+    assert {one.request.path for one in DECISIONS} == {"/"}

@@ -1,0 +1,117 @@
+"""What `on_store_error` makes of a store that fails, and of one that fails again and again."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import ConfigError, StoreError, Verdict, gate
+from ratelimit_mw.gate import AsyncGate, Gate
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores.local import LocalStore
+from ratelimit_mw.testing import Clock, RecordingStore
+from web.plain_request import PlainRequest
+
+pytestmark = [pytest.mark.promise(8), pytest.mark.usefixtures("speaks_again")]
+
+Admit = Callable[[], Verdict | None]
+
+
+def threads(settings: Settings) -> Admit:
+    made = Gate(settings)
+    return lambda: made.admit(PlainRequest("/path"))
+
+
+def tasks(settings: Settings) -> Admit:
+    made = AsyncGate(settings)
+    return lambda: asyncio.run(made.admit(PlainRequest("/path")))
+
+
+@pytest.fixture(params=[threads, tasks])
+def gate_of(request: pytest.FixtureRequest, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Admit]:
+    monkeypatch.setattr(gate, "LocalStore", lambda share: LocalStore(share, clock=clock))
+    return lambda **settings: request.param(Settings(**settings))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(clock: Clock) -> RecordingStore:
+    return RecordingStore(clock=clock)
+
+
+def seen(verdict: Verdict | None) -> tuple[bool, str]:
+    assert verdict is not None
+    return verdict.allowed, verdict.source
+
+
+def test_a_store_that_flaps_renews_no_quota(gate_of: Callable[..., Admit], store: RecordingStore) -> None:
+    admit = gate_of(limits="4/hour using fixed_window", store=store)
+    found = []
+    for turn in range(20):
+        store.error = StoreError("down") if turn % 2 else None
+        found.append(seen(admit()))
+    assert found.count((True, "store")) == 4
+    assert found.count((True, "local")) == 4
+    assert found[8:] == [(False, "store"), (False, "local")] * 6
+
+
+def test_who_the_store_refused_is_refused_while_it_is_away_and_no_longer_than_it_said(
+    gate_of: Callable[..., Admit], store: RecordingStore, clock: Clock
+) -> None:
+    admit = gate_of(limits="1/minute using fixed_window", store=store)
+    assert [seen(admit()) for _ in range(2)] == [(True, "store"), (False, "store")]
+    store.error = StoreError("down")
+    clock.advance(59)
+    verdict = admit()
+    assert seen(verdict) == (False, "local")
+    assert verdict is not None
+    assert verdict.retry_after == 1.0
+    clock.advance(1)
+    assert [seen(admit()) for _ in range(2)] == [(True, "local"), (False, "local")]
+
+
+def test_who_is_admitted_again_is_not_refused_for_what_was(
+    gate_of: Callable[..., Admit], store: RecordingStore, clock: Clock
+) -> None:
+    admit = gate_of(limits="1/minute using fixed_window", store=store)
+    assert [seen(admit()) for _ in range(2)] == [(True, "store"), (False, "store")]
+    store.reset([charge for _, (charge,) in store.calls])
+    assert seen(admit()) == (True, "store")
+    store.error = StoreError("down")
+    assert seen(admit()) == (True, "local")
+
+
+def test_allow_admits_also_whom_the_store_refused(gate_of: Callable[..., Admit], store: RecordingStore) -> None:
+    admit = gate_of(limits="1/minute", store=store, on_store_error="allow")
+    assert [seen(admit()) for _ in range(2)] == [(True, "store"), (False, "store")]
+    store.error = StoreError("down")
+    assert seen(admit()) == (True, "allowed_on_error")
+
+
+def test_a_share_is_what_headers_and_verdict_tell_of(gate_of: Callable[..., Admit], store: RecordingStore) -> None:
+    admit = gate_of(limits="10/minute", store=store, local_share=0.25)
+    store.error = StoreError("down")
+    verdict = admit()
+    assert verdict is not None
+    assert (verdict.limit, verdict.remaining, [policy.most for policy in verdict.policies]) == (2, 1, [2])
+    store.error = None
+    verdict = admit()
+    assert verdict is not None
+    assert (verdict.limit, verdict.remaining, [policy.most for policy in verdict.policies]) == (10, 9, [10])
+
+
+@pytest.mark.parametrize("share", [0, 0.0, -0.5, 1.01, True, "0.5", None, float("nan")])
+def test_a_share_is_a_number_up_to_one(share: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^local_share: found .*, allowed is a number above 0 and up to 1"):
+        Settings(limits="1/minute", local_share=share)
+
+
+def test_an_error_that_is_not_ours_may_hold_a_secret(store: RecordingStore, caplog: pytest.LogCaptureFixture) -> None:
+    store.error = OSError("redis://:password@host\nforged line")
+    Gate(Settings(limits="1/minute", store=store)).admit(PlainRequest())
+    assert caplog.messages == ["ratelimit_mw: store: failed, on_store_error decides: OSError"]
