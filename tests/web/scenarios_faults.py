@@ -67,4 +67,43 @@ FAULTS = (
         promises=(8,),
         steps=(down(source="allowed_on_error"), Step()),
     ),
+    Scenario(
+        name="a share: what N processes admit together while the store is down is what the limit says",
+        settings={"limits": "10/minute", "local_share": 0.25},
+        promises=(8,),
+        steps=(
+            Step(state=(("default", 9, 60),), policy=(("default", 10, 60),)),
+            down(source="local", state=(("default", 1, 60),), policy=(("default", 2, 60),)),
+            down(source="local", state=(("default", 0, 60),)),
+            no(60, "default", broken=True, state=(("default", 0, 60),), policy=(("default", 2, 60),)),
+            Step(state=(("default", 8, 60),), policy=(("default", 10, 60),)),
+        ),
+    ),
+    Scenario(
+        name="a store that fails again and again renews no quota",
+        settings={"limits": "2/hour using fixed_window"},
+        promises=(8,),
+        steps=(
+            Step(state=(("default", 1, 3600),)),
+            down(source="local", state=(("default", 1, 3600),)),
+            Step(state=(("default", 0, 3600),)),
+            down(source="local", state=(("default", 0, 3600),)),
+            no(3600, "default", state=(("default", 0, 3600),)),
+            no(3600, "default", broken=True, state=(("default", 0, 3600),)),
+            no(3000, "default", wait=600, state=(("default", 0, 3000),)),
+            no(3000, "default", broken=True, state=(("default", 0, 3000),)),
+        ),
+    ),
+    Scenario(
+        name="whom the store refused stays refused while it is down, for as long as it said",
+        settings={"limits": ["1/minute using fixed_window", "9/hour using fixed_window"]},
+        promises=(8,),
+        steps=(
+            Step(state=(("default", 0, 60), ("default-2", 8, 3600))),
+            no(60, "default", state=(("default", 0, 60), ("default-2", 8, 3600))),
+            no(30, "default", wait=30, broken=True, state=(("default", 0, 30), ("default-2", 9, 3600))),
+            down(client="192.0.2.2", source="local", state=(("default", 0, 60), ("default-2", 8, 3600))),
+            down(wait=30, source="local", state=(("default", 0, 60), ("default-2", 8, 3600))),
+        ),
+    ),
 )
