@@ -79,6 +79,8 @@ WRONG: list[dict[str, Any]] = [
     {"headers": "iet"},
     {"on_message_refused": "shut"},
     {"on_refused": "json:dumps"},
+    {"on_decision": "json:dumps"},
+    {"local_share": "0.5"},
     {"on_refused": "call:json"},
     {"store": 5},
     {"safelist": "10.0.0.0/8"},
