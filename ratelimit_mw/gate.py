@@ -105,11 +105,10 @@ class _Gate:
         if getattr(store, "slots", False) and not self.settings.key_secret:
             logger.warning(_SLOTS)
 
-    def _concluded(self, match: Match, asked: Plan, decisions: Sequence[Decision]) -> Verdict:
-        verdict = conclude(match, asked, decisions)
-        if self._learns and (not verdict.allowed or self._local.refuses) and verdict.source == "store":
+    def _learn(self, asked: Plan, decisions: Sequence[Decision], verdict: Verdict) -> None:
+        """What the store said of a request, for the time when it cannot."""
+        if (not verdict.allowed or self._local.refuses) and verdict.source == "store":
             self._local.hear(asked.charges, decisions)
-        return verdict
 
     def _tell_decision(self, verdict: Verdict | None, request: Request | None, began: float) -> None:
         if self._tell is not None and verdict is not None:
@@ -185,9 +184,13 @@ class Gate(_Gate):
         if not asked.charges:
             return conclude(match, asked, ()) if asked.denied else None
         try:
-            return self._concluded(match, asked, self._store.take(asked.charges))
+            decisions = self._store.take(asked.charges)
+            verdict = conclude(match, asked, decisions)
+            if self._learns:
+                self._learn(asked, decisions, verdict)
         except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
             return self._without_store(match, asked, error)
+        return verdict
 
     def _give_back(self, steps: Sequence[Taken]) -> None:
         """What those further out took for a request that is refused here."""
@@ -277,7 +280,10 @@ class AsyncGate(_Gate):
         verdict = None
         if asked.charges:
             try:
-                verdict = self._concluded(match, asked, await self._take(asked.charges))
+                decisions = await self._take(asked.charges)
+                verdict = conclude(match, asked, decisions)
+                if self._learns:
+                    self._learn(asked, decisions, verdict)
             except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
                 verdict = self._without_store(match, asked, error)
         elif asked.denied:
