@@ -44,10 +44,10 @@ class Load(AbstractContextManager["Load", None]):
     Every other request is of one client, who soon has used up the quota; the others are of clients never seen before.
     """
 
-    def __init__(self, workers: int = _WORKERS, **settings: Any) -> None:
+    def __init__(self, workers: int = _WORKERS, pause: float = _PAUSE, **settings: Any) -> None:
         self.settings = {"limits": f"{QUOTA}/hour", "on_store_error": "local", "store_timeout": STORE_TIMEOUT}
         self.settings |= settings
-        self.workers = workers
+        self.workers, self._pause = workers, pause
         self.seen: list[Seen] = []
         self.raised: list[BaseException] = []
         self.left: list[str] = []  # what is still there when all is closed
@@ -96,18 +96,22 @@ class Load(AbstractContextManager["Load", None]):
         turns = Counter(one.worker for one in self.seen.copy() if one.begun >= since)
         return min(turns[worker] for worker in range(self.workers))
 
-    def recovers(self) -> float:
-        """Wait until the store decides again, and a while longer. Seconds until the first answer that it gave."""
+    def recovers(self, *, everywhere: bool = False) -> float:
+        """Wait until the store decides again, and a while longer. Seconds until the first answer that it gave.
+
+        `everywhere`: until the last answer that had to do without it.
+        """
         since = time.monotonic()
-        found: list[Seen] = []
+        assert not settled(lambda: not self._of("store", since), BACK_WITHIN), "the store is not asked again"
+        first = min(one.ended for one in self._of("store", since))
+        begun = self.goes_on()
+        while everywhere and self._of("local", begun):
+            assert begun < since + BACK_WITHIN, "the store is not asked for everybody again"
+            begun = self.goes_on()
+        return max([one.ended for one in self._of("local", since)] if everywhere else [first], default=since) - since
 
-        def nobody() -> bool:
-            found[:] = [one for one in self.seen.copy() if one.begun >= since and one.source == "store"]
-            return not found
-
-        assert not settled(nobody, BACK_WITHIN), "the store is not asked again"
-        self.goes_on()
-        return min(one.ended for one in found) - since
+    def _of(self, source: str, since: float) -> list[Seen]:
+        return [one for one in self.seen.copy() if one.begun >= since and one.source == source]
 
     def admitted(self, source: str, client: str = HOT) -> int:
         """How many requests of a client were admitted by this source."""
@@ -147,7 +151,7 @@ class OverAsgi(Load):
             start = (await Talk().with_app(middleware, HTTP, client=(client, 50000))).sent[0]
             source = dict(start["headers"]).get(b"x-source", b"").decode()
             self.seen.append(Seen(worker, begun, time.monotonic(), client, start["status"], source))
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(self._pause)
 
 
 class OverWsgi(Load):
@@ -171,7 +175,7 @@ class OverWsgi(Load):
                 ((status, fields),) = got
                 source = dict(fields).get("X-Source", "")
                 self.seen.append(Seen(worker, begun, time.monotonic(), client, int(status[:3]), source))
-                time.sleep(_PAUSE)
+                time.sleep(self._pause)
         except BaseException as error:  # noqa: BLE001  # the test is told, by `held`
             self.raised.append(error)
 

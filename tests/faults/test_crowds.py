@@ -92,7 +92,7 @@ def test_clients_that_go_away_in_crowds(redis_server: RedisServer, stopped: bool
     async def main() -> tuple[Counter[Any], list[asyncio.Task[Any]]]:
         drawn = random.Random(5)  # noqa: S311  # tests need no secrets
         middleware = asgi.RateLimitMiddleware(
-            App200(), limits="50/hour", key="all", store=redis_server.url, on_store_error="deny", store_timeout=0.2
+            App200(), limits="10000/hour", key="all", store=redis_server.url, on_store_error="deny", store_timeout=0.2
         )
         seen: Counter[Any] = Counter()
         for turn in range(6):
@@ -115,8 +115,8 @@ def test_clients_that_go_away_in_crowds(redis_server: RedisServer, stopped: bool
 
     seen, left = asyncio.run(main())
     assert left == []
-    assert set(seen) <= {200, 429, 503, asyncio.CancelledError}
-    assert seen[200] <= 50
+    assert set(seen) <= {200, 503, asyncio.CancelledError}
+    assert seen[200] >= CROWD // 4
     assert seen[asyncio.CancelledError] > CROWD / 2
-    assert (seen[503] > 0) >= stopped
+    assert seen[503] > 0 or not stopped
     leaves_nothing(redis_server)
