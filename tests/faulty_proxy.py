@@ -1,11 +1,11 @@
-"""A TCP proxy that does to whole connections what networks do: it is late, drips, resets, and swallows what it is sent."""
+"""A TCP proxy that does to whole connections what networks do: it is late, drips, resets, and swallows."""
 
 import socket
 import struct
 import threading
 import time
 from contextlib import AbstractContextManager, suppress
-from typing import Literal
+from typing import Literal, Self
 
 Mode = Literal["passes", "is late", "holds", "drips", "drops", "resets", "swallows"]
 _AT_MOST = 20.0  # seconds that anything is kept, so that whoever waits for it in vain fails instead of hanging
@@ -48,6 +48,9 @@ class FaultyProxy(AbstractContextManager["FaultyProxy", None]):
             self._passes.clear()
         else:
             self._passes.set()
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.mode = "passes"

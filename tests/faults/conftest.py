@@ -2,13 +2,32 @@
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from faults.load import Load, OverAsgi, OverWsgi
 
+HERE = Path(__file__).resolve().parent
 ALL = os.environ.get("TEST_FAULTS") == "all"
 collect_ignore = [] if ALL else ["slow"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The quick half has one server: the newest, which is the first. All have `tox -e faults`."""
+    if ALL:
+        return
+    servers = dict.fromkeys(server for item in items if (server := _server_of(item)))
+    others = [item for item in items if item.path.is_relative_to(HERE) and _server_of(item) in list(servers)[1:]]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
+def _server_of(item: pytest.Item) -> str | None:
+    call = getattr(item, "callspec", None)
+    name: str | None = call and (call.params.get("redis_server") or call.params.get("redis_cluster"))
+    return name
 
 
 @pytest.fixture(params=[OverAsgi, OverWsgi], ids=["asgi", "wsgi"])

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ratelimit_mw import asgi, wsgi
@@ -45,7 +46,11 @@ class Load(AbstractContextManager["Load", None]):
     """
 
     def __init__(self, workers: int = _WORKERS, pause: float = _PAUSE, **settings: Any) -> None:
-        self.settings = {"limits": f"{QUOTA}/hour", "on_store_error": "local", "store_timeout": STORE_TIMEOUT}
+        self.settings: dict[str, Any] = {
+            "limits": f"{QUOTA}/hour",
+            "on_store_error": "local",
+            "store_timeout": STORE_TIMEOUT,
+        }
         self.settings |= settings
         self.workers, self._pause = workers, pause
         self.seen: list[Seen] = []
@@ -202,9 +207,9 @@ def settled(what: Callable[[], Any], within: float = 5.0) -> Any:
 def _sockets() -> int:
     """How many this process has open."""
     count = 0
-    for number in os.listdir("/dev/fd"):
+    for file in Path("/dev/fd").iterdir():
         try:
-            count += stat.S_ISSOCK(os.fstat(int(number)).st_mode)
+            count += stat.S_ISSOCK(os.fstat(int(file.name)).st_mode)
         except OSError:
             continue  # the folder's own
     return count

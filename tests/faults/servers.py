@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Self
 
 from redis import Redis
 
@@ -48,6 +49,9 @@ class LoadingServer(RedisServer):
 
     KEYS = 3000
     SLOWLY = ("--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024")  # microseconds
+
+    def __enter__(self) -> Self:
+        return self
 
     def save(self) -> None:
         """Keep what there is, and much else."""

@@ -39,7 +39,11 @@ def check(answers: dict[int, Any]) -> None:
 
 def test_500_threads_on_10_connections(redis_server: RedisServer) -> None:
     pool = redis.BlockingConnectionPool.from_url(
-        redis_server.url, max_connections=CONNECTIONS, timeout=PATIENT, socket_timeout=PATIENT, retry=Retry(NoBackoff(), 0)
+        redis_server.url,
+        max_connections=CONNECTIONS,
+        timeout=PATIENT,
+        socket_timeout=PATIENT,
+        retry=Retry(NoBackoff(), 0),
     )
     with redis.Redis(connection_pool=pool) as client:
         store = RedisStore(client, timeout=PATIENT)

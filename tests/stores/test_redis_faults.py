@@ -1,5 +1,6 @@
 """A Redis that is down, frozen, replaced or confused gives StoreError in time, or the right answer; never another's."""
 
+import itertools
 import socket
 import threading
 import time
@@ -233,6 +234,28 @@ def test_something_that_is_no_redis(opened: Open, what: str) -> None:
         for number in range(5):
             with pytest.raises(StoreError):
                 store.take([question(number)])
+
+
+def test_what_comes_after_an_answer_answers_nobody_else(opened: Open) -> None:
+    numbers = itertools.count(1)
+
+    def talk(connection: socket.socket) -> None:
+        for command in commands(connection):
+            answer = f":{next(numbers)}\r\n" * 8 if command == b"EVALSHA" else ""
+            connection.sendall(f"*8\r\n{answer}".encode() * 2 if answer else b"+OK\r\n")
+
+    with listener(talk) as url, opened(url) as store:
+        assert [answered_by_anyone(store) for _ in range(3)] == [1, 2, 3]
+
+
+def answered_by_anyone(store: Store) -> int:
+    """What is left, in the first answer that comes."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return store.take([question(1)])[0].remaining
+        except StoreError:
+            assert time.monotonic() < end
 
 
 def test_without_hiredis_the_client_library_reads(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
