@@ -22,6 +22,7 @@ STORE_TIMEOUT: Final = 0.1  # seconds
 SLACK: Final = 3.0  # seconds on top of it that a request may take: a busy machine's, far less than a call that hangs
 BACK_WITHIN: Final = 8.0  # seconds; how long it took is told
 PATIENCE: Final = 20.0  # seconds that anything is waited for
+LASTS: Final = 2.0 if os.environ.get("TEST_FAULTS") == "all" else 0.0  # seconds that a store is broken at least
 HOT: Final = "192.0.2.1"  # asks every other time
 _WORKERS: Final = 10
 _PAUSE: Final = 0.01  # seconds between two requests of a worker
@@ -96,6 +97,13 @@ class Load(AbstractContextManager["Load", None]):
         enough = settled(lambda: self.raised or self._least(since) < _TURNS, PATIENCE)
         assert not enough, f"requests hang: {self.raised or self._least(since)}"
         return since
+
+    def goes_on_without(self) -> float:
+        """The same while the store is broken; in the whole run so long that who asks it now and then does so rarely."""
+        since = time.monotonic()
+        while time.monotonic() < since + LASTS:
+            self.goes_on()
+        return since if LASTS else self.goes_on()
 
     def _least(self, since: float) -> int:
         turns = Counter(one.worker for one in self.seen.copy() if one.begun >= since)

@@ -20,7 +20,7 @@ def endured(face: type[Load], server: RedisServer, mode: Mode, late: float = 0.0
         with face(store=proxy.url) as load:
             load.goes_on()
             proxy.mode = mode
-            since = load.goes_on()
+            since = load.goes_on_without()
             proxy.mode = "passes"
             seconds = load.recovers()
         by_itself = [one for one in load.seen if one.begun >= since and one.source == "local"]

@@ -24,7 +24,7 @@ def test_killed_and_started_again_empty(served: type[Load], redis_server: RedisS
     with served(store=redis_server.url) as load:
         load.goes_on()
         redis_server.kill()
-        load.goes_on()
+        load.goes_on_without()
         redis_server.restart()
         tell_recovery(load.recovers())
     load.held(quotas=2)
@@ -35,7 +35,7 @@ def test_stopped_and_continued(served: type[Load], redis_server: RedisServer, te
     with served(store=redis_server.url) as load:
         load.goes_on()
         redis_server.pause()
-        load.goes_on()
+        load.goes_on_without()
         redis_server.resume()
         tell_recovery(load.recovers())
     load.held()
@@ -47,7 +47,7 @@ def test_busy_with_a_long_script(served: type[Load], binary: Path, tell_recovery
         with served(store=server.url) as load:
             load.goes_on()
             with long_script(server):
-                load.goes_on()
+                load.goes_on_without()
             tell_recovery(load.recovers())
         load.held()
         leaves_nothing(server)
@@ -60,7 +60,7 @@ def test_loading_what_it_saved(served: type[Load], binary: Path, tell_recovery: 
             load.goes_on()
             server.save()
             starting = server.restart_loading()
-            load.goes_on()
+            load.goes_on_without()
             starting.join()
             tell_recovery(load.recovers())
         load.held(quotas=2)
@@ -78,7 +78,7 @@ def test_no_writes_because_it_cannot_save(
             load.goes_on()
             server.ask("BGSAVE")
             assert not settled(lambda: not server.ask("SET mine 1 EX 9").startswith("-MISCONF"))
-            load.goes_on()
+            load.goes_on_without()
             server.ask('CONFIG SET save ""')
             tell_recovery(load.recovers())
         load.held()
@@ -90,7 +90,7 @@ def test_no_memory_and_no_eviction(served: type[Load], binary: Path, tell_recove
         with served(store=server.url) as load:
             load.goes_on()
             server.ask("CONFIG SET maxmemory 1")
-            load.goes_on()
+            load.goes_on_without()
             server.ask("CONFIG SET maxmemory 0")
             tell_recovery(load.recovers())
         load.held()
@@ -117,7 +117,7 @@ def test_made_a_replica_and_a_primary_again(served: type[Load], binary: Path, te
             load.goes_on()
             server.ask(f"REPLICAOF 127.0.0.1 {primary.port}")
             assert not settled(lambda: "master_link_status:up" not in server.ask("INFO replication"), 15.0)
-            load.goes_on()
+            load.goes_on_without()
             server.ask("REPLICAOF NO ONE")
             tell_recovery(load.recovers())
         load.held(quotas=2)

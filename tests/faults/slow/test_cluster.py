@@ -23,7 +23,7 @@ def test_a_node_that_is_killed_and_comes_back_empty(
         load.goes_on()
         for node in redis_cluster.nodes:
             node.kill()
-            load.goes_on()
+            load.goes_on_without()
             node.restart()
             redis_cluster.wait_settled()
             tell_recovery(load.recovers(everywhere=True))
