@@ -19,7 +19,8 @@ OF_FAULTS = [
 
 def rows() -> list[list[str]]:
     """The cells of each row."""
-    lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
+    matrix = PAGE.read_text("utf-8").partition("## The matrix")[2].partition("\n## ")[0]
+    lines = [line for line in matrix.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines][1:]
 
 
