@@ -1,7 +1,6 @@
 """The way to one Redis or Valkey server, on connections of our own."""
 
 import asyncio
-import time
 from typing import Any, Final, NamedTuple
 
 from redis import ConnectionPool, RedisError
@@ -26,6 +25,7 @@ from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.pool import AsyncPool, Pool
 from ratelimit_mw.stores.scripts import script
 from ratelimit_mw.stores.talk import Command, NoCodec, NoScript
+from ratelimit_mw.stores.thread_wire import PlainThreadLine, ThreadLine, ThreadWire
 from ratelimit_mw.stores.topology import Redirected
 from ratelimit_mw.stores.wire import Line, PlainLine, Wire
 
@@ -39,7 +39,6 @@ CLUSTER_SCHEMES: Final = ("redis+cluster://", "rediss+cluster://")
 FAILURES: Final = (RedisError, RedisClusterException, OSError)  # of a server, or of the way to it
 _THREADS: Final = 64  # connections at most
 _TASKS: Final = 32  # connections at most, for each event loop
-_LAST_BYTES: Final = 0.001  # seconds
 
 
 class Source(NamedTuple):
@@ -64,39 +63,31 @@ class Connections:
 
     def __init__(self, source: Source, timeout: float) -> None:
         self._timeout = timeout
-        self._pool = Pool(lambda: _opened(source), _disconnect, _usable, _THREADS)
+        self._pool: Pool[ThreadLine] = Pool(
+            lambda: _opened(source), lambda line: line.close(), lambda line: line.usable(), _THREADS
+        )
 
     def send(self, command: Command, patience: Patience, *, asking: bool = False) -> Any:
         """See `Link.send`. `asking`: first say that the key may be on its way to this node of a cluster."""
-        connection = self._pool.borrow(patience)
+        line = self._pool.borrow(patience)
         broken = True
         try:
             if asking:
-                self._exchange(connection, ("ASKING",), patience)
-            reply = self._exchange(connection, command, patience)
+                line.ask(("ASKING",), patience)
+            reply = line.ask(command, patience)
             broken = False
+        except TimeoutError as error:
+            raise StoreError(f"no answer within {self._timeout} seconds") from error
         except FAILURES as error:
             broken = not isinstance(error, ResponseError) or _is_replica(error)
             raise meaning(error) from error
         finally:
-            self._pool.give_back(connection, broken=broken)
+            self._pool.give_back(line, broken=broken)
         return reply
 
     def close(self) -> None:
         """See `Link.close`."""
         self._pool.close()
-
-    def _exchange(self, connection: Any, command: Command, patience: Patience) -> Any:
-        connection.send_command(*command)
-        since = time.monotonic()
-        while not connection.can_read(patience.slice()):
-            if patience.left <= 0:
-                raise StoreError(f"no answer within {self._timeout} seconds")
-            patience.spend(since)
-            since = time.monotonic()
-        # the rest of a reply of which a part is here has no more time than the whole; nothing public says so
-        connection._sock.settimeout(max(_LAST_BYTES, patience.left))  # noqa: SLF001
-        return connection.read_response()
 
 
 class AsyncConnections:
@@ -185,7 +176,7 @@ def _source(pool: Any, url: str, **options: Any) -> Source:
     return found
 
 
-def _opened(source: Source) -> Any:
+def _opened(source: Source) -> ThreadLine:
     connection = source.connection()
     try:
         connection.connect()
@@ -194,7 +185,9 @@ def _opened(source: Source) -> Any:
     except BaseException:
         connection.disconnect()
         raise
-    return connection
+    if hiredis is None:
+        return PlainThreadLine(connection)
+    return ThreadWire(connection, _reader(), hiredis.pack_command)
 
 
 async def _line(source: Source) -> Line:
@@ -209,17 +202,8 @@ async def _line(source: Source) -> Line:
         raise
     if hiredis is None:
         return PlainLine(connection)
-    reader = hiredis.Reader(protocolError=InvalidResponse, replyError=DefaultParser.parse_error)
-    return Wire(connection, reader, hiredis.pack_command)
+    return Wire(connection, _reader(), hiredis.pack_command)
 
 
-def _disconnect(connection: Any) -> None:
-    connection.disconnect()
-
-
-def _usable(connection: Any) -> bool:
-    """Whether nothing has come in since the last reply: the end of the connection, or a stray answer."""
-    try:
-        return not connection.can_read(0)
-    except (RedisError, OSError):
-        return False
+def _reader() -> Any:
+    return hiredis.Reader(protocolError=InvalidResponse, replyError=DefaultParser.parse_error)

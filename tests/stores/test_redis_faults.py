@@ -1,5 +1,6 @@
 """A Redis that is down, frozen, replaced or confused gives StoreError in time, or the right answer; never another's."""
 
+import itertools
 import socket
 import threading
 import time
@@ -193,6 +194,17 @@ def _nonsense(reply: bytes) -> Callable[[socket.socket], object]:
     return talk
 
 
+def _drips(connection: socket.socket) -> None:
+    """A reply that never ends, and never stops for as long as one reads without looking at the time."""
+    for command in commands(connection):
+        if command != b"EVALSHA":
+            connection.sendall(b"+OK\r\n")
+            continue
+        for byte in b"*8\r\n:" + b"1" * 4000:
+            connection.sendall(bytes([byte]))
+            time.sleep(0.004)
+
+
 def _http(connection: socket.socket) -> None:
     connection.recv(65536)
     connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -204,6 +216,7 @@ NO_REDIS: dict[str, Callable[[socket.socket], object]] = {
     "speaks HTTP": _http,
     "says OK": _nonsense(b"+OK\r\n"),
     "says OK again and again": _nonsense(b"+OK\r\n" * 50),
+    "drips": _drips,
     "answers in part": _nonsense(b"*8\r\n:1\r\n"),
     "answers too few": _nonsense(b"*2\r\n:1\r\n:1\r\n"),
     "answers text": _nonsense(b"*8\r\n" + b"+1\r\n" * 8),
@@ -221,6 +234,39 @@ def test_something_that_is_no_redis(opened: Open, what: str) -> None:
         for number in range(5):
             with pytest.raises(StoreError):
                 store.take([question(number)])
+
+
+def test_what_comes_after_an_answer_answers_nobody_else(opened: Open) -> None:
+    numbers = itertools.count(1)
+
+    def talk(connection: socket.socket) -> None:
+        for command in commands(connection):
+            answer = f":{next(numbers)}\r\n" * 8 if command == b"EVALSHA" else ""
+            connection.sendall(f"*8\r\n{answer}".encode() * 2 if answer else b"+OK\r\n")
+
+    with listener(talk) as url, opened(url) as store:
+        assert [answered_by_anyone(store) for _ in range(3)] == [1, 2, 3]
+
+
+def answered_by_anyone(store: Store) -> int:
+    """What is left, in the first answer that comes."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return store.take([question(1)])[0].remaining
+        except StoreError:
+            assert time.monotonic() < end
+
+
+def test_without_hiredis_the_client_library_reads(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ratelimit_mw.stores.redis_server.hiredis", None)
+    with _threaded(redis_server.url) as store, in_time():
+        assert [answered(store, 1).remaining for _ in range(3)] == [100, 99, 98]
+        redis_server.pause()
+        with pytest.raises(StoreError):
+            store.take([question(1)])
+        redis_server.resume()
+        assert answered(store, 2).remaining == 101
 
 
 def test_a_reply_that_is_not_one_integer_per_field_is_no_answer() -> None:

@@ -175,7 +175,7 @@ def codes(children: list[int]) -> list[int]:
 def ports(store: RedisStore) -> set[int]:
     """Our ends of the open connections."""
     inner: Any = store._store
-    return {connection._sock.getsockname()[1] for connection in inner._link._pool._idle}
+    return {line._connection._sock.getsockname()[1] for line in inner._link._pool._idle}
 
 
 # Python 3.12 and later warn of a fork while threads run: those of other tests, or of an open connection.

@@ -1,0 +1,106 @@
+"""A connection for threads, opened by the client library and then spoken to without it.
+
+The client library gives each read of a socket its timeout anew, so that a reply which drips in has all the time of the
+world. Here a reply has the time that its call has, however it comes.
+"""
+
+import time
+from typing import Any, Final, Protocol
+
+from ratelimit_mw.errors import StoreError
+from ratelimit_mw.stores.patience import Patience
+from ratelimit_mw.stores.talk import Command
+
+_LAST_BYTES: Final = 0.001  # seconds: what is in the socket at the deadline is used
+_MANY: Final = 65536  # bytes
+
+
+class ThreadLine(Protocol):
+    """An open connection, for one call at a time."""
+
+    def ask(self, command: Command, patience: Patience) -> Any:
+        """The reply. Raises an error reply as it is, `TimeoutError` if there is none in time, or why there is none."""
+        ...
+
+    def usable(self) -> bool:
+        """Whether nothing has come in since the last reply: the end of the connection, or a stray answer."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+
+class PlainThreadLine:
+    """A line by redis-py alone, where there is no hiredis: a reply may drip in as long as no byte takes five ms."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def ask(self, command: Command, patience: Patience) -> Any:
+        """See `ThreadLine.ask`."""
+        self._connection.send_command(*command)
+        while True:
+            last, since = patience.left <= 0, time.monotonic()
+            # nothing public says for how long to read
+            self._connection._sock.settimeout(max(_LAST_BYTES, patience.slice()))  # noqa: SLF001
+            try:
+                return self._connection.read_response(disconnect_on_error=False)  # goes on with what it has read
+            except Exception as error:
+                if not isinstance(error.__context__, TimeoutError):
+                    raise
+                if last:
+                    raise TimeoutError from error
+            patience.spend(since)
+
+    def usable(self) -> bool:
+        """See `ThreadLine.usable`."""
+        try:
+            return not self._connection.can_read(0)
+        except Exception:  # noqa: BLE001  # one that cannot even be looked at is of no use
+            return False
+
+    def close(self) -> None:
+        """See `ThreadLine.close`."""
+        self._connection.disconnect()
+
+
+class ThreadWire(PlainThreadLine):
+    """A line by hiredis. `reader` and `pack` are its own; `connection` is one of redis-py, and open."""
+
+    def __init__(self, connection: Any, reader: Any, pack: Any) -> None:
+        super().__init__(connection)
+        self._reader, self._pack = reader, pack
+        self._socket = connection._sock  # noqa: SLF001  # nothing public of the client library gives it away
+
+    def ask(self, command: Command, patience: Patience) -> Any:
+        """See `ThreadLine.ask`."""
+        self._socket.settimeout(max(_LAST_BYTES, patience.left))
+        self._socket.sendall(self._pack(command))
+        reply = self._reader.gets()
+        while reply is False:
+            last = patience.left <= 0
+            self._read(patience)
+            reply = self._reader.gets()
+            if last and reply is False:
+                raise TimeoutError
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _read(self, patience: Patience) -> None:
+        since = time.monotonic()
+        self._socket.settimeout(max(_LAST_BYTES, patience.slice()))
+        try:
+            data = self._socket.recv(_MANY)
+        except TimeoutError:
+            pass
+        else:
+            if not data:
+                raise StoreError("the connection was lost: the server closed it")
+            self._reader.feed(data)
+        patience.spend(since)
+
+    def usable(self) -> bool:
+        """See `ThreadLine.usable`."""
+        return not self._reader.has_data() and super().usable()

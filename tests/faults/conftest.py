@@ -1,0 +1,57 @@
+"""What tests of faults are given; the slow half runs where TEST_FAULTS is all."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from faults.load import Load, OverAsgi, OverWsgi
+
+HERE = Path(__file__).resolve().parent
+ALL = os.environ.get("TEST_FAULTS") == "all"
+collect_ignore = [] if ALL else ["slow"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The quick half has one server: the newest, which is the first. All have `tox -e faults`."""
+    if ALL:
+        return
+    servers = dict.fromkeys(server for item in items if (server := _server_of(item)))
+    others = [item for item in items if item.path.is_relative_to(HERE) and _server_of(item) in list(servers)[1:]]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
+def _server_of(item: pytest.Item) -> str | None:
+    call = getattr(item, "callspec", None)
+    name: str | None = call and (call.params.get("redis_server") or call.params.get("redis_cluster"))
+    return name
+
+
+@pytest.fixture(params=[OverAsgi, OverWsgi], ids=["asgi", "wsgi"])
+def served(request: pytest.FixtureRequest) -> type[Load]:
+    """A face under load, with a store of its kind: of tasks or of threads."""
+    face: type[Load] = request.param
+    return face
+
+
+@pytest.fixture
+def tell(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Have a measured figure told at the end of the run."""
+    return lambda figure: record_property("fault", f"{request.node.name}: {figure}")
+
+
+@pytest.fixture
+def tell_recovery(tell: Callable[[str], None]) -> Callable[[float], None]:
+    """The same for the seconds until a store that was back decided again."""
+    return lambda seconds: tell(f"the store decided again after {seconds:.2f} s")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line per figure; in the report of each test, which also comes from another process."""
+    for report in terminalreporter.stats.get("passed", []):
+        for name, line in report.user_properties:
+            if name == "fault":
+                terminalreporter.write_line(f"fault: {line}")

@@ -1,0 +1,74 @@
+"""Redis servers that are told to misbehave, and what a test may ask of one when all is over."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+from redis import Redis
+
+from faults.load import settled
+from redis_servers import RedisServer
+
+
+def leaves_nothing(server: RedisServer) -> None:
+    """No connection stays open, and no key without a time to live."""
+    assert not settled(lambda: server.ask("CLIENT LIST").count(" addr=") > 1), server.ask("CLIENT LIST")
+    with Redis.from_url(server.url) as client:
+        assert [key for key in client.scan_iter(count=1000) if client.pttl(key) == -1] == []
+
+
+@contextmanager
+def long_script(server: RedisServer) -> Iterator[None]:
+    """A script that does not end keeps the server, until the end of the block."""
+    with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
+        connection.sendall(b"EVAL 'while true do end' 0\r\n")
+        assert not settled(lambda: not server.ask("PING").startswith("-BUSY"))
+        yield
+        server.ask("SCRIPT KILL")
+        connection.recv(1000)
+
+
+def crowded_out(server: RedisServer) -> int:
+    """How many keys a full server has evicted, of other people's new ones and of those that were there."""
+    with Redis.from_url(server.url) as client:
+        evicted: int = client.info("stats")["evicted_keys"]
+        client.config_set("maxmemory", client.info("memory")["used_memory"] + 500_000)
+        for first in range(0, 10_000, 100):
+            others = client.pipeline(transaction=False)
+            for number in range(first, first + 100):
+                others.set(f"other:{number}", "x" * 100, ex=900)
+            others.execute()
+        now: int = client.info("stats")["evicted_keys"]
+    return now - evicted
+
+
+class LoadingServer(RedisServer):
+    """One that has a file to load, and takes its time, when it is started again."""
+
+    KEYS = 3000
+    SLOWLY = ("--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024")  # microseconds
+
+    def __enter__(self) -> Self:
+        return self
+
+    def save(self) -> None:
+        """Keep what there is, and much else."""
+        fill = f"for n = 1, {self.KEYS} do redis.call('SET', 'other:' .. n, string.rep('x', 100), 'EX', 900) end"
+        assert self.ask(f'EVAL "{fill}" 0', timeout=10) == "$-1"
+        assert self.ask("SAVE", timeout=10) == "+OK"
+
+    def restart_loading(self) -> threading.Thread:
+        """End it, and begin to start it again; it loads when this returns. The thread ends when it is there."""
+        self.kill()
+        starting = threading.Thread(target=self.restart)
+        starting.start()
+        assert not settled(lambda: not self._says_loading())
+        return starting
+
+    def _says_loading(self) -> bool:
+        try:
+            return self.ask("PING").startswith("-LOADING")
+        except OSError:
+            return False

@@ -1,0 +1,56 @@
+"""What a network can do between an app and its store: under load, over ASGI and WSGI, until it is sound again."""
+
+from collections.abc import Callable
+
+import pytest
+
+from faults.load import STORE_TIMEOUT, Load
+from faults.servers import leaves_nothing
+from faulty_proxy import FaultyProxy, Mode
+from redis_servers import RedisServer
+
+pytestmark = [pytest.mark.promise(3), pytest.mark.promise(8), pytest.mark.promise(6)]
+
+Tell = Callable[[float], None]
+
+
+def endured(face: type[Load], server: RedisServer, mode: Mode, late: float = 0.0) -> tuple[Load, float]:
+    """A load that saw this fault come and go, and how long the store was not asked after it."""
+    with FaultyProxy(server.port, late) as proxy:
+        with face(store=proxy.url) as load:
+            load.goes_on()
+            proxy.mode = mode
+            since = load.goes_on_without()
+            proxy.mode = "passes"
+            seconds = load.recovers()
+        by_itself = [one for one in load.seen if one.begun >= since and one.source == "local"]
+        assert by_itself or late < STORE_TIMEOUT  # the fault was felt
+    load.held()
+    leaves_nothing(server)
+    return load, seconds
+
+
+def test_late_within_the_timeout(served: type[Load], redis_server: RedisServer, tell_recovery: Tell) -> None:
+    tell_recovery(endured(served, redis_server, "is late", STORE_TIMEOUT / 5)[1])
+
+
+def test_later_than_the_timeout(served: type[Load], redis_server: RedisServer, tell_recovery: Tell) -> None:
+    tell_recovery(endured(served, redis_server, "is late", STORE_TIMEOUT * 4)[1])
+
+
+def test_answers_that_come_byte_by_byte(served: type[Load], redis_server: RedisServer, tell_recovery: Tell) -> None:
+    tell_recovery(endured(served, redis_server, "drips")[1])
+
+
+def test_connections_that_end_after_the_request(
+    served: type[Load], redis_server: RedisServer, tell_recovery: Tell
+) -> None:
+    tell_recovery(endured(served, redis_server, "drops")[1])
+
+
+def test_connections_that_are_reset(served: type[Load], redis_server: RedisServer, tell_recovery: Tell) -> None:
+    tell_recovery(endured(served, redis_server, "resets")[1])
+
+
+def test_a_black_hole(served: type[Load], redis_server: RedisServer, tell_recovery: Tell) -> None:
+    tell_recovery(endured(served, redis_server, "swallows")[1])

@@ -1,0 +1,137 @@
+"""What a Redis server can do to an app that it decides for: under load, over ASGI and WSGI, until it is back."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from faults.load import QUOTA, Load, settled
+from faults.servers import LoadingServer, crowded_out, leaves_nothing, long_script
+from redis_servers import RedisServer
+
+pytestmark = [pytest.mark.promise(3), pytest.mark.promise(8), pytest.mark.promise(6)]
+
+Tell = Callable[[float], None]
+
+
+@pytest.fixture
+def binary(redis_servers: Mapping[str, RedisServer]) -> Path:
+    """The newest server's; these tests configure servers of their own."""
+    return next(iter(redis_servers.values())).binary
+
+
+def test_killed_and_started_again_empty(served: type[Load], redis_server: RedisServer, tell_recovery: Tell) -> None:
+    with served(store=redis_server.url) as load:
+        load.goes_on()
+        redis_server.kill()
+        load.goes_on_without()
+        redis_server.restart()
+        tell_recovery(load.recovers())
+    load.held(quotas=2)
+    leaves_nothing(redis_server)
+
+
+def test_stopped_and_continued(served: type[Load], redis_server: RedisServer, tell_recovery: Tell) -> None:
+    with served(store=redis_server.url) as load:
+        load.goes_on()
+        redis_server.pause()
+        load.goes_on_without()
+        redis_server.resume()
+        tell_recovery(load.recovers())
+    load.held()
+    leaves_nothing(redis_server)
+
+
+def test_busy_with_a_long_script(served: type[Load], binary: Path, tell_recovery: Tell) -> None:
+    with RedisServer(binary, "--lua-time-limit", "5") as server:
+        with served(store=server.url) as load:
+            load.goes_on()
+            with long_script(server):
+                load.goes_on_without()
+            tell_recovery(load.recovers())
+        load.held()
+        leaves_nothing(server)
+
+
+def test_loading_what_it_saved(served: type[Load], binary: Path, tell_recovery: Tell) -> None:
+    """What was charged since is lost: never more than what was there."""
+    with LoadingServer(binary, *LoadingServer.SLOWLY) as server:
+        with served(store=server.url) as load:
+            load.goes_on()
+            server.save()
+            starting = server.restart_loading()
+            load.goes_on_without()
+            starting.join()
+            tell_recovery(load.recovers())
+        load.held(quotas=2)
+        leaves_nothing(server)
+
+
+def test_no_writes_because_it_cannot_save(
+    served: type[Load], binary: Path, tmp_path: Path, tell_recovery: Tell
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    with RedisServer(binary, "--dir", str(folder), "--save", "3600 1") as server:
+        folder.rmdir()
+        with served(store=server.url) as load:
+            load.goes_on()
+            server.ask("BGSAVE")
+            assert not settled(lambda: not server.ask("SET mine 1 EX 9").startswith("-MISCONF"))
+            load.goes_on_without()
+            server.ask('CONFIG SET save ""')
+            tell_recovery(load.recovers())
+        load.held()
+        leaves_nothing(server)
+
+
+def test_no_memory_and_no_eviction(served: type[Load], binary: Path, tell_recovery: Tell) -> None:
+    with RedisServer(binary) as server:
+        with served(store=server.url) as load:
+            load.goes_on()
+            server.ask("CONFIG SET maxmemory 1")
+            load.goes_on_without()
+            server.ask("CONFIG SET maxmemory 0")
+            tell_recovery(load.recovers())
+        load.held()
+        leaves_nothing(server)
+
+
+def test_no_memory_and_eviction_of_any_key(served: type[Load], binary: Path, tell_recovery: Tell) -> None:
+    """Nobody hears of it: each key that is evicted may be worth one more quota."""
+    with RedisServer(binary, "--maxmemory-policy", "allkeys-lru") as server:
+        with served(store=server.url) as load:
+            load.goes_on()
+            for _ in range(3):
+                assert crowded_out(server) > 1000
+                load.goes_on()
+            tell_recovery(load.recovers())
+        load.held(quotas=4)
+        leaves_nothing(server)
+
+
+def test_made_a_replica_and_a_primary_again(served: type[Load], binary: Path, tell_recovery: Tell) -> None:
+    """It takes over what the other one has: nothing."""
+    with RedisServer(binary) as server, RedisServer(binary, "--repl-diskless-sync-delay", "0") as primary:
+        with served(store=server.url) as load:
+            load.goes_on()
+            server.ask(f"REPLICAOF 127.0.0.1 {primary.port}")
+            assert not settled(lambda: "master_link_status:up" not in server.ask("INFO replication"), 15.0)
+            load.goes_on_without()
+            server.ask("REPLICAOF NO ONE")
+            tell_recovery(load.recovers())
+        load.held(quotas=2)
+        leaves_nothing(server)
+
+
+def test_one_that_is_away_again_and_again_renews_no_quota(served: type[Load], redis_server: RedisServer) -> None:
+    """What this process admitted by itself counts until its window ends, however often the store comes back."""
+    with served(store=redis_server.url) as load:
+        for _ in range(4):
+            redis_server.pause()
+            load.goes_on()
+            redis_server.resume()
+            load.recovers()
+    load.held()
+    assert load.admitted("local") == QUOTA
+    leaves_nothing(redis_server)
