@@ -18,6 +18,7 @@ from ratelimit_mw.stores.patience import Patience
 
 C = TypeVar("C")
 
+_GRACE: Final = 0.1  # seconds that closing waits for a connection that is being opened
 _LOOK_AGAIN: Final = 0.5  # seconds: how often a server that may move is looked for, while there are requests
 
 
@@ -186,10 +187,13 @@ class AsyncPool(Generic[C]):
 
     async def close(self) -> None:
         """Close what is idle now, and what is lent when it comes back. The pool can be used again."""
-        if self._opening is not None:
-            self._opening.cancel()
-            self._opening = None
+        opening, self._opening = self._opening, None
         await self._retire()
+        if opening is not None:  # asyncio loses the socket of TLS that is cancelled in its first moments
+            await asyncio.wait({opening}, timeout=_GRACE)
+            opening.cancel()
+            await asyncio.wait({opening}, timeout=_GRACE)
+        await asyncio.sleep(0)  # what was aborted is closed in the next turn
 
     async def _retire(self) -> None:
         idle, self._idle = self._idle, []

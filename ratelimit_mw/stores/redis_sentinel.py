@@ -21,6 +21,7 @@ from ratelimit_mw.stores.redis_server import (
 )
 from ratelimit_mw.stores.talk import Steps, adrive, drive
 from ratelimit_mw.stores.topology import Address, Errand
+from ratelimit_mw.stores.wire import drop
 
 _PORT: Final = 26379  # where a Sentinel listens unless the URL says otherwise
 _PATIENCE: Final = 0.5  # seconds: who asks a server that is lost must be done with it when there is a new one
@@ -98,7 +99,7 @@ def async_master(url: str) -> AsyncConnections:
         except FAILURES as error:
             raise _no_answer(error) from error
         finally:
-            await connection.disconnect(nowait=True)
+            await drop(connection)
 
     return AsyncConnections(servers, lambda: adrive(sentinels.master(), ask))
 

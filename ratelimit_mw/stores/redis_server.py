@@ -28,7 +28,7 @@ from ratelimit_mw.stores.pool import AsyncPool, Pool
 from ratelimit_mw.stores.scripts import script
 from ratelimit_mw.stores.talk import Command, NoCodec, NoScript
 from ratelimit_mw.stores.topology import Address, Redirected
-from ratelimit_mw.stores.wire import Line, PlainLine, Wire
+from ratelimit_mw.stores.wire import Line, PlainLine, Wire, drop
 
 try:
     import hiredis
@@ -210,7 +210,7 @@ async def _line(source: Source) -> Line:
             await connection.send_command("SCRIPT LOAD", script("take", "packed").text)
             await connection.read_response()
     except BaseException:
-        await connection.disconnect(nowait=True)
+        await drop(connection)
         raise
     if hiredis is None:
         return PlainLine(connection)
