@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final, Generic, TypeVar
 
 from ratelimit_mw.errors import StoreError
@@ -148,6 +148,7 @@ class AsyncPool(Generic[C]):
         self._lent: set[int] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._opening: asyncio.Task[None] | None = None
+        self.ending: AsyncGenerator[None, None] | None = None  # whoever has the loop close it keeps that here
 
     async def borrow(self) -> C:
         """A connection; the caller bounds the wait. Raises `StoreError` when none can be had."""

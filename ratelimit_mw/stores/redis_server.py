@@ -22,7 +22,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from ratelimit_mw.errors import ConfigError, StoreError
-from ratelimit_mw.stores.loops import OfLoop
+from ratelimit_mw.stores.loops import OfLoop, at_end
 from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.pool import AsyncPool, Pool
 from ratelimit_mw.stores.scripts import script
@@ -110,9 +110,13 @@ class AsyncConnections:
         def make(place: Address | None) -> Awaitable[Line]:
             return _line(source.at(place))
 
-        self._pools: OfLoop[AsyncPool[Line]] = OfLoop(
-            lambda: AsyncPool(make, lambda line: line.close(), lambda line: line.usable(), _TASKS, find)
-        )
+        def pool() -> AsyncPool[Line]:
+            made: AsyncPool[Line]
+            made = AsyncPool(make, lambda line: line.close(), lambda line: line.usable(), _TASKS, find)
+            made.ending = at_end(made.close)
+            return made
+
+        self._pools = OfLoop(pool)
 
     async def ready(self) -> None:
         """See `AsyncLink.ready`."""
@@ -138,8 +142,8 @@ class AsyncConnections:
     async def close(self) -> None:
         """See `AsyncLink.close`."""
         pool = self._pools.pop()
-        if pool is not None:
-            await pool.close()
+        if pool is not None and pool.ending is not None:
+            await pool.ending.aclose()
 
 
 def meaning(error: Exception) -> Exception:
