@@ -28,7 +28,9 @@ class Options(TypedDict, total=False):
     key: Annotated[KeySpec, "whose bucket, where neither item nor rule says so"]
     tier: Annotated[KeySpec, "a key that names the tier, for limits by tier"]
     default_tier: Annotated[str, "the tier of whoever has none; else the one called `default`, else the first"]
-    store: Annotated[Any, "`memory://`, `redis://`, `rediss://`, `unix://`, `redis+cluster://`, or a store"]
+    store: Annotated[
+        Any, "`memory://`, `redis://`, `rediss://`, `unix://`, `redis+cluster://`, `redis+sentinel://`, or a store"
+    ]
     trusted_proxies: Annotated[
         Sequence[str] | int, "networks, addresses and `unix:` that say who the client is, or how many proxies there are"
     ]

@@ -19,6 +19,7 @@ class FaultyProxy(AbstractContextManager["FaultyProxy", None]):
     `is late`: answers come `late` seconds later. `holds`: they are kept, until the mode is another one. `drips`: they
     come byte by byte. `drops`: what is asked is done, and instead of its answer the connection ends. `resets`: the
     connection is reset when something is asked. `swallows`: what is asked goes nowhere, and nothing is answered.
+    `accepted`: connections up to now.
     """
 
     def __init__(self, port: int, late: float = 0.0) -> None:
@@ -29,6 +30,7 @@ class FaultyProxy(AbstractContextManager["FaultyProxy", None]):
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._sockets = [self._listening]
         self.port: int = self._listening.getsockname()[1]
+        self.accepted = 0  # connections up to now
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -61,6 +63,7 @@ class FaultyProxy(AbstractContextManager["FaultyProxy", None]):
         with suppress(OSError):
             while True:
                 client, _ = self._listening.accept()
+                self.accepted += 1
                 server = socket.create_connection(self._target)
                 self._sockets += [client, server]
                 threading.Thread(target=self._ask, args=(client, server), daemon=True).start()

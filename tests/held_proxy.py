@@ -8,12 +8,14 @@ from faulty_proxy import FaultyProxy
 class HeldProxy(FaultyProxy):
     """In front of one port of this machine, in threads of its own. `asked`: somebody has sent something since `hold`.
 
-    It keeps nothing longer than 20 seconds.
+    It keeps nothing longer than 20 seconds. An answer takes `latency` seconds even when nothing is kept.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, latency: float = 0.0) -> None:
         self.asked = threading.Event()
-        super().__init__(port)
+        super().__init__(port, latency)
+        if latency:
+            self.mode = "is late"
 
     def hold(self) -> None:
         """Keep what is answered from now on."""

@@ -119,7 +119,10 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
 
     def _launch(self) -> None:
         settings = ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--port", str(self.port)]
-        command = [str(self.binary), *settings, "--dir", self._folder.name, *self._options]
+        self._run([*settings, "--dir", self._folder.name, *self._options])
+
+    def _run(self, arguments: list[str]) -> None:
+        command = [str(self.binary), *arguments]
         with self._log.open("wb") as log:
             # Its own session: Ctrl-C is for pytest, which then stops the servers in order.
             self.process = subprocess.Popen(

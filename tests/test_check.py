@@ -75,7 +75,7 @@ MISTAKES: dict[str, list[str]] = {
         "on_store_error: found 'open', allowed is one of allow, deny, local",
         (
             "store: found the scheme 'reddis', did you mean 'redis'?; allowed are memory://, redis://, rediss://, "
-            "unix://, redis+cluster://, rediss+cluster://"
+            "unix://, redis+cluster://, rediss+cluster://, redis+sentinel://, rediss+sentinel://"
         ),
     ],
 }

@@ -24,6 +24,8 @@ if look.sliding_window_counter then
             break
           end
         end
+      elseif text.err and not string.find(text.err, "WRONGTYPE", 1, true) then
+        error(text.err) -- see `load`
       end
     end
     if not c then return { tick, 0, [last] = 0 }, tick, 0, 0 end

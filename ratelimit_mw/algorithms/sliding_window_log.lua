@@ -18,7 +18,10 @@ if look.sliding_window_log then
   -- set of ours has no name.
   local function read(key, now, length)
     local found = redis.pcall("ZRANGE", key, -1, -1, "WITHSCORES")
-    if found.err then return 0, 0, nil end
+    if found.err then
+      if not string.find(found.err, "WRONGTYPE", 1, true) then error(found.err) end -- see `load`
+      return 0, 0, nil
+    end
     if not found[1] then return 0, 0, 0 end
     local newest = tonumber(found[2])
     local last = #found[1] == 16 and not string.find(found[1], "%D") and tonumber(found[1])

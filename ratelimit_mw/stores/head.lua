@@ -28,7 +28,8 @@ local function check(first, numbers)
 end
 
 -- The numbers of a state, one to three of them, or nothing if there is none. Another type, or numbers that no state can
--- hold, count as none: such a key is overwritten by the next charge.
+-- hold, count as none: such a key is overwritten by the next charge. Any other error is raised: what the server does not
+-- let us read must not pass for a bucket that nobody has used.
 local function load(key)
   local text = redis.pcall("GET", key) -- or false, or an error, which has no length
   if not text then return nil end
@@ -39,6 +40,8 @@ local function load(key)
     a, b = unpack_state("<dd", text)
   elseif n == 3 then
     a, b, c = unpack_state("<ddd", text)
+  elseif text.err and not string.find(text.err, "WRONGTYPE", 1, true) then
+    error(text.err)
   end
   if not (a >= 0 and a <= EXACT and a % 1 == 0) then return nil end
   if n == 1 then return a end

@@ -2,10 +2,29 @@
 
 import asyncio
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 M = TypeVar("M")
+
+
+def at_end(close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
+    """Have the running loop await this before it ends, as `asyncio.run` and its like end what was left open.
+
+    Keep what is returned; its `aclose` does so at once.
+    """
+    ending = _ending(close)
+    with suppress(StopIteration):  # up to where it waits; from here on the loop knows it
+        ending.asend(None).send(None)
+    return ending
+
+
+async def _ending(close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        await close()
 
 
 class OfLoop(Generic[M]):

@@ -9,8 +9,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Final, Generic, TypeVar
 
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores.forks import start_over_in_child
@@ -18,15 +18,27 @@ from ratelimit_mw.stores.patience import Patience
 
 C = TypeVar("C")
 
+_GRACE: Final = 0.1  # seconds that closing waits for a connection that is being opened
+_LOOK_AGAIN: Final = 0.5  # seconds: how often a server that may move is looked for, while there are requests
+
 
 class Pool(Generic[C]):
     """At most `size` connections for threads.
 
-    `make` opens one (it may block), `end` closes one, `usable` says if one still is.
+    `make` opens one (it may block), `end` closes one, `usable` says if one still is. `find` says where the server is
+    (it may block): when one is opened, when one broke, and twice a second. When it moved, those that lead to its old
+    place are closed. `make` is told the place; None without `find`.
     """
 
-    def __init__(self, make: Callable[[], C], end: Callable[[C], None], usable: Callable[[C], bool], size: int) -> None:
-        self._make, self._end, self._usable, self._size = make, end, usable, size
+    def __init__(
+        self,
+        make: Callable[[Any], C],
+        end: Callable[[C], None],
+        usable: Callable[[C], bool],
+        size: int,
+        find: Callable[[], object] | None = None,
+    ) -> None:
+        self._make, self._end, self._usable, self._size, self._find = make, end, usable, size, find
         start_over_in_child(self._start_over)
         self._start_over()
 
@@ -36,6 +48,8 @@ class Pool(Generic[C]):
         self._lent: set[int] = set()
         self._opening = False
         self._attempts = 0
+        self._place: object = None
+        self._found = 0.0  # monotonic seconds
         self._error: Exception | None = None
         weakref.finalize(self, _end_all, self._idle, self._end)  # who forgets to close leaves no open socket behind
 
@@ -66,6 +80,8 @@ class Pool(Generic[C]):
             self._lent.discard(id(connection))
             if known and not broken:
                 self._idle.append(connection)
+            if self._find and (broken or time.monotonic() - self._found > _LOOK_AGAIN):
+                self._open(look=True)
             self._changed.notify()
         if broken or not known:
             self._end(connection)
@@ -78,15 +94,16 @@ class Pool(Generic[C]):
             self._lent.clear()
         _end_all(idle, self._end)
 
-    def _open(self) -> None:
-        if not self._opening and len(self._lent) + len(self._idle) < self._size:
+    def _open(self, *, look: bool = False) -> None:
+        if not self._opening and (look or len(self._lent) + len(self._idle) < self._size):
             self._opening = True
-            threading.Thread(target=self._open_one, name="ratelimit_mw connect", daemon=True).start()
+            threading.Thread(target=self._open_one, args=(look,), name="ratelimit_mw connect", daemon=True).start()
 
-    def _open_one(self) -> None:
+    def _open_one(self, look: bool) -> None:  # noqa: FBT001  # a thread is given its arguments in order
         connection, error = None, None
         try:
-            connection = self._make()
+            if not (self._stays() and look):
+                connection = self._make(self._place)
         except Exception as reason:  # noqa: BLE001  # whatever it is, a waiting request must hear of it
             error = reason
         with self._changed:
@@ -96,6 +113,16 @@ class Pool(Generic[C]):
             if connection is not None:
                 self._idle.append(connection)
             self._changed.notify_all()
+
+    def _stays(self) -> bool:
+        """Whether the server is where it was."""
+        if self._find is None:
+            return True
+        self._found = time.monotonic()
+        before, self._place = self._place, self._find()
+        if before != self._place:
+            self.close()
+        return before == self._place
 
 
 def _end_all(connections: list[C], end: Callable[[C], None]) -> None:
@@ -108,16 +135,20 @@ class AsyncPool(Generic[C]):
 
     def __init__(
         self,
-        make: Callable[[], Awaitable[C]],
+        make: Callable[[Any], Awaitable[C]],
         end: Callable[[C], Awaitable[None]],
         usable: Callable[[C], Awaitable[bool]],
         size: int,
+        find: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
-        self._make, self._end, self._usable, self._size = make, end, usable, size
+        self._make, self._end, self._usable, self._size, self._find = make, end, usable, size, find
+        self._place: object = None
+        self._found = 0.0  # monotonic seconds
         self._idle: list[C] = []
         self._lent: set[int] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._opening: asyncio.Task[None] | None = None
+        self.ending: AsyncGenerator[None, None] | None = None  # whoever has the loop close it keeps that here
 
     async def borrow(self) -> C:
         """A connection; the caller bounds the wait. Raises `StoreError` when none can be had."""
@@ -149,28 +180,38 @@ class AsyncPool(Generic[C]):
         self._lent.discard(id(connection))
         if known and not broken:
             self._idle.append(connection)
+        if self._find and (broken or time.monotonic() - self._found > _LOOK_AGAIN):
+            self._open(look=True)
         self._wake()
         if broken or not known:
             await self._end(connection)
 
     async def close(self) -> None:
         """Close what is idle now, and what is lent when it comes back. The pool can be used again."""
+        opening, self._opening = self._opening, None
+        await self._retire()
+        if opening is not None:  # asyncio loses the socket of TLS that is cancelled in its first moments
+            await asyncio.wait({opening}, timeout=_GRACE)
+            opening.cancel()
+            await asyncio.wait({opening}, timeout=_GRACE)
+        await asyncio.sleep(0)  # what was aborted is closed in the next turn
+
+    async def _retire(self) -> None:
         idle, self._idle = self._idle, []
         self._lent.clear()
-        if self._opening is not None:
-            self._opening.cancel()
-            self._opening = None
         for connection in idle:
             await self._end(connection)
 
-    def _open(self) -> None:
-        if self._opening is None and len(self._lent) + len(self._idle) < self._size:
-            self._opening = asyncio.get_running_loop().create_task(self._open_one())
+    def _open(self, *, look: bool = False) -> None:
+        if self._opening is None and (look or len(self._lent) + len(self._idle) < self._size):
+            self._opening = asyncio.get_running_loop().create_task(self._open_one(look=look))
 
-    async def _open_one(self) -> None:
+    async def _open_one(self, *, look: bool) -> None:
         task = asyncio.current_task()
         try:
-            connection = await self._make()
+            if await self._stays() and look:
+                return
+            connection = await self._make(self._place)
             if self._opening is task:
                 self._idle.append(connection)
             else:  # closed meanwhile: the client library may lose a cancellation
@@ -182,6 +223,16 @@ class AsyncPool(Generic[C]):
             if self._opening is task:
                 self._opening = None
             self._wake()
+
+    async def _stays(self) -> bool:
+        """See `Pool._stays`."""
+        if self._find is None:
+            return True
+        self._found = time.monotonic()
+        before, self._place = self._place, await self._find()
+        if before != self._place:
+            await self._retire()
+        return before == self._place
 
     def _wake(self, error: StoreError | None = None) -> None:
         while self._waiting:

@@ -18,8 +18,10 @@ from ratelimit_mw.stores.layer import Layer
 from ratelimit_mw.stores.layered import AsyncLayeredStore, LayeredStore
 from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.redis_cluster import AsyncCluster, Cluster
+from ratelimit_mw.stores.redis_sentinel import async_master, master
 from ratelimit_mw.stores.redis_server import (
     CLUSTER_SCHEMES,
+    SENTINEL_SCHEMES,
     AsyncConnections,
     Connections,
     async_source,
@@ -34,8 +36,9 @@ from ratelimit_mw.stores.threads import Link, ThreadStore
 class RedisStore(LayeredStore):
     """For threads.
 
-    `client_or_url`: `redis://`, `rediss://`, `unix://`, or `redis+cluster://HOST:PORT,HOST:PORT`; or a `redis.Redis` or
-    `redis.RedisCluster`, which is used as it is and not closed.
+    `client_or_url`: `redis://`, `rediss://`, `unix://`, `redis+cluster://HOST:PORT,HOST:PORT`, or
+    `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`; or a `redis.Redis` or `redis.RedisCluster`, which is used as it is
+    and not closed.
 
     `prefix`: of all keys. `timeout`: seconds for a whole call, connecting included, more than 0; a client handed in
     has its own. `deny_cache`: seconds that a refusal is remembered in this process at most, and so the longest that a
@@ -90,6 +93,8 @@ def _link(client_or_url: Any, timeout: float) -> Link:
     if isinstance(client_or_url, str):
         if client_or_url.startswith(CLUSTER_SCHEMES):
             return Cluster(client_or_url, timeout)
+        if client_or_url.startswith(SENTINEL_SCHEMES):
+            return master(client_or_url, timeout)
         return Connections(source(client_or_url, LINGER), timeout)
     execute = getattr(client_or_url, "execute_command", None)
     if not callable(execute) or inspect.iscoroutinefunction(execute):
@@ -104,6 +109,8 @@ def _async_link(client_or_url: Any, timeout: float) -> AsyncLink:
     if isinstance(client_or_url, str):
         if client_or_url.startswith(CLUSTER_SCHEMES):
             return AsyncCluster(client_or_url, LINGER + timeout)
+        if client_or_url.startswith(SENTINEL_SCHEMES):
+            return async_master(client_or_url)
         return AsyncConnections(async_source(client_or_url, LINGER + timeout))
     if not inspect.iscoroutinefunction(getattr(client_or_url, "execute_command", None)):
         raise ConfigError(

@@ -33,7 +33,7 @@ class Cluster:
     def _run(self, patience: Patience, errand: Errand) -> Any:
         node = self._nodes.get(errand.address)
         if node is None:  # of two threads that are here at once, one goes on with the node of the other
-            node = self._nodes.setdefault(errand.address, Connections(self._source.at(*errand.address), self._timeout))
+            node = self._nodes.setdefault(errand.address, Connections(self._source.at(errand.address), self._timeout))
         return node.send(errand.command, patience, asking=errand.asking)
 
 
@@ -62,7 +62,7 @@ class AsyncCluster:
     async def _run(self, errand: Errand) -> Any:
         node = self._nodes.get(errand.address)
         if node is None:
-            node = self._nodes[errand.address] = AsyncConnections(self._source.at(*errand.address))
+            node = self._nodes[errand.address] = AsyncConnections(self._source.at(errand.address))
         return await node.send(*errand.command, asking=errand.asking)
 
 

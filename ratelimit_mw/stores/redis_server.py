@@ -1,6 +1,7 @@
 """The way to one Redis or Valkey server, on connections of our own."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from redis import ConnectionPool, RedisError
@@ -20,14 +21,14 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from ratelimit_mw.errors import ConfigError, StoreError
-from ratelimit_mw.stores.loops import OfLoop
+from ratelimit_mw.stores.loops import OfLoop, at_end
 from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.pool import AsyncPool, Pool
 from ratelimit_mw.stores.scripts import script
 from ratelimit_mw.stores.talk import Command, NoCodec, NoScript
 from ratelimit_mw.stores.thread_wire import PlainThreadLine, ThreadLine, ThreadWire
-from ratelimit_mw.stores.topology import Redirected
-from ratelimit_mw.stores.wire import Line, PlainLine, Wire
+from ratelimit_mw.stores.topology import Address, Redirected
+from ratelimit_mw.stores.wire import Line, PlainLine, Wire, drop
 
 try:
     import hiredis
@@ -36,6 +37,7 @@ except ImportError:  # the extra brings it; redis-py does without it
 
 SCHEMES: Final = ("redis://", "rediss://", "unix://")
 CLUSTER_SCHEMES: Final = ("redis+cluster://", "rediss+cluster://")
+SENTINEL_SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
 FAILURES: Final = (RedisError, RedisClusterException, OSError)  # of a server, or of the way to it
 _THREADS: Final = 64  # connections at most
 _TASKS: Final = 32  # connections at most, for each event loop
@@ -51,20 +53,24 @@ class Source(NamedTuple):
         """A connection that is not open yet."""
         return self.kind(**self.options)
 
-    def at(self, host: str, port: int) -> "Source":
-        """The same for another server."""
-        return Source(self.kind, {**self.options, "host": host, "port": port})
+    def at(self, place: Address | None) -> "Source":
+        """The same for another server, if there is one."""
+        return Source(self.kind, self.options | {"host": place[0], "port": place[1]}) if place else self
 
 
 class Connections:
-    """Connections of our own to one server."""
+    """Connections of our own to one server. `find` says where it is, if that may change; it may block."""
 
     slots = False
 
-    def __init__(self, source: Source, timeout: float) -> None:
+    def __init__(self, source: Source, timeout: float, find: Callable[[], Address] | None = None) -> None:
         self._timeout = timeout
         self._pool: Pool[ThreadLine] = Pool(
-            lambda: _opened(source), lambda line: line.close(), lambda line: line.usable(), _THREADS
+            lambda place: _opened(source.at(place)),
+            lambda line: line.close(),
+            lambda line: line.usable(),
+            _THREADS,
+            find,
         )
 
     def send(self, command: Command, patience: Patience, *, asking: bool = False) -> Any:
@@ -91,14 +97,21 @@ class Connections:
 
 
 class AsyncConnections:
-    """Connections of our own to one server, for each event loop."""
+    """The same for each event loop."""
 
     slots = False
 
-    def __init__(self, source: Source) -> None:
-        self._pools: OfLoop[AsyncPool[Line]] = OfLoop(
-            lambda: AsyncPool(lambda: _line(source), lambda line: line.close(), lambda line: line.usable(), _TASKS)
-        )
+    def __init__(self, source: Source, find: Callable[[], Awaitable[Address]] | None = None) -> None:
+        def make(place: Address | None) -> Awaitable[Line]:
+            return _line(source.at(place))
+
+        def pool() -> AsyncPool[Line]:
+            made: AsyncPool[Line]
+            made = AsyncPool(make, lambda line: line.close(), lambda line: line.usable(), _TASKS, find)
+            made.ending = at_end(made.close)
+            return made
+
+        self._pools = OfLoop(pool)
 
     async def ready(self) -> None:
         """See `AsyncLink.ready`."""
@@ -124,8 +137,8 @@ class AsyncConnections:
     async def close(self) -> None:
         """See `AsyncLink.close`."""
         pool = self._pools.pop()
-        if pool is not None:
-            await pool.close()
+        if pool is not None and pool.ending is not None:
+            await pool.ending.aclose()
 
 
 def meaning(error: Exception) -> Exception:
@@ -159,7 +172,7 @@ def async_source(url: str, timeout: float) -> Source:
 
 def _source(pool: Any, url: str, **options: Any) -> Source:
     if not url.startswith(SCHEMES):
-        allowed = ", ".join([*SCHEMES, *CLUSTER_SCHEMES])
+        allowed = ", ".join([*SCHEMES, *CLUSTER_SCHEMES, *SENTINEL_SCHEMES])
         raise ConfigError(f"store: found {url.split('://', 1)[0]!r} as scheme, allowed are {allowed}")
     # no retry at all: an EVALSHA that is sent again charges again
     options |= {"socket_connect_timeout": LINGER, "protocol": 2, "decode_responses": False}
@@ -198,7 +211,7 @@ async def _line(source: Source) -> Line:
             await connection.send_command("SCRIPT LOAD", script("take", "packed").text)
             await connection.read_response()
     except BaseException:
-        await connection.disconnect(nowait=True)
+        await drop(connection)
         raise
     if hiredis is None:
         return PlainLine(connection)

@@ -7,7 +7,7 @@ from ratelimit_mw.notation import nearest
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
 
-_REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
+_REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 
 
 def open_store(url: str, timeout: float) -> Store:

@@ -27,6 +27,14 @@ class Line(Protocol):
         ...
 
 
+async def drop(connection: Any) -> None:
+    """Close a connection of the client library for asyncio, open or not, waiting for nothing."""
+    writer = connection._writer  # noqa: SLF001  # nothing public gives it away
+    if writer is not None:
+        writer.transport.abort()  # TLS would say goodbye first, and the loop may end before
+    await connection.disconnect(nowait=True)
+
+
 class Wire(asyncio.Protocol):
     """A line by hiredis. `reader` and `pack` are its own; `connection` is one of redis-py, and open."""
 
@@ -54,8 +62,7 @@ class Wire(asyncio.Protocol):
 
     async def close(self) -> None:
         """See `Line.close`."""
-        self._transport.abort()  # TLS would say goodbye first, and the loop may end before
-        await self._connection.disconnect(nowait=True)
+        await drop(self._connection)
 
     def data_received(self, data: bytes) -> None:
         """A reply, or a part of one."""
@@ -102,4 +109,4 @@ class PlainLine:
 
     async def close(self) -> None:
         """See `Line.close`."""
-        await self._connection.disconnect(nowait=True)
+        await drop(self._connection)

@@ -45,6 +45,27 @@ def test_two_processes_share_one_limit(name: str, redis: RedisServer) -> None:
     assert statuses == {200: QUOTA, 429: QUOTA}
 
 
+def test_processes_that_are_forked_with_an_open_connection_use_their_own(redis: RedisServer) -> None:
+    redis.flush()
+    options = ("--preload", "-w", "3", "--worker-class", "gthread", "--threads", "2")
+    ports: dict[int, set[int]] = {}
+    with ExitStack() as stack:
+        server = stack.enter_context(serve_gunicorn("preloaded_wsgi:app", APPS, *options, env={"STORE": redis.url}))
+        client = stack.enter_context(httpx.Client(base_url=server.url, timeout=20))
+        statuses = Counter(client.get("/", headers={"connection": "close"}).status_code for _ in range(2 * QUOTA))
+        deadline = time.monotonic() + 20
+        while len(ports) < 3:
+            assert time.monotonic() < deadline, server.output()
+            found = client.get("/process", headers={"connection": "close"}).json()
+            ports[found["process"]] = set(found["ports"])
+    assert statuses == {200: QUOTA, 429: QUOTA}
+    before = found["before"]
+    assert before["process"] not in ports
+    assert len(before["ports"]) == 1
+    assert len(set().union(before["ports"], *ports.values())) == 1 + sum(map(len, ports.values()))
+    assert all(ports.values())
+
+
 def one_of_each_process(server: WebServer, stack: ExitStack) -> list[httpx.Client]:
     """Two clients, each with a connection that another process serves."""
     found: dict[str, httpx.Client] = {}

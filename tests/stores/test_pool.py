@@ -16,7 +16,7 @@ def test_a_connection_that_opens_though_the_pool_was_closed_is_ended() -> None:
     async def main() -> None:
         opens = asyncio.Event()
 
-        async def make() -> str:
+        async def make(_: object) -> str:
             with contextlib.suppress(asyncio.CancelledError):
                 await opens.wait()
             return f"connection {len(ended)}"

@@ -4,13 +4,16 @@ import asyncio
 import gc
 import os
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+import tls
 from ratelimit_mw import Charge, SlidingWindowCounter, StoreError
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from redis_servers import RedisServer
@@ -92,7 +95,28 @@ def test_each_loop_has_connections_of_its_own(redis_url: str) -> None:
     assert [asyncio.run(main(number)) for number in range(3)] == [0, 1, 2]
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # what it costs not to close
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+def test_a_loop_that_ended_without_close_leaves_nothing_open(
+    redis_server: RedisServer, scheme: str, tmp_path: Path
+) -> None:
+    with tls.server_with_tls(redis_server.binary, files := tls.made_in(tmp_path)) as (server, port):
+        url = server.url if scheme == "redis" else f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={files.authority}"
+        store = AsyncRedisStore(url, timeout=5)
+        for number in range(3):
+            assert asyncio.run(asked(store, number)) == number
+            assert connected(server) == 0
+            gc.collect()  # what is left open now would warn, and a warning is an error
+
+
+def connected(server: RedisServer) -> int:
+    """Connections that the server still has besides that of this question, as soon as it noticed."""
+    for _ in range(100):
+        if not (count := server.ask("CLIENT LIST").count("id=") - 1):
+            break
+        time.sleep(0.02)
+    return count
+
+
 def test_a_loop_that_ended_without_close_does_not_trouble_the_next(redis_url: str) -> None:
     store = AsyncRedisStore(redis_url, timeout=5)
     assert [asyncio.run(asked(store, number)) for number in range(5)] == [0, 1, 2, 3, 4]

@@ -1,49 +1,48 @@
-"""Over TLS: `rediss://`, through a proxy that has a certificate of its own, self-signed and good for nothing else."""
+"""Over TLS: `rediss://` and `rediss+sentinel://`, with a certificate that was made for the test."""
 
 import asyncio
-import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+import tls
+from held_proxy import HeldProxy
 from ratelimit_mw import Charge, FixedWindow, StoreError
-from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.redis import AsyncRedisStore
+from redis_sentinels import SERVICE, SentinelServer
 from redis_servers import RedisServer
+from stores.opened import Open, each_kind
 
-CERTIFICATE = Path(__file__).with_name("self_signed.pem")
-
-
-async def _copied(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    with suppress(ConnectionError, ssl.SSLError):
-        while data := await source.read(65536):
-            target.write(data)
-    target.transport.abort()
+PATIENCE = 20.0  # seconds
+LATENCY = 0.02  # seconds
 
 
-@asynccontextmanager
-async def behind_tls(port: int) -> AsyncIterator[tuple[str, asyncio.Server]]:
-    """A URL that leads to this port of this machine."""
+class Served(NamedTuple):
+    """A server that speaks TLS at this port."""
 
-    open_ones: list[str] = []
+    server: RedisServer
+    port: int
+    files: tls.Certificates
 
-    async def serve(client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
-        open_ones.append("one")
-        server, commands = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(_copied(client, commands), _copied(server, answers))
-        open_ones.pop()
+    def url(self, **options: object) -> str:
+        query = "&".join(f"{name}={value}" for name, value in options.items())
+        return f"rediss://127.0.0.1:{self.port}/0?{query}"
 
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(CERTIFICATE)
-    listening = await asyncio.start_server(serve, "127.0.0.1", ssl=context)
-    yield f"rediss://127.0.0.1:{listening.sockets[0].getsockname()[1]}/0?ssl_cert_reqs=none", listening
-    listening.close()
-    for _ in range(500):
-        if not open_ones:
-            break
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0)  # what was aborted is closed in the next turn
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tls.Certificates:
+    return tls.made_in(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def served(redis_server: RedisServer, files: tls.Certificates) -> Iterator[Served]:
+    with tls.server_with_tls(redis_server.binary, files) as (server, port):
+        yield Served(server, port, files)
 
 
 def question(number: int) -> list[Charge]:
@@ -51,38 +50,91 @@ def question(number: int) -> list[Charge]:
     return [Charge(f"k{number}", FixedWindow(1000 + number, 3600))]
 
 
-def test_tasks(redis_server: RedisServer) -> None:
+def test_tasks(served: Served) -> None:
     async def main() -> list[int]:
-        async with behind_tls(redis_server.port) as (url, _):
-            store = AsyncRedisStore(url, timeout=5)
-            answers = await asyncio.gather(*(store.atake(question(number)) for number in range(100)))
-            await store.aclose()
+        store = AsyncRedisStore(served.url(ssl_cert_reqs="none"), timeout=5)
+        answers = await asyncio.gather(*(store.atake(question(number)) for number in range(100)))
+        await store.aclose()
         return [decision.remaining for (decision,) in answers]
 
     assert asyncio.run(main()) == list(range(999, 1099))
 
 
-def test_threads(redis_server: RedisServer) -> None:
-    async def main() -> int:
-        async with behind_tls(redis_server.port) as (url, _):
-            store = RedisStore(url, timeout=5)
-            (decision,) = await asyncio.to_thread(store.take, question(7))
-            await asyncio.to_thread(store.close)
-        return decision.remaining
+@each_kind
+@pytest.mark.parametrize("required", [{}, {"ssl_cert_reqs": "required"}])
+def test_a_certificate_that_is_trusted(opened: Open, served: Served, required: dict[str, str]) -> None:
+    with opened(served.url(ssl_ca_certs=served.files.authority, **required), timeout=5) as store:
+        assert store.take(question(7))[0].remaining == 1006
 
-    assert asyncio.run(main()) == 1006
+
+@each_kind
+@pytest.mark.parametrize("reqs", [{}, {"ssl_cert_reqs": "required"}])
+def test_a_certificate_that_is_not_trusted(opened: Open, served: Served, reqs: dict[str, str]) -> None:
+    trusted: list[dict[str, object]] = [{}, {"ssl_ca_certs": served.files.stranger}]
+    for options in trusted:
+        with (
+            opened(served.url(**options, **reqs), timeout=5) as store,
+            pytest.raises(StoreError, match=r"cannot connect: .*certificate verify failed"),
+        ):
+            store.take(question(7))
+
+
+@each_kind
+def test_trust_from_a_file_that_is_not_there(opened: Open, served: Served, tmp_path: Path) -> None:
+    with (
+        opened(served.url(ssl_ca_certs=tmp_path / "no.pem"), timeout=5) as store,
+        pytest.raises(StoreError, match=r"cannot connect: .*No such file"),
+    ):
+        store.take(question(7))
 
 
 @pytest.mark.promise(8)
-def test_a_server_that_went_away(redis_server: RedisServer) -> None:
-    async def main() -> None:
-        async with behind_tls(redis_server.port) as (url, listening):
-            store = AsyncRedisStore(url, timeout=5)
-            await store.atake(question(1))
-            listening.close()
-            redis_server.kill()
-            with pytest.raises(StoreError):
-                await store.atake(question(1))
-            await store.aclose()
+@each_kind
+def test_a_server_that_went_away(opened: Open, served: Served) -> None:
+    with opened(served.url(ssl_ca_certs=served.files.authority), timeout=5) as store:
+        store.take(question(1))
+        served.server.kill()
+        with pytest.raises(StoreError):
+            store.take(question(1))
 
-    asyncio.run(main())
+
+@each_kind
+def test_sentinels_and_their_servers(opened: Open, served: Served) -> None:
+    with SentinelServer(served.server.binary) as sentinel, tls.tls_proxy(sentinel.port, served.files) as port:
+        assert sentinel.ask(f"SENTINEL MONITOR {SERVICE} 127.0.0.1 {served.port} 1") == "+OK"
+        url = f"rediss+sentinel://127.0.0.1:{port}/{SERVICE}?ssl_ca_certs={served.files.authority}"
+        with opened(url, timeout=5) as store:
+            assert store.take(question(7))[0].remaining == 1006
+        with (
+            opened(f"rediss+sentinel://127.0.0.1:{port}/{SERVICE}", timeout=5) as store,
+            pytest.raises(StoreError, match=r"Sentinel 127.0.0.1:\d+: .*certificate verify failed"),
+        ):
+            store.take(question(7))
+
+
+def answered(store: Store) -> int:
+    """How many calls failed before one was answered."""
+    end = time.monotonic() + PATIENCE
+    failed = 0
+    while True:
+        try:
+            assert store.take(question(7))[0].limit == 1007
+        except StoreError:
+            failed += 1
+            assert time.monotonic() < end
+        else:
+            return failed
+
+
+@pytest.mark.promise(8)
+@each_kind
+def test_connecting_may_take_longer_than_a_request_waits(opened: Open, served: Served) -> None:
+    """TLS, password and script are six times there and back, 0.12 s; a request waits 0.05 s."""
+    assert served.server.ask("ACL SETUSER limiter on >secret ~* &* +@all") == "+OK"
+    with HeldProxy(served.port, LATENCY) as link:
+        url = f"rediss://limiter:secret@127.0.0.1:{link.port}/0?ssl_ca_certs={served.files.authority}"
+        with opened(url) as store:
+            with ThreadPoolExecutor(20) as callers:
+                failed = list(callers.map(lambda _: answered(store), range(20)))
+            assert min(failed) >= 1
+            assert link.accepted <= max(failed) + 1  # one after the other, and not one for each who asked

@@ -1,0 +1,292 @@
+"""Redis Sentinel: the store asks where the master is, and follows it."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import pytest
+from redis import Redis
+
+from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, StoreError
+from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.stores.redis_sentinel import Sentinels
+from ratelimit_mw.stores.topology import Errand
+from ratelimit_mw.testing import Clock
+from redis_sentinels import SERVICE, RedisSentinels
+from redis_servers import RedisServer
+from stores.opened import Open, each_kind
+
+pytestmark = pytest.mark.promise(8)
+
+PATIENCE = 20.0  # seconds
+RECOVERS = 1.0  # seconds
+WINDOW = FixedWindow(1_000_000, 3600)
+CHARGES = [Charge("{k}:r", WINDOW)]
+
+
+@pytest.fixture(scope="module")
+def started(redis_servers: dict[str, RedisServer]) -> Iterator[dict[str, RedisSentinels]]:
+    running: dict[str, RedisSentinels] = {}
+    yield running
+    for one in running.values():
+        one.stop()
+
+
+@pytest.fixture
+def sentinels(redis_server: RedisServer, started: dict[str, RedisSentinels]) -> RedisSentinels:
+    """Sentinels, a master without data and its replica. A test may fail over, and kill them."""
+    name = str(redis_server.binary)
+    if name in started and not started[name].is_settled():
+        started.pop(name).stop()
+    if name not in started:
+        started[name] = RedisSentinels(redis_server.binary)
+    started[name].master().flush()
+    return started[name]
+
+
+def answered(store: Store, charge: Charge = CHARGES[0]) -> Decision:
+    """The decision, sooner or later."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return store.take([charge])[0]
+        except StoreError:
+            assert time.monotonic() < end
+
+
+def kept(server: RedisServer) -> int:
+    """How many units the bucket of CHARGES has on this server, 0 if it has none."""
+    return int(server.ask("DBSIZE").removeprefix(":"))
+
+
+@each_kind
+def test_the_master_is_found_wherever_it_is(opened: Open, sentinels: RedisSentinels) -> None:
+    with opened(sentinels.url, timeout=5) as store:
+        assert [store.take(CHARGES)[0].remaining for _ in range(2)] == [999_999, 999_998]
+    first, _, rest = sentinels.hosts.partition(",")
+    with opened(f"redis+sentinel://127.0.0.1:1,{rest},{first}/{SERVICE}/0", timeout=5) as store:
+        assert store.take(CHARGES)[0].remaining == 999_997
+    with opened(f"{sentinels.url}/3?socket_keepalive=yes", timeout=5) as store:
+        assert store.take(CHARGES)[0].remaining == 999_999
+
+
+class Load:
+    """Threads that ask all the time with the default patience, and note when there was an answer and when not."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._ends = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(8)]
+        self.answers: list[float] = []
+        self.failures: list[float] = []
+        self.wrong: list[Exception] = []
+        self.longest = 0.0
+
+    def _ask(self, number: int) -> None:
+        while not self._ends.is_set():
+            since = time.monotonic()
+            try:
+                self._store.take([Charge(f"{number}", WINDOW)])
+                self.answers.append(time.monotonic())
+            except StoreError:
+                self.failures.append(time.monotonic())
+            except Exception as error:  # noqa: BLE001  # none is expected, and the test shows which it was
+                self.wrong.append(error)
+            self.longest = max(self.longest, time.monotonic() - since)
+            time.sleep(0.005)
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@each_kind
+def test_a_failover_under_load_fails_calls_for_a_moment_at_most(opened: Open, sentinels: RedisSentinels) -> None:
+    with opened(sentinels.url) as store:
+        answered(store)
+        with Load(store) as load:
+            new = sentinels.fail_over()
+            new.flush()
+            since = time.monotonic()
+            until(lambda: kept(new) >= 8)  # also what was asked of the old one is asked of the new one now
+            assert time.monotonic() - since < RECOVERS
+            done = len(load.answers)
+            until(lambda: len(load.answers) > done + 100)
+    assert load.wrong == []
+    assert [failure for failure in load.failures if failure > since + RECOVERS] == []
+
+
+@each_kind
+@pytest.mark.parametrize("end", [RedisServer.kill, RedisServer.pause])
+def test_a_master_that_is_lost_is_followed(
+    opened: Open, end: Callable[[RedisServer], None], sentinels: RedisSentinels
+) -> None:
+    with opened(sentinels.url) as store:
+        answered(store)
+        old = sentinels.master()
+        with Load(store) as load:
+            until(lambda: len(load.answers) > 50)
+            end(old)
+            new = sentinels.wait_for_another(old)
+            since = time.monotonic()
+            done = len(load.answers)
+            until(lambda: len(load.answers) > done)
+            assert time.monotonic() - since < RECOVERS
+        assert load.wrong == []
+        assert kept(new) >= 1
+    old.kill()
+
+
+@each_kind
+def test_a_master_goes_on_without_sentinels(opened: Open, sentinels: RedisSentinels) -> None:
+    with opened(sentinels.url, timeout=5) as store:
+        assert store.take(CHARGES)[0].remaining == 999_999
+        for one in sentinels.sentinels:
+            one.pause()
+        try:
+            for turn in range(2, 32):  # for longer than it takes to look for another master in vain
+                assert store.take(CHARGES)[0].remaining == 1_000_000 - turn
+                time.sleep(0.05)
+        finally:
+            for one in sentinels.sentinels:
+                one.resume()
+
+
+@each_kind
+def test_a_service_that_nobody_knows(opened: Open, sentinels: RedisSentinels) -> None:
+    with (
+        opened(f"redis+sentinel://{sentinels.hosts}/limit", timeout=5) as store,
+        pytest.raises(StoreError, match=r"no service 'limit', did you mean 'limits'\?; there are 'limits'"),
+    ):
+        store.take(CHARGES)
+
+
+@each_kind
+def test_no_sentinel_at_all(opened: Open) -> None:
+    with (
+        opened("redis+sentinel://127.0.0.1:1,127.0.0.1:2/limits", timeout=5) as store,
+        pytest.raises(StoreError, match=r"^cannot connect: Sentinel 127.0.0.1:1: .*; Sentinel 127.0.0.1:2: "),
+    ):
+        store.take(CHARGES)
+
+
+@each_kind
+def test_passwords_of_servers_and_of_sentinels(opened: Open, sentinels: RedisSentinels) -> None:
+    watcher = "ACL SETUSER watcher on >of:sentinels resetkeys resetchannels -@all +sentinel"
+    limiter = "ACL SETUSER limiter on >of/servers ~rl:1:* resetchannels -@all +eval +evalsha +script +time +get +set"
+    for one in sentinels.sentinels:
+        assert one.ask(watcher) == "+OK"
+        assert one.ask("ACL SETUSER nobody on >x -@all") == "+OK"
+    for server in sentinels.servers:
+        assert server.ask(limiter) == "+OK"
+    url = "redis+sentinel://limiter:of%2Fservers@{}/{}?sentinel_username={}&sentinel_password={}"
+    hosts = sentinels.hosts
+    with opened(url.format(hosts, SERVICE, "watcher", "of%3Asentinels"), timeout=5) as store:
+        assert store.take(CHARGES)[0].remaining == 999_999
+    with opened(url.format(hosts, SERVICE, "watcher", "wrong"), timeout=5) as store:
+        with pytest.raises(StoreError, match=r"Sentinel.*invalid username-password") as caught:
+            store.take(CHARGES)
+        assert "wrong" not in str(caught.value).replace("WRONGPASS", "")
+    with (
+        opened(url.format(hosts, SERVICE, "nobody", "x"), timeout=5) as store,
+        pytest.raises(StoreError, match=r"Sentinel.*no permissions"),
+    ):
+        store.take(CHARGES)
+
+
+@each_kind
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_new_master_whose_clock_is_behind(opened: Open, name: str, sentinels: RedisSentinels) -> None:
+    """Nothing comes back before its time, and nobody is locked out for longer than from that time on."""
+    clock = Clock(1_800_000_000.0)
+    charge = Charge("{k}:r", ALGORITHMS[name](10, 60), 10)
+    with opened(sentinels.url, timeout=5, clock=clock) as store:
+        assert store.take([charge])[0].remaining == 0
+        with Redis.from_url(sentinels.master().url) as client:
+            assert client.execute_command("WAIT", 1, 5000) == 1
+        if name == "gcra":  # once: a set of servers has one failover in ten seconds
+            old = sentinels.master()
+            sentinels.fail_over()
+            old.kill()
+        clock.now -= 3600
+        refused = answered(store, charge)
+        assert (refused.allowed, refused.remaining) == (False, 0)
+        assert refused.retry_after == (
+            114 if name == "sliding_window_counter" else 60
+        )  # as if it were used up just now
+        clock.advance(refused.retry_after)
+        assert answered(store, charge).allowed
+
+
+def test_which_sentinel_is_asked_next() -> None:
+    sentinels = Sentinels("s", [("a", 1), ("b", 2), ("c", 3)])
+    steps = sentinels.master()
+    command = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "s")
+    assert next(steps) == Errand(("a", 1), command)
+    assert steps.throw(StoreError("it is lost")) == Errand(("b", 2), command)
+    assert steps.send(None) == Errand(("b", 2), ("SENTINEL", "MASTERS"))
+    assert steps.send([[b"name", b"x", b"ip", b"name"], [b"port", b"1", b"name", b"y"]]) == Errand(("c", 3), command)
+    with pytest.raises(StopIteration) as end:
+        steps.send([b"h", b"6379"])
+    assert end.value.value == ("h", 6379)
+    steps = sentinels.master()
+    assert next(steps) == Errand(("c", 3), command)  # the one that knew
+    assert steps.throw(StoreError("x")).address == ("a", 1)
+    steps.send(None)
+    assert steps.send([[b"name", b"x"], [b"name", b"y"]]).address == ("b", 2)
+    with pytest.raises(
+        StoreError, match=r"^Sentinel c:3: x; Sentinel a:1: no service 's'; there are 'x', 'y'; Sentinel b:2: y$"
+    ):
+        steps.throw(StoreError("y"))
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("kind", [RedisStore, AsyncRedisStore])
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("redis+sentinel://h:1", "names no service"),
+        ("redis+sentinel://h:1/", "names no service"),
+        ("redis+sentinel://h:1/?db=1", "names no service"),
+        ("redis+sentinel:///s", "cannot be read"),
+        ("redis+sentinel://h:1,/s", "cannot be read"),
+        ("redis+sentinel://h:x/s", "cannot be read"),
+        ("redis+sentinel://h:1/s/x", "cannot be read"),
+        ("redis+sentinel://h:1/s/1/2", "cannot be read"),
+        ("redis+sentinel://u:se/cret@h:1/s", "cannot be read"),
+        ("redis+sentinel://h:1/s?no_such=1", "cannot be read"),
+        ("rediss+sentinel://h:1/s?sentinel_passwort=secret", "cannot be read"),
+    ],
+)
+def test_a_wrong_url_is_an_error_without_its_password(kind: Any, url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^store: the URL {message}, allowed is redis") as caught:
+        kind(url)
+    assert "cret" not in str(caught.value)
+
+
+def test_a_sentinel_has_a_port_by_itself() -> None:
+    async def ask() -> str:
+        store = AsyncRedisStore("redis+sentinel://[::1]/s", timeout=5)
+        with pytest.raises(StoreError) as caught:
+            await store.atake(CHARGES)
+        await store.aclose()
+        return str(caught.value)
+
+    assert asyncio.run(ask()).startswith("cannot connect: Sentinel ::1:26379: ")

@@ -1,0 +1,43 @@
+"""A TestClient for each test, as Starlette has them: every one, or even every request, has an event loop of its own."""
+
+import gc
+import warnings
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from ratelimit_mw.asgi import RateLimitMiddleware
+from redis_servers import RedisServer
+
+pytestmark = pytest.mark.promise(8)
+
+
+async def home(request: Request) -> PlainTextResponse:
+    return PlainTextResponse("home")
+
+
+@pytest.mark.parametrize("entered", [True, False], ids=["with lifespan", "without"])
+def test_one_app_and_a_client_per_test(redis_server: RedisServer, entered: bool) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it would rather have another client library
+        warnings.simplefilter("ignore", UserWarning)
+        from starlette.testclient import TestClient  # noqa: PLC0415  # inside, where that can be told apart
+
+    app = Starlette(routes=[Route("/", home)])
+    app.add_middleware(
+        RateLimitMiddleware, limits="6/hour", key="all", store=redis_server.url, store_timeout=5, on_store_error="deny"
+    )
+    statuses = []
+    for _ in range(4):
+        client = TestClient(app)
+        if entered:
+            with client:
+                statuses += [client.get("/").status_code for _ in range(2)]
+        else:
+            statuses += [client.get("/").status_code for _ in range(2)]
+        del client
+        gc.collect()  # a socket that is still open would warn, and a warning is an error
+    assert statuses == [200] * 6 + [429] * 2
