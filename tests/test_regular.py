@@ -84,7 +84,7 @@ def test_all_of_them_are_found() -> None:
     [
         r"(a+)+",
         r"(a*)*b",
-        r"(a|[ab])*",
+        r"(ab|a|b)*",
         r"(a|ab)(c|bcd)*d*",
         r"a*a*b",
         r"\s*,?\s*",
