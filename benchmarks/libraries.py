@@ -12,7 +12,8 @@ from web_servers import WebServer, serve_gunicorn, serve_uvicorn
 ROOT: Final = Path(__file__).resolve().parents[1]
 APPS: Final = ROOT / "tests" / "apps"
 ATTACKED: Final = Path(__file__).resolve().parent / "attacked"
-_MINE: Final = ("--no-proxy-headers",)
+_PLAIN: Final = ("--http", "h11")  # the parser that comes with uvicorn
+_MINE: Final = (*_PLAIN, "--no-proxy-headers")
 _THREADS: Final = ("--worker-class", "gthread", "--threads", "4")
 
 Serve = Callable[..., AbstractContextManager[WebServer]]
@@ -53,7 +54,7 @@ LIBRARIES: Final = (
         ("slowapi", "limits", "fastapi", "uvicorn"),
         "on_slowapi",
         ATTACKED,
-        behind=(),  # it leaves the proxy to uvicorn, which believes 127.0.0.1
+        behind=_PLAIN,  # it leaves the proxy to uvicorn, which believes 127.0.0.1
         note='`SlowAPIMiddleware`, `default_limits`, `@limiter.limit`; `key_style` is the default, "url"',
     ),
     Library(

@@ -1,7 +1,7 @@
 """What an attack is, and what it is played against."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -35,11 +35,16 @@ class Served:
 
 @dataclass
 class Target:
-    """One app, served twice: without a proxy, and behind one on 127.0.0.1. `lacks`: routes that it cannot have."""
+    """One app, served twice: without a proxy, and behind one on 127.0.0.1.
+
+    `lacks`: routes that it cannot have. `exact`: by the names of attacks, what ours answers on this server, where its
+    reader of requests makes a difference.
+    """
 
     direct: Served
     behind: Served
     lacks: frozenset[str] = frozenset()
+    exact: Mapping[str, Sequence[int]] = field(default_factory=dict)
     _numbers: Any = field(default_factory=lambda: count(1))
 
     def address(self) -> str:
