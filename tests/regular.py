@@ -5,14 +5,14 @@ pattern without such places, or one that can only choose where its one unbounded
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, count
 from typing import Any
 
 _MANY = 64  # repeats that are bounded by more than this count as unbounded
 _ALL = frozenset(range(0x250)) | {0x663, 0x2028, 0xFF11}  # latin letters, and a few of what else \d and \s know
-_CATEGORIES = {
+_CATEGORIES: dict[str, Callable[[str], bool]] = {
     "CATEGORY_DIGIT": str.isdecimal,
     "CATEGORY_SPACE": str.isspace,
     "CATEGORY_WORD": lambda text: text.isalnum() or text == "_",
@@ -81,7 +81,8 @@ class Shape:
                 [place for way in ways for place in way.last],
             )
         if op in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
-            return self._repeat(*argument, next(self._keepers) if op.startswith("POSSESSIVE") else keeps)
+            least, most, parsed = argument
+            return self._repeat(least, most, parsed, next(self._keepers) if op.startswith("POSSESSIVE") else keeps)
         place = Place(_reads(op, argument), keeps)
         return Part(False, [place], [place])
 

@@ -20,7 +20,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, in hand."""
     time = [1000.0]
-    monkeypatch.setattr(notices.time, "monotonic", lambda: time[0])
+    monkeypatch.setattr("ratelimit_mw.notices.time.monotonic", lambda: time[0])
     return time
 
 
