@@ -1,4 +1,4 @@
-"""Requests as an attacker writes them: raw bytes on a socket, from any address of the loopback network."""
+"""Requests as an attacker writes them: raw bytes on a socket, from any address of 127.0.0.0/8, which Linux has whole."""
 
 import socket
 from collections.abc import Iterable, Sequence
