@@ -10,6 +10,7 @@ logger = logging.getLogger("ratelimit_mw")
 _QUIET: float = 60.0  # seconds
 _MOST_PLACES = 1000
 _LONGEST = 500  # characters of what is not ours in a line: a place, a number, an error's text
+_SHORT = 200  # characters of an error of ours
 _said: dict[str, float] = {}
 
 
@@ -44,7 +45,7 @@ def one_line(error: BaseException) -> str:
     """The text of an error of ours, short and on one line; of any other, in which there may be a secret, its name."""
     if not isinstance(error, RateLimitError):
         return type(error).__name__
-    return str(_in_one_line(error))
+    return "".join(one if one.isprintable() else " " for one in str(error)[:_SHORT])
 
 
 def _without_text(error: BaseException | None) -> BaseException | None:

@@ -1,4 +1,4 @@
-"""Requests as an attacker writes them: raw bytes on a socket, from any address of 127.0.0.0/8, which Linux has whole."""
+"""Requests as an attacker writes them: raw bytes on a socket, from any of 127.0.0.0/8, all of which Linux has."""
 
 import socket
 from collections.abc import Iterable, Sequence
