@@ -9,26 +9,43 @@ logger = logging.getLogger("ratelimit_mw")
 
 _QUIET: float = 60.0  # seconds
 _MOST_PLACES = 1000
-_LONGEST = 200  # characters of an error
+_LONGEST = 500  # characters of what is not ours in a line: a place, a number, an error's text
+_SHORT = 200  # characters of an error of ours
 _said: dict[str, float] = {}
 
 
 def warn_rarely(place: str, message: str, *args: object, error: BaseException | None = None) -> None:
-    """Log a warning, unless this `place` had one within the last minute."""
+    """Log a warning, unless this `place` had one within the last minute.
+
+    What `args` say may be somebody else's: a server's words, or what a callable of the app raises. It stands in one
+    line, with control characters as escapes, and is cut when it is long.
+    """
     now = time.monotonic()
     if now < _said.get(place, 0.0):
         return
     if len(_said) >= _MOST_PLACES:
         _said.clear()
     _said[place] = now + _QUIET
-    logger.warning("ratelimit_mw: %s: " + message, place, *args, exc_info=_without_text(error))  # noqa: G003  # it is ours
+    shown = [_in_one_line(arg) for arg in (place, *args)]
+    logger.warning("ratelimit_mw: %s: " + message, *shown, exc_info=_without_text(error))  # noqa: G003  # it is ours
+
+
+def _in_one_line(value: object) -> object:
+    if isinstance(value, int):
+        return value
+    text = str(value)
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}... ({len(text)} characters)"
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
 
 
 def one_line(error: BaseException) -> str:
     """The text of an error of ours, short and on one line; of any other, in which there may be a secret, its name."""
     if not isinstance(error, RateLimitError):
         return type(error).__name__
-    return "".join(one if one.isprintable() else " " for one in str(error)[:_LONGEST])
+    return "".join(one if one.isprintable() else " " for one in str(error)[:_SHORT])
 
 
 def _without_text(error: BaseException | None) -> BaseException | None:

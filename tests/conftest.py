@@ -11,7 +11,8 @@ from hypothesis import settings
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer, RedisServerError, find_binaries
 
-collect_ignore = ["browser", "tutorials"]  # slow, or in need of Chromium: tox environments of their own name them
+# slow, or in need of Chromium: tox environments of their own name them
+collect_ignore = ["browser", "soak", "tutorials"]
 
 _CACHE = Path(__file__).resolve().parents[1] / ".tox" / "redis"
 _NONE_AT_ALL = "no redis-server to test against; type: sudo apt-get install redis-server (macOS: brew install redis)"

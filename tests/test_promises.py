@@ -1,24 +1,86 @@
-"""Every promise has a test that is marked with its number."""
+"""Every promise has tests that are marked with its number, and the page names them."""
 
-import ast
 import re
+from collections import Counter
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+import pytest
+
+from checking import python
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+SCRIPT = DOCS / "promises_tests.py"
+PAGE = DOCS / "explanation" / "promises.md"
+MARKED = """
+import pytest
+
+pytestmark = pytest.mark.promise({of_file})
+ROWS = [pytest.param(1, marks=pytest.mark.promise(3)), pytest.param(2, marks=pytest.mark.promise(3)), 3]
 
 
-def promised() -> set[int]:
-    """The numbers of all `promise` marks in the suite."""
-    found = set()
-    for path in HERE.rglob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "promise":
-                found |= {argument.value for argument in node.args if isinstance(argument, ast.Constant)}
-    return {number for number in found if isinstance(number, int)}
+@pytest.mark.promise(2)
+@pytest.mark.parametrize("row", ROWS)
+def test_one(row): ...
 
 
-def test_every_promise_has_a_test() -> None:
-    page = (HERE.parent / "docs/explanation/promises.md").read_text("utf-8")
-    stated = {int(number) for number in re.findall(r"^(\d+)\. ", page, re.MULTILINE)}
-    assert stated == set(range(1, 13))
-    assert stated - promised() == set()
+async def test_two(): ...
+
+
+def helps(): ...
+
+
+@pytest.mark.promise(2)
+class TestThem:
+    pytestmark = [pytest.mark.promise(4)]
+
+    def test_three(self): ...
+"""
+FOUND = {1: 3, 2: 2, 3: 2, 4: 1}
+
+
+def test_every_promise_has_a_test_and_says_why() -> None:
+    page = PAGE.read_text("utf-8")
+    sections = re.findall(r"^## (\d+)\. (.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    assert [int(number) for number, _ in sections] == list(range(1, 13))
+    for number, text in sections:
+        assert "\n**Why.** " in text
+        (tests,) = re.findall(rf"<!-- tests {number}: [^\n]*-->\n\*\*Its tests\*\*: (\d+), in", text)
+        assert int(tests) >= 1
+
+
+def test_the_page_is_as_the_marks_say() -> None:
+    done = python(str(SCRIPT), "--check")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The script, a page of four promises, and two files of tests beside it."""
+    (tmp_path / "docs" / "explanation").mkdir(parents=True)
+    (tmp_path / "tests" / "web").mkdir(parents=True)
+    (tmp_path / "docs" / SCRIPT.name).write_text(SCRIPT.read_text("utf-8"), "utf-8")
+    lists = "".join(f"## {n}\n<!-- tests {n}: how -->\nstale\n<!-- end -->\n" for n in (1, 2, 3, 4, 5))
+    (tmp_path / "docs" / "explanation" / "promises.md").write_text(lists, "utf-8")
+    (tmp_path / "tests" / "test_some.py").write_text(MARKED.format(of_file=1), "utf-8")
+    (tmp_path / "tests" / "web" / "test_more.py").write_text("def test_unmarked(): ...", "utf-8")
+    return tmp_path
+
+
+def test_tests_are_counted_by_their_marks(copy: Path) -> None:
+    assert python(str(copy / "docs" / SCRIPT.name)).returncode == 0
+    page = (copy / "docs" / "explanation" / "promises.md").read_text("utf-8")
+    listed = dict(re.findall(r"<!-- tests (\d): how -->\n(.*)\n<!-- end -->", page))
+    wanted = {str(n): f"**Its tests**: {count}, in 1 file. `test_some.py` {count}" for n, count in FOUND.items()}
+    assert listed == {**wanted, "5": "**Its tests**: 0, in 0 files. "}
+    assert Counter(FOUND).total() == 8
+
+
+def test_a_stale_page_is_shown_with_what_renews_it(copy: Path) -> None:
+    script = str(copy / "docs" / SCRIPT.name)
+    stale = python(script, "--check")
+    assert stale.returncode == 1
+    assert "-stale" in stale.stdout
+    assert "+**Its tests**: 3, in 1 file. `test_some.py` 3" in stale.stdout
+    assert "python docs/promises_tests.py" in stale.stdout
+    assert python(script).returncode == 0
+    assert python(script, "--check").returncode == 0

@@ -1,0 +1,80 @@
+"""Who is attacked, and how each is served."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from attacks.attack import Served, Target  # tests/attacks: who runs this has put tests on the path
+from web_servers import WebServer, serve_gunicorn, serve_uvicorn
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+APPS: Final = ROOT / "tests" / "apps"
+ATTACKED: Final = Path(__file__).resolve().parent / "attacked"
+_PLAIN: Final = ("--http", "h11")  # the parser that comes with uvicorn
+_MINE: Final = (*_PLAIN, "--no-proxy-headers")
+_THREADS: Final = ("--worker-class", "gthread", "--threads", "4")
+
+Serve = Callable[..., AbstractContextManager[WebServer]]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A limiter, what serves its app, and with which options: without a proxy, and behind one."""
+
+    name: str
+    module: str
+    packages: Sequence[str]
+    app: str
+    folder: Path
+    serve: Serve = serve_uvicorn
+    direct: Sequence[str] = _MINE
+    behind: Sequence[str] = _MINE
+    lacks: frozenset[str] = frozenset()
+    note: str = ""
+
+    @contextmanager
+    def served(self) -> Iterator[Target]:
+        """Its app, twice."""
+        with ExitStack() as running:
+            stands = []
+            for stand, options in (("direct", self.direct), ("behind", self.behind)):
+                env = {"STAND": stand, "PYTHONPATH": f"{APPS}:{ROOT}"}
+                server = running.enter_context(self.serve(f"{self.app}:app", self.folder, *options, env=env))
+                stands.append(Served(int(server.url.rpartition(":")[2]), server.output))
+            yield Target(stands[0], stands[1], self.lacks)
+
+
+LIBRARIES: Final = (
+    Library("ratelimit_mw", "ratelimit_mw", ("ratelimit-mw", "fastapi", "uvicorn"), "attacked_asgi", APPS),
+    Library(
+        "slowapi",
+        "slowapi",
+        ("slowapi", "limits", "fastapi", "uvicorn"),
+        "on_slowapi",
+        ATTACKED,
+        behind=_PLAIN,  # it leaves the proxy to uvicorn, which believes 127.0.0.1
+        note='`SlowAPIMiddleware`, `default_limits`, `@limiter.limit`; `key_style` is the default, "url"',
+    ),
+    Library(
+        "flask-limiter",
+        "flask_limiter",
+        ("flask-limiter", "limits", "flask", "gunicorn"),
+        "on_flask_limiter",
+        ATTACKED,
+        serve=serve_gunicorn,
+        direct=_THREADS,
+        behind=_THREADS,
+        note="`default_limits`, `@limiter.limit`; behind the proxy `ProxyFix(x_for=1)`",
+    ),
+    Library(
+        "asgi-ratelimit",
+        "ratelimit",
+        ("asgi-ratelimit", "fastapi", "uvicorn"),
+        "on_asgi_ratelimit",
+        ATTACKED,
+        lacks=frozenset({"/spend"}),
+        note="`MemoryBackend`, rules without a `zone`; behind the proxy its own `client_ip`",
+    ),
+)

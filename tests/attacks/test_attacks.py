@@ -1,0 +1,58 @@
+"""Every attack, against our middleware on a real server: it holds, to the status."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+
+import pytest
+
+from attacks.attack import Attack, Served, Target
+from attacks.table import ATTACKS
+from redis_servers import RedisServer
+from web.real_servers import APPS
+from web_servers import serve_uvicorn
+
+pytestmark = [pytest.mark.promise(9), pytest.mark.promise(10)]
+
+
+STANDS = [("memory", "h11"), ("redis", "h11"), ("memory", "httptools")]  # the store, and uvicorn's parser
+
+BY_HTTPTOOLS = {"a whole URL as the path": (200, 200, 200, 429, 404, 429)}  # it reads the path out of the URL
+
+
+@pytest.fixture(scope="module", params=STANDS, ids="-".join)
+def target(request: pytest.FixtureRequest, redis_servers: Mapping[str, RedisServer]) -> Iterator[Target]:
+    """Servers of this file's own, and a Redis for each: buckets are the addresses', which both apps meet."""
+    store, parser = request.param
+    options = ("--no-proxy-headers", "--http", parser)
+    binary = next(iter(redis_servers.values())).binary
+    with ExitStack() as running:
+        served = []
+        for stand in ("direct", "behind"):
+            env = {"STAND": stand}
+            if store == "redis":
+                env["STORE"] = running.enter_context(RedisServer(binary)).url
+            server = running.enter_context(serve_uvicorn("attacked_asgi:app", APPS, *options, env=env))
+            served.append(Served(int(server.url.rpartition(":")[2]), server.output))
+        yield Target(served[0], served[1], exact=BY_HTTPTOOLS if parser == "httptools" else {})
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_attack(target: Target, attack: Attack) -> None:
+    seen = attack.play(target)
+    assert (seen.statuses, seen.forged) == ([*target.exact.get(attack.name, attack.exact)], 0)
+    assert attack.held(seen)
+
+
+def test_what_is_logged_of_attacks_is_limited(target: Target) -> None:
+    """Costs that raise, and headers of proxies that are not believed: a line for each cause, whatever is sent."""
+    me = target.address()
+    for each in range(30):
+        target.ask(me, "POST", "/spend", ("X-Cost", f"no number {each}"), ("X-Forwarded-For", f"11.66.7.{each}"))
+    ours = [line for line in target.direct.output().splitlines() if "ratelimit_mw: " in line]
+    assert len(ours) <= len(set(ours)) + 1  # one cause may be told of again after a minute
+    assert len(ours) <= 6
+    assert "no number" not in target.direct.output()
+
+
+def test_an_attack_has_a_name_of_its_own() -> None:
+    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS) > 30

@@ -1,0 +1,111 @@
+"""A password in a store's URL, and an address in a key, are in no error, no log line and no repr."""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from ratelimit_mw import AsyncLimiter, ConfigError, Limiter, RateLimited, StoreError
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.stores.url import open_store
+from ratelimit_mw.wsgi import RateLimitMiddleware
+from redis_servers import RedisServer
+from web.wsgi_talk import Server, hello, read
+
+PASSWORD, ADDRESS = "hunter2-of-ours", "203.0.113.77"
+KINDS = pytest.mark.parametrize("kind", ["threads", "asyncio"])
+
+
+@pytest.fixture(scope="module")
+def url(redis_servers: Mapping[str, RedisServer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with a user of another password, who may do nothing but say who he is."""
+    acl = tmp_path_factory.mktemp("acl") / "users.acl"
+    acl.write_text(f"user default on nopass ~* &* +@all\nuser shop on >{PASSWORD} ~* &* -@all\n", "utf-8")
+    with RedisServer(next(iter(redis_servers.values())).binary, "--aclfile", str(acl)) as server:
+        yield f"redis://USER:{{password}}@127.0.0.1:{server.port}/0"
+
+
+def hit(kind: str, url: str) -> list[object]:
+    """What a failing hit raises, with all that it comes from; and how its store shows itself."""
+    try:
+        if kind == "threads":
+            store = RedisStore(url, timeout=1.0)
+            Limiter(store).hit("1/hour", ADDRESS)
+        else:
+            asyncio.run(ahit(url))
+    except StoreError as error:
+        shown: list[object] = []
+        cause: BaseException | None = error
+        while cause is not None:
+            shown += [cause, repr(cause), cause.args]
+            cause = cause.__cause__ or cause.__context__
+        return shown
+    pytest.fail("it did not fail")
+
+
+async def ahit(url: str) -> None:
+    store = AsyncRedisStore(url, timeout=1.0)
+    try:
+        await AsyncLimiter(store).hit("1/hour", ADDRESS)
+    finally:
+        await store.aclose()
+
+
+@KINDS
+@pytest.mark.parametrize(("user", "password"), [("shop", f"{PASSWORD}x"), ("shop", PASSWORD), ("nobody", PASSWORD)])
+def test_a_password_that_is_wrong_or_not_enough_is_not_told(kind: str, user: str, password: str, url: str) -> None:
+    shown = " ".join(map(str, hit(kind, url.format(password=password).replace("USER", user))))
+    assert "StoreError" in shown
+    assert PASSWORD not in shown
+    assert ADDRESS not in shown
+
+
+@KINDS
+def test_a_server_that_is_not_there_is_told_without_it(kind: str, tmp_path: Path) -> None:
+    for place in (f"redis://:{PASSWORD}@127.0.0.1:1/0", f"unix://:{PASSWORD}@{tmp_path}/none"):
+        assert PASSWORD not in " ".join(map(str, hit(kind, place)))
+
+
+def test_stores_do_not_show_it(url: str) -> None:
+    whole = url.format(password=PASSWORD)
+    for store in (RedisStore(whole), AsyncRedisStore(whole), open_store(whole, 1.0)):
+        assert PASSWORD not in f"{store!r} {store}"
+
+
+@pytest.mark.parametrize(
+    "wrong", ["{}", "//:{}@host:1", "http://:{}@host:1/0", "redis://:{}@host:port/0", "redis://:a/{}@host:1/0"]
+)
+def test_a_wrong_url_does_not_show_it(wrong: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_store(wrong.format(PASSWORD), 1.0)
+    assert PASSWORD not in f"{caught.value} {caught.value!r} {caught.value.__cause__!r}"
+
+
+def test_the_log_does_not(url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ratelimit_mw.notices._said", {})
+    caplog.set_level(logging.DEBUG, "ratelimit_mw")
+    store = url.format(password=PASSWORD).replace("USER", "shop")
+    app = RateLimitMiddleware(hello, limits="1/hour", key="ip", store=store, store_timeout=1.0)
+    try:
+        for _ in range(2):
+            read(Server(REMOTE_ADDR=ADDRESS).ask(app))
+    finally:
+        app.close()
+    assert "failed, on_store_error decides" in caplog.text
+    assert PASSWORD not in caplog.text
+    assert ADDRESS not in caplog.text
+
+
+def test_a_refused_call_does_not_name_whom() -> None:
+    limiter = Limiter()
+
+    @limiter.limit("1/hour", key=lambda: ADDRESS)
+    def job() -> None:
+        """Do nothing."""
+
+    job()
+    with pytest.raises(RateLimited) as caught:
+        job()
+    assert ADDRESS not in f"{caught.value} {caught.value!r}"

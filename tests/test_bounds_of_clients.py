@@ -1,0 +1,240 @@
+"""What a client controls has a bound: each figure of docs/explanation/security.md, tried at it and beyond it."""
+
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, MemoryStore, notices, parse
+from ratelimit_mw.addresses import parse_address
+from ratelimit_mw.calls import cost_answer
+from ratelimit_mw.client_ip import ClientFinder
+from ratelimit_mw.forwarded import forwarded, x_forwarded_for
+from ratelimit_mw.hosts import Hosts
+from ratelimit_mw.identity import bucket_key, encode_part
+from ratelimit_mw.path_index import PathIndex
+from ratelimit_mw.paths import normal_path
+from ratelimit_mw.request import as_text
+from ratelimit_mw.response import headers
+from ratelimit_mw.stores import deny_cache, lease, redis_server
+from ratelimit_mw.verdict import verdict_of
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "explanation" / "security.md"
+OURS, CLIENT = "10.0.0.1", "192.0.2.1"
+
+
+def line(text: str) -> Callable[[str], list[str]]:
+    """A request's one line of every header."""
+    return lambda _: [text]
+
+
+def an_address(bound: int) -> None:
+    assert parse_address("fe80::1%" + "x" * (bound - 8)) is not None
+    assert parse_address("fe80::1%" + "x" * (bound - 7)) is None
+
+
+def a_list(bound: int) -> None:
+    for length, last in ((bound, CLIENT), (bound + 1, "None")):
+        text = f"{CLIENT},{OURS:>{length - len(CLIENT) - 1}}"
+        assert len(text) == length
+        assert [str(found) for found in x_forwarded_for(text)] == [OURS, last]
+
+
+def entries(bound: int) -> None:
+    assert [str(found) for found in x_forwarded_for(CLIENT + "," * (bound - 1))] == [CLIENT]
+    assert [*x_forwarded_for(CLIENT + "," * bound)] == [None]
+
+
+def an_entry(bound: int) -> None:
+    for length, found in ((bound, CLIENT), (bound + 1, "None")):
+        text = f'for={CLIENT};x="{"a" * (length - len(CLIENT) - 9)}"'
+        assert len(text) == length
+        assert [str(one) for one in forwarded(text)] == [found]
+
+
+def proxies(bound: int) -> None:
+    finder = ClientFinder(["10.0.0.0/8"], "x-forwarded-for")
+    for others, found in ((bound - 1, CLIENT), (bound, OURS)):
+        assert finder.find(OURS, line(", ".join([CLIENT, *[OURS] * others]))) == found
+    with pytest.raises(ConfigError):
+        ClientFinder(bound + 1, "x-forwarded-for")
+
+
+def a_remembered_header(bound: int) -> None:
+    finder = ClientFinder(["10.0.0.0/8"], "x-forwarded-for")
+    for length, remembered in ((bound + 1, 0), (bound, 1)):
+        assert finder.find(OURS, line(f"{CLIENT:>{length}}")) == CLIENT
+        assert finder._remembered_client.cache_info().currsize == remembered
+
+
+def remembered_headers(bound: int) -> None:
+    finder = ClientFinder(["10.0.0.0/8"], "x-forwarded-for")
+    assert finder._remembered_client.cache_info().maxsize == finder._own.cache_info().maxsize == bound
+
+
+def a_value(bound: int) -> None:
+    assert encode_part("user", "x" * bound) == f"user={'x' * bound}"
+    assert re.fullmatch("user=~[0-9a-f]{64}", encode_part("user", "x" * (bound + 1)))
+
+
+def an_identity(bound: int) -> None:
+    for identity in ("", "user=bob", "x" * 1_000_000):
+        assert re.fullmatch(rf"\{{[0-9a-f]{{{bound}}}\}}:rule", bucket_key(identity, "rule"))
+
+
+def a_number(bound: int) -> None:
+    assert as_text(10**bound - 1) == "9" * bound
+    assert as_text(10**bound) is None
+
+
+def a_host(bound: int) -> None:
+    hosts = Hosts("host", "example.com")
+    assert hosts.match(["a" * bound]) is False
+    assert hosts.match(["a" * (bound + 1)]) is None
+
+
+def a_cost(bound: int) -> None:
+    def call(_: Any) -> int:
+        return 1
+
+    for answer in (bound, bound + 1, 10**400):
+        assert cost_answer(call, {call: answer}) == bound
+
+
+def made_limits(bound: int) -> None:
+    assert parse("1/minute".ljust(bound)) == parse("1/minute")
+    with pytest.raises(ConfigError, match=f"allowed are at most {bound}"):
+        parse("1/minute".ljust(bound + 1))
+
+
+def named_limits(bound: int) -> None:
+    charges = [Charge("{x}:rule", FixedWindow(5, 60, name=f"limit-{number}")) for number in range(bound + 5)]
+    verdict = verdict_of(charges, [Decision(True, 5, 4, 0.0, 60.0, 60.0, 0.0, 0)] * (bound + 5))
+    for _, value in headers(verdict):
+        assert value.count('"limit-') == bound
+
+
+def states(bound: int) -> None:  # that it holds: tests/stores/test_memory.py
+    assert inspect.signature(MemoryStore).parameters["max_keys"].default == bound
+
+
+def refusals(bound: int) -> None:  # that it holds: tests/stores/test_deny_cache.py
+    assert bound == deny_cache._GROUPS
+
+
+def leased(bound: int) -> None:  # that it holds: tests/stores/test_lease.py
+    assert bound == lease._STOCKS
+
+
+def threads(bound: int) -> None:  # that it holds: tests/stores/test_pool.py
+    assert bound == redis_server._THREADS
+
+
+def tasks(bound: int) -> None:
+    assert bound == redis_server._TASKS
+
+
+def a_text(bound: int) -> None:
+    assert notices._in_one_line("x" * bound) == "x" * bound
+    assert str(notices._in_one_line("x" * (bound + 1))).startswith(f"{'x' * bound}... (")
+
+
+def log_lines(bound: int) -> None:  # that it holds: test_notices.py
+    assert bound == 60 / notices._QUIET
+
+
+ROWS: dict[str, Callable[[int], None]] = {
+    "an address, of the peer or in a header": an_address,
+    "`X-Forwarded-For`, `Forwarded`": a_list,
+    "entries of such a list, the empty ones too": entries,
+    "an entry of such a list": an_entry,
+    "proxies in a row": proxies,
+    "a header that is remembered as read": a_remembered_header,
+    "headers and peers that are remembered": remembered_headers,
+    "the value of a key, as it stands": a_value,
+    "an identity in the store": an_identity,
+    "a number as a key": a_number,
+    "a Host header that rules look at": a_host,
+    "a cost that a callable takes from a client": a_cost,
+    "limits that a callable makes of text": made_limits,
+    "limits that an answer names": named_limits,
+    "states in a memory store": states,
+    "refusals that a Redis store remembers": refusals,
+    "buckets of which units are taken ahead": leased,
+    "connections to a Redis server, for threads": threads,
+    "connections to a Redis server, for each event loop": tasks,
+    "a text of others in a line of the log": a_text,
+    "lines of the log from one place": log_lines,
+}
+
+
+def bounds() -> dict[str, int]:
+    """What the page says."""
+    table = PAGE.read_text("utf-8").partition("| what | bound |")[2].partition("\n\n")[0]
+    return {what: int(figure) for what, figure in re.findall(r"^\| (.*?) \| (\d+)", table, re.MULTILINE)}
+
+
+def test_every_row_has_a_test() -> None:
+    assert list(bounds()) == list(ROWS)
+
+
+@pytest.mark.parametrize("what", ROWS)
+def test_bound(what: str) -> None:
+    ROWS[what](bounds()[what])
+
+
+INDEX = PathIndex(
+    (template, number)
+    for number, template in enumerate(
+        ("/a/{x}/b/{y}", "/a/{rest:path}", "/{rest:path}/end", "/a/a/{rest:path}/a/a", "/{a}/{b}/{rest:path}/{c}")
+    )
+)
+LONG: dict[str, Callable[[int], object]] = {  # what has no bound of its own, by how often a piece stands there
+    "path": lambda times: INDEX.matching("/a" * times),
+    "path of slashes": lambda times: INDEX.matching("/" * times),
+    "path that ends well": lambda times: INDEX.matching("/a/x" * times + "/end"),
+    "normal path": lambda times: normal_path("/a" * times),
+    "path of dots": lambda times: normal_path("/a/.." * times),
+    "path of double slashes": lambda times: normal_path("//./" * times),
+    "path of newlines": lambda times: normal_path("/a\n" * times + "/\n"),
+    "list of addresses": lambda times: [*x_forwarded_for("x," * times)],
+    "list of elements": lambda times: [*forwarded('for="x",' * times)],
+    "quotes": lambda times: [*forwarded('"' * times)],
+    "value": lambda times: encode_part("user", "\xe9" * times),
+}
+
+
+@pytest.mark.parametrize("what", LONG)
+def test_twice_as_long_takes_at_most_twice_the_steps(what: str) -> None:
+    once, twice = (steps(LONG[what], times) for times in (4000, 8000))
+    assert twice <= 2 * once + 50
+
+
+def steps(work: Callable[[int], object], times: int) -> int:
+    """How many calls it makes, of Python's functions and of those in C."""
+    count = 0
+
+    def counts(_: object, event: str, __: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(counts)
+    try:
+        work(times)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def squares(times: int) -> object:
+    return [len(str(one)) for one in range(times) for _ in range(times)]
+
+
+def test_steps_that_grow_faster_are_seen() -> None:
+    once, twice = (steps(squares, times) for times in (40, 80))
+    assert twice > 2 * once + 50

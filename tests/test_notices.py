@@ -1,0 +1,92 @@
+"""What is logged because of clients: rarely, in one line, and never with their text."""
+
+import logging
+
+import pytest
+
+from ratelimit_mw import notices
+from ratelimit_mw.notices import warn_rarely
+
+
+@pytest.fixture(autouse=True)
+def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """Nothing yet."""
+    nothing: dict[str, float] = {}
+    monkeypatch.setattr(notices, "_said", nothing)
+    return nothing
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, in hand."""
+    time = [1000.0]
+    monkeypatch.setattr("ratelimit_mw.notices.time.monotonic", lambda: time[0])
+    return time
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("MISCONF cannot write", "MISCONF cannot write"),
+        ("one\nforged: two\r\n", "one\\nforged: two\\r\\n"),
+        ("\x1b[31mred\x00\x7f", "\\x1b[31mred\\x00\\x7f"),
+        ("\x85\u2028\u2029\u202e", "\\x85\\u2028\\u2029\\u202e"),
+        ("\ud800", "\\ud800"),
+        ("Z\u00fcrich 100% \\n", "Z\u00fcrich 100% \\n"),
+        ("x" * 500, "x" * 500),
+        ("x" * 501, "x" * 500 + "... (501 characters)"),
+        ("\n" * 10_000_000, "\\n" * 500 + "... (10000000 characters)"),
+    ],
+    ids=ascii,
+)
+def test_a_line_is_one_line_and_not_long(text: str, shown: str, caplog: pytest.LogCaptureFixture) -> None:
+    warn_rarely("store", "failed: %s", ValueError(text))
+    assert lines(caplog) == [f"ratelimit_mw: store: failed: {shown}"]
+
+
+def test_a_place_too(caplog: pytest.LogCaptureFixture) -> None:
+    warn_rarely("call\nforged", "%d keys", 7)
+    assert lines(caplog) == ["ratelimit_mw: call\\nforged: 7 keys"]
+
+
+def test_one_line_a_minute_for_each_place(caplog: pytest.LogCaptureFixture, now: list[float]) -> None:
+    for second in range(121):
+        now[0] = 1000.0 + second
+        warn_rarely("store", "failed at %s", second)
+        warn_rarely("user", "raised at %s", second)
+    assert lines(caplog) == [
+        f"ratelimit_mw: {place} at {at}" for at in (0, 60, 120) for place in ("store: failed", "user: raised")
+    ]
+
+
+def test_places_are_forgotten_before_they_fill_the_memory(
+    caplog: pytest.LogCaptureFixture, said: dict[str, float]
+) -> None:
+    for number in range(2500):
+        warn_rarely(f"place {number}", "said")
+    assert len(said) == 500
+    assert len(caplog.records) == 2500
+
+
+def test_the_text_of_an_error_with_a_traceback_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    known: dict[str, str] = {}
+
+    def asks() -> None:
+        try:
+            known["192.0.2.1"]
+        except LookupError as error:
+            raise ValueError("a secret of a client") from error
+
+    try:
+        asks()
+    except ValueError as error:
+        warn_rarely("key", "raised", error=error)
+    formatted = logging.Formatter().format(caplog.records[0])
+    assert "RuntimeError: ValueError; its text is left out" in formatted
+    assert "in asks" in formatted
+    assert "a secret" not in formatted.replace('raise ValueError("a secret of a client")', "")
+    assert "192.0.2.1" not in formatted

@@ -1,0 +1,119 @@
+"""No regular expression of the package can be made to take more than linear time by what it is given."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ratelimit_mw
+from ratelimit_mw.path_index import CONVERTERS
+from ratelimit_mw.paths import _MISTAKES
+from regular import is_linear
+
+PACKAGE = Path(ratelimit_mw.__file__).parent
+CALLS = {"compile", "match", "fullmatch", "search", "sub", "findall", "finditer", "split"}
+MADE = {  # where one pattern of a file is put together as it runs, and what of: escaped text, and these
+    "path_index.py": [f"a{one}b" for one in CONVERTERS.values()],
+    "paths.py": [mistake for mistake, _ in _MISTAKES],
+    "advice.py": ["(?<![0-9A-Fa-f:.])a(?![0-9A-Fa-f.])"],
+    "faces/routes.py": [],  # the app's own routes, as the app's router matches them itself
+}
+BOUNDED = {  # what is never given a long text: test_bounds_of_clients.py, test_notation.py
+    "notation.py": {"_RATE", "_IN_SECONDS"},  # 1,000 characters, of settings
+    "addresses.py": {"_FORM"},  # 64 characters
+    "hosts.py": {"_AUTHORITY"},  # 300 characters
+}
+
+
+def patterns() -> Iterator[tuple[str, str]]:
+    """Where each pattern stands, and its text as it is compiled: constants are put into f-strings from the module."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name, tree = path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text("utf-8"))
+        constants, made = dict(constants_of(tree)), list(MADE.get(name, []))
+        bounded = [
+            node.value for node in tree.body if isinstance(node, ast.Assign) and named(node) in BOUNDED.get(name, ())
+        ]
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) not in {f"re.{call}" for call in CALLS}:
+                continue
+            if node in bounded:
+                continue
+            text = text_of(node.args[0], constants)
+            assert text is not None or name in MADE, ast.unparse(node)
+            for one in made if text is None else [text]:
+                yield f"{name}: {ast.unparse(node)}", one
+
+
+def constants_of(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and (text := text_of(node.value, {})) is not None:
+            yield named(node), text
+
+
+def named(node: ast.Assign) -> str:
+    return ast.unparse(node.targets[0])
+
+
+def text_of(node: ast.expr, constants: dict[str, str]) -> str | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.Name):
+        return constants.get(node.id)
+    if isinstance(node, ast.JoinedStr):
+        parts = [
+            text_of(part.value if isinstance(part, ast.FormattedValue) else part, constants) for part in node.values
+        ]
+        return None if None in parts else "".join(map(str, parts))
+    return None
+
+
+@pytest.mark.parametrize(("place", "pattern"), [*patterns()], ids=lambda text: text[:60])
+def test_every_pattern_is_linear(place: str, pattern: str) -> None:
+    re.compile(pattern)
+    assert is_linear(pattern), place
+
+
+def test_all_of_them_are_found() -> None:
+    assert len({place.partition(":")[0] for place, _ in patterns()}) >= 10
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(a+)+",
+        r"(a*)*b",
+        r"(ab|a|b)*",
+        r"(a|ab)(c|bcd)*d*",
+        r"a*a*b",
+        r"\s*,?\s*",
+        r"(?:[^/]*/?)+",
+        r"(?:/[^\n]*)+",
+        r"[a-z]+[a-z0-9]*-[a-z]*[0-9]*[a-z]*",
+        r"([0-9]+\.?)+",
+        r"x(a{0,100})*",
+        r".*=.*;.*",
+    ],
+)
+def test_what_could_blow_up_is_seen(pattern: str) -> None:
+    assert not is_linear(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"",
+        r"a",
+        r"[a-z]*",
+        r"(?:/[^/\n]+)+",
+        r"a*b*c*",
+        r"a*+a",
+        r"[ \t]*+(?:x=y)?[ \t]*+;",
+        r"[0-9]{1,5}",
+        r"x.*y",
+        r"a+|a*b",
+    ],
+)
+def test_what_could_not_is_let_pass(pattern: str) -> None:
+    assert is_linear(pattern)

@@ -1,0 +1,26 @@
+"""The targets that `tox -e atheris` fuzzes hold for their seeds, and for these with a few bytes changed."""
+
+from random import Random
+
+import pytest
+
+from parsers.targets import SEEDS, TARGETS
+
+BYTES = b'/.,;="[]:% \t\n\r\0{}a1\xff\xc3'
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_target_holds(name: str) -> None:
+    random = Random(name)  # noqa: S311  # the same each time, and no secret
+    for seed in [b"", *SEEDS[name]]:
+        TARGETS[name](seed)
+        for _ in range(300):
+            changed = bytearray(seed)
+            for _ in range(random.randint(1, 4)):
+                place = random.randint(0, len(changed))
+                changed[place : place + random.randint(0, 2)] = random.choices(BYTES, k=random.randint(0, 3))
+            TARGETS[name](bytes(changed))
+
+
+def test_every_target_has_seeds() -> None:
+    assert [*TARGETS] == [*SEEDS]
