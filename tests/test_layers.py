@@ -42,6 +42,7 @@ ORDER = [
     "message_limits",
     "matching",
     "response on_refused",
+    "base_gate",
     "gate",
     "faces faces.missing faces.loops",
     "faces.asgi_send faces.asgi_messages faces.remember faces.routes faces.unheeded asgi",

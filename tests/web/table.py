@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import http_sf
 import pytest
 
-from ratelimit_mw import gate, notices, response
+from ratelimit_mw import base_gate, gate, notices, response
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.stores.local import LocalStore
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
@@ -51,7 +51,7 @@ def tell_time(clock: Clock, patch: Callable[[object, str, object], None] = setat
             super().__init__(share, clock=clock)
 
     patch(gate, "MemoryStore", Told)
-    patch(gate, "LocalStore", ToldLocal)
+    patch(base_gate, "LocalStore", ToldLocal)
     patch(response, "time", SimpleNamespace(time=clock))
     patch(notices, "_said", {})
     return Told
