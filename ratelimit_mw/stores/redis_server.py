@@ -49,6 +49,10 @@ class Source(NamedTuple):
     kind: Any
     options: dict[str, Any]
 
+    def __repr__(self) -> str:
+        """Without the options, of which one may be a password: tools that show local variables show this."""
+        return f"Source({self.kind.__name__})"
+
     def connection(self) -> Any:
         """A connection that is not open yet."""
         return self.kind(**self.options)

@@ -9,6 +9,7 @@ import pytest
 
 from ratelimit_mw import AsyncLimiter, ConfigError, Limiter, RateLimited, StoreError
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.stores.redis_server import source
 from ratelimit_mw.stores.url import open_store
 from ratelimit_mw.wsgi import RateLimitMiddleware
 from redis_servers import RedisServer
@@ -109,3 +110,9 @@ def test_a_refused_call_does_not_name_whom() -> None:
     with pytest.raises(RateLimited) as caught:
         job()
     assert ADDRESS not in f"{caught.value} {caught.value!r}"
+
+
+def test_how_to_connect_is_shown_without_it() -> None:
+    found = source(f"redis://:{PASSWORD}@127.0.0.1:6379/0", 1.0)
+    assert found.options["password"] == PASSWORD
+    assert repr(found) == f"{found}" == "Source(Connection)"
