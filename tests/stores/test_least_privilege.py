@@ -17,7 +17,7 @@ from redis_servers import RedisServer
 from stores.opened import Open, each_kind
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/redis.md"
-RULES = re.findall(r"^ACL SETUSER ratelimit (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
+RULES = re.findall(r"^ +ACL SETUSER ratelimit (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
 FIXED = "on >a-long-password ~rl:1:* resetchannels -@all"
 COMMANDS = [rule.removeprefix("+") for rule in RULES[0].removeprefix(FIXED).split()]
 ON_A_CLUSTER = [rule.removeprefix("+") for rule in RULES[1].split()]
