@@ -66,12 +66,13 @@ class RateLimitMiddleware:
         gate, verdict = self._quick, None
         if gate is not None and scope["type"] == "http" and "user" not in scope and OUTCOME not in scope:
             client = scope.get("client")
-            verdict = gate.admit_client(client[0] if client else None, scope["method"])
+            verdict = gate.admit_client(client[0] if client else None, scope.get("method"))
         if verdict is None or not verdict.allowed:
             await self._decide(verdict, scope, receive, send)
             return
         outcome = Outcome(verdict, self._gate, True)
 
+        # as in `with_headers` and `_with_outcome`, whose two calls are a fortieth of all that is added to a request
         def send_with_headers(message: Message) -> "Awaitable[None]":  # in quotes: else it is made for each request
             if message["type"] == "http.response.start" and outcome.verdict is not None:
                 message = {**message}  # an app may send the same one again

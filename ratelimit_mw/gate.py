@@ -75,7 +75,7 @@ class Gate(BaseGate):
             self._give_back(outer.forget())
         return verdict
 
-    def admit_client(self, client: str | None, method: str) -> Verdict | None:
+    def admit_client(self, client: str | None, method: str | None) -> Verdict | None:
         """The verdict where nothing but the client's address counts; None where more has to be looked at.
 
         For a request without a user, that none of us further out has charged: what `admit` comes down to, in a quarter
@@ -122,7 +122,7 @@ class Gate(BaseGate):
 class _TellingGate(Gate):
     """One of whose decisions a hook hears: it is told of requests, so none goes the short way."""
 
-    def admit_client(self, client: str | None, method: str) -> Verdict | None:  # noqa: ARG002  # whoever asks
+    def admit_client(self, client: str | None, method: str | None) -> Verdict | None:  # noqa: ARG002  # whoever asks
         """None: more has to be looked at."""
         return None
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw import MemoryStore
+from ratelimit_mw import MemoryStore, matching
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.faces.asgi_send import App, Message, Scope
 from ratelimit_mw.testing import Clock
@@ -13,6 +13,13 @@ from web.asgi_talk import BODY, HTTP, OFFERS_HTTP, START, WEBSOCKET, App200, Tal
 
 pytestmark = pytest.mark.promise(11)
 OWN = [(b"ratelimit-policy", b'"default";q=1;w=60'), (b"ratelimit", b'"default";r=0;t=60')]
+
+
+@pytest.fixture(autouse=True, params=["at first", "once settled"])
+def _proxies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are looked for in the first thousand requests; after them there is a short way."""
+    if request.param == "once settled":
+        monkeypatch.setattr(matching, "Unproxied", lambda: None)
 
 
 def limited(app: App, **settings: Any) -> RateLimitMiddleware:
@@ -45,15 +52,16 @@ def test_each_message_passes_once_in_order_and_untouched() -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        [(b"x-app", b"1"), (b"x-app", b"2")],
-        ((b"x-app", b"1"), (b"x-app", b"2")),
-        iter([(b"x-app", b"1"), (b"x-app", b"2")]),
-        [[b"x-app", b"1"], [b"x-app", b"2"]],
+        list,
+        tuple,
+        iter,
+        lambda fields: [list(field) for field in fields],
     ],
     ids=["list", "tuple", "iterator", "list of lists"],
 )
 def test_headers_of_any_kind_keep_their_order(headers: Any) -> None:
-    (start, _) = talk(limited(App200({**START, "headers": headers}, BODY)), HTTP).sent
+    theirs = headers([(b"x-app", b"1"), (b"x-app", b"2")])
+    (start, _) = talk(limited(App200({**START, "headers": theirs}, BODY)), HTTP).sent
     assert [tuple(pair) for pair in start["headers"]] == [(b"x-app", b"1"), (b"x-app", b"2"), *OWN]
 
 
@@ -189,3 +197,18 @@ def test_a_refused_handshake_is_a_response_where_the_server_offers_it() -> None:
     spoken = talk(middleware, WEBSOCKET, **OFFERS_HTTP)
     assert spoken.receives == 1
     assert spoken.sent == [{**message, "type": f"websocket.{message['type']}"} for message in refused]
+
+
+def test_an_app_that_sends_the_same_start_again_and_again_has_our_fields_once() -> None:
+    start: Message = {**START, "headers": [(b"x-app", b"1")]}
+    app = limited(App200(start, BODY), limits="2/minute")
+    for _ in range(2):
+        (sent, _) = talk(app, HTTP).sent
+        assert [name for name, _ in sent["headers"]] == [b"x-app", b"ratelimit-policy", b"ratelimit"]
+    assert start["headers"] == [(b"x-app", b"1")]
+
+
+def test_a_scope_that_does_not_say_its_method_is_limited() -> None:
+    scope = {name: value for name, value in HTTP.items() if name != "method"}
+    app = limited(App200(START, BODY))
+    assert [talk(app, scope).sent[0]["status"] for _ in range(2)] == [200, 429]
