@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from ratelimit_mw.bucket import BucketLimit
+from ratelimit_mw.delay import DelayLimit
 from ratelimit_mw.limit import Charge, Decision, seconds
 from ratelimit_mw.stores.layer import Clock, Layer
 from ratelimit_mw.ticks import MICROSECONDS, microseconds
@@ -174,7 +174,7 @@ def later(charge: Charge, decision: Decision, passed: int) -> Decision:
         reset_after=_less(decision.reset_after, used),
         at=decision.at
         + passed
-        - (used if isinstance(charge.limit, BucketLimit) else 0),  # a bucket's: when it is empty
+        - (used if isinstance(charge.limit, DelayLimit) else 0),  # a bucket's: when it is empty
     )
 
 

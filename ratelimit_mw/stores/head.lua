@@ -27,9 +27,20 @@ local function check(first, numbers)
   end
 end
 
--- The numbers of a state, one to three of them, or nothing if there is none. Another type, or numbers that no state can
--- hold, count as none: such a key is overwritten by the next charge. Any other error is raised: what the server does not
--- let us read must not pass for a bucket that nobody has used.
+local load_five -- the numbers of a state that has five, from its text
+if look.smooth then
+  function load_five(text)
+    local a, b, c, d, e = unpack_state("<ddddd", text)
+    for _, x in ipairs({ a, b, c, d, e }) do
+      if not (x >= 0 and x <= EXACT and x % 1 == 0) then return nil end
+    end
+    return a, b, c, d, e
+  end
+end
+
+-- The numbers of a state, one to three of them (of `smooth` five), or nothing if there is none. Another type, or numbers
+-- that no state can hold, count as none: such a key is overwritten by the next charge. Any other error is raised: what
+-- the server does not let us read must not pass for a bucket that nobody has used.
 local function load(key)
   local text = redis.pcall("GET", key) -- or false, or an error, which has no length
   if not text then return nil end
@@ -40,6 +51,8 @@ local function load(key)
     a, b = unpack_state("<dd", text)
   elseif n == 3 then
     a, b, c = unpack_state("<ddd", text)
+  elseif n == 5 and load_five then
+    return load_five(text)
   elseif text.err and not string.find(text.err, "WRONGTYPE", 1, true) then
     error(text.err)
   end

@@ -1,0 +1,158 @@
+-- Guava's RateLimiter. Twin of smooth.py: the same steps on the same whole numbers.
+-- State: wait (ticks until the next free ticket), stored (ticks; more than there can be is how much of the wait is for
+-- units that were not stored), updated (clock ticks), drain (ticks in a clock tick) and clock (us in a clock tick).
+-- Numbers of the limit: clock (us in a clock tick), drain and unit (ticks, before a warm-up makes them finer), quota
+-- (units), idle (us to store), cold (factor; 0 is no warm-up).
+
+if look.smooth then
+  local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+  local fine, fresh, own, full, edge, over, under, longer, shorter -- see ticks.py; of the limit at hand
+
+  -- Ticks of storage, where a clock tick has so many us and ticks.
+  local function storage(idle, cold, clock, drain)
+    return (cold > 0 and idle + -idle % clock or idle - idle % clock) / clock * drain
+  end
+
+  local function measure(clock, drain, unit, _, idle, cold)
+    if cold == 0 then
+      fine, fresh, own, edge, longer, shorter = drain, unit, unit, nil, 1, 1
+    else
+      local part = (cold + 1) % 4 == 0 and 4 or (cold + 1) % 2 == 0 and 2 or 1
+      local time = storage(idle, cold, clock, drain)
+      longer, shorter = (cold + 5) / part, 2 * (cold + 1) / part
+      fine, fresh, own = drain * longer, unit * longer, unit * shorter
+      edge, over, under = time * shorter / 2, longer * (cold - 1) * part * part, 16 * (cold + 1) * time
+      while longer % 2 == 0 and shorter % 2 == 0 do -- no other divisor in common
+        longer, shorter = longer / 2, shorter / 2
+      end
+    end
+    full = storage(idle, cold, clock, fine)
+  end
+
+  -- floor(x * y / z), exactly: long division, eight bits of y at a time.
+  local function scaled(x, y, z)
+    if x * y <= EXACT then return (x * y - x * y % z) / z end
+    local digit, quotient, rest = 281474976710656, 0, 0 -- 2^48
+    while digit >= 1 do
+      local d = (y - y % digit) / digit
+      y = y - d * digit
+      rest = rest * 256 + x * d
+      quotient = quotient * 256 + (rest - rest % z) / z
+      rest = rest % z
+      digit = digit / 256
+    end
+    return quotient
+  end
+
+  -- By how much all that is stored costs more than as many units that are not.
+  local function extra(stored)
+    if not edge then return stored > 0 and -stored or 0 end
+    local above = stored - edge
+    return above > 0 and scaled(above * over, above, under) or 0
+  end
+
+  -- The least that `stored` can be while there are so many ticks to wait.
+  local function not_stored(wait)
+    return -((wait + -wait % longer) / longer * shorter)
+  end
+
+  -- wait and stored, in ticks of this limit, and whether the state is from a time ahead of now.
+  local function seen(key, now, clock, idle, cold)
+    local wait, stored, updated, drain, its_clock = load(key)
+    if not its_clock or drain < 1 or its_clock < 1 then return 0, full, false end
+    local most, tick = storage(idle, cold, its_clock, drain), (now - now % its_clock) / its_clock
+    if stored > most then stored = most - stored end
+    local ahead = updated > tick
+    if not ahead then wait = wait - (tick - updated) * drain end
+    if wait <= 0 then -- time since it was due is stored
+      wait, stored = 0, min(most, max(0, stored) - wait)
+      if stored == most then return 0, full, ahead end
+    end
+    if drain ~= fine or its_clock ~= clock then -- the rate was changed: the same times in other ticks
+      local ratio = (fine / drain) * (its_clock / clock)
+      wait = min(EXACT / 4, ceil(wait * ratio))
+      stored = min(full, floor(stored * ratio))
+    end
+    if stored < 0 then stored = max(stored, not_stored(wait)) end
+    return wait, stored, ahead
+  end
+
+  -- The same after so many units: first those that are stored, at their price, then others.
+  local function taken(wait, stored, cost)
+    local left = stored - cost * own
+    return wait + cost * fresh + extra(stored) - extra(left), left
+  end
+
+  local function write(now, wait, stored, clock)
+    local tick, ticks = (now - now % clock) / clock, wait + full - max(0, stored)
+    local expires = (tick + (ticks + -ticks % fine) / fine) * clock
+    return write_state("<ddddd", wait, stored < 0 and full - stored or stored, tick, fine, clock), expires
+  end
+
+  function look.smooth(key, now, cost, max_delay, clock, drain, unit, quota, idle, cold)
+    measure(clock, drain, unit, quota, idle, cold)
+    local phase = now % clock
+    local function us(ticks) return ticks > 0 and (ticks + -ticks % fine) / fine * clock - phase or 0 end
+
+    local wait, stored, ahead = seen(key, now, clock, idle, cold)
+    local allowed, retry_after, delay, state, expires = 1, 0, 0, nil, nil
+    if cost > 0 then
+      local patience = (max_delay - max_delay % clock) / clock * fine
+      if cost > quota then
+        allowed, retry_after = 0, -1
+      elseif wait > patience then
+        allowed, retry_after = 0, us(wait - patience)
+      else
+        delay = us(wait)
+        wait, stored = taken(wait, stored, cost)
+      end
+      if allowed == 1 or ahead then state, expires = write(now, wait, stored, clock) end
+    end
+
+    if stored < 0 then stored = 0 end
+    local limit, free, following, short, left = 1, 1, wait, 0, 0
+    if not edge then
+      limit, free = (full - full % own) / own + 1, (stored - stored % own) / own + 1
+      if wait == 0 then following = free * own - stored end
+      short, left = max(0, (limit - 1) * own - stored), full - stored
+    elseif wait == 0 then -- whoever comes first makes the next one wait
+      following = taken(0, stored, 1)
+    end
+    if wait > 0 then free = 0 end
+    return state, expires, allowed, limit, free, retry_after, us(following), us(wait + short), delay, now + us(wait + left)
+  end
+
+  -- wait and stored after giving back units that count for so many ticks more, without what others have built on.
+  local function given_back(wait, stored, units, left)
+    if not edge then
+      local back = min(units * own, left)
+      if wait > 0 then back = back - max(0, wait + full - max(0, stored) - left) end
+      stored = min(full, (wait > 0 and -wait or stored) + max(0, back))
+      return max(0, -stored), stored
+    end
+    local before = min(full, stored + units * own)
+    local price = units * fresh + extra(before) - extra(stored)
+    return max(0, wait - max(0, min(price, left) - max(0, wait - left))), before
+  end
+
+  if settle then
+    function settle.smooth(key, now, delta, at, clock, drain, unit, quota, idle, cold)
+      measure(clock, drain, unit, quota, idle, cold)
+      local wait, stored = seen(key, now, clock, idle, cold)
+      local wait_before, stored_before = wait, stored
+      local units = min(delta > 0 and delta or -delta, 2 * quota + (full - full % own) / own + 1)
+      local debt = taken(0, edge and full or 0, quota) + quota * fresh
+      local left = (floor(at / clock) - (now - now % clock) / clock) * fine
+      if delta > 0 and wait < debt then
+        wait, stored = taken(wait, stored, units)
+        wait = min(wait, debt)
+        stored = max(stored, not_stored(wait))
+      elseif delta < 0 and left > 0 then
+        wait, stored = given_back(wait, stored, units, left)
+      end
+      if wait == wait_before and stored == stored_before then return nil end
+      if wait == 0 and stored == full then return false end
+      return write(now, wait, stored, clock)
+    end
+  end
+end
