@@ -126,8 +126,9 @@ def _smooth_ticks(
     scale, own, time = (cold + 5) // part, 2 * (cold + 1) // part, idle * drain
     # with f the cold factor: a quota of stored units takes (f + 5) / 2 (f + 1) of a warm-up, and half a warm-up of them
     # is below the edge
-    over, under = scale * (cold - 1) * part * part, 16 * (cold + 1) * time
-    warming = WarmUp(time * own // 2, over, under, scale)
+    over, under = scale * (cold - 1) * part * part, 16 * (cold + 1)
+    twos = gcd(over, under, 2**20)  # smaller numbers are easier to divide
+    warming = WarmUp(time * own // 2, over // twos, under // twos * time, scale)
     most = 4 * time // part  # above the edge
-    fits = (under + most * over) * 256 < EXACT
+    fits = (warming.under + most * warming.over) * 2 <= EXACT
     return (clock, drain * scale, unit * scale, unit * own, time * scale), warming, fits

@@ -13,6 +13,14 @@ if look.smooth then
     return (cold > 0 and idle + -idle % clock or idle - idle % clock) / clock * drain
   end
 
+  -- Both without the twos that they have in common.
+  local function by_two(a, b)
+    while a % 2 == 0 and b % 2 == 0 do
+      a, b = a / 2, b / 2
+    end
+    return a, b
+  end
+
   local function measure(clock, drain, unit, _, idle, cold)
     if cold == 0 then
       fine, fresh, own, edge, longer, shorter = drain, unit, unit, nil, 1, 1
@@ -21,25 +29,26 @@ if look.smooth then
       local time = storage(idle, cold, clock, drain)
       longer, shorter = (cold + 5) / part, 2 * (cold + 1) / part
       fine, fresh, own = drain * longer, unit * longer, unit * shorter
-      edge, over, under = time * shorter / 2, longer * (cold - 1) * part * part, 16 * (cold + 1) * time
-      while longer % 2 == 0 and shorter % 2 == 0 do -- no other divisor in common
-        longer, shorter = longer / 2, shorter / 2
-      end
+      edge, over, under = time * shorter / 2, longer * (cold - 1) * part * part, 16 * (cold + 1)
+      longer, shorter = by_two(longer, shorter)
+      over, under = by_two(over, under)
+      under = under * time
     end
     full = storage(idle, cold, clock, fine)
   end
 
-  -- floor(x * y / z), exactly: long division, eight bits of y at a time.
+  -- floor(x * y / z), exactly: by long division, eight bits of y at a time, or one if eight do not fit.
   local function scaled(x, y, z)
     if x * y <= EXACT then return (x * y - x * y % z) / z end
-    local digit, quotient, rest = 281474976710656, 0, 0 -- 2^48
+    local base, digit, quotient, rest = 256, 281474976710656, 0, 0 -- 2^48
+    if (x + z) * base > EXACT then base, digit = 2, 1125899906842624 end -- 2^50
     while digit >= 1 do
       local d = (y - y % digit) / digit
       y = y - d * digit
-      rest = rest * 256 + x * d
-      quotient = quotient * 256 + (rest - rest % z) / z
+      rest = rest * base + x * d
+      quotient = quotient * base + (rest - rest % z) / z
       rest = rest % z
-      digit = digit / 256
+      digit = digit / base
     end
     return quotient
   end
@@ -70,7 +79,7 @@ if look.smooth then
     end
     if drain ~= fine or its_clock ~= clock then -- the rate was changed: the same times in other ticks
       local ratio = (fine / drain) * (its_clock / clock)
-      wait = min(EXACT / 4, ceil(wait * ratio))
+      wait = min(EXACT / 2, ceil(wait * ratio))
       stored = min(full, floor(stored * ratio))
     end
     if stored < 0 then stored = max(stored, not_stored(wait)) end

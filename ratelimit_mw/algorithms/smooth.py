@@ -14,7 +14,7 @@ from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import LONGEST, Decision, seconds, whole
 from ratelimit_mw.ticks import EXACT, MICROSECONDS, SmoothTicks, WarmUp, ceil_div, microseconds, smooth_ticks, stored_us
 
-_COLDEST = 1000  # times the usual price
+_COLDEST = 100  # times the usual price
 
 
 class Ticket(Struct, frozen=True, gc=False):
@@ -37,7 +37,7 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
 
     A cost over `quota` never passes. `remaining` is how many units pass at once in whatever charges they come.
     `max_burst`: seconds, 0 or more. `warmup`: seconds, 0 is none; with the window at most a hundred years.
-    `cold_factor`: a whole number from 1 to 1000. `max_burst` goes without `warmup`, `cold_factor` with it.
+    `cold_factor`: a whole number from 1 to 100. `max_burst` goes without `warmup`, `cold_factor` with it.
     The rate is not part of the bucket's id: the part of the whole that is stored is kept when it changes.
     """
 
@@ -49,7 +49,7 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
     algorithm: ClassVar[str] = "smooth"
     words: ClassVar[tuple[str, ...]] = ("max_burst", "warmup", "cold_factor")
     pays_later: ClassVar[bool] = True
-    longest_delay: ClassVar[int] = EXACT // 8
+    longest_delay: ClassVar[int] = EXACT // 4
     ticks: ClassVar[SmoothTicks]
     warming: ClassVar[WarmUp | None]
     """Of the instance: how the price of a unit falls, where there is a warm-up."""
@@ -174,7 +174,7 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
                 return 0, full
         if (state.drain, state.clock) != (drain, clock):  # the rate was changed: the same times in other ticks
             ratio = (drain / state.drain) * (state.clock / clock)  # as in Lua, where all numbers are doubles
-            wait = min(EXACT // 4, math.ceil(wait * ratio))
+            wait = min(EXACT // 2, math.ceil(wait * ratio))
             stored = min(full, math.floor(stored * ratio))
         return wait, max(stored, self._not_stored(wait)) if stored < 0 else stored
 
