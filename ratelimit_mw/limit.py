@@ -151,7 +151,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
         for word in words:
             value = getattr(self, word)
             if value is not None and value != usual[word]:
-                written.append(word if value is True else f"{word} {_digits(value)}")
+                written.append(word if value is True else f"{word} {_digits(value) if isinstance(value, float) else value}")
         return " ".join([*written, "using", self.algorithm])
 
 
@@ -205,7 +205,9 @@ class Charge(Struct, frozen=True, gc=False):
 
 
 def _digits(value: float) -> str:
-    """A number as the notation reads it: seconds to the microsecond."""
+    """Seconds as the notation reads them, to the microsecond."""
+    if not math.isfinite(value):
+        return str(value)  # wrong, as whoever checks the field says
     whole_seconds, part = divmod(microseconds(value), MICROSECONDS)
     return f"{whole_seconds}.{part:06d}".rstrip("0") if part else str(whole_seconds)
 

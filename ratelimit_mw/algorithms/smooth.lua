@@ -5,7 +5,7 @@
 -- (units), idle (us to store), cold (factor; 0 is no warm-up).
 
 if look.smooth then
-  local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+  local max, min = math.max, math.min
   local fine, fresh, own, full, edge, over, under, longer, shorter -- see ticks.py; of the limit at hand
 
   -- Ticks of storage, where a clock tick has so many us and ticks.
@@ -13,18 +13,16 @@ if look.smooth then
     return (cold > 0 and idle + -idle % clock or idle - idle % clock) / clock * drain
   end
 
-  -- Both without the twos that they have in common.
-  local function by_two(a, b)
-    while a % 2 == 0 and b % 2 == 0 do
-      a, b = a / 2, b / 2
-    end
-    return a, b
-  end
-
   local function measure(clock, drain, unit, _, idle, cold)
     if cold == 0 then
       fine, fresh, own, edge, longer, shorter = drain, unit, unit, nil, 1, 1
     else
+      local function by_two(a, b) -- both without the twos that they have in common
+        while a % 2 == 0 and b % 2 == 0 do
+          a, b = a / 2, b / 2
+        end
+        return a, b
+      end
       local part = (cold + 1) % 4 == 0 and 4 or (cold + 1) % 2 == 0 and 2 or 1
       local time = storage(idle, cold, clock, drain)
       longer, shorter = (cold + 5) / part, 2 * (cold + 1) / part
@@ -37,27 +35,25 @@ if look.smooth then
     full = storage(idle, cold, clock, fine)
   end
 
-  -- floor(x * y / z), exactly: by long division, eight bits of y at a time, or one if eight do not fit.
-  local function scaled(x, y, z)
-    if x * y <= EXACT then return (x * y - x * y % z) / z end
+  -- By how much all that is stored costs more than as many units that are not.
+  local function extra(stored)
+    if not edge then return stored > 0 and -stored or 0 end
+    if stored <= edge then return 0 end
+    local y = stored - edge
+    local x = y * over
+    if x * y <= EXACT then return (x * y - x * y % under) / under end
+    -- the same exactly: by long division, eight bits of y at a time, or one if eight do not fit
     local base, digit, quotient, rest = 256, 281474976710656, 0, 0 -- 2^48
-    if (x + z) * base > EXACT then base, digit = 2, 1125899906842624 end -- 2^50
+    if (x + under) * base > EXACT then base, digit = 2, 1125899906842624 end -- 2^50
     while digit >= 1 do
       local d = (y - y % digit) / digit
       y = y - d * digit
       rest = rest * base + x * d
-      quotient = quotient * base + (rest - rest % z) / z
-      rest = rest % z
+      quotient = quotient * base + (rest - rest % under) / under
+      rest = rest % under
       digit = digit / base
     end
     return quotient
-  end
-
-  -- By how much all that is stored costs more than as many units that are not.
-  local function extra(stored)
-    if not edge then return stored > 0 and -stored or 0 end
-    local above = stored - edge
-    return above > 0 and scaled(above * over, above, under) or 0
   end
 
   -- The least that `stored` can be while there are so many ticks to wait.
@@ -79,8 +75,8 @@ if look.smooth then
     end
     if drain ~= fine or its_clock ~= clock then -- the rate was changed: the same times in other ticks
       local ratio = (fine / drain) * (its_clock / clock)
-      wait = min(EXACT / 2, ceil(wait * ratio))
-      stored = min(full, floor(stored * ratio))
+      wait = min(EXACT / 2, math.ceil(wait * ratio))
+      stored = min(full, math.floor(stored * ratio))
     end
     if stored < 0 then stored = max(stored, not_stored(wait)) end
     return wait, stored, ahead
@@ -101,8 +97,6 @@ if look.smooth then
   function look.smooth(key, now, cost, max_delay, clock, drain, unit, quota, idle, cold)
     measure(clock, drain, unit, quota, idle, cold)
     local phase = now % clock
-    local function us(ticks) return ticks > 0 and (ticks + -ticks % fine) / fine * clock - phase or 0 end
-
     local wait, stored, ahead = seen(key, now, clock, idle, cold)
     local allowed, retry_after, delay, state, expires = 1, 0, 0, nil, nil
     if cost > 0 then
@@ -110,9 +104,9 @@ if look.smooth then
       if cost > quota then
         allowed, retry_after = 0, -1
       elseif wait > patience then
-        allowed, retry_after = 0, us(wait - patience)
+        allowed, retry_after = 0, (wait - patience + -(wait - patience) % fine) / fine * clock - phase
       else
-        delay = us(wait)
+        if wait > 0 then delay = (wait + -wait % fine) / fine * clock - phase end
         wait, stored = taken(wait, stored, cost)
       end
       if allowed == 1 or ahead then state, expires = write(now, wait, stored, clock) end
@@ -128,30 +122,34 @@ if look.smooth then
       following = taken(0, stored, 1)
     end
     if wait > 0 then free = 0 end
-    return state, expires, allowed, limit, free, retry_after, us(following), us(wait + short), delay, now + us(wait + left)
-  end
-
-  -- wait and stored after giving back units that count for so many ticks more, without what others have built on.
-  local function given_back(wait, stored, units, left)
-    if not edge then
-      local back = min(units * own, left)
-      if wait > 0 then back = back - max(0, wait + full - max(0, stored) - left) end
-      stored = min(full, (wait > 0 and -wait or stored) + max(0, back))
-      return max(0, -stored), stored
-    end
-    local before = min(full, stored + units * own)
-    local price = units * fresh + extra(before) - extra(stored)
-    return max(0, wait - max(0, min(price, left) - max(0, wait - left))), before
+    following = (following + -following % fine) / fine * clock - phase
+    short, left = wait + short, wait + left
+    if short > 0 then short = (short + -short % fine) / fine * clock - phase end
+    if left > 0 then left = (left + -left % fine) / fine * clock - phase end
+    return state, expires, allowed, limit, free, retry_after, following, short, delay, now + left
   end
 
   if settle then
+    -- wait and stored after giving back units that count for so many ticks more, without what others have built on.
+    local function given_back(wait, stored, units, left)
+      if not edge then
+        local back = min(units * own, left)
+        if wait > 0 then back = back - max(0, wait + full - max(0, stored) - left) end
+        stored = min(full, (wait > 0 and -wait or stored) + max(0, back))
+        return max(0, -stored), stored
+      end
+      local before = min(full, stored + units * own)
+      local price = units * fresh + extra(before) - extra(stored)
+      return max(0, wait - max(0, min(price, left) - max(0, wait - left))), before
+    end
+
     function settle.smooth(key, now, delta, at, clock, drain, unit, quota, idle, cold)
       measure(clock, drain, unit, quota, idle, cold)
       local wait, stored = seen(key, now, clock, idle, cold)
       local wait_before, stored_before = wait, stored
       local units = min(delta > 0 and delta or -delta, 2 * quota + (full - full % own) / own + 1)
       local debt = taken(0, edge and full or 0, quota) + quota * fresh
-      local left = (floor(at / clock) - (now - now % clock) / clock) * fine
+      local left = (math.floor(at / clock) - (now - now % clock) / clock) * fine
       if delta > 0 and wait < debt then
         wait, stored = taken(wait, stored, units)
         wait = min(wait, debt)

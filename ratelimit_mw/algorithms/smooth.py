@@ -127,7 +127,7 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
             raise ConfigError(f"cold_factor: found {self.cold_factor}, allowed is at most {_COLDEST}")
         if self.warmup and self.warmup + self.window > LONGEST:
             raise ConfigError(
-                f"warmup: found {self.warmup!r} seconds, allowed are, with the window, at most a hundred years"
+                f"warmup: found {self.warmup!r} seconds, allowed are at most a hundred years with the window"
             )
         if self.warmup and self.max_burst != 1.0:
             raise ConfigError(f"max_burst: found {self.max_burst!r} beside warmup, which saves nothing up; allowed is 1.0")

@@ -234,7 +234,10 @@ def _charges(limit: Limit, moves: Sequence[Move]) -> Passed:
     last, state = limit.decide(None, now, 0, None)
     for move in moves:
         now = move.time(now, limit, last)
-        cost = max(1, limit.decide(state, now, 0, None)[0].remaining * move.share // 100)
+        left = limit.decide(state, now, 0, None)[0].remaining
+        if limit.pays_later and not move.part % 2:
+            left = limit.most  # whatever is left, this much passes if anything does
+        cost = max(1, left * move.share // 100)
         last, state = limit.decide(state, now, cost, None)
         charges.append((now, cost))
     return charges

@@ -43,9 +43,11 @@ def _smooth(quota: int, window: float, part: float, idle: tuple[float, int] | fl
     """With a warm-up and a cold factor, or with seconds of burst."""
     if isinstance(idle, tuple):
         return Smooth(quota, window, warmup=idle[0], cold_factor=idle[1], max_delay=window * part)
-    return Smooth(quota, window, max_burst=idle, max_delay=window * part)
+    stored = min(idle, 50 * window)  # what is stored is taken in charges of a quota each
+    return Smooth(quota, window, max_burst=stored if stored >= MICROSECOND else 0, max_delay=window * part)
 
 
+MICROSECOND = 0.000001
 _idle = st.one_of(
     st.tuples(
         st.one_of(st.sampled_from([0.000004, 4, 60, 3600]), _windows), st.sampled_from([1, 2, 3, 3, 4, 7, 10, 100])
