@@ -418,7 +418,7 @@ class Tickets(Model):
             seen._owe(units)
         elif delta < 0 < left:
             seen._give_back(units, left)
-        if (seen.wait, seen.stored) != (self._seen(now).wait, self._seen(now).stored):
+        if vars(seen) != vars(self._seen(now)):  # else nothing was corrected, and no time is moved
             vars(self).update(vars(seen))
 
     def _most_stored(self) -> int:
