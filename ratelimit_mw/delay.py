@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import Limit
-from ratelimit_mw.ticks import EXACT, MICROSECONDS, ceil_div, microseconds
+from ratelimit_mw.ticks import EXACT, MICROSECONDS, ceil_div
 
 Outcome = tuple[bool, float, float]
 """allowed, retry_after and delay (both in seconds) of a decision."""

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final, TypedDict
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from ratelimit_mw.delay import DelayLimit
 from ratelimit_mw.calls import Call, call_from, named_call
+from ratelimit_mw.delay import DelayLimit
 from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.keys import ANY_PREFIX, Key, KeySpec, check_key
 from ratelimit_mw.limit import LEASE_TIME, Limit, check_lease, seconds, whole

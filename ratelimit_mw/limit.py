@@ -151,7 +151,9 @@ class Limit(_Rate, frozen=True, kw_only=True):
         for word in words:
             value = getattr(self, word)
             if value is not None and value != usual[word]:
-                written.append(word if value is True else f"{word} {_digits(value) if isinstance(value, float) else value}")
+                written.append(
+                    word if value is True else f"{word} {_digits(value) if isinstance(value, float) else value}"
+                )
         return " ".join([*written, "using", self.algorithm])
 
 

@@ -86,7 +86,7 @@ class WarmUp(NamedTuple):
     under: int
     scale: int  # a tick is such a part of one that would do without a warm-up
 
-    def extra(self, stored: int) -> int:
+    def surcharge(self, stored: int) -> int:
         """By how much all that is stored costs more than it would at the usual price; ticks."""
         above = stored - self.edge
         return above * above * self.over // self.under if above > 0 else 0
@@ -107,18 +107,18 @@ def smooth_ticks(quota: int, window: int, idle: int, cold: int) -> tuple[SmoothT
     while clock <= _COARSEST:
         length = ceil_div(window, clock)
         shared = gcd(quota, length)
-        ticks, warming, fits = _smooth_ticks(clock, quota // shared, length // shared, stored_us(idle, cold, clock), cold)
+        ticks, warming, fits = _smooth_ticks(
+            clock, quota // shared, length // shared, stored_us(idle, cold, clock), cold
+        )
         _, _, fresh, own, full = ticks
-        dearest = full + 4 * quota * max(fresh, own) + (warming.extra(full) if warming else 0)
+        dearest = full + 4 * quota * max(fresh, own) + (warming.surcharge(full) if warming else 0)
         if fits and dearest < EXACT // 8:
             return ticks, warming
         clock *= 10
     raise ConfigError(f"quota {quota} is too large to count exactly: its price must stay below 2**50")
 
 
-def _smooth_ticks(
-    clock: int, drain: int, unit: int, idle: int, cold: int
-) -> tuple[SmoothTicks, WarmUp | None, bool]:
+def _smooth_ticks(clock: int, drain: int, unit: int, idle: int, cold: int) -> tuple[SmoothTicks, WarmUp | None, bool]:
     """The ticks, and whether Lua can divide what they come to."""
     if not cold:
         return (clock, drain, unit, unit, idle * drain), None, True

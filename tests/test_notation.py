@@ -118,12 +118,13 @@ WRONG = {
     "number after 'burst'",
     "10/minute buckets 1.5": "'10/minute buckets 1.5': buckets: found '1.5', allowed is a whole number after 'buckets'",
     "10/minute buckets -1": "'10/minute buckets -1': buckets: found '-1', allowed is a whole number after 'buckets'",
-    "5/second using smooth warmup": "'5/second using smooth warmup': warmup: found '', allowed are seconds after 'warmup', "
-    "such as 'warmup 1.5'",
-    "5/second using smooth max_burst -1": "'5/second using smooth max_burst -1': max_burst: found '-1', allowed are seconds",
+    "5/second using smooth warmup": "'5/second using smooth warmup': warmup: found '', allowed are seconds after "
+    "'warmup', such as 'warmup 1.5'",
+    "5/second using smooth max_burst -1": "'5/second using smooth max_burst -1': max_burst: found '-1', "
+    "allowed are seconds",
     "5/second using smooth warmup 1e3": "'5/second using smooth warmup 1e3': warmup: found '1e3', allowed are seconds",
-    "5/second using smooth warmup 4 cold_factor 2.5": "'5/second using smooth warmup 4 cold_factor 2.5': cold_factor: found "
-    "'2.5', allowed is a whole number after 'cold_factor'",
+    "5/second using smooth warmup 4 cold_factor 2.5": "'5/second using smooth warmup 4 cold_factor 2.5': cold_factor: "
+    "found '2.5', allowed is a whole number after 'cold_factor'",
     "5/second using smooth burst 5": "'5/second using smooth burst 5': 'burst' does not go with smooth; it goes with "
     "'using token_bucket or gcra or leaky_bucket'",
     "5/second warmup 4": "'5/second warmup 4': 'warmup' does not go with sliding_window_counter; it goes with "

@@ -36,7 +36,7 @@ if look.smooth then
   end
 
   -- By how much all that is stored costs more than as many units that are not.
-  local function extra(stored)
+  local function surcharge(stored)
     if not edge then return stored > 0 and -stored or 0 end
     if stored <= edge then return 0 end
     local y = stored - edge
@@ -85,7 +85,7 @@ if look.smooth then
   -- The same after so many units: first those that are stored, at their price, then others.
   local function taken(wait, stored, cost)
     local left = stored - cost * own
-    return wait + cost * fresh + extra(stored) - extra(left), left
+    return wait + cost * fresh + surcharge(stored) - surcharge(left), left
   end
 
   local function write(now, wait, stored, clock)
@@ -139,7 +139,7 @@ if look.smooth then
         return max(0, -stored), stored
       end
       local before = min(full, stored + units * own)
-      local price = units * fresh + extra(before) - extra(stored)
+      local price = units * fresh + surcharge(before) - surcharge(stored)
       return max(0, wait - max(0, min(price, left) - max(0, wait - left))), before
     end
 

@@ -73,7 +73,9 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
     def longest_wait(self) -> float:
         return self.wait(0, self._dearest) / MICROSECONDS
 
-    def decide(self, state: Ticket | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Ticket | None]:
+    def decide(
+        self, state: Ticket | None, now: int, cost: int, max_delay: int | None
+    ) -> tuple[Decision, Ticket | None]:
         clock, drain, *_ = self.ticks
         wait, stored = self._seen(state, now)
         allowed, retry_after, delay = True, 0.0, 0.0
@@ -130,7 +132,9 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
                 f"warmup: found {self.warmup!r} seconds, allowed are at most a hundred years with the window"
             )
         if self.warmup and self.max_burst != 1.0:
-            raise ConfigError(f"max_burst: found {self.max_burst!r} beside warmup, which saves nothing up; allowed is 1.0")
+            raise ConfigError(
+                f"max_burst: found {self.max_burst!r} beside warmup, which saves nothing up; allowed is 1.0"
+            )
         if not self.warmup and self.cold_factor != 3:  # noqa: PLR2004  # as above: the default
             raise ConfigError(f"cold_factor: found {self.cold_factor} without warmup, allowed is 3, or a warmup")
 
@@ -182,13 +186,13 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
         """The same after so many units: first those that are stored, at their price, then others."""
         _, _, fresh, own, _ = self.ticks
         left = stored - cost * own
-        return wait + cost * fresh + self._extra(stored) - self._extra(left), left
+        return wait + cost * fresh + self._surcharge(stored) - self._surcharge(left), left
 
-    def _extra(self, stored: int) -> int:
+    def _surcharge(self, stored: int) -> int:
         """By how much all that is stored costs more than as many units that are not; ticks."""
         if self.warming is None:
             return -max(0, stored)
-        return self.warming.extra(stored)
+        return self.warming.surcharge(stored)
 
     def _given_back(self, wait: int, stored: int, units: int, left: int) -> tuple[int, int]:
         """The same after giving back units that count for so many ticks more, without what others have built on."""
@@ -199,7 +203,7 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
             stored = min(full, (-wait if wait else stored) + max(0, back))
             return max(0, -stored), stored
         before = min(full, stored + units * own)
-        price = units * fresh + self._extra(before) - self._extra(stored)
+        price = units * fresh + self._surcharge(before) - self._surcharge(stored)
         back = min(price, left) - max(0, wait - left)
         return max(0, wait - max(0, back)), before
 

@@ -66,7 +66,11 @@ def _redis_cell() -> Table:
         "redis-cell, throttled",
         data,
         rows,
-        {"cas_failure": Left("a decision is one step here: nothing is compared and swapped", "an error", "no such error")},
+        {
+            "cas_failure": Left(
+                "a decision is one step here: nothing is compared and swapped", "an error", "no such error"
+            )
+        },
     )
 
 
@@ -130,7 +134,9 @@ def _sentinel() -> Table:
             "cold, of 10/s: the 2nd of a second passes, the 9th not; warm: the 9th passes, the 11th not",
             "cold: 4 pass in a second; warm: 10",
         ),
-        "cluster_metric": Left("a counter of its inside, not a decision", "waits of 200, 200 and 0 ms", "no such counter"),
+        "cluster_metric": Left(
+            "a counter of its inside, not a decision", "waits of 200, 200 and 0 ms", "no such counter"
+        ),
         "concurrent_token": Left(_AT_WORK, "10 of 20 at once", "not limited"),
     }
     return Table("Sentinel", data, rows, left)

@@ -78,7 +78,9 @@ class RateLimiter:
 
     def try_(self, permits: int, timeout: int | str, *_: bool) -> list[Any]:
         longest = self.limit.longest_delay / MICROSECONDS  # 71 years; Guava saturates at 2**63 - 1
-        patience = {"long_max": longest, "long_min": 0}.get(str(timeout)) if isinstance(timeout, str) else timeout / 1000
+        patience = (
+            {"long_max": longest, "long_min": 0}.get(str(timeout)) if isinstance(timeout, str) else timeout / 1000
+        )
         assert patience is not None
         (decision,) = self.store.take([Charge("k", self.limit, permits, max_delay=max(0, patience))])
         self.clock.advance(decision.delay)
@@ -177,5 +179,5 @@ def test_a_rate_without_end_and_one_of_almost_0_are_errors() -> None:
         parse("inf/second using smooth")
     with pytest.raises(ConfigError, match="quota: found inf"):
         Smooth(float("inf"), 1)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="window: found .* allowed are at most a hundred years"):
+    with pytest.raises(ConfigError, match=r"window: found .* allowed are at most a hundred years"):
         Smooth(1, 1 / 2e-308)

@@ -27,6 +27,11 @@ class RandomSteps:
         self._random = Random(seed)  # noqa: S311  # tests need no secrets
         self._both_ways = both_ways
         self.clock = Clock()
+        choice = self._random.choice
+        self._idle: list[dict[str, Any]] = [  # of `smooth`: with a warm-up, and without
+            {"warmup": choice((4, 4, 3.75, 60, 3600)), "cold_factor": choice((1, 2, 3, 3, 10))},
+            {"max_burst": choice((0, 1.0, 1.0, 2.5, 100))},
+        ]
         self._limits = [self._limit(algorithm) for _ in range(3)] + [self._limit("any")]
         self._given: deque[tuple[Charge, Decision]] = deque(maxlen=12)
 
@@ -62,12 +67,8 @@ class RandomSteps:
         return kind(quota, window, **options)
 
     def _smooth(self, window: float) -> dict[str, Any]:
-        """With a warm-up and without; two of these limits may be one bucket at two rates."""
-        choice = self._random.choice
-        delay = {"max_delay": window * choice((0, 0, 0.1, 1))}
-        if choice((True, False)):
-            return {**delay, "warmup": choice((4, 4, 3.75, 60, 3600)), "cold_factor": choice((1, 2, 3, 3, 10))}
-        return {**delay, "max_burst": choice((0, 1.0, 1.0, 2.5, 100))}
+        """Of two kinds in one walk: so some of these limits are one bucket at several rates."""
+        return {**self._random.choice(self._idle), "max_delay": window * self._random.choice((0, 0, 0.1, 1))}
 
     def _move_clock(self) -> None:
         forward = [0, 0, 0.000001, self._random.random() * 0.1, self._random.random() * 3, self._random.random() * 30]
