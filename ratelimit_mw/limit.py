@@ -62,7 +62,10 @@ class Limit(_Rate, frozen=True, kw_only=True):
     window_us: ClassVar[int]
     """The window in whole microseconds."""
     bucket: ClassVar[str]
-    """Id of the states of this limit: its name and all that shapes a state. A changed limit starts fresh."""
+    """Id of the states of this limit: its name and all that shapes a state. A changed limit starts fresh.
+
+    `smooth` leaves its rate out, and keeps what is stored when that changes.
+    """
 
     def __post_init__(self) -> None:
         whole("quota", self.quota, 1)
