@@ -1,6 +1,6 @@
 -- Guava's RateLimiter. Twin of smooth.py: the same steps on the same whole numbers.
 -- State: wait (ticks until the next free ticket), stored (ticks; more than there can be is how much of the wait is for
--- units that were not stored), updated (clock ticks), drain (ticks in a clock tick) and clock (us in a clock tick).
+-- units that were not stored), held (ticks of the wait that charges cost which were held back themselves), updated (clock ticks), drain (ticks in a clock tick) and clock (us in a clock tick).
 -- Numbers of the limit: clock (us in a clock tick), drain and unit (ticks, before a warm-up makes them finer), quota
 -- (units), idle (us to store), cold (factor; 0 is no warm-up).
 
@@ -61,25 +61,26 @@ if look.smooth then
     return -((wait + -wait % longer) / longer * shorter)
   end
 
-  -- wait and stored, in ticks of this limit, and whether the state is from a time ahead of now.
+  -- wait, stored and held, in ticks of this limit, and whether the state is from a time ahead of now.
   local function seen(key, now, clock, idle, cold)
-    local wait, stored, updated, drain, its_clock = load(key)
-    if not its_clock or drain < 1 or its_clock < 1 then return 0, full, false end
+    local wait, stored, held, updated, drain, its_clock = load(key)
+    if not its_clock or drain < 1 or its_clock < 1 then return 0, full, 0, false end
     local most, tick = storage(idle, cold, its_clock, drain), (now - now % its_clock) / its_clock
     if stored > most then stored = most - stored end
     local ahead = updated > tick
     if not ahead then wait = wait - (tick - updated) * drain end
     if wait <= 0 then -- time since it was due is stored
       wait, stored = 0, min(most, max(0, stored) - wait)
-      if stored == most then return 0, full, ahead end
+      if stored == most then return 0, full, 0, ahead end
     end
     if drain ~= fine or its_clock ~= clock then -- the rate was changed: the same times in other ticks
       local ratio = (fine / drain) * (its_clock / clock)
       wait = min(EXACT / 2, math.ceil(wait * ratio))
       stored = min(full, math.floor(stored * ratio))
+      held = math.ceil(held * ratio)
     end
     if stored < 0 then stored = max(stored, not_stored(wait)) end
-    return wait, stored, ahead
+    return wait, stored, min(held, wait), ahead
   end
 
   -- The same after so many units: first those that are stored, at their price, then others.
@@ -88,16 +89,16 @@ if look.smooth then
     return wait + cost * fresh + surcharge(stored) - surcharge(left), left
   end
 
-  local function write(now, wait, stored, clock)
+  local function write(now, wait, stored, held, clock)
     local tick, ticks = (now - now % clock) / clock, wait + full - max(0, stored)
     local expires = (tick + (ticks + -ticks % fine) / fine) * clock
-    return write_state("<ddddd", wait, stored < 0 and full - stored or stored, tick, fine, clock), expires
+    return write_state("<dddddd", wait, stored < 0 and full - stored or stored, held, tick, fine, clock), expires
   end
 
   function look.smooth(key, now, cost, max_delay, clock, drain, unit, quota, idle, cold)
     measure(clock, drain, unit, quota, idle, cold)
     local phase = now % clock
-    local wait, stored, ahead = seen(key, now, clock, idle, cold)
+    local wait, stored, held, ahead = seen(key, now, clock, idle, cold)
     local allowed, retry_after, delay, state, expires = 1, 0, 0, nil, nil
     if cost > 0 then
       local patience = (max_delay - max_delay % clock) / clock * fine
@@ -107,9 +108,11 @@ if look.smooth then
         allowed, retry_after = 0, (wait - patience + -(wait - patience) % fine) / fine * clock - phase
       else
         if wait > 0 then delay = (wait + -wait % fine) / fine * clock - phase end
+        local before = wait
         wait, stored = taken(wait, stored, cost)
+        held = before > 0 and held + wait - before or 0
       end
-      if allowed == 1 or ahead then state, expires = write(now, wait, stored, clock) end
+      if allowed == 1 or ahead then state, expires = write(now, wait, stored, held, clock) end
     end
 
     if stored < 0 then stored = 0 end
@@ -131,21 +134,20 @@ if look.smooth then
 
   if settle then
     -- wait and stored after giving back units that count for so many ticks more, without what others have built on.
-    local function given_back(wait, stored, units, left)
+    local function given_back(wait, stored, held, units, left)
       if not edge then
-        local back = min(units * own, left)
-        if wait > 0 then back = back - max(0, wait + full - max(0, stored) - left) end
+        local back = min(units * own, left) - min(held, max(0, wait + full - max(0, stored) - left))
         stored = min(full, (wait > 0 and -wait or stored) + max(0, back))
         return max(0, -stored), stored
       end
       local before = min(full, stored + units * own)
       local price = units * fresh + surcharge(before) - surcharge(stored)
-      return max(0, wait - max(0, min(price, left) - max(0, wait - left))), before
+      return max(0, wait - max(0, min(price, left) - min(held, max(0, wait - left)))), before
     end
 
     function settle.smooth(key, now, delta, at, clock, drain, unit, quota, idle, cold)
       measure(clock, drain, unit, quota, idle, cold)
-      local wait, stored = seen(key, now, clock, idle, cold)
+      local wait, stored, held = seen(key, now, clock, idle, cold)
       local wait_before, stored_before = wait, stored
       local units = min(delta > 0 and delta or -delta, 2 * quota + (full - full % own) / own + 1)
       local debt = taken(0, edge and full or 0, quota) + quota * fresh
@@ -155,11 +157,11 @@ if look.smooth then
         wait = min(wait, debt)
         stored = max(stored, not_stored(wait))
       elseif delta < 0 and left > 0 then
-        wait, stored = given_back(wait, stored, units, left)
+        wait, stored = given_back(wait, stored, held, units, left)
       end
       if wait == wait_before and stored == stored_before then return nil end
       if wait == 0 and stored == full then return false end
-      return write(now, wait, stored, clock)
+      return write(now, wait, stored, min(held, wait), clock)
     end
   end
 end

@@ -22,6 +22,7 @@ class Ticket(Struct, frozen=True, gc=False):
 
     wait: int  # ticks until the next free ticket
     stored: int  # ticks; below 0, how much of the wait is for units that were not stored
+    held: int  # how many ticks of the wait are the price of charges that were held back themselves
     updated: int  # clock ticks
     drain: int  # ticks in a clock tick
     clock: int  # microseconds in a clock tick
@@ -77,7 +78,7 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
         self, state: Ticket | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, Ticket | None]:
         clock, drain, *_ = self.ticks
-        wait, stored = self._seen(state, now)
+        wait, stored, held = self._seen(state, now)
         allowed, retry_after, delay = True, 0.0, 0.0
         if cost:
             patience = self.delay_ticks(max_delay)
@@ -87,15 +88,17 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
                 allowed, retry_after = False, self.wait(now, wait - patience) / MICROSECONDS
             else:
                 delay = self.wait(now, wait) / MICROSECONDS if wait else 0.0
-                wait, stored = self._taken(wait, stored, cost)
+                before, (wait, stored) = wait, self._taken(wait, stored, cost)
+                held = held + wait - before if before else 0
             if allowed or (state is not None and state.updated * state.clock > now):
                 # refused too, else the lock-out would last until that time comes again
-                state = Ticket(wait, stored, now // clock, drain, clock)
+                state = Ticket(wait, stored, held, now // clock, drain, clock)
         return self._answer(now, wait, stored, (allowed, retry_after, delay)), state
 
     def settle(self, state: Ticket | None, now: int, delta: int, at: int) -> Ticket | None:
         clock, drain, fresh, own, full = self.ticks
-        before = wait, stored = self._seen(state, now)
+        wait, stored, held = self._seen(state, now)
+        before = wait, stored
         units = min(abs(delta), 2 * self.quota + full // own + 1)  # more is neither there to give nor to take
         debt = self._dearest + self.quota * fresh
         left = (at // clock - now // clock) * drain  # of the time for which the units count
@@ -104,10 +107,12 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
             wait = min(wait, debt)
             stored = max(stored, self._not_stored(wait))
         elif delta < 0 < left:
-            wait, stored = self._given_back(wait, stored, units, left)
+            wait, stored = self._given_back(wait, stored, held, units, left)
         if (wait, stored) == before:
             return state
-        return None if (wait, stored) == (0, full) else Ticket(wait, stored, now // clock, drain, clock)
+        if (wait, stored) == (0, full):
+            return None
+        return Ticket(wait, stored, min(held, wait), now // clock, drain, clock)
 
     def expires(self, state: Ticket) -> int:
         until = state.wait + self._full(state) - max(0, state.stored)
@@ -164,23 +169,26 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
         part = math.gcd(fresh, own)
         return -(ceil_div(wait, fresh // part) * (own // part))
 
-    def _seen(self, state: Ticket | None, now: int) -> tuple[int, int]:
-        """Ticks until the next free ticket, and those stored; a clock that stepped back stores nothing."""
+    def _seen(self, state: Ticket | None, now: int) -> tuple[int, int, int]:
+        """`wait`, `stored` and `held` by now, in the ticks of this limit; a clock that stepped back stores nothing."""
         clock, drain, *_, full = self.ticks
         if state is None:
-            return 0, full
+            return 0, full, 0
         wait = state.wait - max(0, now // state.clock - state.updated) * state.drain
-        stored = state.stored
+        stored, held = state.stored, state.held
         if wait <= 0:  # time since it was due is stored
             most = self._full(state)
             wait, stored = 0, min(most, max(0, stored) - wait)
             if stored == most:
-                return 0, full
+                return 0, full, 0
         if (state.drain, state.clock) != (drain, clock):  # the rate was changed: the same times in other ticks
             ratio = (drain / state.drain) * (state.clock / clock)  # as in Lua, where all numbers are doubles
             wait = min(EXACT // 2, math.ceil(wait * ratio))
             stored = min(full, math.floor(stored * ratio))
-        return wait, max(stored, self._not_stored(wait)) if stored < 0 else stored
+            held = math.ceil(held * ratio)
+        if stored < 0:
+            stored = max(stored, self._not_stored(wait))
+        return wait, stored, min(held, wait)
 
     def _taken(self, wait: int, stored: int, cost: int) -> tuple[int, int]:
         """The same after so many units: first those that are stored, at their price, then others."""
@@ -194,17 +202,20 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
             return -max(0, stored)
         return self.warming.surcharge(stored)
 
-    def _given_back(self, wait: int, stored: int, units: int, left: int) -> tuple[int, int]:
-        """The same after giving back units that count for so many ticks more, without what others have built on."""
+    def _given_back(self, wait: int, stored: int, held: int, units: int, left: int) -> tuple[int, int]:
+        """The same after giving back units that count for so many ticks more.
+
+        Whoever took its units later and is held back goes when it was told to: that much of the wait stays.
+        """
         _, _, fresh, own, full = self.ticks
         if self.warming is None:
             level = wait + full - max(0, stored)
-            back = min(units * own, left) - (max(0, level - left) if wait else 0)
+            back = min(units * own, left) - min(held, max(0, level - left))
             stored = min(full, (-wait if wait else stored) + max(0, back))
             return max(0, -stored), stored
         before = min(full, stored + units * own)
         price = units * fresh + self._surcharge(before) - self._surcharge(stored)
-        back = min(price, left) - max(0, wait - left)
+        back = min(price, left) - min(held, max(0, wait - left))
         return max(0, wait - max(0, back)), before
 
     def _answer(self, now: int, wait: int, stored: int, outcome: Outcome) -> Decision:

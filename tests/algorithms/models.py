@@ -342,6 +342,7 @@ class Tickets(Model):
             self.cool_down = self.stable
         self.whole = 1 if self.cold else math.floor(self.max) + 1
         self.stored, self.wait, self.updated = self.max, Fraction(0), 0
+        self.held = Fraction(0)  # of the wait: the price of what was held back itself
         self.paid_ahead = Fraction(0)  # permits of the wait that were not stored
 
     def _warm_up(self, warmup: int) -> None:
@@ -372,6 +373,7 @@ class Tickets(Model):
         passed = max(0, now // self.clock - self.updated)
         idle = max(Fraction(0), passed - self.wait)
         seen.wait = max(Fraction(0), self.wait - passed)
+        seen.held = min(self.held, seen.wait)
         seen.stored = min(self.max, self.stored + idle / self.cool_down)
         seen.paid_ahead = min(self.paid_ahead, self._most_ahead(seen.wait))
         seen.updated = now // self.clock
@@ -392,7 +394,9 @@ class Tickets(Model):
         retry: float = 0 if allowed else us(seen.wait - patience) if cost <= self.quota else math.inf
         delay = us(seen.wait) if allowed and cost else 0
         if allowed and cost:
+            late = seen.wait > 0
             seen._reserve(cost)
+            seen.held = seen.held + seen.wait - (self._seen(now).wait) if late else Fraction(0)
         if cost and (allowed or self.updated > now // self.clock):
             vars(self).update(vars(seen))
         remaining = 0 if seen.wait else 1 if self.cold else math.floor(seen.stored) + 1
@@ -436,18 +440,20 @@ class Tickets(Model):
     def _give_back(self, units: int, left: Fraction) -> None:
         if not self.cold:
             level = self.wait + (self.max - self.stored) * self.stable  # until all is stored again
-            others = max(Fraction(0), level - left) if self.wait else Fraction(0)
+            others = min(self.held, max(Fraction(0), level - left))
             back = max(Fraction(0), min(units * self.stable, left) - others)
             self.stored = min(self.max, self.stored + max(Fraction(0), back - self.wait) / self.stable)
             self.wait = max(Fraction(0), self.wait - back)
+            self.held = min(self.held, self.wait)
             self.paid_ahead = self.wait / self.stable
             return
         restored = self.stored + units - self.paid_ahead
         stored = min(self.max, max(Fraction(0), restored))
         price = units * self.stable + self._to_drain(stored) - self._to_drain(self.stored)
-        back = min(price, left) - max(Fraction(0), self.wait - left)
+        back = min(price, left) - min(self.held, max(Fraction(0), self.wait - left))
         self.wait = max(Fraction(0), self.wait - max(Fraction(0), back))
         self.stored, self.paid_ahead = stored, max(Fraction(0), -restored)
+        self.held = min(self.held, self.wait)
 
     def free(self, now: int) -> Fraction:
         raise NotImplementedError  # one charge may take more than there is

@@ -214,7 +214,7 @@ class FastBucket(LeakyBucket, frozen=True, kw_only=True):
 class FastTickets(Smooth, frozen=True, kw_only=True):
     """Stores a microsecond more than has passed."""
 
-    def _seen(self, state: Any, now: int) -> tuple[int, int]:
+    def _seen(self, state: Any, now: int) -> tuple[int, int, int]:
         return super()._seen(state, now + 1)
 
 
