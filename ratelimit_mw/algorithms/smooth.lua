@@ -116,26 +116,26 @@ if look.smooth then
     end
 
     if stored < 0 then stored = 0 end
-    local limit, free, following, short, left = 1, 1, wait, 0, 0
+    local limit, free, following, short = 1, 1, wait, 0
     if not edge then
       limit, free = (full - full % own) / own + 1, (stored - stored % own) / own + 1
       if wait == 0 then following = free * own - stored end
-      short, left = max(0, (limit - 1) * own - stored), full - stored
+      short = max(0, (limit - 1) * own - stored)
     elseif wait == 0 then -- whoever comes first makes the next one wait
       following = taken(0, stored, 1)
     end
     if wait > 0 then free = 0 end
     following = (following + -following % fine) / fine * clock - phase
-    short, left = wait + short, wait + left
+    short = wait + short
     if short > 0 then short = (short + -short % fine) / fine * clock - phase end
-    if left > 0 then left = (left + -left % fine) / fine * clock - phase end
-    return state, expires, allowed, limit, free, retry_after, following, short, delay, now + left
+    return state, expires, allowed, limit, free, retry_after, following, short, delay, now + short
   end
 
   if settle then
     -- wait and stored after giving back units that count for so many ticks more, without what others have built on.
     local function given_back(wait, stored, held, units, left)
       if not edge then
+        left = left + full % own -- `at` is when all whole units are stored again
         local back = min(units * own, left) - min(held, max(0, wait + full - max(0, stored) - left))
         stored = min(full, (wait > 0 and -wait or stored) + max(0, back))
         return max(0, -stored), stored

@@ -209,6 +209,7 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
         """
         _, _, fresh, own, full = self.ticks
         if self.warming is None:
+            left += full % own  # `at` is when all whole units are stored again
             level = wait + full - max(0, stored)
             back = min(units * own, left) - min(held, max(0, level - left))
             stored = min(full, (-wait if wait else stored) + max(0, back))
@@ -225,12 +226,12 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
         if self.warming is None:
             limit, free = full // own + 1, stored // own + 1
             following = wait or free * own - stored
-            short, until = max(0, (limit - 1) * own - stored), full - stored
+            short = max(0, (limit - 1) * own - stored)
         else:  # whoever comes first makes the next one wait
             limit = free = 1
             following = wait or self._taken(0, stored, 1)[0]
-            short = until = 0
+            short = 0
         next_after = self.wait(now, following) / MICROSECONDS
-        reset = self.wait(now, wait + short) / MICROSECONDS if wait + short else 0.0
-        at = now + (self.wait(now, wait + until) if wait + until else 0)
-        return Decision(allowed, limit, 0 if wait else free, retry_after, next_after, reset, delay, at)
+        reset = self.wait(now, wait + short) if wait + short else 0
+        left = 0 if wait else free
+        return Decision(allowed, limit, left, retry_after, next_after, reset / MICROSECONDS, delay, now + reset)

@@ -402,7 +402,6 @@ class Tickets(Model):
         remaining = 0 if seen.wait else 1 if self.cold else math.floor(seen.stored) + 1
         following = seen.wait or seen._price(remaining)
         short = 0 if self.cold else max(Fraction(0), self.whole - 1 - seen.stored) * self.stable
-        at = seen.wait + (0 if self.cold else (self.max - seen.stored) * self.stable)
         return Decision(
             allowed=allowed,
             limit=self.whole,
@@ -411,7 +410,7 @@ class Tickets(Model):
             next_after=us(following) / SECOND,
             reset_after=us(seen.wait + short) / SECOND,
             delay=delay / SECOND,
-            at=now + us(at),
+            at=now + us(seen.wait + short),
         )
 
     def settle(self, now: int, delta: int, at: int) -> None:
@@ -439,6 +438,7 @@ class Tickets(Model):
 
     def _give_back(self, units: int, left: Fraction) -> None:
         if not self.cold:
+            left += (self.max - self.whole + 1) * self.stable  # less than a unit is not waited for
             level = self.wait + (self.max - self.stored) * self.stable  # until all is stored again
             others = min(self.held, max(Fraction(0), level - left))
             back = max(Fraction(0), min(units * self.stable, left) - others)

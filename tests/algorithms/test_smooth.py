@@ -8,9 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algorithms.strategies import forward
-from ratelimit_mw import Smooth
+from ratelimit_mw import Charge, MemoryStore, Smooth
 from ratelimit_mw.algorithms.smooth import Ticket
-from ratelimit_mw.testing.walks import START, Step
+from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.redis import RedisStore
+from ratelimit_mw.testing import Clock
+from ratelimit_mw.testing.laws import restores_what_is_given_back_at_once
+from ratelimit_mw.testing.walks import START, Step, Walk
 
 pytestmark = pytest.mark.promise(3)
 
@@ -73,3 +77,26 @@ def test_a_wait_does_not_change_with_the_rate() -> None:
     assert slow.decide(state, START, 1, None)[0].retry_after == 60.0
     assert fast.decide(state, START, 1, None)[0].retry_after == 60.0
     assert fast.decide(state, START + 60_000_000, 1, None)[0].allowed
+
+
+def test_nothing_is_given_back_once_all_whole_units_are_stored_again() -> None:
+    """A second stores 258352.47 of these units, and a unit is back in less than 4 us: waits are rounded up by much."""
+    assert restores_what_is_given_back_at_once(Smooth(5421, 0.020983), Walk((), 1, 0))
+
+
+@pytest.mark.promise(5)
+@pytest.mark.parametrize("place", ["memory", "redis"])
+def test_in_a_store_the_rate_may_change_too(place: str, redis_url: str) -> None:
+    clock = Clock()
+    store: Store = MemoryStore(clock=clock)
+    if place == "redis":
+        store = RedisStore(redis_url, clock=clock, timeout=5, deny_cache=0)
+    store.take([Charge("k", Smooth(10, 1), 5)])
+    left = [store.peek([Charge("k", Smooth(quota, 1), 0)])[0].remaining for quota in (10, 7, 20, 1)]
+    assert left == [6, 4, 11, 1]
+    slow, fast = Smooth(7, 60, max_burst=0), Smooth(1000, 1, max_burst=0)
+    store.take([Charge("k", slow, 7)])
+    assert [store.take([Charge("k", limit)])[0].retry_after for limit in (slow, fast)] == [60.0, 60.0]
+    clock.advance(60)
+    assert store.take([Charge("k", fast)])[0].next_after == 0.001
+    store.close()
