@@ -8,6 +8,7 @@ from ratelimit_mw.algorithms.gcra import GCRA
 from ratelimit_mw.algorithms.leaky_bucket import LeakyBucket
 from ratelimit_mw.algorithms.sliding_window_counter import SlidingWindowCounter
 from ratelimit_mw.algorithms.sliding_window_log import SlidingWindowLog
+from ratelimit_mw.algorithms.smooth import Smooth
 from ratelimit_mw.algorithms.token_bucket import TokenBucket
 from ratelimit_mw.errors import ConfigError, RateLimitError, StoreError
 from ratelimit_mw.limit import Charge, Decision, Limit
@@ -31,6 +32,7 @@ __all__ = [
     "RateLimited",
     "SlidingWindowCounter",
     "SlidingWindowLog",
+    "Smooth",
     "StoreError",
     "TokenBucket",
     "Verdict",

@@ -79,7 +79,8 @@ def _idle(lines: Sequence[Line]) -> Iterable[tuple[Line, Line]]:
 
 def _never_acts(limit: Limit, other: Limit) -> bool:
     """Whether `limit` certainly admits all that `other` admits."""
-    if type(limit) is type(other) and limit.words == other.words and limit != other:
+    warming = bool(getattr(limit, "warmup", 0))  # what is colder is dearer: a faster one is not always ahead
+    if type(limit) is type(other) and limit.words == other.words and limit != other and not warming:
         options = [word for word in limit.words if word not in ("burst", "at_once")]
         alike = all(getattr(limit, word) == getattr(other, word) for word in options)
         if alike and limit.quota >= other.quota and limit.most >= other.most and limit.window <= other.window:

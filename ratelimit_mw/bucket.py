@@ -10,17 +10,15 @@ from typing import ClassVar, Final
 
 from msgspec import Struct
 
+from ratelimit_mw.delay import DelayLimit, Outcome
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.limit import LONGEST, Decision, Limit, seconds, whole
-from ratelimit_mw.ticks import EXACT, MICROSECONDS, BucketTicks, bucket_ticks, ceil_div, microseconds
-
-Outcome = tuple[bool, float, float]
-"""allowed, retry_after and delay (both in seconds) of a decision."""
+from ratelimit_mw.limit import LONGEST, Decision, seconds, whole
+from ratelimit_mw.ticks import MICROSECONDS, BucketTicks, bucket_ticks, ceil_div, microseconds
 
 ADMITTED: Final[Outcome] = (True, 0.0, 0.0)
 
 
-class BucketLimit(Limit, frozen=True, kw_only=True):
+class BucketLimit(DelayLimit, frozen=True, kw_only=True):
     """A limit with a bucket: up to `burst` units at one instant, `quota` per `window` in the long run.
 
     `burst`: units, at least 1; None is the quota. `max_delay`: seconds that a request may be held back; 0.0 is never.
@@ -32,7 +30,6 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
 
     words: ClassVar[tuple[str, ...]] = ("burst",)
     ticks: ClassVar[BucketTicks]
-    """Of the instance: the numbers that the algorithm and its Lua twin compute with."""
     usual: ClassVar[tuple[int, int, int, int] | None]
     """Of the instance: these but for the clock, where that is one microsecond and nothing is held back."""
 
@@ -61,24 +58,6 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
     def _written(self, words: Iterable[str]) -> str:
         return super()._written(words).replace(f" burst {self.quota} ", " ")  # the same bucket as without it
 
-    def delay_ticks(self, max_delay: int | None) -> int:
-        """See `Limit.delay_ticks`. Raises `ConfigError` beyond 2**52 ticks, where sums would no longer be exact."""
-        if max_delay is None:
-            return self._own_delay_ticks
-        clock, drain, *_ = self.ticks
-        over = max_delay // clock * drain
-        if over > EXACT // 2:
-            longest = EXACT // 2 // drain * clock / MICROSECONDS
-            raise ConfigError(
-                f"max_delay: found {max_delay / MICROSECONDS} seconds, allowed are {longest}: beyond, {self.notation} "
-                "would not be exact"
-            )
-        return over
-
-    @cached_property
-    def _own_delay_ticks(self) -> int:
-        return self.delay_ticks(microseconds(self.max_delay))
-
     def squeeze(self, now: int, cost: int, over: int, max_delay: int | None) -> Outcome:
         """The outcome for a charge that goes `over` full, more than 0, unless it is held back."""
         clock, drain, _, burst, _ = self.ticks
@@ -89,11 +68,6 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
         if over <= patience:
             return True, 0.0, (ceil_div(over, drain) * clock - phase) / MICROSECONDS
         return False, (ceil_div(over - patience, drain) * clock - phase) / MICROSECONDS, 0.0
-
-    def wait(self, now: int, ticks: int) -> int:
-        """Microseconds until so many ticks, more than 0, have drained."""
-        clock, drain, *_ = self.ticks
-        return ceil_div(ticks, drain) * clock - now % clock
 
     def answer(self, now: int, level: int, outcome: Outcome, at_once: int) -> Decision:
         """The decision, once the outcome and the level are known.

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final, TypedDict
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from ratelimit_mw.bucket import BucketLimit
 from ratelimit_mw.calls import Call, call_from, named_call
+from ratelimit_mw.delay import DelayLimit
 from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.keys import ANY_PREFIX, Key, KeySpec, check_key
 from ratelimit_mw.limit import LEASE_TIME, Limit, check_lease, seconds, whole
@@ -106,7 +106,7 @@ def _item(
     with mistakes.at():
         check_lease(limits, lease, lease_time)
     mistakes.tell()
-    own_delay = max_delay if isinstance(limits[0], BucketLimit) else None  # 0, of which a window knows nothing
+    own_delay = max_delay if isinstance(limits[0], DelayLimit) else None  # 0, of which a window knows nothing
     return Item(
         limit=limits[0], key=key, cost=cost, shadow=shadow, max_delay=own_delay, lease=lease, lease_time=lease_time
     )

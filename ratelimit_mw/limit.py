@@ -55,13 +55,17 @@ class Limit(_Rate, frozen=True, kw_only=True):
     algorithm: ClassVar[str] = ""  # the word after `using`; also the stem of the algorithm's files
     words: ClassVar[tuple[str, ...]] = ()  # fields that the notation can set, in the order it writes them
     shapeless: ClassVar[tuple[str, ...]] = ()  # of these, the ones that do not shape a state
+    pays_later: ClassVar[bool] = False  # whether one charge may take more than `remaining`, and who comes next waits
 
     # Of the instance, and not of the class: kept beside its fields, because a property is looked for in the class
     # first, at three times the price, and these are read with every request.
     window_us: ClassVar[int]
     """The window in whole microseconds."""
     bucket: ClassVar[str]
-    """Id of the states of this limit: its name and all that shapes a state. A changed limit starts fresh."""
+    """Id of the states of this limit: its name and all that shapes a state. A changed limit starts fresh.
+
+    `smooth` leaves its rate out, and keeps what is stored when that changes.
+    """
 
     def __post_init__(self) -> None:
         whole("quota", self.quota, 1)
@@ -150,7 +154,9 @@ class Limit(_Rate, frozen=True, kw_only=True):
         for word in words:
             value = getattr(self, word)
             if value is not None and value != usual[word]:
-                written.append(word if value is True else f"{word} {value}")
+                written.append(
+                    word if value is True else f"{word} {_digits(value) if isinstance(value, float) else value}"
+                )
         return " ".join([*written, "using", self.algorithm])
 
 
@@ -201,6 +207,14 @@ class Charge(Struct, frozen=True, gc=False):
     def patience_us(self) -> int:
         """How long this request may be held back, microseconds: its own `max_delay`, or else the limit's."""
         return self.limit.patience_us if self.max_delay is None else microseconds(self.max_delay)
+
+
+def _digits(value: float) -> str:
+    """Seconds as the notation reads them, to the microsecond."""
+    if not math.isfinite(value):
+        return str(value)  # wrong, as whoever checks the field says
+    whole_seconds, part = divmod(microseconds(value), MICROSECONDS)
+    return f"{whole_seconds}.{part:06d}".rstrip("0") if part else str(whole_seconds)
 
 
 def check_lease(limits: Iterable[Limit], lease: object, lease_time: object) -> None:

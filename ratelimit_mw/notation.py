@@ -29,6 +29,7 @@ _RATE = re.compile(r"\s*([0-9]+)\s*(?:/|per)\s*([0-9]+(?:\.[0-9]+)?)?\s*([a-z]+)
 # the same with no period, () in its place; only our own words may follow, so that a period is never taken for one
 _WORDS: Final = {"using", *(word for algorithm in ALGORITHMS.values() for word in algorithm.words)}
 _IN_SECONDS = re.compile(rf"\s*([0-9]+)\s*/\s*([0-9]+)()((?:\s+(?:{'|'.join(sorted(_WORDS))})\b.*)?)", re.DOTALL)
+_SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _ZERO: Final = (
     f"quota: found 0, allowed is a whole number from 1 to {EXACT - 1}; to refuse everything use blocklist, to limit "
     "nothing say limits = []"
@@ -108,8 +109,16 @@ def _options(words: list[str]) -> tuple[type[Limit], dict[str, Any]]:
             raise ConfigError(_unknown_word(word, algorithm))
         if word in options:
             raise ConfigError(f"{word!r} stands twice")
-        options[word] = True if types[word] is bool else _number(word, next(pending, ""))
+        options[word] = True if types[word] is bool else _value(word, next(pending, ""), seconds=types[word] is float)
     return algorithm, options
+
+
+def _value(word: str, text: str, *, seconds: bool) -> float:
+    if seconds and _SECONDS.fullmatch(text):
+        return round(float(text), 6)
+    if seconds:
+        raise ConfigError(f"{word}: found {text!r}, allowed are seconds after {word!r}, such as '{word} 1.5'")
+    return _number(word, text)
 
 
 def _number(word: str, text: str) -> int:

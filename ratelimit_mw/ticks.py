@@ -6,6 +6,7 @@ microseconds that does.
 """
 
 from math import gcd
+from typing import NamedTuple
 
 from ratelimit_mw.errors import ConfigError
 
@@ -65,3 +66,69 @@ def counter_ticks(quota: int, window: int, buckets: int) -> CounterTicks:
             return clock, length
         clock *= 10
     raise ConfigError(f"quota {quota} is too large to count exactly: it must stay below 2**52")
+
+
+SmoothTicks = tuple[int, int, int, int, int]
+"""`(clock, drain, fresh, own, full)`: microseconds in a clock tick; ticks in one clock tick; ticks of time that a unit
+costs; ticks of storage that it takes up; ticks of storage that there are."""
+
+
+class WarmUp(NamedTuple):
+    """The price of what is stored while a limit warms up: above `edge` ticks of storage units cost more.
+
+    Guava's line: from `cold_factor` times the usual price, with all stored, down to the usual price at the edge. With u
+    the ticks above the edge, the units down to it cost `over * u * u / under` ticks more: a whole number, rounded down,
+    of what is stored, so that the price of many units is the same in whatever charges they are taken.
+    """
+
+    edge: int
+    over: int
+    under: int
+    scale: int  # a tick is such a part of one that would do without a warm-up
+
+    def surcharge(self, stored: int) -> int:
+        """By how much all that is stored costs more than it would at the usual price; ticks."""
+        above = stored - self.edge
+        return above * above * self.over // self.under if above > 0 else 0
+
+
+def stored_us(idle: int, cold: int, clock: int) -> int:
+    """Clock ticks of storage for so many idle microseconds: rounded so that nobody gets more than that."""
+    return ceil_div(idle, clock) if cold else idle // clock
+
+
+def smooth_ticks(quota: int, window: int, idle: int, cold: int) -> tuple[SmoothTicks, WarmUp | None]:
+    """Ticks for `quota` units per `window` microseconds, `idle` microseconds to store, and a cold factor, 0 for none.
+
+    A sum of prices stays below 2**50, and Lua's long division below 2**53. Raises `ConfigError` when no clock tick
+    makes that fit.
+    """
+    clock = 1
+    while clock <= _COARSEST:
+        length = ceil_div(window, clock)
+        shared = gcd(quota, length)
+        ticks, warming, fits = _smooth_ticks(
+            clock, quota // shared, length // shared, stored_us(idle, cold, clock), cold
+        )
+        _, _, fresh, own, full = ticks
+        dearest = full + 4 * quota * max(fresh, own) + (warming.surcharge(full) if warming else 0)
+        if fits and dearest < EXACT // 8:
+            return ticks, warming
+        clock *= 10
+    raise ConfigError(f"quota {quota} is too large to count exactly: its price must stay below 2**50")
+
+
+def _smooth_ticks(clock: int, drain: int, unit: int, idle: int, cold: int) -> tuple[SmoothTicks, WarmUp | None, bool]:
+    """The ticks, and whether Lua can divide what they come to."""
+    if not cold:
+        return (clock, drain, unit, unit, idle * drain), None, True
+    part = gcd(4, cold + 1)
+    scale, own, time = (cold + 5) // part, 2 * (cold + 1) // part, idle * drain
+    # with f the cold factor: a quota of stored units takes (f + 5) / 2 (f + 1) of a warm-up, and half a warm-up of them
+    # is below the edge
+    over, under = scale * (cold - 1) * part * part, 16 * (cold + 1)
+    twos = gcd(over, under, 2**20)  # smaller numbers are easier to divide
+    warming = WarmUp(time * own // 2, over // twos, under // twos * time, scale)
+    most = 4 * time // part  # above the edge
+    fits = (warming.under + most * warming.over) * 2 <= EXACT
+    return (clock, drain * scale, unit * scale, unit * own, time * scale), warming, fits

@@ -18,16 +18,19 @@ from ratelimit_mw import (
     Limit,
     SlidingWindowCounter,
     SlidingWindowLog,
+    Smooth,
     TokenBucket,
     Verdict,
 )
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.bucket import BucketLimit
+from ratelimit_mw.delay import DelayLimit
 
 YEAR = 365 * 24 * 3600.0  # seconds
 BUCKET = TokenBucket(10, 60)
 BUCKETS = [kind for kind in ALGORITHMS.values() if issubclass(kind, BucketLimit)]
-WINDOWS = [kind for kind in ALGORITHMS.values() if not issubclass(kind, BucketLimit)]
+DELAYING = [kind for kind in ALGORITHMS.values() if issubclass(kind, DelayLimit)]
+WINDOWS = [kind for kind in ALGORITHMS.values() if not issubclass(kind, DelayLimit)]
 
 # Section 5 of the design, to the letter.
 FIELDS: dict[type[Struct], str] = {
@@ -36,6 +39,7 @@ FIELDS: dict[type[Struct], str] = {
     TokenBucket: "quota window name burst max_delay",
     GCRA: "quota window name burst max_delay",
     LeakyBucket: "quota window name burst max_delay at_once",
+    Smooth: "quota window name max_burst warmup cold_factor max_delay",
     FixedWindow: "quota window name",
     SlidingWindowCounter: "quota window name buckets strict",
     SlidingWindowLog: "quota window name",
@@ -66,6 +70,8 @@ def test_defaults_are_those_of_the_design() -> None:
     for bucket in (TokenBucket(10, 60), GCRA(10, 60), LeakyBucket(10, 60)):
         assert (bucket.burst, bucket.max_delay) == (None, 0.0)
     assert LeakyBucket(10, 60).at_once is None
+    smooth = Smooth(10, 60)
+    assert (smooth.max_burst, smooth.warmup, smooth.cold_factor, smooth.max_delay) == (1.0, 0.0, 3, 0.0)
     counter = SlidingWindowCounter(10, 60)
     assert (counter.buckets, counter.strict) == (1, False)
     charge = Charge("k", BUCKET)
@@ -91,8 +97,14 @@ WRONG: list[tuple[type[Limit], str, Any, str]] = [
     *[(kind, "name", value, "1 to 64 of A-Z a-z 0-9 _ . -") for kind in ALGORITHMS.values() for value in NO_NAME],
     *[(kind, "burst", value, COUNT_FROM_1) for kind in BUCKETS for value in NO_COUNT if value is not None],
     *[(kind, "burst", 10 * 100 * 366 * 24 * 60, "a hundred years") for kind in BUCKETS],
-    *[(kind, "max_delay", value, "") for kind in BUCKETS for value in [*NO_TIME, None]],
+    *[(kind, "max_delay", value, "") for kind in DELAYING for value in [*NO_TIME, None]],
     *[(LeakyBucket, "at_once", value, f"a whole number from 0 to {2**53 - 1}") for value in NO_COUNT if value],
+    *[(Smooth, field, value, "") for field in ("max_burst", "warmup") for value in [*NO_TIME, None]],
+    *[(Smooth, field, 4e-7, "0 or a microsecond and more") for field in ("max_burst", "warmup")],
+    (Smooth, "warmup", 100 * YEAR - 59, "at most a hundred years with the window"),
+    *[(Smooth, "cold_factor", value, COUNT_FROM_1) for value in NO_COUNT],
+    (Smooth, "cold_factor", 101, "at most 100"),
+    (Smooth, "cold_factor", 2, "3, or a warmup"),
     (LeakyBucket, "at_once", False, "a whole number from 0"),
     (LeakyBucket, "at_once", 11, "at most the burst, 10"),
     *[(SlidingWindowLog, "quota", value, "at most 100000") for value in (100_001, 2**53 - 1)],
@@ -130,6 +142,9 @@ def test_a_wrong_number_is_an_error_that_names_field_found_and_allowed(
             (lambda kind=kind: kind(1, 0.000001, burst=2**51), "quota 1 with burst 2251799813685248 is too large")
             for kind in BUCKETS
         ],
+        (lambda: Smooth(2**52, 1), "quota 4503599627370496 is too large to count exactly: its price"),
+        (lambda: Smooth(10**9, 0.000001, max_delay=7.0), "max_delay: found 7.0 seconds, allowed are 2.25"),
+        (lambda: Smooth(5, 1, max_burst=2, warmup=4), "max_burst: found 2 beside warmup, which saves nothing up"),
         (lambda: FixedWindow(2**52, 1), "quota 4503599627370496 is too large"),
         (lambda: SlidingWindowCounter(2**52, 1), "quota 4503599627370496 is too large"),
         (lambda: SlidingWindowCounter(1, 0.000001, buckets=2), "buckets: found 2, allowed are at most 1"),
@@ -188,7 +203,8 @@ def test_max_delay_goes_with_buckets_only(kind: type[Limit]) -> None:
     ("kind", "field"),
     [
         *[(kind, field) for kind in WINDOWS for field in ("burst", "max_delay", "at_once")],
-        *[(kind, field) for kind in BUCKETS for field in ("buckets", "strict")],
+        *[(kind, field) for kind in BUCKETS for field in ("buckets", "strict", "warmup")],
+        (Smooth, "burst"),
         (TokenBucket, "at_once"),
         (GCRA, "at_once"),
     ],
@@ -215,6 +231,10 @@ def test_equal_limits_are_one_and_hash_alike() -> None:
         LeakyBucket(10, 60, at_once=0),
         LeakyBucket(10, 60, at_once=10),
         LeakyBucket(10, 60, max_delay=1.0),
+        Smooth(10, 60),
+        Smooth(10, 60, max_burst=0),
+        Smooth(10, 60, warmup=4),
+        Smooth(10, 60, warmup=4, cold_factor=2),
         FixedWindow(10, 60),
         SlidingWindowLog(10, 60),
         SlidingWindowCounter(10, 60),
@@ -249,6 +269,13 @@ def test_values_do_not_change(value: Struct) -> None:
         (LeakyBucket(10, 60, at_once=0), "10/60s_using_leaky_bucket"),
         (LeakyBucket(10, 60, burst=10, at_once=10), "10/60s_using_leaky_bucket"),
         (LeakyBucket(10, 60, burst=5, max_delay=5.0, at_once=3), "10/60s_burst_5_using_leaky_bucket"),
+        (Smooth(10, 60), "using_smooth"),  # not the rate: what is stored is kept when it changes
+        (Smooth(7, 0.5, max_burst=1, max_delay=3), "using_smooth"),
+        (Smooth(10, 60, max_burst=0, name="x"), "x:max_burst_0_using_smooth"),
+        (Smooth(10, 60, max_burst=2.5), "max_burst_2.5_using_smooth"),
+        (Smooth(10, 60, warmup=4), "warmup_4_using_smooth"),
+        (Smooth(11, 60, warmup=4.0, cold_factor=3), "warmup_4_using_smooth"),
+        (Smooth(10, 60, warmup=0.000001, cold_factor=10), "warmup_0.000001_cold_factor_10_using_smooth"),
         (FixedWindow(10, 60), "10/60s_using_fixed_window"),
         (FixedWindow(10, 60, name="x"), "x:10/60s_using_fixed_window"),
         (SlidingWindowLog(10, 0.5), "10/500000us_using_sliding_window_log"),

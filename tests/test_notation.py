@@ -16,11 +16,12 @@ from ratelimit_mw import (
     Limit,
     SlidingWindowCounter,
     SlidingWindowLog,
+    Smooth,
     TokenBucket,
     parse,
 )
 from ratelimit_mw.algorithms import ALGORITHMS, DEFAULT
-from ratelimit_mw.bucket import BucketLimit
+from ratelimit_mw.delay import DelayLimit
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
@@ -46,6 +47,11 @@ MEANS: dict[str, list[Limit]] = {
     "100/minute using leaky_bucket": [LeakyBucket(100, MINUTE)],
     "100/minute burst 20 using leaky_bucket at_once 8": [LeakyBucket(100, MINUTE, burst=20, at_once=8)],
     "100/minute at_once 0 using leaky_bucket": [LeakyBucket(100, MINUTE, at_once=0)],
+    "5/second using smooth": [Smooth(5, 1)],
+    "5/second using smooth warmup 4 cold_factor 3 max_burst 1": [Smooth(5, 1, warmup=4)],
+    "5/second warmup 0.5 cold_factor 10 using smooth": [Smooth(5, 1, warmup=0.5, cold_factor=10)],
+    "300/minute max_burst 2.25 using smooth": [Smooth(300, MINUTE, max_burst=2.25)],
+    "5/second max_burst 0 using smooth": [Smooth(5, 1, max_burst=0.0)],
     "5/minute; 100 per hour using gcra": [SlidingWindowCounter(5, MINUTE), GCRA(100, HOUR)],
     "60/hour strict buckets 10": [SlidingWindowCounter(60, HOUR, buckets=10, strict=True)],
     "100/minute burst 20 using token_bucket; 1000/hour": [
@@ -85,7 +91,7 @@ WRONG = {
     "5/0 seconds": "'5/0 seconds': window: found 0 seconds, allowed is one microsecond to a hundred years",
     "5/101 years": "'5/101 years': window: found 3185136000 seconds, allowed are at most a hundred years",
     "10/minute using gcr": "'10/minute using gcr': unknown algorithm 'gcr', did you mean 'gcra'? (fixed_window, "
-    "sliding_window_counter, sliding_window_log, token_bucket, gcra, leaky_bucket)",
+    "sliding_window_counter, sliding_window_log, token_bucket, gcra, leaky_bucket, smooth)",
     "10/minute using": "'10/minute using': unknown algorithm ''",
     "10/minute burst 5": "'10/minute burst 5': 'burst' does not go with sliding_window_counter; it goes with "
     "'using token_bucket or gcra or leaky_bucket'",
@@ -112,6 +118,20 @@ WRONG = {
     "number after 'burst'",
     "10/minute buckets 1.5": "'10/minute buckets 1.5': buckets: found '1.5', allowed is a whole number after 'buckets'",
     "10/minute buckets -1": "'10/minute buckets -1': buckets: found '-1', allowed is a whole number after 'buckets'",
+    "5/second using smooth warmup": "'5/second using smooth warmup': warmup: found '', allowed are seconds after "
+    "'warmup', such as 'warmup 1.5'",
+    "5/second using smooth max_burst -1": "'5/second using smooth max_burst -1': max_burst: found '-1', "
+    "allowed are seconds",
+    "5/second using smooth warmup 1e3": "'5/second using smooth warmup 1e3': warmup: found '1e3', allowed are seconds",
+    "5/second using smooth warmup 4 cold_factor 2.5": "'5/second using smooth warmup 4 cold_factor 2.5': cold_factor: "
+    "found '2.5', allowed is a whole number after 'cold_factor'",
+    "5/second using smooth burst 5": "'5/second using smooth burst 5': 'burst' does not go with smooth; it goes with "
+    "'using token_bucket or gcra or leaky_bucket'",
+    "5/second warmup 4": "'5/second warmup 4': 'warmup' does not go with sliding_window_counter; it goes with "
+    "'using smooth'",
+    "5/second using smooth max_burst 2 warmup 4": "'5/second using smooth max_burst 2 warmup 4': max_burst: found 2.0 "
+    "beside warmup",
+    "5/second using smooth cold_factor 5": "'5/second using smooth cold_factor 5': cold_factor: found 5 without warmup",
     "10/minute buckets 2 buckets 2": "'10/minute buckets 2 buckets 2': 'buckets' stands twice",
     "10/minute strickt": "'10/minute strickt': unknown word 'strickt', did you mean 'strict'? (using, buckets, strict)",
     "5/minute; 10/mfoo": "'10/mfoo': unknown period 'mfoo'",
@@ -153,7 +173,7 @@ def test_text_without_end_is_an_error() -> None:
 def test_a_limit_is_read_as_it_is_written(limit: Limit) -> None:
     (read,) = parse(limit.notation)
     assert (type(read), read.notation, read.bucket) == (type(limit), limit.notation, limit.bucket)
-    plain = replace(limit, max_delay=0.0) if isinstance(limit, BucketLimit) else limit  # max_delay is never written
+    plain = replace(limit, max_delay=0.0) if isinstance(limit, DelayLimit) else limit  # max_delay is never written
     assert (read.quota, read.window_us, read.numbers) == (limit.quota, limit.window_us, plain.numbers)
 
 
@@ -163,7 +183,7 @@ def test_at_once_is_read_as_it_is_written() -> None:
     assert parse(limit.notation) == (limit,)
 
 
-WORDS = "0 1 5 10 1.5 1e9 9999999999 / per ; , | using burst at_once buckets strict minute s us ms"
+WORDS = "0 1 5 10 1.5 1e9 9999999999 / per ; , | using burst at_once buckets strict warmup max_burst minute s us ms"
 words = st.sampled_from([*WORDS.split(" "), *ALGORITHMS])
 
 

@@ -66,6 +66,10 @@ SIGNATURES: list[tuple[Any, str]] = [
     (ratelimit_mw.TokenBucket, "quota, window, *, name=None, burst=None, max_delay=0.0"),
     (ratelimit_mw.GCRA, "quota, window, *, name=None, burst=None, max_delay=0.0"),
     (ratelimit_mw.LeakyBucket, "quota, window, *, name=None, burst=None, max_delay=0.0, at_once=None"),
+    (
+        ratelimit_mw.Smooth,
+        "quota, window, *, name=None, max_burst=1.0, warmup=0.0, cold_factor=3, max_delay=0.0",
+    ),
     (ratelimit_mw.FixedWindow, "quota, window, *, name=None"),
     (ratelimit_mw.SlidingWindowLog, "quota, window, *, name=None"),
     (ratelimit_mw.SlidingWindowCounter, "quota, window, *, name=None, buckets=1, strict=False"),
@@ -148,6 +152,7 @@ def test_all_is_what_can_be_imported() -> None:
         "RateLimited",
         "SlidingWindowCounter",
         "SlidingWindowLog",
+        "Smooth",
         "StoreError",
         "TokenBucket",
         "Verdict",

@@ -14,6 +14,7 @@ from ratelimit_mw import (
     Limit,
     SlidingWindowCounter,
     SlidingWindowLog,
+    Smooth,
     TokenBucket,
     parse,
 )
@@ -28,6 +29,8 @@ SMALL: Sequence[Limit] = [
     *(kind(*rate) for kind in (FixedWindow, SlidingWindowLog, SlidingWindowCounter) for rate in RATES),
     *(SlidingWindowCounter(*rate, strict=True) for rate in RATES),
     *(kind(*rate, burst=burst) for kind in (TokenBucket, GCRA, LeakyBucket) for rate in RATES for burst in (1, 2, 3)),
+    *(Smooth(*rate, max_burst=stored / 1e6) for rate in RATES for stored in (0, 1, 4)),
+    *(Smooth(*rate, warmup=warmup / 1e6) for rate in RATES for warmup in (1, 5)),
 ]
 
 
@@ -42,7 +45,7 @@ def test_the_worst_window_is_that_of_the_table(algorithm: str) -> None:
     page = PAGE.read_text("utf-8")
     (row,) = re.findall(rf"^\| \[`{algorithm}`\]\(#{algorithm}\).*", page, re.MULTILINE)
     stated = row.split(" | ")[3].partition(",")[0].replace("\N{MINUS SIGN}", "-")
-    known = {"2q - 1": 199, "2q": 200, "q": 100, "b + q - 1": 119}
+    known = {"2q - 1": 199, "2q": 200, "q": 100, "b + q - 1": 119, "2q + s - 1": 201}
     burst = "burst 20 " if stated.startswith("b") else ""
     (limit,) = parse(f"100/minute {burst}using {algorithm}")
     assert limit.worst_window == known[stated] == bound(limit)

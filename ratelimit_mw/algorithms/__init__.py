@@ -7,6 +7,7 @@ from ratelimit_mw.algorithms.gcra import GCRA
 from ratelimit_mw.algorithms.leaky_bucket import LeakyBucket
 from ratelimit_mw.algorithms.sliding_window_counter import SlidingWindowCounter
 from ratelimit_mw.algorithms.sliding_window_log import SlidingWindowLog
+from ratelimit_mw.algorithms.smooth import Smooth
 from ratelimit_mw.algorithms.token_bucket import TokenBucket
 from ratelimit_mw.limit import Limit
 
@@ -17,5 +18,6 @@ ALGORITHMS: Final[dict[str, type[Limit]]] = {
     "token_bucket": TokenBucket,
     "gcra": GCRA,
     "leaky_bucket": LeakyBucket,
+    "smooth": Smooth,
 }
 DEFAULT: Final = SlidingWindowCounter  # what the notation means when it does not say `using`

@@ -4,7 +4,8 @@ import math
 from functools import cached_property
 from typing import ClassVar
 
-from ratelimit_mw.bucket import Level, LevelLimit, Outcome
+from ratelimit_mw.bucket import Level, LevelLimit
+from ratelimit_mw.delay import Outcome
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import Decision, whole
 from ratelimit_mw.ticks import MICROSECONDS

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from ratelimit_mw.bucket import BucketLimit
+from ratelimit_mw.delay import DelayLimit
 from ratelimit_mw.limit import Charge, Decision, seconds
 from ratelimit_mw.stores.layer import Clock, Layer
 from ratelimit_mw.ticks import MICROSECONDS, microseconds
@@ -172,9 +172,7 @@ def later(charge: Charge, decision: Decision, passed: int) -> Decision:
         retry_after=wait,
         next_after=_less(decision.next_after, used),  # of a whole quota it counts from now, whenever that is
         reset_after=_less(decision.reset_after, used),
-        at=decision.at
-        + passed
-        - (used if isinstance(charge.limit, BucketLimit) else 0),  # a bucket's: when it is empty
+        at=decision.at + passed - (used if isinstance(charge.limit, DelayLimit) else 0),  # a bucket's: when it is empty
     )
 
 

@@ -39,8 +39,8 @@ class Group:
 def _sum(first: Charge, second: Charge, index: int) -> Charge:
     if (first.role, first.patience_us, first.limit.numbers) != (second.role, second.patience_us, second.limit.numbers):
         raise ConfigError(
-            f"charges[{index}]: the same bucket stands twice in one take with another role, max_delay or at_once; "
-            "give one of the limits a name"
+            f"charges[{index}]: the same bucket stands twice in one take with another role, max_delay, at_once or "
+            "rate; give one of the limits a name"
         )
     return Charge(first.key, first.limit, first.cost + second.cost, first.max_delay, first.role)
 

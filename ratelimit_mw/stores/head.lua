@@ -27,9 +27,20 @@ local function check(first, numbers)
   end
 end
 
--- The numbers of a state, one to three of them, or nothing if there is none. Another type, or numbers that no state can
--- hold, count as none: such a key is overwritten by the next charge. Any other error is raised: what the server does not
--- let us read must not pass for a bucket that nobody has used.
+local load_six -- the numbers of a state that has six, from its text
+if look.smooth then
+  function load_six(text)
+    local a, b, c, d, e, f = unpack_state("<dddddd", text)
+    for _, x in ipairs({ a, b, c, d, e, f }) do
+      if not (x >= 0 and x <= EXACT and x % 1 == 0) then return nil end
+    end
+    return a, b, c, d, e, f
+  end
+end
+
+-- The numbers of a state, one to three of them (of `smooth` six), or nothing if there is none. Another type, or numbers
+-- that no state can hold, count as none: such a key is overwritten by the next charge. Any other error is raised: what
+-- the server does not let us read must not pass for a bucket that nobody has used.
 local function load(key)
   local text = redis.pcall("GET", key) -- or false, or an error, which has no length
   if not text then return nil end
@@ -40,6 +51,8 @@ local function load(key)
     a, b = unpack_state("<dd", text)
   elseif n == 3 then
     a, b, c = unpack_state("<ddd", text)
+  elseif n == 6 and load_six then
+    return load_six(text)
   elseif text.err and not string.find(text.err, "WRONGTYPE", 1, true) then
     error(text.err)
   end

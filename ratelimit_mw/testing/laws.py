@@ -117,13 +117,18 @@ def refuses_until_retry_after_and_admits_at_it(limit: Limit, walk: Walk) -> bool
 
 
 def admits_one_unit_more_at_next_after_and_not_before(limit: Limit, walk: Walk) -> bool:
-    """`remaining` units pass without being held back, one more does not; that one is there at `next_after`."""
+    """`remaining` units pass without being held back, one more does not; that one is there at `next_after`.
+
+    Of a limit that `pays_later` they pass in whatever charges they come; a single larger one may pass too.
+    """
     state, now = walk.forward.end(limit)
     shown = _seen(limit, state, now)
     _must(0 <= shown.remaining <= shown.limit, f"remaining is {shown.remaining} of {shown.limit}")
     more, _ = limit.decide(state, now, shown.remaining + 1, _at_once(limit))
-    _must(not more.allowed, f"{shown.remaining} units are left, and {shown.remaining + 1} pass")
+    _must(not more.allowed or limit.pays_later, f"{shown.remaining} units are left, and {shown.remaining + 1} pass")
     taken, state = _all_taken(limit, state, now)
+    more, _ = limit.decide(state, now, 1, _at_once(limit))
+    _must(not more.allowed, f"{shown.remaining} units are taken, which is all there was, and one more passes")
     _must(taken.remaining == 0, f"all {shown.remaining} units were taken, and {taken.remaining} are left")
     _must(
         taken.next_after == shown.next_after,
@@ -190,7 +195,7 @@ def refills_nothing_when_the_clock_steps_back(limit: Limit, walk: Walk) -> bool:
         then = now - back
         left = _seen(limit, state, then).remaining
         _must(left <= before.remaining, f"{back} us back in time {left} units are left, {before.remaining} were")
-        longest = _whole(_all_taken(limit, None, then)[0].reset_after, "reset_after") + delay_us(limit)
+        longest = _longest(limit, then) + delay_us(limit)
         decision, moved = limit.decide(state, then, cost, None)
         reset = _whole(decision.reset_after, "reset_after")
         _must(reset <= longest, f"{back} us back in time it takes {reset} us until all is back, not {longest}")
@@ -276,6 +281,21 @@ def _all_taken(limit: Limit, state: State, now: int) -> tuple[Decision, State]:
         _must(last.allowed and last.delay == 0.0, f"{left} units are left, and {cost} of them do not pass at once")
         _must(last.remaining < left, f"{cost} of {left} units are taken, and {last.remaining} are left")
     return last, state
+
+
+def _longest(limit: Limit, now: int) -> int:
+    """Microseconds until all is back, at most, when all was taken just now by charges that passed at once."""
+    longest, state = _whole(_all_taken(limit, None, now)[0].reset_after, "reset_after"), None
+    if not limit.pays_later:
+        return longest
+    for _ in range(2):  # with all there can be, and with nothing but what one charge may take ahead
+        last = _seen(limit, state, now)
+        while last.remaining > 1:
+            last, state = limit.decide(state, now, min(last.remaining - 1, limit.most), _at_once(limit))
+        last, state = limit.decide(state, now, limit.most, _at_once(limit))
+        longest = max(longest, _whole(last.reset_after, "reset_after"))
+        now += _whole(last.next_after, "next_after")
+    return longest + _tick(limit)  # by which the second may have come late
 
 
 def _at_once(limit: Limit) -> int | None:

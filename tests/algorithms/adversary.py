@@ -4,6 +4,7 @@ First every state that can be reached, then from each the most that passes in on
 limits, of a few units per few microseconds. `climb` looks for bad windows of realistic limits, and may miss the worst.
 """
 
+import math
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,12 +22,14 @@ from ratelimit_mw import (
     Limit,
     SlidingWindowCounter,
     SlidingWindowLog,
+    Smooth,
     TokenBucket,
 )
 from ratelimit_mw.algorithms.fixed_window import Count
 from ratelimit_mw.algorithms.gcra import Above
 from ratelimit_mw.algorithms.sliding_window_counter import Counts
 from ratelimit_mw.algorithms.sliding_window_log import Units, _units
+from ratelimit_mw.algorithms.smooth import Ticket
 from ratelimit_mw.bucket import BucketLimit, Level
 from ratelimit_mw.limit import State
 from ratelimit_mw.ticks import microseconds
@@ -45,6 +48,10 @@ def _of_a_counter(limit: SlidingWindowCounter) -> int:
     return limit.quota if limit.strict else 2 * limit.quota
 
 
+def _of_tickets(limit: Smooth) -> int:
+    return 2 * limit.quota - 1 + (0 if limit.warmup else math.ceil(limit.max_burst * limit.quota / limit.window - 1e-9))
+
+
 BOUNDS: dict[type[Limit], Callable[[Any], int]] = {
     FixedWindow: lambda limit: 2 * limit.quota - 1,
     SlidingWindowCounter: _of_a_counter,
@@ -52,6 +59,7 @@ BOUNDS: dict[type[Limit], Callable[[Any], int]] = {
     TokenBucket: _of_a_bucket,
     GCRA: _of_a_bucket,
     LeakyBucket: _of_a_bucket,
+    Smooth: _of_tickets,
 }
 
 
@@ -88,7 +96,7 @@ def _aged(limit: Limit, state: State) -> State:
     match state:
         case Count() | Counts():
             state = replace(state, start=state.start - 1)
-        case Level():
+        case Level() | Ticket():
             state = replace(state, updated=state.updated - 1)
         case Above():
             state = replace(state, tat=state.tat - _drain(limit), updated=state.updated - 1)
@@ -226,7 +234,10 @@ def _charges(limit: Limit, moves: Sequence[Move]) -> Passed:
     last, state = limit.decide(None, now, 0, None)
     for move in moves:
         now = move.time(now, limit, last)
-        cost = max(1, limit.decide(state, now, 0, None)[0].remaining * move.share // 100)
+        left = limit.decide(state, now, 0, None)[0].remaining
+        if limit.pays_later and not move.part % 2:
+            left = limit.most  # whatever is left, this much passes if anything does
+        cost = max(1, left * move.share // 100)
         last, state = limit.decide(state, now, cost, None)
         charges.append((now, cost))
     return charges

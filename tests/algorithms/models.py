@@ -18,6 +18,7 @@ from ratelimit_mw import (
     Limit,
     SlidingWindowCounter,
     SlidingWindowLog,
+    Smooth,
     TokenBucket,
 )
 from ratelimit_mw.bucket import BucketLimit
@@ -320,6 +321,150 @@ class SubWindows(Model):
             vars(self).update(vars(seen))
 
 
+class Tickets(Model):
+    """Guava's RateLimiter in permits and its own words, in fractions.
+
+    One thing is of ours: the price of stored permits is that of a line rounded down to whole ticks, so that it does not
+    depend on the charges they are taken in. Times in clock ticks.
+    """
+
+    def __init__(self, limit: Smooth) -> None:
+        self.most = self.quota = limit.quota
+        self.clock = limit.ticks[0]
+        length = math.ceil(Fraction(limit.window_us, self.clock))
+        self.stable = Fraction(length, limit.quota)
+        self.cold = limit.cold_factor if limit.warmup else 0
+        self.tick = Fraction(math.gcd(limit.quota, length), limit.quota)
+        if self.cold:
+            self._warm_up(math.ceil(Fraction(round(limit.warmup * SECOND), self.clock)))
+        else:
+            self.max = Fraction(math.floor(Fraction(round(limit.max_burst * SECOND), self.clock))) / self.stable
+            self.cool_down = self.stable
+        self.whole = 1 if self.cold else math.floor(self.max) + 1
+        self.stored, self.wait, self.updated = self.max, Fraction(0), 0
+        self.held = Fraction(0)  # of the wait: the price of what was held back itself
+        self.paid_ahead = Fraction(0)  # permits of the wait that were not stored
+
+    def _warm_up(self, warmup: int) -> None:
+        self.threshold = warmup / self.stable / 2
+        self.max = self.threshold + 2 * warmup / (self.stable * (1 + self.cold))
+        self.slope = self.stable * (self.cold - 1) / (self.max - self.threshold)
+        self.cool_down = warmup / self.max
+        self.tick /= Fraction(self.cold + 5, math.gcd(4, self.cold + 1))
+
+    def _to_drain(self, permits: Fraction) -> Fraction:
+        """What all of the stored permits cost more than the usual price, or less."""
+        if not self.cold:
+            return -permits * self.stable
+        above = max(Fraction(0), permits - self.threshold)
+        return math.floor(above * above * self.slope / 2 / self.tick) * self.tick
+
+    def _price(self, units: int) -> Fraction:
+        left = max(Fraction(0), self.stored - units)
+        return units * self.stable + self._to_drain(self.stored) - self._to_drain(left)
+
+    def _reserve(self, units: int) -> None:
+        self.wait += self._price(units)
+        self.paid_ahead += max(Fraction(0), units - self.stored)
+        self.stored = max(Fraction(0), self.stored - units)
+
+    def _seen(self, now: int) -> "Tickets":
+        seen = copy.copy(self)
+        passed = max(0, now // self.clock - self.updated)
+        idle = max(Fraction(0), passed - self.wait)
+        seen.wait = max(Fraction(0), self.wait - passed)
+        seen.held = min(self.held, seen.wait)
+        seen.stored = min(self.max, self.stored + idle / self.cool_down)
+        seen.paid_ahead = min(self.paid_ahead, self._most_ahead(seen.wait))
+        seen.updated = now // self.clock
+        return seen
+
+    def _most_ahead(self, wait: Fraction) -> Fraction:
+        """Permits that can have been paid for by so long a wait, up to a tick."""
+        ratio = self.stable / self.cool_down
+        return math.ceil(wait / self.tick / ratio.numerator) * ratio.numerator * self.tick / self.stable
+
+    def decide(self, now: int, cost: int, max_delay: int = 0) -> Decision:
+        seen, patience = self._seen(now), max_delay // self.clock
+
+        def us(wait: Fraction) -> int:
+            return math.ceil(wait) * self.clock - now % self.clock if wait > 0 else 0
+
+        allowed = cost == 0 or (cost <= self.quota and seen.wait <= patience)
+        retry: float = 0 if allowed else us(seen.wait - patience) if cost <= self.quota else math.inf
+        delay = us(seen.wait) if allowed and cost else 0
+        if allowed and cost:
+            late = seen.wait > 0
+            seen._reserve(cost)
+            seen.held = seen.held + seen.wait - (self._seen(now).wait) if late else Fraction(0)
+        if cost and (allowed or self.updated > now // self.clock):
+            vars(self).update(vars(seen))
+        remaining = 0 if seen.wait else 1 if self.cold else math.floor(seen.stored) + 1
+        following = seen.wait or seen._price(remaining)
+        short = 0 if self.cold else max(Fraction(0), self.whole - 1 - seen.stored) * self.stable
+        return Decision(
+            allowed=allowed,
+            limit=self.whole,
+            remaining=remaining,
+            retry_after=retry / SECOND,
+            next_after=us(following) / SECOND,
+            reset_after=us(seen.wait + short) / SECOND,
+            delay=delay / SECOND,
+            at=now + us(seen.wait + short),
+        )
+
+    def settle(self, now: int, delta: int, at: int) -> None:
+        seen = self._seen(now)
+        units = min(abs(delta), 2 * self.quota + self.whole if not self.cold else 2 * self.quota + self._most_stored())
+        left = Fraction(at // self.clock - now // self.clock)
+        if delta > 0:
+            seen._owe(units)
+        elif delta < 0 < left:
+            seen._give_back(units, left)
+        if vars(seen) != vars(self._seen(now)):  # else nothing was corrected, and no time is moved
+            vars(self).update(vars(seen))
+
+    def _most_stored(self) -> int:
+        return math.floor(self.max) + 1
+
+    def _owe(self, units: int) -> None:
+        full = copy.copy(self)
+        full.stored = self.max if self.cold else Fraction(0)
+        debt = full._price(self.quota) + self.quota * self.stable
+        if self.wait < debt:
+            self._reserve(units)
+            self.wait = min(self.wait, debt)
+            self.paid_ahead = min(self.paid_ahead, self._most_ahead(self.wait))
+
+    def _give_back(self, units: int, left: Fraction) -> None:
+        if not self.cold:
+            left += (self.max - self.whole + 1) * self.stable  # less than a unit is not waited for
+            level = self.wait + (self.max - self.stored) * self.stable  # until all is stored again
+            others = min(self.held, max(Fraction(0), level - left))
+            back = max(Fraction(0), min(units * self.stable, left) - others)
+            self.stored = min(self.max, self.stored + max(Fraction(0), back - self.wait) / self.stable)
+            self.wait = max(Fraction(0), self.wait - back)
+            self.held = min(self.held, self.wait)
+            self.paid_ahead = self.wait / self.stable
+            return
+        restored = self.stored + units - self.paid_ahead
+        stored = min(self.max, max(Fraction(0), restored))
+        price = units * self.stable + self._to_drain(stored) - self._to_drain(self.stored)
+        back = min(price, left) - min(self.held, max(Fraction(0), self.wait - left))
+        self.wait = max(Fraction(0), self.wait - max(Fraction(0), back))
+        self.stored, self.paid_ahead = stored, max(Fraction(0), -restored)
+        self.held = min(self.held, self.wait)
+
+    def free(self, now: int) -> Fraction:
+        raise NotImplementedError  # one charge may take more than there is
+
+    def add(self, now: int, cost: int) -> None:
+        raise NotImplementedError
+
+    def move(self, now: int) -> None:
+        raise NotImplementedError
+
+
 MODELS: dict[type[Limit], Callable[[Any], Model]] = {
     FixedWindow: Window,
     SlidingWindowCounter: SubWindows,
@@ -327,6 +472,7 @@ MODELS: dict[type[Limit], Callable[[Any], Model]] = {
     TokenBucket: Tokens,
     GCRA: Arrivals,
     LeakyBucket: Queue,
+    Smooth: Tickets,
 }
 
 

@@ -5,7 +5,16 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ratelimit_mw import GCRA, FixedWindow, LeakyBucket, Limit, SlidingWindowCounter, SlidingWindowLog, TokenBucket
+from ratelimit_mw import (
+    GCRA,
+    FixedWindow,
+    LeakyBucket,
+    Limit,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    Smooth,
+    TokenBucket,
+)
 from ratelimit_mw.bucket import BucketLimit
 from ratelimit_mw.testing.walks import FORWARD, LARGEST, MOST_STEPS, MOVES, Step, Walk
 
@@ -30,6 +39,23 @@ def _buckets(kind: type[BucketLimit]) -> st.SearchStrategy[Limit]:
     return st.builds(bucket, _quotas, _windows, bursts, delays, st.sampled_from([None, None, 0, 1, 5]))
 
 
+def _smooth(quota: int, window: float, part: float, idle: tuple[float, int] | float) -> Limit:
+    """With a warm-up and a cold factor, or with seconds of burst."""
+    if isinstance(idle, tuple):
+        return Smooth(quota, window, warmup=idle[0], cold_factor=idle[1], max_delay=window * part)
+    stored = min(idle, 50 * window)  # what is stored is taken in charges of a quota each
+    return Smooth(quota, window, max_burst=stored if stored >= MICROSECOND else 0, max_delay=window * part)
+
+
+MICROSECOND = 0.000001
+_idle = st.one_of(
+    st.tuples(
+        st.one_of(st.sampled_from([0.000004, 4, 60, 3600]), _windows), st.sampled_from([1, 2, 3, 3, 4, 7, 10, 100])
+    ),
+    st.sampled_from([0, 1.0, 1.0, 2.5, 60]),
+    _windows,
+)
+
 counters: st.SearchStrategy[Limit] = st.builds(
     SlidingWindowCounter,
     _quotas,
@@ -44,6 +70,7 @@ of_each_algorithm: dict[str, st.SearchStrategy[Limit]] = {
     "token_bucket": _buckets(TokenBucket),
     "gcra": _buckets(GCRA),
     "leaky_bucket": _buckets(LeakyBucket),
+    "smooth": st.builds(_smooth, _quotas, _windows, st.sampled_from([0.0, 0.0, 0.01, 0.3, 1.0]), _idle),
 }
 
 

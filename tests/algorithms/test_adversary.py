@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from algorithms.adversary import NOW, Adversary, bound, busiest, climb, replayed
 from profiles import PROOF
-from ratelimit_mw import GCRA, FixedWindow, LeakyBucket, Limit, SlidingWindowCounter, SlidingWindowLog, TokenBucket
+from ratelimit_mw import (
+    GCRA,
+    FixedWindow,
+    LeakyBucket,
+    Limit,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    Smooth,
+    TokenBucket,
+)
 from ratelimit_mw.bucket import BucketLimit, Level
 from ratelimit_mw.ticks import microseconds
 
@@ -150,6 +159,30 @@ def test_a_queue_holds_no_more_and_leaves_within_the_bound(delay: int, at_once: 
     same(limits, of_a_bucket, leaving=True)
 
 
+@pytest.mark.parametrize("stored", [0, 1, 3, 8])  # microseconds
+def test_smooth(stored: int) -> None:
+    """What is stored, all but a unit of a window, and as many as one charge may take ahead of the next one."""
+
+    def exactly(limit: Smooth) -> int:
+        return limit.quota + (stored + limit.window_us - 1) * limit.quota // limit.window_us
+
+    limits = [Smooth(*rate, max_burst=stored / 1e6) for rate in SLOW]
+    same(limits, exactly)
+    assert all(bound(limit) - 1 <= exactly(limit) <= bound(limit) for limit in limits)
+    assert any(bound(limit) == exactly(limit) for limit in limits)
+    with_delay = [Smooth(*rate, max_burst=stored / 1e6, max_delay=3e-6) for rate in SLOW]
+    same(with_delay, exactly, leaving=True)
+
+
+@pytest.mark.parametrize("cold_factor", [1, 3, 10])
+@pytest.mark.parametrize("warmup", [2, 6])  # microseconds
+def test_smooth_warming_up(warmup: int, cold_factor: int) -> None:
+    """Once it is warm, as if nothing were ever stored."""
+    limits = [Smooth(*rate, warmup=warmup / 1e6, cold_factor=cold_factor) for rate in SLOW if rate[0] < 4]
+    same(limits, bound)
+    same([Smooth(limit.quota, limit.window, max_burst=0) for limit in limits], bound)
+
+
 class EarlyWindow(FixedWindow, frozen=True, kw_only=True):
     """Ends a microsecond early."""
 
@@ -178,6 +211,13 @@ class FastBucket(LeakyBucket, frozen=True, kw_only=True):
         return super().level(state, tick + 1)
 
 
+class FastTickets(Smooth, frozen=True, kw_only=True):
+    """Stores a microsecond more than has passed."""
+
+    def _seen(self, state: Any, now: int) -> tuple[int, int, int]:
+        return super()._seen(state, now + 1)
+
+
 class LongLog(SlidingWindowLog, frozen=True, kw_only=True):
     """Counts a unit for a microsecond less."""
 
@@ -192,6 +232,7 @@ class LongLog(SlidingWindowLog, frozen=True, kw_only=True):
         (LightCounter(5, 4e-6), 10, SlidingWindowCounter(5, 4e-6)),
         (ForgetfulCounter(3, 9e-6, buckets=3, strict=True), 9, SlidingWindowCounter(3, 9e-6, buckets=3, strict=True)),
         (FastBucket(3, 12e-6, burst=3), 7, LeakyBucket(3, 12e-6, burst=3)),
+        (FastTickets(3, 12e-6, max_burst=4e-6), 8, Smooth(3, 12e-6, max_burst=4e-6)),
         (LongLog(3, 7e-6), 6, SlidingWindowLog(3, 7e-6)),
     ],
     ids=lambda param: type(param).__name__,
@@ -209,6 +250,8 @@ def test_a_planted_mistake_is_found(wrong: Limit, found: int, right: Limit) -> N
             TokenBucket(5, 12e-6, burst=3, max_delay=3e-6),
             GCRA(5, 7e-6, burst=2, max_delay=3e-6),
             LeakyBucket(5, 7e-6, burst=3, max_delay=3e-6, at_once=1),
+            Smooth(5, 7e-6, max_burst=3e-6, max_delay=3e-6),
+            Smooth(3, 7e-6, warmup=5e-6, max_delay=3e-6),
         ]
     ),
     st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), max_size=40),
@@ -237,6 +280,9 @@ def test_no_schedule_is_worse_than_the_worst(limit: Limit, moves: list[tuple[int
         *[algorithm(100, 60, burst=20) for algorithm in OF_A_BUCKET],
         *[algorithm(100, 60, burst=20, max_delay=6) for algorithm in OF_A_BUCKET],
         LeakyBucket(100, 60, burst=20, max_delay=6, at_once=5),
+        Smooth(100, 60, max_burst=6),
+        Smooth(100, 60, max_burst=6, max_delay=6),
+        Smooth(100, 60, warmup=20),
     ],
     ids=repr,
 )

@@ -28,5 +28,5 @@ def stores(clock: Clock, redis_url: str) -> Iterator[list[Store]]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One line per system."""
     for table in TABLES:
-        counts = f"{table.replayed} rows replayed, {table.left_out} not yet"
+        counts = f"{table.replayed} rows replayed, {table.left_out} left out"
         terminalreporter.write_line(f"conformance: {table.system}: {counts}")

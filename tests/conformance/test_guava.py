@@ -1,89 +1,153 @@
-"""`token_bucket` against Guava's SmoothBursty, as far as no caller pays for the one before.
+"""`smooth` against Guava's RateLimiter: `create(rate)` stores a second, `create(rate, warmup)` starts cold.
 
-There a fresh limiter has nothing stored and lets one caller through; here that is a bucket of one unit more than Guava
-stores, emptied down to that unit.
+A fresh SmoothBursty has nothing stored, a fresh `smooth` all it can have: what is stored is taken out first. There
+permits of any number can be asked for, here at most a quota: the same rate is told of a longer window.
 """
 
-import math
 from collections.abc import Callable
+from fractions import Fraction
+from random import Random
 from typing import Any
 
 import pytest
 
 from conformance.tables import GUAVA
-from ratelimit_mw import Charge, ConfigError, TokenBucket
-from ratelimit_mw.limit import LONGEST
+from ratelimit_mw import Charge, ConfigError, Smooth, parse
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import Clock
+from ratelimit_mw.ticks import MICROSECONDS
 
 pytestmark = [pytest.mark.promise(3), pytest.mark.promise(4)]
 
 MAX_BURST = 1  # seconds of permits that SmoothBursty stores
+MOST = 10  # seconds of permits that these tables ask for at once
+PATIENT = 10_000_000.0  # seconds; whoever acquires waits for as long as it takes
 CASES = {case["name"]: case for case in GUAVA.data["cases"] if case["name"] in GUAVA.cases}
-ERRORS = {"acquire(0)", "acquire(-1)", "tryAcquire(0)", "rate 0"}
-LONG_MAX = "long_max"  # Guava saturates there; here the longest time there is are a hundred years
+BURST, WARM_UP = GUAVA.data["properties"]
+ERRORS = {"acquire(0)", "acquire(-1)", "tryAcquire(0)", "setRate(0)", "setRate(-10)", "rate 0", "warmup -1"}
 
 
 def test_every_case_has_a_test() -> None:
-    assert set(GUAVA.cases) == {*CASES, *[f"error {call}" for call in ERRORS]}
+    assert set(GUAVA.cases) == {*CASES, BURST["name"], WARM_UP["name"], *[f"error {call}" for call in ERRORS]}
+    assert {f"error {call}" for call in GUAVA.data["errors"]} == {f"error {call}" for call in ERRORS}
 
 
-class Bursty:
-    """`RateLimiter.create(rate)`: its calls, and a caller that sleeps as long as it is told."""
+def smooth(rate: float, warmup: float = 0, cold_factor: int = 3) -> Smooth:
+    """`RateLimiter.create(rate, warmup, cold_factor)`, for charges of up to ten seconds' permits."""
+    per_second = Fraction(rate).limit_denominator(1000)
+    quota, window = per_second.numerator * MOST, per_second.denominator * MOST
+    return Smooth(quota, window, warmup=warmup, cold_factor=cold_factor)
 
-    def __init__(self, store: Store, clock: Clock, rate: int) -> None:
+
+def half_up(seconds: float) -> float:
+    """Two decimals, as Java writes them: 1.125 is 1.13."""
+    return (round(seconds * MICROSECONDS) + 5_000) // 10_000 / 100
+
+
+class RateLimiter:
+    """Guava's calls, and a caller that sleeps as long as it is told."""
+
+    def __init__(
+        self, store: Store, clock: Clock, rate: float, warmup_ms: int = 0, cold_factor: int = 3, **_: object
+    ) -> None:
         self.store, self.clock = store, clock
-        self.limit = TokenBucket(rate, 1, burst=MAX_BURST * rate + 1, max_delay=3600)
+        self.warmup, self.cold_factor = warmup_ms / 1000, cold_factor
+        self.limit = smooth(rate, self.warmup, cold_factor)
         store.reset([Charge("k", self.limit)])
-        store.settle([Charge("k", self.limit, MAX_BURST * rate)])
+        if not warmup_ms:
+            store.settle([Charge("k", self.limit, int(MAX_BURST * rate))])
 
     def sleep_ms(self, milliseconds: int) -> list[Any]:
         self.clock.advance(milliseconds / 1000)
         return [milliseconds]
 
+    def set_rate(self, rate: float) -> list[Any]:
+        bucket = self.limit.bucket
+        self.limit = smooth(rate, self.warmup, self.cold_factor)
+        assert self.limit.bucket == bucket
+        return [rate]
+
     def acq(self, permits: int, *_: float) -> list[Any]:
-        (decision,) = self.store.take([Charge("k", self.limit, permits)])
+        (decision,) = self.store.take([Charge("k", self.limit, permits, max_delay=PATIENT)])
         assert decision.allowed
         self.clock.advance(decision.delay)
-        return [permits, decision.delay]
+        return [permits, half_up(decision.delay)]
+
+    def acq_seq(self, waits: list[float]) -> list[Any]:
+        return [[self.acq(1)[1] for _ in waits]]
 
     def try_(self, permits: int, timeout: int | str, *_: bool) -> list[Any]:
-        patience = LONGEST if timeout == LONG_MAX else int(timeout) / 1000
-        (decision,) = self.store.take([Charge("k", self.limit, permits, max_delay=patience)])
+        longest = self.limit.longest_delay / MICROSECONDS  # 71 years; Guava saturates at 2**63 - 1
+        patience = (
+            {"long_max": longest, "long_min": 0}.get(str(timeout)) if isinstance(timeout, str) else timeout / 1000
+        )
+        assert patience is not None
+        (decision,) = self.store.take([Charge("k", self.limit, permits, max_delay=max(0, patience))])
         self.clock.advance(decision.delay)
         return [permits, timeout, decision.allowed]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bursty(name: str, stores: list[Store], clock: Clock) -> None:
+def test_case(name: str, stores: list[Store], clock: Clock) -> None:
     case = CASES[name]
     for store in stores:
-        limiter = Bursty(store, clock, **case["create"])
+        limiter = RateLimiter(store, clock, **case["create"])
         steps: dict[str, Callable[..., list[Any]]] = {
             "sleep_ms": limiter.sleep_ms,
+            "set_rate": limiter.set_rate,
             "acq": limiter.acq,
+            "acq_seq": limiter.acq_seq,
             "try": limiter.try_,
         }
         assert [[verb, *steps[verb](*given)] for verb, *given in case["steps"]] == case["steps"]
 
 
-def test_a_weight_is_paid_by_who_asks_for_it(stores: list[Store], clock: Clock) -> None:
-    """There 2 permits are had after a second, and the next caller waits 2. Here they are had when they are there."""
-    (weights,) = (case for case in GUAVA.data["cases"] if case["name"] == "SimpleWeights")
-    assert weights["steps"][:4] == [["acq", 1, 0.0], ["acq", 1, 1.0], ["acq", 2, 1.0], ["acq", 4, 2.0]]
+def seconds_for(limiter: RateLimiter, permits: int, random: Random) -> float:
+    """How long it takes to get them in random chunks, and one more that pays for the last chunk."""
+    start = limiter.clock.now
+    while permits > 0:
+        chunk = max(1, random.randrange(permits))
+        permits -= chunk
+        limiter.acq(chunk)
+    limiter.acq(1)
+    return limiter.clock.now - start
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_never_a_burst_of_more_than_a_second(seed: int, stores: list[Store], clock: Clock) -> None:
+    assert BURST["name"] == "WeNeverGetABurstMoreThanOneSec"
     for store in stores:
-        limiter = Bursty(store, clock, **weights["create"])
-        assert [limiter.acq(permits) for permits in (1, 1, 2)] == [[1, 0.0], [1, 1.0], [2, 2.0]]
-        (never,) = store.peek([Charge("k", limiter.limit, 4)])  # more than it ever stores
-        assert (never.allowed, never.retry_after) == (False, math.inf)
+        limiter, random = RateLimiter(store, clock, **BURST["create"]), Random(seed)  # noqa: S311  # a test needs no secret
+        for rate in BURST["for_rate_in"]:
+            limiter.sleep_ms(rate * 1000)
+            limiter.set_rate(rate)
+            assert round(seconds_for(limiter, rate, random), 6) <= 1
+            assert round(seconds_for(limiter, rate, random), 6) >= 1
+
+
+@pytest.mark.parametrize("cold_factor", WARM_UP["cold_factor"])
+@pytest.mark.parametrize("qps", WARM_UP["qps"])
+def test_the_time_to_warm_up_is_honoured_whatever_the_weights(
+    cold_factor: int, qps: float, stores: list[Store], clock: Clock
+) -> None:
+    assert (WARM_UP["name"], WARM_UP["warmup_ms"]) == (
+        "TimeToWarmUpIsHonouredEvenWithWeights",
+        "long((1+cf)*10/(2*qps)*1000)",
+    )
+    warmup_ms = int((1 + cold_factor) * 10 / (2 * qps) * 1000)
+    for store in stores:
+        for seed in range(5):
+            limiter = RateLimiter(store, clock, qps, warmup_ms, cold_factor)
+            took = seconds_for(limiter, 10, Random(seed))  # noqa: S311  # a test needs no secret
+            assert round(took * 1000, 3) == warmup_ms
 
 
 @pytest.mark.parametrize("call", ["acquire(0)", "tryAcquire(0)"])
 def test_0_permits_are_an_error_there_and_a_look_here(call: str, stores: list[Store]) -> None:
     assert call in GUAVA.data["errors"]
     for store in stores:
-        (decision,) = store.take([Charge("k", TokenBucket(5, 1), 0)])
-        assert (decision.allowed, decision.remaining) == (True, 5)
+        (decision,) = store.take([Charge("k", Smooth(5, 1), 0)])
+        assert (decision.allowed, decision.remaining) == (True, 6)  # five that are stored, and who comes next pays
 
 
 @pytest.mark.parametrize("call", ["acquire(-1)"])
@@ -91,11 +155,29 @@ def test_fewer_permits_than_0_are_an_error(call: str, stores: list[Store]) -> No
     assert call in GUAVA.data["errors"]
     for store in stores:
         with pytest.raises(ConfigError, match="cost: found -1"):
-            store.take([Charge("k", TokenBucket(5, 1), -1)])
+            store.take([Charge("k", Smooth(5, 1), -1)])
 
 
-@pytest.mark.parametrize("call", ["rate 0"])
-def test_a_rate_of_0_is_an_error(call: str) -> None:
+@pytest.mark.parametrize(("call", "rate"), [("rate 0", 0), ("setRate(0)", 0), ("setRate(-10)", -10)])
+def test_a_rate_of_0_or_less_is_an_error(call: str, rate: int) -> None:
     assert call in GUAVA.data["errors"]
-    with pytest.raises(ConfigError, match="quota: found 0"):
-        TokenBucket(0, 1)
+    with pytest.raises(ConfigError, match=f"quota: found {rate}"):
+        Smooth(rate, 1)
+
+
+@pytest.mark.parametrize("call", ["warmup -1"])
+def test_a_warm_up_of_less_than_0_is_an_error(call: str) -> None:
+    assert call in GUAVA.data["errors"]
+    with pytest.raises(ConfigError, match="warmup: found -1"):
+        Smooth(1, 1, warmup=-1)
+
+
+def test_a_rate_without_end_and_one_of_almost_0_are_errors() -> None:
+    """What is left out."""
+    assert {case["create"]["rate"] for case in GUAVA.data["cases"] if case["name"] in GUAVA.left} == {"inf", 5e-324}
+    with pytest.raises(ConfigError, match="found no rate"):
+        parse("inf/second using smooth")
+    with pytest.raises(ConfigError, match="quota: found inf"):
+        Smooth(float("inf"), 1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"window: found .* allowed are at most a hundred years"):
+        Smooth(1, 1 / 2e-308)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conformance.tables import SENTINEL
-from ratelimit_mw import Charge, ConfigError, FixedWindow, LeakyBucket, Limit, SlidingWindowLog, TokenBucket
+from ratelimit_mw import Charge, ConfigError, FixedWindow, LeakyBucket, Limit, SlidingWindowLog, Smooth, TokenBucket
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import Clock
 
@@ -137,3 +137,28 @@ def test_request_limiter(stores: list[Store], clock: Clock) -> None:
             clock.advance(seconds)
             assert (step, [passes(store, limit, cost) for cost in costs]) == (step, answers)
             assert (step, store.peek([Charge("k", limit, 0)])[0].remaining) == (step, limit.quota - used)
+
+
+def test_the_warm_up_that_is_left_out_has_the_same_curve(stores: list[Store], clock: Clock) -> None:
+    """Theirs asks what passed in the last second, ours what passed at all. A caller that asks every 10 ms:"""
+    warm_up = SENTINEL.data["warm_up"]
+    config, derived = warm_up["config"], warm_up["derived"]
+    assert warm_up["steps"] == [
+        ["pass_qps=8 prev=1", False],
+        ["pass_qps=1 prev=1", True],
+        ["prev=10; 100 x (+100 ms, call)", "ignored"],
+        ["pass_qps=8", True],
+        ["pass_qps=10", False],
+    ]
+    assert SENTINEL.left["warm_up"].ours == "cold: 4 pass in a second; warm: 10"
+    limit = Smooth(config["count"], 1, warmup=config["warmup_s"], cold_factor=config["cold_factor"])
+    _, _, fresh, own, full = limit.ticks
+    assert limit.warming is not None
+    assert (limit.warming.edge / own, full / own) == (derived["warning"], derived["max"])
+    assert limit.warming.over / limit.warming.under * own * own * 2 / fresh * 0.1 == pytest.approx(derived["slope"])
+    for store in stores:
+        passed = [0] * 14  # in each second
+        for hundredth in range(1400):
+            clock.advance(0.01)
+            passed[hundredth // 100] += passes(store, limit)
+        assert (passed[0], passed[-2:]) == (4, [10, 10])

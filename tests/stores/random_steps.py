@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, Literal
 
-from ratelimit_mw import Charge, Decision, LeakyBucket, Limit, SlidingWindowCounter, SlidingWindowLog
+from ratelimit_mw import Charge, Decision, LeakyBucket, Limit, SlidingWindowCounter, SlidingWindowLog, Smooth
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.bucket import BucketLimit
+from ratelimit_mw.delay import DelayLimit
 from ratelimit_mw.limit import Role
 from ratelimit_mw.testing import Clock
 from stores.model_store import bucket_of
@@ -26,6 +27,11 @@ class RandomSteps:
         self._random = Random(seed)  # noqa: S311  # tests need no secrets
         self._both_ways = both_ways
         self.clock = Clock()
+        choice = self._random.choice
+        self._idle: list[dict[str, Any]] = [  # of `smooth`: with a warm-up, and without
+            {"warmup": choice((4, 4, 3.75, 60, 3600)), "cold_factor": choice((1, 2, 3, 3, 10))},
+            {"max_burst": choice((0, 1.0, 1.0, 2.5, 100))},
+        ]
         self._limits = [self._limit(algorithm) for _ in range(3)] + [self._limit("any")]
         self._given: deque[tuple[Charge, Decision]] = deque(maxlen=12)
 
@@ -52,11 +58,17 @@ class RandomSteps:
             options |= {"burst": choice((None, 1, 3, 5)), "max_delay": window * choice((0, 0, 0.1, 1))}
         if kind is LeakyBucket:
             options["at_once"] = choice((None, None, 0, 1))
+        if kind is Smooth:
+            options |= self._smooth(window)
         if kind is SlidingWindowCounter:
             options |= {"buckets": choice((1, 1, 2, 3, 7)), "strict": choice((False, True))}
         if kind is SlidingWindowLog:
             quota = min(quota, 1500)  # more than one charge may take
         return kind(quota, window, **options)
+
+    def _smooth(self, window: float) -> dict[str, Any]:
+        """Of two kinds in one walk: so some of these limits are one bucket at several rates."""
+        return {**self._random.choice(self._idle), "max_delay": window * self._random.choice((0, 0, 0.1, 1))}
 
     def _move_clock(self) -> None:
         forward = [0, 0, 0.000001, self._random.random() * 0.1, self._random.random() * 3, self._random.random() * 30]
@@ -81,7 +93,7 @@ class RandomSteps:
         few = self._random.choice((0, 1, 1, 1, 2, 5))
         part = limit.most // self._random.choice((1, 2, 3))
         cost = self._random.choice((few, few, few, part, limit.most + 1))
-        delay = self._random.choice((None, None, 0.0, limit.window / 3)) if isinstance(limit, BucketLimit) else None
+        delay = self._random.choice((None, None, 0.0, limit.window / 3)) if isinstance(limit, DelayLimit) else None
         role: Role = self._random.choice(("limit", "limit", "limit", "limit", "shadow", "penalty"))
         return Charge(self._random.choice(KEYS), limit, cost, delay, role)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from algorithms.at_once import written_at_once
 from ratelimit_mw import AsyncLimiter, Limiter, MemoryStore
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
@@ -60,7 +61,7 @@ def admitted_by_threads(hit: Callable[[], bool], threads: int, calls: int) -> in
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_threads_on_memory(algorithm: str) -> None:
-    limiter, limit = Limiter(MemoryStore()), f"5000/day using {algorithm}"
+    limiter, limit = Limiter(MemoryStore()), written_at_once(algorithm, 5000, 1)
     assert admitted_by_threads(lambda: limiter.hit(limit, "everybody").allowed, 8, 750) == 5000
 
 
@@ -81,7 +82,7 @@ def test_threads_on_redis(redis_url: str) -> None:
 def test_tasks_on_many_keys_of_redis(algorithm: str, redis_url: str) -> None:
     async def work() -> list[int]:
         store = AsyncRedisStore(redis_url, timeout=PATIENCE)
-        limiter, limit = AsyncLimiter(store), f"7/day using {algorithm}"
+        limiter, limit = AsyncLimiter(store), written_at_once(algorithm, 7, 1)
 
         async def task(number: int) -> list[bool]:
             return [(await limiter.hit(limit, f"key {(number + turn) % 16}")).allowed for turn in range(16)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from algorithms.at_once import at_once
 from ratelimit_mw import Charge, StoreError, parse
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.stores import Store
@@ -21,7 +22,7 @@ RULES = re.findall(r"^ +ACL SETUSER ratelimit (.*)$", PAGE.read_text("utf-8"), r
 FIXED = "on >a-long-password ~rl:1:* resetchannels -@all"
 COMMANDS = [rule.removeprefix("+") for rule in RULES[0].removeprefix(FIXED).split()]
 ON_A_CLUSTER = [rule.removeprefix("+") for rule in RULES[1].split()]
-LIMITS = [kind(10, 60) for kind in ALGORITHMS.values()]
+LIMITS = [at_once(kind, 10, 60) for kind in ALGORITHMS.values()]
 MANY_BUCKETS = "100/minute using sliding_window_counter buckets 10"
 
 pytestmark = pytest.mark.promise(8)
@@ -51,6 +52,8 @@ def use(store: Store, server: RedisServer | None, clock: Clock) -> None:
         assert (taken.allowed, taken.remaining) == (True, 6)
         assert store.peek([charge])[0].remaining == 2
         assert store.take([charge, Charge("{k}:s", limit)])[0].remaining == 2
+        if limit.pays_later:
+            assert store.take([charge])[0].remaining == 0
         assert not store.take([charge])[0].allowed
         store.settle([Charge("{k}:r", limit, 1)])
         store.settle([Charge("{k}:r", limit, -1, at=taken.at), Charge("{k}:s", limit, -1, at=taken.at)])

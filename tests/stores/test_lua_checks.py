@@ -25,6 +25,7 @@ NUMBERS = {  # what the script of each algorithm says that it is told
     "token_bucket": 5,
     "gcra": 5,
     "leaky_bucket": 6,  # the last may be 0: at_once
+    "smooth": 6,  # the last two may be 0: nothing is stored, no warm-up
 }
 SIX = 6  # numbers in each charge; 1 makes up for those that a limit has not
 NOT_WHOLE = [float("nan"), float("inf"), float("-inf"), 0.5, 2**53 + 2, "0x10", "1", "", True, [], {}]

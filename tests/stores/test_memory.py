@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 
+from algorithms.at_once import at_once
 from ratelimit_mw import (
     Charge,
     ConfigError,
@@ -286,7 +287,7 @@ def test_what_expired_goes_first_however_many_live() -> None:
 @pytest.mark.parametrize("kind", ALGORITHMS.values(), ids=list(ALGORITHMS))
 def test_a_key_that_is_flooded_out_regains_at_most_what_it_had_used(kind: type[Limit]) -> None:
     """Somebody who can make keys at will floods his own key out again and again."""
-    store, limit = MemoryStore(max_keys=100, clock=Clock()), kind(10, 36_000)
+    store, limit = MemoryStore(max_keys=100, clock=Clock()), at_once(kind, 10, 36_000)
     for used in range(1, 11):
         store.reset([Charge("own", limit)])
         taken = sum(store.take([Charge("own", limit)])[0].allowed for _ in range(used))

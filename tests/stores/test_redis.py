@@ -14,6 +14,7 @@ from ratelimit_mw import (
     Limit,
     SlidingWindowCounter,
     SlidingWindowLog,
+    Smooth,
     TokenBucket,
 )
 from ratelimit_mw.stores.redis import RedisStore
@@ -63,6 +64,9 @@ def test_stores_with_another_prefix_share_nothing(redis_store: RedisStore, redis
         (GCRA(7, 1), 142_858),
         (GCRA(999_999_937, 24 * 3600, burst=3), 100_000),
         (LeakyBucket(7, 1), 142_858),
+        (Smooth(7, 1), 142_858),
+        (Smooth(7, 1, max_burst=0), 142_858),
+        (Smooth(2, 1, warmup=4), 1_375_000 + 500_000),
         (LeakyBucket(999_999_937, 24 * 3600, burst=3), 100_000),
     ],
 )

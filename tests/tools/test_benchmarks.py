@@ -121,7 +121,7 @@ refused = sum(status != 200 for status in statuses)
 microseconds = round((time.perf_counter() - started) * 1e6)
 print(json.dumps({"microseconds": microseconds, "requests": 200, "refused": refused, "failed": 0}))
 """
-LUA = {"sliding_window_counter": 1.6, "sliding_window_log": 2.4}
+LUA = {"sliding_window_counter": 1.6, "sliding_window_log": 2.4, "smooth": 2.1}
 WITHOUT_LIMITS = """
 import sys
 sys.modules["limits"] = None

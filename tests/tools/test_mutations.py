@@ -12,7 +12,7 @@ from mutations.runner import run
 from ratelimit_mw.algorithms import ALGORITHMS
 
 MUTATIONS = load()
-SHARED = ["bucket.py", *[f"stores/{name}" for name in ("bucket.lua", "head.lua", "take.lua", "settle.lua")]]
+SHARED = ["delay.py", "bucket.py", *[f"stores/{name}" for name in ("bucket.lua", "head.lua", "take.lua", "settle.lua")]]
 TEST = "tests/stores/test_suite.py::TestMemoryStore::test_a_clock_that_steps_back_refills_nothing"
 REFILLS = Mutation(
     1,

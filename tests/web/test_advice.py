@@ -133,6 +133,11 @@ def idle(rule: str, limit: str, other: str) -> str:
         ("5/hour; 5/minute", [(f"5/60s {BY}", f"5/3600s {BY}")]),
         ("5/minute; 5/hour", [(f"5/60s {BY}", f"5/3600s {BY}")]),
         ("5/minute burst 5 using gcra; 9/minute using gcra", [("9/60s using gcra", "5/60s using gcra")]),
+        (
+            [{"limit": "5/minute using smooth", "name": "slow"}, "9/minute using smooth"],
+            [("9/60s using smooth", "5/60s using smooth")],
+        ),
+        ([{"limit": "5/minute warmup 9 using smooth", "name": "slow"}, "9/minute warmup 9 using smooth"], []),
         (["5/minute", {"limit": "9/minute", "key": "all"}], []),
         (["5/minute", {"limit": "9/minute", "cost": 2}], []),
         ([{"limit": "5/minute", "shadow": True}, "9/minute"], []),

@@ -170,6 +170,8 @@ def test_what_is_wrong_in_an_item_is_told_of_all_at_once(item: dict[str, Any], p
         (["5/minute", "5/minute"],
          f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
         ("5/minute; 5/minute", f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
+        ("5/second using smooth; 100/minute using smooth",  # its rate is not part of a bucket's id
+         "limits[1]: 100/60s using smooth can count in the same bucket as limits[0]; give one of them a name"),
         (["5/minute", {"limit": "5/minute", "cost": 2}],
          f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
         (["5/minute", {"limit": "5/minute", "key": "ip"}],
