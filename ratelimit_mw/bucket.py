@@ -35,6 +35,8 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
     """Of the instance: the numbers that the algorithm and its Lua twin compute with."""
     usual: ClassVar[tuple[int, int, int, int] | None]
     """Of the instance: these but for the clock, where that is one microsecond and nothing is held back."""
+    waiting: ClassVar[tuple[int, int, int, int, int] | None]
+    """Of the instance: the same where something is, and by how many ticks."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,7 +49,9 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
         seconds("max_delay", self.max_delay)
         self.__dict__["ticks"] = bucket_ticks(self.quota, self.window_us, self.most)
         self.delay_ticks(None)
-        self.__dict__["usual"] = None if self.max_delay or self.ticks[0] > 1 else self.ticks[1:]
+        one = self.ticks[0] == 1
+        self.__dict__["usual"] = self.ticks[1:] if one and not self.max_delay else None
+        self.__dict__["waiting"] = (*self.ticks[1:], self.delay_ticks(None)) if one and self.max_delay else None
 
     @property
     def most(self) -> int:
@@ -68,12 +72,21 @@ class BucketLimit(Limit, frozen=True, kw_only=True):
         clock, drain, *_ = self.ticks
         over = max_delay // clock * drain
         if over > EXACT // 2:
-            longest = EXACT // 2 // drain * clock / MICROSECONDS
             raise ConfigError(
-                f"max_delay: found {max_delay / MICROSECONDS} seconds, allowed are {longest}: beyond, {self.notation} "
-                "would not be exact"
+                f"max_delay: found {max_delay / MICROSECONDS} seconds, allowed are {self._exactly}: beyond, "
+                f"{self.notation} would not be exact"
             )
         return over
+
+    @property
+    def longest_delay(self) -> float:
+        """See `Limit.longest_delay`."""
+        return min(LONGEST, self._exactly)
+
+    @property
+    def _exactly(self) -> float:
+        clock, drain, *_ = self.ticks
+        return EXACT // 2 // drain * clock / MICROSECONDS
 
     @cached_property
     def _own_delay_ticks(self) -> int:

@@ -27,7 +27,7 @@ ORDER = [
     "stores.thread_wire stores.threads stores.loops stores.batching stores.tasks",
     "stores.topology stores.wire stores.redis_server stores.redis_cluster stores.redis_sentinel",
     "stores.layer stores.deny_cache stores.breaker stores.local stores.lease stores.layered stores.redis stores.url",
-    "functions limiter",
+    "waiting functions limiter",
     "addresses forwarded client_ip",
     "request views",
     "calls",
