@@ -164,7 +164,7 @@ class AsyncLimiter(_Charging):
         if store is not None and not isinstance(store, AsyncStore):
             raise ConfigError(f"store: {type(store).__name__} has no atake(); a Store for threads goes with Limiter")
         self.store: Final[AsyncStore] = MemoryStore() if store is None else store
-        self._take: Final = ataking(self.store)
+        self._take: Final = ataking(self.store, self.store.atake)
 
     async def hit(self, limits: Limits, key: Key, cost: int = 1) -> Verdict:
         """See `Limiter.hit`."""

@@ -33,8 +33,8 @@ def waited_for(limits: Sequence[Limit], timeout: float | None, place: str = "tim
         seconds(place, timeout)
     if not any(limit.holds_back for limit in limits):
         raise ConfigError(
-            f"limits: found {', '.join(repr(limit.notation) for limit in limits)}, which refuse and never hold back; "
-            f"what can be waited for hands out turns, such as '{limits[0].notation.partition(' ')[0]} using gcra'"
+            f"limits: found {', '.join(repr(limit.notation) for limit in limits)}, which hold nothing back, so nothing "
+            f"says when to go on; a bucket does, such as '{limits[0].notation.partition(' ')[0]} using gcra'"
         )
     return [_patient(limit, timeout) for limit in limits]
 
@@ -73,16 +73,16 @@ async def aturn(store: AsyncStore, take: Take, charges: Sequence[Charge]) -> Ver
     return verdict
 
 
-def ataking(store: AsyncStore) -> Take:
+def ataking(store: AsyncStore, atake: Take) -> Take:
     """The `atake` of a store, of which nothing stays taken when it is cancelled half-way.
 
     One in memory is never half-way.
     """
     if type(store) is MemoryStore:
-        return store.atake
+        return atake
 
     async def take(charges: Sequence[Charge]) -> Sequence[Decision]:
-        taking = asyncio.ensure_future(store.atake(charges))
+        taking = asyncio.ensure_future(atake(charges))
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
