@@ -1,7 +1,4 @@
-"""The same app with and without our middleware: `bare` for a proxy that limits by itself, `paced` limited as nginx does.
-
-nginx: `limit_req_zone $http_x_key zone=... rate=10r/s`, then `limit_req burst=20`, with `nodelay`, and with `delay=8`.
-"""
+"""The same app twice: `bare`, for a proxy that limits by itself, and `paced`, limited by us as nginx limits."""
 
 from typing import Any
 
