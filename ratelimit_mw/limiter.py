@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.functions import P, R, Terms, alimited, limited
 from ratelimit_mw.identity import bucket_key, encode
-from ratelimit_mw.limit import LATEST, Charge, Limit, well_named
+from ratelimit_mw.limit import LATEST, Charge, Limit, seconds, well_named
 from ratelimit_mw.notation import parse
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
@@ -49,6 +49,8 @@ class _Charging:
         return self._charges(waited_for(as_limits(limits), timeout), key, cost)
 
     def _corrections(self, limits: Limits, key: Key, delta: int) -> list[Charge]:
+        if type(delta) is not int:
+            raise ConfigError(f"delta: found {delta!r}, allowed is a whole number: more to take, below 0 to give back")
         bucket, at = self._key(key), LATEST if delta < 0 else None
         return [Charge(bucket, limit, delta, at=at) for limit in as_limits(limits)]
 
@@ -62,7 +64,7 @@ class _Charging:
         with located("limits") if isinstance(limits, str) else nullcontext():  # other errors name that place already
             parsed = as_limits(limits)
         if wait is not False:
-            parsed = waited_for(parsed, None if wait is True else wait, "wait")
+            parsed = waited_for(parsed, None if wait is True else seconds("wait", wait))
         return Terms(parsed, key, cost, self._key)
 
     def _key(self, key: Key) -> str:

@@ -24,13 +24,13 @@ _KEPT: Final = "what was reserved for a wait that ended early is not known to be
 _GOING: Final[set["asyncio.Task[Any]"]] = set()  # nobody else holds on to them
 
 
-def waited_for(limits: Sequence[Limit], timeout: float | None, place: str = "timeout") -> list[Limit]:
+def waited_for(limits: Sequence[Limit], timeout: float | None) -> list[Limit]:
     """The same limits for whoever waits up to so many seconds; None is as long as it takes. Windows stay as they are.
 
-    Raises `ConfigError` that names `place` for what is no number of seconds, and for limits that hand out no turns.
+    Raises `ConfigError` for what is no number of seconds, and for limits that hand out no turns.
     """
     if timeout is not None:
-        seconds(place, timeout)
+        seconds("timeout", timeout)
     if not any(limit.holds_back for limit in limits):
         raise ConfigError(
             f"limits: found {', '.join(repr(limit.notation) for limit in limits)}, which hold nothing back, so nothing "

@@ -106,7 +106,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Nginx, i
     """nginx in front of the bare app, and the port of the app behind our middleware."""
     with (
         serve_uvicorn("paced_asgi:bare", APPS, "--no-access-log") as bare,
-        serve_uvicorn("paced_asgi:paced", APPS, "--no-access-log") as paced,
+        serve_uvicorn("paced_asgi:paced", APPS, "--no-access-log", "--loop", "asyncio") as paced,  # uvloop counts in ms
     ):
         nginx = Nginx(tmp_path_factory.mktemp("nginx"), bare.url)
         try:
