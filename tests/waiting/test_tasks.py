@@ -62,8 +62,8 @@ def test_what_the_last_ones_gave_back_is_there_again(store: str | None) -> None:
             limiter, waiting = AsyncLimiter(own), []
             for number in range(TASKS + 1):
                 waiting.append(asyncio.ensure_future(limiter.acquire(SLOW, "key")))
-                while (await limiter.peek(SLOW, "key", 1)).retry_after <= number * 60:
-                    await asyncio.sleep(0)  # noqa: ASYNC110  # until it has its turn, of which nobody is told
+                while (await limiter.peek(SLOW, "key", 1)).retry_after <= number * 60:  # noqa: ASYNC110  # as below
+                    await asyncio.sleep(0)  # until it has its turn, of which nobody is told
             await waiting[0]
             for task in reversed(waiting):
                 task.cancel()
