@@ -40,7 +40,9 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
         self, state: int | Above | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, int | Above | None]:
         if self.usual is None or not cost or type(state) is Above:
-            return self._decide(state, now, cost, max_delay)
+            if self.waiting is None or not cost or type(state) is not Above or max_delay is not None:
+                return self._decide(state, now, cost, max_delay)
+            return self._behind(state, now, cost, self.waiting)
         drain, unit, burst, full = self.usual
         # the usual cases: what every case comes down to, in a third of its time
         start, level, retry = now * drain, 0, 0
@@ -67,14 +69,33 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
             now + reset,
         ), state
 
+    def _behind(
+        self, state: Above, now: int, cost: int, turns: tuple[int, int, int, int, int]
+    ) -> tuple[Decision, Above | int | None]:
+        """Behind those who wait already: what every case comes down to then, in half of its time."""
+        drain, unit, burst, full, patience = turns
+        level = state.tat - now * drain
+        if level < full or state.updated > now or cost > burst:
+            return self._decide(state, now, cost, None)
+        level += cost * unit
+        if level - full > patience:
+            return self._decide(state, now, cost, None)
+        reset = -(-level // drain)
+        return Decision(
+            True,
+            burst,
+            0,
+            0.0,
+            -((full - level - unit) // drain) / MICROSECONDS,
+            reset / MICROSECONDS,
+            -((full - level) // drain) / MICROSECONDS,
+            now + reset,
+        ), Above(now * drain + level, now)
+
     def _decide(
         self, state: int | Above | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, int | Above | None]:
         """In every case."""
-        if type(state) is Above and cost and max_delay is None and (turns := self.waiting) is not None:
-            decided = _behind(state, now, cost, turns)
-            if decided is not None:
-                return decided
         clock, drain, unit, _, full = self.ticks
         tick = now // clock
         level, ahead = self._level(state, tick)
@@ -112,17 +133,3 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
             return max(0, state.tat - max(tick, state.updated) * drain), state.updated > tick
         level = state - tick * drain
         return (full, True) if level > full else (max(0, level), False)
-
-
-def _behind(state: Above, now: int, cost: int, turns: tuple[int, int, int, int, int]) -> tuple[Decision, Above] | None:
-    """One more turn behind those that others wait for: what every case comes down to then, in half of its time."""
-    drain, unit, burst, full, patience = turns
-    level = state.tat - now * drain
-    if level < full or state.updated > now or cost > burst:
-        return None
-    level += cost * unit
-    if level - full > patience:
-        return None
-    following, reset, delay = -((full - level - unit) // drain), -(-level // drain), -((full - level) // drain)
-    times = following / MICROSECONDS, reset / MICROSECONDS, delay / MICROSECONDS
-    return Decision(True, burst, 0, 0.0, *times, now + reset), Above(now * drain + level, now)
