@@ -30,7 +30,7 @@ from ratelimit_mw.stores.local import LocalStore
 from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.stores.url import open_async_store, open_store
 from ratelimit_mw.verdict import Verdict
-from ratelimit_mw.waiting import Take, ataking, finished
+from ratelimit_mw.waiting import ataking, finished
 
 Hold = Callable[[float], Awaitable[object]]
 
@@ -74,7 +74,9 @@ class Gate(BaseGate):
         asked = plan(match, request, _ask(match.calls, request) if match.calls else _NO_ANSWERS)
         if (outer := request.outcome) is not None and outer.verdict is not None:
             asked = without_charged(asked, outer)
-        verdict = self._decided_with_place(match, asked) if match.waits else self._decided(match, asked)
+        verdict = self._decided(match, self.room.asked(asked) if match.waits else asked)
+        if match.waits and verdict is not None and verdict.delay:
+            verdict = self._placed(verdict)
         if self._tell is not None:
             self._tell_decision(verdict, request, began)
         if outer is not None and verdict is not None and not verdict.allowed:
@@ -113,13 +115,12 @@ class Gate(BaseGate):
             return self._without_store(match, asked, error)
         return verdict
 
-    def _decided_with_place(self, match: Match, asked: Plan) -> Verdict | None:
-        """The same where the request may have to be held back: then it has a place from now on."""
-        verdict = self._decided(match, self.room.asked(asked))
-        if verdict is not None and verdict.delay and not self.room.enter():
-            self._give_back([taken_by(self, verdict)])
-            verdict = turned_away(verdict)
-        return verdict
+    def _placed(self, verdict: Verdict) -> Verdict:
+        """The verdict on a request that is to wait, if there is a place for it, which it has from now on."""
+        if self.room.enter():
+            return verdict
+        self._give_back([taken_by(self, verdict)])
+        return turned_away(verdict)
 
     def _hold(self, verdict: Verdict) -> None:
         """Until its turn. What ends the wait early gives back what was taken."""
@@ -226,32 +227,33 @@ class AsyncGate(BaseGate):
         """
         began = perf_counter() if self._tell is not None else 0.0
         waits = match.waits and any(charge.patience_us for charge in asked.charges)
-        verdict = await (self._decided_with_place if waits else self._decided)(match, asked)
+        if waits:
+            asked = self.room.asked(asked)
+        verdict = None
+        if asked.charges:
+            try:
+                decisions = await (self._reserve if waits else self._take)(asked.charges)
+                verdict = conclude(match, asked, decisions)
+                if self._learns:
+                    self._learn(asked, decisions, verdict)
+            except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+                verdict = self._without_store(match, asked, error)
+        elif asked.denied:
+            verdict = conclude(match, asked, ())
+        if waits and verdict is not None and verdict.delay:
+            verdict = await self._placed(verdict)
         if self._tell is not None:
             self._tell_decision(verdict, request, began)
         if waits and verdict is not None and verdict.delay:
             await self._hold(verdict, hold)
         return verdict
 
-    async def _decided(self, match: Match, asked: Plan, take: Take | None = None) -> Verdict | None:
-        if not asked.charges:
-            return conclude(match, asked, ()) if asked.denied else None
-        try:
-            decisions = await (take or self._take)(asked.charges)
-            verdict = conclude(match, asked, decisions)
-            if self._learns:
-                self._learn(asked, decisions, verdict)
-        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
-            return self._without_store(match, asked, error)
-        return verdict
-
-    async def _decided_with_place(self, match: Match, asked: Plan) -> Verdict | None:
+    async def _placed(self, verdict: Verdict) -> Verdict:
         """See `Gate`."""
-        verdict = await self._decided(match, self.room.asked(asked), self._reserve)
-        if verdict is not None and verdict.delay and not self.room.enter():
-            await self._give_back([taken_by(self, verdict)])
-            verdict = turned_away(verdict)
-        return verdict
+        if self.room.enter():
+            return verdict
+        await self._give_back([taken_by(self, verdict)])
+        return turned_away(verdict)
 
     async def _hold(self, verdict: Verdict, hold: Hold) -> None:
         """See `Gate`."""
