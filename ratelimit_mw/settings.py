@@ -166,6 +166,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     @classmethod
     def _from_environment(cls) -> dict[str, Any]:
         usual = {field.name: field.default for field in fields(cls) if field.name not in _NOTATION}
+        usual["max_waiting"] = 0  # a number too: it has no default of its own, because that goes by who waits
         return from_environment(environ, Options, usual)
 
     def _check_on_refused(self) -> None:

@@ -213,8 +213,10 @@ def test_what_ends_a_wait_gives_its_units_back(make: Make, slept: Sleeps, algori
 
 
 def test_a_store_that_fails_then_does_not_hide_what_ended_the_wait(
-    slept: Sleeps, caplog: pytest.LogCaptureFixture
+    slept: Sleeps, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ratelimit_mw.notices._said", {})  # what is said rarely has not been said yet
+
     class Forgetful(MemoryStore):
         def settle(self, charges: Sequence[Charge]) -> None:
             raise StoreError("gone")
