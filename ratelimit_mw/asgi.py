@@ -1,5 +1,6 @@
 """The middleware for ASGI apps: Starlette, FastAPI, Litestar, Quart and every other."""
 
+import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final, Unpack
 
@@ -17,9 +18,10 @@ from ratelimit_mw.faces.asgi_send import (
     refuse_to_start,
     with_headers,
 )
+from ratelimit_mw.faces.asgi_wait import ClientGone, Waiting, close
 from ratelimit_mw.faces.loops import inside_a_loop
 from ratelimit_mw.faces.unheeded import warn_of_unheeded
-from ratelimit_mw.gate import AsyncGate
+from ratelimit_mw.gate import AsyncGate, Hold
 from ratelimit_mw.options import Options
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.response import raw_headers
@@ -53,11 +55,13 @@ class RateLimitMiddleware:
             self._error = error
             self._limited: tuple[str, ...] = ()
             self._quick = None
+            self._holds = False
         else:
             self._limited = _KINDS if self._gate.settings.enabled is not False else ()
             self._immediate = self._gate.immediate
             self._style = self._gate.settings.headers
             self._shows = self._style != "none"
+            self._holds = self._gate.may_hold
             self._quick = self._immediate if self._limited and self._style == "ietf" else None
             warn_of_cors(app, None)
 
@@ -68,7 +72,10 @@ class RateLimitMiddleware:
             client = scope.get("client")
             verdict = gate.admit_client(client[0] if client else None, scope.get("method"))
         if verdict is None or not verdict.allowed:
-            await self._decide(verdict, scope, receive, send)
+            if self._holds and scope["type"] == "http":
+                await self._decide_in_turn(scope, receive, send)
+            else:
+                await self._decide(verdict, scope, receive, send)
             return
         outcome = Outcome(verdict, self._gate, True)
 
@@ -85,15 +92,27 @@ class RateLimitMiddleware:
             scope = {**scope, "state": {"ratelimit": outcome}, OUTCOME: outcome}
         await self.app(scope, receive, send_with_headers)
 
-    async def _decide(self, verdict: Verdict | None, scope: Scope, receive: Receive, send: Send) -> None:
-        """In every case. `verdict`: if it is known already."""
+    async def _decide_in_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Where the request may be held back, whose client may not wait for so long."""
+        waiting = Waiting(scope, receive)
+        try:
+            await self._decide(None, scope, waiting.receive, send, waiting.hold)
+        except ClientGone:
+            await close(send)
+        finally:
+            waiting.end()
+
+    async def _decide(
+        self, verdict: Verdict | None, scope: Scope, receive: Receive, send: Send, hold: Hold = asyncio.sleep
+    ) -> None:
+        """In every case. `verdict`: if it is known already. `hold`: see `AsyncGate.admit`."""
         if scope["type"] not in self._limited:
             await self._pass(scope, receive, send)
             return
         client = scope.get("client")
         request = AsgiRequest(scope, client[0] if client else None, scope.get(OUTCOME))
         if verdict is None:
-            verdict = self._immediate.admit(request) if self._immediate else await self._gate.admit(request)
+            verdict = self._immediate.admit(request) if self._immediate else await self._gate.admit(request, (), hold)
         outcome = request.outcome
         if outcome is None:
             outcome = Outcome(verdict, self._gate)

@@ -11,6 +11,7 @@ from ratelimit_mw.advice import known_workers, warn_of_workers
 from ratelimit_mw.calls import is_async, name_of, sync_call_from
 from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.events import DecisionEvent, Hook, StoreEvent
+from ratelimit_mw.holding import Room
 from ratelimit_mw.limit import Decision
 from ratelimit_mw.matching import Rules
 from ratelimit_mw.notices import logger, one_line, warn_rarely
@@ -31,8 +32,9 @@ _SLOTS: Final = (
 
 
 class BaseGate:
-    """What `Gate` and `AsyncGate` share."""
+    """What `Gate` and `AsyncGate` share. `room`: where requests wait for their turn, one of the process."""
 
+    _places: int  # unless `max_waiting` says how many
     _answerers: tuple[str, ...]  # the kinds of `on_refused` that can answer
     _allowed: str
     _store: Store | AsyncStore
@@ -49,6 +51,7 @@ class BaseGate:
         self._tell_of_store = _hook("on_store_event", settings.on_store_event)  # where the store does not tell itself
         self._owns_store: Final = isinstance(settings.store, str)
         self.answerer: Final = self._answerer(settings)
+        self.room = Room(self._places if settings.max_waiting is None else settings.max_waiting)
 
     def refusal(self, request: Request, verdict: Verdict) -> Response:
         """What we answer to a refused request. How it stands is left to the one further out, if there is one."""
@@ -70,7 +73,9 @@ class BaseGate:
     def inner_with(self, store: Any) -> Self:
         """The same, with another store."""
         none: dict[str, Any] = {"limits": [], "app_limits": (), "messages": (), "rules": (), "blocklist": ()}
-        return type(self)(replace(self.settings, **none, store=store))
+        inner = type(self)(replace(self.settings, **none, store=store))
+        inner.room = self.room
+        return inner
 
     def _answerer(self, settings: Settings) -> Answerer | None:
         if settings.on_refused is None:

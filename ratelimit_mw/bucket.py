@@ -32,6 +32,8 @@ class BucketLimit(DelayLimit, frozen=True, kw_only=True):
     ticks: ClassVar[BucketTicks]
     usual: ClassVar[tuple[int, int, int, int] | None]
     """Of the instance: these but for the clock, where that is one microsecond and nothing is held back."""
+    waiting: ClassVar[tuple[int, int, int, int, int] | None]
+    """Of the instance: the same where something is, and by how many ticks."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,7 +46,9 @@ class BucketLimit(DelayLimit, frozen=True, kw_only=True):
         seconds("max_delay", self.max_delay)
         self.__dict__["ticks"] = bucket_ticks(self.quota, self.window_us, self.most)
         self.delay_ticks(None)
-        self.__dict__["usual"] = None if self.max_delay or self.ticks[0] > 1 else self.ticks[1:]
+        one = self.ticks[0] == 1
+        self.__dict__["usual"] = self.ticks[1:] if one and not self.max_delay else None
+        self.__dict__["waiting"] = (*self.ticks[1:], self.delay_ticks(None)) if one and self.max_delay else None
 
     @property
     def most(self) -> int:

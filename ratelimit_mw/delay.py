@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.limit import Limit
+from ratelimit_mw.limit import LONGEST, Limit
 from ratelimit_mw.ticks import EXACT, MICROSECONDS, ceil_div
 
 Outcome = tuple[bool, float, float]
@@ -19,21 +19,30 @@ class DelayLimit(Limit, frozen=True, kw_only=True):
 
     ticks: ClassVar[tuple[int, ...]]
     """Of the instance: the numbers that the algorithm and its Lua twin compute with."""
-    longest_delay: ClassVar[int] = EXACT // 2  # ticks; beyond, sums would no longer be exact
+    longest_ticks: ClassVar[int] = EXACT // 2  # of a delay; beyond, sums would no longer be exact
 
     def delay_ticks(self, max_delay: int | None) -> int:
-        """See `Limit.delay_ticks`. Raises `ConfigError` beyond `longest_delay`."""
+        """See `Limit.delay_ticks`. Raises `ConfigError` beyond `longest_ticks`."""
         if max_delay is None:
             return self._own_delay_ticks
         clock, drain, *_ = self.ticks
         over = max_delay // clock * drain
-        if over > self.longest_delay:
-            longest = self.longest_delay // drain * clock / MICROSECONDS
+        if over > self.longest_ticks:
             raise ConfigError(
-                f"max_delay: found {max_delay / MICROSECONDS} seconds, allowed are {longest}: beyond, {self.notation} "
-                "would not be exact"
+                f"max_delay: found {max_delay / MICROSECONDS} seconds, allowed are {self._exactly}: beyond, "
+                f"{self.notation} would not be exact"
             )
         return over
+
+    @property
+    def longest_delay(self) -> float:
+        """See `Limit.longest_delay`."""
+        return min(LONGEST, self._exactly)
+
+    @property
+    def _exactly(self) -> float:
+        clock, drain, *_ = self.ticks
+        return self.longest_ticks // drain * clock / MICROSECONDS
 
     @cached_property
     def _own_delay_ticks(self) -> int:

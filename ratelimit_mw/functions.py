@@ -1,6 +1,5 @@
 """Limits on plain functions: what the decorators of Limiter and AsyncLimiter put around one."""
 
-import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import wraps
@@ -10,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import Charge, Limit
 from ratelimit_mw.stores import AsyncStore, Store
-from ratelimit_mw.verdict import RateLimited, verdict_of
+from ratelimit_mw.waiting import Take, aturn, turn
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,19 +71,14 @@ def limited(function: Callable[P, R], terms: Terms, store: Store) -> Callable[P,
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        charges = toll(args, kwargs)
-        verdict = verdict_of(charges, store.take(charges))
-        if not verdict.allowed:
-            raise RateLimited(verdict)
-        if verdict.delay:
-            time.sleep(verdict.delay)
+        turn(store, toll(args, kwargs), time.sleep)
         return function(*args, **kwargs)
 
     return call
 
 
 def alimited(
-    function: Callable[P, Coroutine[Any, Any, R]], terms: Terms, store: AsyncStore
+    function: Callable[P, Coroutine[Any, Any, R]], terms: Terms, store: AsyncStore, take: Take
 ) -> Callable[P, Coroutine[Any, Any, R]]:
     """The same for asyncio: charged when it is awaited. Raises `ConfigError` for a function that is not async."""
     _check(function)
@@ -97,12 +91,7 @@ def alimited(
 
     @wraps(function)
     async def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        charges = toll(args, kwargs)
-        verdict = verdict_of(charges, await store.atake(charges))
-        if not verdict.allowed:
-            raise RateLimited(verdict)
-        if verdict.delay:
-            await asyncio.sleep(verdict.delay)
+        await aturn(store, take, toll(args, kwargs))
         return await function(*args, **kwargs)
 
     return call

@@ -4,7 +4,8 @@ They differ in the `await`s.
 """
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from inspect import isawaitable
 from time import perf_counter
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from ratelimit_mw.base_gate import BaseGate
 from ratelimit_mw.calls import FAILED, Answers, Call, close_unawaited, is_async, name_of
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.holding import taken_by, turned_away
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.marks import Mark
 from ratelimit_mw.matching import Marked, Rules
@@ -28,6 +30,9 @@ from ratelimit_mw.stores.local import LocalStore
 from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.stores.url import open_async_store, open_store
 from ratelimit_mw.verdict import Verdict
+from ratelimit_mw.waiting import ataking, finished
+
+Hold = Callable[[float], Awaitable[object]]
 
 _ENDPOINTS: Final = 4096  # whose limits are remembered
 _NO_ANSWERS: Final[Answers] = {}
@@ -40,6 +45,7 @@ class Gate(BaseGate):
 
     _store: Store
     _answerers: tuple[str, ...] = ("wsgi", "plain")
+    _places = 2  # each holds up a thread of the server; waitress has 4
     _allowed = "a WSGI app, or a callable (request, verdict)"
 
     def __init__(self, settings: Settings, rules: Rules | None = None, local: LocalStore | None = None) -> None:
@@ -68,11 +74,15 @@ class Gate(BaseGate):
         asked = plan(match, request, _ask(match.calls, request) if match.calls else _NO_ANSWERS)
         if (outer := request.outcome) is not None and outer.verdict is not None:
             asked = without_charged(asked, outer)
-        verdict = self._decided(match, asked)
+        verdict = self._decided(match, self.room.asked(asked) if match.waits else asked)
+        if match.waits and verdict is not None and verdict.delay:
+            verdict = self._placed(verdict)
         if self._tell is not None:
             self._tell_decision(verdict, request, began)
         if outer is not None and verdict is not None and not verdict.allowed:
             self._give_back(outer.forget())
+        if match.waits and verdict is not None and verdict.delay:
+            self._hold(verdict)
         return verdict
 
     def admit_client(self, client: str | None, method: str | None, marked: Marked = ()) -> Verdict | None:
@@ -105,6 +115,23 @@ class Gate(BaseGate):
             return self._without_store(match, asked, error)
         return verdict
 
+    def _placed(self, verdict: Verdict) -> Verdict:
+        """The verdict on a request that is to wait, if there is a place for it, which it has from now on."""
+        if self.room.enter():
+            return verdict
+        self._give_back([taken_by(self, verdict)])
+        return turned_away(verdict)
+
+    def _hold(self, verdict: Verdict) -> None:
+        """Until its turn. What ends the wait early gives back what was taken."""
+        try:
+            time.sleep(verdict.delay)
+        except BaseException:
+            self._give_back([taken_by(self, verdict)])
+            raise
+        finally:
+            self.room.leave()
+
     def _give_back(self, steps: Sequence[Taken]) -> None:
         """What those further out took for a request that is refused here."""
         for gate, source, charges in steps:
@@ -130,11 +157,12 @@ class _TellingGate(Gate):
 class AsyncGate(BaseGate):
     """For asyncio. `immediate`: a Gate that decides the same without a coroutine, where nothing is waited for.
 
-    `waits`: whether the store may be waited for.
+    `waits`: whether the store may be waited for. `may_hold`: whether rules may hold a request back.
     """
 
     _store: AsyncStore
     _answerers: tuple[str, ...] = ("asgi", "plain")
+    _places = 1000
     _allowed = "an ASGI app, or a callable (request, verdict)"
 
     def __init__(self, settings: Settings) -> None:
@@ -150,13 +178,15 @@ class AsyncGate(BaseGate):
             )
         self._take_over(store)
         memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake  # not a subclass's own
-        waits = not memory or self._rules.calls
+        waits = not memory or self._rules.calls or self._rules.waits
         self.waits: Final = not memory
-        at_once = replace(settings, store=store, on_refused=None)
+        self.may_hold: Final = self._rules.waits
+        at_once = replace(settings, store=store, on_refused=None, max_waiting=0)  # its thread is the loop's
         kind = Gate if settings.on_decision is None else _TellingGate
         self.immediate: Final = None if waits else kind(at_once, self._rules, self._local)
         self.held: Final = lru_cache(_ENDPOINTS)(self._held)
         self._take: Final = store.atake if getattr(store, "ends_in_time", False) else self._take_in_time
+        self._reserve: Final = ataking(store, self._take)
 
     def _held(self, marks: tuple[Mark, ...], among: tuple[Mark, ...], name: str) -> tuple[Marked, Gate | None]:
         """Some marks among all of an endpoint, compiled, and who decides on them without a coroutine, if that can be.
@@ -165,10 +195,13 @@ class AsyncGate(BaseGate):
         """
         compiled = zip(among, self.compiled(among, name), strict=True)
         marked = tuple(ruled for mark, ruled in compiled if mark in marks)
-        return marked, None if any(ruled.lines.calls for ruled in marked) else self.immediate
+        return marked, None if any(ruled.lines.calls or ruled.lines.waits for ruled in marked) else self.immediate
 
-    async def admit(self, request: Request, marked: Marked = ()) -> Verdict | None:
-        """The verdict on a request; None where nothing is limited. `marked`: what stands on its endpoint."""
+    async def admit(self, request: Request, marked: Marked = (), hold: Hold = asyncio.sleep) -> Verdict | None:
+        """The verdict on a request; None where nothing is limited. `marked`: what stands on its endpoint.
+
+        `hold`: waits for so many seconds, and raises what ends the wait early, which is raised again.
+        """
         match = self._rules.match(request, marked)
         if match is None:
             return None
@@ -178,7 +211,7 @@ class AsyncGate(BaseGate):
         asked = await self.planned(match, request)
         if (outer := request.outcome) is not None and outer.verdict is not None:
             asked = without_charged(asked, outer)
-        verdict = await self.decided(match, asked, request)
+        verdict = await self.decided(match, asked, request, hold)
         if outer is not None and verdict is not None and not verdict.allowed:
             await self._give_back(outer.forget())
         return verdict
@@ -187,13 +220,19 @@ class AsyncGate(BaseGate):
         """What the store is to be asked."""
         return plan(match, request, await _aask(match.calls, request) if match.calls else _NO_ANSWERS)
 
-    async def decided(self, match: Match, asked: Plan, request: Request) -> Verdict | None:
-        """The verdict on what is asked; None where nothing is. Never raises for what a store does."""
+    async def decided(self, match: Match, asked: Plan, request: Request, hold: Hold = asyncio.sleep) -> Verdict | None:
+        """The verdict on what is asked, when its turn has come; None where nothing is.
+
+        Never raises for what a store does. `hold`: see `admit`.
+        """
         began = perf_counter() if self._tell is not None else 0.0
+        waits = match.waits and any(charge.patience_us for charge in asked.charges)
+        if waits:
+            asked = self.room.asked(asked)
         verdict = None
         if asked.charges:
             try:
-                decisions = await self._take(asked.charges)
+                decisions = await (self._reserve if waits else self._take)(asked.charges)
                 verdict = conclude(match, asked, decisions)
                 if self._learns:
                     self._learn(asked, decisions, verdict)
@@ -201,9 +240,30 @@ class AsyncGate(BaseGate):
                 verdict = self._without_store(match, asked, error)
         elif asked.denied:
             verdict = conclude(match, asked, ())
+        if waits and verdict is not None and verdict.delay:
+            verdict = await self._placed(verdict)
         if self._tell is not None:
             self._tell_decision(verdict, request, began)
+        if waits and verdict is not None and verdict.delay:
+            await self._hold(verdict, hold)
         return verdict
+
+    async def _placed(self, verdict: Verdict) -> Verdict:
+        """See `Gate`."""
+        if self.room.enter():
+            return verdict
+        await self._give_back([taken_by(self, verdict)])
+        return turned_away(verdict)
+
+    async def _hold(self, verdict: Verdict, hold: Hold) -> None:
+        """See `Gate`."""
+        try:
+            await hold(verdict.delay)
+        except (asyncio.CancelledError, Exception):
+            await finished(self._give_back([taken_by(self, verdict)]))
+            raise
+        finally:
+            self.room.leave()
 
     async def _give_back(self, steps: Sequence[Taken]) -> None:
         """See `Gate`."""

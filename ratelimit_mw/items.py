@@ -1,20 +1,17 @@
 """Items: what a list of limits holds."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from ratelimit_mw.calls import Call, call_from, named_call
-from ratelimit_mw.delay import DelayLimit
 from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.keys import ANY_PREFIX, Key, KeySpec, check_key
 from ratelimit_mw.limit import LEASE_TIME, Limit, check_lease, seconds, whole
 from ratelimit_mw.notation import parse
 from ratelimit_mw.words import flags, made
-
-_NO_DELAY: Final = "max_delay: the middleware holds no request back; Limiter tells the delay to who can wait"
 
 
 class ItemOptions(TypedDict, total=False):
@@ -27,7 +24,7 @@ class ItemOptions(TypedDict, total=False):
     ]
     name: Annotated[str, "in headers and in the bucket's key"]
     shadow: Annotated[bool, "decides and reports, but never refuses"]
-    max_delay: Annotated[float, "seconds a request may be held back; 0 until the middleware can hold one back"]
+    max_delay: Annotated[float, "seconds a request may be held back instead of refused; not for windows"]
     lease: Annotated[int, "units of a hot limit that each process takes ahead from a store on a server; 0 is none"]
     lease_time: Annotated[float, "seconds after which it gives back what it did not spend"]
 
@@ -70,9 +67,9 @@ def _items(value: object) -> list[Item]:
     if isinstance(value, Item):
         return [_item(**asdict(value))]
     if isinstance(value, Limit):
-        return [Item(limit=_undelayed(value))]
+        return [Item(limit=value)]
     if isinstance(value, str):
-        return [Item(limit=limit) for limit in map(_undelayed, parse(value))]
+        return [Item(limit=limit) for limit in parse(value)]
     if not isinstance(value, Mapping):
         raise ConfigError(f"found {value!r}, allowed is text such as '100/minute', a Limit or a table")
     return [made(_item, value, ItemOptions)]
@@ -94,6 +91,8 @@ def _item(
     with mistakes.at():
         limits = [_one_limit(limit, name)]
     with mistakes.at():
+        limits = [_holding(one, max_delay) for one in limits]
+    with mistakes.at():
         cost = check_cost(cost, limits)
     with mistakes.at():
         flags("shadow", shadow)
@@ -101,14 +100,12 @@ def _item(
         if key is not None:
             check_key(key)
     with mistakes.at():
-        if max_delay is not None and seconds("max_delay", max_delay):
-            raise ConfigError(_NO_DELAY)
-    with mistakes.at():
         check_lease(limits, lease, lease_time)
+        if lease and any(one.patience_us for one in limits):
+            raise ConfigError("lease: what is taken ahead cannot be held back; allowed is no max_delay beside it")
     mistakes.tell()
-    own_delay = max_delay if isinstance(limits[0], DelayLimit) else None  # 0, of which a window knows nothing
     return Item(
-        limit=limits[0], key=key, cost=cost, shadow=shadow, max_delay=own_delay, lease=lease, lease_time=lease_time
+        limit=limits[0], key=key, cost=cost, shadow=shadow, max_delay=max_delay, lease=lease, lease_time=lease_time
     )
 
 
@@ -117,13 +114,19 @@ def _one_limit(given: Any, name: Any) -> Limit:
         limits = [given] if isinstance(given, Limit) else parse(given) if isinstance(given, str) else ()
         if len(limits) != 1:
             raise ConfigError(f"found {given!r}, allowed is one limit such as '100/minute'")
-    return _undelayed(limits[0] if name is None else replace(limits[0], name=name))
+    return limits[0] if name is None else replace(limits[0], name=name)
 
 
-def _undelayed(limit: Limit) -> Limit:
-    if getattr(limit, "max_delay", 0.0):
-        raise ConfigError(_NO_DELAY)
-    return limit
+def _holding(limit: Limit, max_delay: Any) -> Limit:
+    """The limit with this `max_delay`; None is its own."""
+    if max_delay is None:
+        return limit
+    if not limit.holds_back and seconds("max_delay", max_delay):
+        raise ConfigError(
+            f"max_delay: {limit.notation} holds nothing back; a bucket does, such as "
+            f"'{limit.notation.partition(' ')[0]} using gcra'"
+        )
+    return replace(limit, max_delay=max_delay) if limit.holds_back else limit
 
 
 def check_cost(value: Any, limits: Sequence[Limit]) -> int | Call | None:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 from msgspec import Struct
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.ticks import EXACT, MICROSECONDS, microseconds
@@ -19,6 +19,7 @@ State = Any  # each algorithm has its own; a store only keeps it. None is the st
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 LEASE_TIME = 1.0  # seconds
+LATEST = EXACT - 1  # as `at` of a correction: what was taken last, whenever that was
 LONGEST = 100 * 365 * 24 * 3600.0  # 100 years, in seconds: twice that and now are still exact in microseconds
 
 
@@ -93,7 +94,8 @@ class Limit(_Rate, frozen=True, kw_only=True):
     def settle(self, state: State, now: int, delta: int, at: int) -> State:
         """The state after a correction.
 
-        `delta` < 0 gives back what was taken at `at`, > 0 takes though it may not fit.
+        `delta` < 0 gives back what was taken at `at`, > 0 takes though it may not fit. `LATEST` is what was taken
+        last: of a window what counts newest, of a bucket whatever has not drained.
         """
         raise TypeError(f"{type(self).__name__} must define settle()")
 
@@ -131,6 +133,26 @@ class Limit(_Rate, frozen=True, kw_only=True):
         None is the limit's own. Raises `ConfigError` where nothing can be held back.
         """
         raise ConfigError(f"max_delay: {self.algorithm} cannot hold a request back; a bucket algorithm can")
+
+    @property
+    def longest_delay(self) -> float:
+        """The longest `max_delay` that can be counted exactly, in seconds; 0.0 where nothing is ever held back."""
+        return LONGEST if self.holds_back else 0.0
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether a request can be held back until its turn comes: whether the limit has a `max_delay`."""
+        return hasattr(self, "max_delay")
+
+    def patient(self, max_delay: float | None) -> "Limit":
+        """The same bucket, for whoever waits for a turn up to so many seconds; None is as long as can be said.
+
+        Itself where nothing is ever held back. A longer time than can be counted exactly is as good as None.
+        """
+        if not self.holds_back:
+            return self
+        longest = self.longest_delay
+        return replace(self, max_delay=longest if max_delay is None else min(max_delay, longest))
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:

@@ -1,7 +1,10 @@
 """Limits by hand, without any web request: in jobs, in clients, in tests."""
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import nullcontext
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from functools import lru_cache
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -9,16 +12,20 @@ from msgspec.structs import replace
 from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.functions import P, R, Terms, alimited, limited
 from ratelimit_mw.identity import bucket_key, encode
-from ratelimit_mw.limit import Charge, Limit, well_named
+from ratelimit_mw.limit import LATEST, Charge, Limit, seconds, well_named
 from ratelimit_mw.notation import parse
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
-from ratelimit_mw.verdict import Verdict, verdict_of
+from ratelimit_mw.verdict import RateLimited, Verdict, verdict_of
+from ratelimit_mw.waiting import agive_back, ataking, finished, turn, waited_for
 
 Limits = str | Limit | Iterable[str | Limit]  # notation, a Limit, or a sequence of either
 Key = str | tuple[str, ...]
 KeyOf = Key | Callable[..., Key] | None  # of a function: a key, or what gives one from the arguments of a call
 CostOf = int | Callable[..., int]
+Wait = bool | float  # whether a call waits for its turn, or for how many seconds at most
+
+_REMEMBERED: Final = 4096  # turns: made once, they cost a look-up instead of a hash
 
 
 class _Charging:
@@ -26,10 +33,27 @@ class _Charging:
 
     def __init__(self, name: str) -> None:
         self._name: Final = well_named("name", name)
+        # typed: a cost of True is none, and has to be found wrong
+        self._turns: Final = lru_cache(_REMEMBERED, typed=True)(self._reservation)
 
     def _charges(self, limits: Limits, key: Key, cost: int) -> list[Charge]:
         bucket = self._key(key)
         return [Charge(bucket, limit, cost) for limit in as_limits(limits)]
+
+    def _reserved(self, limits: Limits, key: Key, cost: int, timeout: float | None) -> Sequence[Charge]:
+        """What a turn takes."""
+        if isinstance(limits, (str, Limit)):
+            return self._turns(limits, key, cost, timeout)
+        return self._reservation(limits, key, cost, timeout)
+
+    def _reservation(self, limits: Limits, key: Key, cost: int, timeout: float | None) -> Sequence[Charge]:
+        return self._charges(waited_for(as_limits(limits), timeout), key, cost)
+
+    def _corrections(self, limits: Limits, key: Key, delta: int) -> list[Charge]:
+        if type(delta) is not int:
+            raise ConfigError(f"delta: found {delta!r}, allowed is a whole number: more to take, below 0 to give back")
+        bucket, at = self._key(key), LATEST if delta < 0 else None
+        return [Charge(bucket, limit, delta, at=at) for limit in as_limits(limits)]
 
     def _encoded(self, charges: Sequence[Charge]) -> list[Charge]:
         for index, charge in enumerate(charges):
@@ -37,9 +61,11 @@ class _Charging:
                 raise ConfigError(f"charges[{index}]: found {charge!r:.100}, allowed is a Charge")
         return [replace(charge, key=self._key(charge.key)) for charge in charges]
 
-    def _terms(self, limits: Limits, key: KeyOf, cost: CostOf) -> Terms:
+    def _terms(self, limits: Limits, key: KeyOf, cost: CostOf, wait: Wait) -> Terms:
         with located("limits") if isinstance(limits, str) else nullcontext():  # other errors name that place already
             parsed = as_limits(limits)
+        if wait is not False:
+            parsed = waited_for(parsed, None if wait is True else seconds("wait", wait))
         return Terms(parsed, key, cost, self._key)
 
     def _key(self, key: Key) -> str:
@@ -80,24 +106,56 @@ class Limiter(_Charging):
         encoded = self._encoded(charges)
         return verdict_of(encoded, self.store.take(encoded))
 
+    def acquire(self, limits: Limits, key: Key, cost: int = 1, timeout: float | None = None) -> Verdict:
+        """Wait for the turn of `cost` units, and take them: first come, first served.
+
+        The turn is reserved in one step, all or nothing; then the thread sleeps until it is due. `timeout`: seconds to
+        wait at most; None is as long as it takes. Raises `RateLimited` at once, without having slept, where the turn
+        would come later. Only limits with a `max_delay` hand out turns; `timeout` stands in for theirs. Windows beside
+        them do not: where one has no room, `RateLimited` is raised at once. A `leaky_bucket` is a queue for `burst`
+        units, and refuses what does not fit into it.
+
+        What ends the sleep early, such as Ctrl-C, gives the units back; those who wait behind keep their turns. Raises
+        `ConfigError` where no limit hands out turns, and for a `timeout` that is no number of seconds.
+        """
+        return turn(self.store, self._reserved(limits, key, cost, timeout), time.sleep)
+
+    @contextmanager
+    def turn(self, limits: Limits, key: Key, cost: int = 1, timeout: float | None = None) -> Iterator[Verdict]:
+        """`acquire` as a block that is entered when its turn comes: `with limiter.turn("10/second using gcra", "me"):`.
+
+        What was taken stays taken, however the block ends.
+        """
+        yield self.acquire(limits, key, cost, timeout)
+
+    def settle(self, limits: Limits, key: Key, delta: int) -> None:
+        """Correct what `key` took of these limits: take `delta` units more, though they may not fit, or give some back.
+
+        `delta`: whole units; more than 0 are taken, up to one quota of debt; below 0 are given back, of those taken
+        last, as far as they still count. Raises `ConfigError` for what is no whole number.
+        """
+        self.store.settle(self._corrections(limits, key, delta))
+
     def reset(self, limits: Limits, key: Key) -> None:
         """Forget what `key` took of these limits."""
         self.store.reset(self._charges(limits, key, 0))
 
     def limit(
-        self, limits: Limits, *, key: KeyOf = None, cost: CostOf = 1
+        self, limits: Limits, *, key: KeyOf = None, cost: CostOf = 1, wait: Wait = False
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """A decorator: each call of the function takes `cost` units of each limit, or raises `RateLimited`.
 
         `key`: whose bucket; a callable is given the arguments of the call, of a method `self` first; None is the
         function's module and name, one bucket for all who call it. `cost`: whole units, or a callable likewise. What
         such a callable raises goes to the caller, and so does `ConfigError` for an answer that is no key or no cost.
-        Where a limit holds back, the call sleeps for that long. Of a generator the call is charged, not each item.
+        `wait`: True lets each call wait its turn for as long as it takes, a number for so many seconds at most, as
+        `acquire` does. False refuses at once, but where a limit itself holds back, the call sleeps for that long. Of a
+        generator the call is charged, not each item.
 
         Limits, a fixed key and a fixed cost are checked at once: raises `ConfigError` where one is wrong, where the
-        cost can never pass, and for an async function.
+        cost can never pass, where one is to wait for windows alone, and for an async function.
         """
-        terms = self._terms(limits, key, cost)
+        terms = self._terms(limits, key, cost, wait)
         return lambda function: limited(function, terms, self.store)
 
 
@@ -109,6 +167,7 @@ class AsyncLimiter(_Charging):
         if store is not None and not isinstance(store, AsyncStore):
             raise ConfigError(f"store: {type(store).__name__} has no atake(); a Store for threads goes with Limiter")
         self.store: Final[AsyncStore] = MemoryStore() if store is None else store
+        self._take: Final = ataking(self.store, self.store.atake)
 
     async def hit(self, limits: Limits, key: Key, cost: int = 1) -> Verdict:
         """See `Limiter.hit`."""
@@ -125,19 +184,55 @@ class AsyncLimiter(_Charging):
         encoded = self._encoded(charges)
         return verdict_of(encoded, await self.store.atake(encoded))
 
+    async def acquire(
+        self,
+        limits: Limits,
+        key: Key,
+        cost: int = 1,
+        timeout: float | None = None,  # noqa: ASYNC109  # it says what is asked for, and stops nothing that runs
+    ) -> Verdict:
+        """See `Limiter.acquire`. A task that is cancelled while it waits gives its units back."""
+        charges = self._reserved(limits, key, cost, timeout)
+        # as `aturn`, of which the coroutine would be a tenth of what waiting costs
+        verdict = verdict_of(charges, await self._take(charges))
+        if not verdict.allowed:
+            raise RateLimited(verdict)
+        if delay := verdict.delay:
+            try:
+                await asyncio.sleep(delay)
+            except asyncio.CancelledError:
+                await finished(agive_back(self.store, verdict))
+                raise
+        return verdict
+
+    @asynccontextmanager
+    async def turn(
+        self,
+        limits: Limits,
+        key: Key,
+        cost: int = 1,
+        timeout: float | None = None,  # noqa: ASYNC109  # as of acquire
+    ) -> AsyncIterator[Verdict]:
+        """See `Limiter.turn`: `async with limiter.turn("10/second using gcra", "github"): ...`."""
+        yield await self.acquire(limits, key, cost, timeout)
+
+    async def settle(self, limits: Limits, key: Key, delta: int) -> None:
+        """See `Limiter.settle`."""
+        await self.store.asettle(self._corrections(limits, key, delta))
+
     async def reset(self, limits: Limits, key: Key) -> None:
         """See `Limiter.reset`."""
         await self.store.areset(self._charges(limits, key, 0))
 
     def limit(
-        self, limits: Limits, *, key: KeyOf = None, cost: CostOf = 1
+        self, limits: Limits, *, key: KeyOf = None, cost: CostOf = 1, wait: Wait = False
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
         """See `Limiter.limit`, for async functions: what is awaited is charged. `key` and `cost` are not async.
 
         Raises `ConfigError` for a function that is not async, and for an async generator, whose call nobody awaits.
         """
-        terms = self._terms(limits, key, cost)
-        return lambda function: alimited(function, terms, self.store)
+        terms = self._terms(limits, key, cost, wait)
+        return lambda function: alimited(function, terms, self.store, self._take)
 
 
 def as_limits(limits: Limits) -> list[Limit]:

@@ -23,7 +23,7 @@ _REMEMBERED_IF_GIVEN: Final = 16  # the same for limits that a callable gives: t
 class Line:
     """One limit as it is asked. `charge(identity, cost)` is what the store is told."""
 
-    __slots__ = ("charge", "cost", "key", "local", "missing", "on_store_error", "policy", "shadow", "shared")
+    __slots__ = ("charge", "cost", "key", "local", "missing", "on_store_error", "policy", "shadow", "shared", "waits")
 
     def __init__(self, item: Item, name: str, lines: "Lines") -> None:
         settings, own = lines.settings, lines.own
@@ -32,6 +32,7 @@ class Line:
         self.missing: Final[MissingKey] = settings.missing_key
         self.on_store_error: Final[OnStoreError] = (own and own.on_store_error) or settings.on_store_error
         self.shadow: Final = item.shadow or settings.shadow or (own is not None and own.shadow)
+        self.waits: Final = item.limit.patience_us > 0 and not self.shadow
         self.policy: Final = Policy(name, item.limit, hidden=self.key.is_all, shadow=self.shadow)
         part = share_of(item.limit, settings.local_share)  # while the store fails
         self.local: Final = (
@@ -44,7 +45,7 @@ class Line:
         @lru_cache(maxsize=lines.remembered)
         def charge(identity: str, cost: int) -> Charge:
             key = bucket_key(identity, lines.bucket, secret=secret, plain=settings.plain_keys)
-            return Charge(key, item.limit, cost, item.max_delay, role, None, item.lease, item.lease_time)
+            return Charge(key, item.limit, cost, None, role, None, item.lease, item.lease_time)
 
         self.charge: Final = charge
 
@@ -57,7 +58,7 @@ class Lines:
     """The lines of one rule: `fixed`, or else chosen for each request. `calls`: the callables they may need.
 
     `rule`: its name in headers. `own`: the rule itself, where it is not one of ours. `bucket`: its name in bucket keys,
-    where that is another. `remembered`: how many charges each line keeps.
+    where that is another. `remembered`: how many charges each line keeps. `waits`: whether a request may be held back.
     """
 
     def __init__(
@@ -80,6 +81,8 @@ class Lines:
         self._chosen: Final = lru_cache(_REMEMBERED)(self._made)
         self.fixed: Final[Sequence[Line] | None] = None if isinstance(found, Choice) else self._made(tuple(found))
         self.calls: Final = self._calls(found)
+        # limits that a callable gives may hold back too
+        self.waits: Final = isinstance(found, Dynamic) or any(line.waits for line in self.known)
 
     def of(self, request: Caller, route: str, answers: Answers) -> Sequence[Line] | None:
         """The lines of a request; None when a callable gave no limits that can be used."""

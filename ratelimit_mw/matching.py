@@ -190,6 +190,11 @@ class Rules:
         """All callables that keys, costs, tiers and limits name."""
         return {call for lines in self.lines for call in lines.calls}
 
+    @property
+    def waits(self) -> bool:
+        """Whether a request may be held back."""
+        return any(lines.waits for lines in self.lines)
+
     def compiled(self, marks: tuple[Mark, ...], endpoint: str, *outer: Level) -> Marked:
         """What stands on an endpoint. `endpoint`: what names the limits of marks without a name.
 

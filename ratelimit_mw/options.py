@@ -45,6 +45,10 @@ class Options(TypedDict, total=False):
         float, "with `local`: how much of each quota and burst this process admits, above 0; with N processes 1/N"
     ]
     store_timeout: Annotated[float, "seconds for a whole call of the store, more than 0"]
+    max_waiting: Annotated[
+        int,
+        "requests that a process holds back at one time; else 1,000, and under WSGI, where each takes a thread, 2",
+    ]
     headers: Annotated[Headers, "`ietf`, `legacy` (`X-RateLimit-*`), `both` or `none`"]
     on_refused: Annotated[
         Callable[..., Any] | str, "who answers instead of us: an ASGI or WSGI app, or a callable of request and verdict"

@@ -51,7 +51,7 @@ class Outcome(Struct, gc=False):
         """All that was taken, which is to be given back: the request is refused further in. Nothing was charged now."""
         steps = [(self.gate, self.verdict)] if self.steps is None else self.steps
         self.verdict, self.steps = None, []
-        found = [Taken(gate, one.source, _back(one)) for gate, one in steps if one is not None and one.allowed]
+        found = [Taken(gate, one.source, corrections(one)) for gate, one in steps if one is not None and one.allowed]
         return [taken for taken in found if taken.charges]
 
 
@@ -60,7 +60,8 @@ def bucket_of(charge: Charge) -> Bucket:
     return charge.key, charge.limit.bucket, charge.role
 
 
-def _back(verdict: Verdict) -> Sequence[Charge]:
+def corrections(verdict: Verdict) -> Sequence[Charge]:
+    """What gives back all that was taken with an admitting verdict."""
     pairs = list(zip(verdict.charges, verdict.decisions, strict=False))  # on an error there are no decisions
     shadows = all(one.allowed for charge, one in pairs if charge.role == "shadow")  # else none of them was charged
     taken = [pair for pair in pairs if pair[0].cost and (pair[0].role == "limit" or shadows)]

@@ -27,12 +27,12 @@ class Match:
     `defaults`: what applies where a callable gives no limits. `route`: what the key `route` means unless the framework
     knows better. `denied`: refused without being asked. `reads_user`: as far as is known before a request comes.
     `messages`: the same for each message, if it is a websocket's handshake; `closes`: there, whether a refused message
-    ends it.
+    ends it. `waits`: whether a request may be held back.
     """
 
     __slots__ = (
         *("calls", "closes", "defaults", "denied", "fixed", "groups", "messages", "policies", "reads_user"),
-        *("of_client", "remembered", "route", "rule"),
+        *("of_client", "remembered", "route", "rule", "waits"),
     )
 
     def __init__(
@@ -65,7 +65,9 @@ class Match:
         # plans by (user, client, route), where nothing else is looked at: a client that comes again costs one look-up
         again = self.fixed is not None and all(line.key.memorable and isinstance(line.cost, int) for line in self.fixed)
         self.remembered = lru_cache(_REMEMBERED)(self._plan) if again and not denied else None
-        self.of_client = lru_cache(_REMEMBERED)(self._plan_of_client) if self.remembered else None
+        self.waits = any(group.waits for group in groups) or (defaults is not None and defaults.waits)
+        quick = self.remembered and not self.waits
+        self.of_client = lru_cache(_REMEMBERED)(self._plan_of_client) if quick else None
 
     def lines(self, request: Caller, route: str, answers: Answers) -> Sequence[Line] | None:
         """The lines of a request; None when a callable gave no limits, and neither did that of the defaults."""

@@ -14,7 +14,7 @@ from ratelimit_mw.choices import check_buckets, check_default_tier, compile_limi
 from ratelimit_mw.client_ip import ClientFinder
 from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.keys import KeySpec, check_ipv6_prefix, check_key, sound_key
-from ratelimit_mw.limit import seconds
+from ratelimit_mw.limit import seconds, whole
 from ratelimit_mw.members import Members
 from ratelimit_mw.options import HEADERS, MISSING_KEY, Headers, MissingKey, Options
 from ratelimit_mw.paths import Paths
@@ -61,6 +61,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     on_store_error: OnStoreError = "local"
     local_share: float = 1.0
     store_timeout: float = 0.05  # seconds
+    max_waiting: int | None = None
     headers: Headers = "ietf"
     on_refused: Any = None
     on_decision: Any = None
@@ -86,6 +87,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             partial(one_of, "on_store_error", self.on_store_error, ON_STORE_ERROR),
             partial(one_of, "on_message_refused", self.on_message_refused, ON_MESSAGE_REFUSED),
             self._check_seconds,
+            self._check_max_waiting,
             partial(one_of, "headers", self.headers, HEADERS),
             self._check_on_refused,
             self._check_share,
@@ -164,6 +166,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     @classmethod
     def _from_environment(cls) -> dict[str, Any]:
         usual = {field.name: field.default for field in fields(cls) if field.name not in _NOTATION}
+        usual["max_waiting"] = 0  # a number too: it has no default of its own, because that goes by who waits
         return from_environment(environ, Options, usual)
 
     def _check_on_refused(self) -> None:
@@ -226,6 +229,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         if not seconds("store_timeout", self.store_timeout):
             raise ConfigError("store_timeout: found 0, allowed is more than 0 seconds")
         seconds("jitter", self.jitter)
+
+    def _check_max_waiting(self) -> None:
+        if self.max_waiting is not None:
+            whole("max_waiting", self.max_waiting, 0)
 
     def _check_secret(self) -> None:
         secret = self.key_secret

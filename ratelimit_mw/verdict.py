@@ -128,6 +128,8 @@ class Verdict(Struct, frozen=True, gc=False):
         """Seconds the admitted request is to be held back: the longest of all that bind."""
         if not self.allowed:
             return 0.0
+        if len(self.decisions) == 1:
+            return self.decisions[0].delay if self.charges[0].role != "shadow" else 0.0
         pairs = zip(self.charges, self.decisions, strict=False)  # on an error there are charges and no decisions
         return max((decision.delay for charge, decision in pairs if charge.role != "shadow"), default=0.0)
 

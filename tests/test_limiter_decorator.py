@@ -216,7 +216,7 @@ def test_what_is_held_back_sleeps_for_that_long(monkeypatch: pytest.MonkeyPatch)
     limited = Limiter(MemoryStore(clock=Clock())).limit(limit)(send)
     assert [limited("bob") for _ in range(3)] == ["1 to bob"] * 3
     assert (refusal(limited, "bob").retry_after, slept) == (2.0, [2.0, 4.0])
-    monkeypatch.setattr("ratelimit_mw.functions.asyncio.sleep", asleep)
+    monkeypatch.setattr("ratelimit_mw.waiting.asyncio.sleep", asleep)
     awaited = Awaiting(MemoryStore(clock=Clock())).limit(limit)(send)
     assert [awaited("bob") for _ in range(3)] == ["1 to bob"] * 3
     assert (refusal(awaited, "bob").retry_after, slept) == (2.0, [2.0, 4.0, 2.0, 4.0])

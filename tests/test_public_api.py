@@ -112,8 +112,11 @@ METHODS = [
             "hit": "self, limits, key, cost=1",
             "peek": "self, limits, key, cost=0",
             "take": "self, *charges",
+            "acquire": "self, limits, key, cost=1, timeout=None",
+            "turn": "self, limits, key, cost=1, timeout=None",
+            "settle": "self, limits, key, delta",
             "reset": "self, limits, key",
-            "limit": "self, limits, *, key=None, cost=1",
+            "limit": "self, limits, *, key=None, cost=1, wait=False",
         },
     ),
     (Control, {"freeze": "self", "advance": "self, by", "reset": "self"}),
@@ -185,10 +188,11 @@ def test_what_awaits_has_an_a_in_front_and_the_same_arguments() -> None:
     for name in ("take", "peek", "settle", "reset", "close"):
         assert signature(getattr(AsyncStore, f"a{name}")) == signature(getattr(Store, name))
         assert inspect.iscoroutinefunction(getattr(AsyncStore, f"a{name}"))
-    for name in ("hit", "peek", "take", "reset"):
+    for name in ("hit", "peek", "take", "acquire", "settle", "reset"):
         assert signature(getattr(AsyncLimiter, name)) == signature(getattr(Limiter, name))
         assert inspect.iscoroutinefunction(getattr(AsyncLimiter, name))
-    assert signature(AsyncLimiter.limit) == signature(Limiter.limit)
+    for name in ("limit", "turn"):
+        assert signature(getattr(AsyncLimiter, name)) == signature(getattr(Limiter, name))
 
 
 @pytest.mark.parametrize(

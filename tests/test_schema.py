@@ -81,6 +81,7 @@ WRONG: list[dict[str, Any]] = [
     {"on_refused": "json:dumps"},
     {"on_decision": "json:dumps"},
     {"local_share": "0.5"},
+    {"max_waiting": "many"},
     {"on_refused": "call:json"},
     {"store": 5},
     {"safelist": "10.0.0.0/8"},

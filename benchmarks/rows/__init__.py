@@ -19,6 +19,7 @@ from benchmarks.rows import (
     routers,
     rules,
     served,
+    waiting,
     wsgi,
 )
 from benchmarks.runner import Row
@@ -41,4 +42,5 @@ ROWS: Final[list[Row]] = [
     *layers.ROWS,
     *redis_keys.ROWS,
     *redis_node.ROWS,
+    *waiting.ROWS,
 ]

@@ -40,7 +40,9 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
         self, state: int | Above | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, int | Above | None]:
         if self.usual is None or not cost or type(state) is Above:
-            return self._decide(state, now, cost, max_delay)
+            if self.waiting is None or not cost or type(state) is not Above or max_delay is not None:
+                return self._decide(state, now, cost, max_delay)
+            return self._behind(state, now, cost, self.waiting)
         drain, unit, burst, full = self.usual
         # the usual cases: what every case comes down to, in a third of its time
         start, level, retry = now * drain, 0, 0
@@ -66,6 +68,29 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
             0.0,
             now + reset,
         ), state
+
+    def _behind(
+        self, state: Above, now: int, cost: int, turns: tuple[int, int, int, int, int]
+    ) -> tuple[Decision, Above | int | None]:
+        """Behind those who wait already: what every case comes down to then, in half of its time."""
+        drain, unit, burst, full, patience = turns
+        level = state.tat - now * drain
+        if level < full or state.updated > now or cost > burst:
+            return self._decide(state, now, cost, None)
+        level += cost * unit
+        if level - full > patience:
+            return self._decide(state, now, cost, None)
+        reset = -(-level // drain)
+        return Decision(
+            True,
+            burst,
+            0,
+            0.0,
+            -((full - level - unit) // drain) / MICROSECONDS,
+            reset / MICROSECONDS,
+            -((full - level) // drain) / MICROSECONDS,
+            now + reset,
+        ), Above(now * drain + level, now)
 
     def _decide(
         self, state: int | Above | None, now: int, cost: int, max_delay: int | None

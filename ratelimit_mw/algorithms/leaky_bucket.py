@@ -4,10 +4,12 @@ import math
 from functools import cached_property
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from ratelimit_mw.bucket import Level, LevelLimit
 from ratelimit_mw.delay import Outcome
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.limit import Decision, whole
+from ratelimit_mw.limit import Decision, Limit, whole
 from ratelimit_mw.ticks import MICROSECONDS
 
 
@@ -48,6 +50,10 @@ class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
             if outcome[0] or (state is not None and state.updated > tick):
                 state = Level(level, tick)  # refused too, else the lock-out would last until that time comes again
         return self.answer(now, level, outcome, self._units_at_once * unit), state
+
+    def patient(self, max_delay: float | None) -> Limit:
+        """See `Limit.patient`. It is a queue from its first unit on, unless `at_once` says otherwise: for 0 s too."""
+        return super().patient(max_delay) if self.at_once is not None else replace(self, at_once=0).patient(max_delay)
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:

@@ -96,10 +96,11 @@ if look.sliding_window_log then
         return function() add(key, now, length, newest, last, units) end, now + length
       end
       if used == 0 or at <= now - length then return nil end
-      local units = min(-delta, redis.call("ZCOUNT", key, at, at))
+      local latest = at == EXACT - 1 -- what was taken last, whenever that was
+      local units = min(-delta, latest and used or redis.call("ZCOUNT", key, at, at))
       if units == 0 then return nil end
       if units == used then return false end
-      local first = redis.call("ZCOUNT", key, "-inf", at - 1)
+      local first = latest and -units or redis.call("ZCOUNT", key, "-inf", at - 1)
       redis.call("ZREMRANGEBYRANK", key, first, first + units - 1)
       newest = tonumber(redis.call("ZRANGE", key, -1, -1, "WITHSCORES")[2])
       return function() add(key, now, length, newest, last, 0) end, min(newest, now) + length

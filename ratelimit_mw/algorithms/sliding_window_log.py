@@ -9,7 +9,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.limit import Decision, Limit
+from ratelimit_mw.limit import LATEST, Decision, Limit
 from ratelimit_mw.ticks import MICROSECONDS
 
 _MOST_UNITS = 100_000  # 8 bytes each in memory, some 100 in Redis
@@ -85,6 +85,8 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
         times = self._counting(state, now)
         first, last = bisect_left(times, at), bisect_right(times, at)
         last = min(last, first - delta)
+        if at == LATEST:
+            first, last = max(0, len(times) + delta), len(times)
         if first == last:
             return state
         del times[first:last]

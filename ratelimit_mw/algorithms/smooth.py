@@ -50,7 +50,7 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
     algorithm: ClassVar[str] = "smooth"
     words: ClassVar[tuple[str, ...]] = ("max_burst", "warmup", "cold_factor")
     pays_later: ClassVar[bool] = True
-    longest_delay: ClassVar[int] = EXACT // 4
+    longest_ticks: ClassVar[int] = EXACT // 4
     ticks: ClassVar[SmoothTicks]
     warming: ClassVar[WarmUp | None]
     """Of the instance: how the price of a unit falls, where there is a warm-up."""

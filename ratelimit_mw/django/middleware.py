@@ -133,7 +133,7 @@ class RateLimitMiddleware:
         return turn
 
     def _marked(self, request: HttpRequest) -> tuple[Marked, bool]:
-        """What stands on the view of a request, and whether it has callables to ask."""
+        """What stands on the view of a request, and whether somebody has to be waited for."""
         match = request.resolver_match
         if match is None:
             return (), False
@@ -152,7 +152,7 @@ class RateLimitMiddleware:
                     mark.without_awaiting()
                 except ConfigError as error:
                     logger.warning("ratelimit_mw: limits on %s: %s", name, error)
-        return found, any(rule.lines.calls for rule in found)
+        return found, any(rule.lines.calls or rule.lines.waits for rule in found)
 
 
 def admit_client(gate: Gate, outcome: Outcome, request: HttpRequest, marked: Marked) -> Verdict | None:

@@ -85,7 +85,7 @@ class _Limited:
     async def _decided(self, message: Message) -> Verdict | None:
         asked = self._asked if self._outer is None else without_charged(self._asked, self._outer)
         deciding = self._gate.decided(self._match, asked, self._request)
-        if not self._gate.waits:  # nor can it be cancelled midway
+        if not self._gate.waits and not self._match.waits:  # nor can it be cancelled midway
             return await deciding
         task = asyncio.ensure_future(deciding)
         self._pending = message, task

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ratelimit_mw import SlidingWindowCounter, TokenBucket
+from ratelimit_mw import SlidingWindowCounter
 from ratelimit_mw.request import Request
 from web.scenario import Scenario, State, Step, free, no
 
@@ -57,7 +57,7 @@ NO_LIMITS: dict[str, Any] = {
     "gives a table of tiers": says({"free": "1/hour"}),
     "gives one that is wrong among others": says(["5/hour", "lots"]),
     "gives the same twice": says(["5/hour", "5/hour"]),
-    "gives one that holds back": says(TokenBucket(5, 3600, max_delay=2)),
+    "gives a window that holds back": says({"limit": "5/hour", "max_delay": 2}),
     "gives a wrong cost": says({"limit": "5/hour", "cost": -1}),
     "gives a cost that nobody asks": says({"limit": "5/hour", "cost": weight}),
     "gives a key that nobody asks": says({"limit": "5/hour", "key": weight}),

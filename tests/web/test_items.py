@@ -12,7 +12,8 @@ from web.faces import FACES
 from web.messages import COUNT, FIVE, KEYS, LIMIT, LIMITS, NAME, message_of
 from web.scenario import Step
 
-NO_DELAY = "max_delay: the middleware holds no request back; Limiter tells the delay to who can wait"
+PRIME = "999999937/86400s"
+FIVE_AN_HOUR = "5/3600s using sliding_window_counter"
 NO_TIER = "found limits by tier (a), which need `tier`: a key that says which, such as 'header:X-Plan'"
 HOST = "a name such as 'api.example.com' or '*.example.com', without scheme and port"
 BUCKETS = ["token_bucket", "gcra", "leaky_bucket"]
@@ -82,9 +83,9 @@ def test_a_wrong_lease_is_told_with_its_place(item: dict[str, Any], said: str) -
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_a_max_delay_of_nothing_holds_nobody_back(face: str, algorithm: str) -> None:
     (charge,) = charges_of([{"limit": f"5/hour using {algorithm}", "max_delay": 0}], face=face)
-    assert (charge.max_delay, charge.cost) == (0, 1)
+    assert (charge.max_delay, charge.patience_us, charge.cost) == (None, 0, 1)
     (plain,) = charges_of(f"5/hour using {algorithm}", face=face)
-    assert plain.max_delay is None
+    assert charge == plain
 
 
 @pytest.mark.promise(9)
@@ -102,26 +103,59 @@ def test_a_max_delay_of_nothing_on_a_window_is_right_or_a_wrong_setting_and_no_s
         assert len(charges_of(limits, face=face)) == 1
 
 
-@pytest.mark.promise(9)
 @pytest.mark.parametrize(
-    "limit",
+    ("limit", "patience", "at_once"),
     [
-        {"limit": "5/hour using gcra", "max_delay": 0.5},
-        {"limit": "5/hour", "max_delay": 1},
-        {"limit": TokenBucket(5, 60, max_delay=2)},
-        {"limit": TokenBucket(5, 60, max_delay=2), "max_delay": 0},
-        TokenBucket(5, 60, max_delay=2),
-        LeakyBucket(5, 60, max_delay=0.000001),
-        Item(limit=TokenBucket(5, 60, max_delay=2)),
-        Item(limit=TokenBucket(5, 60), max_delay=2.0),
+        ({"limit": "5/hour using gcra", "max_delay": 0.5}, 500_000, None),
+        ({"limit": "5/hour using leaky_bucket", "max_delay": 3}, 3_000_000, 0),
+        ({"limit": "5/hour using leaky_bucket at_once 2", "max_delay": 3}, 3_000_000, 2),
+        ({"limit": "5/hour using leaky_bucket"}, 0, 5),
+        (TokenBucket(5, 60, max_delay=2), 2_000_000, None),
+        ({"limit": TokenBucket(5, 60, max_delay=2)}, 2_000_000, None),
+        ({"limit": TokenBucket(5, 60, max_delay=2), "max_delay": 0}, 0, None),
+        ({"limit": LeakyBucket(5, 60, max_delay=2), "max_delay": 1, "name": "slow"}, 1_000_000, 0),
+        (Item(limit=TokenBucket(5, 60, max_delay=2)), 2_000_000, None),
+        (Item(limit=TokenBucket(5, 60), max_delay=0.000001), 1, None),
     ],
 )
-def test_nobody_is_held_back(limit: Any) -> None:
-    for given, place in (([limit], "limits[0]"), (["9/day", limit], "limits[1]")):
-        message = message_of(limits=given)
-        assert message in (f"{place}.{NO_DELAY}", f"{place}.limit.{NO_DELAY}")
-    assert message_of(limits=[], rules=[{"path": "/", "limits": [limit]}]).startswith("rules[0].limits[0].")
-    assert message_of(limits={"a": [limit]}, tier="user").startswith("limits.a[0].")
+def test_how_long_a_request_may_be_held_back(limit: Any, patience: int, at_once: int | None) -> None:
+    (charge,) = charges_of([limit])
+    assert (charge.patience_us, charge.max_delay) == (patience, None)
+    if isinstance(charge.limit, LeakyBucket):
+        assert charge.limit.numbers[-1] == at_once
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        (
+            {"limit": "5/hour", "max_delay": 1},
+            f"max_delay: {FIVE_AN_HOUR} holds nothing back; a bucket does, such as '5/3600s using gcra'",
+        ),
+        ({"limit": "5/hour", "max_delay": -1}, "max_delay: found -1, allowed is a finite number of seconds, 0 or more"),
+        (
+            {"limit": "5/hour using gcra", "max_delay": True},
+            "max_delay: found True, allowed is a finite number of seconds, 0 or more",
+        ),
+        (
+            {"limit": "999999937/day using gcra", "max_delay": 2_000_000.0},
+            f"max_delay: found 2000000.0 seconds, allowed are 450359.9: beyond, {PRIME} using gcra would not be exact",
+        ),
+        (
+            {"limit": "5/hour using gcra", "max_delay": 1, "lease": 2},
+            "lease: what is taken ahead cannot be held back; allowed is no max_delay beside it",
+        ),
+        (
+            {"limit": TokenBucket(5, 60, max_delay=2), "lease": 2, "shadow": True},
+            "lease: what is taken ahead cannot be held back; allowed is no max_delay beside it",
+        ),
+    ],
+)
+def test_what_cannot_be_held_back(item: dict[str, Any], said: str) -> None:
+    assert message_of(limits=["9/day", item]) == f"limits[1].{said}"
+    assert message_of(limits=[], rules=[{"path": "/", "limits": [item]}]) == f"rules[0].limits[0].{said}"
+    assert message_of(limits={"a": [item]}, tier="user") == f"limits.a[0].{said}"
 
 
 @pytest.mark.promise(9)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw import SlidingWindowCounter, TokenBucket
+from ratelimit_mw import SlidingWindowCounter
 from web.messages import (
     BOOL,
     CLOSE_OR_DROP,
@@ -62,8 +62,8 @@ LIMIT_ROWS: list[tuple[Any, str]] = [  # what stands in limits, the message
     ([{"limit": "5/minute", "shadow": 1}], f"limits[0].shadow: {found(1, BOOL)}"),
     ([{"limit": "5/minute", "key": "iq"}], f"limits[0].key: {found('iq', KEYS)}"),
     (
-        [TokenBucket(5, 1, max_delay=1)],
-        "limits[0].max_delay: the middleware holds no request back; Limiter tells the delay to who can wait",
+        [{"limit": "5/minute", "max_delay": 1}],
+        f"limits[0].max_delay: {FIVE} holds nothing back; a bucket does, such as '5/60s using gcra'",
     ),
     ("5/minute; 5/minute", f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
     (
@@ -143,8 +143,8 @@ def test_a_setting_whose_name_is_wrong() -> None:
     words = (
         "limits, app_limits, messages, on_message_refused, rules, key, tier, default_tier, store, trusted_proxies, "
         "proxy_header, ipv6_prefix, exempt, safelist, blocklist, ignore_case, on_store_error, local_share, "
-        "store_timeout, headers, on_refused, on_decision, on_store_event, jitter, shadow, missing_key, key_secret, "
-        "plain_keys, enabled"
+        "store_timeout, max_waiting, headers, on_refused, on_decision, on_store_event, jitter, shadow, missing_key, "
+        "key_secret, plain_keys, enabled"
     )
     nine = {"limits": "9/hour"}
     assert message_of(**nine, trusted_proxy=1) == "unknown setting `trusted_proxy`: did you mean `trusted_proxies`?"

@@ -64,6 +64,7 @@ def test_defaults() -> None:
         "on_store_error": "local",
         "local_share": 1.0,
         "store_timeout": 0.05,
+        "max_waiting": None,
         "headers": "ietf",
         "on_refused": None,
         "on_decision": None,

@@ -1,0 +1,130 @@
+"""Waiting for one's turn: what is reserved, sleeping until it is due, and giving it back when nobody waits any more.
+
+The turn is taken in one step of the store, which says how long it is until then. So whoever asked first is first, over
+all threads, tasks and processes, and nothing has to be woken or asked again.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.limit import Charge, Decision, Limit, seconds
+from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.outcome import corrections
+from ratelimit_mw.stores import AsyncStore, Store
+from ratelimit_mw.stores.memory import MemoryStore
+from ratelimit_mw.verdict import RateLimited, Verdict, verdict_of
+
+Sleep = Callable[[float], object]
+Take = Callable[[Sequence[Charge]], Coroutine[Any, Any, Sequence[Decision]]]
+
+_KEPT: Final = "what was reserved for a wait that ended early is not known to be given back: %s"
+_GOING: Final[set["asyncio.Task[Any]"]] = set()  # nobody else holds on to them
+
+
+def waited_for(limits: Sequence[Limit], timeout: float | None) -> list[Limit]:
+    """The same limits for whoever waits up to so many seconds; None is as long as it takes. Windows stay as they are.
+
+    Raises `ConfigError` for what is no number of seconds, and for limits that hand out no turns.
+    """
+    if timeout is not None:
+        seconds("timeout", timeout)
+    if not any(limit.holds_back for limit in limits):
+        raise ConfigError(
+            f"limits: found {', '.join(repr(limit.notation) for limit in limits)}, which hold nothing back, so nothing "
+            f"says when to go on; a bucket does, such as '{limits[0].notation.partition(' ')[0]} using gcra'"
+        )
+    return [_patient(limit, timeout) for limit in limits]
+
+
+@lru_cache(maxsize=1024)
+def _patient(limit: Limit, timeout: float | None) -> Limit:
+    """Made once: it takes longer than to decide."""
+    return limit.patient(timeout)
+
+
+def turn(store: Store, charges: Sequence[Charge], sleep: Sleep) -> Verdict:
+    """Take, and sleep until it is due. Raises `RateLimited`, at once, where that takes too long."""
+    verdict = verdict_of(charges, store.take(charges))
+    if not verdict.allowed:
+        raise RateLimited(verdict)
+    if delay := verdict.delay:
+        try:
+            sleep(delay)
+        except BaseException:  # Ctrl-C, and whatever else ends a thread's sleep
+            give_back(store, verdict)
+            raise
+    return verdict
+
+
+async def aturn(store: AsyncStore, take: Take, charges: Sequence[Charge]) -> Verdict:
+    """The same for asyncio. `take`: how the store is asked, see `ataking`."""
+    verdict = verdict_of(charges, await take(charges))
+    if not verdict.allowed:
+        raise RateLimited(verdict)
+    if delay := verdict.delay:
+        try:
+            await asyncio.sleep(delay)
+        except asyncio.CancelledError:
+            await finished(agive_back(store, verdict))
+            raise
+    return verdict
+
+
+def ataking(store: AsyncStore, atake: Take) -> Take:
+    """The `atake` of a store, of which nothing stays taken when it is cancelled half-way.
+
+    One in memory is never half-way.
+    """
+    if type(store) is MemoryStore:
+        return atake
+
+    async def take(charges: Sequence[Charge]) -> Sequence[Decision]:
+        taking = asyncio.ensure_future(atake(charges))
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            _keep(asyncio.ensure_future(_undone(store, charges, taking)))
+            raise
+
+    return take
+
+
+async def _undone(store: AsyncStore, charges: Sequence[Charge], taking: "asyncio.Task[Sequence[Decision]]") -> None:
+    """Give back what a call takes of which nobody hears."""
+    try:
+        verdict = verdict_of(charges, await taking)
+    except Exception as error:  # noqa: BLE001  # nobody waits for it
+        warn_rarely("store", _KEPT, error)
+    else:
+        if verdict.allowed:
+            await agive_back(store, verdict)
+
+
+def give_back(store: Store, verdict: Verdict) -> None:
+    """What was reserved and nobody waits for. Never raises for what the store does."""
+    try:
+        store.settle(corrections(verdict))
+    except Exception as error:  # noqa: BLE001  # whoever waited has another error to hear of
+        warn_rarely("store", _KEPT, error)
+
+
+async def agive_back(store: AsyncStore, verdict: Verdict) -> None:
+    """The same for asyncio."""
+    try:
+        await store.asettle(corrections(verdict))
+    except Exception as error:  # noqa: BLE001  # whoever waited has another error to hear of
+        warn_rarely("store", _KEPT, error)
+
+
+async def finished(work: Coroutine[Any, Any, None]) -> None:
+    """Until it is done; it is done, too, when whoever waits for it is cancelled once more."""
+    await asyncio.shield(_keep(asyncio.ensure_future(work)))
+
+
+def _keep(task: "asyncio.Task[None]") -> "asyncio.Task[None]":
+    _GOING.add(task)
+    task.add_done_callback(_GOING.discard)
+    return task

@@ -1,0 +1,384 @@
+"""`acquire`, `turn` and `limit(wait=...)`: what they reserve, how long they sleep, and what becomes of what is left."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import (
+    AsyncLimiter,
+    Charge,
+    ConfigError,
+    Decision,
+    LeakyBucket,
+    Limiter,
+    MemoryStore,
+    RateLimited,
+    StoreError,
+    TokenBucket,
+    Verdict,
+    parse,
+)
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.testing import Clock, RecordingStore
+
+PACE = "1/second burst 1 using gcra"
+BUCKETS = ["gcra", "token_bucket", "leaky_bucket"]
+
+
+class Sleeps(list[float]):
+    """Every sleep there was, in seconds; one of `ends` ends early."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: BaseException | None = None
+
+    def __call__(self, delay: float) -> None:
+        self.append(delay)
+        if self.ends is not None:
+            raise self.ends
+
+    async def asleep(self, delay: float) -> None:
+        self(delay)
+
+
+class Awaiting:
+    """An AsyncLimiter as a Limiter: each call runs the loop until the answer is there."""
+
+    def __init__(self, store: Any = None) -> None:
+        self._limiter = AsyncLimiter(store)
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._limiter, name)
+        return lambda *args, **kwargs: asyncio.run(method(*args, **kwargs))
+
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture(params=[Limiter, Awaiting], ids=["threads", "asyncio"])
+def make(request: pytest.FixtureRequest) -> Make:
+    made: Make = request.param
+    return made
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
+    sleeps = Sleeps()
+    monkeypatch.setattr("ratelimit_mw.limiter.time.sleep", sleeps)
+    monkeypatch.setattr("ratelimit_mw.waiting.asyncio.sleep", sleeps.asleep)
+    return sleeps
+
+
+def refusal(call: Callable[..., object], *args: Any, **kwargs: Any) -> Verdict:
+    with pytest.raises(RateLimited) as caught:
+        call(*args, **kwargs)
+    return caught.value.verdict
+
+
+def test_each_waits_behind_those_before_it(make: Make, slept: Sleeps) -> None:
+    limiter = make(MemoryStore(clock=Clock()))
+    delays = [limiter.acquire(PACE, "me").delay for _ in range(4)]
+    assert delays == [0.0, 1.0, 2.0, 3.0]
+    assert slept == [1.0, 2.0, 3.0]  # who need not wait does not sleep
+    assert limiter.acquire(PACE, "you").delay == 0.0
+
+
+def test_a_cost_is_waited_for_as_a_whole(make: Make, slept: Sleeps) -> None:
+    limiter = make(MemoryStore(clock=Clock()))
+    limit = "2/second burst 4 using token_bucket"
+    assert [limiter.acquire(limit, "me", cost).delay for cost in (3, 3, 1)] == [0.0, 1.0, 1.5]
+    assert slept == [1.0, 1.5]
+
+
+@pytest.mark.parametrize("algorithm", BUCKETS)
+def test_what_does_not_fit_into_the_timeout_is_refused_at_once_and_takes_nothing(
+    make: Make, slept: Sleeps, algorithm: str
+) -> None:
+    clock = Clock()
+    limiter = make(MemoryStore(clock=clock))
+    limit = LeakyBucket(1, 1, burst=5) if algorithm == "leaky_bucket" else parse(f"1/s burst 1 using {algorithm}")[0]
+    assert [limiter.acquire(limit, "me", timeout=2).delay for _ in range(3)] == [0.0, 1.0, 2.0]
+    verdict = refusal(limiter.acquire, limit, "me", timeout=2)
+    assert (verdict.allowed, verdict.retry_after) == (False, 1.0)
+    assert slept == [1.0, 2.0]
+    assert limiter.acquire(limit, "me", timeout=3.000001).delay == 3.0
+    assert refusal(limiter.acquire, limit, "me", timeout=3.999999).retry_after == 0.000001
+    assert refusal(limiter.acquire, limit, "me", timeout=0).retry_after == 4.0
+    clock.advance(4)
+    assert limiter.acquire(limit, "me", timeout=0).delay == 0.0
+
+
+@pytest.mark.promise(4)
+def test_the_wait_of_a_refusal_is_true(make: Make, slept: Sleeps) -> None:
+    clock = Clock()
+    limiter = make(MemoryStore(clock=clock))
+    for _ in range(6):
+        limiter.acquire("7/minute burst 2 using gcra", "me")
+    wait = refusal(limiter.acquire, "7/minute burst 2 using gcra", "me", timeout=10).retry_after
+    clock.now = clock.now + wait - 0.000001
+    refusal(limiter.acquire, "7/minute burst 2 using gcra", "me", timeout=10)
+    clock.advance(0.000001)
+    assert limiter.acquire("7/minute burst 2 using gcra", "me", timeout=10).delay == slept[-1] <= 10
+
+
+def test_without_a_timeout_one_waits_as_long_as_can_be_said(make: Make, slept: Sleeps) -> None:
+    for limit in (TokenBucket(1, 86400.0, burst=1), TokenBucket(999_999_937, 86400.0)):
+        store = RecordingStore(clock=Clock())
+        make(store).acquire(limit, "me")
+        ((_, (charge,)),) = store.calls
+        assert charge.limit.bucket == limit.bucket
+        assert charge.limit.delay_ticks(charge.patience_us) > 2**51 or charge.patience_us == 100 * 365 * 86400 * 10**6
+        assert make(MemoryStore()).acquire(limit, "me", timeout=10.0**9).delay == 0.0  # so much is as good as none
+    assert slept == []
+
+
+def test_a_leaky_bucket_is_a_queue_for_its_burst(make: Make, slept: Sleeps) -> None:
+    limiter = make(MemoryStore(clock=Clock()))
+    assert [limiter.acquire("10/second burst 3 using leaky_bucket", "me").delay for _ in range(3)] == [0.0, 0.1, 0.2]
+    assert refusal(limiter.acquire, "10/second burst 3 using leaky_bucket", "me").retry_after == 0.1
+    at_once = "10/second burst 3 using leaky_bucket at_once 2"
+    assert [limiter.acquire(at_once, "you").delay for _ in range(3)] == [0.0, 0.0, 0.0]
+    assert slept == [0.1, 0.2]
+
+
+def test_a_timeout_stands_in_for_the_limits_own_max_delay(make: Make, slept: Sleeps) -> None:
+    limit = TokenBucket(1, 1, burst=1, max_delay=1)
+    limiter = make(MemoryStore(clock=Clock()))
+    assert [limiter.acquire(limit, "me", timeout=2).delay for _ in range(3)] == [0.0, 1.0, 2.0]
+    assert limiter.hit(limit, "me").retry_after == 2.0
+    assert slept == [1.0, 2.0]
+
+
+def test_a_window_beside_it_is_not_waited_for(make: Make, slept: Sleeps) -> None:
+    limits = [PACE, "2/minute using fixed_window"]
+    limiter = make(MemoryStore(clock=Clock()))
+    assert [limiter.acquire(limits, "me").delay for _ in range(2)] == [0.0, 1.0]
+    assert refusal(limiter.acquire, limits, "me").retry_after == 60.0
+    assert slept == [1.0]
+    assert limiter.acquire(PACE, "me").delay == 2.0  # the refused one reserved nothing
+
+
+@pytest.mark.parametrize("limits", ["5/hour", ["5/hour", "9/day using fixed_window"]])
+def test_windows_alone_are_not_waited_for(make: Make, slept: Sleeps, limits: Any) -> None:
+    with pytest.raises(ConfigError) as told:
+        make().acquire(limits, "me")
+    assert str(told.value).startswith("limits: found '5/3600s using sliding_window_counter'")
+    assert str(told.value).endswith("a bucket does, such as '5/3600s using gcra'")
+
+
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        ({"timeout": -1}, "timeout: found -1, allowed is a finite number of seconds, 0 or more"),
+        ({"timeout": True}, "timeout: found True, allowed is a finite number of seconds, 0 or more"),
+        ({"timeout": "1"}, "timeout: found '1', allowed is a finite number of seconds, 0 or more"),
+        ({"timeout": float("inf")}, "timeout: found inf, allowed is a finite number of seconds, 0 or more"),
+        ({"cost": True}, "cost: found True, allowed is a whole number from 0 to 9007199254740991"),
+        ({"cost": -1}, "cost: found -1, allowed is a whole number from 0 to 9007199254740991"),
+    ],
+)
+def test_what_is_wrong_is_told_also_after_what_was_right(make: Make, terms: dict[str, Any], said: str) -> None:
+    limiter = make(MemoryStore(clock=Clock()))
+    limiter.acquire(PACE, "me", 1, 1)  # which compares equal to True
+    with pytest.raises(ConfigError) as told:
+        limiter.acquire(PACE, "me", **terms)
+    assert str(told.value) == said
+
+
+def test_a_cost_that_never_passes_is_refused_at_once(make: Make, slept: Sleeps) -> None:
+    assert refusal(make().acquire, PACE, "me", 2).retry_after == float("inf")
+    assert make().acquire(PACE, "me", 0).delay == 0.0
+    assert slept == []
+
+
+@pytest.mark.parametrize("algorithm", BUCKETS)
+def test_what_ends_a_wait_gives_its_units_back(make: Make, slept: Sleeps, algorithm: str) -> None:
+    clock = Clock()
+    limit: Any = f"1/second burst 1 using {algorithm}"
+    if algorithm == "leaky_bucket":
+        limit = "1/second burst 5 using leaky_bucket at_once 0"
+    limits = [limit, "4/hour using fixed_window"]
+    limiter = make(MemoryStore(clock=clock))
+    for _ in range(2):
+        limiter.acquire(limits, "me")
+    slept.ends = asyncio.CancelledError() if make is Awaiting else KeyboardInterrupt()
+    with pytest.raises((asyncio.CancelledError, KeyboardInterrupt)):
+        limiter.acquire(limits, "me")
+    slept.ends = None
+    assert limiter.peek("4/hour using fixed_window", "me").remaining == 2  # that of the window, too
+    assert limiter.acquire(limits, "me").delay == 2.0
+
+
+def test_a_store_that_fails_then_does_not_hide_what_ended_the_wait(
+    slept: Sleeps, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ratelimit_mw.notices._said", {})  # what is said rarely has not been said yet
+
+    class Forgetful(MemoryStore):
+        def settle(self, charges: Sequence[Charge]) -> None:
+            raise StoreError("gone")
+
+    for made, error in ((Limiter, KeyboardInterrupt()), (Awaiting, asyncio.CancelledError())):
+        limiter = made(Forgetful(clock=Clock()))
+        limiter.acquire(PACE, "me")
+        slept.ends = error
+        with pytest.raises(type(error)):
+            limiter.acquire(PACE, "me")
+        slept.ends = None
+    assert "not known to be given back: gone" in caplog.text
+
+
+def test_a_turn_is_a_block(slept: Sleeps) -> None:
+    limiter = Limiter(MemoryStore(clock=Clock()))
+    with limiter.turn(PACE, "me") as verdict:
+        assert (verdict.allowed, slept) == (True, [])
+    with suppress(ZeroDivisionError), limiter.turn(PACE, "me"):
+        assert slept == [1.0]
+        _ = 1 / 0
+    with pytest.raises(RateLimited), limiter.turn(PACE, "me", timeout=1.5):  # what was taken stays taken
+        pytest.fail("its turn did not come")
+
+    async def main() -> None:
+        own = AsyncLimiter(MemoryStore(clock=Clock()))
+        async with own.turn(PACE, "me") as first, own.turn(PACE, "me") as second:
+            assert (first.delay, second.delay) == (0.0, 1.0)
+        with pytest.raises(RateLimited):
+            await own.turn(PACE, "me", timeout=1.5).__aenter__()
+
+    asyncio.run(main())
+    assert slept == [1.0, 1.0]
+
+
+def test_a_decorator_may_wait(slept: Sleeps) -> None:
+    limiter, own = Limiter(MemoryStore(clock=Clock())), AsyncLimiter(MemoryStore(clock=Clock()))
+
+    @limiter.limit(PACE, wait=1.5)
+    def call() -> str:
+        return "done"
+
+    @own.limit(PACE, wait=True)
+    async def acall() -> str:
+        return "done"
+
+    @limiter.limit(PACE, key="refused")
+    def refused() -> str:
+        return "done"
+
+    assert [call(), call(), slept] == ["done", "done", [1.0]]
+    assert refusal(call).retry_after == 0.5
+    assert [asyncio.run(acall()) for _ in range(3)] == ["done"] * 3
+    assert slept == [1.0, 1.0, 2.0]
+    assert refused() == "done"
+    assert refusal(refused).retry_after == 1.0
+
+
+@pytest.mark.parametrize("made", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize(
+    ("limits", "wait", "said"),
+    [
+        ("5/hour", True, "limits: found '5/3600s using sliding_window_counter', which hold nothing back"),
+        (PACE, -1, "wait: found -1, allowed is a finite number of seconds, 0 or more"),
+        (PACE, None, "wait: found None, allowed is a finite number of seconds, 0 or more"),
+        (PACE, "1", "wait: found '1', allowed is a finite number of seconds, 0 or more"),
+    ],
+)
+def test_a_decorator_that_cannot_wait_is_told_where_it_stands(made: Any, limits: str, wait: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        made().limit(limits, wait=wait)
+    assert str(told.value).startswith(said)
+
+
+def test_a_task_that_is_cancelled_while_the_store_is_asked_takes_nothing() -> None:
+    class Slow(RecordingStore):
+        """Answers when it is told to."""
+
+        def __init__(self, clock: Clock) -> None:
+            super().__init__(clock=clock)
+            self.may_answer = asyncio.Event()
+
+        async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+            await self.may_answer.wait()
+            return self.take(charges)
+
+    async def main() -> None:
+        store = Slow(Clock())
+        limiter = AsyncLimiter(store)
+        first, second = (asyncio.ensure_future(limiter.acquire(PACE, "me")) for _ in range(2))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait([second])
+        assert second.cancelled()
+        store.may_answer.set()
+        assert (await first).delay == 0.0
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert [verb for verb, _ in store.calls] == ["take", "take", "settle"]
+        assert (await limiter.peek(PACE, "me", 1)).retry_after == 1.0  # that of the first alone
+
+    asyncio.run(main())
+
+
+@pytest.fixture(params=["memory", "redis"])
+def stores(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any, Clock]]:
+    """One for threads and one for asyncio, over the same states."""
+    clock = Clock()
+    if request.param == "memory":
+        both = MemoryStore(clock=clock)
+        yield both, both, clock
+        return
+    server = next(iter(request.getfixturevalue("redis_servers").values()))
+    server.flush()
+    with closing(RedisStore(server.url, clock=clock, timeout=5)) as store:
+        yield store, AsyncRedisStore(server.url, clock=clock, timeout=5), clock
+
+
+@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter", "sliding_window_log", *BUCKETS])
+def test_what_was_taken_is_corrected_by_hand(stores: tuple[Any, Any, Clock], algorithm: str) -> None:
+    store, other, clock = stores
+    limiter = Limiter(store)
+    limit = f"10/100 seconds using {algorithm}"
+    limiter.hit(limit, "me", 3)
+    clock.advance(0.5)
+    limiter.hit(limit, "me", 4)
+    limiter.settle(limit, "me", -5)
+    assert limiter.peek(limit, "me").remaining == 8
+    limiter.settle(limit, "me", 4)
+    assert limiter.peek(limit, "me").remaining == 4
+    limiter.settle(limit, "me", 0)
+    limiter.settle(limit, "me", -100)
+    assert limiter.peek(limit, "me").remaining == 10
+
+    async def main() -> None:
+        own = AsyncLimiter(other)
+        await own.settle(limit, "me", 100)  # debt is at most one quota
+        verdict = await own.peek(limit, "me", 1)
+        assert (verdict.allowed, verdict.remaining) == (False, 0)
+        await own.settle(limit, "me", -100)
+        assert (await own.peek(limit, "me")).remaining == 10
+        await own.store.aclose() if own.store is not store else None
+
+    asyncio.run(main())
+
+
+def test_only_the_newest_members_of_a_log_are_given_back(stores: tuple[Any, Any, Clock]) -> None:
+    store, other, clock = stores
+    limiter, limit = Limiter(store), "10/100 seconds using sliding_window_log"
+    for _ in range(3):
+        limiter.hit(limit, "me", 2)
+        clock.advance(10)
+    limiter.settle(limit, "me", -3)  # of the last two
+    clock.advance(70)  # the first two leave
+    assert limiter.peek(limit, "me").remaining == 9
+    clock.advance(10)
+    assert limiter.peek(limit, "me").remaining == 10
+    if other is not store:
+        asyncio.run(other.aclose())
+
+
+@pytest.mark.parametrize("delta", [True, 1.0, "1", None])
+def test_a_correction_is_a_whole_number(make: Make, delta: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^delta: found .*, allowed is a whole number"):
+        make().settle("5/hour", "me", delta)

@@ -1,0 +1,443 @@
+"""Requests that are held back instead of refused: for how long, how many at one time, and what a client that leaves
+gives back."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from threading import Event, Thread
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import Depends, FastAPI
+from flask import Flask
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from werkzeug.test import Client
+
+from ratelimit_mw import Charge, Decision, MemoryStore, Verdict, parse
+from ratelimit_mw import flask as flask_face
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.fastapi import RateLimit
+from ratelimit_mw.gate import AsyncGate, Gate
+from ratelimit_mw.holding import turned_away
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.starlette import limit as starlette_limit
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.testing import Clock
+from web.asgi_talk import BODY, HTTP, START, App200, Talk, header
+from web.faces import ASGI, FACES
+from web.scenario import Step
+from web.websocket_talk import chat
+
+PACED: dict[str, Any] = {"limit": "50/second burst 3 using leaky_bucket", "max_delay": 1}  # a turn each 20 ms
+SLOW: dict[str, Any] = {"limit": "1/hour burst 3 using leaky_bucket", "max_delay": 86400}  # nobody waits for that
+WHOLE = {"type": "http.request", "body": b"", "more_body": False}
+PART = {"type": "http.request", "body": b"part", "more_body": True}
+REST = {"type": "http.request", "body": b"rest", "more_body": False}
+GONE = {"type": "http.disconnect"}
+
+
+class Heard:
+    """Every verdict there was."""
+
+    def __init__(self) -> None:
+        self.verdicts: list[Verdict] = []
+
+    def __call__(self, event: Any) -> None:
+        self.verdicts.append(event.verdict)
+
+    def __getitem__(self, index: int) -> Verdict:
+        return self.verdicts[index]
+
+    @property
+    def delays(self) -> list[float]:
+        return [verdict.delay for verdict in self.verdicts]
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_each_face_holds_back_and_refuses_what_the_bucket_cannot_hold(face: str) -> None:
+    heard = Heard()
+    ask = FACES[face]({"limits": PACED, "store": MemoryStore(clock=Clock()), "on_decision": heard})
+    began = time.monotonic()
+    answers = [ask(Step()) for _ in range(4)]
+    assert time.monotonic() - began >= 0.06
+    assert [answer.status for answer in answers] == [200, 200, 200, 429]
+    assert heard.delays == [0.0, 0.02, 0.04, 0.0]
+    assert heard[3].retry_after == 0.02
+    assert [dict(answer.headers).get("retry-after") for answer in answers] == [None, None, None, "1"]
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_no_place_to_wait_is_as_without_waiting(face: str) -> None:
+    heard = Heard()
+    clock = Clock()
+    settings = {"limits": SLOW, "max_waiting": 0, "store": MemoryStore(clock=clock), "on_decision": heard}
+    ask = FACES[face](settings)
+    assert [ask(Step()).status for _ in range(2)] == [200, 429]
+    assert (heard[1].retry_after, heard[1].remaining) == (3600.0, 0)
+    clock.advance(3600)
+    assert ask(Step()).status == 200
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_shadow_holds_nobody_back(face: str) -> None:
+    ask = FACES[face]({"limits": [{**SLOW, "shadow": True}], "store": MemoryStore(clock=Clock())})
+    assert [ask(Step()).status for _ in range(5)] == [200] * 5
+
+
+def test_limits_on_endpoints_hold_back_too() -> None:
+    heard = Heard()
+
+    async def page(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("hello")
+
+    star = Starlette(routes=[Route("/", starlette_limit(PACED)(page))])
+    fast = FastAPI()
+    fast.add_api_route("/", page, dependencies=[Depends(RateLimit(PACED))])
+    for app in (star, fast):
+        app.add_middleware(RateLimitMiddleware, limits=[], on_decision=heard, store=MemoryStore(clock=Clock()))
+        assert asyncio.run(_statuses(app, 4)) == [200, 200, 200, 429]
+    web = Flask(__name__)
+    web.add_url_rule("/", view_func=flask_face.limit(PACED)(lambda: "hello"), endpoint="page")
+    flask_face.RateLimiter(web, limits=[], on_decision=heard, store=MemoryStore(clock=Clock()))
+    assert [Client(web).get("/").status_code for _ in range(4)] == [200, 200, 200, 429]
+    assert heard.delays == [0.0, 0.02, 0.04, 0.0] * 3
+
+
+async def _statuses(app: Any, requests: int) -> list[int]:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
+        return [(await client.get("/")).status_code for _ in range(requests)]
+
+
+class Held:
+    """An app behind the middleware, and requests to it of which some wait."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.app = App200()
+        self.store = MemoryStore(clock=Clock())
+        self.middleware = RateLimitMiddleware(self.app, **{"limits": SLOW, "store": self.store, **settings})
+
+    def start(self, *given: Any, **scope: Any) -> "Waits":
+        return Waits(self.middleware, *given, **scope)
+
+
+class Waits:
+    """One request. What it is given after that comes when it is told."""
+
+    def __init__(self, app: Any, *given: Any, **scope: Any) -> None:
+        self.queue: asyncio.Queue[Any] = asyncio.Queue()
+        for message in given:
+            self.queue.put_nowait(message)
+        self.talk = Talk()
+        self.receives = 0
+        self.task = asyncio.ensure_future(app({**HTTP, **scope}, self.receive, self.talk.send))
+
+    async def receive(self) -> Any:
+        self.receives += 1
+        return await self.queue.get()
+
+    async def goes_on(self) -> "Waits":
+        """As far as it goes by itself."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return self
+
+    @property
+    def status(self) -> int | None:
+        return self.talk.sent[0]["status"] if self.talk.sent else None
+
+
+@pytest.mark.promise(11)
+@pytest.mark.parametrize("given", [[WHOLE], [PART, REST], [REST], []])
+def test_a_client_that_goes_away_frees_its_place_and_gives_its_units_back(given: list[Any]) -> None:
+    async def main() -> None:
+        held = Held(max_waiting=1)
+        assert (await held.start(WHOLE).goes_on()).status == 200
+        waits = await held.start(*given).goes_on()
+        assert (waits.status, len(held.app.scopes)) == (None, 1)
+        assert (await held.start(WHOLE).goes_on()).status == 429  # no place
+        if given == [PART, REST]:  # more of a body than one message is not read
+            assert waits.receives == 1
+            waits.task.cancel()
+            await asyncio.wait([waits.task])
+        else:
+            waits.queue.put_nowait(GONE)
+            await waits.goes_on()
+            assert waits.task.done()
+            assert (waits.status, waits.talk.types[1:]) == (499, ["http.response.body"])
+        assert len(held.app.scopes) == 1
+        last = await held.start(WHOLE).goes_on()  # there is a place, and the turn is that of the one who left
+        assert (last.status, await _turn(held)) == (None, 7200.0)
+        last.task.cancel()
+        await asyncio.wait([last.task])
+
+    asyncio.run(main())
+
+
+async def _turn(held: Held) -> float:
+    """When the next one would go."""
+    limit = parse("1/hour burst 3 using leaky_bucket at_once 0")[0]
+    (shelf,) = held.store._shelves.values()
+    (key,) = shelf.young
+    return held.store.peek([Charge(key, limit, max_delay=10.0**6)])[0].delay
+
+
+@pytest.mark.promise(11)
+def test_what_was_heard_meanwhile_is_handed_on_in_order_and_once() -> None:
+    got: list[Any] = []
+
+    async def app(_: Any, receive: Any, send: Any) -> None:
+        while True:
+            got.append(await receive())
+            if not got[-1].get("more_body"):
+                break
+        early = asyncio.ensure_future(receive())
+        await asyncio.sleep(0)
+        early.cancel()  # as is usual where an app looks for a disconnect: nothing is lost by it
+        await asyncio.wait([early])
+        await send(START)
+        await send(BODY)
+        got.append(await receive())
+
+    async def main() -> None:
+        middleware = RateLimitMiddleware(app, limits=PACED, store=MemoryStore(clock=Clock()))
+        for given in ([PART, PART, REST], [WHOLE], [PART, REST]):  # the first one need not wait
+            waits = Waits(middleware, *given)
+            while waits.status is None:  # noqa: ASYNC110  # until its turn
+                await asyncio.sleep(0.001)
+            waits.queue.put_nowait(GONE)
+            await asyncio.wait_for(waits.task, 10)
+            assert got == [*given, GONE]
+            assert all(one is other for one, other in zip(got, [*given, GONE], strict=True))
+            got.clear()
+
+    asyncio.run(main())
+
+
+def test_a_client_that_waits_to_send_its_body_is_not_asked_for_it() -> None:
+    async def main() -> None:
+        held = Held()
+        expects = [(b"Expect", b"100-continue")]
+        await held.start(WHOLE).goes_on()
+        waits = await held.start(GONE, headers=expects).goes_on()
+        assert (waits.receives, waits.status) == (0, None)
+        waits.task.cancel()
+        await asyncio.wait([waits.task])
+
+    asyncio.run(main())
+
+
+def test_a_server_that_fails_to_say_is_told_to_the_app() -> None:
+    async def app(_: Any, receive: Any, send: Any) -> None:
+        with pytest.raises(OSError, match="broken"):
+            await receive()
+        await send(START)
+        await send(BODY)
+
+    async def broken() -> Any:
+        raise OSError("broken")
+
+    async def main() -> None:
+        middleware = RateLimitMiddleware(app, limits=PACED, store=MemoryStore(clock=Clock()))
+        for _ in range(2):
+            talk = Talk()
+            await middleware(dict(HTTP), broken, talk.send)
+            assert talk.sent[0]["status"] == 200
+
+    asyncio.run(main())
+
+
+@pytest.mark.promise(1)
+def test_while_no_place_is_free_the_store_is_asked_once_and_takes_nothing() -> None:
+    calls: list[str] = []
+
+    class Store(MemoryStore):
+        async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+            calls.append("take")
+            return self.take(charges)
+
+        async def asettle(self, charges: Sequence[Charge]) -> None:
+            calls.append("settle")
+            self.settle(charges)
+
+    async def main() -> None:
+        held = Held(max_waiting=1, store=Store(clock=Clock()))
+        first, second, third = [await held.start(WHOLE).goes_on() for _ in range(3)]
+        assert (first.status, second.status, third.status) == (200, None, 429)
+        assert header(third.talk.sent[0], "retry-after") == ["7200"]  # until nobody is before it
+        assert calls == ["take"] * 3
+        second.task.cancel()
+        await asyncio.wait([second.task])
+        assert calls == ["take"] * 3 + ["settle"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.promise(2)
+def test_two_that_come_for_the_last_place_at_one_time() -> None:
+    """Both were told to wait: one gives back what it took, and is refused as without waiting."""
+    may_answer = asyncio.Event()
+
+    class Slow(MemoryStore):
+        async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+            decisions = self.take(charges)
+            await may_answer.wait()
+            return decisions
+
+    async def main() -> None:
+        heard = Heard()
+        limits = [SLOW, "10/minute using fixed_window"]
+        store = Slow(clock=Clock())
+        held = Held(max_waiting=1, limits=limits, store=store, on_decision=heard, store_timeout=60.0)
+        asked = [await held.start(WHOLE).goes_on() for _ in range(3)]
+        may_answer.set()
+        await asked[2].goes_on()
+        assert [one.status for one in asked] == [200, None, 429]
+        assert [(one.allowed, one.delay) for one in heard.verdicts] == [(True, 0.0), (True, 3600.0), (False, 0.0)]
+        assert (heard[2].retry_after, [one.allowed for one in heard[2].decisions]) == (7200.0, [False, True])
+        assert heard[2].decisions[1].remaining == 8
+        assert store.peek([Charge(heard[2].charges[1].key, heard[2].charges[1].limit, 0)])[0].remaining == 8
+        asked[1].task.cancel()
+        await asyncio.wait([asked[1].task])
+
+    asyncio.run(main())
+
+
+def test_what_is_turned_away_shows_what_it_would_without_it() -> None:
+    bucket, window = parse("1/s burst 1 using gcra; 10/minute")
+    charges = [Charge("k", bucket, max_delay=9.0), Charge("k", window, 2), Charge("k", window, role="shadow")]
+    decisions = [
+        Decision(True, 1, 0, 0.0, 2.5, 2.5, 1.5, 7),
+        Decision(True, 10, 7, 0.0, 60.0, 60.0, 0.0, 5),
+        Decision(False, 10, 0, 9.0, 60.0, 60.0, 0.0, 5),
+    ]
+    verdict = turned_away(Verdict(True, charges, decisions))
+    assert (verdict.allowed, verdict.retry_after, verdict.delay, verdict.binding) == (False, 1.5, 0.0, 0)
+    assert [one.allowed for one in verdict.decisions] == [False, True, False]
+    assert [one.remaining for one in verdict.decisions] == [0, 9, 0]
+    assert verdict.decisions[2] is decisions[2]
+
+
+@pytest.mark.parametrize("over", ["memory", "redis"])
+def test_a_cancelled_request_gives_back_what_it_took(over: str, request: pytest.FixtureRequest) -> None:
+    clock = Clock()
+
+    async def main() -> None:
+        store: Any = MemoryStore(clock=clock)
+        if over == "redis":
+            server = next(iter(request.getfixturevalue("redis_servers").values()))
+            server.flush()
+            store = AsyncRedisStore(server.url, clock=clock, timeout=5.0)
+        heard = Heard()
+        held = Held(limits=[SLOW, "10/minute"], store=store, on_decision=heard, store_timeout=5.0)
+        await held.start(WHOLE).task
+        waits = held.start(WHOLE)
+        while len(heard.verdicts) < 2:  # noqa: ASYNC110  # until it is held back
+            await asyncio.sleep(0.001)
+        waits.task.cancel()
+        await asyncio.wait([waits.task])
+        assert waits.task.cancelled()
+        again = held.start(WHOLE)
+        while len(heard.verdicts) < 3:  # noqa: ASYNC110  # the same
+            await asyncio.sleep(0.001)
+        assert heard.delays == [0.0, 3600.0, 3600.0]
+        assert heard[2].decisions[1].remaining == 8
+        again.task.cancel()
+        await asyncio.wait([again.task])
+        await store.aclose()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("over", ["memory", "redis"])
+def test_threads_wait_two_at_a_time_unless_told_otherwise(
+    over: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleeping, may_go = [Event(), Event()], Event()
+    slept: list[float] = []
+
+    def sleep(delay: float) -> None:
+        slept.append(delay)
+        sleeping[len(slept) - 1].set()
+        may_go.wait(10)
+
+    store: Any = MemoryStore(clock=Clock())
+    if over == "redis":
+        server = next(iter(request.getfixturevalue("redis_servers").values()))
+        server.flush()
+        store = RedisStore(server.url, clock=Clock(), timeout=5.0)
+    ask = FACES["wsgi"]({"limits": {**SLOW, "limit": "1/hour burst 9 using leaky_bucket"}, "store": store})
+    assert ask(Step()).status == 200
+    monkeypatch.setattr("ratelimit_mw.gate.time.sleep", sleep)
+    threads = [Thread(target=ask, args=[Step()]) for _ in range(2)]
+    for thread, asleep in zip(threads, sleeping, strict=True):
+        thread.start()
+        assert asleep.wait(10)
+    assert dict(ask(Step()).headers)["retry-after"] == "10800"  # the third
+    may_go.set()
+    for thread in threads:
+        thread.join()
+    assert sorted(slept) == [3600.0, 7200.0]
+    monkeypatch.undo()
+    store.close()
+
+
+def test_what_ends_a_threads_wait_gives_back_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    heard = Heard()
+    store = MemoryStore(clock=Clock())
+    ask = FACES["wsgi"]({"limits": [SLOW, "10/minute"], "store": store, "max_waiting": 1, "on_decision": heard})
+    assert ask(Step()).status == 200
+    monkeypatch.setattr("ratelimit_mw.gate.time.sleep", interrupted)
+    for _ in range(3):  # the place is free each time
+        with pytest.raises(KeyboardInterrupt):
+            ask(Step())
+    assert heard.delays == [0.0, 3600.0, 3600.0, 3600.0]
+    assert [verdict.decisions[1].remaining for verdict in heard.verdicts] == [9, 8, 8, 8]
+
+
+def test_messages_of_a_websocket_are_held_back_too() -> None:
+    heard = Heard()
+    settings = {"limits": [], "messages": PACED, "store": MemoryStore(clock=Clock()), "on_decision": heard}
+    began = time.monotonic()
+    echo, _ = chat(settings, "a", "b", "c")
+    assert time.monotonic() - began >= 0.06
+    assert (echo.texts, heard.delays) == (["a", "b", "c"], [0.0, 0.02, 0.04])
+
+
+def test_limits_that_a_callable_gives_may_hold_back() -> None:
+    for name in ("asgi", "wsgi"):
+        heard = Heard()
+        settings = {"limits": lambda _: PACED, "store": MemoryStore(clock=Clock()), "on_decision": heard}
+        ask = FACES[name](settings)
+        assert [ask(Step()).status for _ in range(4)] == [200, 200, 200, 429]
+        assert heard.delays == [0.0, 0.02, 0.04, 0.0]
+
+
+def test_without_a_max_delay_nothing_changes() -> None:
+    """The short way is there, and nobody looks whether there is a place."""
+    plain, holding = AsyncGate(Settings(limits="5/minute using gcra")), AsyncGate(Settings(limits=PACED))
+    assert (plain.may_hold, plain.immediate is None) == (False, False)
+    assert (holding.may_hold, holding.immediate) == (True, None)
+    of_client = [gate._rules._table.combined(((),), ()).of_client for gate in (plain, holding)]
+    assert [way is None for way in of_client] == [False, True]
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("value", [-1, True, 1.0, "5"])
+def test_a_wrong_number_of_places(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^max_waiting: found .*, allowed is a whole number from 0"):
+        Settings(limits="5/minute", max_waiting=value)
+
+
+def test_every_face_under_asgi_has_room_for_a_thousand() -> None:
+    assert len(ASGI) == 4
+    assert AsyncGate(Settings(limits=PACED)).room._free == 1000
+    assert Gate(Settings(limits=PACED)).room._free == 2
+    inner = AsyncGate(Settings(limits=PACED, max_waiting=7))
+    assert inner.inner.room is inner.room
