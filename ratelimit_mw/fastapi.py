@@ -8,12 +8,12 @@ from msgspec import json
 
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.faces.asgi_send import closing
-from ratelimit_mw.faces.asked import Asked, ask
+from ratelimit_mw.faces.asked import Asked, admit_client, ask
 from ratelimit_mw.faces.dependencies import around
 from ratelimit_mw.faces.endpoint import EndpointMark
 from ratelimit_mw.faces.missing import needs
 from ratelimit_mw.faces.unheeded import Heeding
-from ratelimit_mw.response import ABOUT_THE_BODY, RESPONSES
+from ratelimit_mw.response import ABOUT_THE_BODY, RESPONSES, raw_headers
 from ratelimit_mw.response import Response as OwnResponse
 from ratelimit_mw.verdict import RateLimited, Verdict
 
@@ -53,10 +53,16 @@ class RateLimit(EndpointMark, Heeding):
 
     async def __call__(self, connection: HTTPConnection, response: Response) -> None:
         """Admit a request, or raise."""
-        found = around(connection.scope)
+        scope = connection.scope
+        found = around(scope)
         if found.exempt:
             return
-        asked = await ask(connection.scope, found.steps(self), found.template)
+        steps = found.steps(self)
+        verdict = None if response.raw_headers else admit_client(scope, steps)
+        if verdict is not None and verdict.allowed:  # the usual case, in short
+            response.raw_headers += raw_headers(verdict)
+            return
+        asked = await ask(scope, steps, found.template, verdict)
         if asked is None:
             return
         if asked.refused:

@@ -75,13 +75,13 @@ class Gate(BaseGate):
             self._give_back(outer.forget())
         return verdict
 
-    def admit_client(self, client: str | None, method: str | None) -> Verdict | None:
+    def admit_client(self, client: str | None, method: str | None, marked: Marked = ()) -> Verdict | None:
         """The verdict where nothing but the client's address counts; None where more has to be looked at.
 
         For a request without a user, that none of us further out has charged: what `admit` comes down to, in a quarter
-        of its time.
+        of its time. `marked`: what stands on its endpoint.
         """
-        of_client = self._rules.of_client
+        of_client = self._rules.of_client_at(marked) if marked else self._rules.of_client
         if of_client is None or method == "OPTIONS" or (client and len(client) > SHORT):
             return None
         asked = of_client(client)
@@ -122,7 +122,7 @@ class Gate(BaseGate):
 class _TellingGate(Gate):
     """One of whose decisions a hook hears: it is told of requests, so none goes the short way."""
 
-    def admit_client(self, client: str | None, method: str | None) -> Verdict | None:  # noqa: ARG002  # whoever asks
+    def admit_client(self, client: str | None, method: str | None, marked: Marked = ()) -> Verdict | None:  # noqa: ARG002  # whoever asks
         """None: more has to be looked at."""
         return None
 

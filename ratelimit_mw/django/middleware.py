@@ -17,9 +17,12 @@ from ratelimit_mw.django.gates import SETTING, gate_of
 from ratelimit_mw.django.request import AsyncDjangoRequest, DjangoRequest, UserIsAwaited, awaited_user
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.following import following
+from ratelimit_mw.gate import Gate
 from ratelimit_mw.matching import Marked
 from ratelimit_mw.notices import logger
 from ratelimit_mw.on_refused import aanswered
+from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.verdict import Verdict
 
 _ENDPOINTS: Final = 4096  # whose limits are remembered
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # no view tells others apart
@@ -99,9 +102,14 @@ class RateLimitMiddleware:
         if turn.decided:
             return turn.answer(request)
         turn.decided = True
+        marked, _ = self._marked(request)
+        verdict = admit_client(self._gate, turn.outcome, request, marked)
+        if verdict is not None and verdict.allowed:  # the usual case, in short
+            turn.outcome.add(verdict, self._gate)
+            return None
         seen = DjangoRequest(request, turn.outcome)
-        marked, _ = self._marked(request, seen.route)
-        verdict = self._gate.admit(seen, marked)
+        if verdict is None:
+            verdict = self._gate.admit(seen, marked)
         if verdict is not None:
             turn.outcome.add(verdict, self._gate)
             if not verdict.allowed:
@@ -114,10 +122,14 @@ class RateLimitMiddleware:
         if turn.decided:
             return turn.answer(request)
         turn.decided = True
-        seen = AsyncDjangoRequest(request, turn.outcome)
-        marked, asks = self._marked(request, seen.route)
+        marked, asks = self._marked(request)
         immediate = None if asks else self._gate.immediate
-        for _ in range(2):
+        verdict = None if immediate is None else admit_client(immediate, turn.outcome, request, marked)
+        if verdict is not None and verdict.allowed:
+            turn.outcome.add(verdict, self._gate)
+            return None
+        seen = AsyncDjangoRequest(request, turn.outcome)
+        for _ in range(2 if verdict is None else 0):
             try:
                 verdict = immediate.admit(seen, marked) if immediate else await self._gate.admit(seen, marked)
                 break
@@ -141,20 +153,20 @@ class RateLimitMiddleware:
             turn = turns[self] = turn_of(request, self._gate, self._style)
         return turn
 
-    def _marked(self, request: HttpRequest, route: str | None) -> tuple[Marked, bool]:
+    def _marked(self, request: HttpRequest) -> tuple[Marked, bool]:
         """What stands on the view of a request, and whether it has callables to ask."""
         match = request.resolver_match
-        if match is None or route is None:
+        if match is None:
             return (), False
         method = request.method if request.method in METHODS else ""
         try:
-            return self._remembered(match.func, method, route)
+            return self._remembered(match.func, method, match.route)
         except TypeError:  # an instance as a view, that cannot be hashed
-            return self._limits_on(match.func, method, route)
+            return self._limits_on(match.func, method, match.route)
 
     def _limits_on(self, view: Any, method: str, route: str) -> tuple[Marked, bool]:
         found: Marked = ()
-        for marks, name in marks_on(view, method, route):
+        for marks, name in marks_on(view, method, f"/{route}"):
             found += self._gate.compiled(marks, name)
             for mark in () if self._is_async else marks:
                 try:
@@ -162,3 +174,10 @@ class RateLimitMiddleware:
                 except ConfigError as error:
                     logger.warning("ratelimit_mw: limits on %s: %s", name, error)
         return found, any(rule.lines.calls for rule in found)
+
+
+def admit_client(gate: Gate, outcome: Outcome, request: HttpRequest, marked: Marked) -> Verdict | None:
+    """The verdict where nothing but the client's address counts; None where more has to be looked at."""
+    if outcome.verdict is not None or hasattr(request, "user"):
+        return None
+    return gate.admit_client(request.META.get("REMOTE_ADDR") or None, request.method, marked)

@@ -1,6 +1,6 @@
 """Limits at an endpoint are asked where the app knows already what a request calls, inside of a middleware or alone."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -58,10 +58,12 @@ class Asked(Struct, gc=False):
             self.outcome.shown = True
 
 
-async def ask(scope: Scope, steps: Iterable[Step], route: str | None = None) -> Asked | None:
+async def ask(
+    scope: Scope, steps: Sequence[Step], route: str | None = None, verdict: Verdict | None = None
+) -> Asked | None:
     """Hold a request to marks that it was not held to before; None if there are none.
 
-    `route`: the template. The app finds the outcome where it finds a middleware's.
+    `route`: the template. `verdict`: that of `admit_client`. The app finds the outcome where it finds a middleware's.
     """
     asked: Asked | None = None
     for step in steps:
@@ -75,7 +77,8 @@ async def ask(scope: Scope, steps: Iterable[Step], route: str | None = None) -> 
         scope[_ASKED] = done + step.marks
         client = scope.get("client")
         request = AsgiRequest(scope, client[0] if client else None, outcome, route)
-        verdict = at_once.admit(request, marked) if at_once else await gate.admit(request, marked)
+        if verdict is None:
+            verdict = at_once.admit(request, marked) if at_once else await gate.admit(request, marked)
         if verdict is not None:
             if outcome is None:
                 outcome = scope[OUTCOME] = Outcome(verdict, steps=[(gate, verdict)])
@@ -85,4 +88,24 @@ async def ask(scope: Scope, steps: Iterable[Step], route: str | None = None) -> 
         asked = Asked(request, gate, verdict, outcome)
         if verdict is not None and not verdict.allowed:
             break
+        verdict = None
     return asked
+
+
+def admit_client(scope: Scope, steps: Sequence[Step]) -> Verdict | None:
+    """The verdict where nothing but the client's address counts, and nobody was asked before.
+
+    None where more has to be looked at. Of one that refuses `ask` is to be told.
+    """
+    if len(steps) != 1 or OUTCOME in scope or "user" in scope or scope["type"] != "http" or _ASKED in scope:
+        return None
+    gate, marked, at_once = steps[0].held(scope, None)
+    if at_once is None or gate.settings.headers != "ietf":
+        return None
+    client = scope.get("client")
+    verdict = at_once.admit_client(client[0] if client else None, scope.get("method"), marked)
+    if verdict is not None and verdict.allowed:
+        scope[_ASKED] = steps[0].marks
+        outcome = scope[OUTCOME] = Outcome(verdict, steps=[(gate, verdict)])
+        scope.setdefault("state", {})["ratelimit"] = outcome
+    return verdict

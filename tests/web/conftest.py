@@ -4,7 +4,7 @@ import pytest
 
 # before Django's other modules, and REST framework, can be imported
 import web.django_site  # noqa: F401  # configures it
-from ratelimit_mw import notices
+from ratelimit_mw import matching, notices
 from ratelimit_mw.testing import Clock, RecordingStore
 
 
@@ -18,3 +18,10 @@ def store() -> RecordingStore:
 def speaks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is said rarely has not been said yet."""
     monkeypatch.setattr(notices, "_said", {})
+
+
+@pytest.fixture(params=["at first", "settled"])
+def at_first_and_settled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proxies are looked for in the first thousand requests; after them there is a short way."""
+    if request.param == "settled":
+        monkeypatch.setattr(matching, "Unproxied", lambda: None)

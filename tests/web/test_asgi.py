@@ -5,21 +5,14 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw import MemoryStore, matching
+from ratelimit_mw import MemoryStore
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.faces.asgi_send import App, Message, Scope
 from ratelimit_mw.testing import Clock
 from web.asgi_talk import BODY, HTTP, OFFERS_HTTP, START, WEBSOCKET, App200, Talk, header, talk
 
-pytestmark = pytest.mark.promise(11)
+pytestmark = [pytest.mark.promise(11), pytest.mark.usefixtures("at_first_and_settled")]
 OWN = [(b"ratelimit-policy", b'"default";q=1;w=60'), (b"ratelimit", b'"default";r=0;t=60')]
-
-
-@pytest.fixture(autouse=True, params=["at first", "once settled"])
-def _proxies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are looked for in the first thousand requests; after them there is a short way."""
-    if request.param == "once settled":
-        monkeypatch.setattr(matching, "Unproxied", lambda: None)
 
 
 def limited(app: App, **settings: Any) -> RateLimitMiddleware:

@@ -24,12 +24,13 @@ from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from msgspec import json
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from ratelimit_mw import ConfigError, RateLimited
+from ratelimit_mw import ConfigError, MemoryStore, RateLimited
 from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware, exempt, limit
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import HTTP, LIFESPAN, OFFERS_HTTP, WEBSOCKET, talk
 from web.in_process import Call, answers, check_refusal, items, recording, statuses, taken
 
+pytestmark = pytest.mark.usefixtures("at_first_and_settled")
 IP = "{ip=192.0.2.1}:"
 REFUSED = {"ratelimit", "ratelimit-policy", "retry-after", "cache-control"}
 
@@ -607,3 +608,16 @@ def test_a_websocket_that_was_accepted_already_is_closed() -> None:
 
 async def closing(websocket: WebSocket) -> None:
     await websocket.close()
+
+
+def test_headers_of_another_dependency_stay_beside_ours() -> None:
+    app = FastAPI()
+
+    def theirs(response: Response) -> None:
+        response.headers["X-Own"] = "1"
+
+    app.add_api_route(
+        "/", hello, dependencies=[Depends(theirs), Depends(RateLimit("2/minute", store=MemoryStore(clock=Clock())))]
+    )
+    fields = [name for name, _ in talk(app, {**HTTP, "query_string": b""}).sent[0]["headers"]]
+    assert fields == [b"content-length", b"content-type", b"x-own", b"ratelimit-policy", b"ratelimit"]
