@@ -18,6 +18,7 @@ from ratelimit_mw.faces.asgi_send import (
     refuse_to_start,
     with_headers,
 )
+from ratelimit_mw.faces.inside import INSIDE
 from ratelimit_mw.faces.loops import inside_a_loop
 from ratelimit_mw.faces.unheeded import warn_of_unheeded
 from ratelimit_mw.gate import AsyncGate
@@ -54,13 +55,21 @@ class RateLimitMiddleware:
             self._error = error
             self._limited: tuple[str, ...] = ()
             self._quick = None
+            self._follows_all = False
         else:
             self._limited = _KINDS if self._gate.settings.enabled is not False else ()
             self._immediate = self._gate.immediate
             self._style = self._gate.settings.headers
             self._shows = self._style != "none"
             self._quick = self._immediate if self._limited and self._style == "ietf" else None
+            self._follows_all = False
+            if INSIDE.enrol(self):
+                self.follow_all()
             warn_of_cors(app, None)
+
+    def follow_all(self) -> None:
+        """Follow the response to each request: which of them a limit on an endpoint asks for is not known before."""
+        self._quick, self._follows_all = None, True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit or refuse one request; everything that is neither HTTP nor a websocket goes straight through."""
@@ -104,7 +113,7 @@ class RateLimitMiddleware:
             await refuse(request, verdict, self._gate, receive, send)
             return
         app = self.app
-        if request.followers is not None:
+        if request.followers is not None or self._follows_all:
             app, receive, send = watched(request, outcome, app, receive, send)
         if scope["type"] == "http":
             if self._shows and not outcome.shown:

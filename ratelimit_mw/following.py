@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.settling import settle_after
 
 Ending = Literal["ended", "raised", "cancelled", "disconnected"]
 """The response went out; the app raised; its task was cancelled; the client went away before it was whole."""
@@ -79,6 +80,10 @@ class Following:
         """More of them, from one of us further in."""
         self._followers += [one for one in followers if one not in self._followers]
 
+    def settles(self) -> None:
+        """The app has said the true cost, which is to be sent when the response has ended."""
+        self.add((settle_after,))
+
     def end(self, ending: Ending) -> None:
         """It has ended. What is said after the first time is not heard."""
         response, outcome = self.response, self.outcome
@@ -100,10 +105,8 @@ class Following:
 
 
 def following(request: Any, outcome: Outcome, loop: asyncio.AbstractEventLoop | None = None) -> Following | None:
-    """The following that a face is to begin; None where one further out follows the request already, or nobody asks."""
-    followers = request.followers
-    if followers is None:
-        return None
+    """The following that a face is to begin; None where one further out follows the request already."""
+    followers = request.followers or ()
     if outcome.following is not None:
         outcome.following.add(followers)
         return None

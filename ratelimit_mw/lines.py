@@ -1,7 +1,7 @@
 """Lines: the limits of one rule as they are asked, with key, cost, role and the name that headers give them."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from ratelimit_mw.calls import Answers, Call, cost_answer
@@ -13,6 +13,7 @@ from ratelimit_mw.limit import Charge, Role
 from ratelimit_mw.options import MissingKey
 from ratelimit_mw.rules import OnStoreError, Rule
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settling import Settling, settling
 from ratelimit_mw.stores.local import share_of
 from ratelimit_mw.verdict import Policy
 
@@ -32,11 +33,17 @@ class Line:
         self.missing: Final[MissingKey] = settings.missing_key
         self.on_store_error: Final[OnStoreError] = (own and own.on_store_error) or settings.on_store_error
         self.shadow: Final = item.shadow or settings.shadow or (own is not None and own.shadow)
-        self.policy: Final = Policy(name, item.limit, hidden=self.key.is_all, shadow=self.shadow)
-        part = share_of(item.limit, settings.local_share)  # while the store fails
-        self.local: Final = (
-            self.policy if part is item.limit else Policy(name, part, hidden=self.key.is_all, shadow=self.shadow)
+        named = partial(
+            Policy,
+            name,
+            hidden=self.key.is_all,
+            shadow=self.shadow,
+            settles=item.settle,
+            settling=lines.settling if item.settle else None,
         )
+        self.policy: Final = named(item.limit)
+        part = share_of(item.limit, settings.local_share)  # while the store fails
+        self.local: Final = self.policy if part is item.limit else named(part)
         self.shared: Final = encode([("missing", self.key.text)])  # the identity of all whose key is not there
         role: Final[Role] = "shadow" if self.shadow else "limit"
         secret = settings.key_secret.encode("utf-8", "surrogatepass")
@@ -76,12 +83,13 @@ class Lines:
         self.key: Final = Key(settings.key if own is None or own.key is None else own.key, settings.ipv6_prefix)
         cost = check_cost(own.cost, []) if own else None
         self.cost: Final[int | Call] = 1 if cost is None else cost
+        self.settling: Final = _settling(settings, own)
+        self.follows: Final = self.settling is not None and found != []
         self.remembered: Final = _REMEMBERED_IF_GIVEN if isinstance(found, Dynamic) else _REMEMBERED
         self._choice: Final = found if isinstance(found, Choice) else None
         self._chosen: Final = lru_cache(_REMEMBERED)(self._made)
         self.fixed: Final[Sequence[Line] | None] = None if isinstance(found, Choice) else self._made(tuple(found))
         self.calls: Final = self._calls(found)
-        self.follows: Final = False
 
     def of(self, request: Caller, route: str, answers: Answers) -> Sequence[Line] | None:
         """The lines of a request; None when a callable gave no limits that can be used."""
@@ -122,6 +130,15 @@ class Lines:
         if self.fixed is None:
             calls += calls_of(self.key, self.cost)
         return list(dict.fromkeys(calls))
+
+
+def _settling(settings: Settings, own: Rule | None) -> Settling | None:
+    """How it is settled after the response: as the rule says, else as the top does."""
+    settle, counts = (
+        getattr(settings if own is None or getattr(own, word) is None else own, word)
+        for word in ("settle", "count_status")
+    )
+    return settling(settle, counts)
 
 
 def calls_of(key: Key, cost: int | Call) -> Sequence[Call]:

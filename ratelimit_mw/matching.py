@@ -66,6 +66,8 @@ class _Ruled:
             rule.key,
             rule.cost,
             rule.tier,
+            rule.settle,
+            rule.count_status,
             rule.shadow,
             rule.final,
             rule.when,

@@ -9,11 +9,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ratelimit_mw.calls import Answers, Call
+from ratelimit_mw.corrections import Bucket, bucket_of
 from ratelimit_mw.keys import Caller
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.lines import Line, Lines
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.outcome import Bucket, Outcome, bucket_of
+from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.request import Request
 from ratelimit_mw.verdict import Policy, Source, Verdict, verdict_of
 

@@ -15,6 +15,7 @@ from ratelimit_mw.items import Item, ItemOptions, check_cost
 from ratelimit_mw.keys import KeySpec, check_key, sound_key
 from ratelimit_mw.limit import Limit, well_named
 from ratelimit_mw.paths import Paths
+from ratelimit_mw.settling import SettleSpec, StatusSpec, check_settle, check_statuses
 from ratelimit_mw.words import flags, made, one_of
 
 OnStoreError = Literal["allow", "deny", "local"]
@@ -44,6 +45,12 @@ class MarkOptions(TypedDict, total=False):
     ]
     tier: Annotated[KeySpec, "a key that names the tier, instead of the top's"]
     default_tier: Annotated[str, "the tier of whoever has none, instead of the top's"]
+    settle: Annotated[
+        SettleSpec, "a callable of the request and its response that says the true cost, instead of the top's"
+    ]
+    count_status: Annotated[
+        StatusSpec, '`[401, "4xx"]`: only answers with these statuses are charged, instead of the top\'s; `[]` says all'
+    ]
     on_store_error: Annotated[OnStoreError, "instead of the top's; of several that match, the strictest counts"]
     shadow: Annotated[bool, "decides and reports, but never refuses, and is never final"]
     final: Annotated[bool, "ends the search"]
@@ -76,6 +83,8 @@ class Rule(Struct, frozen=True, kw_only=True):
     cost: Any = None
     tier: KeySpec | None = None
     default_tier: str | None = None
+    settle: Any = None
+    count_status: Any = None
     on_store_error: OnStoreError | None = None
     shadow: bool = False
     final: bool = True
@@ -97,6 +106,8 @@ class Rule(Struct, frozen=True, kw_only=True):
             partial(Hosts, "host", self.host),
             self._check_when,
             self._check_keys,
+            partial(check_settle, self.settle),
+            partial(check_statuses, self.count_status),
             self._check_limits,
             self._check_messages,
         )
@@ -124,6 +135,11 @@ class Rule(Struct, frozen=True, kw_only=True):
         words = [*(["preflight"] if self.preflight else self.methods), *hosts, *paths]
         name = re.sub(r"[^A-Za-z0-9.-]+", "_", "_".join(words)).strip("_.")[:64] or "root"
         return f"path_{name}" if name in OWN_NAMES else name
+
+    @property
+    def follows(self) -> bool:
+        """Whether it says of itself that something is settled after the response."""
+        return self.settle is not None or bool(self.count_status)
 
     @property
     def all_methods(self) -> set[str]:

@@ -27,6 +27,7 @@ from ratelimit_mw.rules import (
     Rule,
     rule_from,
 )
+from ratelimit_mw.settling import check_settle, check_statuses
 from ratelimit_mw.sources import from_environment, from_file, origin
 from ratelimit_mw.words import flags, made, one_of
 
@@ -50,6 +51,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     key: KeySpec = "user | ip"
     tier: KeySpec | None = None
     default_tier: str | None = None
+    settle: Any = None
+    count_status: Any = ()
     store: Any = "memory://"
     trusted_proxies: Sequence[str] | int = ()
     proxy_header: str = "x-forwarded-for"
@@ -80,6 +83,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             self._check_rules,
             partial(ClientFinder, self.trusted_proxies, self.proxy_header),
             partial(check_ipv6_prefix, self.ipv6_prefix),
+            partial(check_settle, self.settle),
+            partial(check_statuses, self.count_status),
             self._check_exempt,
             partial(Members, "safelist", self.safelist),
             partial(Members, "blocklist", self.blocklist),

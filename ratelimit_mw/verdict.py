@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -39,9 +39,18 @@ class Said(Struct, frozen=True, gc=False):
 class Policy:
     """What headers and bodies call one charge of a request. Made once per limit; compared by identity."""
 
-    __slots__ = ("burst", "hidden", "limit", "longest", "most", "name", "said", "silent")
+    __slots__ = ("burst", "hidden", "limit", "longest", "most", "name", "said", "settles", "settling", "silent")
 
-    def __init__(self, name: str, limit: Limit, *, hidden: bool = False, shadow: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        limit: Limit,
+        *,
+        hidden: bool = False,
+        shadow: bool = False,
+        settles: bool = True,
+        settling: Any = None,
+    ) -> None:
         self.name = name
         self.limit = limit
         self.most = min(limit.quota, _LARGEST)  # units that headers may name
@@ -50,6 +59,8 @@ class Policy:
         self.hidden = hidden  # shown only when it refuses, because it tells about others than the client
         self.silent = hidden or shadow  # not shown when it admits
         self.said: Said | None = None  # `response` keeps it here
+        self.settles = settles  # whether it is corrected when the true cost is known
+        self.settling = settling  # how its rule learns that after the response, if it does
 
 
 class Verdict(Struct, frozen=True, gc=False):

@@ -204,6 +204,12 @@ class AsyncLayeredStore(_Layered):
         super().__init__(store, layers, timeout, clock)
         self._errands: set[asyncio.Task[Any]] = set()
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop of whoever asked the store last; None where that is not known."""
+        found: asyncio.AbstractEventLoop | None = getattr(self._store, "loop", None)
+        return found
+
     async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `LayeredStore.take`."""
         for charge in charges:
