@@ -11,6 +11,7 @@ from ratelimit_mw.items import Item, check_cost
 from ratelimit_mw.keys import Caller, Key
 from ratelimit_mw.limit import Charge, Role
 from ratelimit_mw.options import MissingKey
+from ratelimit_mw.penalties import check_penalty
 from ratelimit_mw.rules import OnStoreError, Rule
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settling import Settling, settling
@@ -26,7 +27,7 @@ class Line:
 
     __slots__ = ("charge", "cost", "key", "local", "missing", "on_store_error", "policy", "shadow", "shared")
 
-    def __init__(self, item: Item, name: str, lines: "Lines") -> None:
+    def __init__(self, item: Item, name: str, lines: "Lines", *, penalty: bool = False) -> None:
         settings, own = lines.settings, lines.own
         self.key: Final = lines.key if item.key is None else Key(item.key, settings.ipv6_prefix)
         self.cost: Final = lines.cost if item.cost is None else item.cost
@@ -36,7 +37,7 @@ class Line:
         named = partial(
             Policy,
             name,
-            hidden=self.key.is_all,
+            hidden=self.key.is_all or penalty,
             shadow=self.shadow,
             settles=item.settle,
             settling=lines.settling if item.settle else None,
@@ -45,7 +46,7 @@ class Line:
         part = share_of(item.limit, settings.local_share)  # while the store fails
         self.local: Final = self.policy if part is item.limit else named(part)
         self.shared: Final = encode([("missing", self.key.text)])  # the identity of all whose key is not there
-        role: Final[Role] = "shadow" if self.shadow else "limit"
+        role: Final[Role] = "penalty" if penalty else "shadow" if self.shadow else "limit"
         secret = settings.key_secret.encode("utf-8", "surrogatepass")
 
         @lru_cache(maxsize=lines.remembered)
@@ -83,6 +84,7 @@ class Lines:
         self.key: Final = Key(settings.key if own is None or own.key is None else own.key, settings.ipv6_prefix)
         cost = check_cost(own.cost, []) if own else None
         self.cost: Final[int | Call] = 1 if cost is None else cost
+        self._penalty: Final = _penalty(settings, own, rule)
         self.settling: Final = _settling(settings, own)
         self.follows: Final = self.settling is not None and found != []
         self.remembered: Final = _REMEMBERED_IF_GIVEN if isinstance(found, Dynamic) else _REMEMBERED
@@ -121,7 +123,10 @@ class Lines:
             item.limit.name or (self.rule if index == 0 else f"{self.rule}-{index + 1}")
             for index, item in enumerate(items)
         ]
-        return [Line(item, name, self) for item, name in zip(items, names, strict=True)]
+        lines = [Line(item, name, self) for item, name in zip(items, names, strict=True)]
+        if self._penalty is not None:
+            lines.append(Line(self._penalty, f"{self.rule}-penalty", self, penalty=True))
+        return lines
 
     def _calls(self, found: Sequence[Item] | Choice) -> Sequence[Call]:
         calls = list(found.calls) if isinstance(found, Choice) else []
@@ -139,6 +144,16 @@ def _settling(settings: Settings, own: Rule | None) -> Settling | None:
         for word in ("settle", "count_status")
     )
     return settling(settle, counts)
+
+
+def _penalty(settings: Settings, own: Rule | None, rule: str) -> Item | None:
+    """What counts refusals: those of a rule, or the top's, which stands beside `app_limits` on every request.
+
+    What refuses nobody, because it is a shadow, bans nobody.
+    """
+    said = own.penalty if own is not None else settings.penalty if rule == "app" else None
+    ban = None if settings.shadow or (own is not None and own.shadow) else check_penalty(said)
+    return None if ban is None else Item(limit=ban, cost=1, settle=False)
 
 
 def calls_of(key: Key, cost: int | Call) -> Sequence[Call]:

@@ -68,6 +68,7 @@ class _Ruled:
             rule.tier,
             rule.settle,
             rule.count_status,
+            rule.penalty,
             rule.shadow,
             rule.final,
             rule.when,

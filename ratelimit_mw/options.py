@@ -7,6 +7,7 @@ from ratelimit_mw.calls import Asked
 from ratelimit_mw.events import DecisionEvent, StoreEvent
 from ratelimit_mw.keys import KeySpec
 from ratelimit_mw.members import MemberSpec
+from ratelimit_mw.penalties import PenaltySpec
 from ratelimit_mw.rules import LimitsSpec, OnMessageRefused, OnStoreError, PathSpec, Rule, RuleOptions
 from ratelimit_mw.settling import SettleSpec, StatusSpec
 
@@ -35,6 +36,10 @@ class Options(TypedDict, total=False):
     count_status: Annotated[
         StatusSpec,
         '`[401, "4xx"]`: only answers with these statuses are charged; the rest is given back. `[]` says all',
+    ]
+    penalty: Annotated[
+        PenaltySpec,
+        "`10 refusals per minute: 15 minutes`: who is refused so often, by any limit, is refused everywhere",
     ]
     store: Annotated[
         Any, "`memory://`, `redis://`, `rediss://`, `unix://`, `redis+cluster://`, `redis+sentinel://`, or a store"

@@ -15,6 +15,7 @@ from ratelimit_mw.items import Item, ItemOptions, check_cost
 from ratelimit_mw.keys import KeySpec, check_key, sound_key
 from ratelimit_mw.limit import Limit, well_named
 from ratelimit_mw.paths import Paths
+from ratelimit_mw.penalties import PenaltySpec, check_penalty
 from ratelimit_mw.settling import SettleSpec, StatusSpec, check_settle, check_statuses
 from ratelimit_mw.words import flags, made, one_of
 
@@ -51,6 +52,9 @@ class MarkOptions(TypedDict, total=False):
     count_status: Annotated[
         StatusSpec, '`[401, "4xx"]`: only answers with these statuses are charged, instead of the top\'s; `[]` says all'
     ]
+    penalty: Annotated[
+        PenaltySpec, "`10 refusals per minute: 15 minutes`: who is refused so often here is refused here for so long"
+    ]
     on_store_error: Annotated[OnStoreError, "instead of the top's; of several that match, the strictest counts"]
     shadow: Annotated[bool, "decides and reports, but never refuses, and is never final"]
     final: Annotated[bool, "ends the search"]
@@ -85,6 +89,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     default_tier: str | None = None
     settle: Any = None
     count_status: Any = None
+    penalty: PenaltySpec | None = None
     on_store_error: OnStoreError | None = None
     shadow: bool = False
     final: bool = True
@@ -108,6 +113,7 @@ class Rule(Struct, frozen=True, kw_only=True):
             self._check_keys,
             partial(check_settle, self.settle),
             partial(check_statuses, self.count_status),
+            self._check_penalty,
             self._check_limits,
             self._check_messages,
         )
@@ -201,6 +207,10 @@ class Rule(Struct, frozen=True, kw_only=True):
         found = self.limits_by("all", None)  # whether there is a tier is known where the top is
         own = [item for items in fixed_items(found) for item in items if item.cost is None]
         check_cost(self.cost, [item.limit for item in own])
+
+    def _check_penalty(self) -> None:
+        if check_penalty(self.penalty) is not None and (self.exempt or self.limits == []):
+            raise ConfigError("penalty: a rule without limits refuses nobody, so it has none")
 
     def _check_messages(self) -> None:
         if self.on_message_refused is not None:

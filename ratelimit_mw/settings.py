@@ -18,6 +18,7 @@ from ratelimit_mw.limit import seconds
 from ratelimit_mw.members import Members
 from ratelimit_mw.options import HEADERS, MISSING_KEY, Headers, MissingKey, Options
 from ratelimit_mw.paths import Paths
+from ratelimit_mw.penalties import PenaltySpec, check_penalty
 from ratelimit_mw.rules import (
     ON_MESSAGE_REFUSED,
     ON_STORE_ERROR,
@@ -53,6 +54,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     default_tier: str | None = None
     settle: Any = None
     count_status: Any = ()
+    penalty: PenaltySpec | None = None
     store: Any = "memory://"
     trusted_proxies: Sequence[str] | int = ()
     proxy_header: str = "x-forwarded-for"
@@ -85,6 +87,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             partial(check_ipv6_prefix, self.ipv6_prefix),
             partial(check_settle, self.settle),
             partial(check_statuses, self.count_status),
+            partial(check_penalty, self.penalty),
             self._check_exempt,
             partial(Members, "safelist", self.safelist),
             partial(Members, "blocklist", self.blocklist),

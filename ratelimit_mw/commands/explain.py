@@ -167,12 +167,14 @@ def _limit(charge: Charge, line: Line) -> Iterator[str]:
     identity, _, rule = charge.key.removeprefix("{").rpartition("}:")
     limit = charge.limit
     yield f"  {line.policy.name}"
-    rows = [("limit", limit.notation), ("rule", rule), ("key", line.key.text)]
+    kind = "penalty" if charge.role == "penalty" else "limit"
+    rows = [(kind, limit.notation), ("rule", rule), ("key", line.key.text)]
     if identity.startswith(_SHARED):
         rows.append(("identity", f"{identity}, one bucket for all whose key is not there"))
     else:
         rows.append(("identity", identity))
-    rows += [("cost", str(charge.cost)), ("at most", _worst(limit))]
+    if kind == "limit":
+        rows += [("cost", str(charge.cost)), ("at most", _worst(limit))]
     if line.shadow:
         rows.append(("shadow", "it is counted and reported, and never refuses"))
     yield from (f"  {row}" for row in columns(rows))
