@@ -75,6 +75,11 @@ class _Layered:
         """
         return any([layer.listen(listener) for layer in self._layers])  # noqa: C419  # all of them hear of it
 
+    @property
+    def forgiven(self) -> int:
+        """Units of corrections beyond a debt of one quota, which nobody is charged; since this store was made."""
+        return int(getattr(self._store, "forgiven", 0))
+
     def _peeks(self) -> None:
         now = self._clock()
         for layer in self._layers:

@@ -116,6 +116,13 @@ def decisions(reply: object, charges: Sequence[Charge]) -> list[Decision]:
     ]
 
 
+def settled(reply: object, charges: Sequence[Charge]) -> tuple[list[Decision], int]:
+    """How things stand, in a reply of settle.lua, and how many units were forgiven. Raises `StoreError` as above."""
+    if type(reply) is not list or not reply or type(reply[-1]) is not int:
+        raise StoreError(f"the server answered {reply!r:.200} to settle.lua")
+    return decisions(reply[:-1], charges), reply[-1]
+
+
 def check_scripted(limit: Limit) -> None:
     """Raises `ConfigError` for a limit whose algorithm has no Lua twin here."""
     if type(limit) not in _TWINS:
