@@ -52,7 +52,8 @@ class Gate(BaseGate):
                 raise ConfigError(
                     f"{name_of(call)} is async; under WSGI keys, costs, tiers and limits ask plain functions"
                 )
-        check_plain(lines.settling for lines in self._rules.lines)
+        if rules is None:  # else who has them may await
+            check_plain(lines.settling for lines in self._rules.lines)
         store = (
             open_store(settings.store, settings.store_timeout) if isinstance(settings.store, str) else settings.store
         )
