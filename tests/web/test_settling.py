@@ -442,13 +442,17 @@ def test_what_one_further_in_refuses_is_given_back_once() -> None:
         ({"penalty": 7}, "penalty: found 7, allowed is text such as '10 refusals per minute: 15 minutes', or a Ban"),
         (
             {"penalty": "10 per minute"},
-            ("penalty: found '10 per minute', which does not say how long to refuse; allowed is text such as "
-            "'10 refusals per minute: 15 minutes', or a Ban"),
+            (
+                "penalty: found '10 per minute', which does not say how long to refuse; allowed is text such as "
+                "'10 refusals per minute: 15 minutes', or a Ban"
+            ),
         ),
         (
             {"penalty": "10 refusals per minute using gcra: 1 hour"},
-            ("penalty: found '10 refusals per minute using gcra: 1 hour', allowed is text such as '10 refusals per "
-            "minute: 15 minutes', or a Ban"),
+            (
+                "penalty: found '10 refusals per minute using gcra: 1 hour', allowed is text such as '10 refusals per "
+                "minute: 15 minutes', or a Ban"
+            ),
         ),
     ],
 )
