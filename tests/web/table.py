@@ -80,8 +80,8 @@ class RecordingRedis(RedisStore):
         return super().take(charges)
 
     def settle(self, charges: Sequence[Charge]) -> None:
-        self.calls.append(("settle", tuple(charges)))
         super().settle(charges)
+        self.calls.append(("settle", tuple(charges)))  # when it is done: who waits for it sees this
 
 
 class RecordingAsyncRedis(AsyncRedisStore):
@@ -99,8 +99,8 @@ class RecordingAsyncRedis(AsyncRedisStore):
         return await super().atake(charges)
 
     async def asettle(self, charges: Sequence[Charge]) -> None:
-        self.calls.append(("settle", tuple(charges)))
         await super().asettle(charges)
+        self.calls.append(("settle", tuple(charges)))
 
 
 def begin(store: TableStore, clock: Clock, step: Step) -> None:
