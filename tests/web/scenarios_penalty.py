@@ -57,12 +57,15 @@ PENALTY = (
     ),
     Scenario(
         name="what only shadows is not banned",
-        settings={"limits": "9/hour", "rules": [{**LOGIN, "shadow": True, "penalty": "1/minute: 15 minutes"}]},
+        settings={
+            "limits": "1/minute using fixed_window",
+            "rules": [{**LOGIN, "shadow": True, "penalty": "1/minute: 15 minutes"}],
+        },
         steps=(
-            Step(path="/login", state=(("default", 8, 3600),)),
-            Step(path="/login", state=(("default", 7, 3600),)),
-            Step(path="/login", state=(("default", 6, 3600),)),
-            Step(path="/login", state=(("default", 5, 3600),)),
+            Step(path="/login", state=(("default", 0, 60),)),
+            no(60, "default", path="/login", state=(("default", 0, 60),)),
+            no(60, "default", path="/login", state=(("default", 0, 60),)),
+            Step(path="/login", wait=60, state=(("default", 0, 60),)),
         ),
     ),
     Scenario(

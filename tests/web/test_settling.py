@@ -7,16 +7,22 @@ from threading import current_thread, main_thread
 from typing import Any
 
 import pytest
+from django.http import HttpResponse
+from django.urls import path
 from fastapi import Depends, FastAPI
 from fastapi import Request as FastAPIRequest
 from flask import Flask
+from rest_framework.response import Response as RestResponse
+from rest_framework.views import APIView
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
+import ratelimit_mw.django
 from ratelimit_mw import ConfigError, MemoryStore, asgi, wsgi
+from ratelimit_mw.django import Throttle
 from ratelimit_mw.faces import inside
 from ratelimit_mw.fastapi import RateLimit as Dependency
 from ratelimit_mw.flask import RateLimiter
@@ -31,6 +37,7 @@ from ratelimit_mw.stores.redis import AsyncRedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
 from redis_servers import RedisServer
 from web.asgi_talk import BODY, HTTP, START, App200
+from web.django_ask import under_asgi, under_wsgi
 from web.faces import FACES
 from web.in_process import answers, recording
 from web.scenario import Step
@@ -145,6 +152,38 @@ def test_marks_of_flask_are_followed_by_its_hooks() -> None:
     assert corrected(store) == [[-1], [-1]]
 
 
+@ratelimit_mw.django.limit("2/minute", count_status=[404])
+def marked(request: Any, status: int) -> HttpResponse:
+    return HttpResponse("", status=status)
+
+
+@ratelimit_mw.django.limit("2/minute", count_status=[404])
+async def amarked(request: Any, status: int) -> HttpResponse:
+    return HttpResponse("", status=status)
+
+
+class Few(Throttle):
+    limits = "2/minute"
+    count_status = (404,)
+
+
+class Throttled(APIView):
+    authentication_classes = ()
+    throttle_classes = (Few,)  # type: ignore[assignment]  # REST framework asks any object that has its methods
+
+    def get(self, _: Any, status: int) -> RestResponse:
+        return RestResponse("", status=status)
+
+
+@pytest.mark.parametrize("site", [under_wsgi, under_asgi])
+@pytest.mark.parametrize("view", [marked, amarked, Throttled.as_view()], ids=["plain", "async", "throttled"])
+def test_marks_and_throttles_of_django_are_followed_by_its_middleware(site: Any, view: Any) -> None:
+    store = RecordingStore(clock=Clock())
+    ask = site([path("<int:status>", view)], {"limits": [], "store": store})
+    assert [ask(f"/{status}").status for status in (200, 404, 200, 404, 200)] == [200, 404, 200, 404, 429]
+    assert corrected(store) == [[-1], [-1]]
+
+
 # the app says it
 
 
@@ -165,8 +204,8 @@ def test_an_endpoint_in_a_thread_settles_in_the_server_of_the_loop(redis_servers
         store = AsyncRedisStore(server.url, timeout=5.0)
         around = asgi.RateLimitMiddleware(app, limits="100/hour using fixed_window", store=store)
         found = []
-        for path in ("/30", "/1", "/20"):
-            scope = {**HTTP, "path": path, "query_string": b""}
+        for number in ("/30", "/1", "/20"):
+            scope = {**HTTP, "path": number, "query_string": b""}
             sent: list[Any] = []
 
             async def send(message: Any, sent: list[Any] = sent) -> None:
@@ -415,6 +454,45 @@ def test_what_one_further_in_refuses_is_given_back_once() -> None:
     read(Server().ask(app))
     read(Server().ask(app))
     assert corrected(store) == [[-1], [-1]]  # for the 200, and as the inner one refused
+
+
+def test_a_bucket_that_both_charged_is_settled_as_one() -> None:
+    """The inner one was asked only for what the outer one had not taken."""
+    store = RecordingStore(clock=Clock())
+
+    def app(environ: Any, start_response: Any) -> Any:
+        environ["ratelimit_mw"].settle(10)
+        return hello(environ, start_response)
+
+    inner = wsgi.RateLimitMiddleware(app, limits={"limit": "99/hour", "cost": 4}, store=store)
+    read(Server().ask(wsgi.RateLimitMiddleware(inner, limits="99/hour", store=store)))
+    assert [[charge.cost for charge in charges] for _, charges in store.calls] == [[1], [3], [6]]
+
+
+def test_a_ban_is_looked_at_and_ended_with_the_charges_of_a_verdict() -> None:
+    store, verdicts = RecordingStore(clock=Clock()), []
+    app = wsgi.RateLimitMiddleware(
+        hello,
+        limits=[],
+        rules=[{"path": "/", "limits": "1/minute using fixed_window", "penalty": "1/minute: 1 hour"}],
+        store=store,
+        on_decision=lambda event: verdicts.append(event.verdict),
+    )
+    statuses = []
+
+    def ask() -> None:
+        server = Server()
+        read(server.ask(app))
+        statuses.append(server.started[0][0][:3])
+
+    for _ in range(3):
+        ask()
+    ban = [charge for charge in verdicts[-1].charges if charge.role == "penalty"]
+    assert [one.reset_after for one in store.peek(ban)] == [3600.0]
+    store.reset(verdicts[-1].charges)
+    ask()
+    assert statuses == ["200", "429", "429", "200"]
+    assert [verdict.retry_after for verdict in verdicts] == [0.0, 3600.0, 3600.0, 0.0]
 
 
 @pytest.mark.parametrize(
