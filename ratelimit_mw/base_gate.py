@@ -75,7 +75,7 @@ class BaseGate:
 
     def _follow(self, request: Request) -> None:
         """Have an admitted request followed, some of whose limits are settled after the response."""
-        request.followers = [settle_after]
+        request.followers = [*(request.followers or ()), settle_after]
 
     def _answerer(self, settings: Settings) -> Answerer | None:
         if settings.on_refused is None:

@@ -256,7 +256,8 @@ class AsyncGate(BaseGate):
             return await self._store.atake(charges)
 
     async def close(self) -> None:
-        """Close the store if it was made here."""
+        """Send what is to be corrected yet, and close the store if it was made here."""
+        await self._corrections.get().done()
         if self._owns_store:
             await self._store.aclose()
 

@@ -32,6 +32,11 @@ class Corrections:
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send())
 
+    async def done(self) -> None:
+        """Wait until nothing is left to send, for no longer than a call may take."""
+        if self._sender is not None:
+            await asyncio.wait({self._sender}, timeout=self._timeout)
+
     async def _send(self) -> None:
         try:
             while self._waiting:

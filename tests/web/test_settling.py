@@ -26,6 +26,7 @@ from ratelimit_mw.django import Throttle
 from ratelimit_mw.faces import inside
 from ratelimit_mw.fastapi import RateLimit as Dependency
 from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.gate import AsyncGate
 from ratelimit_mw.identity import bucket_key
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.notation import parse
@@ -280,6 +281,20 @@ def test_nobody_waits_for_a_correction_and_what_comes_meanwhile_goes_together() 
         store.go.set()
         await until(lambda: len(store.settled) == 3)
         assert store.settled[1:] == [list(range(2, 130)), list(range(130, 201))]
+
+    asyncio.run(main())
+
+
+def test_what_is_not_sent_yet_is_sent_before_the_store_is_closed() -> None:
+    async def main() -> None:
+        store = Slow()
+        store.go.set()
+        gate = AsyncGate(Settings(limits="9/hour", store=store))
+        gate.correct("store", [Charge("k", parse("9/hour")[0], 2)])
+        assert store.settled == []
+        await gate.close()
+        assert store.settled == [[2]]
+        await gate.close()
 
     asyncio.run(main())
 
