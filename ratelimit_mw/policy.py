@@ -174,11 +174,13 @@ def _plan_without(candidates: Sequence[Line], request: Caller, route: str, answe
 def without_charged(asked: Plan, outcome: Outcome) -> Plan:
     """What is left to ask when those of us further out have charged this request already.
 
-    Other buckets, and what the same ones are to be charged beyond that.
+    Other buckets, and what the same ones are to be charged beyond that. A penalty is asked again: it counts what is
+    refused here, of which those further out know nothing.
     """
     paid = Counter[Bucket]()
     for charge in outcome.charged:
-        paid[bucket_of(charge)] += charge.cost
+        if charge.role != "penalty":
+            paid[bucket_of(charge)] += charge.cost
     if not any(bucket_of(charge) in paid for charge in asked.charges):
         return asked
     due = [charge.cost - paid[bucket_of(charge)] for charge in asked.charges]

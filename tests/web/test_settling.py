@@ -114,6 +114,18 @@ def test_the_middleware_follows_for_limits_inside(make: Callable[[], Any], befor
     assert corrected(store) == [[-1], [-1], [-1]]
 
 
+def test_the_tops_penalty_counts_what_an_endpoint_refuses() -> None:
+    @limit("1/minute using fixed_window")
+    async def few(_: Request) -> Response:
+        return PlainTextResponse("")
+
+    app = Starlette(routes=[Route("/few", few), Route("/", plain)])
+    _, settings = recording(penalty="2/hour: 1 hour")
+    got = answers(RateLimitMiddleware(app, settings), "/few", "/", "/few", "/", "/few", "/", "/few")
+    assert [one.status for one in got] == [200, 200, 429, 200, 429, 429, 429]
+    assert [one.field("retry-after") for one in got] == [[], [], ["60"], [], ["3600"], ["3600"], ["3600"]]
+
+
 def test_a_mark_tells_the_middleware_that_are_there() -> None:
     around = RateLimitMiddleware(App200(), limits="9/hour")
     assert not inside.INSIDE.needed
