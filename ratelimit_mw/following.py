@@ -48,7 +48,7 @@ class Answered:
             found[known] = f"{found[known]}, {more}" if known in found else more
         return found
 
-    def started(self, status: int, fields: Fields) -> None:
+    def started(self, status: int | None, fields: Fields) -> None:
         """It begins like that."""
         self.status, self._fields = status, fields
 

@@ -45,7 +45,7 @@ class Watch:
         """What the app says. When the last of a response is out, that has ended, whatever the app does then."""
         kind, response = message["type"], self._following.response
         if kind in ("http.response.start", "websocket.http.response.start"):
-            response.started(message["status"], message.get("headers", ()))
+            response.started(message.get("status"), message.get("headers", ()))
             self._trailers = message.get("trailers", False)
         elif kind == "websocket.accept":
             response.started(_ACCEPTED, message.get("headers", ()))

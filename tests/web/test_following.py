@@ -164,6 +164,13 @@ def test_how_an_asgi_response_ends(
         assert isinstance(error, (AppError, asyncio.CancelledError))
 
 
+def test_what_no_server_sends_passes_too() -> None:
+    """A start without a status, and an event that nobody knows."""
+    odd = ({"type": "http.response.start"}, {"type": "http.response.debug", "info": 1}, BODY)
+    found, places, error = run(sending(*odd), HTTP)
+    assert (found, places, error) == ([("ended", None)], [3], None)
+
+
 def test_headers_are_told_as_text_of_all_lines() -> None:
     one = begun([])
     one.response.started(200, STREAMED["headers"])

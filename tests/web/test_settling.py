@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from threading import current_thread, main_thread
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from django.http import HttpResponse
@@ -52,6 +53,7 @@ FAILED: dict[str, Any] = {"count_status": [401]}
 def _as_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """No limit on an endpoint has asked to be followed, and nothing was said in the log."""
     monkeypatch.setattr(inside.INSIDE, "needed", False)
+    monkeypatch.setattr(inside.INSIDE, "_around", WeakSet())
     monkeypatch.setattr("ratelimit_mw.notices._said", {})
 
 
@@ -63,16 +65,15 @@ def corrected(store: RecordingStore) -> list[list[int]]:
 # limits on endpoints
 
 
-@limit("3/minute", count_status=[401])
-async def login(request: Request) -> Response:
-    return PlainTextResponse("", int(request.query_params.get("s", "200")))
-
-
 async def plain(request: Request) -> Response:
     return PlainTextResponse("", int(request.query_params.get("s", "200")))
 
 
 def on_an_endpoint() -> Any:
+    @limit("3/minute", count_status=[401])
+    async def login(request: Request) -> Response:
+        return PlainTextResponse("", int(request.query_params.get("s", "200")))
+
     return Starlette(routes=[Route("/", login)])
 
 
@@ -104,9 +105,7 @@ def test_the_middleware_follows_for_limits_inside(make: Callable[[], Any], befor
 
     if before:
         around = RateLimitMiddleware(app, settings)
-        inside.INSIDE.tell()
     holder.append(make())
-    inside.INSIDE.needed = True  # the decorated endpoint above was made before the test
     if not before:
         around = RateLimitMiddleware(app, settings)
     got = answers(around, "/?s=200", "/?s=401", "/?s=200", "/?s=200", "/?s=401", "/?s=401", "/?s=200")
