@@ -179,12 +179,15 @@ def without_charged(asked: Plan, outcome: Outcome) -> Plan:
     """
     paid = Counter[Bucket]()
     for charge in outcome.charged:
-        if charge.role != "penalty":
-            paid[bucket_of(charge)] += charge.cost
+        paid[bucket_of(charge)] += charge.cost
     if not any(bucket_of(charge) in paid for charge in asked.charges):
         return asked
     due = [charge.cost - paid[bucket_of(charge)] for charge in asked.charges]
     kept = [index for index, charge in enumerate(asked.charges) if due[index] > 0 or bucket_of(charge) not in paid]
+    if any(asked.charges[index].role == "limit" for index in kept):  # which may refuse
+        counts = [index for index, charge in enumerate(asked.charges) if charge.role == "penalty"]
+        due = [charge.cost if charge.role == "penalty" else due[index] for index, charge in enumerate(asked.charges)]
+        kept = sorted({*kept, *counts})
     part = asked.of(kept)
     return replace(part, charges=[replace(asked.charges[index], cost=due[index]) for index in kept])
 
