@@ -6,6 +6,7 @@ from typing import Any, Final, Unpack
 
 from ratelimit_mw.advice import warn_of_cors
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.faces.asgi_follow import watched
 from ratelimit_mw.faces.asgi_messages import with_messages
 from ratelimit_mw.faces.asgi_send import (
     OUTCOME,
@@ -19,6 +20,7 @@ from ratelimit_mw.faces.asgi_send import (
     with_headers,
 )
 from ratelimit_mw.faces.asgi_wait import ClientGone, Waiting, close
+from ratelimit_mw.faces.inside import INSIDE
 from ratelimit_mw.faces.loops import inside_a_loop
 from ratelimit_mw.faces.unheeded import warn_of_unheeded
 from ratelimit_mw.gate import AsyncGate, Hold
@@ -55,7 +57,7 @@ class RateLimitMiddleware:
             self._error = error
             self._limited: tuple[str, ...] = ()
             self._quick = None
-            self._holds = False
+            self._holds = self._follows_all = False
         else:
             self._limited = _KINDS if self._gate.settings.enabled is not False else ()
             self._immediate = self._gate.immediate
@@ -63,7 +65,14 @@ class RateLimitMiddleware:
             self._shows = self._style != "none"
             self._holds = self._gate.may_hold
             self._quick = self._immediate if self._limited and self._style == "ietf" else None
+            self._follows_all = False
+            if INSIDE.enrol(self):
+                self.follow_all()
             warn_of_cors(app, None)
+
+    def follow_all(self) -> None:
+        """Follow the response to each request: which of them a limit on an endpoint asks for is not known before."""
+        self._quick, self._follows_all = None, True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit or refuse one request; everything that is neither HTTP nor a websocket goes straight through."""
@@ -121,17 +130,17 @@ class RateLimitMiddleware:
         if verdict is not None and not verdict.allowed:
             await refuse(request, verdict, self._gate, receive, send)
             return
+        app = self.app
+        if request.followers is not None or self._follows_all:
+            app, receive, send = watched(request, outcome, app, receive, send)
         if scope["type"] == "http":
             if self._shows and not outcome.shown:
                 outcome.shown = True
                 send = with_headers(outcome, self._style, send)
         elif request.messages is not None:
             receive, send = await with_messages(request, self._gate, outcome, receive, send)
-        if verdict is None and (scope["type"] == "http" or request.messages is None):
-            scope[OUTCOME] = outcome  # so that limits on endpoints find the store, and have their headers shown
-        else:
-            scope = _with_outcome(scope, outcome)
-        await self.app(scope, receive, send)
+        found = verdict is not None or (request.messages is not None and scope["type"] != "http")
+        await app(_with_outcome(scope, outcome, found=found), receive, send)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._error is not None:
@@ -156,8 +165,11 @@ class RateLimitMiddleware:
         return send_after_close
 
 
-def _with_outcome(scope: Scope, outcome: Outcome) -> Scope:
-    """The scope, in which the app finds what is known of its request."""
+def _with_outcome(scope: Scope, outcome: Outcome, *, found: bool) -> Scope:
+    """The scope, in which the app finds what is known of its request, if anything was `found`."""
+    if not found:
+        scope[OUTCOME] = outcome  # so that limits on endpoints find the store, and have their headers shown
+        return scope
     if "state" not in scope:  # else the server made it for this request
         return {**scope, "state": {"ratelimit": outcome}, OUTCOME: outcome}
     scope["state"]["ratelimit"] = scope[OUTCOME] = outcome

@@ -20,6 +20,7 @@ from ratelimit_mw.policy import Match, Plan, conclude, without_store
 from ratelimit_mw.request import Request
 from ratelimit_mw.response import Response, refusal
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settling import settle_after
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.local import LocalStore, can_fail
 from ratelimit_mw.verdict import Source, Verdict
@@ -76,6 +77,10 @@ class BaseGate:
         inner = type(self)(replace(self.settings, **none, store=store))
         inner.room = self.room
         return inner
+
+    def _follow(self, request: Request) -> None:
+        """Have an admitted request followed, some of whose limits are settled after the response."""
+        request.followers = [*(request.followers or ()), settle_after]
 
     def _answerer(self, settings: Settings) -> Answerer | None:
         if settings.on_refused is None:

@@ -86,6 +86,11 @@ class BucketLimit(DelayLimit, frozen=True, kw_only=True):
         reset = self.wait(now, level) if level else 0
         return Decision(allowed, burst, remaining, retry_after, next_after, reset / MICROSECONDS, delay, now + reset)
 
+    def beyond(self, level: int, delta: int) -> int:
+        """Of a correction at this level, see `Limit.forgiven`."""
+        _, _, unit, _, full = self.ticks
+        return max(0, delta - max(0, full + self.quota * unit - level) // unit)
+
     def corrected(self, level: int, tick: int, delta: int, at: int) -> int:
         """The level after `Limit.settle`."""
         clock, drain, unit, _, full = self.ticks
@@ -115,6 +120,9 @@ class LevelLimit(BucketLimit, frozen=True, kw_only=True):
         if corrected == level:
             return state
         return Level(corrected, tick) if corrected else None
+
+    def forgiven(self, state: Level | None, now: int, delta: int) -> int:
+        return self.beyond(self.level(state, now // self.ticks[0]), delta)
 
     def expires(self, state: Level) -> int:
         clock, drain, *_ = self.ticks

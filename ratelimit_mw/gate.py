@@ -15,21 +15,24 @@ from msgspec.structs import replace
 
 from ratelimit_mw.base_gate import BaseGate
 from ratelimit_mw.calls import FAILED, Answers, Call, close_unawaited, is_async, name_of
+from ratelimit_mw.corrections import Taken
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.holding import taken_by, turned_away
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.marks import Mark
 from ratelimit_mw.matching import Marked, Rules
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.outcome import Taken
 from ratelimit_mw.policy import SHORT, Match, Plan, conclude, plan, without_charged
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settling import check_plain
 from ratelimit_mw.stores import AsyncStore, Store
+from ratelimit_mw.stores.later import NOT_SENT, Corrections
 from ratelimit_mw.stores.local import LocalStore
+from ratelimit_mw.stores.loops import OfLoop
 from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.stores.url import open_async_store, open_store
-from ratelimit_mw.verdict import Verdict
+from ratelimit_mw.verdict import Source, Verdict
 from ratelimit_mw.waiting import ataking, finished
 
 Hold = Callable[[float], Awaitable[object]]
@@ -55,6 +58,8 @@ class Gate(BaseGate):
                 raise ConfigError(
                     f"{name_of(call)} is async; under WSGI keys, costs, tiers and limits ask plain functions"
                 )
+        if rules is None:  # else who has them may await
+            check_plain(lines.settling for lines in self._rules.lines)
         store = (
             open_store(settings.store, settings.store_timeout) if isinstance(settings.store, str) else settings.store
         )
@@ -83,6 +88,8 @@ class Gate(BaseGate):
             self._give_back(outer.forget())
         if match.waits and verdict is not None and verdict.delay:
             self._hold(verdict)
+        if match.follows and verdict is not None and verdict.allowed:
+            self._follow(request)
         return verdict
 
     def admit_client(self, client: str | None, method: str | None, marked: Marked = ()) -> Verdict | None:
@@ -140,6 +147,13 @@ class Gate(BaseGate):
             except Exception as error:  # noqa: BLE001  # whatever a store raises, or one that has to be awaited
                 warn_rarely("store", _KEPT, error)
 
+    def correct(self, source: Source, charges: Sequence[Charge], loop: object = None) -> None:  # noqa: ARG002
+        """Settle what was taken for a request, once its true cost is known. A store that fails is logged, rarely."""
+        try:
+            self.holds(source).settle(charges)  # type: ignore[union-attr]  # a gate for threads has stores for threads
+        except Exception as error:  # noqa: BLE001  # whatever a store raises, the request is answered
+            warn_rarely("settle", NOT_SENT, type(error).__name__)
+
     def close(self) -> None:
         """Close the store if it was made here."""
         if self._owns_store:
@@ -185,6 +199,8 @@ class AsyncGate(BaseGate):
         kind = Gate if settings.on_decision is None else _TellingGate
         self.immediate: Final = None if waits else kind(at_once, self._rules, self._local)
         self.held: Final = lru_cache(_ENDPOINTS)(self._held)
+        self._corrections: Final = OfLoop(lambda: Corrections(store, settings.store_timeout))
+        self._loop: asyncio.AbstractEventLoop | None = None  # where such a store was asked last
         self._take: Final = store.atake if getattr(store, "ends_in_time", False) else self._take_in_time
         self._reserve: Final = ataking(store, self._take)
 
@@ -212,6 +228,8 @@ class AsyncGate(BaseGate):
         if (outer := request.outcome) is not None and outer.verdict is not None:
             asked = without_charged(asked, outer)
         verdict = await self.decided(match, asked, request, hold)
+        if match.follows and verdict is not None and verdict.allowed:
+            self._follow(request)
         if outer is not None and verdict is not None and not verdict.allowed:
             await self._give_back(outer.forget())
         return verdict
@@ -274,13 +292,32 @@ class AsyncGate(BaseGate):
             except Exception as error:  # noqa: BLE001  # whatever a store raises, or one that cannot be awaited
                 warn_rarely("store", _KEPT, error)
 
+    def correct(self, source: Source, charges: Sequence[Charge], loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """See `Gate.correct`. Nobody waits: what has to be awaited is sent in a task of the loop, together."""
+        if source == "local" or not self.waits:
+            try:
+                self.holds(source).settle(charges)  # type: ignore[union-attr]  # which is in memory
+            except Exception as error:  # noqa: BLE001  # a subclass's own
+                warn_rarely("settle", NOT_SENT, type(error).__name__)
+            return
+        try:
+            self._corrections.get().add(charges)
+        except RuntimeError:  # a thread without a loop, such as that of a plain endpoint
+            loop = loop or getattr(self._store, "loop", None) or self._loop
+            if loop is None or loop.is_closed():
+                warn_rarely("settle", NOT_SENT, "there is no event loop")
+            else:
+                loop.call_soon_threadsafe(lambda: self._corrections.get().add(charges))
+
     async def _take_in_time(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Ask a store that makes no promise of its own about how long it takes."""
+        self._loop = asyncio.get_running_loop()
         async with asyncio.timeout(self.settings.store_timeout):
             return await self._store.atake(charges)
 
     async def close(self) -> None:
-        """Close the store if it was made here."""
+        """Send what is to be corrected yet, and close the store if it was made here."""
+        await self._corrections.get().done()
         if self._owns_store:
             await self._store.aclose()
 

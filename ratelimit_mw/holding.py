@@ -5,8 +5,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from ratelimit_mw.corrections import Taken
 from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.outcome import Taken, corrections
+from ratelimit_mw.outcome import given_back
 from ratelimit_mw.policy import Plan
 from ratelimit_mw.verdict import Verdict
 
@@ -46,7 +47,7 @@ def turned_away(verdict: Verdict) -> Verdict:
 
 def taken_by(gate: object, verdict: Verdict) -> Taken:
     """What a gate took for a request, as corrections that give it back."""
-    return Taken(gate, verdict.source, corrections(verdict))
+    return Taken(gate, verdict.source, given_back(verdict))
 
 
 def _at_once(charge: Charge) -> Charge:

@@ -27,10 +27,13 @@ class ItemOptions(TypedDict, total=False):
     max_delay: Annotated[float, "seconds a request may be held back instead of refused; not for windows"]
     lease: Annotated[int, "units of a hot limit that each process takes ahead from a store on a server; 0 is none"]
     lease_time: Annotated[float, "seconds after which it gives back what it did not spend"]
+    settle: Annotated[
+        bool, "`false`: never corrected, because it counts something else than the cost, such as requests"
+    ]
 
 
 class Item(Struct, frozen=True, kw_only=True):
-    """One limit of a rule, with what may be its own: key, cost, shadow, max_delay, lease."""
+    """One limit of a rule, with what may be its own: key, cost, shadow, max_delay, lease, settle."""
 
     limit: Limit
     key: KeySpec | None = None
@@ -39,6 +42,7 @@ class Item(Struct, frozen=True, kw_only=True):
     max_delay: float | None = None
     lease: int = 0
     lease_time: float = LEASE_TIME
+    settle: bool = True
 
 
 def compile_items(place: str, value: object) -> list[Item]:
@@ -85,6 +89,7 @@ def _item(
     max_delay: Any = None,
     lease: Any = 0,
     lease_time: Any = LEASE_TIME,
+    settle: Any = True,
 ) -> Item:
     mistakes = Mistakes()
     limits: list[Limit] = []
@@ -97,6 +102,8 @@ def _item(
     with mistakes.at():
         flags("shadow", shadow)
     with mistakes.at():
+        flags("settle", settle)
+    with mistakes.at():
         if key is not None:
             check_key(key)
     with mistakes.at():
@@ -105,7 +112,14 @@ def _item(
             raise ConfigError("lease: what is taken ahead cannot be held back; allowed is no max_delay beside it")
     mistakes.tell()
     return Item(
-        limit=limits[0], key=key, cost=cost, shadow=shadow, max_delay=max_delay, lease=lease, lease_time=lease_time
+        limit=limits[0],
+        key=key,
+        cost=cost,
+        shadow=shadow,
+        max_delay=max_delay,
+        lease=lease,
+        lease_time=lease_time,
+        settle=settle,
     )
 
 

@@ -99,6 +99,13 @@ class Limit(_Rate, frozen=True, kw_only=True):
         """
         raise TypeError(f"{type(self).__name__} must define settle()")
 
+    def forgiven(self, state: State, now: int, delta: int) -> int:
+        """Of a correction, the units beyond the debt that this limit bears: `settle` does not count them.
+
+        The debt is one quota at most. 0 where a limit does not say.
+        """
+        return 0
+
     def expires(self, state: State) -> int:
         """The instant, in microseconds, from which `state` decides exactly like None."""
         raise TypeError(f"{type(self).__name__} must define expires()")

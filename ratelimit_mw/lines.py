@@ -1,7 +1,7 @@
 """Lines: the limits of one rule as they are asked, with key, cost, role and the name that headers give them."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from ratelimit_mw.calls import Answers, Call, cost_answer
@@ -11,8 +11,10 @@ from ratelimit_mw.items import Item, check_cost
 from ratelimit_mw.keys import Caller, Key
 from ratelimit_mw.limit import Charge, Role
 from ratelimit_mw.options import MissingKey
+from ratelimit_mw.penalties import check_penalty
 from ratelimit_mw.rules import OnStoreError, Rule
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settling import Settling, settling
 from ratelimit_mw.stores.local import share_of
 from ratelimit_mw.verdict import Policy
 
@@ -25,7 +27,7 @@ class Line:
 
     __slots__ = ("charge", "cost", "key", "local", "missing", "on_store_error", "policy", "shadow", "shared", "waits")
 
-    def __init__(self, item: Item, name: str, lines: "Lines") -> None:
+    def __init__(self, item: Item, name: str, lines: "Lines", *, penalty: bool = False) -> None:
         settings, own = lines.settings, lines.own
         self.key: Final = lines.key if item.key is None else Key(item.key, settings.ipv6_prefix)
         self.cost: Final = lines.cost if item.cost is None else item.cost
@@ -33,13 +35,19 @@ class Line:
         self.on_store_error: Final[OnStoreError] = (own and own.on_store_error) or settings.on_store_error
         self.shadow: Final = item.shadow or settings.shadow or (own is not None and own.shadow)
         self.waits: Final = item.limit.patience_us > 0 and not self.shadow
-        self.policy: Final = Policy(name, item.limit, hidden=self.key.is_all, shadow=self.shadow)
-        part = share_of(item.limit, settings.local_share)  # while the store fails
-        self.local: Final = (
-            self.policy if part is item.limit else Policy(name, part, hidden=self.key.is_all, shadow=self.shadow)
+        named = partial(
+            Policy,
+            name,
+            hidden=self.key.is_all or penalty,
+            shadow=self.shadow,
+            settles=item.settle,
+            settling=lines.settling if item.settle else None,
         )
+        self.policy: Final = named(item.limit)
+        part = share_of(item.limit, settings.local_share)  # while the store fails
+        self.local: Final = self.policy if part is item.limit else named(part)
         self.shared: Final = encode([("missing", self.key.text)])  # the identity of all whose key is not there
-        role: Final[Role] = "shadow" if self.shadow else "limit"
+        role: Final[Role] = "penalty" if penalty else "shadow" if self.shadow else "limit"
         secret = settings.key_secret.encode("utf-8", "surrogatepass")
 
         @lru_cache(maxsize=lines.remembered)
@@ -59,6 +67,7 @@ class Lines:
 
     `rule`: its name in headers. `own`: the rule itself, where it is not one of ours. `bucket`: its name in bucket keys,
     where that is another. `remembered`: how many charges each line keeps. `waits`: whether a request may be held back.
+    `follows`: whether something of it wants to know how a request was answered.
     """
 
     def __init__(
@@ -76,6 +85,9 @@ class Lines:
         self.key: Final = Key(settings.key if own is None or own.key is None else own.key, settings.ipv6_prefix)
         cost = check_cost(own.cost, []) if own else None
         self.cost: Final[int | Call] = 1 if cost is None else cost
+        self._penalty: Final = _penalty(settings, own, rule)
+        self.settling: Final = _settling(settings, own)
+        self.follows: Final = self.settling is not None and found != []
         self.remembered: Final = _REMEMBERED_IF_GIVEN if isinstance(found, Dynamic) else _REMEMBERED
         self._choice: Final = found if isinstance(found, Choice) else None
         self._chosen: Final = lru_cache(_REMEMBERED)(self._made)
@@ -114,7 +126,10 @@ class Lines:
             item.limit.name or (self.rule if index == 0 else f"{self.rule}-{index + 1}")
             for index, item in enumerate(items)
         ]
-        return [Line(item, name, self) for item, name in zip(items, names, strict=True)]
+        lines = [Line(item, name, self) for item, name in zip(items, names, strict=True)]
+        if self._penalty is not None:
+            lines.append(Line(self._penalty, f"{self.rule}-penalty", self, penalty=True))
+        return lines
 
     def _calls(self, found: Sequence[Item] | Choice) -> Sequence[Call]:
         calls = list(found.calls) if isinstance(found, Choice) else []
@@ -123,6 +138,25 @@ class Lines:
         if self.fixed is None:
             calls += calls_of(self.key, self.cost)
         return list(dict.fromkeys(calls))
+
+
+def _settling(settings: Settings, own: Rule | None) -> Settling | None:
+    """How it is settled after the response: as the rule says, else as the top does."""
+    settle, counts = (
+        getattr(settings if own is None or getattr(own, word) is None else own, word)
+        for word in ("settle", "count_status")
+    )
+    return settling(settle, counts)
+
+
+def _penalty(settings: Settings, own: Rule | None, rule: str) -> Item | None:
+    """What counts refusals: those of a rule, or the top's, which stands beside `app_limits` on every request.
+
+    What refuses nobody, because it is a shadow, bans nobody.
+    """
+    said = own.penalty if own is not None else settings.penalty if rule == "app" else None
+    ban = None if settings.shadow or (own is not None and own.shadow) else check_penalty(said)
+    return None if ban is None else Item(limit=ban, cost=1, settle=False)
 
 
 def calls_of(key: Key, cost: int | Call) -> Sequence[Call]:

@@ -14,6 +14,7 @@ from ratelimit_mw.keys import sound_key
 from ratelimit_mw.lines import Lines
 from ratelimit_mw.rules import OWN_NAMES, LimitsSpec, MarkOptions, Rule
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settling import check_plain
 from ratelimit_mw.words import made
 
 Endpoint = TypeVar("Endpoint")  # a function, a class, or what groups them in a framework
@@ -54,7 +55,9 @@ class Mark:
 
     def without_awaiting(self) -> Self:
         """The mark, for where nothing can be awaited. Raises `ConfigError` if one of its callables is async."""
-        for call in Lines(self.rule.limits_by(None, None), "", _BARE, self.rule).calls:
+        lines = Lines(self.rule.limits_by(None, None), "", _BARE, self.rule)
+        check_plain([lines.settling])
+        for call in lines.calls:
             if is_async(call):
                 raise ConfigError(f"found {name_of(call)}, which is async; here keys, costs and limits are plain")
         return self

@@ -71,4 +71,4 @@ class MessageLimits:
         if found is None:
             return None
         name = f"{rule.full_name}/{_NAME}"
-        return Lines(found, name, self._settings, replace(rule, cost=None))  # its cost is the handshake's
+        return Lines(found, name, self._settings, replace(rule, cost=None, penalty=None))  # these are the handshake's

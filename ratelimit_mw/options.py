@@ -7,7 +7,9 @@ from ratelimit_mw.calls import Asked
 from ratelimit_mw.events import DecisionEvent, StoreEvent
 from ratelimit_mw.keys import KeySpec
 from ratelimit_mw.members import MemberSpec
+from ratelimit_mw.penalties import PenaltySpec
 from ratelimit_mw.rules import LimitsSpec, OnMessageRefused, OnStoreError, PathSpec, Rule, RuleOptions
+from ratelimit_mw.settling import SettleSpec, StatusSpec
 
 Headers = Literal["ietf", "legacy", "both", "none"]
 HEADERS: Final = ("ietf", "legacy", "both", "none")
@@ -28,6 +30,17 @@ class Options(TypedDict, total=False):
     key: Annotated[KeySpec, "whose bucket, where neither item nor rule says so"]
     tier: Annotated[KeySpec, "a key that names the tier, for limits by tier"]
     default_tier: Annotated[str, "the tier of whoever has none; else the one called `default`, else the first"]
+    settle: Annotated[
+        SettleSpec, "a callable of the request and its response that says the true cost, once the response has ended"
+    ]
+    count_status: Annotated[
+        StatusSpec,
+        '`[401, "4xx"]`: only answers with these statuses are charged; the rest is given back. `[]` says all',
+    ]
+    penalty: Annotated[
+        PenaltySpec,
+        "`10 refusals per minute: 15 minutes`: who is refused so often, by any limit, is refused everywhere",
+    ]
     store: Annotated[
         Any, "`memory://`, `redis://`, `rediss://`, `unix://`, `redis+cluster://`, `redis+sentinel://`, or a store"
     ]

@@ -1,23 +1,19 @@
 """What is known of a request so far, for the app and for whoever of us stands further in."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ratelimit_mw.corrections import Bucket, Step, Taken, bucket_of, corrections
 from ratelimit_mw.limit import Charge
-from ratelimit_mw.verdict import Source, Verdict
+from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.ticks import EXACT
+from ratelimit_mw.verdict import Policy, Verdict
 
-Bucket = tuple[str, str, str]
-
-
-class Taken(NamedTuple):
-    """What one of us has taken for a request, as corrections that give it back."""
-
-    gate: Any
-    source: Source
-    charges: Sequence[Charge]
+_lock: Final = Lock()  # of what was corrected: an app may say it from several threads
 
 
 class Outcome(Struct, gc=False):
@@ -26,7 +22,8 @@ class Outcome(Struct, gc=False):
     `verdict`: on all that was charged for the request; where several of us stand around the app, they add to it. None
     when nothing was. `gate`: the outermost one's. `shown`: the outermost puts all of it into the answer's headers.
     `message`: the same of the last message of a websocket, where these are limited. `steps`: who found what, where
-    there were several.
+    there were several. `following`: who waits for the end of the response, where anybody does.
+    `said`: the true cost, as the app said it. `corrected`: by bucket, what was corrected so far.
     """
 
     verdict: Verdict | None
@@ -34,6 +31,9 @@ class Outcome(Struct, gc=False):
     shown: bool = False
     message: "Outcome | None" = None
     steps: list[tuple[Any, Verdict]] | None = None
+    following: Any = None
+    said: int | None = None
+    corrected: dict[Bucket, int] | None = None
 
     @property
     def charged(self) -> Sequence[Charge]:
@@ -47,20 +47,56 @@ class Outcome(Struct, gc=False):
         self.steps.append((gate, verdict))
         self.verdict = verdict if self.verdict is None else _both(self.verdict, verdict)
 
+    def begin_anew(self, verdict: Verdict | None) -> None:
+        """The next message, of which this is known."""
+        self.verdict, self.steps, self.said, self.corrected = verdict, None, None, None
+
     def forget(self) -> Sequence[Taken]:
         """All that was taken, which is to be given back: the request is refused further in. Nothing was charged now."""
-        steps = [(self.gate, self.verdict)] if self.steps is None else self.steps
+        steps = self.found
         self.verdict, self.steps = None, []
-        found = [Taken(gate, one.source, corrections(one)) for gate, one in steps if one is not None and one.allowed]
+        found = [Taken(gate, one.source, given_back(one)) for gate, one in steps if one.allowed]
         return [taken for taken in found if taken.charges]
 
+    @property
+    def found(self) -> Sequence[Step]:
+        """Who found what."""
+        if self.steps is not None:
+            return self.steps
+        return [] if self.verdict is None else [(self.gate, self.verdict)]
 
-def bucket_of(charge: Charge) -> Bucket:
-    """What tells the buckets of a request's charges apart; what a shadow counted was not held to it."""
-    return charge.key, charge.limit.bucket, charge.role
+    def settle(self, actual: int) -> None:
+        """Say what this request really costs, in units; what was taken for it until now was an estimate.
+
+        Every limit that the request was charged to is corrected by the difference, but for those with
+        `settle = false`. Said again, the last word counts. Where rules wait for the response anyway it is sent after
+        it, else at once: under asyncio in a task of its own. More than fits is debt, of one quota at most. Never
+        raises: what is no whole number from 0 is logged, and the estimate stays charged; so it does where the store
+        fails.
+        """
+        if type(actual) is not int or actual < 0:
+            warn_rarely("settle", "found %s, no whole number from 0: the estimate stays charged", type(actual).__name__)
+            return
+        self.said = said = min(actual, EXACT - 1)
+        if self.following is not None:
+            self.following.settles()
+        else:
+            self.correct(lambda _: said)
+
+    def correct(self, actual_of: Callable[[Policy], int | None], loop: Any = None) -> None:
+        """Have what was taken corrected, so that the true cost is charged. See `corrections`.
+
+        `loop`: where it is to be awaited, if there is something to await and no loop runs here.
+        """
+        with _lock:
+            if self.corrected is None:
+                self.corrected = {}
+            due = corrections(self.found, actual_of, self.corrected)
+        for gate, source, charges in due:
+            gate.correct(source, charges, loop)
 
 
-def corrections(verdict: Verdict) -> Sequence[Charge]:
+def given_back(verdict: Verdict) -> Sequence[Charge]:
     """What gives back all that was taken with an admitting verdict."""
     pairs = list(zip(verdict.charges, verdict.decisions, strict=False))  # on an error there are no decisions
     shadows = all(one.allowed for charge, one in pairs if charge.role == "shadow")  # else none of them was charged

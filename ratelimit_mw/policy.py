@@ -9,11 +9,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ratelimit_mw.calls import Answers, Call
+from ratelimit_mw.corrections import Bucket, bucket_of
 from ratelimit_mw.keys import Caller
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.lines import Line, Lines
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.outcome import Bucket, Outcome, bucket_of
+from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.request import Request
 from ratelimit_mw.verdict import Policy, Source, Verdict, verdict_of
 
@@ -27,11 +28,12 @@ class Match:
     `defaults`: what applies where a callable gives no limits. `route`: what the key `route` means unless the framework
     knows better. `denied`: refused without being asked. `reads_user`: as far as is known before a request comes.
     `messages`: the same for each message, if it is a websocket's handshake; `closes`: there, whether a refused message
-    ends it. `waits`: whether a request may be held back.
+    ends it. `waits`: whether a request may be held back. `follows`: whether something of it wants to know how a request
+    was answered.
     """
 
     __slots__ = (
-        *("calls", "closes", "defaults", "denied", "fixed", "groups", "messages", "policies", "reads_user"),
+        *("calls", "closes", "defaults", "denied", "fixed", "follows", "groups", "messages", "policies", "reads_user"),
         *("of_client", "remembered", "route", "rule", "waits"),
     )
 
@@ -66,7 +68,10 @@ class Match:
         again = self.fixed is not None and all(line.key.memorable and isinstance(line.cost, int) for line in self.fixed)
         self.remembered = lru_cache(_REMEMBERED)(self._plan) if again and not denied else None
         self.waits = any(group.waits for group in groups) or (defaults is not None and defaults.waits)
-        quick = self.remembered and not self.waits
+        self.follows = any(
+            group.follows for group in (*groups, *([] if self.fixed is not None else [defaults])) if group
+        )
+        quick = self.remembered and not self.waits and not self.follows
         self.of_client = lru_cache(_REMEMBERED)(self._plan_of_client) if quick else None
 
     def lines(self, request: Caller, route: str, answers: Answers) -> Sequence[Line] | None:
@@ -171,7 +176,8 @@ def _plan_without(candidates: Sequence[Line], request: Caller, route: str, answe
 def without_charged(asked: Plan, outcome: Outcome) -> Plan:
     """What is left to ask when those of us further out have charged this request already.
 
-    Other buckets, and what the same ones are to be charged beyond that.
+    Other buckets, and what the same ones are to be charged beyond that. A penalty is asked again: it counts what is
+    refused here, of which those further out know nothing.
     """
     paid = Counter[Bucket]()
     for charge in outcome.charged:
@@ -180,6 +186,10 @@ def without_charged(asked: Plan, outcome: Outcome) -> Plan:
         return asked
     due = [charge.cost - paid[bucket_of(charge)] for charge in asked.charges]
     kept = [index for index, charge in enumerate(asked.charges) if due[index] > 0 or bucket_of(charge) not in paid]
+    if any(asked.charges[index].role == "limit" for index in kept):  # which may refuse
+        counts = [index for index, charge in enumerate(asked.charges) if charge.role == "penalty"]
+        due = [charge.cost if charge.role == "penalty" else due[index] for index, charge in enumerate(asked.charges)]
+        kept = sorted({*kept, *counts})
     part = asked.of(kept)
     return replace(part, charges=[replace(asked.charges[index], cost=due[index]) for index in kept])
 

@@ -151,11 +151,8 @@ def refusal(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0) -> R
     if not verdict.decisions:
         detail = _BLOCKED if verdict.rule == "blocklist" else "The request does not say whose it is."
         return _problem(403, "about:blank", "Forbidden", detail, (), [])
-    refusing = [
-        policy.name
-        for policy, charge, decision in zip(_policies(verdict), verdict.charges, verdict.decisions, strict=True)
-        if not decision.allowed and charge.role != "shadow"
-    ]
+    policies = _policies(verdict)
+    refusing = [policies[index].name for index in verdict.refusing]
     title = "Request cannot be satisfied as assigned quota has been exceeded"
     if isinf(verdict.retry_after):
         fields: HeaderList = []
@@ -181,11 +178,11 @@ def _problem(status: int, kind: str, title: str, detail: str, policies: Sequence
 
 def _shown(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:
     """What a client is told about: what binds of it first, the rest in order."""
-    charges, decisions = verdict.charges, verdict.decisions
+    charges, decisions, refusing = verdict.charges, verdict.decisions, verdict.refusing
     shown = [
         (index, policy, decisions[index])
         for index, policy in enumerate(_policies(verdict))
-        if charges[index].role != "shadow" and not (policy.hidden and decisions[index].allowed)
+        if charges[index].role != "shadow" and not (policy.hidden and index not in refusing)
     ]
     if len(shown) > 1:
         first = verdict.binding_of([index for index, *_ in shown])

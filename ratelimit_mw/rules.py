@@ -15,6 +15,8 @@ from ratelimit_mw.items import Item, ItemOptions, check_cost
 from ratelimit_mw.keys import KeySpec, check_key, sound_key
 from ratelimit_mw.limit import Limit, well_named
 from ratelimit_mw.paths import Paths
+from ratelimit_mw.penalties import PenaltySpec, check_penalty
+from ratelimit_mw.settling import SettleSpec, StatusSpec, check_settle, check_statuses
 from ratelimit_mw.words import flags, made, one_of
 
 OnStoreError = Literal["allow", "deny", "local"]
@@ -44,6 +46,15 @@ class MarkOptions(TypedDict, total=False):
     ]
     tier: Annotated[KeySpec, "a key that names the tier, instead of the top's"]
     default_tier: Annotated[str, "the tier of whoever has none, instead of the top's"]
+    settle: Annotated[
+        SettleSpec, "a callable of the request and its response that says the true cost, instead of the top's"
+    ]
+    count_status: Annotated[
+        StatusSpec, '`[401, "4xx"]`: only answers with these statuses are charged, instead of the top\'s; `[]` says all'
+    ]
+    penalty: Annotated[
+        PenaltySpec, "`10 refusals per minute: 15 minutes`: who is refused so often here is refused here for so long"
+    ]
     on_store_error: Annotated[OnStoreError, "instead of the top's; of several that match, the strictest counts"]
     shadow: Annotated[bool, "decides and reports, but never refuses, and is never final"]
     final: Annotated[bool, "ends the search"]
@@ -76,6 +87,9 @@ class Rule(Struct, frozen=True, kw_only=True):
     cost: Any = None
     tier: KeySpec | None = None
     default_tier: str | None = None
+    settle: Any = None
+    count_status: Any = None
+    penalty: PenaltySpec | None = None
     on_store_error: OnStoreError | None = None
     shadow: bool = False
     final: bool = True
@@ -97,6 +111,9 @@ class Rule(Struct, frozen=True, kw_only=True):
             partial(Hosts, "host", self.host),
             self._check_when,
             self._check_keys,
+            partial(check_settle, self.settle),
+            partial(check_statuses, self.count_status),
+            self._check_penalty,
             self._check_limits,
             self._check_messages,
         )
@@ -124,6 +141,11 @@ class Rule(Struct, frozen=True, kw_only=True):
         words = [*(["preflight"] if self.preflight else self.methods), *hosts, *paths]
         name = re.sub(r"[^A-Za-z0-9.-]+", "_", "_".join(words)).strip("_.")[:64] or "root"
         return f"path_{name}" if name in OWN_NAMES else name
+
+    @property
+    def follows(self) -> bool:
+        """Whether it says of itself that something is settled after the response."""
+        return self.settle is not None or bool(self.count_status)
 
     @property
     def all_methods(self) -> set[str]:
@@ -185,6 +207,10 @@ class Rule(Struct, frozen=True, kw_only=True):
         found = self.limits_by("all", None)  # whether there is a tier is known where the top is
         own = [item for items in fixed_items(found) for item in items if item.cost is None]
         check_cost(self.cost, [item.limit for item in own])
+
+    def _check_penalty(self) -> None:
+        if check_penalty(self.penalty) is not None and (self.exempt or self.limits == []):
+            raise ConfigError("penalty: a rule without limits refuses nobody, so it has none")
 
     def _check_messages(self) -> None:
         if self.on_message_refused is not None:

@@ -18,6 +18,7 @@ from ratelimit_mw.limit import seconds, whole
 from ratelimit_mw.members import Members
 from ratelimit_mw.options import HEADERS, MISSING_KEY, Headers, MissingKey, Options
 from ratelimit_mw.paths import Paths
+from ratelimit_mw.penalties import PenaltySpec, check_penalty
 from ratelimit_mw.rules import (
     ON_MESSAGE_REFUSED,
     ON_STORE_ERROR,
@@ -27,6 +28,7 @@ from ratelimit_mw.rules import (
     Rule,
     rule_from,
 )
+from ratelimit_mw.settling import check_settle, check_statuses
 from ratelimit_mw.sources import from_environment, from_file, origin
 from ratelimit_mw.words import flags, made, one_of
 
@@ -50,6 +52,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     key: KeySpec = "user | ip"
     tier: KeySpec | None = None
     default_tier: str | None = None
+    settle: Any = None
+    count_status: Any = ()
+    penalty: PenaltySpec | None = None
     store: Any = "memory://"
     trusted_proxies: Sequence[str] | int = ()
     proxy_header: str = "x-forwarded-for"
@@ -81,6 +86,9 @@ class Settings(Struct, frozen=True, kw_only=True):
             self._check_rules,
             partial(ClientFinder, self.trusted_proxies, self.proxy_header),
             partial(check_ipv6_prefix, self.ipv6_prefix),
+            partial(check_settle, self.settle),
+            partial(check_statuses, self.count_status),
+            partial(check_penalty, self.penalty),
             self._check_exempt,
             partial(Members, "safelist", self.safelist),
             partial(Members, "blocklist", self.blocklist),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -39,9 +39,18 @@ class Said(Struct, frozen=True, gc=False):
 class Policy:
     """What headers and bodies call one charge of a request. Made once per limit; compared by identity."""
 
-    __slots__ = ("burst", "hidden", "limit", "longest", "most", "name", "said", "silent")
+    __slots__ = ("burst", "hidden", "limit", "longest", "most", "name", "said", "settles", "settling", "silent")
 
-    def __init__(self, name: str, limit: Limit, *, hidden: bool = False, shadow: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        limit: Limit,
+        *,
+        hidden: bool = False,
+        shadow: bool = False,
+        settles: bool = True,
+        settling: Any = None,
+    ) -> None:
         self.name = name
         self.limit = limit
         self.most = min(limit.quota, _LARGEST)  # units that headers may name
@@ -50,6 +59,8 @@ class Policy:
         self.hidden = hidden  # shown only when it refuses, because it tells about others than the client
         self.silent = hidden or shadow  # not shown when it admits
         self.said: Said | None = None  # `response` keeps it here
+        self.settles = settles  # whether it is corrected when the true cost is known
+        self.settling = settling  # how its rule learns that after the response, if it does
 
 
 class Verdict(Struct, frozen=True, gc=False):
@@ -73,25 +84,48 @@ class Verdict(Struct, frozen=True, gc=False):
         """Which charge binds, as an index into `charges` and `decisions`. Worked out when asked for."""
         if len(self.decisions) == 1:
             return 0 if self.charges[0].role != "shadow" else None
-        candidates = [
-            index for index, charge in enumerate(self.charges[: len(self.decisions)]) if charge.role != "shadow"
-        ]
         if not self.allowed:
-            candidates = [index for index in candidates if not self.decisions[index].allowed]
-        return self.binding_of(candidates)
+            return self.binding_of(self.refusing)
+        charges = self.charges[: len(self.decisions)]
+        return self.binding_of([index for index, charge in enumerate(charges) if charge.role != "shadow"])
+
+    @property
+    def refusing(self) -> Sequence[int]:
+        """Which charges refuse, as indices; none where the request is admitted.
+
+        A ban that begins with this refusal is one of them: it has room for no other.
+        """
+        if self.allowed:
+            return ()
+        pairs = enumerate(zip(self.charges, self.decisions, strict=False))  # on an error there are no decisions
+        return [
+            index
+            for index, (charge, decision) in pairs
+            if charge.role != "shadow" and (not decision.allowed or self._begins(index))
+        ]
+
+    def _begins(self, index: int) -> bool:
+        decision = self.decisions[index]
+        return self.charges[index].role == "penalty" and decision.allowed and not decision.remaining
+
+    def _wait(self, index: int) -> float:
+        """Seconds until this charge of a refused request would pass."""
+        decision = self.decisions[index]
+        return decision.next_after if self._begins(index) else decision.retry_after
 
     def binding_of(self, candidates: Sequence[int]) -> int | None:
         """Which of some charges binds: of equals the first."""
         found, least = None, (math.inf, math.inf)
         for index in candidates:
-            slack = self._slack(self.decisions[index])
+            slack = self._slack(index)
             if found is None or slack < least:
                 found, least = index, slack
         return found
 
-    def _slack(self, decision: Decision) -> tuple[float, float]:
-        if not self.allowed:
-            return float(decision.allowed), -decision.retry_after  # what refuses goes before what has room
+    def _slack(self, index: int) -> tuple[float, float]:
+        decision = self.decisions[index]
+        if not self.allowed:  # what refuses goes before what has room
+            return float(decision.allowed and not self._begins(index)), -self._wait(index)
         return decision.remaining / (decision.limit or 1), -decision.next_after
 
     @property
@@ -111,7 +145,8 @@ class Verdict(Struct, frozen=True, gc=False):
     @property
     def retry_after(self) -> float:
         """Seconds until the same request, alone, is admitted; 0.0 when it was; inf when it never can."""
-        return self._bound.retry_after if not self.allowed else 0.0
+        binding = None if self.allowed else self.binding
+        return 0.0 if binding is None else self._wait(binding)
 
     @property
     def next_after(self) -> float:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import Charge, Decision, Limit, seconds
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.outcome import corrections
+from ratelimit_mw.outcome import given_back
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.verdict import RateLimited, Verdict, verdict_of
@@ -106,7 +106,7 @@ async def _undone(store: AsyncStore, charges: Sequence[Charge], taking: "asyncio
 def give_back(store: Store, verdict: Verdict) -> None:
     """What was reserved and nobody waits for. Never raises for what the store does."""
     try:
-        store.settle(corrections(verdict))
+        store.settle(given_back(verdict))
     except Exception as error:  # noqa: BLE001  # whoever waited has another error to hear of
         warn_rarely("store", _KEPT, error)
 
@@ -114,7 +114,7 @@ def give_back(store: Store, verdict: Verdict) -> None:
 async def agive_back(store: AsyncStore, verdict: Verdict) -> None:
     """The same for asyncio."""
     try:
-        await store.asettle(corrections(verdict))
+        await store.asettle(given_back(verdict))
     except Exception as error:  # noqa: BLE001  # whoever waited has another error to hear of
         warn_rarely("store", _KEPT, error)
 

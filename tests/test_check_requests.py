@@ -261,6 +261,18 @@ def test_what_applies(arguments: list[str], said: str, check: Check) -> None:
             "  root     rules[0], its `when` failed, so it applies and the search goes on",
         ),
         (
+            'limits = "5/minute"\ncount_status = [403, "401"]',
+            "    settled   only answers with these statuses are charged: 401, 403",
+        ),
+        (
+            'limits = "5/minute"\nsettle = "call:shop_of_check:cost"',
+            "    settled   cost says the true cost",
+        ),
+        (
+            'limits = "5/minute"\npenalty = "10 refusals per minute: 15 minutes"',
+            "    penalty   10/60s ban 900s using ban",
+        ),
+        (
             'tier = "header:X-Plan"\nlimits = {free = "5/minute", pro = "9/minute"}',
             "  default  limits, the default ones, tier free (header:X-Plan is not there)",
         ),

@@ -20,6 +20,7 @@ from ratelimit_mw import (
     fastapi,
     starlette,
 )
+from ratelimit_mw.algorithms.ban import Ban
 from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
 from ratelimit_mw.django import RateLimitMiddleware as DjangoMiddleware
 from ratelimit_mw.django import Throttle, exempt, limit
@@ -27,6 +28,7 @@ from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import exempt as flask_exempt
 from ratelimit_mw.flask import limit as flask_limit
 from ratelimit_mw.limit import Role
+from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.group import Group, committed
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
@@ -51,6 +53,7 @@ ELSEWHERE = [
     Control,
     freeze,
     RecordingStore,
+    Ban,
     AsgiMiddleware,
     WsgiMiddleware,
 ]
@@ -71,6 +74,7 @@ SIGNATURES: list[tuple[Any, str]] = [
         "quota, window, *, name=None, max_burst=1.0, warmup=0.0, cold_factor=3, max_delay=0.0",
     ),
     (ratelimit_mw.FixedWindow, "quota, window, *, name=None"),
+    (Ban, "quota, window, *, name=None, ban"),
     (ratelimit_mw.SlidingWindowLog, "quota, window, *, name=None"),
     (ratelimit_mw.SlidingWindowCounter, "quota, window, *, name=None, buckets=1, strict=False"),
     (Charge, "key, limit, cost=1, max_delay=None, role='limit', at=None, lease=0, lease_time=1.0"),
@@ -119,6 +123,7 @@ METHODS = [
             "limit": "self, limits, *, key=None, cost=1, wait=False",
         },
     ),
+    (Outcome, {"settle": "self, actual"}),
     (Control, {"freeze": "self", "advance": "self, by", "reset": "self"}),
     (Store, {**dict.fromkeys(("take", "peek", "settle", "reset"), "self, charges"), "close": "self"}),
 ]

@@ -55,7 +55,9 @@ REFUSED: dict[str, tuple[list[Row], int]] = {
     "never a shadow": ([("shadow", refuses(99.0)), ("limit", refuses(5.0)), ("shadow", refuses(math.inf))], 1),
     "a ban": ([("limit", admits(5)), ("penalty", refuses(900.0))], 1),
     "a ban longer than the limit": ([("limit", refuses(5.0)), ("penalty", refuses(900.0))], 1),
-    "a limit, while a penalty only counts": ([("penalty", admits(0)), ("limit", refuses(5.0))], 1),
+    "a limit, while a penalty only counts": ([("penalty", admits(1)), ("limit", refuses(5.0))], 1),
+    "a ban that begins with it": ([("limit", refuses(5.0)), ("penalty", admits(0, next_after=900.0))], 1),
+    "a limit longer than that": ([("penalty", admits(0, next_after=4.0)), ("limit", refuses(5.0))], 1),
 }
 
 
@@ -73,7 +75,8 @@ def test_refused_what_binds_is(what: str) -> None:
     rows, binding = REFUSED[what]
     verdict, bound = verdict_on(rows), rows[binding][1]
     assert (verdict.allowed, verdict.binding) == (False, binding)
-    expected = (bound.limit, bound.remaining, bound.retry_after, bound.next_after, bound.reset_after, 0.0)
+    wait = bound.retry_after or bound.next_after  # of a ban that begins, which has admitted this one
+    expected = (bound.limit, bound.remaining, wait, bound.next_after, bound.reset_after, 0.0)
     assert numbers(verdict) == expected
 
 

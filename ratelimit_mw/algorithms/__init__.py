@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from ratelimit_mw.algorithms.ban import Ban
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.algorithms.gcra import GCRA
 from ratelimit_mw.algorithms.leaky_bucket import LeakyBucket
@@ -19,5 +20,9 @@ ALGORITHMS: Final[dict[str, type[Limit]]] = {
     "gcra": GCRA,
     "leaky_bucket": LeakyBucket,
     "smooth": Smooth,
+}
+SCRIPTED: Final[dict[str, type[Limit]]] = {  # and those that the notation cannot write: they are no rates
+    **ALGORITHMS,
+    "ban": Ban,
 }
 DEFAULT: Final = SlidingWindowCounter  # what the notation means when it does not say `using`

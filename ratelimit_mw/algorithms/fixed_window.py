@@ -65,6 +65,9 @@ class FixedWindow(Limit, frozen=True, kw_only=True):
             return state
         return Count(corrected, start) if corrected else None
 
+    def forgiven(self, state: Count | None, now: int, delta: int) -> int:
+        return max(0, delta - max(0, 2 * self.quota - self._running(state, now)[0]))
+
     def expires(self, state: Count) -> int:
         return state.start + self.window_us
 

@@ -120,6 +120,9 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
         tat = tick * drain + corrected
         return Above(tat, tick) if corrected > full else tat if corrected else None
 
+    def forgiven(self, state: int | Above | None, now: int, delta: int) -> int:
+        return self.beyond(self._level(state, now // self.ticks[0])[0], delta)
+
     def expires(self, state: int | Above) -> int:
         clock, drain, *_ = self.ticks
         return ceil_div(state if isinstance(state, int) else state.tat, drain) * clock

@@ -123,7 +123,9 @@ if look.sliding_window_counter then
       local c, _, units, used = read(key, tick, length, buckets, strict)
       local age = 0
       if delta > 0 then
-        delta = max(0, min(delta, 2 * quota - used))
+        local debt = max(0, min(delta, 2 * quota - used))
+        forgiven = forgiven + delta - debt
+        delta = debt
       else
         age = max(0, -floor((floor(at / clock) - c[1]) / length))
         if age > buckets then return nil end

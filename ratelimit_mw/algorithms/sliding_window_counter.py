@@ -161,6 +161,11 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         counts = (*counts[:age], counts[age] + delta, *counts[age + 1 :])
         return Counts(start, counts[0], counts[-1], counts[1:-1]) if any(counts) else None
 
+    def forgiven(self, state: Counts | None, now: int, delta: int) -> int:
+        tick = now // self.ticks[0]
+        start, newest, between, oldest = self._slide(state, tick)
+        return max(0, delta - max(0, 2 * self.quota - self._used(tick - start, newest, between, oldest)))
+
     def expires(self, state: Counts) -> int:
         clock, length = self.ticks
         return (state.start + (self.buckets + 1) * length) * clock

@@ -91,8 +91,9 @@ if look.sliding_window_log then
     function settle.sliding_window_log(key, now, delta, at, length, quota)
       local used, newest, last = read(key, now, length)
       if delta > 0 then
-        local units = min(delta, 2 * quota - used)
-        if units <= 0 then return nil end
+        local units = math.max(0, min(delta, 2 * quota - used))
+        forgiven = forgiven + delta - units
+        if units == 0 then return nil end
         return function() add(key, now, length, newest, last, units) end, now + length
       end
       if used == 0 or at <= now - length then return nil end

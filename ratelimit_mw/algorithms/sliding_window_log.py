@@ -92,6 +92,9 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
         del times[first:last]
         return self._moved(_units(times), now) if times else None
 
+    def forgiven(self, state: Units | None, now: int, delta: int) -> int:
+        return max(0, delta - max(0, 2 * self.quota - self._used(state, now)))
+
     def expires(self, state: Units) -> int:
         return state.newest + self.window_us
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from ratelimit_mw.calls import Answers
+from ratelimit_mw.calls import Answers, name_of
 from ratelimit_mw.choices import Tiers, compile_limits
 from ratelimit_mw.commands.hearing import Recorder, Said, answers_of, heard, recorded
 from ratelimit_mw.limit import Charge, Limit
@@ -17,6 +17,7 @@ from ratelimit_mw.request import Request
 from ratelimit_mw.response import refusal
 from ratelimit_mw.rules import Rule
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settling import Settling
 
 _SHARED: Final = "missing="  # how the identity begins that all share whose key is not there
 _OF_THE_TOP: Final = {
@@ -167,15 +168,26 @@ def _limit(charge: Charge, line: Line) -> Iterator[str]:
     identity, _, rule = charge.key.removeprefix("{").rpartition("}:")
     limit = charge.limit
     yield f"  {line.policy.name}"
-    rows = [("limit", limit.notation), ("rule", rule), ("key", line.key.text)]
+    kind = "penalty" if charge.role == "penalty" else "limit"
+    rows = [(kind, limit.notation), ("rule", rule), ("key", line.key.text)]
     if identity.startswith(_SHARED):
         rows.append(("identity", f"{identity}, one bucket for all whose key is not there"))
     else:
         rows.append(("identity", identity))
-    rows += [("cost", str(charge.cost)), ("at most", _worst(limit))]
+    if kind == "limit":
+        rows += [("cost", str(charge.cost)), ("at most", _worst(limit))]
+    if line.policy.settling is not None:
+        rows.append(("settled", _settled(line.policy.settling)))
     if line.shadow:
         rows.append(("shadow", "it is counted and reported, and never refuses"))
     yield from (f"  {row}" for row in columns(rows))
+
+
+def _settled(own: Settling) -> str:
+    says = [] if own.call is None else [f"{name_of(own.call)} says the true cost"]
+    if own.counts is not None:
+        says.append(f"only answers with these statuses are charged: {', '.join(map(str, sorted(own.counts)))}")
+    return "; ".join(says)
 
 
 def _worst(limit: Limit) -> str:

@@ -8,10 +8,12 @@ from typing import Any, ClassVar, Final
 from asgiref.sync import async_to_sync
 from django.conf import settings
 
+from ratelimit_mw.django.answers import Turn
 from ratelimit_mw.django.gates import alone
 from ratelimit_mw.django.request import DjangoRequest
 from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.faces.loops import inside_a_loop
+from ratelimit_mw.following import following
 from ratelimit_mw.gate import AsyncGate, Gate
 from ratelimit_mw.marks import Mark
 from ratelimit_mw.matching import Marked
@@ -67,11 +69,14 @@ class Throttle:
         for kind in together:
             mark, name = kind.limits_of(view)
             marked += () if mark is None else gate.compiled((mark,), name)
-        verdict = _admitted(gate, _Asked(raw, outcome, request), marked) if marked else None
+        seen = _Asked(raw, outcome, request)
+        verdict = _admitted(gate, seen, marked) if marked else None
         if verdict is None:
             return True
         if outcome is not None:
             outcome.add(verdict, gate)
+        if seen.followers is not None:
+            _have_followed(raw, seen, outcome)
         return self._said(verdict)
 
     def wait(self) -> float | None:
@@ -132,6 +137,15 @@ class _Asked(DjangoRequest):
     def user(self) -> str | None:
         """Whom REST framework has found."""
         return self._user
+
+
+def _have_followed(raw: Any, seen: _Asked, outcome: Outcome | None) -> None:
+    """By the middleware, which sees the response."""
+    turns: dict[Any, Turn] = getattr(raw, "_ratelimit_mw", {})
+    if outcome is None or not turns:
+        warn_rarely("throttle", "settle and count_status need the middleware, which sees the response")
+    elif (begun := following(seen, outcome)) is not None:
+        next(iter(turns.values())).following = begun
 
 
 def _gate(outcome: Outcome | None) -> Gate | AsyncGate:

@@ -43,7 +43,7 @@ class _Limited:
         self._receive: Final = receive
         self._send: Final = send
         self._outer: Final = outcome.message  # what one of us further out knows of the same message
-        self._last: Final = Outcome(None)
+        self._last: Final = Outcome(None, gate)
         outcome.message = self._last
         self._pending: tuple[Message, Awaitable[Verdict | None]] | None = None
         self._ended = False  # by the app
@@ -61,9 +61,9 @@ class _Limited:
                 message, deciding = self._pending
                 verdict = await asyncio.shield(deciding)
             self._pending = None
-            self._last.verdict, self._last.steps = self._outer.verdict if self._outer else None, None
+            self._last.begin_anew(self._outer.verdict if self._outer else None)
             if verdict is not None:
-                self._last.add(verdict, None)
+                self._last.add(verdict, self._gate)
                 if not verdict.allowed:
                     await self._refuse(verdict)
                     continue

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from ratelimit_mw.faces.asgi_send import OUTCOME, Scope, Send, with_headers
 from ratelimit_mw.faces.endpoint import Step
+from ratelimit_mw.faces.inside import warn_alone
 from ratelimit_mw.gate import AsyncGate
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.response import HeaderList, RawFields, headers, raw, raw_headers
@@ -85,11 +86,20 @@ async def ask(
             else:
                 outcome.add(verdict, gate)
             scope.setdefault("state", {})["ratelimit"] = outcome
+            if request.followers is not None:
+                _have_followed(request, outcome)
         asked = Asked(request, gate, verdict, outcome)
         if verdict is not None and not verdict.allowed:
             break
         verdict = None
     return asked
+
+
+def _have_followed(request: AsgiRequest, outcome: Outcome) -> None:
+    if outcome.following is None:
+        warn_alone()
+    else:
+        outcome.following.add(request.followers)
 
 
 def admit_client(scope: Scope, steps: Sequence[Step]) -> Verdict | None:

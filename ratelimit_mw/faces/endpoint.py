@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple, Unpack
 from weakref import ref
 
 from ratelimit_mw.faces.asgi_send import Scope
+from ratelimit_mw.faces.inside import INSIDE
 from ratelimit_mw.faces.remember import remembered
 from ratelimit_mw.faces.unheeded import warn_of_unheeded
 from ratelimit_mw.gate import AsyncGate, Gate
@@ -41,6 +42,8 @@ class EndpointMark(Mark):
         self.store: Final = store
         self.where: Final[object] = store if isinstance(store, str) else id(store)
         self.alone: Final = Settings.of(_NONE, {} if store is None else {"store": store})
+        if self.rule.follows:
+            INSIDE.tell()
         if self.alone.store != "memory://":
             AsyncGate(self.alone)  # what is wrong with a store is told now, not to a client
 

@@ -32,7 +32,11 @@ if look.gcra or look.token_bucket or look.leaky_bucket then
     -- The level after a correction.
     function corrected(level, tick, delta, at, clock, drain, unit, burst, quota)
       local full = burst * unit
-      if delta > 0 then return max(level, min(level + min(delta, burst + quota) * unit, full + quota * unit)) end
+      if delta > 0 then
+        local room = max(0, full + quota * unit - level)
+        forgiven = forgiven + max(0, delta - (room - room % unit) / unit)
+        return max(level, min(level + min(delta, burst + quota) * unit, full + quota * unit))
+      end
       local undrained = (floor(at / clock) - tick) * drain
       local back = min(-delta * unit, undrained) -- what has drained is gone
       if level > full then back = back - max(0, level - undrained) end -- what others reserved after it stays reserved

@@ -1,9 +1,12 @@
 """The rules of a group of charges: which belong to one bucket, and which of them are charged in the end."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import Charge, Decision
+
+FORGIVEN: Final = "%d units go beyond a debt of one quota, and are not charged"
 
 
 class Group:

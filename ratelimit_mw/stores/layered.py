@@ -75,6 +75,11 @@ class _Layered:
         """
         return any([layer.listen(listener) for layer in self._layers])  # noqa: C419  # all of them hear of it
 
+    @property
+    def forgiven(self) -> int:
+        """Units of corrections beyond a debt of one quota, which nobody is charged; since this store was made."""
+        return int(getattr(self._store, "forgiven", 0))
+
     def _peeks(self) -> None:
         now = self._clock()
         for layer in self._layers:
@@ -203,6 +208,12 @@ class AsyncLayeredStore(_Layered):
     def __init__(self, store: AsyncStore, layers: Sequence[Layer], timeout: float, clock: Clock | None = None) -> None:
         super().__init__(store, layers, timeout, clock)
         self._errands: set[asyncio.Task[Any]] = set()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop of whoever asked the store last; None where that is not known."""
+        found: asyncio.AbstractEventLoop | None = getattr(self._store, "loop", None)
+        return found
 
     async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `LayeredStore.take`."""

@@ -48,6 +48,11 @@ class OfLoop(Generic[M]):
         self._last = (loop, made)
         return made
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop that asked last, in whichever thread."""
+        return None if self._last is None else self._last[0]
+
     def pop(self) -> M | None:
         """That of the running loop, if there is one; it is not kept any longer."""
         self._last = None

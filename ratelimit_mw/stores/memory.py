@@ -9,7 +9,7 @@ from typing import ClassVar
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import Charge, Decision, Limit, State, whole
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.stores.group import Group, committed
+from ratelimit_mw.stores.group import FORGIVEN, Group, committed
 from ratelimit_mw.stores.live import STORES, Stage
 from ratelimit_mw.stores.shelf import Shelf
 from ratelimit_mw.ticks import microseconds
@@ -39,6 +39,7 @@ class MemoryStore:
         self._room = self._max_keys = whole("max_keys", max_keys, 1)  # keys that can still be added
         self._own = self._told = clock  # what it was given, and what it goes by: tests may stop its time
         self._shelves: dict[str, Shelf] = {}
+        self.forgiven = 0  # units of corrections beyond a debt of one quota, which nobody is charged
         self._new_limit = False
         self._largest: Shelf | None = None  # of those that grew, the one that holds most keys
         self._lock = threading.Lock()
@@ -82,6 +83,9 @@ class MemoryStore:
             now = self._now()
             for charge in charges:
                 ((shelf, key, old),) = self._find_all([charge], now, free=charge.cost > 0)
+                if charge.cost > 0 and (units := charge.limit.forgiven(old, now, charge.cost)):
+                    self.forgiven += units
+                    warn_rarely("settle", FORGIVEN, units)
                 new = charge.limit.settle(old, now, charge.cost, now if charge.at is None else charge.at)
                 if new is None:
                     self._forget(shelf, key)

@@ -1,6 +1,6 @@
 -- Corrects what was taken.
 -- KEYS: the bucket of each charge. The two values that this driver names: units (negative gives back), at in us.
--- Returns how each stands after it, as take.lua does for a cost of 0.
+-- Returns how each stands after it, as take.lua does for a cost of 0; and last, how many units were forgiven.
 
 for i = 1, #KEYS do
   local c = i * 11 - 9
@@ -23,4 +23,5 @@ for i, key in ipairs(KEYS) do
   _, _, out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5], out[o + 6], out[o + 7], out[o + 8] =
     show(key, now, 0, 0, unpack(args, c + 6, c + 11))
 end
+out[#out + 1] = forgiven
 return out

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.limit import Charge, Decision, seconds
-from ratelimit_mw.stores.group import Group
+from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.stores.group import FORGIVEN, Group
 from ratelimit_mw.stores.live import STORES, Stage
 from ratelimit_mw.stores.parcel import Parcel
-from ratelimit_mw.stores.scripts import Codec, check_scripted, decisions, joined, script, settle_arguments
+from ratelimit_mw.stores.scripts import Codec, check_scripted, decisions, joined, script, settle_arguments, settled
 from ratelimit_mw.stores.slots import parts, take_apart
 from ratelimit_mw.ticks import microseconds
 
@@ -85,6 +86,7 @@ class Talk:
         self._timeout = timeout
         self._own = self._clock = clock  # what it was given, and what it goes by: tests may stop its time
         self._codec: Codec = "packed"
+        self.forgiven = 0  # units of corrections beyond a debt of one quota, which nobody is charged
         self.slots: Final = slots  # whether keys live in the slots of a cluster: one call reaches those of one slot
         STORES.enrol(self)
 
@@ -155,7 +157,11 @@ class Talk:
         reply = yield from self._evaluate(
             "settle", self._keys(charges), lambda codec: settle_arguments(codec, now, charges)
         )
-        return decisions(reply, charges)
+        stands, units = settled(reply, charges)
+        if units:
+            self.forgiven += units
+            warn_rarely("settle", FORGIVEN, units)
+        return stands
 
     def _reset_part(self, charges: Sequence[Charge]) -> Steps[None]:
         yield ("UNLINK", *self._keys(charges))

@@ -46,8 +46,14 @@ class TaskStore(Talk):
         super().__init__(prefix, timeout, clock, slots=link.slots)
         self._link = link
         self._calls: set[asyncio.Task[Any]] = set()
+        self._ran: asyncio.AbstractEventLoop | None = None
         self._batches = OfLoop(lambda: Batches(link.ready, self._send_together, timeout, self._recall))
         self.recall: Callable[[Sequence[Charge]], Sequence[Decision] | None] | None = None  # see `Batches`; of takes
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop of whoever asked last; None where nobody did."""
+        return self._batches.loop or self._ran
 
     async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `RedisStore.take`."""
@@ -115,7 +121,8 @@ class TaskStore(Talk):
 
         A request that is cancelled, or out of time, leaves no half-read reply behind.
         """
-        call = asyncio.get_running_loop().create_task(self._linger_over(steps))
+        self._ran = asyncio.get_running_loop()
+        call = self._ran.create_task(self._linger_over(steps))
         self._calls.add(call)
         call.add_done_callback(self._ended)
         patience = Patience(self._timeout)

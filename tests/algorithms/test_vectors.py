@@ -9,7 +9,7 @@ import fakeredis
 import pytest
 
 from ratelimit_mw import Charge, Decision, Limit, MemoryStore, parse
-from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.delay import DelayLimit
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import RedisStore
@@ -20,7 +20,7 @@ FILES = sorted((Path(__file__).parents[1] / "vectors").glob("*.json"))
 TABLES = {file.stem: json.loads(file.read_text()) for file in FILES}
 CASES = [pytest.param(case, id=f"{name}: {case['about']}") for name, table in TABLES.items() for case in table["cases"]]
 
-assert set(TABLES) == set(ALGORITHMS)  # a new algorithm brings its table
+assert set(TABLES) == set(SCRIPTED)  # a new algorithm brings its table
 
 pytestmark = [pytest.mark.promise(3), pytest.mark.promise(5)]
 each_case = pytest.mark.parametrize("case", CASES)
@@ -31,7 +31,7 @@ def limit_of(written: "str | dict[str, Any]") -> Limit:
     if isinstance(written, str):
         return parse(written)[0]
     options = {"using": "token_bucket", **written}
-    return ALGORITHMS[options.pop("using")](**options)
+    return SCRIPTED[options.pop("using")](**options)
 
 
 @pytest.mark.parametrize("name", TABLES)

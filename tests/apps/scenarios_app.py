@@ -6,6 +6,7 @@ client on loopback can say of itself, is put into the scope or environ outside o
 
 import asyncio
 import os
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,15 @@ from ratelimit_mw.testing import Clock
 from web.faces import ASGI, WSGI, asgi_parts, wsgi_parts
 from web.scenario import Step
 from web.scenarios import SCENARIOS
+from web.scenarios_after import AFTER
 from web.table import RecordingAsyncRedis, RecordingRedis, TableStore, begin, tell_time
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
     from starlette.types import Message, Receive, Scope, Send
 
+ROWS = (*SCENARIOS, *AFTER)
+TRIES = 500  # for what goes on after a response, a hundredth of a second each
 FACE, URL = os.environ["FACE"], os.environ["STORE"]
 clock = Clock()
 memory = tell_time(clock)
@@ -29,6 +33,7 @@ class Table:
 
     app: Any
     store: TableStore
+    due = 0  # corrections after the last step
 
     def __init__(self) -> None:
         self._make = {**ASGI, **WSGI}[FACE]
@@ -38,15 +43,21 @@ class Table:
     def turn(self, told: str) -> tuple[Step, list[str]]:
         """`SCENARIO STEP [PART ...]`: the step, and which parts of it were not sent."""
         scenario, number, *unsent = told.split()
-        row = SCENARIOS[int(scenario)]
+        row = ROWS[int(scenario)]
         if number == "0":
             clock.now = Clock().now
             if URL == "memory://":
                 self.store = memory()
             self.app = self._make({"store": self.store, **row.settings})
         step = row.steps[int(number)]
+        self.due = step.settled
         begin(self.store, clock, step)
         return step, unsent
+
+    @property
+    def settled(self) -> int:
+        """How many corrections the last step has sent after its response."""
+        return [verb for verb, _ in self.store.calls].count("settle") if self.due else 0
 
 
 table = Table()
@@ -65,10 +76,16 @@ async def asgi(scope: "Scope", receive: "Receive", send: "Send") -> None:
 
     async def counted(message: "Message") -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message["headers"], (b"x-asked", asked().encode())]}
+            own = [(b"x-asked", asked().encode()), (b"x-settled", str(before).encode())]
+            message = {**message, "headers": [*message["headers"], *own]}
         await send(message)
 
     async with one_by_one:
+        for _ in range(TRIES if table.settled < table.due else 0):
+            if table.settled >= table.due:
+                break
+            await asyncio.sleep(0.01)
+        before = table.settled
         step, unsent = table.turn(dict(headers)[b"x-step"].decode())
         own = asgi_parts(step, step.path if "path" in unsent else scope["path"])
         own["headers"] = [line for line in headers if line[0] != b"x-step"]
@@ -81,8 +98,13 @@ def wsgi(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterabl
     """For WSGI servers."""
 
     def counted(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-        return start_response(status, [*headers, ("X-Asked", asked())], exc_info)
+        return start_response(status, [*headers, ("X-Asked", asked()), ("X-Settled", str(before))], exc_info)
 
+    for _ in range(TRIES if table.settled < table.due else 0):
+        if table.settled >= table.due:
+            break
+        time.sleep(0.01)
+    before = table.settled
     step, unsent = table.turn(environ.pop("HTTP_X_STEP"))
     environ.update(wsgi_parts(step))
     if "path" in unsent:

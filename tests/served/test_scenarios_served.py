@@ -16,12 +16,18 @@ from redis_servers import RedisServer
 from web.real_servers import APPS, KINDS, OF_THE_SERVER
 from web.scenario import Answer, Scenario, Step
 from web.scenarios import SCENARIOS
-from web.table import ROWS, check
+from web.scenarios_after import AFTER
+from web.table import ALL_ROWS, check
 from web_servers import WebServer
 
 pytestmark = pytest.mark.promise(11)
 
-ADDED = (*OF_THE_SERVER, "transfer-encoding", "x-asked")  # by servers, and by our app outside of the middleware
+ADDED = (
+    *OF_THE_SERVER,
+    "transfer-encoding",
+    "x-asked",
+    "x-settled",
+)  # by servers, and by our app outside of the middleware
 NO_FRAMEWORK = ("asgi", "wsgi")  # an error is the server's to answer, and our app outside adds nothing
 
 
@@ -110,16 +116,19 @@ def server(stand: Stand, redis: RedisServer) -> Iterator[WebServer]:
         yield running
 
 
-@pytest.mark.parametrize("scenario", ROWS)
+@pytest.mark.parametrize("scenario", ALL_ROWS)
 def test_scenario(stand: Stand, server: WebServer, scenario: Scenario, redis: RedisServer) -> None:
     redis.flush()
     clock = Clock()
+    settled = 0  # by the step before
     for number, step in enumerate(scenario.steps):
         clock.advance(step.wait)
-        answer = played(stand, server, step, f"{SCENARIOS.index(scenario)} {number}")
+        answer = played(stand, server, step, f"{(*SCENARIOS, *AFTER).index(scenario)} {number}")
         where = f"step {number}: {answer}"
         if not (step.fails and stand.face in NO_FRAMEWORK):
             assert answer.field("x-asked") == [",".join(["take"] * step.asked)], where
+            assert not number or answer.field("x-settled") == [str(settled)], where
+        settled = step.settled
         own = [line for line in answer.headers if line[0] not in ADDED]
         check(stand.face, step, Answer(answer.status, own, answer.body), clock.now, where)
 

@@ -18,6 +18,7 @@ class ModelStore:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.states: dict[Bucket, State] = {}
+        self.forgiven = 0
 
     def take(self, charges: Sequence[Charge]) -> list[Decision]:
         return self._answer(charges, commit=True)
@@ -29,6 +30,8 @@ class ModelStore:
         for charge in charges:
             at = self._now() if charge.at is None else charge.at
             bucket = bucket_of(charge)
+            if charge.cost > 0:
+                self.forgiven += charge.limit.forgiven(self.states.get(bucket), self._now(), charge.cost)
             self.states[bucket] = charge.limit.settle(self.states.get(bucket), self._now(), charge.cost, at)
 
     def reset(self, charges: Sequence[Charge]) -> None:

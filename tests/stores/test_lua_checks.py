@@ -89,7 +89,7 @@ def test_good_numbers_are_taken(limit: Limit, codec: Codec, client: Redis) -> No
     _, taken = limit.decide(None, NOW, 1, 0)
     left, _ = limit.decide(limit.settle(taken, NOW, 1, NOW), NOW, 0, 0)
     shown = run(client, codec, "settle", ["a"], NOW, correction(limit))
-    assert (len(shown), shown[1], shown[2], client.dbsize()) == (8, left.limit, left.remaining, 2)
+    assert (len(shown), shown[1], shown[2], shown[8], client.dbsize()) == (9, left.limit, left.remaining, 0, 2)
 
 
 def test_bad_numbers_in_a_charge_of_its_own_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:

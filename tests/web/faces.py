@@ -31,6 +31,7 @@ from web.scenario import Answer, Face, Send, Step
 
 METHODS = ["GET", "POST", "PUT", "OPTIONS"]
 PARTS = (b"one", b"two")
+_PATIENCE = 5.0  # seconds
 App = Callable[[Mapping[str, Any]], Any]  # makes an app under these settings
 
 
@@ -66,7 +67,8 @@ def bare_asgi(settings: Mapping[str, Any]) -> Any:
             raise AppError
         shown = _shown(scope.get("state", {}).get("ratelimit")).items()
         fields = [(b"content-type", b"text/plain"), *((name.encode(), value.encode()) for name, value in shown)]
-        status = 200 if method in (*METHODS, "HEAD") else 405
+        done = _done(path, scope.get("state", {}).get("ratelimit"))
+        status = done if method in (*METHODS, "HEAD") else 405
         await send({"type": "http.response.start", "status": status, "headers": fields})
         for part in () if method == "HEAD" else PARTS if path == "/stream" else (b"hello",):
             await send({"type": "http.response.body", "body": part, "more_body": True})
@@ -110,7 +112,8 @@ def bare_wsgi(settings: Mapping[str, Any]) -> Any:
         method, path = environ["REQUEST_METHOD"], environ.get("PATH_INFO")
         if path == "/error":
             raise AppError
-        status = "200 OK" if method in (*METHODS, "HEAD") else "405 Method Not Allowed"
+        done = _done(path or "", environ.get("ratelimit_mw"))
+        status = f"{done} Done" if method in (*METHODS, "HEAD") else "405 Method Not Allowed"
         start_response(status, [("Content-Type", "text/plain"), *_shown(environ.get("ratelimit_mw")).items()])
         if method == "HEAD":
             return []
@@ -162,7 +165,8 @@ def wsgi_parts(step: Step) -> dict[str, Any]:
 def _hello_from_flask(rest: str, outcome: Any) -> FlaskResponse:
     if rest == "error":
         raise AppError
-    return FlaskResponse(_parts() if rest == "stream" else "hello", headers=_shown(outcome))
+    done = _done(rest, outcome)
+    return FlaskResponse(_parts() if rest == "stream" else "hello", done, headers=_shown(outcome))
 
 
 def _hello_from_django(request: Any, parts: Any) -> HttpResponse | StreamingHttpResponse:
@@ -173,7 +177,8 @@ def _hello_from_django(request: Any, parts: Any) -> HttpResponse | StreamingHttp
         return StreamingHttpResponse(parts(), headers=headers)
     if request.method not in (*METHODS, "HEAD"):
         return HttpResponse(status=405, headers=headers)
-    return HttpResponse("" if request.method == "HEAD" else "hello", headers=headers)  # not each server leaves it out
+    said = "" if request.method == "HEAD" else "hello"  # not each server leaves it out
+    return HttpResponse(said, headers=headers, status=_done(request.path, request.ratelimit))
 
 
 async def _hello(request: Request) -> Response:
@@ -182,7 +187,16 @@ async def _hello(request: Request) -> Response:
     headers = _shown(getattr(request.state, "ratelimit", None))
     if request.scope["path"] == "/stream":
         return StreamingResponse(_later_parts(), headers=headers)
-    return PlainTextResponse("hello", headers=headers)
+    done = _done(request.scope["path"], getattr(request.state, "ratelimit", None))
+    return PlainTextResponse("hello", done, headers=headers)
+
+
+def _done(path: str, outcome: Any) -> int:
+    """Do what a path says, and give the status: `/status/401` answers so, `/settle/9/7` says two true costs."""
+    kind, *numbers = path.strip("/").split("/")
+    for number in numbers if kind == "settle" else ():
+        outcome.settle(int(number))
+    return int(numbers[0]) if kind == "status" else 200
 
 
 def _parts() -> Iterator[bytes]:
@@ -213,6 +227,8 @@ def _over_httpx(app: ASGIApp) -> Send:
             async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
                 headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in step.all_headers]
                 got = await client.request(step.method, "/", headers=headers)
+            if behind := asyncio.all_tasks() - {asyncio.current_task()}:  # what goes on after the response
+                await asyncio.wait(behind, timeout=_PATIENCE)
             return Answer(got.status_code, _lower(got.headers.multi_items()), got.content)
 
         return asyncio.run(talk())
@@ -229,7 +245,8 @@ def _over_werkzeug(app: Any) -> Send:
             if not step.fails:
                 raise
             return Answer(500, [], b"")  # as a server would
-        return Answer(got.status_code, _lower(got.headers.items()), got.get_data())
+        with got:  # closed as a server does, which ends the response
+            return Answer(got.status_code, _lower(got.headers.items()), got.get_data())
 
     return send
 

@@ -38,6 +38,7 @@ class Step:
     blocked: bool = False  # a 403 of the blocklist
     source: str = "store"  # what the app finds in its verdict; "" is no verdict
     asked: int = 1  # calls of the store
+    settled: int = 0  # corrections sent after the response
     says: bytes = b"hello"  # the body of what the app answers with 200
 
     @property

@@ -17,15 +17,23 @@ from ratelimit_mw.testing.recording import Call
 from web.faces import ANSWERED_OUTSIDE, FACES
 from web.scenario import Answer, Scenario, Step
 from web.scenarios import SCENARIOS
+from web.scenarios_after import AFTER
 
 REFUSALS = (403, 429, 503)
 FIELDS = ("ratelimit", "ratelimit-policy")
 PARAMETERS = ("q", "w", "ratelimit-mw-burst")
 LEGACY = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
-ROWS = [
-    pytest.param(scenario, id=scenario.name, marks=[pytest.mark.promise(n) for n in scenario.promises])
-    for scenario in SCENARIOS
-]
+
+
+def rows(scenarios: Sequence[Scenario]) -> list[Any]:
+    return [
+        pytest.param(scenario, id=scenario.name, marks=[pytest.mark.promise(n) for n in scenario.promises])
+        for scenario in scenarios
+    ]
+
+
+ROWS = rows(SCENARIOS)
+ALL_ROWS = rows((*SCENARIOS, *AFTER))  # those in which something goes on after the response: where one can wait for it
 PATIENCE = 5.0  # seconds for an answer of Redis: a busy machine must not look like one that is down
 
 
@@ -71,6 +79,10 @@ class RecordingRedis(RedisStore):
             raise self.error
         return super().take(charges)
 
+    def settle(self, charges: Sequence[Charge]) -> None:
+        super().settle(charges)
+        self.calls.append(("settle", tuple(charges)))  # when it is done: who waits for it sees this
+
 
 class RecordingAsyncRedis(AsyncRedisStore):
     """The same for asyncio."""
@@ -85,6 +97,10 @@ class RecordingAsyncRedis(AsyncRedisStore):
         if self.error is not None:
             raise self.error
         return await super().atake(charges)
+
+    async def asettle(self, charges: Sequence[Charge]) -> None:
+        await super().asettle(charges)
+        self.calls.append(("settle", tuple(charges)))
 
 
 def begin(store: TableStore, clock: Clock, step: Step) -> None:
@@ -101,7 +117,8 @@ def play(face: str, scenario: Scenario, store: TableStore, clock: Clock) -> None
         begin(store, clock, step)
         answer = send(step)
         where = f"step {number}: {answer}"
-        assert [verb for verb, _ in store.calls] == ["take"] * step.asked, where
+        verbs = [verb for verb, _ in store.calls]
+        assert verbs == ["take"] * step.asked + ["settle"] * step.settled, where
         check(face, step, answer, clock.now, where)
 
 

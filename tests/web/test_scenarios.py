@@ -9,7 +9,7 @@ from ratelimit_mw.testing import Clock, RecordingStore
 from redis_servers import RedisServer
 from web.faces import ASGI, FACES
 from web.scenario import Scenario
-from web.table import ROWS, RecordingAsyncRedis, RecordingRedis, TableStore, play, tell_time
+from web.table import ALL_ROWS, RecordingAsyncRedis, RecordingRedis, TableStore, play, tell_time
 
 
 class OfOneCall(RecordingAsyncRedis):
@@ -18,6 +18,12 @@ class OfOneCall(RecordingAsyncRedis):
     async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         try:
             return await super().atake(charges)
+        finally:
+            await self.aclose()
+
+    async def asettle(self, charges: Sequence[Charge]) -> None:
+        try:
+            await super().asettle(charges)
         finally:
             await self.aclose()
 
@@ -58,6 +64,6 @@ def store(
 
 
 @pytest.mark.parametrize("face", FACES)
-@pytest.mark.parametrize("scenario", ROWS)
+@pytest.mark.parametrize("scenario", ALL_ROWS)
 def test_scenario(face: str, scenario: Scenario, store: TableStore, clock: Clock) -> None:
     play(face, scenario, store, clock)

@@ -6,11 +6,11 @@ from ratelimit_mw import matching
 from ratelimit_mw.testing import Clock
 from web.faces import FACES
 from web.scenario import Scenario
-from web.table import ROWS, play, tell_time
+from web.table import ALL_ROWS, play, tell_time
 
 
 @pytest.mark.parametrize("face", FACES)
-@pytest.mark.parametrize("scenario", ROWS)
+@pytest.mark.parametrize("scenario", ALL_ROWS)
 def test_scenario(
     face: str,
     scenario: Scenario,

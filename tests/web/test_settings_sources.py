@@ -53,6 +53,9 @@ def test_defaults() -> None:
         "key": "user | ip",
         "tier": None,
         "default_tier": None,
+        "settle": None,
+        "count_status": (),
+        "penalty": None,
         "store": "memory://",
         "trusted_proxies": (),
         "proxy_header": "x-forwarded-for",
@@ -107,6 +110,7 @@ def test_an_item_has_the_words_of_its_table_but_for_the_name_which_is_its_limits
         "max_delay",
         "lease",
         "lease_time",
+        "settle",
     ]
     assert {field.name for field in fields(Item)} == {*get_type_hints(ItemOptions)} - {"name"}
 

@@ -1,0 +1,669 @@
+"""Settling after the response beyond the table: limits on endpoints, threads, websockets, stores that fail."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+from threading import current_thread, main_thread
+from typing import Any
+from weakref import WeakSet
+
+import pytest
+from django.http import HttpResponse
+from django.urls import path
+from fastapi import Depends, FastAPI
+from fastapi import Request as FastAPIRequest
+from flask import Flask
+from rest_framework.response import Response as RestResponse
+from rest_framework.views import APIView
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+
+import ratelimit_mw.django
+from ratelimit_mw import ConfigError, MemoryStore, asgi, wsgi
+from ratelimit_mw.django import Throttle
+from ratelimit_mw.faces import inside
+from ratelimit_mw.fastapi import RateLimit as Dependency
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.gate import AsyncGate
+from ratelimit_mw.identity import bucket_key
+from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.notation import parse
+from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.penalties import check_penalty
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.starlette import RateLimit, RateLimitMiddleware, limit
+from ratelimit_mw.stores.redis import AsyncRedisStore
+from ratelimit_mw.testing import Clock, RecordingStore
+from redis_servers import RedisServer
+from web.asgi_talk import BODY, HTTP, START, App200
+from web.django_ask import under_asgi, under_wsgi
+from web.faces import FACES
+from web.in_process import answers, recording
+from web.scenario import Step
+from web.websocket_talk import CONNECT, GONE, limited, says, spoken
+from web.wsgi_talk import Server, hello, read
+
+FAILED: dict[str, Any] = {"count_status": [401]}
+
+
+@pytest.fixture(autouse=True)
+def _as_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No limit on an endpoint has asked to be followed, and nothing was said in the log."""
+    monkeypatch.setattr(inside.INSIDE, "needed", False)
+    monkeypatch.setattr(inside.INSIDE, "_around", WeakSet())
+    monkeypatch.setattr("ratelimit_mw.notices._said", {})
+
+
+def corrected(store: RecordingStore) -> list[list[int]]:
+    """For each call, by how much."""
+    return [[charge.cost for charge in charges] for verb, charges in store.calls if verb == "settle"]
+
+
+# limits on endpoints
+
+
+async def plain(request: Request) -> Response:
+    return PlainTextResponse("", int(request.query_params.get("s", "200")))
+
+
+def on_an_endpoint() -> Any:
+    @limit("3/minute", count_status=[401])
+    async def login(request: Request) -> Response:
+        return PlainTextResponse("", int(request.query_params.get("s", "200")))
+
+    return Starlette(routes=[Route("/", login)])
+
+
+def on_a_route() -> Any:
+    return Starlette(
+        routes=[Mount("/", routes=[Route("/", plain)], middleware=[Middleware(RateLimit, "3/minute", **FAILED)])]
+    )
+
+
+def on_a_dependency() -> Any:
+    app = FastAPI()
+
+    @app.get("/", dependencies=[Depends(Dependency("3/minute", **FAILED))])
+    def endpoint(response: FastAPIRequest) -> Any:
+        return PlainTextResponse("", int(response.query_params.get("s", "200")))
+
+    return app
+
+
+@pytest.mark.parametrize("make", [on_an_endpoint, on_a_route, on_a_dependency])
+@pytest.mark.parametrize("before", [True, False])
+def test_the_middleware_follows_for_limits_inside(make: Callable[[], Any], before: bool) -> None:
+    """Whether it was made before they were, or after."""
+    store, settings = recording()
+    holder: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await holder[0](scope, receive, send)
+
+    if before:
+        around = RateLimitMiddleware(app, settings)
+    holder.append(make())
+    if not before:
+        around = RateLimitMiddleware(app, settings)
+    got = answers(around, "/?s=200", "/?s=401", "/?s=200", "/?s=200", "/?s=401", "/?s=401", "/?s=200")
+    assert [one.status for one in got] == [200, 401, 200, 200, 401, 401, 429]
+    assert corrected(store) == [[-1], [-1], [-1]]
+
+
+def test_the_tops_penalty_counts_what_an_endpoint_refuses() -> None:
+    @limit("1/minute using fixed_window")
+    async def few(_: Request) -> Response:
+        return PlainTextResponse("")
+
+    app = Starlette(routes=[Route("/few", few), Route("/", plain)])
+    _, settings = recording(penalty="2/hour: 1 hour")
+    got = answers(RateLimitMiddleware(app, settings), "/few", "/", "/few", "/", "/few", "/", "/few")
+    assert [one.status for one in got] == [200, 200, 429, 200, 429, 429, 429]
+    assert [one.field("retry-after") for one in got] == [[], [], ["60"], [], ["3600"], ["3600"], ["3600"]]
+
+
+def test_a_mark_tells_the_middleware_that_are_there() -> None:
+    around = RateLimitMiddleware(App200(), limits="9/hour")
+    assert not inside.INSIDE.needed
+    limit("3/minute")(plain)
+    Dependency("3/minute")
+    assert not inside.INSIDE.needed
+    limit("3/minute", count_status=[401])(plain)
+    assert inside.INSIDE.needed
+    store = RecordingStore(clock=Clock())
+    assert around._follows_all  # what costs the other requests nothing
+    assert RateLimitMiddleware(App200(), limits="9/hour", store=store)._follows_all
+    assert corrected(store) == []
+
+
+def test_alone_all_is_charged_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    got = answers(on_an_endpoint(), *["/?s=200"] * 4)
+    assert [one.status for one in got] == [200, 200, 200, 429]
+    assert "settle and count_status on endpoints need RateLimitMiddleware around the app" in caplog.text
+
+
+def test_marks_of_flask_are_followed_by_its_hooks() -> None:
+    store, settings = recording()
+    app = Flask(__name__)
+    limiter = RateLimiter(app, settings)
+
+    @app.get("/<int:status>")
+    @limiter.limit("2/minute", count_status=["4xx"])
+    def view(status: int) -> Any:
+        return "", status
+
+    client = app.test_client()
+    found = []
+    for status in (200, 404, 200, 401, 200):
+        with client.get(f"/{status}") as response:
+            found.append(response.status_code)
+    assert found == [200, 404, 200, 401, 429]
+    assert corrected(store) == [[-1], [-1]]
+
+
+@ratelimit_mw.django.limit("2/minute", count_status=[404])
+def marked(request: Any, status: int) -> HttpResponse:
+    return HttpResponse("", status=status)
+
+
+@ratelimit_mw.django.limit("2/minute", count_status=[404])
+async def amarked(request: Any, status: int) -> HttpResponse:
+    return HttpResponse("", status=status)
+
+
+class Few(Throttle):
+    limits = "2/minute"
+    count_status = (404,)
+
+
+class Throttled(APIView):
+    authentication_classes = ()
+    throttle_classes = (Few,)  # type: ignore[assignment]  # REST framework asks any object that has its methods
+
+    def get(self, _: Any, status: int) -> RestResponse:
+        return RestResponse("", status=status)
+
+
+@pytest.mark.parametrize("site", [under_wsgi, under_asgi])
+@pytest.mark.parametrize("view", [marked, amarked, Throttled.as_view()], ids=["plain", "async", "throttled"])
+def test_marks_and_throttles_of_django_are_followed_by_its_middleware(site: Any, view: Any) -> None:
+    store = RecordingStore(clock=Clock())
+    ask = site([path("<int:status>", view)], {"limits": [], "store": store})
+    assert [ask(f"/{status}").status for status in (200, 404, 200, 404, 200)] == [200, 404, 200, 404, 429]
+    assert corrected(store) == [[-1], [-1]]
+
+
+# the app says it
+
+
+def test_an_endpoint_in_a_thread_settles_in_the_server_of_the_loop(redis_servers: Any) -> None:
+    """A plain endpoint of FastAPI has no event loop: the store's own sends it."""
+    server: RedisServer = next(iter(redis_servers.values()))
+    server.flush()
+    app = FastAPI()
+    threads = []
+
+    @app.get("/{tokens}")
+    def endpoint(request: FastAPIRequest, tokens: int) -> str:
+        threads.append(current_thread())
+        request.state.ratelimit.settle(tokens)
+        return "done"
+
+    async def main() -> list[int]:
+        store = AsyncRedisStore(server.url, timeout=5.0)
+        around = asgi.RateLimitMiddleware(app, limits="100/hour using fixed_window", store=store)
+        found = []
+        for number in ("/30", "/1", "/20"):
+            scope = {**HTTP, "path": number, "query_string": b""}
+            sent: list[Any] = []
+
+            async def send(message: Any, sent: list[Any] = sent) -> None:
+                sent.append(message)
+
+            await around(scope, None, send)  # type: ignore[arg-type]  # nothing is received
+            found.append(sent[0]["status"])
+        for _ in range(500):  # until it is there: it may be sent after the response
+            left = (
+                await store.apeek(
+                    [Charge(bucket_key("ip=192.0.2.1", "default"), parse("100/hour using fixed_window")[0], 0)]
+                )
+            )[0].remaining
+            if left == 49:
+                break
+            await asyncio.sleep(0.01)
+        await store.aclose()
+        return [*found, left]
+
+    assert asyncio.run(main()) == [200, 200, 200, 49]
+    assert main_thread() not in threads
+
+
+class Slow(MemoryStore):
+    """An AsyncStore that is waited for; it settles when it is told to, and says how it was called."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=Clock())
+        self.settled: list[list[int]] = []
+        self.go = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        await asyncio.sleep(0)
+        return self.take(charges)
+
+    async def asettle(self, charges: Sequence[Charge]) -> None:
+        self.settled.append([charge.cost for charge in charges])
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        self.settle(charges)
+
+
+async def until(done: Callable[[], bool]) -> None:
+    """Let the loop go on until then."""
+    for _ in range(5000):
+        if done():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it is not so")
+
+
+def test_nobody_waits_for_a_correction_and_what_comes_meanwhile_goes_together() -> None:
+    async def app(scope: Any, _: Any, send: Any) -> None:
+        scope["state"]["ratelimit"].settle(int(scope["path"][1:]))
+        await send(START)
+        await send(BODY)
+
+    async def main() -> None:
+        store = Slow()
+        around = asgi.RateLimitMiddleware(app, limits="1000/hour", store=store, store_timeout=5.0)
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message["type"])
+
+        for number in range(2, 202):
+            await around({**HTTP, "path": f"/{number}"}, None, send)  # type: ignore[arg-type]
+        assert sent == ["http.response.start", "http.response.body"] * 200
+        assert store.settled == [[1]]  # of the first one, which is under way
+        store.go.set()
+        await until(lambda: len(store.settled) == 3)
+        assert store.settled[1:] == [list(range(2, 130)), list(range(130, 201))]
+
+    asyncio.run(main())
+
+
+def test_what_is_not_sent_yet_is_sent_before_the_store_is_closed() -> None:
+    async def main() -> None:
+        store = Slow()
+        store.go.set()
+        gate = AsyncGate(Settings(limits="9/hour", store=store))
+        gate.correct("store", [Charge("k", parse("9/hour")[0], 2)])
+        assert store.settled == []
+        await gate.close()
+        assert store.settled == [[2]]
+        await gate.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.promise(8)
+def test_a_store_that_fails_or_hangs_is_logged_and_not_felt(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        store = Slow()
+        around = asgi.RateLimitMiddleware(
+            App200(), limits="2/hour", store=store, store_timeout=0.01, count_status=[401]
+        )
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message.get("status"))
+
+        await around(dict(HTTP), None, send)  # type: ignore[arg-type]
+        await until(lambda: bool(caplog.records))  # it hangs for longer than it may
+        assert "what was taken is not known to be corrected: TimeoutError" in caplog.text
+        store.error = ConnectionError("secret")
+        store.go.set()
+        await around(dict(HTTP), None, send)  # type: ignore[arg-type]
+        await until(lambda: len(store.settled) == 2)
+        assert sent == [200, None, 200, None]
+        assert store.peek([Charge("{x}:y", parse("2/hour")[0])])[0].allowed
+
+    asyncio.run(main())
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.promise(8)
+def test_for_threads_too(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(RecordingStore):
+        def settle(self, charges: Sequence[Charge]) -> None:
+            raise ConnectionError("secret")
+
+    app = wsgi.RateLimitMiddleware(hello, limits="2/hour", store=Broken(clock=Clock()), count_status=[401])
+    for _ in range(2):
+        assert read(Server().ask(app)) == b"hello"
+    assert "settle: what was taken is not known to be corrected: ConnectionError" in caplog.text
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("nonsense", [-1, 2.0, "7", None, True])
+def test_what_is_no_cost_is_logged_and_changes_nothing(nonsense: Any, caplog: pytest.LogCaptureFixture) -> None:
+    store = RecordingStore(clock=Clock())
+
+    def app(environ: Any, start_response: Any) -> Any:
+        environ["ratelimit_mw"].settle(nonsense)
+        return hello(environ, start_response)
+
+    assert read(Server().ask(wsgi.RateLimitMiddleware(app, limits="9/hour", store=store))) == b"hello"
+    assert corrected(store) == []
+    assert f"settle: found {type(nonsense).__name__}, no whole number from 0" in caplog.text
+
+
+def test_where_nobody_follows_it_is_sent_at_once_and_said_again_it_is_the_difference() -> None:
+    store = RecordingStore(clock=Clock())
+    seen = []
+
+    def app(environ: Any, start_response: Any) -> Any:
+        for actual in (5, 5, 2, 1):
+            environ["ratelimit_mw"].settle(actual)
+            seen.append(corrected(store)[:])
+        return hello(environ, start_response)
+
+    read(Server().ask(wsgi.RateLimitMiddleware(app, limits="9/hour", store=store)))
+    assert seen == [[[4]], [[4]], [[4], [-3]], [[4], [-3], [-1]]]
+
+
+def test_without_limits_there_is_nothing_to_settle() -> None:
+    outcome = Outcome(None)
+    outcome.settle(7)
+    assert outcome.verdict is None
+
+
+def test_a_message_of_a_websocket_is_settled_by_itself() -> None:
+    store = RecordingStore(clock=Clock())
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (await receive())["type"] == "websocket.receive":
+            scope["state"]["ratelimit"].message.settle(3)
+
+    async def main() -> None:
+        await spoken(limited(app, limits=[], messages="9/minute", store=store), says("one"), says("two"), GONE)
+
+    asyncio.run(main())
+    assert CONNECT["type"] == "websocket.connect"
+    assert corrected(store) == [[2], [2]]
+
+
+# callables
+
+
+def test_a_callable_may_be_async_under_asgi_and_only_there() -> None:
+    store = RecordingStore(clock=Clock())
+
+    async def tokens(request: Any, response: Any) -> int:
+        await asyncio.sleep(0)
+        return len(request.path) + int(response.status)
+
+    async def main() -> None:
+        around = asgi.RateLimitMiddleware(App200(), limits="900/hour", store=store, settle=tokens)
+
+        async def send(_: Any) -> None: ...
+
+        await around(dict(HTTP), None, send)  # type: ignore[arg-type]
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert corrected(store) == [[200]]
+    with pytest.raises(ConfigError, match=r"settle: found test_a_callable.*async; here it is a plain function"):
+        wsgi.RateLimitMiddleware(hello, limits="9/hour", settle=tokens)
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("raises", [ValueError, KeyError])
+def test_one_that_raises_leaves_the_estimate(raises: Any, caplog: pytest.LogCaptureFixture) -> None:
+    store = RecordingStore(clock=Clock())
+
+    def fails(*_: Any) -> int:
+        raise raises("secret of a client".upper())
+
+    app = wsgi.RateLimitMiddleware(hello, limits="9/hour", store=store, settle=fails)
+    assert read(Server().ask(app)) == b"hello"
+    assert corrected(store) == []
+    assert "raised: what was taken for the request stays taken" in caplog.text
+    assert "SECRET" not in caplog.text
+
+
+def test_whoever_is_cancelled_before_an_answer_stays_charged() -> None:
+    store = RecordingStore(clock=Clock())
+
+    async def app(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        around = asgi.RateLimitMiddleware(app, limits="9/hour", store=store, count_status=[401])
+        task = asyncio.ensure_future(around(dict(HTTP), None, None))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert [verb for verb, _ in store.calls] == ["take"]
+
+
+def test_of_two_middleware_each_settles_its_own_once() -> None:
+    store = RecordingStore(clock=Clock())
+    asked = []
+
+    def tokens(_: Any, response: Any) -> int:
+        asked.append(response.status)
+        return 4
+
+    inner = wsgi.RateLimitMiddleware(hello, limits={"limit": "9/hour", "name": "inner"}, store=store, settle=tokens)
+    app = wsgi.RateLimitMiddleware(inner, limits={"limit": "9/minute", "name": "outer"}, store=store, settle=tokens)
+    read(Server().ask(app))
+    assert asked == [200]
+    assert sorted(corrected(store)) == [[3], [3]]
+
+
+def test_what_one_further_in_refuses_is_given_back_once() -> None:
+    """The outer one follows, and hears of a 429: there is nothing left to settle."""
+    store = RecordingStore(clock=Clock())
+    inner = wsgi.RateLimitMiddleware(hello, limits={"limit": "1/hour", "name": "inner"}, store=store)
+    app = wsgi.RateLimitMiddleware(inner, limits={"limit": "9/hour", "name": "outer"}, store=store, **FAILED)
+    read(Server().ask(app))
+    read(Server().ask(app))
+    assert corrected(store) == [[-1], [-1]]  # for the 200, and as the inner one refused
+
+
+def test_a_bucket_that_both_charged_is_settled_as_one() -> None:
+    """The inner one was asked only for what the outer one had not taken."""
+    store = RecordingStore(clock=Clock())
+
+    def app(environ: Any, start_response: Any) -> Any:
+        environ["ratelimit_mw"].settle(10)
+        return hello(environ, start_response)
+
+    inner = wsgi.RateLimitMiddleware(app, limits={"limit": "99/hour", "cost": 4}, store=store)
+    read(Server().ask(wsgi.RateLimitMiddleware(inner, limits="99/hour", store=store)))
+    assert [[charge.cost for charge in charges] for _, charges in store.calls] == [[1], [3], [6]]
+
+
+def test_a_ban_is_looked_at_and_ended_with_the_charges_of_a_verdict() -> None:
+    store, verdicts = RecordingStore(clock=Clock()), []
+    app = wsgi.RateLimitMiddleware(
+        hello,
+        limits=[],
+        rules=[{"path": "/", "limits": "1/minute using fixed_window", "penalty": "1/minute: 1 hour"}],
+        store=store,
+        on_decision=lambda event: verdicts.append(event.verdict),
+    )
+    statuses = []
+
+    def ask() -> None:
+        server = Server()
+        read(server.ask(app))
+        statuses.append(server.started[0][0][:3])
+
+    for _ in range(3):
+        ask()
+    ban = [charge for charge in verdicts[-1].charges if charge.role == "penalty"]
+    assert [one.reset_after for one in store.peek(ban)] == [3600.0]
+    store.reset(verdicts[-1].charges)
+    ask()
+    assert statuses == ["200", "429", "429", "200"]
+    assert [verdict.retry_after for verdict in verdicts] == [0.0, 3600.0, 3600.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"settle": 7}, "settle: found 7, allowed is a callable, or call:PACKAGE.MODULE:FUNCTION"),
+        ({"count_status": 401}, 'count_status: found 401, allowed is a list of statuses such as [401, "4xx"]'),
+        ({"count_status": "401"}, "count_status: found '401', allowed is a list of statuses such as [401, \"4xx\"]"),
+        (
+            {"count_status": [200, 99]},
+            'count_status[1]: found 99, allowed is a status from 100 to 599, or a class such as "4xx"',
+        ),
+        (
+            {"count_status": ["6xx"]},
+            "count_status[0]: found '6xx', allowed is a status from 100 to 599, or a class such as \"4xx\"",
+        ),
+        (
+            {"count_status": [True]},
+            'count_status[0]: found True, allowed is a status from 100 to 599, or a class such as "4xx"',
+        ),
+        (
+            {"count_status": [600]},
+            'count_status[0]: found 600, allowed is a status from 100 to 599, or a class such as "4xx"',
+        ),
+        ({"penalty": 7}, "penalty: found 7, allowed is text such as '10 refusals per minute: 15 minutes', or a Ban"),
+        (
+            {"penalty": "10 per minute"},
+            (
+                "penalty: found '10 per minute', which does not say how long to refuse; allowed is text such as "
+                "'10 refusals per minute: 15 minutes', or a Ban"
+            ),
+        ),
+        (
+            {"penalty": "10 refusals per minute using gcra: 1 hour"},
+            (
+                "penalty: found '10 refusals per minute using gcra: 1 hour', allowed is text such as '10 refusals per "
+                "minute: 15 minutes', or a Ban"
+            ),
+        ),
+    ],
+)
+def test_wrong_settings_are_told(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as top:
+        Settings(limits="9/hour", **words)
+    assert str(top.value) == message
+    with pytest.raises(ConfigError) as rule:
+        Settings(limits="9/hour", rules=[{"path": "/", "limits": "9/hour", **words}])
+    assert str(rule.value) == f"rules[0].{message}"
+
+
+@pytest.mark.parametrize("limits", [{"exempt": True}, {"limits": []}])
+def test_a_rule_without_limits_has_no_penalty(limits: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"rules\[0\].penalty: a rule without limits refuses nobody, so it has none"):
+        Settings(limits="9/hour", rules=[{"path": "/", "penalty": "1/minute: 1 hour", **limits}])
+
+
+@pytest.mark.parametrize(
+    ("text", "ban"),
+    [
+        ("10 refusals per minute: 15 minutes", (10, 60, 900)),
+        ("1 refusal per 2 hours:1 day", (1, 7200, 86400)),
+        ("5/10s: 90s", (5, 10, 90)),
+        ("3 per 0.5 second : 0.25 seconds", (3, 0.5, 0.25)),
+    ],
+)
+def test_how_a_penalty_is_written(text: str, ban: tuple[int, float, float]) -> None:
+    found = check_penalty(text)
+    assert found is not None
+    assert (found.quota, found.window, found.ban) == ban
+    assert check_penalty(found) is found
+
+
+# ten thousand
+
+
+REQUESTS = 10_000
+
+
+def many_over_asgi(around: Any, costs: Sequence[tuple[int, int]]) -> None:
+    async def main() -> None:
+        async def send(_: Any) -> None: ...
+
+        for estimate, actual in costs:
+            await around({**HTTP, "path": f"/{estimate}/{actual}"}, None, send)
+
+    asyncio.run(main())
+
+
+def many_over_wsgi(around: Any, costs: Sequence[tuple[int, int]]) -> None:
+    for estimate, actual in costs:
+        read(Server(PATH_INFO=f"/{estimate}/{actual}").ask(around))
+
+
+def estimated(request: Any) -> int:
+    return int(request.path.split("/")[1])
+
+
+def true_cost(request: Any, _: Any) -> int:
+    return int(request.path.split("/")[2])
+
+
+def said_by_the_app(environ: Any, start_response: Any) -> Any:
+    environ["ratelimit_mw"].settle(int(environ["PATH_INFO"].split("/")[2]))
+    return hello(environ, start_response)
+
+
+async def asaid_by_the_app(scope: Any, _: Any, send: Any) -> None:
+    scope["state"]["ratelimit"].settle(int(scope["path"].split("/")[2]))
+    await send(START)
+    await send(BODY)
+
+
+@pytest.mark.promise(3)
+@pytest.mark.parametrize(
+    ("make", "many", "app", "settle"),
+    [
+        (asgi.RateLimitMiddleware, many_over_asgi, App200(), true_cost),
+        (asgi.RateLimitMiddleware, many_over_asgi, asaid_by_the_app, None),
+        (wsgi.RateLimitMiddleware, many_over_wsgi, hello, true_cost),
+        (wsgi.RateLimitMiddleware, many_over_wsgi, said_by_the_app, None),
+    ],
+    ids=["asgi, a callable", "asgi, the app", "wsgi, a callable", "wsgi, the app"],
+)
+def test_ten_thousand_requests_end_with_the_exact_total(make: Any, many: Any, app: Any, settle: Any) -> None:
+    random = Random(str(settle))  # noqa: S311  # tests need no secrets
+    costs = [(random.randint(0, 900), random.randint(0, 900)) for _ in range(REQUESTS)]
+    store = MemoryStore(clock=Clock())
+    settings: dict[str, Any] = {"limits": "900000000/day using gcra", "cost": estimated, "plain_keys": True}
+    rule = {"path": "/{estimate}/{actual}", "name": "all", **{key: settings[key] for key in ("limits", "cost")}}
+    many(make(app, limits=[], rules=[rule], store=store, plain_keys=True, settle=settle), costs)
+    (left,) = store.peek([Charge("{ip=192.0.2.1}:all", parse(settings["limits"])[0], 0)])
+    assert left.limit - left.remaining == sum(actual for _, actual in costs)
+    assert store.forgiven == 0
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_under_every_face(face: str) -> None:
+    """A part of them: the way there is slow."""
+    random = Random(face)  # noqa: S311  # tests need no secrets
+    costs = [(random.randint(0, 900), random.randint(0, 900)) for _ in range(100)]
+    store = MemoryStore(clock=Clock())
+    limits = "900000000/day using fixed_window"
+    rule = {"path": "/{e}/{a}", "name": "all", "limits": limits, "cost": estimated, "settle": true_cost}
+    send = FACES[face]({"limits": [], "rules": [rule], "store": store, "plain_keys": True})
+    for estimate, actual in costs:
+        assert send(Step(path=f"/{estimate}/{actual}")).status == 200
+    (left,) = store.peek([Charge("{ip=192.0.2.1}:all", parse(limits)[0], 0)])
+    assert left.limit - left.remaining == sum(actual for _, actual in costs)
