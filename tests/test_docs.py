@@ -18,7 +18,7 @@ import httpx
 import pytest
 from werkzeug.test import Client
 
-from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.algorithms import ALGORITHMS, SCRIPTED
 from ratelimit_mw.commands import main
 from ratelimit_mw.options import Options
 from ratelimit_mw.settings import Settings
@@ -76,8 +76,8 @@ INCLUDED = {
     ROOT / "examples/plain_function.py": "test_examples.py",
     ROOT / "ratelimit_mw/bucket.py": "tests/algorithms",
     ROOT / "ratelimit_mw/stores/bucket.lua": "tests/stores",
-    **{ROOT / f"ratelimit_mw/algorithms/{name}.py": "tests/algorithms" for name in ALGORITHMS},
-    **{ROOT / f"ratelimit_mw/algorithms/{name}.lua": "tests/stores" for name in ALGORITHMS},
+    **{ROOT / f"ratelimit_mw/algorithms/{name}.py": "tests/algorithms" for name in SCRIPTED},
+    **{ROOT / f"ratelimit_mw/algorithms/{name}.lua": "tests/stores" for name in SCRIPTED},
 }
 CHECK = "python -m ratelimit_mw check limits.toml "  # run here, with the settings that stand before it
 OPTIONS = {"language", "caption"}

@@ -18,7 +18,7 @@ ORDER = [
     "bucket",
     "verdict outcome",
     "algorithms.fixed_window algorithms.sliding_window_counter algorithms.sliding_window_log",
-    "algorithms.token_bucket algorithms.gcra algorithms.leaky_bucket algorithms",
+    "algorithms.concurrency algorithms.token_bucket algorithms.gcra algorithms.leaky_bucket algorithms",
     "notation",
     "identity",
     "notices events",

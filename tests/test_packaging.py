@@ -6,7 +6,7 @@ from importlib.metadata import metadata, requires
 from pathlib import Path
 
 import ratelimit_mw
-from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.algorithms import SCRIPTED
 
 PACKAGE = Path(ratelimit_mw.__file__).resolve().parent
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -23,19 +23,19 @@ def test_all_files_are_there() -> None:
     source = CHECKOUT / "ratelimit_mw"
     wanted = {path.relative_to(source) for kind in ("*.py", "*.lua", "py.typed") for path in source.rglob(kind)}
     assert wanted == {path.relative_to(PACKAGE) for path in [PACKAGE / name for name in wanted] if path.is_file()}
-    assert len({path for path in wanted if path.suffix == ".lua"}) == len(ALGORITHMS) + 6
+    assert len({path for path in wanted if path.suffix == ".lua"}) == len(SCRIPTED) + 6
 
 
 def test_every_algorithm_has_both_files_vectors_and_docs() -> None:
     page = (CHECKOUT / "docs/reference/algorithms.md").read_text("utf-8")
-    for name, algorithm in ALGORITHMS.items():
+    for name, algorithm in SCRIPTED.items():
         assert algorithm.algorithm == name
         assert (PACKAGE / "algorithms" / f"{name}.py").is_file()
         assert (PACKAGE / "algorithms" / f"{name}.lua").is_file()
         assert (CHECKOUT / "tests/vectors" / f"{name}.json").is_file()
         assert f"\n## {name}\n" in page
     stems = {path.stem for path in (CHECKOUT / "ratelimit_mw/algorithms").iterdir() if path.suffix in (".py", ".lua")}
-    assert stems - {"__init__"} == set(ALGORITHMS)
+    assert stems - {"__init__"} == set(SCRIPTED)
 
 
 def test_what_is_required() -> None:

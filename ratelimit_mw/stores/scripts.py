@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from msgspec import json, msgpack
 
-from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.limit import Charge, Decision, Limit
 from ratelimit_mw.ticks import MICROSECONDS
@@ -18,7 +18,7 @@ from ratelimit_mw.ticks import MICROSECONDS
 Codec = Literal["packed", "text"]
 _SETTLE: Final = 2  # what to do; to peek is 0, to take 1
 _LONG: Final = 16  # values: from here on the head of a MessagePack list has three bytes, not one
-_SCRIPTED: Final = frozenset(ALGORITHMS.values())
+_TWINS: Final = frozenset(SCRIPTED.values())
 WRONG: Final = "ratelimit_mw: "  # begins what our scripts say of their arguments, before they write anything
 _FIELDS: Final = 8  # integers per decision in the reply of take.lua
 
@@ -31,7 +31,7 @@ class Script:
     def __init__(self, driver: str, codec: Codec) -> None:
         own = files("ratelimit_mw")
         parts = [own / "stores" / f"{name}.lua" for name in (f"codec_{codec}", "head", "bucket")]
-        parts += [own / "algorithms" / f"{name}.lua" for name in ALGORITHMS]
+        parts += [own / "algorithms" / f"{name}.lua" for name in SCRIPTED]
         self.text = "\n".join(part.read_text("utf-8") for part in [*parts, own / "stores" / f"{driver}.lua"])
         # a name the server chose, not a secret
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
@@ -118,5 +118,5 @@ def decisions(reply: object, charges: Sequence[Charge]) -> list[Decision]:
 
 def check_scripted(limit: Limit) -> None:
     """Raises `ConfigError` for a limit whose algorithm has no Lua twin here."""
-    if type(limit) not in _SCRIPTED:
-        raise ConfigError(f"{type(limit).__name__} has no Lua twin: Redis knows {', '.join(ALGORITHMS)}")
+    if type(limit) not in _TWINS:
+        raise ConfigError(f"{type(limit).__name__} has no Lua twin: Redis knows {', '.join(SCRIPTED)}")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, Literal
 
-from ratelimit_mw import Charge, Decision, LeakyBucket, Limit, SlidingWindowCounter, SlidingWindowLog
-from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw import Charge, Concurrency, Decision, LeakyBucket, Limit, SlidingWindowCounter, SlidingWindowLog
+from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.bucket import BucketLimit
 from ratelimit_mw.limit import Role
 from ratelimit_mw.testing import Clock
@@ -46,7 +46,7 @@ class RandomSteps:
     def _limit(self, algorithm: str) -> Limit:
         choice = self._random.choice
         quota, window, name = choice(QUOTAS), choice(WINDOWS), choice((None, None, "named"))
-        kind = ALGORITHMS[choice(list(ALGORITHMS)) if algorithm == "any" else algorithm]
+        kind = SCRIPTED[choice(list(SCRIPTED)) if algorithm == "any" else algorithm]
         options: dict[str, Any] = {"name": name}
         if issubclass(kind, BucketLimit):
             options |= {"burst": choice((None, 1, 3, 5)), "max_delay": window * choice((0, 0, 0.1, 1))}
@@ -56,6 +56,8 @@ class RandomSteps:
             options |= {"buckets": choice((1, 1, 2, 3, 7)), "strict": choice((False, True))}
         if kind is SlidingWindowLog:
             quota = min(quota, 1500)  # more than one charge may take
+        if kind is Concurrency:
+            quota, options["retry"] = min(quota, 1500), choice((1.0, 0.5, 7))
         return kind(quota, window, **options)
 
     def _move_clock(self) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from ratelimit_mw import AsyncLimiter, Limiter, MemoryStore
-from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from stores.processes import by_eight_processes
 
 LIMIT = "300/hour"  # a window that outlasts the tests
 PATIENCE = 10.0  # seconds: these tests count, they do not time
+DAY = 24 * 3600
 
 pytestmark = pytest.mark.promise(3)
 
@@ -58,9 +59,9 @@ def admitted_by_threads(hit: Callable[[], bool], threads: int, calls: int) -> in
     return sum(counts)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", SCRIPTED)
 def test_threads_on_memory(algorithm: str) -> None:
-    limiter, limit = Limiter(MemoryStore()), f"5000/day using {algorithm}"
+    limiter, limit = Limiter(MemoryStore()), SCRIPTED[algorithm](5000, DAY)
     assert admitted_by_threads(lambda: limiter.hit(limit, "everybody").allowed, 8, 750) == 5000
 
 
@@ -77,11 +78,11 @@ def test_threads_on_redis(redis_url: str) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", SCRIPTED)
 def test_tasks_on_many_keys_of_redis(algorithm: str, redis_url: str) -> None:
     async def work() -> list[int]:
         store = AsyncRedisStore(redis_url, timeout=PATIENCE)
-        limiter, limit = AsyncLimiter(store), f"7/day using {algorithm}"
+        limiter, limit = AsyncLimiter(store), SCRIPTED[algorithm](7, DAY)
 
         async def task(number: int) -> list[bool]:
             return [(await limiter.hit(limit, f"key {(number + turn) % 16}")).allowed for turn in range(16)]

@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from ratelimit_mw import Charge, StoreError, parse
-from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import Clock
 from redis_cluster import RedisCluster
@@ -21,7 +21,7 @@ RULES = re.findall(r"^ +ACL SETUSER ratelimit (.*)$", PAGE.read_text("utf-8"), r
 FIXED = "on >a-long-password ~rl:1:* resetchannels -@all"
 COMMANDS = [rule.removeprefix("+") for rule in RULES[0].removeprefix(FIXED).split()]
 ON_A_CLUSTER = [rule.removeprefix("+") for rule in RULES[1].split()]
-LIMITS = [kind(10, 60) for kind in ALGORITHMS.values()]
+LIMITS = [kind(10, 60) for kind in SCRIPTED.values()]
 MANY_BUCKETS = "100/minute using sliding_window_counter buckets 10"
 
 pytestmark = pytest.mark.promise(8)

@@ -10,13 +10,12 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from ratelimit_mw import Limit
-from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.bucket import BucketLimit
 from ratelimit_mw.stores.scripts import Codec, script
 
 LIMITS = [
-    kind(10, 10, burst=5, max_delay=1) if issubclass(kind, BucketLimit) else kind(10, 10)
-    for kind in ALGORITHMS.values()
+    kind(10, 10, burst=5, max_delay=1) if issubclass(kind, BucketLimit) else kind(10, 10) for kind in SCRIPTED.values()
 ]
 NUMBERS = {  # what the script of each algorithm says that it is told
     "fixed_window": 2,
@@ -25,6 +24,7 @@ NUMBERS = {  # what the script of each algorithm says that it is told
     "token_bucket": 5,
     "gcra": 5,
     "leaky_bucket": 6,  # the last may be 0: at_once
+    "concurrency": 3,
 }
 SIX = 6  # numbers in each charge; 1 makes up for those that a limit has not
 NOT_WHOLE = [float("nan"), float("inf"), float("-inf"), 0.5, 2**53 + 2, "0x10", "1", "", True, [], {}]

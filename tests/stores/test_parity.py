@@ -9,7 +9,7 @@ import pytest
 
 from profiles import PROOF
 from ratelimit_mw import MemoryStore
-from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import RedisStore
 from redis_servers import RedisServer
@@ -22,7 +22,7 @@ Record = Callable[[str, object], None]
 ROUND = 250  # steps with the same limits
 SEED = int(os.environ.get("TEST_SEED", SystemRandom().randrange(10**9)))  # a failure names it
 
-pytestmark = [pytest.mark.promise(5), pytest.mark.parametrize("algorithm", ALGORITHMS)]
+pytestmark = [pytest.mark.promise(5), pytest.mark.parametrize("algorithm", SCRIPTED)]
 
 
 def compare(steps: RandomSteps, store: Store, seed: int) -> int:

@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from ratelimit_mw import Charge, Limit, SlidingWindowLog
-from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.bucket import BucketLimit
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.testing import Clock
@@ -18,7 +18,7 @@ def limit_of(kind: type[Limit]) -> Limit:
     return kind(10, 10, burst=5) if issubclass(kind, BucketLimit) else kind(10, 10)
 
 
-each_algorithm = pytest.mark.parametrize("limit", [limit_of(kind) for kind in ALGORITHMS.values()], ids=ALGORITHMS)
+each_algorithm = pytest.mark.parametrize("limit", [limit_of(kind) for kind in SCRIPTED.values()], ids=SCRIPTED)
 
 
 @pytest.mark.promise(8)
