@@ -5,6 +5,7 @@ from typing import Any, Final, Unpack
 
 from ratelimit_mw.advice import warn_of_cors
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.faces.asgi_follow import watched
 from ratelimit_mw.faces.asgi_messages import with_messages
 from ratelimit_mw.faces.asgi_send import (
     OUTCOME,
@@ -102,17 +103,17 @@ class RateLimitMiddleware:
         if verdict is not None and not verdict.allowed:
             await refuse(request, verdict, self._gate, receive, send)
             return
+        app = self.app
+        if request.followers is not None:
+            app, receive, send = watched(request, outcome, app, receive, send)
         if scope["type"] == "http":
             if self._shows and not outcome.shown:
                 outcome.shown = True
                 send = with_headers(outcome, self._style, send)
         elif request.messages is not None:
             receive, send = await with_messages(request, self._gate, outcome, receive, send)
-        if verdict is None and (scope["type"] == "http" or request.messages is None):
-            scope[OUTCOME] = outcome  # so that limits on endpoints find the store, and have their headers shown
-        else:
-            scope = _with_outcome(scope, outcome)
-        await self.app(scope, receive, send)
+        found = verdict is not None or (request.messages is not None and scope["type"] != "http")
+        await app(_with_outcome(scope, outcome, found=found), receive, send)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._error is not None:
@@ -137,8 +138,11 @@ class RateLimitMiddleware:
         return send_after_close
 
 
-def _with_outcome(scope: Scope, outcome: Outcome) -> Scope:
-    """The scope, in which the app finds what is known of its request."""
+def _with_outcome(scope: Scope, outcome: Outcome, *, found: bool) -> Scope:
+    """The scope, in which the app finds what is known of its request, if anything was `found`."""
+    if not found:
+        scope[OUTCOME] = outcome  # so that limits on endpoints find the store, and have their headers shown
+        return scope
     if "state" not in scope:  # else the server made it for this request
         return {**scope, "state": {"ratelimit": outcome}, OUTCOME: outcome}
     scope["state"]["ratelimit"] = scope[OUTCOME] = outcome

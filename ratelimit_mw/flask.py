@@ -12,7 +12,7 @@ from ratelimit_mw.options import Options
 from ratelimit_mw.settings import Settings
 
 with needs("flask"):
-    from flask import Flask
+    from flask import Flask, got_request_exception
 
 __all__ = ["RateLimiter", "exempt", "limit"]
 
@@ -58,6 +58,7 @@ class RateLimiter:
         if hooks.gate.settings.enabled is not False:
             app.before_request(hooks.before)
             app.after_request(hooks.after)
+            got_request_exception.connect(hooks.failed, app)
         app.extensions["ratelimit_mw"] = hooks
         watch(app)
 

@@ -57,7 +57,8 @@ class Lines:
     """The lines of one rule: `fixed`, or else chosen for each request. `calls`: the callables they may need.
 
     `rule`: its name in headers. `own`: the rule itself, where it is not one of ours. `bucket`: its name in bucket keys,
-    where that is another. `remembered`: how many charges each line keeps.
+    where that is another. `remembered`: how many charges each line keeps. `follows`: whether something of it wants to
+    know how a request was answered.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Lines:
         self._chosen: Final = lru_cache(_REMEMBERED)(self._made)
         self.fixed: Final[Sequence[Line] | None] = None if isinstance(found, Choice) else self._made(tuple(found))
         self.calls: Final = self._calls(found)
+        self.follows: Final = False
 
     def of(self, request: Caller, route: str, answers: Answers) -> Sequence[Line] | None:
         """The lines of a request; None when a callable gave no limits that can be used."""

@@ -26,7 +26,7 @@ class Outcome(Struct, gc=False):
     `verdict`: on all that was charged for the request; where several of us stand around the app, they add to it. None
     when nothing was. `gate`: the outermost one's. `shown`: the outermost puts all of it into the answer's headers.
     `message`: the same of the last message of a websocket, where these are limited. `steps`: who found what, where
-    there were several.
+    there were several. `following`: who waits for the end of the response, where anybody does.
     """
 
     verdict: Verdict | None
@@ -34,6 +34,7 @@ class Outcome(Struct, gc=False):
     shown: bool = False
     message: "Outcome | None" = None
     steps: list[tuple[Any, Verdict]] | None = None
+    following: Any = None
 
     @property
     def charged(self) -> Sequence[Charge]:

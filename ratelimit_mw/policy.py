@@ -27,11 +27,11 @@ class Match:
     `defaults`: what applies where a callable gives no limits. `route`: what the key `route` means unless the framework
     knows better. `denied`: refused without being asked. `reads_user`: as far as is known before a request comes.
     `messages`: the same for each message, if it is a websocket's handshake; `closes`: there, whether a refused message
-    ends it.
+    ends it. `follows`: whether something of it wants to know how a request was answered.
     """
 
     __slots__ = (
-        *("calls", "closes", "defaults", "denied", "fixed", "groups", "messages", "policies", "reads_user"),
+        *("calls", "closes", "defaults", "denied", "fixed", "follows", "groups", "messages", "policies", "reads_user"),
         *("of_client", "remembered", "route", "rule"),
     )
 
@@ -65,7 +65,11 @@ class Match:
         # plans by (user, client, route), where nothing else is looked at: a client that comes again costs one look-up
         again = self.fixed is not None and all(line.key.memorable and isinstance(line.cost, int) for line in self.fixed)
         self.remembered = lru_cache(_REMEMBERED)(self._plan) if again and not denied else None
-        self.of_client = lru_cache(_REMEMBERED)(self._plan_of_client) if self.remembered else None
+        self.follows = any(
+            group.follows for group in (*groups, *([] if self.fixed is not None else [defaults])) if group
+        )
+        quick = self.remembered and not self.follows
+        self.of_client = lru_cache(_REMEMBERED)(self._plan_of_client) if quick else None
 
     def lines(self, request: Caller, route: str, answers: Answers) -> Sequence[Line] | None:
         """The lines of a request; None when a callable gave no limits, and neither did that of the defaults."""

@@ -19,9 +19,10 @@ class Request(ABC):
     wrote it, or whom trusted proxies name; None where there is none, as on a unix socket. `route`: the framework's
     route template, where the face knows it. `outcome`: what those of us further out have found, if there are any.
     `messages`: what limits the messages of a websocket, once rules were looked for; None where nothing does.
+    `followers`: who is to hear how an admitted request was answered; None where nobody is.
     """
 
-    __slots__ = ("client", "messages", "outcome", "raw", "route")
+    __slots__ = ("client", "followers", "messages", "outcome", "raw", "route")
 
     def __init__(self, raw: Any, client: str | None, outcome: Outcome | None = None, route: str | None = None) -> None:
         self.raw = raw
@@ -29,6 +30,7 @@ class Request(ABC):
         self.outcome = outcome
         self.route = route
         self.messages: Any = None
+        self.followers: Any = None
 
     @property
     @abstractmethod

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ratelimit_mw.advice import Processes
+from ratelimit_mw.faces.wsgi_follow import followed
 from ratelimit_mw.faces.wsgi_send import refuse, with_headers
+from ratelimit_mw.following import following
 from ratelimit_mw.gate import Gate
 from ratelimit_mw.options import Options
 from ratelimit_mw.outcome import Outcome
@@ -59,6 +61,8 @@ class RateLimitMiddleware:
         if self._style != "none" and not outcome.shown:
             outcome.shown = True
             start_response = with_headers(outcome, self._style, start_response)
+        if request.followers is not None and (begun := following(request, outcome)) is not None:
+            return followed(self.app, environ, start_response, begun)
         return self.app(environ, start_response)
 
     def close(self) -> None:

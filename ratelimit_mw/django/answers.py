@@ -9,6 +9,7 @@ from django.http.response import HttpResponseBase, ResponseHeaders
 from msgspec import Struct
 
 from ratelimit_mw.calls import name_of
+from ratelimit_mw.following import Ending, Following
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.on_refused import FAILED_TO_ANSWER, Answerer, answered
 from ratelimit_mw.options import Headers
@@ -22,17 +23,26 @@ _LISTS: Final = ("ratelimit", "ratelimit-policy")
 
 
 class Turn(Struct, gc=False):
-    """One middleware's part in one request: its outcome, whether it shows the headers, and what it refused with."""
+    """One middleware's part in one request: its outcome, whether it shows the headers, and what it refused with.
+
+    `following`: who waits for the end of the response.
+    """
 
     outcome: Outcome
     shows: bool
     decided: bool = False
     refused: Response | None = None
+    following: Following | None = None
 
     @property
     def due(self) -> bool:
         """Whether it is still to be decided, as no view was reached; nothing is charged for what another refused."""
         return not self.decided and (self.outcome.verdict is None or self.outcome.verdict.allowed)
+
+    def ends(self, ending: Ending) -> None:
+        """The request ends without a response that could be followed."""
+        if self.following is not None:
+            self.following.end(ending)
 
     def answer(self, request: HttpRequest) -> HttpResponse | None:
         """What is answered to a request that was refused; a new one each time."""
@@ -55,6 +65,16 @@ def instead(refused: HttpResponse, response: HttpResponseBase) -> HttpResponse:
     """A refusal in place of what was answered without a view, and which has to be closed too."""
     refused._resource_closers += response._resource_closers  # type: ignore[attr-defined]  # noqa: SLF001  # its files
     return refused
+
+
+def follow(response: HttpResponseBase, followed: Following) -> None:
+    """Have the end told when the server closes the response: by then it is as all middleware have left it."""
+
+    def close() -> None:
+        followed.response.started(response.status_code, list(response.items()))
+        followed.end("ended")
+
+    response._resource_closers.append(close)  # type: ignore[attr-defined]  # noqa: SLF001  # what it closes with itself
 
 
 def show(response: HttpResponseBase, verdict: Verdict | None, style: Headers) -> None:

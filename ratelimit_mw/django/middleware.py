@@ -1,5 +1,6 @@
 """The middleware for Django, for WSGI and for ASGI."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any, ClassVar, Final
@@ -10,11 +11,12 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from ratelimit_mw.advice import Processes
-from ratelimit_mw.django.answers import Turn, answer, instead, show, turn_of
+from ratelimit_mw.django.answers import Turn, answer, follow, instead, show, turn_of
 from ratelimit_mw.django.endpoints import ENFORCED, marks_on
 from ratelimit_mw.django.gates import SETTING, gate_of
 from ratelimit_mw.django.request import AsyncDjangoRequest, DjangoRequest, UserIsAwaited, awaited_user
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.following import following
 from ratelimit_mw.gate import Gate
 from ratelimit_mw.matching import Marked
 from ratelimit_mw.notices import logger
@@ -58,20 +60,35 @@ class RateLimitMiddleware:
         if self._processes.unknown and not hasattr(request, "scope"):  # under ASGI Django says several, always
             self._processes.look(request.META)
         turn = self._turn(request)
-        response: HttpResponseBase = self._get_response(request)
+        try:
+            response: HttpResponseBase = self._get_response(request)
+        except BaseException:
+            turn.ends("raised")
+            raise
         if turn.due and (refused := self._decide(turn, request)) is not None:
             response = instead(refused, response)
         if turn.shows:
             show(response, turn.outcome.verdict, self._style)
+        if turn.following is not None:
+            follow(response, turn.following)
         return response
 
     async def _acall(self, request: HttpRequest) -> HttpResponseBase:
         turn = self._turn(request)
-        response: HttpResponseBase = await self._get_response(request)
+        try:
+            response: HttpResponseBase = await self._get_response(request)
+        except asyncio.CancelledError:
+            turn.ends("cancelled")
+            raise
+        except BaseException:
+            turn.ends("raised")
+            raise
         if turn.due and (refused := await self._adecide(turn, request)) is not None:
             response = instead(refused, response)
         if turn.shows:
             show(response, turn.outcome.verdict, self._style)
+        if turn.following is not None:
+            follow(response, turn.following)
         return response
 
     def _process_view(self, request: HttpRequest, *_: Any) -> HttpResponse | None:
@@ -97,6 +114,8 @@ class RateLimitMiddleware:
             turn.outcome.add(verdict, self._gate)
             if not verdict.allowed:
                 turn.refused = answer(self._gate.answerer, seen, verdict, self._gate.refusal(seen, verdict))
+            elif seen.followers is not None:
+                turn.following = following(seen, turn.outcome)
         return None if turn.refused is None else turn.answer(request)
 
     async def _adecide(self, turn: Turn, request: HttpRequest) -> HttpResponse | None:
@@ -120,6 +139,8 @@ class RateLimitMiddleware:
             turn.outcome.add(verdict, self._gate)
             if not verdict.allowed:
                 turn.refused = await aanswered(self._gate.answerer, seen, verdict, self._gate.refusal(seen, verdict))
+            elif seen.followers is not None:
+                turn.following = following(seen, turn.outcome, asyncio.get_running_loop())
         return None if turn.refused is None else turn.answer(request)
 
     def _turn(self, request: Any) -> Turn:

@@ -12,6 +12,7 @@ from ratelimit_mw.faces.flask_marks import levels_of
 from ratelimit_mw.faces.flask_request import FlaskRequest, itself
 from ratelimit_mw.faces.missing import needs
 from ratelimit_mw.faces.wsgi_send import beyond_the_body, refuse
+from ratelimit_mw.following import Following, following
 from ratelimit_mw.gate import Gate
 from ratelimit_mw.marks import Mark
 from ratelimit_mw.matching import Marked
@@ -25,7 +26,7 @@ from ratelimit_mw.verdict import Verdict
 
 with needs("flask"):
     from flask import Request as FlasksOwn
-    from flask import Response, current_app, g, request
+    from flask import Response, current_app, g, has_request_context, request
     from werkzeug.datastructures import Headers
     from werkzeug.exceptions import HTTPException, default_exceptions
 
@@ -40,12 +41,13 @@ class _Asked(Struct):
     """What was found of one request.
 
     `shown`: what its headers tell of. `refused`: how it is answered instead. `fields`: what a refusal says in headers
-    where an error handler of the app writes it.
+    where an error handler of the app writes it. `following`: who waits for the end of the response.
     """
 
     shown: Outcome | None = None
     refused: Any = None
     fields: HeaderList | None = None
+    following: Following | None = None
 
 
 class Hooks:
@@ -81,7 +83,15 @@ class Hooks:
                 response = refused
         asked: _Asked = getattr(own, _OURS)
         _show(response, headers(asked.shown.verdict, self._style) if asked.shown else asked.fields or [])
+        if asked.following is not None:
+            _follow(response, asked.following)
         return response
+
+    def failed(self, *_: object, **__: object) -> None:
+        """An error that nobody in the app handles: there may be no response that could be followed."""
+        asked: _Asked | None = getattr(itself(request), _OURS, None) if has_request_context() else None
+        if asked is not None and asked.following is not None:
+            asked.following.end("raised")
 
     def _asked_late(self) -> Response | None:
         try:
@@ -108,10 +118,11 @@ class Hooks:
         if not verdict.allowed:
             return self._refused(own, verdict)
         environ["ratelimit_mw"] = outcome
+        followed = None if own.followers is None else following(own, outcome)
         if self._style == "none" or outcome.shown:
-            return _Asked()
+            return _Asked(following=followed)
         outcome.shown = True
-        return _Asked(shown=outcome)
+        return _Asked(shown=outcome, following=followed)
 
     def _marked(self, asked: FlasksOwn, endpoint: str) -> Marked:
         """What stands on the view; none is known of what is not routed: 404, 405, and a slash that is missing."""
@@ -156,6 +167,16 @@ def _response(own: Request, verdict: Verdict, refusal: Refusal, answerer: Answer
     streams = answerer is not None and answerer.kind == "wsgi"
     # werkzeug's types say that it makes one of its own class; it makes one of the app's
     return current_app.response_class.from_app(app, own.raw, buffered=not streams)  # type: ignore[return-value]
+
+
+def _follow(response: Response, followed: Following) -> None:
+    """Have the end told when the server closes the response: by then it is as the app's other hooks have left it."""
+
+    def close() -> None:
+        followed.response.started(response.status_code, response.headers.to_wsgi_list())
+        followed.end("ended")
+
+    response.call_on_close(close)
 
 
 def _show(response: Response, fields: HeaderList) -> None:

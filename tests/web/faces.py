@@ -229,7 +229,8 @@ def _over_werkzeug(app: Any) -> Send:
             if not step.fails:
                 raise
             return Answer(500, [], b"")  # as a server would
-        return Answer(got.status_code, _lower(got.headers.items()), got.get_data())
+        with got:  # closed as a server does, which ends the response
+            return Answer(got.status_code, _lower(got.headers.items()), got.get_data())
 
     return send
 

@@ -1,0 +1,304 @@
+"""Who wants to know how a request was answered hears it once, after the response, under every face."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from wsgiref.util import FileWrapper
+
+import pytest
+
+from ratelimit_mw import gate
+from ratelimit_mw.faces.asgi_follow import Watch
+from ratelimit_mw.faces.wsgi_follow import followed
+from ratelimit_mw.following import Ending, Follower, Following, following, soon
+from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.request import Request
+from ratelimit_mw.testing import Clock, RecordingStore
+from ratelimit_mw.views import WsgiRequest
+from web.asgi_talk import BODY, HTTP, START, WEBSOCKET, Talk
+from web.faces import FACES, AppError
+from web.scenario import Step
+from web.wsgi_talk import Server, read
+
+Heard = list[tuple[Ending | None, int | None]]
+LIMITED = {"limits": "5/minute", "rules": [{"path": "/elsewhere", "limits": "1/minute"}]}  # not the short way
+_SECRET = "what a client sent"
+STREAMED: dict[str, Any] = {**START, "headers": [(b"X-One", b"1"), (b"x-one", b"2"), (b"Set-Cookie", b"a=b")]}
+PART = {**BODY, "more_body": True}
+
+
+def hearing(heard: Heard) -> Follower:
+    return lambda one: heard.append((one.response.ending, one.response.status))
+
+
+def begun(heard: Heard) -> Following:
+    return Following(None, Outcome(None), [hearing(heard)])
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
+    """What a follower hears that every admitted request has."""
+    found: Heard = []
+    plain, coroutine = gate.Gate.admit, gate.AsyncGate.admit
+
+    def admit(self: Any, request: Request, *more: Any) -> Any:
+        verdict = plain(self, request, *more)
+        request.followers = [hearing(found)] if verdict is not None and verdict.allowed else None
+        return verdict
+
+    async def aadmit(self: Any, request: Request, *more: Any) -> Any:
+        verdict = await coroutine(self, request, *more)
+        request.followers = [hearing(found)] if verdict is not None and verdict.allowed else None
+        return verdict
+
+    monkeypatch.setattr(gate.Gate, "admit", admit)
+    monkeypatch.setattr(gate.AsyncGate, "admit", aadmit)
+    return found
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_each_face_tells_how_it_answered(face: str, heard: Heard) -> None:
+    send = FACES[face]({**LIMITED, "limits": "3/minute", "store": RecordingStore(clock=Clock())})
+    assert send(Step(path="/")).status == 200
+    assert heard == [("ended", 200)]
+    assert send(Step(path="/stream")).body == b"onetwo"
+    assert heard == [("ended", 200)] * 2
+    assert send(Step(path="/error", fails=True)).status == 500
+    assert heard[2:] in ([("raised", 500)], [("ended", 500)])  # the latter where the framework answers inside of us
+    assert send(Step(path="/")).status == 429
+    assert len(heard) == 3  # a refusal is nobody's to follow
+
+
+def run(app: Any, scope: Any, *given: Any) -> tuple[Heard, list[Any], BaseException | None]:
+    """What was heard after which of the messages that were sent, and what came out."""
+    found: Heard = []
+    server = Talk(*given)
+    places: list[Any] = []
+    watched = Following(None, Outcome(None), [hearing(found), lambda _: places.append(len(server.sent))])
+    watch = Watch(watched, app, server.receive, server.send)
+    error: BaseException | None = None
+    try:
+        asyncio.run(watch.call({**scope}, watch.receive, watch.send))
+    except BaseException as raised:  # noqa: BLE001  # whatever it is, it is looked at
+        error = raised
+    return found, places, error
+
+
+def sending(*messages: Any, then: BaseException | None = None, receives: int = 0) -> Any:
+    async def app(_: Any, receive: Any, send: Any) -> None:
+        for message in messages:
+            await send(message)
+        for _ in range(receives):
+            await receive()
+        if then is not None:
+            raise then
+
+    return app
+
+
+TRAILED = {**START, "trailers": True}
+TRAILER = {"type": "http.response.trailers", "headers": [], "more_trailers": True}
+WS = {"type": "websocket.accept"}
+GONE = {"type": "http.disconnect"}
+
+
+@pytest.mark.parametrize(
+    ("app", "scope", "given", "heard_of", "after"),
+    [
+        pytest.param(sending(START, BODY), HTTP, (), ("ended", 200), 2, id="whole"),
+        pytest.param(sending(START, PART, PART, BODY, receives=1), HTTP, (GONE,), ("ended", 200), 4, id="streamed"),
+        pytest.param(sending(START, BODY, then=AppError()), HTTP, (), ("ended", 200), 2, id="raised behind"),
+        pytest.param(sending(then=AppError()), HTTP, (), ("raised", 500), 0, id="raised before"),
+        pytest.param(sending(START, PART, then=AppError()), HTTP, (), ("raised", 200), 2, id="raised midway"),
+        pytest.param(sending(then=asyncio.CancelledError()), HTTP, (), ("cancelled", None), 0, id="cancelled"),
+        pytest.param(sending(START, PART, receives=1), HTTP, (GONE,), ("disconnected", 200), 2, id="gone"),
+        pytest.param(
+            sending(TRAILED, BODY, TRAILER, {**TRAILER, "more_trailers": False}),
+            HTTP,
+            (),
+            ("ended", 200),
+            4,
+            id="trailers",
+        ),
+        pytest.param(
+            sending(START, {"type": "http.response.pathsend", "path": "/f"}), HTTP, (), ("ended", 200), 2, id="a path"
+        ),
+        pytest.param(
+            sending(START, {"type": "http.response.zerocopysend", "more_body": True}, BODY),
+            HTTP,
+            (),
+            ("ended", 200),
+            3,
+            id="zero copy",
+        ),
+        pytest.param(sending(), HTTP, (), ("ended", None), 0, id="nothing"),
+        pytest.param(
+            sending(WS, {"type": "websocket.send"}, {"type": "websocket.close"}),
+            WEBSOCKET,
+            (),
+            ("ended", 101),
+            3,
+            id="websocket",
+        ),
+        pytest.param(sending({"type": "websocket.close"}), WEBSOCKET, (), ("ended", 403), 1, id="not accepted"),
+        pytest.param(
+            sending(WS, receives=1), WEBSOCKET, ({"type": "websocket.disconnect"},), ("disconnected", 101), 1, id="left"
+        ),
+        pytest.param(
+            sending({**START, "type": "websocket.http.response.start", "status": 401}),
+            WEBSOCKET,
+            (),
+            ("ended", 401),
+            1,
+            id="denied",
+        ),
+    ],
+)
+def test_how_an_asgi_response_ends(
+    app: Any, scope: Any, given: tuple[Any, ...], heard_of: tuple[Ending, int | None], after: int
+) -> None:
+    found, places, error = run(app, scope, *given)
+    assert found == [heard_of]
+    assert places == [after]
+    if heard_of[0] in ("raised", "cancelled"):
+        assert isinstance(error, (AppError, asyncio.CancelledError))
+
+
+def test_headers_are_told_as_text_of_all_lines() -> None:
+    one = begun([])
+    one.response.started(200, STREAMED["headers"])
+    assert one.response.headers == {"x-one": "1, 2", "set-cookie": "a=b"}
+    one.response.started(201, [("X-Two", "\xe9")])
+    assert (one.response.status, one.response.headers) == (201, {"x-two": "\xe9"})
+
+
+def test_what_raises_hinders_no_other_and_nobody_hears_twice(caplog: pytest.LogCaptureFixture) -> None:
+    found: Heard = []
+
+    def raises(_: Following) -> None:
+        raise AppError(_SECRET)
+
+    one = Following(None, Outcome(None), [raises, hearing(found)])
+    one.end("raised")
+    one.end("ended")
+    assert found == [("raised", 500)]
+    assert "AppError" in caplog.text
+    assert _SECRET not in caplog.text
+
+
+def test_one_further_in_tells_the_outermost() -> None:
+    found: Heard = []
+    first, second = hearing(found), hearing(found)
+    outcome, request = Outcome(None), WsgiRequest({}, None)
+    assert following(request, outcome) is None  # nobody asks
+    request.followers = [first]
+    outer = following(request, outcome)
+    assert outer is not None
+    request.followers = [first, second]
+    assert following(request, outcome) is None
+    outer.end("ended")
+    assert found == [("ended", None)] * 2
+    assert outcome.following is None
+
+
+def test_what_has_to_be_awaited_is_so_in_a_task() -> None:
+    done: list[str] = []
+
+    async def work() -> None:
+        done.append("here")
+
+    async def fails() -> None:
+        raise AppError
+
+    async def main() -> None:
+        one = Following(None, Outcome(None), [], asyncio.get_running_loop())
+        one.soon(fails)
+        one.soon(work)
+        assert done == []
+        await asyncio.to_thread(one.soon, work)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert done == ["here", "here"]
+
+    asyncio.run(main())
+    with pytest.raises(RuntimeError):
+        soon(work)
+
+
+class Body:
+    """An iterable of two parts that notes what is done to it."""
+
+    def __init__(self, notes: list[str], *, fails: bool = False) -> None:
+        self.notes, self.fails = notes, fails
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield b"one"
+        if self.fails:
+            raise AppError
+        yield b"two"
+
+    def close(self) -> None:
+        self.notes.append("closed")
+
+
+def wsgi_followed(body: Callable[[], Iterable[bytes]], *fields: tuple[str, str], notes: list[Any]) -> Any:
+    server = Server()
+    server.environ["wsgi.file_wrapper"] = FileWrapper
+    one = Following(None, Outcome(None), [lambda one: notes.append((one.response.ending, one.response.status))])
+
+    def app(_: Any, start_response: Any) -> Iterable[bytes]:
+        start_response("201 Created", list(fields))
+        return body()
+
+    return followed(app, server.environ, server.start_response, one)
+
+
+def test_a_wsgi_response_ends_when_the_server_has_closed_it() -> None:
+    notes: list[Any] = []
+    parts = wsgi_followed(lambda: Body(notes), notes=notes)
+    assert b"".join(parts) == b"onetwo"
+    assert notes == []
+    parts.close()
+    parts.close()
+    assert notes == ["closed", ("ended", 201), "closed"]
+
+
+def test_of_a_known_length_the_last_byte_is_the_end() -> None:
+    notes: list[Any] = []
+    parts = wsgi_followed(lambda: Body(notes), ("Content-Length", "6"), notes=notes)
+    assert next(parts) + next(parts) == b"onetwo"
+    assert notes == []
+    assert list(parts) == []
+    assert notes == [("ended", 201)]
+
+
+def test_a_wsgi_client_that_went_away_and_an_app_that_raises() -> None:
+    notes: list[Any] = []
+    parts = wsgi_followed(lambda: Body(notes), notes=notes)
+    next(parts)
+    parts.close()
+    assert notes == ["closed", ("disconnected", 201)]
+    parts = wsgi_followed(lambda: Body(notes, fails=True), notes=notes)
+    with pytest.raises(AppError):
+        read(parts)
+    assert notes[2:] == [("raised", 201), "closed"]
+
+    def fails() -> Any:
+        raise AppError
+
+    with pytest.raises(AppError):
+        wsgi_followed(fails, notes=notes)
+    assert notes[4:] == [("raised", 500)]
+
+
+def test_a_list_keeps_its_length_and_a_file_its_class(tmp_path: Any) -> None:
+    notes: list[Any] = []
+    assert len(wsgi_followed(lambda: [b"one"], notes=notes)) == 1
+    assert not hasattr(wsgi_followed(lambda: Body(notes), notes=notes), "__len__")
+    (tmp_path / "file").write_bytes(b"onetwo")
+    file = (tmp_path / "file").open("rb")
+    wrapper = wsgi_followed(lambda: FileWrapper(file), notes=notes)
+    assert type(wrapper) is FileWrapper
+    assert read(wrapper) == b"onetwo"
+    assert file.closed
+    assert notes == [("ended", 201)]
