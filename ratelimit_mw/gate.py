@@ -5,7 +5,7 @@ They differ in the `await`s.
 
 import asyncio
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from inspect import isawaitable
 from time import perf_counter
 from typing import Any, Final
@@ -15,12 +15,14 @@ from msgspec.structs import replace
 from ratelimit_mw.base_gate import BaseGate
 from ratelimit_mw.calls import FAILED, Answers, Call, close_unawaited, is_async, name_of
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.held import kept_by_loop, taken
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.marks import Mark
 from ratelimit_mw.matching import Marked, Rules
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.outcome import Taken
 from ratelimit_mw.policy import SHORT, Match, Plan, conclude, plan, without_charged
+from ratelimit_mw.queues import ain_turn, in_turn, none_free, waits, wish_of
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore, Store
@@ -68,7 +70,9 @@ class Gate(BaseGate):
         asked = plan(match, request, _ask(match.calls, request) if match.calls else _NO_ANSWERS)
         if (outer := request.outcome) is not None and outer.verdict is not None:
             asked = without_charged(asked, outer)
-        verdict = self._decided(match, asked)
+        verdict = self._decided_in_turn(match, asked) if match.queues else self._decided(match, asked)
+        if match.holds:
+            self._hold(match, verdict, request)
         if self._tell is not None:
             self._tell_decision(verdict, request, began)
         if outer is not None and verdict is not None and not verdict.allowed:
@@ -105,6 +109,23 @@ class Gate(BaseGate):
             return self._without_store(match, asked, error)
         return verdict
 
+    def _decided_in_turn(self, match: Match, asked: Plan) -> Verdict | None:
+        """The same where a request may wait for a slot: behind those who do."""
+        wish = wish_of(asked)
+        if wish is None or not self._queues.busy(wish):
+            verdict = self._decided(match, asked)
+            if wish is None or not waits(asked, verdict):
+                return verdict
+        found, verdict = in_turn(self._queues, wish, lambda: self._decided(match, asked), partial(waits, asked))
+        return verdict if found else self._refused(match, asked)
+
+    def _refused(self, match: Match, asked: Plan) -> Verdict | None:
+        """No slot came free in time, or too many wait already."""
+        try:
+            return conclude(match, asked, none_free(asked, self._store.peek(asked.charges)))
+        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+            return self._without_store(match, asked, error)
+
     def _give_back(self, steps: Sequence[Taken]) -> None:
         """What those further out took for a request that is refused here."""
         for gate, source, charges in steps:
@@ -136,6 +157,7 @@ class AsyncGate(BaseGate):
     _store: AsyncStore
     _answerers: tuple[str, ...] = ("asgi", "plain")
     _allowed = "an ASGI app, or a callable (request, verdict)"
+    keeps = staticmethod(kept_by_loop)
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -150,11 +172,13 @@ class AsyncGate(BaseGate):
             )
         self._take_over(store)
         memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake  # not a subclass's own
-        waits = not memory or self._rules.calls
+        waits = not memory or self._rules.calls or self._rules.queues
         self.waits: Final = not memory
         at_once = replace(settings, store=store, on_refused=None)
         kind = Gate if settings.on_decision is None else _TellingGate
         self.immediate: Final = None if waits else kind(at_once, self._rules, self._local)
+        if self.immediate is not None:
+            self.immediate.keeps = kept_by_loop
         self.held: Final = lru_cache(_ENDPOINTS)(self._held)
         self._take: Final = store.atake if getattr(store, "ends_in_time", False) else self._take_in_time
 
@@ -165,7 +189,7 @@ class AsyncGate(BaseGate):
         """
         compiled = zip(among, self.compiled(among, name), strict=True)
         marked = tuple(ruled for mark, ruled in compiled if mark in marks)
-        return marked, None if any(ruled.lines.calls for ruled in marked) else self.immediate
+        return marked, None if any(ruled.lines.calls or ruled.lines.queues for ruled in marked) else self.immediate
 
     async def admit(self, request: Request, marked: Marked = ()) -> Verdict | None:
         """The verdict on a request; None where nothing is limited. `marked`: what stands on its endpoint."""
@@ -179,6 +203,8 @@ class AsyncGate(BaseGate):
         if (outer := request.outcome) is not None and outer.verdict is not None:
             asked = without_charged(asked, outer)
         verdict = await self.decided(match, asked, request)
+        if match.holds:
+            self._hold(match, verdict, request)
         if outer is not None and verdict is not None and not verdict.allowed:
             await self._give_back(outer.forget())
         return verdict
@@ -190,20 +216,44 @@ class AsyncGate(BaseGate):
     async def decided(self, match: Match, asked: Plan, request: Request) -> Verdict | None:
         """The verdict on what is asked; None where nothing is. Never raises for what a store does."""
         began = perf_counter() if self._tell is not None else 0.0
-        verdict = None
-        if asked.charges:
-            try:
-                decisions = await self._take(asked.charges)
-                verdict = conclude(match, asked, decisions)
-                if self._learns:
-                    self._learn(asked, decisions, verdict)
-            except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
-                verdict = self._without_store(match, asked, error)
-        elif asked.denied:
-            verdict = conclude(match, asked, ())
+        verdict = await (self._decided_in_turn if match.queues else self._decided)(match, asked)
         if self._tell is not None:
             self._tell_decision(verdict, request, began)
         return verdict
+
+    async def _decided(self, match: Match, asked: Plan) -> Verdict | None:
+        if not asked.charges:
+            return conclude(match, asked, ()) if asked.denied else None
+        try:
+            if match.holds:
+                decisions = await taken(self._take, self._store, asked.charges)
+            else:
+                decisions = await self._take(asked.charges)
+            verdict = conclude(match, asked, decisions)
+            if self._learns:
+                self._learn(asked, decisions, verdict)
+        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+            return self._without_store(match, asked, error)
+        return verdict
+
+    async def _decided_in_turn(self, match: Match, asked: Plan) -> Verdict | None:
+        """See `Gate`."""
+        wish = wish_of(asked)
+        if wish is None or not self._queues.busy(wish):
+            verdict = await self._decided(match, asked)
+            if wish is None or not waits(asked, verdict):
+                return verdict
+        found, verdict = await ain_turn(self._queues, wish, lambda: self._decided(match, asked), partial(waits, asked))
+        return verdict if found else await self._refused(match, asked)
+
+    async def _refused(self, match: Match, asked: Plan) -> Verdict | None:
+        """See `Gate`."""
+        try:
+            async with asyncio.timeout(self.settings.store_timeout):
+                decisions = await self._store.apeek(asked.charges)
+            return conclude(match, asked, none_free(asked, decisions))
+        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+            return self._without_store(match, asked, error)
 
     async def _give_back(self, steps: Sequence[Taken]) -> None:
         """See `Gate`."""

@@ -70,7 +70,7 @@ def _items(value: object) -> list[Item]:
     if isinstance(value, Item):
         return [_item(**asdict(value))]
     if isinstance(value, Limit):
-        return [Item(limit=_undelayed(value))]
+        return [Item(limit=_undelayed(value), cost=1 if value.held else None)]
     if isinstance(value, str):
         return [Item(limit=limit) for limit in map(_undelayed, parse(value))]
     if not isinstance(value, Mapping):
@@ -106,6 +106,8 @@ def _item(
     with mistakes.at():
         check_lease(limits, lease, lease_time)
     mistakes.tell()
+    if cost is None and limits[0].held:
+        cost = 1  # a request is at work once, whatever else it costs
     own_delay = max_delay if isinstance(limits[0], BucketLimit) else None  # 0, of which a window knows nothing
     return Item(
         limit=limits[0], key=key, cost=cost, shadow=shadow, max_delay=own_delay, lease=lease, lease_time=lease_time

@@ -1,13 +1,14 @@
 """Limits by hand, without any web request: in jobs, in clients, in tests."""
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.functions import P, R, Terms, alimited, limited
+from ratelimit_mw.held import aslot, slot
 from ratelimit_mw.identity import bucket_key, encode
 from ratelimit_mw.limit import Charge, Limit, well_named
 from ratelimit_mw.notation import parse
@@ -30,6 +31,12 @@ class _Charging:
     def _charges(self, limits: Limits, key: Key, cost: int) -> list[Charge]:
         bucket = self._key(key)
         return [Charge(bucket, limit, cost) for limit in as_limits(limits)]
+
+    def _slots(self, limits: Limits, key: Key, cost: int) -> list[Charge]:
+        charges = self._charges(limits, key, cost)
+        if not any(charge.limit.held for charge in charges):
+            raise ConfigError("limits: found none of which a slot is held, allowed is a Concurrency among them")
+        return charges
 
     def _encoded(self, charges: Sequence[Charge]) -> list[Charge]:
         for index, charge in enumerate(charges):
@@ -80,6 +87,14 @@ class Limiter(_Charging):
         encoded = self._encoded(charges)
         return verdict_of(encoded, self.store.take(encoded))
 
+    def slot(self, limits: Limits, key: Key, cost: int = 1) -> AbstractContextManager[Verdict]:
+        """Be at work: `with limiter.slot(Concurrency(20), "reports"):` raises `RateLimited` where 20 are already.
+
+        `cost` slots are held until the block ends, however it does, and renewed meanwhile. Other limits beside a
+        `Concurrency` are charged in the same step, all or nothing. Raises `ConfigError` where there is none.
+        """
+        return slot(self.store, self._slots(limits, key, cost))
+
     def reset(self, limits: Limits, key: Key) -> None:
         """Forget what `key` took of these limits."""
         self.store.reset(self._charges(limits, key, 0))
@@ -92,7 +107,8 @@ class Limiter(_Charging):
         `key`: whose bucket; a callable is given the arguments of the call, of a method `self` first; None is the
         function's module and name, one bucket for all who call it. `cost`: whole units, or a callable likewise. What
         such a callable raises goes to the caller, and so does `ConfigError` for an answer that is no key or no cost.
-        Where a limit holds back, the call sleeps for that long. Of a generator the call is charged, not each item.
+        Where a limit holds back, the call sleeps for that long; slots of a `Concurrency` are held until it returns. Of
+        a generator the call is charged, not each item.
 
         Limits, a fixed key and a fixed cost are checked at once: raises `ConfigError` where one is wrong, where the
         cost can never pass, and for an async function.
@@ -124,6 +140,10 @@ class AsyncLimiter(_Charging):
         """See `Limiter.take`."""
         encoded = self._encoded(charges)
         return verdict_of(encoded, await self.store.atake(encoded))
+
+    def slot(self, limits: Limits, key: Key, cost: int = 1) -> AbstractAsyncContextManager[Verdict]:
+        """See `Limiter.slot`: `async with limiter.slot(...)`. A task that is cancelled in between holds nothing."""
+        return aslot(self.store, self._slots(limits, key, cost))
 
     async def reset(self, limits: Limits, key: Key) -> None:
         """See `Limiter.reset`."""

@@ -110,6 +110,7 @@ METHODS = [
             "peek": "self, limits, key, cost=0",
             "take": "self, *charges",
             "reset": "self, limits, key",
+            "slot": "self, limits, key, cost=1",
             "limit": "self, limits, *, key=None, cost=1",
         },
     ),
