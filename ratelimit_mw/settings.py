@@ -28,7 +28,7 @@ from ratelimit_mw.rules import (
     Rule,
     rule_from,
 )
-from ratelimit_mw.slots import check_none_held, check_one_of_them, check_slots, slots_item
+from ratelimit_mw.slots import check_none_held, check_one_of_them, check_slots, check_times
 from ratelimit_mw.sources import from_environment, from_file, origin
 from ratelimit_mw.words import flags, made, one_of
 
@@ -227,9 +227,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def _check_slots(self) -> None:
         check_slots(self.concurrent, self.queue, self.queue_timeout)
-        for word in ("slot_lifetime", "slot_retry"):
-            with located(word):
-                slots_item(1, self.slot_lifetime if word == "slot_lifetime" else LIFETIME, self.slot_retry)
+        check_times(self.slot_lifetime, self.slot_retry)
 
     @property
     def _tiers(self) -> tuple[KeySpec | None, str | None]:

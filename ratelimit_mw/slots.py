@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ratelimit_mw.algorithms.concurrency import Concurrency
+from ratelimit_mw.algorithms.concurrency import MOST_SLOTS, Concurrency
 from ratelimit_mw.choices import Choice, fixed_items
-from ratelimit_mw.errors import ConfigError, located
+from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.items import Item
 from ratelimit_mw.limit import seconds, whole
 
@@ -19,13 +19,20 @@ def slots_item(concurrent: int, lifetime: float, retry: float) -> Item:
 
 def check_slots(concurrent: Any, queue: Any, queue_timeout: Any) -> None:
     """Raises `ConfigError` that names what is wrong. A queue of None is the top's."""
-    if whole("concurrent", concurrent, 0):
-        with located("concurrent"):
-            Concurrency(concurrent)
+    if whole("concurrent", concurrent, 0) > MOST_SLOTS:
+        raise ConfigError(f"concurrent: found {concurrent}, allowed are at most {MOST_SLOTS} slots")
     if queue is not None and whole("queue", queue, 0) > _LONGEST_QUEUE:
         raise ConfigError(f"queue: found {queue}, allowed are at most {_LONGEST_QUEUE} requests")
     if queue_timeout is not None and not seconds("queue_timeout", queue_timeout):
         raise ConfigError("queue_timeout: found 0, allowed is more than 0 seconds; queue = 0 lets nobody wait")
+
+
+def check_times(lifetime: Any, retry: Any) -> None:
+    """Raises `ConfigError` for a lifetime under a second, in which nobody could renew, and for no time to wait."""
+    if seconds("slot_lifetime", lifetime) < 1:
+        raise ConfigError(f"slot_lifetime: found {lifetime}, allowed is at least 1 second")
+    if not seconds("slot_retry", retry):
+        raise ConfigError("slot_retry: found 0, allowed is more than 0 seconds")
 
 
 def check_one_of_them(found: Sequence[Item] | Choice, concurrent: Any) -> None:

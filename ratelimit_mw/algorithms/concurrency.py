@@ -10,7 +10,7 @@ from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import Decision, Limit, seconds
 from ratelimit_mw.ticks import EXACT, microseconds
 
-_MOST_SLOTS: Final = 10_000  # some 100 bytes each in Redis
+MOST_SLOTS: Final = 10_000  # some 100 bytes each in Redis
 LIFETIME: Final = 15.0  # seconds
 RETRY: Final = 1.0  # seconds
 
@@ -41,8 +41,8 @@ class Concurrency(_Held, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.quota > _MOST_SLOTS:
-            raise ConfigError(f"quota: found {self.quota}, allowed are at most {_MOST_SLOTS} slots")
+        if self.quota > MOST_SLOTS:
+            raise ConfigError(f"quota: found {self.quota}, allowed are at most {MOST_SLOTS} slots")
         if microseconds(seconds("retry", self.retry)) < 1:
             raise ConfigError(f"retry: found {self.retry!r}, allowed is more than 0 seconds")
         # without the quota: who changes it changes how many may be at work, and those who are stay so
@@ -69,7 +69,7 @@ class Concurrency(_Held, frozen=True, kw_only=True):
 
     def settle(self, state: Slots | None, now: int, delta: int, at: int) -> Slots | None:
         slots = self._at_work(state, now)
-        names = range(max(at, 0), max(at, 0) + min(abs(delta), _MOST_SLOTS))
+        names = range(max(at, 0), max(at, 0) + min(abs(delta), MOST_SLOTS))
         there = [name for name in names if name in slots]
         if delta > 0 and at <= EXACT // 2:  # names that follow must be exact
             lost = (name for name in names if name not in slots)

@@ -141,7 +141,8 @@ def test_a_wrong_setting(name: str, value: Any, message: str) -> None:
 
 def test_a_setting_whose_name_is_wrong() -> None:
     words = (
-        "limits, app_limits, messages, on_message_refused, rules, key, tier, default_tier, store, trusted_proxies, "
+        "limits, app_limits, messages, on_message_refused, rules, concurrent, queue, "
+        "queue_timeout, slot_lifetime, slot_retry, key, tier, default_tier, store, trusted_proxies, "
         "proxy_header, ipv6_prefix, exempt, safelist, blocklist, ignore_case, on_store_error, local_share, "
         "store_timeout, headers, on_refused, on_decision, on_store_event, jitter, shadow, missing_key, key_secret, "
         "plain_keys, enabled"
