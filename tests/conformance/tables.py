@@ -106,7 +106,7 @@ def _nginx() -> Table:
     rows["multi_zone"] = len(data["multi_zone"]["rows"])
     rows["multi_zone, nodelay"] = len(data["multi_zone"]["repeat_with_nodelay"])
     rows["limit_conn"] = len(data["limit_conn"]["rows"])
-    return Table("nginx", data, rows, {"limit_conn": "comes with limits on how many requests are at work at once"})
+    return Table("nginx", data, rows, {})
 
 
 def _sentinel() -> Table:
@@ -133,7 +133,6 @@ def _sentinel() -> Table:
     not_yet = {
         "warm_up": "its own curve, stepped once a second: " + _LATER_SMOOTH + ", which has Guava's",
         "cluster_metric": "never: a counter of theirs from the inside, not a decision",
-        "concurrent_token": "comes with limits on how many requests are at work at once",
     }
     return Table("Sentinel", data, rows, not_yet)
 
