@@ -57,7 +57,7 @@ class RuleOptions(MarkOptions, total=False):
     """A rule as a table: `[[rules]]`."""
 
     path: Annotated[PathSpec, "required: `/users/{id}`, `/api/{rest:path}`; several are one bucket"]
-    limits: Annotated[LimitsSpec, "required but with `concurrent`, `[]` says none; not with `exempt`"]
+    limits: Annotated[LimitsSpec, "required, `[]` says none; may be missing beside `concurrent`; not with `exempt`"]
     host: Annotated[str | Sequence[str], "only for these hosts: `api.example.com`, `*.example.com`"]
     preflight: Annotated[bool, "for CORS preflights, and for nothing else"]
     exempt: Annotated[bool, "skips the default limits, not `app_limits`"]
