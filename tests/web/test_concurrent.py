@@ -7,9 +7,11 @@ from typing import Any
 from wsgiref.util import FileWrapper
 
 import pytest
+from flask import Flask
 
-from ratelimit_mw import Concurrency, ConfigError, MemoryStore
+from ratelimit_mw import Concurrency, ConfigError, MemoryStore, fastapi, starlette
 from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.gate import Gate
 from ratelimit_mw.limit import Charge
 from ratelimit_mw.request import Request
@@ -413,3 +415,27 @@ def test_a_concurrency_stands_in_a_list_too_and_a_rule_needs_no_other_limit() ->
         ("default", 1),
         ("default-2", 1),
     ]
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("limits", [{"limits": [], "concurrent": 2}, {"limits": Concurrency(2)}])
+@pytest.mark.parametrize("mark", [starlette.limit, fastapi.RateLimit])
+def test_where_nobody_sees_the_end_of_a_response_no_slot_is_held(mark: Any, limits: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="concurrent: nobody sees the end of a response here"):
+        mark(**limits)
+
+
+def test_a_view_of_flask_holds_slots_too() -> None:
+    store = RecordingStore(clock=Clock())
+    app = Flask(__name__)
+    limiter = RateLimiter(app, limits=[], store=store)
+
+    @app.get("/")
+    @limiter.limit([], concurrent=1)
+    def hello() -> str:
+        return "hello"
+
+    for _ in range(3):
+        with app.test_client().get("/") as answer:
+            assert answer.status_code == 200
+    assert verbs(store) == [("take", 1), ("settle", -1)] * 3
