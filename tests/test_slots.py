@@ -19,6 +19,7 @@ from ratelimit_mw import (
     MemoryStore,
     RateLimited,
     StoreError,
+    held,
 )
 from ratelimit_mw.held import ASYNC_KEEPER, KEEPER, AsyncKeeper, Hold, Keeper, _Holds, slots_of
 from ratelimit_mw.limit import Decision
@@ -187,11 +188,14 @@ def until(holds: Callable[[], bool]) -> bool:
     return holds()
 
 
-def test_a_slot_is_renewed_while_its_thread_is_at_work() -> None:
-    """By a thread that ends when nothing is held any more."""
+def test_a_slot_is_renewed_while_its_thread_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a thread that ends when nothing is held any more: here one of this test's own."""
+    keeper, before = Keeper(), set(threading.enumerate())
+    monkeypatch.setattr(held, "KEEPER", keeper)
     store = RecordingStore(clock=Clock())
     limiter, limit = Limiter(store), Concurrency(1, 0.03)
     with limiter.slot(limit, "k"):
+        assert "ratelimit_mw slots" in {thread.name for thread in set(threading.enumerate()) - before}
         assert until(lambda: len(store.calls) >= 4)
     renewals, last = store.calls[1:-1], store.calls[-1]
     (taken,) = store.calls[0][1]
@@ -200,7 +204,7 @@ def test_a_slot_is_renewed_while_its_thread_is_at_work() -> None:
     }
     assert (last[0], last[1][0].cost) == ("settle", -1)
     assert {charge.at for _, (charge,) in store.calls[1:]} == {1_000_000_000_000_000}
-    assert until(lambda: "ratelimit_mw slots" not in {thread.name for thread in threading.enumerate()})
+    assert until(lambda: set(threading.enumerate()) <= before)
 
 
 def test_a_slot_is_renewed_while_its_task_is_at_work() -> None:
