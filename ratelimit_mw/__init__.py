@@ -3,6 +3,7 @@
 PYTEST_DONT_REWRITE: pytest knows our fixture, and would warn where the package is imported before pytest runs.
 """
 
+from ratelimit_mw.algorithms.concurrency import Concurrency
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.algorithms.gcra import GCRA
 from ratelimit_mw.algorithms.leaky_bucket import LeakyBucket
@@ -21,6 +22,7 @@ __all__ = [
     "GCRA",
     "AsyncLimiter",
     "Charge",
+    "Concurrency",
     "ConfigError",
     "Decision",
     "FixedWindow",

@@ -1,7 +1,7 @@
 """What a gate has besides the walk: settings, rules, a local store for when its own fails, hooks, and refusals."""
 
-from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache, partial
 from time import perf_counter
 from typing import Any, Final, Self
 
@@ -11,12 +11,15 @@ from ratelimit_mw.advice import known_workers, warn_of_workers
 from ratelimit_mw.calls import is_async, name_of, sync_call_from
 from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.events import DecisionEvent, Hook, StoreEvent
+from ratelimit_mw.following import Follower
+from ratelimit_mw.held import Hold, kept_by_thread, slots_of
 from ratelimit_mw.holding import Room
 from ratelimit_mw.limit import Decision
 from ratelimit_mw.matching import Rules
 from ratelimit_mw.notices import logger, one_line, warn_rarely
 from ratelimit_mw.on_refused import Answerer, answerer
 from ratelimit_mw.policy import Match, Plan, conclude, without_store
+from ratelimit_mw.queues import Queues
 from ratelimit_mw.request import Request
 from ratelimit_mw.response import Response, refusal
 from ratelimit_mw.settings import Settings
@@ -39,6 +42,7 @@ class BaseGate:
     _answerers: tuple[str, ...]  # the kinds of `on_refused` that can answer
     _allowed: str
     _store: Store | AsyncStore
+    keeps: Callable[[Hold], Follower] = staticmethod(kept_by_thread)
 
     def __init__(self, settings: Settings, rules: Rules | None = None, local: LocalStore | None = None) -> None:
         self.settings: Final = settings
@@ -53,6 +57,7 @@ class BaseGate:
         self._owns_store: Final = isinstance(settings.store, str)
         self.answerer: Final = self._answerer(settings)
         self.room = Room(self._places if settings.max_waiting is None else settings.max_waiting)
+        self._queues: Final = Queues()
 
     def refusal(self, request: Request, verdict: Verdict) -> Response:
         """What we answer to a refused request. How it stands is left to the one further out, if there is one."""
@@ -73,7 +78,14 @@ class BaseGate:
 
     def inner_with(self, store: Any) -> Self:
         """The same, with another store."""
-        none: dict[str, Any] = {"limits": [], "app_limits": (), "messages": (), "rules": (), "blocklist": ()}
+        none: dict[str, Any] = {
+            "limits": [],
+            "concurrent": 0,
+            "app_limits": (),
+            "messages": (),
+            "rules": (),
+            "blocklist": (),
+        }
         inner = type(self)(replace(self.settings, **none, store=store))
         inner.room = self.room
         return inner
@@ -107,6 +119,16 @@ class BaseGate:
         """What the store said of a request, for the time when it cannot."""
         if (not verdict.allowed or self._local.refuses) and verdict.source == "store":
             self._local.hear(asked.charges, decisions)
+
+    def _hold(self, match: Match, verdict: Verdict | None, request: Request) -> None:
+        """Have the slots that a request took given back when its response has ended."""
+        if verdict is None or not verdict.allowed or not (slots := slots_of(verdict.charges, verdict.decisions)):
+            return
+        wake = None
+        if match.queues:
+            wake = partial(self._queues.wake, [(charge.key, charge.limit.bucket) for charge in slots])
+        follower = self.keeps(Hold(self.holds(verdict.source), slots, wake))
+        request.followers = [*(request.followers or ()), follower]
 
     def _tell_decision(self, verdict: Verdict | None, request: Request | None, began: float) -> None:
         if self._tell is not None and verdict is not None:

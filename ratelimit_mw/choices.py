@@ -83,6 +83,8 @@ def _compiled(answer: Any) -> Sequence[Item]:
     """The limits that a callable gave. Raises `ConfigError` for none: `[]` says in words that there are none."""
     items = compile_items("limits", answer)
     check_different("limits", items, "all")
+    if any(item.limit.held for item in items):
+        raise ConfigError("limits: found a Concurrency; the rule may have it, as `concurrent`")
     if any(callable(item.cost) or (item.key is not None and Key(item.key, ANY_PREFIX).calls) for item in items):
         raise ConfigError(
             "limits: found a key or cost that is a callable; nobody asks it any more, the rule may have it"

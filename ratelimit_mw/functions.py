@@ -7,6 +7,7 @@ from inspect import isasyncgenfunction, iscoroutine, iscoroutinefunction
 from typing import Any, ParamSpec, TypeVar
 
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.held import aslot, slot
 from ratelimit_mw.limit import Charge, Limit
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.waiting import Take, aturn, turn
@@ -34,6 +35,11 @@ class Terms:
                     raise ConfigError(
                         f"cost: found {cost}, which never passes {limit.notation!r}; allowed are at most {limit.most}"
                     )
+
+    @property
+    def held(self) -> bool:
+        """Whether slots are among what a call takes: they are held until it returns."""
+        return any(limit.held for limit in self._limits)
 
     def toll(self, function: Callable[..., Any]) -> Toll:
         """What calls of this function are charged. What does not depend on their arguments is worked out once."""
@@ -68,6 +74,14 @@ def limited(function: Callable[P, R], terms: Terms, store: Store) -> Callable[P,
             "allowed is a plain function here, and an async one with AsyncLimiter"
         )
     toll = terms.toll(function)
+    if terms.held:
+
+        @wraps(function)
+        def at_work(*args: P.args, **kwargs: P.kwargs) -> R:
+            with slot(store, toll(args, kwargs)):
+                return function(*args, **kwargs)
+
+        return at_work
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -88,6 +102,14 @@ def alimited(
             "allowed is an async function here, and a plain one with Limiter"
         )
     toll = terms.toll(function)
+    if terms.held:
+
+        @wraps(function)
+        async def at_work(*args: P.args, **kwargs: P.kwargs) -> R:
+            async with aslot(store, toll(args, kwargs)):
+                return await function(*args, **kwargs)
+
+        return at_work
 
     @wraps(function)
     async def call(*args: P.args, **kwargs: P.kwargs) -> R:

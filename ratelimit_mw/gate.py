@@ -6,7 +6,7 @@ They differ in the `await`s.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from inspect import isawaitable
 from time import perf_counter
 from typing import Any, Final
@@ -17,12 +17,14 @@ from ratelimit_mw.base_gate import BaseGate
 from ratelimit_mw.calls import FAILED, Answers, Call, close_unawaited, is_async, name_of
 from ratelimit_mw.corrections import Taken
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.held import kept_by_loop, taken
 from ratelimit_mw.holding import taken_by, turned_away
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.marks import Mark
 from ratelimit_mw.matching import Marked, Rules
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.policy import SHORT, Match, Plan, conclude, plan, without_charged
+from ratelimit_mw.queues import ain_turn, in_turn, none_free, waits, wish_of
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settling import check_plain
@@ -79,15 +81,19 @@ class Gate(BaseGate):
         asked = plan(match, request, _ask(match.calls, request) if match.calls else _NO_ANSWERS)
         if (outer := request.outcome) is not None and outer.verdict is not None:
             asked = without_charged(asked, outer)
-        verdict = self._decided(match, self.room.asked(asked) if match.waits else asked)
+        if match.waits:
+            asked = self.room.asked(asked)
+        verdict = self._decided_in_turn(match, asked) if match.queues else self._decided(match, asked)
         if match.waits and verdict is not None and verdict.delay:
             verdict = self._placed(verdict)
+        if match.holds:
+            self._hold(match, verdict, request)
         if self._tell is not None:
             self._tell_decision(verdict, request, began)
         if outer is not None and verdict is not None and not verdict.allowed:
             self._give_back(outer.forget())
         if match.waits and verdict is not None and verdict.delay:
-            self._hold(verdict)
+            self._wait(verdict)
         if match.follows and verdict is not None and verdict.allowed:
             self._follow(request)
         return verdict
@@ -129,7 +135,7 @@ class Gate(BaseGate):
         self._give_back([taken_by(self, verdict)])
         return turned_away(verdict)
 
-    def _hold(self, verdict: Verdict) -> None:
+    def _wait(self, verdict: Verdict) -> None:
         """Until its turn. What ends the wait early gives back what was taken."""
         try:
             time.sleep(verdict.delay)
@@ -138,6 +144,23 @@ class Gate(BaseGate):
             raise
         finally:
             self.room.leave()
+
+    def _decided_in_turn(self, match: Match, asked: Plan) -> Verdict | None:
+        """The same where a request may wait for a slot: behind those who do."""
+        wish = wish_of(asked)
+        if wish is None or not self._queues.busy(wish):
+            verdict = self._decided(match, asked)
+            if wish is None or not waits(asked, verdict):
+                return verdict
+        found, verdict = in_turn(self._queues, wish, lambda: self._decided(match, asked), partial(waits, asked))
+        return verdict if found else self._refused(match, asked)
+
+    def _refused(self, match: Match, asked: Plan) -> Verdict | None:
+        """No slot came free in time, or too many wait already."""
+        try:
+            return conclude(match, asked, none_free(asked, self._store.peek(asked.charges)))
+        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+            return self._without_store(match, asked, error)
 
     def _give_back(self, steps: Sequence[Taken]) -> None:
         """What those further out took for a request that is refused here."""
@@ -178,6 +201,7 @@ class AsyncGate(BaseGate):
     _answerers: tuple[str, ...] = ("asgi", "plain")
     _places = 1000
     _allowed = "an ASGI app, or a callable (request, verdict)"
+    keeps = staticmethod(kept_by_loop)
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -192,12 +216,14 @@ class AsyncGate(BaseGate):
             )
         self._take_over(store)
         memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake  # not a subclass's own
-        waits = not memory or self._rules.calls or self._rules.waits
+        waits = not memory or self._rules.calls or self._rules.waits or self._rules.queues
         self.waits: Final = not memory
         self.may_hold: Final = self._rules.waits
         at_once = replace(settings, store=store, on_refused=None, max_waiting=0)  # its thread is the loop's
         kind = Gate if settings.on_decision is None else _TellingGate
         self.immediate: Final = None if waits else kind(at_once, self._rules, self._local)
+        if self.immediate is not None:
+            self.immediate.keeps = kept_by_loop
         self.held: Final = lru_cache(_ENDPOINTS)(self._held)
         self._corrections: Final = OfLoop(lambda: Corrections(store, settings.store_timeout))
         self._loop: asyncio.AbstractEventLoop | None = None  # where such a store was asked last
@@ -211,7 +237,8 @@ class AsyncGate(BaseGate):
         """
         compiled = zip(among, self.compiled(among, name), strict=True)
         marked = tuple(ruled for mark, ruled in compiled if mark in marks)
-        return marked, None if any(ruled.lines.calls or ruled.lines.waits for ruled in marked) else self.immediate
+        awaited = any(one.lines.calls or one.lines.waits or one.lines.queues for one in marked)
+        return marked, None if awaited else self.immediate
 
     async def admit(self, request: Request, marked: Marked = (), hold: Hold = asyncio.sleep) -> Verdict | None:
         """The verdict on a request; None where nothing is limited. `marked`: what stands on its endpoint.
@@ -244,26 +271,18 @@ class AsyncGate(BaseGate):
         Never raises for what a store does. `hold`: see `admit`.
         """
         began = perf_counter() if self._tell is not None else 0.0
-        waits = match.waits and any(charge.patience_us for charge in asked.charges)
-        if waits:
+        patient = match.waits and any(charge.patience_us for charge in asked.charges)
+        if patient:
             asked = self.room.asked(asked)
-        verdict = None
-        if asked.charges:
-            try:
-                decisions = await (self._reserve if waits else self._take)(asked.charges)
-                verdict = conclude(match, asked, decisions)
-                if self._learns:
-                    self._learn(asked, decisions, verdict)
-            except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
-                verdict = self._without_store(match, asked, error)
-        elif asked.denied:
-            verdict = conclude(match, asked, ())
-        if waits and verdict is not None and verdict.delay:
+        verdict = await (self._decided_in_turn if match.queues else self._decided)(match, asked)
+        if patient and verdict is not None and verdict.delay:
             verdict = await self._placed(verdict)
+        if match.holds:
+            self._hold(match, verdict, request)
         if self._tell is not None:
             self._tell_decision(verdict, request, began)
-        if waits and verdict is not None and verdict.delay:
-            await self._hold(verdict, hold)
+        if patient and verdict is not None and verdict.delay:
+            await self._wait(verdict, hold)
         return verdict
 
     async def _placed(self, verdict: Verdict) -> Verdict:
@@ -273,7 +292,7 @@ class AsyncGate(BaseGate):
         await self._give_back([taken_by(self, verdict)])
         return turned_away(verdict)
 
-    async def _hold(self, verdict: Verdict, hold: Hold) -> None:
+    async def _wait(self, verdict: Verdict, hold: Hold) -> None:
         """See `Gate`."""
         try:
             await hold(verdict.delay)
@@ -282,6 +301,42 @@ class AsyncGate(BaseGate):
             raise
         finally:
             self.room.leave()
+
+    async def _decided(self, match: Match, asked: Plan) -> Verdict | None:
+        if not asked.charges:
+            return conclude(match, asked, ()) if asked.denied else None
+        try:
+            if match.waits:
+                decisions = await self._reserve(asked.charges)
+            elif match.holds:
+                decisions = await taken(self._take, self._store, asked.charges)
+            else:
+                decisions = await self._take(asked.charges)
+            verdict = conclude(match, asked, decisions)
+            if self._learns:
+                self._learn(asked, decisions, verdict)
+        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+            return self._without_store(match, asked, error)
+        return verdict
+
+    async def _decided_in_turn(self, match: Match, asked: Plan) -> Verdict | None:
+        """See `Gate`."""
+        wish = wish_of(asked)
+        if wish is None or not self._queues.busy(wish):
+            verdict = await self._decided(match, asked)
+            if wish is None or not waits(asked, verdict):
+                return verdict
+        found, verdict = await ain_turn(self._queues, wish, lambda: self._decided(match, asked), partial(waits, asked))
+        return verdict if found else await self._refused(match, asked)
+
+    async def _refused(self, match: Match, asked: Plan) -> Verdict | None:
+        """See `Gate`."""
+        try:
+            async with asyncio.timeout(self.settings.store_timeout):
+                decisions = await self._store.apeek(asked.charges)
+            return conclude(match, asked, none_free(asked, decisions))
+        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+            return self._without_store(match, asked, error)
 
     async def _give_back(self, steps: Sequence[Taken]) -> None:
         """See `Gate`."""

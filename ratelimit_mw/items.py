@@ -71,7 +71,7 @@ def _items(value: object) -> list[Item]:
     if isinstance(value, Item):
         return [_item(**asdict(value))]
     if isinstance(value, Limit):
-        return [Item(limit=value)]
+        return [Item(limit=value, cost=1 if value.held else None, settle=not value.held)]
     if isinstance(value, str):
         return [Item(limit=limit) for limit in parse(value)]
     if not isinstance(value, Mapping):
@@ -111,6 +111,8 @@ def _item(
         if lease and any(one.patience_us for one in limits):
             raise ConfigError("lease: what is taken ahead cannot be held back; allowed is no max_delay beside it")
     mistakes.tell()
+    if limits[0].held:  # a request is at work once, whatever else it costs
+        cost, settle = 1 if cost is None else cost, False
     return Item(
         limit=limits[0],
         key=key,

@@ -57,6 +57,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
     words: ClassVar[tuple[str, ...]] = ()  # fields that the notation can set, in the order it writes them
     shapeless: ClassVar[tuple[str, ...]] = ()  # of these, the ones that do not shape a state
     pays_later: ClassVar[bool] = False  # whether one charge may take more than `remaining`, and who comes next waits
+    held: ClassVar[bool] = False  # what is taken is held until it is given back, and nobody knows when that will be
 
     # Of the instance, and not of the class: kept beside its fields, because a property is looked for in the class
     # first, at three times the price, and these are read with every request.
@@ -250,6 +251,8 @@ def check_lease(limits: Iterable[Limit], lease: object, lease_time: object) -> N
     """Raises `ConfigError` for units that these limits cannot give at once, and for a time that is none."""
     units = whole("lease", lease, 0)
     for limit in limits:
+        if units and limit.held:
+            raise ConfigError(f"lease: slots of {limit.notation} are held by who is at work, and not taken ahead")
         if units > limit.most:
             raise ConfigError(
                 f"lease: {units} can never pass {limit.notation}, which admits at most {limit.most} at once"

@@ -3,7 +3,13 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from functools import lru_cache
 from typing import Any, Final
 
@@ -11,6 +17,7 @@ from msgspec.structs import replace
 
 from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.functions import P, R, Terms, alimited, limited
+from ratelimit_mw.held import aslot, slot
 from ratelimit_mw.identity import bucket_key, encode
 from ratelimit_mw.limit import LATEST, Charge, Limit, seconds, well_named
 from ratelimit_mw.notation import parse
@@ -54,6 +61,12 @@ class _Charging:
             raise ConfigError(f"delta: found {delta!r}, allowed is a whole number: more to take, below 0 to give back")
         bucket, at = self._key(key), LATEST if delta < 0 else None
         return [Charge(bucket, limit, delta, at=at) for limit in as_limits(limits)]
+
+    def _slots(self, limits: Limits, key: Key, cost: int) -> list[Charge]:
+        charges = self._charges(limits, key, cost)
+        if not any(charge.limit.held for charge in charges):
+            raise ConfigError("limits: found none of which a slot is held, allowed is a Concurrency among them")
+        return charges
 
     def _encoded(self, charges: Sequence[Charge]) -> list[Charge]:
         for index, charge in enumerate(charges):
@@ -136,6 +149,14 @@ class Limiter(_Charging):
         """
         self.store.settle(self._corrections(limits, key, delta))
 
+    def slot(self, limits: Limits, key: Key, cost: int = 1) -> AbstractContextManager[Verdict]:
+        """Be at work: `with limiter.slot(Concurrency(20), "reports"):` raises `RateLimited` where 20 are already.
+
+        `cost` slots are held until the block ends, however it does, and renewed meanwhile. Other limits beside a
+        `Concurrency` are charged in the same step, all or nothing. Raises `ConfigError` where there is none.
+        """
+        return slot(self.store, self._slots(limits, key, cost))
+
     def reset(self, limits: Limits, key: Key) -> None:
         """Forget what `key` took of these limits."""
         self.store.reset(self._charges(limits, key, 0))
@@ -149,8 +170,8 @@ class Limiter(_Charging):
         function's module and name, one bucket for all who call it. `cost`: whole units, or a callable likewise. What
         such a callable raises goes to the caller, and so does `ConfigError` for an answer that is no key or no cost.
         `wait`: True lets each call wait its turn for as long as it takes, a number for so many seconds at most, as
-        `acquire` does. False refuses at once, but where a limit itself holds back, the call sleeps for that long. Of a
-        generator the call is charged, not each item.
+        `acquire` does. False refuses at once, but where a limit itself holds back, the call sleeps for that long. Slots
+        of a `Concurrency` are held until it returns. Of a generator the call is charged, not each item.
 
         Limits, a fixed key and a fixed cost are checked at once: raises `ConfigError` where one is wrong, where the
         cost can never pass, where one is to wait for windows alone, and for an async function.
@@ -219,6 +240,10 @@ class AsyncLimiter(_Charging):
     async def settle(self, limits: Limits, key: Key, delta: int) -> None:
         """See `Limiter.settle`."""
         await self.store.asettle(self._corrections(limits, key, delta))
+
+    def slot(self, limits: Limits, key: Key, cost: int = 1) -> AbstractAsyncContextManager[Verdict]:
+        """See `Limiter.slot`: `async with limiter.slot(...)`. A task that is cancelled in between holds nothing."""
+        return aslot(self.store, self._slots(limits, key, cost))
 
     async def reset(self, limits: Limits, key: Key) -> None:
         """See `Limiter.reset`."""

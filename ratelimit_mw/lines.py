@@ -15,6 +15,7 @@ from ratelimit_mw.penalties import check_penalty
 from ratelimit_mw.rules import OnStoreError, Rule
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settling import Settling, settling
+from ratelimit_mw.slots import slots_item
 from ratelimit_mw.stores.local import share_of
 from ratelimit_mw.verdict import Policy
 
@@ -25,7 +26,10 @@ _REMEMBERED_IF_GIVEN: Final = 16  # the same for limits that a callable gives: t
 class Line:
     """One limit as it is asked. `charge(identity, cost)` is what the store is told."""
 
-    __slots__ = ("charge", "cost", "key", "local", "missing", "on_store_error", "policy", "shadow", "shared", "waits")
+    __slots__ = (
+        *("charge", "cost", "key", "local", "missing", "on_store_error", "policy", "queue", "queue_timeout", "shadow"),
+        *("shared", "waits"),
+    )
 
     def __init__(self, item: Item, name: str, lines: "Lines", *, penalty: bool = False) -> None:
         settings, own = lines.settings, lines.own
@@ -34,6 +38,10 @@ class Line:
         self.missing: Final[MissingKey] = settings.missing_key
         self.on_store_error: Final[OnStoreError] = (own and own.on_store_error) or settings.on_store_error
         self.shadow: Final = item.shadow or settings.shadow or (own is not None and own.shadow)
+        queue, longest = (None, None) if own is None else (own.queue, own.queue_timeout)
+        held = item.limit.held and not self.shadow
+        self.queue: Final = (settings.queue if queue is None else queue) if held else 0
+        self.queue_timeout: Final = settings.queue_timeout if longest is None else longest
         self.waits: Final = item.limit.patience_us > 0 and not self.shadow
         named = partial(
             Policy,
@@ -66,8 +74,9 @@ class Lines:
     """The lines of one rule: `fixed`, or else chosen for each request. `calls`: the callables they may need.
 
     `rule`: its name in headers. `own`: the rule itself, where it is not one of ours. `bucket`: its name in bucket keys,
-    where that is another. `remembered`: how many charges each line keeps. `waits`: whether a request may be held back.
-    `follows`: whether something of it wants to know how a request was answered.
+    where that is another. `remembered`: how many charges each line keeps. `concurrent`: how many may be at work.
+    `waits`: whether a request may be held back. `follows`: whether something of it is settled after the response;
+    `holds`: whether slots are given back then; `queues`: whether a request may have to wait for one.
     """
 
     def __init__(
@@ -77,6 +86,7 @@ class Lines:
         settings: Settings,
         own: Rule | None = None,
         bucket: str | None = None,
+        concurrent: int = 0,
     ) -> None:
         self.rule: Final = rule
         self.bucket: Final = bucket or rule
@@ -89,12 +99,17 @@ class Lines:
         self.settling: Final = _settling(settings, own)
         self.follows: Final = self.settling is not None and found != []
         self.remembered: Final = _REMEMBERED_IF_GIVEN if isinstance(found, Dynamic) else _REMEMBERED
+        self._slots: Final = (
+            (slots_item(concurrent, settings.slot_lifetime, settings.slot_retry),) if concurrent else ()
+        )
         self._choice: Final = found if isinstance(found, Choice) else None
         self._chosen: Final = lru_cache(_REMEMBERED)(self._made)
         self.fixed: Final[Sequence[Line] | None] = None if isinstance(found, Choice) else self._made(tuple(found))
         self.calls: Final = self._calls(found)
         # limits that a callable gives may hold back too
         self.waits: Final = isinstance(found, Dynamic) or any(line.waits for line in self.known)
+        self.holds: Final = any(line.policy.limit.held for line in self.known)
+        self.queues: Final = any(line.queue for line in self.known)
 
     def of(self, request: Caller, route: str, answers: Answers) -> Sequence[Line] | None:
         """The lines of a request; None when a callable gave no limits that can be used."""
@@ -119,14 +134,15 @@ class Lines:
         """All lines that are known before a request comes."""
         if isinstance(self._choice, Tiers):
             return [line for items in self._choice.all.values() for line in self._chosen(tuple(items))]
-        return self.fixed or ()
+        return self._made(()) if self.fixed is None else self.fixed
 
     def _made(self, items: tuple[Item, ...]) -> Sequence[Line]:
         names = [
             item.limit.name or (self.rule if index == 0 else f"{self.rule}-{index + 1}")
             for index, item in enumerate(items)
         ]
-        lines = [Line(item, name, self) for item, name in zip(items, names, strict=True)]
+        names += [f"{self.rule}-concurrent"] * len(self._slots)
+        lines = [Line(item, name, self) for item, name in zip((*items, *self._slots), names, strict=True)]
         if self._penalty is not None:
             lines.append(Line(self._penalty, f"{self.rule}-penalty", self, penalty=True))
         return lines

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, ClassVar, Final, Self, TypeVar, Unpack
 
 from ratelimit_mw.calls import is_async, name_of
-from ratelimit_mw.choices import check_buckets
+from ratelimit_mw.choices import check_buckets, fixed_items
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.keys import sound_key
 from ratelimit_mw.lines import Lines
@@ -52,6 +52,15 @@ class Mark:
         mark = cls.__new__(cls)
         mark.rule = Rule(path=_EVERYWHERE, exempt=True)  # type: ignore[misc]  # its constructor
         return mark
+
+    def without_slots(self) -> Self:
+        """The mark, for where nobody sees the end of a response. Raises `ConfigError` if it is to hold slots."""
+        items = fixed_items(self.rule.limits_by(None, None))
+        if self.rule.concurrent or any(item.limit.held for limits in items for item in limits):
+            raise ConfigError(
+                "concurrent: nobody sees the end of a response here; a rule of the settings may have it, for this path"
+            )
+        return self
 
     def without_awaiting(self) -> Self:
         """The mark, for where nothing can be awaited. Raises `ConfigError` if one of its callables is async."""

@@ -54,7 +54,7 @@ class _Ruled:
         self.exempts: Final = rule.exempt
         self.level: Final = level
         limits = rule.limits_by(settings.tier, settings.default_tier)
-        self.lines: Final = Lines(limits, self.name, settings, rule, bucket)
+        self.lines: Final = Lines(limits, self.name, settings, rule, bucket, rule.concurrent)
         self.methods: Final = rule.all_methods
         self.hosts: Final = Hosts("host", rule.host) if rule.host else None
         self.when: Final = None if rule.when is None else sync_call_from(rule.when)
@@ -170,8 +170,12 @@ class Rules:
         self._exempt: Final = Paths("exempt", settings.exempt) if settings.exempt else None
         rules, tiers = settings.compiled_rules(), (settings.tier, settings.default_tier)
         app, default, preflight = (
-            Lines(compile_limits(field, getattr(settings, field), *tiers), name, settings)
-            for field, name in (("app_limits", "app"), ("limits", "default"), ("limits", "preflight"))
+            Lines(compile_limits(field, getattr(settings, field), *tiers), name, settings, concurrent=concurrent)
+            for field, name, concurrent in (
+                ("app_limits", "app", 0),
+                ("limits", "default", settings.concurrent),
+                ("limits", "preflight", settings.concurrent),
+            )
         )
         self._table: Final = _Table([rule for rule in rules if not rule.preflight], app, default, settings)
         self._preflight: Final = _Table([rule for rule in rules if rule.preflight], app, preflight, settings)
@@ -197,6 +201,11 @@ class Rules:
     def waits(self) -> bool:
         """Whether a request may be held back."""
         return any(lines.waits for lines in self.lines)
+
+    @property
+    def queues(self) -> bool:
+        """Whether a request may have to wait for a slot."""
+        return any(lines.queues for lines in self.lines)
 
     def compiled(self, marks: tuple[Mark, ...], endpoint: str, *outer: Level) -> Marked:
         """What stands on an endpoint. `endpoint`: what names the limits of marks without a name.

@@ -27,6 +27,11 @@ class Options(TypedDict, total=False):
     rules: Annotated[
         Sequence[Rule | RuleOptions | Mapping[str, Any]], "in order; the first final match ends the search"
     ]
+    concurrent: Annotated[int, "with `limits`: how many requests of a key may be at work at once; 0 is no limit"]
+    queue: Annotated[int, "how many requests of a key wait for that, in one process, oldest first; 0 is none"]
+    queue_timeout: Annotated[float, "for how many seconds at most"]
+    slot_lifetime: Annotated[float, "seconds after which the place of a killed process is free again"]
+    slot_retry: Annotated[float, "seconds that a client is told to wait where all are at work: a hint"]
     key: Annotated[KeySpec, "whose bucket, where neither item nor rule says so"]
     tier: Annotated[KeySpec, "a key that names the tier, for limits by tier"]
     default_tier: Annotated[str, "the tier of whoever has none; else the one called `default`, else the first"]

@@ -28,13 +28,13 @@ class Match:
     `defaults`: what applies where a callable gives no limits. `route`: what the key `route` means unless the framework
     knows better. `denied`: refused without being asked. `reads_user`: as far as is known before a request comes.
     `messages`: the same for each message, if it is a websocket's handshake; `closes`: there, whether a refused message
-    ends it. `waits`: whether a request may be held back. `follows`: whether something of it wants to know how a request
-    was answered.
+    ends it. `waits`: whether a request may be held back. `follows`: whether something of it is settled after the
+    response; `holds`: whether slots are given back then; `queues`: whether a request may have to wait for one.
     """
 
     __slots__ = (
         *("calls", "closes", "defaults", "denied", "fixed", "follows", "groups", "messages", "policies", "reads_user"),
-        *("of_client", "remembered", "route", "rule", "waits"),
+        *("holds", "of_client", "queues", "remembered", "route", "rule", "waits"),
     )
 
     def __init__(
@@ -67,11 +67,12 @@ class Match:
         # plans by (user, client, route), where nothing else is looked at: a client that comes again costs one look-up
         again = self.fixed is not None and all(line.key.memorable and isinstance(line.cost, int) for line in self.fixed)
         self.remembered = lru_cache(_REMEMBERED)(self._plan) if again and not denied else None
-        self.waits = any(group.waits for group in groups) or (defaults is not None and defaults.waits)
-        self.follows = any(
-            group.follows for group in (*groups, *([] if self.fixed is not None else [defaults])) if group
-        )
-        quick = self.remembered and not self.waits and not self.follows
+        may_apply = [*groups, *([] if self.fixed is not None or defaults is None else [defaults])]
+        self.waits = any(group.waits for group in may_apply)
+        self.follows = any(group.follows for group in may_apply)
+        self.holds = any(group.holds for group in may_apply)
+        self.queues = any(group.queues for group in may_apply)
+        quick = self.remembered and not (self.waits or self.follows or self.holds)
         self.of_client = lru_cache(_REMEMBERED)(self._plan_of_client) if quick else None
 
     def lines(self, request: Caller, route: str, answers: Answers) -> Sequence[Line] | None:

@@ -20,6 +20,7 @@ from ratelimit_mw.verdict import Policy, Said, Verdict
 _MOST_SHOWN: Final = 8  # policies in a field: proxies limit the size of headers
 _PROBLEMS: Final = "https://iana.org/assignments/http-problem-types#"
 _BURST: Final = "ratelimit-mw-burst"  # a parameter of our own carries our name
+_AT_WORK: Final = "concurrent-requests"  # the quota unit of slots; that of all others is requests
 _BLOCKED: Final = "Requests from here are not answered."
 _STORE_DOWN_RETRY: Final = 1  # seconds; a hint, nobody knows when the store is back
 
@@ -203,6 +204,8 @@ def _said(policy: Policy) -> Said:
     """
     window, name = policy.limit.window, f'"{policy.name}"'
     length = f";w={int(window)}" if window == int(window) else ""
+    if policy.limit.held:
+        length = f';qu="{_AT_WORK}"'  # a slot has no window
     burst = f";{_BURST}={policy.burst}" if policy.burst != policy.most else ""
     text = f"{name};q={policy.most}{length}{burst}"
     state = f"{name};r=%d;t=%d"  # there is no % in a name

@@ -17,6 +17,7 @@ from ratelimit_mw.limit import Limit, well_named
 from ratelimit_mw.paths import Paths
 from ratelimit_mw.penalties import PenaltySpec, check_penalty
 from ratelimit_mw.settling import SettleSpec, StatusSpec, check_settle, check_statuses
+from ratelimit_mw.slots import check_none_held, check_one_of_them, check_slots
 from ratelimit_mw.words import flags, made, one_of
 
 OnStoreError = Literal["allow", "deny", "local"]
@@ -58,13 +59,16 @@ class MarkOptions(TypedDict, total=False):
     on_store_error: Annotated[OnStoreError, "instead of the top's; of several that match, the strictest counts"]
     shadow: Annotated[bool, "decides and reports, but never refuses, and is never final"]
     final: Annotated[bool, "ends the search"]
+    concurrent: Annotated[int, "how many requests of a key may be at work at once; 0 is no limit"]
+    queue: Annotated[int, "how many requests of a key wait for that, in one process, instead of the top's"]
+    queue_timeout: Annotated[float, "for how many seconds at most, instead of the top's"]
 
 
 class RuleOptions(MarkOptions, total=False):
     """A rule as a table: `[[rules]]`."""
 
     path: Annotated[PathSpec, "required: `/users/{id}`, `/api/{rest:path}`; several are one bucket"]
-    limits: Annotated[LimitsSpec, "required, `[]` says none; not with `exempt`"]
+    limits: Annotated[LimitsSpec, "required, `[]` says none; may be missing beside `concurrent`; not with `exempt`"]
     host: Annotated[str | Sequence[str], "only for these hosts: `api.example.com`, `*.example.com`"]
     preflight: Annotated[bool, "for CORS preflights, and for nothing else"]
     exempt: Annotated[bool, "skips the default limits, not `app_limits`"]
@@ -93,6 +97,9 @@ class Rule(Struct, frozen=True, kw_only=True):
     on_store_error: OnStoreError | None = None
     shadow: bool = False
     final: bool = True
+    concurrent: int = 0
+    queue: int | None = None
+    queue_timeout: float | None = None  # seconds
     path: Any = None  # required
     limits: Any = None  # required, unless exempt
     host: Any = ()
@@ -115,6 +122,7 @@ class Rule(Struct, frozen=True, kw_only=True):
             partial(check_statuses, self.count_status),
             self._check_penalty,
             self._check_limits,
+            self._check_slots,
             self._check_messages,
         )
         for check in checks:
@@ -202,7 +210,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     def _check_limits(self) -> None:
         if self.exempt and self.limits:
             raise ConfigError("limits: a rule with exempt = true has none")
-        if not self.exempt and self.limits is None:
+        if not self.exempt and self.limits is None and not self.concurrent:
             raise ConfigError("limits: required; a rule that limits nothing says limits = []")
         found = self.limits_by("all", None)  # whether there is a tier is known where the top is
         own = [item for items in fixed_items(found) for item in items if item.cost is None]
@@ -212,12 +220,18 @@ class Rule(Struct, frozen=True, kw_only=True):
         if check_penalty(self.penalty) is not None and (self.exempt or self.limits == []):
             raise ConfigError("penalty: a rule without limits refuses nobody, so it has none")
 
+    def _check_slots(self) -> None:
+        check_slots(self.concurrent, self.queue, self.queue_timeout)
+        if self.exempt and self.concurrent:
+            raise ConfigError("concurrent: a rule with exempt = true has none")
+        check_one_of_them(self.limits_by("all", None), self.concurrent)
+
     def _check_messages(self) -> None:
         if self.on_message_refused is not None:
             one_of("on_message_refused", self.on_message_refused, ON_MESSAGE_REFUSED)
         if self.exempt and self.messages:
             raise ConfigError("messages: a rule with exempt = true has none")
-        self.messages_by("all", None)
+        check_none_held("messages", self.messages_by("all", None) or ())
 
 
 def rule_from(value: object) -> Rule:

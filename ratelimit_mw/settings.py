@@ -9,6 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import asdict, fields
 
+from ratelimit_mw.algorithms.concurrency import LIFETIME, RETRY
 from ratelimit_mw.calls import Asked, call_from, named_call, sync_call_from
 from ratelimit_mw.choices import check_buckets, check_default_tier, compile_limits
 from ratelimit_mw.client_ip import ClientFinder
@@ -29,6 +30,7 @@ from ratelimit_mw.rules import (
     rule_from,
 )
 from ratelimit_mw.settling import check_settle, check_statuses
+from ratelimit_mw.slots import check_none_held, check_one_of_them, check_slots, check_times
 from ratelimit_mw.sources import from_environment, from_file, origin
 from ratelimit_mw.words import flags, made, one_of
 
@@ -49,6 +51,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     messages: Any = ()
     on_message_refused: OnMessageRefused = "close"
     rules: Sequence[Any] = ()
+    concurrent: int = 0
+    queue: int = 0
+    queue_timeout: float = 5.0  # seconds
+    slot_lifetime: float = LIFETIME  # seconds
+    slot_retry: float = RETRY  # seconds
     key: KeySpec = "user | ip"
     tier: KeySpec | None = None
     default_tier: str | None = None
@@ -84,6 +91,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             self._check_keys,
             self._check_limits,
             self._check_rules,
+            self._check_slots,
             partial(ClientFinder, self.trusted_proxies, self.proxy_header),
             partial(check_ipv6_prefix, self.ipv6_prefix),
             partial(check_settle, self.settle),
@@ -213,6 +221,10 @@ class Settings(Struct, frozen=True, kw_only=True):
             with mistakes.at():
                 found = compile_limits(field, getattr(self, field), *self._tiers)
                 check_buckets(field, found, sound_key(self.key))
+                if field == "messages":
+                    check_none_held(field, found)
+                if field == "limits":
+                    check_one_of_them(found, self.concurrent)
         mistakes.tell()
 
     def _check_rules(self) -> None:
@@ -223,6 +235,10 @@ class Settings(Struct, frozen=True, kw_only=True):
                 with mistakes.at(f"rules[{index}]"):
                     check_buckets(field, found_by(*self._tiers) or (), key)
         mistakes.tell()
+
+    def _check_slots(self) -> None:
+        check_slots(self.concurrent, self.queue, self.queue_timeout)
+        check_times(self.slot_lifetime, self.slot_retry)
 
     @property
     def _tiers(self) -> tuple[KeySpec | None, str | None]:

@@ -77,6 +77,7 @@ SIGNATURES: list[tuple[Any, str]] = [
     (Ban, "quota, window, *, name=None, ban"),
     (ratelimit_mw.SlidingWindowLog, "quota, window, *, name=None"),
     (ratelimit_mw.SlidingWindowCounter, "quota, window, *, name=None, buckets=1, strict=False"),
+    (ratelimit_mw.Concurrency, "quota, window=15.0, *, name=None, retry=1.0"),
     (Charge, "key, limit, cost=1, max_delay=None, role='limit', at=None, lease=0, lease_time=1.0"),
     (Decision, "allowed, limit, remaining, retry_after, next_after, reset_after, delay, at"),
     (MemoryStore, "*, max_keys=1000000, clock=None"),
@@ -120,6 +121,7 @@ METHODS = [
             "turn": "self, limits, key, cost=1, timeout=None",
             "settle": "self, limits, key, delta",
             "reset": "self, limits, key",
+            "slot": "self, limits, key, cost=1",
             "limit": "self, limits, *, key=None, cost=1, wait=False",
         },
     ),
@@ -148,6 +150,7 @@ def test_all_is_what_can_be_imported() -> None:
     assert sorted(PUBLIC) == [
         "AsyncLimiter",
         "Charge",
+        "Concurrency",
         "ConfigError",
         "Decision",
         "FixedWindow",

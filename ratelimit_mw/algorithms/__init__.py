@@ -1,8 +1,9 @@
-"""The algorithms: one Python file and one Lua file of the same stem each. This table is all that knows of them."""
+"""The algorithms: one Python file and one Lua file of the same stem each. These tables are all that knows of them."""
 
 from typing import Final
 
 from ratelimit_mw.algorithms.ban import Ban
+from ratelimit_mw.algorithms.concurrency import Concurrency
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.algorithms.gcra import GCRA
 from ratelimit_mw.algorithms.leaky_bucket import LeakyBucket
@@ -24,5 +25,6 @@ ALGORITHMS: Final[dict[str, type[Limit]]] = {
 SCRIPTED: Final[dict[str, type[Limit]]] = {  # and those that the notation cannot write: they are no rates
     **ALGORITHMS,
     "ban": Ban,
+    "concurrency": Concurrency,
 }
 DEFAULT: Final = SlidingWindowCounter  # what the notation means when it does not say `using`

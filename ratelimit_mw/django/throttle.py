@@ -121,7 +121,7 @@ class Throttle:
                     options[word] = value
                     if isfunction(value) and "self" in signature(value).parameters:
                         raise ConfigError(f"{word}: found a method, allowed is a function of the request, as static")
-            return Mark(limits, **options).without_awaiting()
+            return Mark(limits, **options).without_awaiting().without_slots()
 
 
 class _Asked(DjangoRequest):

@@ -39,6 +39,7 @@ class EndpointMark(Mark):
 
     def __init__(self, limits: LimitsSpec, *, store: Any = None, **options: Unpack[MarkOptions]) -> None:
         super().__init__(limits, **options)
+        self.without_slots()
         self.store: Final = store
         self.where: Final[object] = store if isinstance(store, str) else id(store)
         self.alone: Final = Settings.of(_NONE, {} if store is None else {"store": store})

@@ -151,11 +151,11 @@ def _discard(groups: dict[T, set[Group]], place: T, group: Group) -> None:
 def _refused_for(group: Group, decisions: Sequence[Decision]) -> float:
     """Seconds for which the store would answer the same and change nothing; 0 where each refusal is to be counted.
 
-    While a ban runs no refusal is counted; without one, a penalty counts each.
+    While a ban runs no refusal is counted; without one, a penalty counts each. When a slot is free again nobody knows.
     """
     refused: dict[str, list[float]] = {}
     for charge, decision in zip(group, decisions, strict=True):
-        if not decision.allowed:
+        if not decision.allowed and (not charge.limit.held or decision.retry_after == math.inf):
             refused.setdefault(charge.role, []).append(decision.retry_after)
     counts = any(charge.role == "penalty" for charge in group)
     return max(refused.get("penalty" if counts else "limit", ()), default=0.0)

@@ -1,11 +1,13 @@
 """Limits of each algorithm of which a quota passes at once, in whatever charges."""
 
 import math
-from typing import Any
+from typing import Any, Final
 
-from ratelimit_mw import Limit, Smooth
+from ratelimit_mw import Concurrency, Limit, Smooth
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.ticks import MICROSECONDS
+
+TAKEN: Final[dict[str, type[Limit]]] = {**ALGORITHMS, "concurrency": Concurrency}  # all that requests take from
 
 
 def stored(quota: int, window: float) -> float:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _HERE = Path(__file__).parent
-_AT_WORK = "not yet: comes with limits on how many requests are at work at once"
 _PROSE = {"id", "sources", "semantics", "units", "notation"}
 
 
@@ -104,7 +103,7 @@ def _nginx() -> Table:
     rows["multi_zone"] = len(data["multi_zone"]["rows"])
     rows["multi_zone, nodelay"] = len(data["multi_zone"]["repeat_with_nodelay"])
     rows["limit_conn"] = len(data["limit_conn"]["rows"])
-    return Table("nginx", data, rows, {"limit_conn": Left(_AT_WORK, "503 while N are at work", "not limited")})
+    return Table("nginx", data, rows, {})
 
 
 def _sentinel() -> Table:
@@ -137,7 +136,6 @@ def _sentinel() -> Table:
         "cluster_metric": Left(
             "a counter of its inside, not a decision", "waits of 200, 200 and 0 ms", "no such counter"
         ),
-        "concurrent_token": Left(_AT_WORK, "10 of 20 at once", "not limited"),
     }
     return Table("Sentinel", data, rows, left)
 

@@ -21,7 +21,7 @@ DIFFERENT = {("limit_req_dry_run.t: 1r/m burst=2 then burst=0 on the same zone",
 
 
 def test_every_case_has_a_test() -> None:
-    assert set(NGINX.cases) == {*CASES, "multi_zone", "multi_zone, nodelay"}
+    assert set(NGINX.cases) == {*CASES, "multi_zone", "multi_zone, nodelay", "limit_conn"}
 
 
 def zone(rate: str, burst: int, *, nodelay: bool = False, delay: int = 0) -> LeakyBucket:

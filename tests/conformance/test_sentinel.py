@@ -34,6 +34,7 @@ def test_every_case_has_a_test() -> None:
         "overflow",
         "threads",
         "request_limiter",
+        "concurrent_token",
     }
     assert [sorted(case) for case in THROTTLING["cases"]] == [
         ["all_pass", "count", "max_queue_ms", "sequential", "total_ms"],

@@ -6,8 +6,17 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, Literal
 
-from ratelimit_mw import Charge, Decision, LeakyBucket, Limit, SlidingWindowCounter, SlidingWindowLog, Smooth
-from ratelimit_mw.algorithms import ALGORITHMS, SCRIPTED
+from ratelimit_mw import (
+    Charge,
+    Concurrency,
+    Decision,
+    LeakyBucket,
+    Limit,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    Smooth,
+)
+from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.algorithms.ban import Ban
 from ratelimit_mw.bucket import BucketLimit
 from ratelimit_mw.delay import DelayLimit
@@ -53,7 +62,7 @@ class RandomSteps:
     def _limit(self, algorithm: str) -> Limit:
         choice = self._random.choice
         quota, window, name = choice(QUOTAS), choice(WINDOWS), choice((None, None, "named"))
-        kind = SCRIPTED[choice(list(ALGORITHMS)) if algorithm == "any" else algorithm]
+        kind = SCRIPTED[choice(list(SCRIPTED)) if algorithm == "any" else algorithm]
         options: dict[str, Any] = {"name": name}
         if issubclass(kind, BucketLimit):
             options |= {"burst": choice((None, 1, 3, 5)), "max_delay": window * choice((0, 0, 0.1, 1))}
@@ -67,6 +76,8 @@ class RandomSteps:
             quota = min(quota, 1500)  # more than one charge may take
         if kind is Ban:
             quota, options["ban"] = min(quota, 100), choice(WINDOWS)
+        if kind is Concurrency:
+            quota, options["retry"] = min(quota, 1500), choice((1.0, 0.5, 7))
         return kind(quota, window, **options)
 
     def _smooth(self, window: float) -> dict[str, Any]:

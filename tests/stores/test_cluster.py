@@ -15,9 +15,8 @@ from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster as Client
 from redis.retry import Retry
 
-from algorithms.at_once import at_once
+from algorithms.at_once import TAKEN, at_once
 from ratelimit_mw import Charge, ConfigError, FixedWindow, Limiter, SlidingWindowLog, StoreError, TokenBucket
-from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
@@ -116,7 +115,7 @@ def test_what_was_taken_is_given_back_when_another_slot_refuses(store: RedisStor
     assert left(store, a, b, c) == [6, 7, 0]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", TAKEN)
 def test_a_cluster_answers_as_python(algorithm: str, redis_cluster: RedisCluster) -> None:
     """But for a clock that steps back: what is given back was taken at the moved time.
 
@@ -139,10 +138,10 @@ def test_a_cluster_answers_as_python(algorithm: str, redis_cluster: RedisCluster
     store.close()
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", TAKEN)
 def test_tasks_over_several_slots_lose_nothing_and_admit_no_more(algorithm: str, redis_cluster: RedisCluster) -> None:
     """Each asks for a unit of everybody's bucket and one of its own; the second one refuses many."""
-    kind = ALGORITHMS[algorithm]
+    kind = TAKEN[algorithm]
     everybody, own = at_once(kind, 60, 36_000), at_once(kind, 7, 36_000)
 
     async def work() -> tuple[int, int, list[int]]:
@@ -325,7 +324,7 @@ def test_a_client_that_waits_longer_than_the_store_may_is_warned_about(
 
 @pytest.mark.promise(6)
 def test_every_key_has_a_time_to_live(store: RedisStore, redis_cluster: RedisCluster) -> None:
-    charges = [Charge(f"{{{n}}}:{name}", kind(10, 3600)) for n, (name, kind) in enumerate(ALGORITHMS.items())]
+    charges = [Charge(f"{{{n}}}:{name}", kind(10, 3600)) for n, (name, kind) in enumerate(TAKEN.items())]
     store.take(charges)
     store.settle([Charge(charge.key, charge.limit, 2) for charge in charges])
     with Client.from_url(redis_cluster.redis_url) as client:

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from algorithms.at_once import at_once
+from algorithms.at_once import TAKEN, at_once
 from ratelimit_mw import Charge, Decision
-from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer
@@ -18,8 +17,8 @@ from redis_servers import RedisServer
 PATIENT = 5.0  # seconds
 TURNS = 40  # of each group, at least
 GROUPS = [
-    [Charge(f"{{{number}}}:r", at_once(kind, 1000, 3600)) for kind in ALGORITHMS.values()]
-    + [Charge(f"{{{number + 1}}}:r", at_once(kind, 1000, 3600), role="shadow") for kind in ALGORITHMS.values()]
+    [Charge(f"{{{number}}}:r", at_once(kind, 1000, 3600)) for kind in TAKEN.values()]
+    + [Charge(f"{{{number + 1}}}:r", at_once(kind, 1000, 3600), role="shadow") for kind in TAKEN.values()]
     for number in range(5)
 ]
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from algorithms.at_once import at_once
+from algorithms.at_once import TAKEN, at_once
 from ratelimit_mw import Charge, StoreError, parse
-from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import Clock
 from redis_cluster import RedisCluster
@@ -22,7 +21,7 @@ RULES = re.findall(r"^ +ACL SETUSER ratelimit (.*)$", PAGE.read_text("utf-8"), r
 FIXED = "on >a-long-password ~rl:1:* resetchannels -@all"
 COMMANDS = [rule.removeprefix("+") for rule in RULES[0].removeprefix(FIXED).split()]
 ON_A_CLUSTER = [rule.removeprefix("+") for rule in RULES[1].split()]
-LIMITS = [at_once(kind, 10, 60) for kind in ALGORITHMS.values()]
+LIMITS = [at_once(kind, 10, 60) for kind in TAKEN.values()]
 MANY_BUCKETS = "100/minute using sliding_window_counter buckets 10"
 
 pytestmark = pytest.mark.promise(8)

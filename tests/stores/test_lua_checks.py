@@ -9,14 +9,13 @@ from msgspec import msgpack
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from algorithms.at_once import TAKEN
 from ratelimit_mw import Limit
-from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.bucket import BucketLimit
 from ratelimit_mw.stores.scripts import Codec, script
 
 LIMITS = [
-    kind(10, 10, burst=5, max_delay=1) if issubclass(kind, BucketLimit) else kind(10, 10)
-    for kind in ALGORITHMS.values()
+    kind(10, 10, burst=5, max_delay=1) if issubclass(kind, BucketLimit) else kind(10, 10) for kind in TAKEN.values()
 ]
 NUMBERS = {  # what the script of each algorithm says that it is told
     "fixed_window": 2,
@@ -26,6 +25,7 @@ NUMBERS = {  # what the script of each algorithm says that it is told
     "gcra": 5,
     "leaky_bucket": 6,  # the last may be 0: at_once
     "smooth": 6,  # the last two may be 0: nothing is stored, no warm-up
+    "concurrency": 3,
 }
 SIX = 6  # numbers in each charge; 1 makes up for those that a limit has not
 NOT_WHOLE = [float("nan"), float("inf"), float("-inf"), 0.5, 2**53 + 2, "0x10", "1", "", True, [], {}]

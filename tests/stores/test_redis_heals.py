@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pytest
 from redis import Redis
 
-from algorithms.at_once import at_once
+from algorithms.at_once import TAKEN, at_once
 from ratelimit_mw import Charge, Limit, SlidingWindowLog
-from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.bucket import BucketLimit
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.testing import Clock
@@ -19,7 +18,7 @@ def limit_of(kind: type[Limit]) -> Limit:
     return kind(10, 10, burst=5) if issubclass(kind, BucketLimit) else at_once(kind, 10, 10)
 
 
-each_algorithm = pytest.mark.parametrize("limit", [limit_of(kind) for kind in ALGORITHMS.values()], ids=ALGORITHMS)
+each_algorithm = pytest.mark.parametrize("limit", [limit_of(kind) for kind in TAKEN.values()], ids=TAKEN)
 
 
 @pytest.mark.promise(8)

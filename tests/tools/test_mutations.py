@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from mutations.__main__ import main
 from mutations.listing import PACKAGE, ROOT, Mutation, load
 from mutations.runner import run
-from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.algorithms import SCRIPTED
 
 MUTATIONS = load()
 SHARED = ["delay.py", "bucket.py", *[f"stores/{name}" for name in ("bucket.lua", "head.lua", "take.lua", "settle.lua")]]
@@ -36,7 +36,7 @@ def test_each_stands_for_a_defect_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     "file",
-    [f"algorithms/{name}{suffix}" for name in ALGORITHMS for suffix in (".py", ".lua")]
+    [f"algorithms/{name}{suffix}" for name in SCRIPTED for suffix in (".py", ".lua")]
     + [*SHARED, "stores/group.py", "stores/slots.py"],
 )
 def test_what_decides_is_mutated(file: str) -> None:

@@ -51,6 +51,11 @@ KINDS: list[tuple[str, str, Any]] = [
     ("ON_MESSAGE_REFUSED", "drop", "drop"),
     ("RULES", '[{"path": "/a", "limits": "5/minute"}]', [{"path": "/a", "limits": "5/minute"}]),
     ("RULES", "", ()),  # an empty one is as good as none
+    ("CONCURRENT", "20", 20),
+    ("QUEUE", "50", 50),
+    ("QUEUE_TIMEOUT", "2.5", 2.5),
+    ("SLOT_LIFETIME", "30", 30),
+    ("SLOT_RETRY", "0.5", 0.5),
     ("KEY", "user | ip", "user | ip"),
     ("KEY", "header:x-key+ip/48", "header:x-key+ip/48"),
     ("TIER", "header:x-tier", "header:x-tier"),

@@ -141,10 +141,11 @@ def test_a_wrong_setting(name: str, value: Any, message: str) -> None:
 
 def test_a_setting_whose_name_is_wrong() -> None:
     words = (
-        "limits, app_limits, messages, on_message_refused, rules, key, tier, default_tier, settle, count_status, "
-        "penalty, store, trusted_proxies, proxy_header, ipv6_prefix, exempt, safelist, blocklist, ignore_case, "
-        "on_store_error, local_share, store_timeout, max_waiting, headers, on_refused, on_decision, on_store_event, "
-        "jitter, shadow, missing_key, key_secret, plain_keys, enabled"
+        "limits, app_limits, messages, on_message_refused, rules, concurrent, queue, queue_timeout, slot_lifetime, "
+        "slot_retry, key, tier, default_tier, settle, count_status, penalty, store, trusted_proxies, proxy_header, "
+        "ipv6_prefix, exempt, safelist, blocklist, ignore_case, on_store_error, local_share, store_timeout, "
+        "max_waiting, headers, on_refused, on_decision, on_store_event, jitter, shadow, missing_key, key_secret, "
+        "plain_keys, enabled"
     )
     nine = {"limits": "9/hour"}
     assert message_of(**nine, trusted_proxy=1) == "unknown setting `trusted_proxy`: did you mean `trusted_proxies`?"

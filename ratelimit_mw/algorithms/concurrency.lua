@@ -1,0 +1,129 @@
+-- Concurrency. Twin of concurrency.py: the same slots under the same names.
+-- State: a sorted set with a member for every slot. The score is when it ends unless it is renewed (us); the name is the
+-- instant after which it is called, in 16 digits, so that names stand in the order of their numbers.
+-- Numbers of the limit: lifetime (us), quota (slots), retry (us).
+
+if look.concurrency then
+  local max, min = math.max, math.min
+  local CHUNK = 1000 -- members in one command
+  local MOST = 10000 -- slots that one correction names
+
+  local function named(number)
+    return string.format("%016.0f", number)
+  end
+
+  local function number_of(name)
+    local number = #name == 16 and not string.find(name, "%D") and tonumber(name)
+    return number and number <= EXACT and number
+  end
+
+  -- The set as it is at `now`: slots that are held; the end and the name of the last of them to end, 0 if there is none.
+  -- What is no set of ours has no name.
+  local function read(key, now)
+    local found = redis.pcall("ZRANGE", key, -1, -1, "WITHSCORES")
+    if found.err then
+      if not string.find(found.err, "WRONGTYPE", 1, true) then error(found.err) end -- see `load`
+      return 0, 0, nil
+    end
+    if not found[1] then return 0, 0, 0 end
+    local last, name = tonumber(found[2]), number_of(found[1])
+    if not (last and last >= 0 and last <= EXACT and last % 1 == 0 and name) then return 0, 0, nil end
+    if last <= now then return 0, 0, 0 end
+    return redis.call("ZCOUNT", key, now + 1, "+inf"), last, name
+  end
+
+  -- Does something to members, some at a time: `command` and what stands before each of the names.
+  local function each(command, key, score, names)
+    for first = 1, #names, CHUNK do
+      local members = {}
+      for i = first, min(#names, first + CHUNK - 1) do
+        if score then members[#members + 1] = score end
+        members[#members + 1] = names[i]
+      end
+      redis.call(command, key, unpack(members))
+    end
+  end
+
+  -- Drops what ended, and has no lifetime end later than one that begins now.
+  local function tidy(key, now, length, last, name)
+    if not name then
+      redis.call("DEL", key)
+      return
+    end
+    redis.call("ZREMRANGEBYSCORE", key, "-inf", now)
+    if last > now + length then
+      each("ZADD", key, now + length, redis.call("ZRANGEBYSCORE", key, now + length + 1, "+inf"))
+    end
+  end
+
+  -- The first name from now on that is free with those after it: see `_free_name` in concurrency.py.
+  local function free_name(key, now, cost, length, used, last, name)
+    if used == 0 then return now end
+    if last > now + length then -- they will all end then
+      for _, other in ipairs(redis.call("ZRANGEBYSCORE", key, now + length, "+inf")) do
+        name = max(name, number_of(other) or 0)
+      end
+    end
+    local first = max(now, name + 1)
+    local i = 0
+    while i < cost do
+      local ends = redis.call("ZSCORE", key, named(first + i))
+      i = i + 1
+      if ends and tonumber(ends) > now then first, i = first + i, 0 end
+    end
+    return first
+  end
+
+  function look.concurrency(key, now, cost, _, length, quota, retry)
+    local used, last, name = read(key, now)
+    local allowed, retry_after, state, at = 1, 0, nil, now
+    if cost > 0 then
+      local ahead = last > now + length
+      if used + cost <= quota then
+        at = free_name(key, now, cost, length, used, last, name)
+        state = function()
+          local names = {}
+          for i = 1, cost do names[i] = named(at + i - 1) end
+          tidy(key, now, length, last, name)
+          each("ZADD", key, now + length, names)
+        end
+      else
+        allowed, retry_after = 0, cost <= quota and retry or -1
+        if ahead then state = function() tidy(key, now, length, last, name) end end
+      end
+      used = used + allowed * cost
+    end
+    return state, now + length, allowed, quota, max(0, quota - used), retry_after, retry, used > 0 and retry or 0, 0, at
+  end
+
+  if settle then
+    function settle.concurrency(key, now, delta, at, length, quota)
+      local used, last, name = read(key, now)
+      local room = delta > 0 and at <= EXACT / 2 and max(0, 2 * quota - used) or 0
+      local there, lost = {}, {}
+      for i = 1, min(math.abs(delta), MOST) do
+        local one = named(at + i - 1)
+        local ends = used > 0 and redis.call("ZSCORE", key, one)
+        if ends and tonumber(ends) > now then
+          there[#there + 1] = one
+        elseif #lost < room then
+          lost[#lost + 1] = one
+        end
+      end
+      if delta < 0 then
+        if #there == 0 then return nil end
+        if #there == used then return false end
+        return function()
+          tidy(key, now, length, last, name)
+          each("ZREM", key, nil, there)
+        end, now + length
+      end
+      if at > EXACT / 2 or #there + #lost == 0 then return nil end
+      return function()
+        tidy(key, now, length, last, name)
+        each("ZADD", key, now + length, there)
+        each("ZADD", key, now + length, lost)
+      end, now + length
+    end
+  end
+end

@@ -1,0 +1,117 @@
+"""What holds for slots: the laws that are not about waits, which nobody knows here, and a model of a few lines."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from algorithms.strategies import walks
+from ratelimit_mw import Charge, Concurrency, ConfigError, MemoryStore, parse
+from ratelimit_mw.stores.deny_cache import DenyCache
+from ratelimit_mw.testing import Clock, laws
+from ratelimit_mw.testing.laws import Law
+from ratelimit_mw.testing.walks import Walk
+
+START = 1_000_000_000_000_000  # microseconds
+LAWS = [
+    pytest.param(laws.is_pure, marks=pytest.mark.promise(3)),
+    pytest.param(laws.changes_nothing_for_cost_0, marks=pytest.mark.promise(6)),
+    pytest.param(laws.counts_what_it_admits_and_nothing_else, marks=pytest.mark.promise(3)),
+    pytest.param(laws.never_admits_more_than_the_most, marks=pytest.mark.promise(4)),
+    pytest.param(laws.peeks_what_the_next_hit_answers, marks=pytest.mark.promise(4)),
+    pytest.param(laws.decides_like_none_once_expired, marks=pytest.mark.promise(6)),
+]
+limits = st.builds(Concurrency, st.integers(1, 12), st.sampled_from([0.5, 1, 10, 60]))
+
+
+@pytest.mark.parametrize("law", LAWS)
+@given(limits, walks)
+def test_law(law: Law, limit: Concurrency, walk: Walk) -> None:
+    law(limit, walk)
+
+
+moves = st.lists(
+    st.tuples(st.sampled_from(["take", "release", "renew", "wait"]), st.integers(0, 9), st.integers(1, 3)), max_size=60
+)
+
+
+@pytest.mark.promise(3)
+@given(st.integers(1, 6), moves)
+def test_admits_what_a_list_of_holders_admits(quota: int, steps: list[tuple[str, int, int]]) -> None:
+    """The model: everybody who holds slots, how many, and until when."""
+    limit, now, state = Concurrency(quota, 10), START, None
+    holders: list[dict[str, int]] = []
+    for move, which, number in steps:
+        alive = [one for one in holders if one["end"] > now]
+        used = sum(one["slots"] for one in alive)
+        if move == "wait":
+            now += (0, 1, 1_000_000, 9_999_999, 10_000_000)[which % 5]
+        elif move == "take":
+            decision, state = limit.decide(state, now, number, None)
+            assert decision.allowed == (used + number <= quota)
+            assert decision.remaining == quota - used - decision.allowed * number
+            if decision.allowed:
+                holders.append({"at": decision.at, "slots": number, "end": now + 10_000_000})
+        elif alive:
+            one = alive[which % len(alive)]
+            state = limit.settle(state, now, one["slots"] * (1 if move == "renew" else -1), one["at"])
+            one["end"] = now + 10_000_000 if move == "renew" else 0
+        alive = [one for one in holders if one["end"] > now]
+        assert limit.decide(state, now, 0, None)[0].remaining == quota - sum(one["slots"] for one in alive)
+    names = [name for one in holders if one["end"] > now for name in range(one["at"], one["at"] + one["slots"])]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"quota": 0}, "quota: found 0, allowed is a whole number from 1 to 9007199254740991"),
+        ({"quota": 10_001}, "quota: found 10001, allowed are at most 10000 slots"),
+        ({"quota": 1, "window": 0}, "window: found 0 seconds, allowed is one microsecond to a hundred years"),
+        ({"quota": 1, "retry": 0}, "retry: found 0, allowed is more than 0 seconds"),
+        ({"quota": 1, "retry": math.inf}, "retry: found inf, allowed is a finite number of seconds, 0 or more"),
+    ],
+)
+def test_what_cannot_be(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Concurrency(**options)
+    assert str(error.value) == says
+
+
+def test_what_it_is_called() -> None:
+    limit = Concurrency(20, 30, name="reports", retry=2)
+    assert (limit.notation, limit.bucket) == ("20 at once", "reports:30s_using_concurrency")
+    assert (limit.most, limit.worst_window, limit.longest_wait) == (20, None, 2)
+    assert limit.numbers == (30_000_000, 20, 2_000_000)
+
+
+def test_slots_are_not_taken_ahead() -> None:
+    with pytest.raises(ConfigError, match="lease: slots of 20 at once are held by who is at work, and not taken ahead"):
+        Charge("k", Concurrency(20), lease=5)
+
+
+@pytest.mark.promise(3)
+@pytest.mark.parametrize(("cost", "remembered"), [(1, False), (3, True)])
+def test_a_refusal_is_not_remembered_unless_it_is_for_ever(cost: int, *, remembered: bool) -> None:
+    """A slot may be free again at any time, and another process gives it back without telling."""
+    clock, cache = Clock(), DenyCache(1.0)
+    store, limit = MemoryStore(clock=clock), Concurrency(2)
+    store.take([Charge("k", limit, 2)])
+    charges = [Charge("k", limit, cost)]
+    cache.after(charges, store.take(charges), clock(), clock)
+    assert (cache.before(charges, clock()) is not None) == remembered
+
+
+@pytest.mark.promise(3)
+def test_a_refusal_that_a_rate_shares_is_remembered_for_as_long_as_the_rate_refuses() -> None:
+    clock, cache = Clock(), DenyCache(60.0)
+    store, (rate,) = MemoryStore(clock=clock), parse("1 per 10 seconds using fixed_window")
+    charges = [Charge("k", Concurrency(1)), Charge("k", rate)]
+    store.take(charges)
+    refused = store.take(charges)
+    assert [one.allowed for one in refused] == [False, False]
+    cache.after(charges, refused, clock(), clock)
+    assert cache.before(charges, clock() + 9.999) is not None
+    assert cache.before(charges, clock() + 10) is None

@@ -1,0 +1,66 @@
+"""An app of which each client may have one request at work: an answer without end, a file, an error, a websocket."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, StreamingResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from ratelimit_mw.asgi import RateLimitMiddleware
+
+
+async def hello(_: Request) -> PlainTextResponse:
+    return PlainTextResponse("hello")
+
+
+async def endless(_: Request) -> StreamingResponse:
+    async def parts() -> AsyncIterator[bytes]:
+        while True:
+            yield b"more\n"
+            await asyncio.sleep(0.02)
+
+    return StreamingResponse(parts(), media_type="text/plain")
+
+
+async def file(_: Request) -> FileResponse:
+    return FileResponse(__file__, media_type="text/plain")
+
+
+async def error(_: Request) -> PlainTextResponse:
+    raise RuntimeError("the app's own error")
+
+
+async def echo(websocket: WebSocket) -> None:
+    await websocket.accept()
+    async for text in websocket.iter_text():
+        await websocket.send_text(text)
+
+
+app = Starlette(
+    routes=[
+        Route("/", hello),
+        Route("/endless", endless),
+        Route("/file", file),
+        Route("/error", error),
+        WebSocketRoute("/echo", echo),
+    ],
+    middleware=[
+        Middleware(
+            RateLimitMiddleware,
+            limits=[],
+            concurrent=1,
+            queue=int(os.environ.get("QUEUE", "0")),
+            queue_timeout=60,
+            slot_lifetime=3600,
+            key="header:X-Client",
+            store=os.environ["STORE"],
+            store_timeout=2,  # on a busy machine
+            on_store_error="deny",
+        )
+    ],
+)

@@ -1,0 +1,49 @@
+"""An app of which each client may have one request at work: an answer without end, a file, an error."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from wsgiref.util import FileWrapper
+
+from ratelimit_mw.wsgi import RateLimitMiddleware
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+PLAIN = ("Content-Type", "text/plain; charset=utf-8")
+
+
+def answers(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    path = environ["PATH_INFO"]
+    if path == "/error":
+        raise RuntimeError("the app's own error")
+    start_response("200 OK", [PLAIN])
+    if path == "/endless":
+        return parts()
+    if path == "/file":
+        file = Path(__file__).open("rb")  # noqa: SIM115  # the server closes it
+        wrapped: Iterable[bytes] = environ.get("wsgi.file_wrapper", FileWrapper)(file)  # granian has none
+        return wrapped
+    return [b"hello"]
+
+
+def parts() -> Iterator[bytes]:
+    while True:
+        yield b"more\n"
+        time.sleep(0.02)
+
+
+app = RateLimitMiddleware(
+    answers,
+    limits=[],
+    concurrent=1,
+    queue=int(os.environ.get("QUEUE", "0")),
+    queue_timeout=60,
+    slot_lifetime=3600,
+    key="header:X-Client",
+    store=os.environ["STORE"],
+    store_timeout=2,  # on a busy machine
+    on_store_error="deny",
+)

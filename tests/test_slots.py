@@ -1,0 +1,323 @@
+"""Slots by hand: held while a block or a call runs, renewed meanwhile, given back however it ends."""
+
+import asyncio
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from ratelimit_mw import (
+    AsyncLimiter,
+    Charge,
+    Concurrency,
+    ConfigError,
+    Limit,
+    Limiter,
+    MemoryStore,
+    RateLimited,
+    StoreError,
+    held,
+)
+from ratelimit_mw.held import ASYNC_KEEPER, KEEPER, AsyncKeeper, Hold, Keeper, _Holds, slots_of
+from ratelimit_mw.limit import Decision
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.testing import Clock, RecordingStore
+
+TWO = Concurrency(2)
+PATIENCE = 10.0  # seconds: these tests count, they do not time
+
+
+class AppError(Exception):
+    """What a block raises."""
+
+
+def left(limiter: Limiter, limit: Concurrency = TWO) -> int:
+    return limiter.peek(limit, "k").remaining
+
+
+@pytest.fixture(params=["memory", "redis"])
+def limiter(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Limiter]:
+    store = MemoryStore() if request.param == "memory" else RedisStore(redis_url, timeout=PATIENCE)
+    yield Limiter(store)
+    store.close()
+
+
+def test_a_block_holds_a_slot_until_it_ends(limiter: Limiter) -> None:
+    with limiter.slot(TWO, "k") as first:
+        assert (first.allowed, first.remaining, left(limiter)) == (True, 1, 1)
+        with limiter.slot(TWO, "k") as second:
+            assert second.remaining == 0
+            with pytest.raises(RateLimited) as refused, limiter.slot(TWO, "k"):
+                raise AssertionError("there is no third slot")
+            assert refused.value.verdict.retry_after == 1.0
+        assert left(limiter) == 1
+    with pytest.raises(AppError), limiter.slot(TWO, "k", 2):
+        raise AppError(left(limiter))
+    assert left(limiter) == 2
+
+
+def test_other_limits_beside_it_stay_charged(limiter: Limiter) -> None:
+    limits: list[str | Limit] = [TWO, "5/hour"]
+    with limiter.slot(limits, "k"):
+        assert [one.remaining for one in limiter.peek(limits, "k").decisions] == [1, 4]
+    assert [one.remaining for one in limiter.peek(limits, "k").decisions] == [2, 4]
+
+
+def test_reset_frees_all_slots(limiter: Limiter) -> None:
+    with limiter.slot(TWO, "k", 2):
+        limiter.reset(TWO, "k")
+        assert left(limiter) == 2
+    assert left(limiter) == 2
+
+
+def test_how_many_there_are_may_change_while_some_are_taken(limiter: Limiter) -> None:
+    with limiter.slot(TWO, "k"):
+        assert left(limiter, Concurrency(5)) == 4
+        assert left(limiter, Concurrency(1)) == 0
+        assert left(limiter, Concurrency(5, name="other")) == 5
+
+
+def test_where_no_slot_is_among_the_limits_there_is_none_to_hold() -> None:
+    for each in (Limiter(), AsyncLimiter()):
+        with pytest.raises(ConfigError, match="limits: found none of which a slot is held"):
+            each.slot("5/hour", "k")
+
+
+def test_a_call_holds_a_slot_until_it_returns(limiter: Limiter) -> None:
+    @limiter.limit(TWO, key="k")
+    def work(deeper: int) -> int:
+        return left(limiter) if not deeper else work(deeper - 1)
+
+    assert [work(0), work(1)] == [1, 0]
+    with pytest.raises(RateLimited):
+        work(2)
+    assert left(limiter) == 2
+
+
+@pytest.mark.parametrize("kind", ["memory", "redis"])
+def test_tasks(kind: str, redis_url: str) -> None:
+    async def run() -> None:
+        store = MemoryStore() if kind == "memory" else AsyncRedisStore(redis_url, timeout=PATIENCE)
+        limiter, working, most = AsyncLimiter(store), 0, 0
+
+        async def work() -> bool:
+            nonlocal working, most
+            try:
+                async with limiter.slot(TWO, "k"):
+                    working += 1
+                    most = max(most, working)
+                    await asyncio.sleep(0.001)
+                    working -= 1
+            except RateLimited:
+                return False
+            return True
+
+        @limiter.limit(TWO, key="k")
+        async def call() -> int:
+            return (await limiter.peek(TWO, "k")).remaining
+
+        done = await asyncio.gather(*[work() for _ in range(50)])
+        assert most == 2
+        assert sum(done) >= 2
+        assert await call() == 1
+        inside = asyncio.Event()
+
+        async def cancelled() -> None:
+            async with limiter.slot(TWO, "k"):
+                inside.set()
+                await asyncio.Event().wait()
+
+        held = asyncio.create_task(cancelled())
+        await inside.wait()
+        assert (await limiter.peek(TWO, "k")).remaining == 1
+        held.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await held
+        assert (await limiter.peek(TWO, "k")).remaining == 2
+        await store.aclose()
+
+    asyncio.run(run())
+
+
+def test_who_is_cancelled_before_the_store_has_answered_holds_nothing() -> None:
+    """The store takes the slot all the same, and it is given back."""
+
+    async def run() -> None:
+        store = MemoryStore()
+        answer = asyncio.Event()
+
+        class Slow:
+            """Answers late."""
+
+            async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+                found = store.take(charges)
+                await answer.wait()
+                return found
+
+            apeek, asettle, areset, aclose = store.apeek, store.asettle, store.areset, store.aclose
+
+        limiter = AsyncLimiter(Slow())
+
+        async def work() -> None:
+            async with limiter.slot(TWO, "k"):
+                raise AssertionError("it is cancelled before")
+
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (await limiter.peek(TWO, "k")).remaining == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        answer.set()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (await limiter.peek(TWO, "k")).remaining == 2
+
+    asyncio.run(run())
+
+
+def until(holds: Callable[[], bool]) -> bool:
+    """Whether that holds, soon; these tests count, they do not time."""
+    end = time.monotonic() + PATIENCE
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.005)
+    return holds()
+
+
+def test_a_slot_is_renewed_while_its_thread_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a thread that ends when nothing is held any more: here one of this test's own."""
+    keeper, before = Keeper(), set(threading.enumerate())
+    monkeypatch.setattr(held, "KEEPER", keeper)
+    store = RecordingStore(clock=Clock())
+    limiter, limit = Limiter(store), Concurrency(1, 0.03)
+    with limiter.slot(limit, "k"):
+        assert "ratelimit_mw slots" in {thread.name for thread in set(threading.enumerate()) - before}
+        assert until(lambda: len(store.calls) >= 4)
+    renewals, last = store.calls[1:-1], store.calls[-1]
+    (taken,) = store.calls[0][1]
+    assert {(verb, charge.cost, charge.limit, charge.key) for verb, (charge,) in renewals} == {
+        ("settle", 1, limit, taken.key)
+    }
+    assert (last[0], last[1][0].cost) == ("settle", -1)
+    assert {charge.at for _, (charge,) in store.calls[1:]} == {1_000_000_000_000_000}
+    assert until(lambda: set(threading.enumerate()) <= before)
+
+
+def test_a_slot_is_renewed_while_its_task_is_at_work() -> None:
+    async def run() -> None:
+        store = RecordingStore(clock=Clock())
+        limiter = AsyncLimiter(store)
+        threads = threading.active_count()
+        async with limiter.slot(Concurrency(1, 0.03), "k"):
+            async with asyncio.timeout(PATIENCE):
+                while len(store.calls) < 4:  # noqa: ASYNC110  # the store tells nobody
+                    await asyncio.sleep(0.005)
+        assert [verb for verb, _ in store.calls[:4]] == ["take", "settle", "settle", "settle"]
+        assert [charge.cost for _, (charge,) in store.calls[1:4]] == [1, 1, 1]
+        assert store.calls[-1][1][0].cost == -1
+        count = len(store.calls)
+        await asyncio.sleep(0.05)  # no renewal of what was given back
+        assert (len(store.calls), threading.active_count()) == (count, threads)
+
+    asyncio.run(run())
+
+
+def test_a_store_that_fails_ends_no_block_and_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    store = RecordingStore(clock=Clock())
+    with Limiter(store).slot(Concurrency(1, 0.03), "k"):
+        store.error = StoreError("it is down")
+        assert until(lambda: len(store.calls) >= 4)
+    assert "slots are not known to be" in caplog.text
+
+
+def hold_of(window: float, charges: int = 1) -> Hold:
+    limit = Concurrency(10, window)
+    return Hold(MemoryStore(), [Charge(f"k{n}", limit, at=7) for n in range(charges)])
+
+
+def test_what_is_due_and_when() -> None:
+    """A renewal each third of a lifetime; in calls of some five hundred charges, each to one store."""
+    holds = _Holds()
+    assert holds.wait(0) is None
+    one, other = hold_of(9), hold_of(3)
+    one.renewed = other.renewed = 100.0
+    holds.add(one)
+    holds.add(other)
+    assert (holds.wait(100.25), holds.wait(104)) == (0.75, 0.0)
+    assert holds.due(100.9) == []
+    assert holds.due(101) == [[other]]
+    assert holds.due(101) == []  # it is under way
+    assert holds.done([other], 101.5) == []
+    assert holds.due(102.4) == []
+    assert sorted(map(len, holds.due(103))) == [1, 1]  # two stores
+    many = [hold_of(3, 300) for _ in range(5)]
+    for each in many:
+        each.renewed = 200.0
+        each.store = many[0].store  # type: ignore[misc]  # all are of one store
+        holds.add(each)
+    assert [len(call) for call in holds.due(201)] == [2, 2, 1]
+
+
+def test_what_ends_while_it_is_renewed_is_given_back_after_that() -> None:
+    """Else a renewal that comes second would take it again."""
+    holds = _Holds()
+    one, other = hold_of(3), hold_of(3)
+    for each in (one, other):
+        holds.add(each)
+        each.renewed = 0.0
+    assert holds.end(other) is True
+    assert holds.end(other) is False  # once is enough
+    assert holds.due(1) == [[one]]
+    assert holds.end(one) is False
+    assert holds.done([one], 1) == [one]
+    assert holds.wait(1) is None
+
+
+@pytest.mark.parametrize("keeper", [KEEPER, ASYNC_KEEPER])
+def test_what_nobody_refers_to_is_not_renewed(keeper: Keeper | AsyncKeeper) -> None:
+    async def run() -> None:
+        store = RecordingStore(clock=Clock())
+        keeper.hold(Hold(store, [Charge("k", Concurrency(1, 0.03), at=7)]))
+        gc.collect()
+        await asyncio.sleep(0.05)
+        assert store.calls == []
+
+    asyncio.run(run())
+
+
+def test_slots_of_a_group() -> None:
+    """Those that were taken, by bucket: of a bucket that stands there twice they are side by side."""
+    store, limit = MemoryStore(clock=Clock()), Concurrency(5)
+    charges = [
+        Charge("a", limit, 2),
+        Charge("a", limit, 1),
+        Charge("b", limit, 0),
+        Charge("c", limit, role="shadow"),
+        Charge("d", Limiter().peek("5/hour", "d").charges[0].limit),
+    ]
+    decisions = store.take(charges)
+    at = 1_000_000_000_000_000
+    assert slots_of(charges, decisions) == [Charge("a", limit, 3, at=at), Charge("c", limit, at=at)]
+    refused = [Charge("a", limit, 3), Charge("e", limit)]
+    assert slots_of(refused, store.take(refused)) == []
+    assert slots_of(charges, []) == []  # on an error there are no decisions
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_child_process_renews_nothing_of_its_parents() -> None:
+    """And has a thread of its own for what it holds itself."""
+    store = RecordingStore(clock=Clock())
+    with Limiter(store).slot(Concurrency(1, 0.03), "k"):
+        child = os.fork()
+        if child == 0:  # pragma: no cover  # another process
+            count = len(store.calls)
+            time.sleep(0.05)
+            own = RecordingStore(clock=Clock())
+            with Limiter(own).slot(Concurrency(1, 0.03), "k"):
+                renewed = until(lambda: len(own.calls) >= 3)
+            os._exit(0 if renewed and len(store.calls) == count else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

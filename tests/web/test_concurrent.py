@@ -1,0 +1,441 @@
+"""`concurrent` on a rule: at most so many requests of a key are at work; a slot is given back when one has ended."""
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from typing import Any
+from wsgiref.util import FileWrapper
+
+import pytest
+from flask import Flask
+
+from ratelimit_mw import Concurrency, ConfigError, MemoryStore, fastapi, starlette
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.gate import Gate
+from ratelimit_mw.limit import Charge
+from ratelimit_mw.request import Request
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.testing import Clock, RecordingStore
+from web.asgi_talk import BODY, CONNECT, HTTP, START, WEBSOCKET, Talk
+from web.faces import FACES, AppError
+from web.plain_request import PlainRequest
+from web.scenario import Step
+from web.wsgi_talk import Server, limited
+
+ONE: dict[str, Any] = {"limits": [], "concurrent": 1}
+PART = {**BODY, "more_body": True}
+POLICY = '"default-concurrent";q=1;qu="concurrent-requests"'
+
+
+def verbs(store: RecordingStore) -> list[tuple[str, int]]:
+    """What the store was asked, with the cost of its one charge."""
+    return [(verb, charge.cost) for verb, (charge,) in store.calls]
+
+
+@pytest.mark.promise(2)
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("path", ["/", "/stream", "/error"])
+def test_each_face_gives_the_slot_back(face: str, path: str) -> None:
+    store = RecordingStore(clock=Clock())
+    send = FACES[face]({**ONE, "store": store})
+    for _ in range(3):
+        answer = send(Step(path=path, fails=path == "/error"))
+        assert answer.status == (500 if path == "/error" else 200)
+    assert verbs(store) == [("take", 1), ("settle", -1)] * 3
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_who_finds_all_slots_taken_is_refused_with_a_hint(face: str) -> None:
+    """One of the same client is at work elsewhere."""
+    store = MemoryStore(clock=Clock())
+    seen: list[Charge] = []
+    send = FACES[face](
+        {**ONE, "store": store, "slot_retry": 2, "on_decision": lambda one: seen.extend(one.verdict.charges)}
+    )
+    send(Step(path="/"))
+    (decision,) = store.take(seen)
+    refused = send(Step(path="/"))
+    headers = dict(refused.headers)
+    assert refused.status == 429
+    assert headers["retry-after"] == "2"
+    assert headers["ratelimit-policy"] == POLICY
+    assert headers["ratelimit"] == '"default-concurrent";r=0;t=2'
+    assert b'"violated-policies":["default-concurrent"]' in refused.body
+    store.settle([Charge(seen[0].key, seen[0].limit, -1, at=decision.at)])
+    admitted = dict(send(Step(path="/")).headers)
+    assert (admitted["ratelimit-policy"], admitted["ratelimit"]) == (POLICY, '"default-concurrent";r=0;t=2')
+
+
+class Busy:
+    """An app whose requests go on when they are told to."""
+
+    def __init__(self) -> None:
+        self.working = self.most = 0
+        self.go = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.working += 1
+        self.most = max(self.most, self.working)
+        try:
+            await self.go.wait()
+            await send(START)
+            await send(BODY)
+        finally:
+            self.working -= 1
+
+
+async def settled() -> None:
+    """Every task has gone on as far as it can by itself."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def statuses(talks: list[Talk]) -> list[int]:
+    return [talk.sent[0]["status"] for talk in talks if talk.sent]
+
+
+def test_so_many_are_at_work_and_the_others_are_refused() -> None:
+    async def run() -> None:
+        busy = Busy()
+        app = RateLimitMiddleware(busy, limits=[], concurrent=3)
+        talks = [Talk() for _ in range(10)]
+        tasks = [asyncio.create_task(talk.with_app(app, HTTP)) for talk in talks]
+        await settled()
+        assert (busy.working, statuses(talks)) == (3, [429] * 7)
+        busy.go.set()
+        await asyncio.gather(*tasks)
+        assert sorted(statuses(talks)) == [200] * 3 + [429] * 7
+        assert statuses([await Talk().with_app(app, HTTP)]) == [200]
+
+    asyncio.run(run())
+
+
+def test_each_key_has_slots_of_its_own() -> None:
+    async def run() -> None:
+        busy = Busy()
+        app = RateLimitMiddleware(busy, limits=[], concurrent=1)
+        tasks = [asyncio.create_task(Talk().with_app(app, HTTP, client=(f"192.0.2.{n}", 1))) for n in range(5)]
+        await settled()
+        assert busy.working == 5
+        busy.go.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+
+
+@pytest.mark.promise(2)
+def test_a_refusal_by_another_limit_takes_no_slot_and_one_by_slots_no_unit() -> None:
+    async def run() -> None:
+        busy = Busy()
+        app = RateLimitMiddleware(busy, limits="2/minute", concurrent=1, store=MemoryStore(clock=Clock()))
+        first = asyncio.create_task(Talk().with_app(app, HTTP))
+        await settled()
+        assert statuses([await Talk().with_app(app, HTTP) for _ in range(3)]) == [429] * 3
+        busy.go.set()
+        await first
+        talks = [await Talk().with_app(app, HTTP) for _ in range(3)]
+        assert statuses(talks) == [200, 429, 429]  # the second unit, and no third
+
+    asyncio.run(run())
+
+
+HELD: dict[str, Any] = {"limits": [], "rules": [{"path": "/work", "limits": [], "concurrent": 1}]}
+AT_WORK: dict[str, Any] = {**HTTP, "path": "/work"}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [(START, BODY), (START, PART, BODY), ({**START, "trailers": True}, BODY)],
+    ids=["whole", "parts", "trailers"],
+)
+def test_a_slot_is_held_while_the_response_streams_and_no_longer(messages: Any) -> None:
+    """What the app does after the last byte is no work on this request."""
+
+    async def run() -> None:
+        seen: list[int] = []
+        last = (
+            {"type": "http.response.trailers", "headers": []}
+            if len(messages) == 2 and "trailers" in messages[0]
+            else None
+        )
+
+        async def app(scope: Any, _: Any, send: Any) -> None:
+            if not scope["query_string"]:
+                return
+            for message in (*messages, *([last] if last else [])):
+                seen.append(await refused())
+                await send(message)
+            seen.append(await refused())
+
+        limited_app = RateLimitMiddleware(app, **HELD)
+
+        async def refused() -> int:
+            talk = await Talk().with_app(limited_app, AT_WORK, query_string=b"")
+            return len(talk.sent) > 0  # an admitted one sends nothing
+
+        await Talk().with_app(limited_app, AT_WORK, query_string=b"first")
+        assert seen == [True] * (len(seen) - 1) + [False]
+        assert len(seen) == len(messages) + 1 + (last is not None)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("when", ["before", "midway", "waiting"])
+def test_a_cancelled_request_gives_its_slot_back(when: str) -> None:
+    async def run() -> None:
+        forever = asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            if not scope["query_string"]:
+                return
+            if when == "midway":
+                await send(START)
+                await send(PART)
+            await (receive() if when == "waiting" else forever.wait())
+
+        limited_app = RateLimitMiddleware(app, **HELD)
+        talk = Talk()
+        talk.receive = forever.wait  # type: ignore[assignment, method-assign]  # a client that says nothing
+        task = asyncio.create_task(talk.with_app(limited_app, AT_WORK, query_string=b"first"))
+        await settled()
+        assert (await Talk().with_app(limited_app, AT_WORK, query_string=b"")).sent
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not (await Talk().with_app(limited_app, AT_WORK, query_string=b"")).sent
+
+    asyncio.run(run())
+
+
+def test_a_websocket_is_at_work_until_it_has_ended() -> None:
+    async def run() -> None:
+        over = asyncio.Event()
+
+        async def app(_: Any, receive: Any, send: Any) -> None:
+            await receive()
+            await send({"type": "websocket.accept"})
+            await over.wait()
+
+        limited_app = RateLimitMiddleware(app, limits=[], concurrent=1)
+        first = asyncio.create_task(Talk(CONNECT).with_app(limited_app, WEBSOCKET))
+        await settled()
+        assert (await Talk(CONNECT).with_app(limited_app, WEBSOCKET)).types == ["websocket.close"]
+        over.set()
+        await first
+        assert (await Talk(CONNECT).with_app(limited_app, WEBSOCKET)).types == ["websocket.accept"]
+
+    asyncio.run(run())
+
+
+def at_work(app: Any) -> int:
+    """The status that one more request is answered."""
+    server = Server()
+    body = server.ask(app)
+    if hasattr(body, "close"):
+        body.close()
+    return int(server.started[0][0][:3])
+
+
+def in_parts(_: Any, start_response: Any) -> Iterator[bytes]:
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    yield b"one"
+    yield b"two"
+
+
+def test_under_wsgi_a_slot_is_held_until_close() -> None:
+    app = limited(in_parts, **ONE)
+    server = Server()
+    body = iter(server.ask(app))
+    assert next(body) == b"one"
+    assert at_work(app) == 429
+    assert list(body) == [b"two"]
+    assert at_work(app) == 429  # not closed yet
+    body.close()
+    body.close()
+    assert Server().ask(app) is not None
+
+
+def test_under_wsgi_a_client_that_left_midway_frees_its_slot() -> None:
+    app = limited(in_parts, **ONE)
+    body = Server().ask(app)
+    next(iter(body))
+    body.close()
+    server = Server()
+    assert b"".join(server.ask(app)) == b"onetwo"
+    assert server.started[0][0] == "200 OK"
+
+
+@pytest.mark.promise(11)
+def test_under_wsgi_a_file_is_handed_on_as_it_is_and_frees_its_slot(tmp_path: Any) -> None:
+    (tmp_path / "f").write_bytes(b"a file")
+
+    def files(environ: Any, start_response: Any) -> Any:
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return environ["wsgi.file_wrapper"]((tmp_path / "f").open("rb"))
+
+    app = limited(files, **ONE)
+    body = Server(**{"wsgi.file_wrapper": FileWrapper}).ask(app)
+    assert type(body) is FileWrapper
+    assert at_work(app) == 429
+    assert body.filelike.read() == b"a file"  # as a server that sends it by itself
+    body.close()
+    body = Server(**{"wsgi.file_wrapper": FileWrapper}).ask(app)
+    assert type(body) is FileWrapper
+    body.close()
+
+
+def test_under_wsgi_an_app_that_raises_frees_its_slot() -> None:
+    def raises(_: Any, __: Any) -> Any:
+        raise AppError
+
+    app = limited(raises, **ONE)
+    for _ in range(2):
+        with pytest.raises(AppError):
+            Server().ask(app)
+
+
+@pytest.mark.promise(7)
+def test_a_request_that_nobody_follows_to_its_end_loses_its_slot_after_a_lifetime() -> None:
+    """A server that never closes what the app returned: when that is forgotten, nobody renews any more."""
+    clock = Clock()
+    gate = Gate(Settings(limits=[], concurrent=1, slot_lifetime=10, store=MemoryStore(clock=clock)))
+    request: Request = PlainRequest()
+    verdict = gate.admit(request)
+    assert verdict is not None
+    assert verdict.allowed
+    assert len(request.followers) == 1
+    del request
+    gc.collect()
+    clock.advance(9.999999)
+    refused = gate.admit(PlainRequest())
+    assert refused is not None
+    assert not refused.allowed
+    clock.advance(0.000001)
+    again = gate.admit(PlainRequest())
+    assert again is not None
+    assert again.allowed
+
+
+def test_a_shadow_counts_and_refuses_nobody() -> None:
+    async def run() -> None:
+        busy = Busy()
+        heard: list[list[bool]] = []
+        app = RateLimitMiddleware(
+            busy,
+            limits=[],
+            concurrent=1,
+            shadow=True,
+            on_decision=lambda one: heard.append([decision.allowed for decision in one.verdict.decisions]),
+        )
+        tasks = [asyncio.create_task(Talk().with_app(app, HTTP)) for _ in range(3)]
+        await settled()
+        assert busy.working == 3
+        busy.go.set()
+        await asyncio.gather(*tasks)
+        assert heard == [[True], [False], [False]]
+
+    asyncio.run(run())
+
+
+def test_what_is_inside_of_another_middleware_takes_no_second_slot() -> None:
+    store = RecordingStore(clock=Clock())
+    inner = RateLimitMiddleware(Busy(), **ONE, store=store)
+
+    async def run() -> None:
+        inner.app.go.set()  # type: ignore[attr-defined]  # it is Busy
+        app = RateLimitMiddleware(inner, **ONE, store=store)
+        assert statuses([await Talk().with_app(app, HTTP)]) == [200]
+
+    asyncio.run(run())
+    assert verbs(store) == [("take", 1), ("settle", -1)]
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"concurrent": -1}, "concurrent: found -1, allowed is a whole number from 0 to 9007199254740991"),
+        ({"concurrent": True}, "concurrent: found True, allowed is a whole number from 0 to 9007199254740991"),
+        ({"concurrent": 10_001}, "concurrent: found 10001, allowed are at most 10000 slots"),
+        ({"queue": -1}, "queue: found -1, allowed is a whole number from 0 to 9007199254740991"),
+        ({"queue": 100_001}, "queue: found 100001, allowed are at most 100000 requests"),
+        ({"queue_timeout": 0}, "queue_timeout: found 0, allowed is more than 0 seconds; queue = 0 lets nobody wait"),
+        ({"slot_retry": 0}, "slot_retry: found 0, allowed is more than 0 seconds"),
+        (
+            {"slot_lifetime": 0},
+            "slot_lifetime: found 0, allowed is at least 1 second",
+        ),
+        (
+            {"limits": [Concurrency(2)], "concurrent": 1},
+            "concurrent: limits hold a Concurrency already; allowed is one of both",
+        ),
+        (
+            {"messages": [Concurrency(2)]},
+            "messages: found a Concurrency, which counts requests at work; a message is over at once",
+        ),
+        (
+            {"rules": [{"path": "/", "exempt": True, "concurrent": 1}]},
+            "rules[0].concurrent: a rule with exempt = true has none",
+        ),
+        (
+            {"rules": [{"path": "/", "limits": Concurrency(1), "concurrent": 1}]},
+            "rules[0].concurrent: limits hold a Concurrency already; allowed is one of both",
+        ),
+        (
+            {"limits": [{"limit": Concurrency(2), "lease": 1}]},
+            "limits[0].lease: slots of 2 at once are held by who is at work, and not taken ahead",
+        ),
+    ],
+)
+def test_what_cannot_be(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Settings(**{"limits": [], **settings})
+    assert str(error.value) == says
+
+
+def test_a_concurrency_stands_in_a_list_too_and_a_rule_needs_no_other_limit() -> None:
+    gate = Gate(
+        Settings(
+            limits=["9/minute", Concurrency(2)],
+            app_limits=[{"limit": Concurrency(5, name="all"), "key": "all"}],
+            rules=[{"path": "/work", "concurrent": 3, "cost": 7}],
+        )
+    )
+    verdict = gate.admit(PlainRequest(path="/work"))
+    assert verdict is not None
+    assert [(charge.limit, charge.cost) for charge in verdict.charges] == [
+        (Concurrency(5, name="all"), 1),
+        (Concurrency(3), 1),
+    ]
+    verdict = gate.admit(PlainRequest(path="/"))
+    assert verdict is not None
+    assert [(policy.name, charge.cost) for policy, charge in zip(verdict.policies, verdict.charges, strict=True)] == [
+        ("all", 1),
+        ("default", 1),
+        ("default-2", 1),
+    ]
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("limits", [{"limits": [], "concurrent": 2}, {"limits": Concurrency(2)}])
+@pytest.mark.parametrize("mark", [starlette.limit, fastapi.RateLimit])
+def test_where_nobody_sees_the_end_of_a_response_no_slot_is_held(mark: Any, limits: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="concurrent: nobody sees the end of a response here"):
+        mark(**limits)
+
+
+def test_a_view_of_flask_holds_slots_too() -> None:
+    store = RecordingStore(clock=Clock())
+    app = Flask(__name__)
+    limiter = RateLimiter(app, limits=[], store=store)
+
+    @app.get("/")
+    @limiter.limit([], concurrent=1)
+    def hello() -> str:
+        return "hello"
+
+    for _ in range(3):
+        with app.test_client().get("/") as answer:
+            assert answer.status_code == 200
+    assert verbs(store) == [("take", 1), ("settle", -1)] * 3

@@ -1,0 +1,363 @@
+"""`queue` on a rule: who finds all slots taken waits for one, the oldest first."""
+
+import asyncio
+import threading
+import time
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw import MemoryStore, StoreError
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.gate import Gate
+from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.queues import Bucket, Queues, Wish
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.testing import Clock, RecordingStore
+from web.asgi_talk import BODY, HTTP, START, Talk
+from web.plain_request import PlainRequest
+from web.wsgi_talk import Server, limited
+
+LONG = 60.0  # seconds: nobody waits for that long here
+WAITING: dict[str, Any] = {"limits": [], "concurrent": 1, "queue": 10, "queue_timeout": LONG}
+
+
+class Turns:
+    """An app: who is at work, in order, until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.at_work = self.most = 0
+        self.go: dict[str, asyncio.Event] = {}
+
+    async def __call__(self, scope: Any, _: Any, send: Any) -> None:
+        name = scope["path"]
+        self.order.append(name)
+        self.at_work += 1
+        self.most = max(self.most, self.at_work)
+        await self.go.setdefault(name, asyncio.Event()).wait()
+        self.at_work -= 1
+        await send(START)
+        await send(BODY)
+
+    def end(self, name: str) -> None:
+        self.go[name].set()
+
+
+async def settled() -> None:
+    """Every task has gone on as far as it can by itself."""
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+async def asked(app: Any, *names: str) -> tuple[list[Talk], list["asyncio.Task[Talk]"]]:
+    """Requests, one after the other."""
+    talks, tasks = [], []
+    for name in names:
+        talks.append(talk := Talk())
+        tasks.append(asyncio.create_task(talk.with_app(app, HTTP, path=name)))
+        await settled()
+    return talks, tasks
+
+
+def statuses(talks: list[Talk]) -> list[int | None]:
+    return [talk.sent[0]["status"] if talk.sent else None for talk in talks]
+
+
+def test_the_oldest_first_and_one_at_a_time() -> None:
+    async def run() -> None:
+        turns = Turns()
+        app = RateLimitMiddleware(turns, **WAITING)
+        names = [f"/{n}" for n in range(8)]
+        talks, tasks = await asked(app, *names)
+        for done, name in enumerate(names, 1):
+            assert turns.order == names[:done]
+            turns.end(name)
+            await settled()
+        await asyncio.gather(*tasks)
+        assert (turns.most, statuses(talks)) == (1, [200] * 8)
+
+    asyncio.run(run())
+
+
+def test_as_many_wait_as_may_and_one_more_is_refused_at_once() -> None:
+    async def run() -> None:
+        turns = Turns()
+        app = RateLimitMiddleware(turns, **{**WAITING, "queue": 2})
+        talks, tasks = await asked(app, "/a", "/b", "/c", "/d")
+        assert statuses(talks) == [None, None, None, 429]
+        headers = dict(talks[3].sent[0]["headers"])
+        assert headers[b"retry-after"] == b"1"
+        assert headers[b"ratelimit"] == b'"default-concurrent";r=0;t=1'
+        turns.end("/a")
+        await settled()
+        more, more_tasks = await asked(app, "/e", "/f")
+        assert (turns.order, statuses(more)) == (["/a", "/b"], [None, 429])
+        for name in ("/b", "/c", "/e"):
+            turns.end(name)
+            await settled()
+        await asyncio.gather(*tasks, *more_tasks)
+        assert turns.order == ["/a", "/b", "/c", "/e"]
+
+    asyncio.run(run())
+
+
+def test_who_comes_later_does_not_overtake() -> None:
+    """Not even when a slot is free, and whoever waits for it has not been woken yet."""
+
+    async def run() -> None:
+        turns = Turns()
+        app = RateLimitMiddleware(turns, **WAITING)
+        _, tasks = await asked(app, "/a", "/b")
+        turns.end("/a")
+        late = asyncio.create_task(Talk().with_app(app, HTTP, path="/late"))
+        await settled()
+        assert turns.order == ["/a", "/b"]
+        turns.end("/b")
+        await settled()
+        turns.end("/late")
+        await asyncio.gather(*tasks, late)
+
+    asyncio.run(run())
+
+
+def test_who_is_cancelled_leaves_the_line_and_the_others_move_up() -> None:
+    async def run() -> None:
+        turns = Turns()
+        app = RateLimitMiddleware(turns, **{**WAITING, "queue": 2})
+        _, tasks = await asked(app, "/a", "/b", "/c")
+        tasks[1].cancel()
+        await settled()
+        talks, more = await asked(app, "/d")
+        assert statuses(talks) == [None]
+        for name in ("/a", "/c", "/d"):
+            turns.end(name)
+            await settled()
+        await asyncio.gather(tasks[0], tasks[2], *more)
+        assert tasks[1].cancelled()
+        assert turns.order == ["/a", "/c", "/d"]
+
+    asyncio.run(run())
+
+
+def test_who_waits_for_too_long_is_refused_and_leaves_the_line() -> None:
+    async def run() -> None:
+        turns = Turns()
+        app = RateLimitMiddleware(turns, **{**WAITING, "queue_timeout": 0.05})
+        talks, tasks = await asked(app, "/a", "/b", "/c")
+        await asyncio.gather(*tasks[1:])
+        assert statuses(talks) == [None, 429, 429]
+        turns.end("/a")
+        await asyncio.gather(*tasks)
+        talks, tasks = await asked(app, "/d")
+        turns.end("/d")
+        await asyncio.gather(*tasks)
+        assert turns.order == ["/a", "/d"]
+
+    asyncio.run(run())
+
+
+def test_each_key_has_a_line_of_its_own() -> None:
+    async def run() -> None:
+        turns = Turns()
+        app = RateLimitMiddleware(turns, **{**WAITING, "key": "header:x-user", "queue": 1})
+        tasks = []
+        for user in (b"one", b"two"):
+            for n in range(3):
+                fields = [(b"x-user", user)]
+                scope = {**HTTP, "path": f"/{user.decode()}{n}", "headers": fields}
+                tasks.append(asyncio.create_task(Talk().with_app(app, scope)))
+                await settled()
+        assert turns.order == ["/one0", "/two0"]
+        assert statuses([tasks[2].result(), tasks[5].result()]) == [429, 429]
+        for name in ("/one0", "/two0", "/one1", "/two1"):
+            await settled()
+            turns.end(name)
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+
+
+def test_where_another_limit_refuses_nobody_waits() -> None:
+    async def run() -> None:
+        turns = Turns()
+        app = RateLimitMiddleware(turns, **{**WAITING, "limits": "2/minute", "store": MemoryStore(clock=Clock())})
+        talks, tasks = await asked(app, "/a", "/b", "/c")
+        assert statuses(talks) == [None, None, None]  # /c does not know yet that there is nothing left for it
+        turns.end("/a")
+        await settled()
+        turns.end("/b")
+        await asyncio.gather(*tasks)
+        assert statuses(talks) == [200, 200, 429]
+        assert dict(talks[2].sent[0]["headers"])[b"retry-after"] == b"60"
+        assert statuses((await asked(app, "/d"))[0]) == [429]
+
+    asyncio.run(run())
+
+
+class Failing(MemoryStore):
+    """Answers so many takes."""
+
+    def __init__(self, answers: int) -> None:
+        super().__init__()
+        self.answers = answers
+
+    async def atake(self, charges: Any) -> Any:
+        self.answers -= 1
+        if self.answers < 0:
+            raise StoreError("it is down")
+        return self.take(charges)
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize(("on_error", "status"), [("allow", 200), ("deny", 503)])
+def test_a_store_that_fails_while_one_waits_decides_as_on_store_error_says(on_error: Any, status: int) -> None:
+    async def run() -> None:
+        turns = Turns()
+        turns.go["/b"] = asyncio.Event()
+        turns.end("/b")
+        app = RateLimitMiddleware(turns, **{**WAITING, "store": Failing(2), "on_store_error": on_error})
+        talks, tasks = await asked(app, "/a", "/b")
+        await asyncio.wait_for(tasks[1], 5)  # it asks again, and then
+        assert statuses(talks) == [None, status]
+        turns.end("/a")
+        await tasks[0]
+
+    asyncio.run(run())
+
+
+def test_what_another_process_gives_back_is_found_too() -> None:
+    """Two gates over one store, which know nothing of one another."""
+
+    async def run() -> None:
+        store, turns = MemoryStore(), Turns()
+        here, there = (RateLimitMiddleware(turns, **{**WAITING, "store": store}) for _ in range(2))
+        _, tasks = await asked(here, "/a")
+        _, more = await asked(there, "/b")
+        assert turns.order == ["/a"]
+        turns.end("/a")
+        turns.go["/b"] = asyncio.Event()
+        turns.end("/b")
+        await asyncio.wait_for(asyncio.gather(*tasks, *more), 5)
+        assert turns.order == ["/a", "/b"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.promise(1)
+def test_only_the_first_in_line_asks_the_store() -> None:
+    async def run() -> None:
+        store, turns = RecordingStore(), Turns()
+        app = RateLimitMiddleware(turns, **{**WAITING, "store": store, "queue_timeout": 3600})
+        _, tasks = await asked(app, *[f"/{n}" for n in range(10)])
+        takes = [verb for verb, _ in store.calls]
+        assert takes == ["take"] * 3  # who is at work; who is first asked, and once more as the first
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_threads_wait_too() -> None:
+    """Ten at a time for two slots: never three at work, and all are answered."""
+    lock, state = threading.Lock(), {"at work": 0, "most": 0}
+
+    def app(_: Any, start_response: Any) -> list[bytes]:
+        with lock:
+            state["at work"] += 1
+            state["most"] = max(state["most"], state["at work"])
+        time.sleep(0.0005)  # so that others have a turn meanwhile
+        start_response("200 OK", [])
+        return [b"done"]
+
+    class Counted:
+        """What the server closes: by then it is no more at work."""
+
+        def __init__(self, body: Any) -> None:
+            self.body = body
+
+        def close(self) -> None:
+            with lock:
+                state["at work"] -= 1
+            self.body.close()
+
+    middleware = limited(app, **{**WAITING, "concurrent": 2, "store": MemoryStore()})
+    found: list[str] = []
+
+    def work() -> None:
+        for _ in range(20):
+            server = Server()
+            body = server.ask(middleware)
+            found.append(server.started[0][0])
+            Counted(body).close()
+
+    threads = [threading.Thread(target=work) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (state["at work"], found) == (0, ["200 OK"] * 200)
+    assert state["most"] <= 2
+
+
+def test_a_thread_that_waits_for_too_long_is_refused() -> None:
+    gate = Gate(Settings(limits=[], concurrent=1, queue=1, queue_timeout=0.05))
+    first = PlainRequest()
+    verdicts = [gate.admit(request) for request in (first, PlainRequest())]
+    assert [verdict.allowed for verdict in verdicts if verdict is not None] == [True, False]
+    assert first.followers
+
+
+LINES = ("one", "two", "three")
+places = st.lists(st.tuples(st.sets(st.sampled_from(LINES), min_size=1), st.integers(0, 8)), max_size=30)
+
+
+@given(places, st.integers(1, 4))
+def test_lines_are_kept_as_a_list_of_who_came_when(moves: list[tuple[set[str], int]], most: int) -> None:
+    """The model: all who wait, in one list. Somebody comes, and then perhaps somebody leaves."""
+    queues = Queues()
+    model: list[tuple[Any, list[int]]] = []
+    for names, leaves in moves:
+        buckets: list[Bucket] = [(name, "") for name in sorted(names)]
+        woken: list[int] = []
+        place = queues.join(Wish(buckets, most, LONG), partial(woken.append, 1))
+        full = any(sum(bucket in other.buckets for other, _ in model) >= most for bucket in buckets)
+        assert (place is None) == full
+        if place is not None:
+            model.append((place, woken))
+        if leaves < len(model):
+            gone, _ = model.pop(leaves)
+            queues.leave(gone)
+        for index, (one, _) in enumerate(model):
+            ahead = any(set(one.buckets) & set(other.buckets) for other, _ in model[:index])
+            assert one.first == (not ahead)
+        for name in LINES:
+            there = any((name, "") in one.buckets for one, _ in model)
+            assert queues.busy(Wish([(name, "")], most, LONG)) == there
+        for bucket in buckets:
+            first = next(((one, heard) for one, heard in model if bucket in one.buckets), None)
+            before = len(first[1]) if first else 0
+            queues.wake([bucket])
+            assert first is None or len(first[1]) == before + 1
+
+
+def test_a_charge_and_a_decision_are_what_none_free_shows() -> None:
+    """Who must not wait is told of no slot, though one is free for those who wait."""
+    gate = Gate(
+        Settings(limits="5/minute", concurrent=1, queue=1, queue_timeout=0.05, store=MemoryStore(clock=Clock()))
+    )
+    first = gate.admit(PlainRequest())
+    assert first is not None
+    slot = next(charge for charge in first.charges if charge.limit.held)
+    wish = Wish([(slot.key, slot.limit.bucket)], 1, LONG)
+    place = gate._queues.join(wish, lambda: None)  # somebody waits
+    assert place is not None
+    taken: Decision = first.decisions[1]
+    gate._store.settle([Charge(slot.key, slot.limit, -1, at=taken.at)])  # and the slot is free
+    verdict = gate.admit(PlainRequest())
+    assert verdict is not None
+    assert [(one.allowed, one.remaining) for one in verdict.decisions] == [(True, 3), (False, 0)]
