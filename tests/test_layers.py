@@ -47,7 +47,7 @@ ORDER = [
     "matching",
     "response on_refused",
     "base_gate",
-    "gate",
+    "sync_gate gate",
     "faces faces.missing faces.loops",
     "faces.asgi_send faces.asgi_follow faces.asgi_messages faces.asgi_wait faces.remember faces.routes faces.unheeded",
     "faces.inside asgi",

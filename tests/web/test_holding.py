@@ -371,7 +371,7 @@ def test_threads_wait_two_at_a_time_unless_told_otherwise(
         store = RedisStore(server.url, clock=Clock(), timeout=5.0)
     ask = FACES["wsgi"]({"limits": {**SLOW, "limit": "1/hour burst 9 using leaky_bucket"}, "store": store})
     assert ask(Step()).status == 200
-    monkeypatch.setattr("ratelimit_mw.gate.time.sleep", sleep)
+    monkeypatch.setattr("ratelimit_mw.sync_gate.time.sleep", sleep)
     threads = [Thread(target=ask, args=[Step()]) for _ in range(2)]
     for thread, asleep in zip(threads, sleeping, strict=True):
         thread.start()
@@ -393,7 +393,7 @@ def test_what_ends_a_threads_wait_gives_back_what_it_took(monkeypatch: pytest.Mo
     store = MemoryStore(clock=Clock())
     ask = FACES["wsgi"]({"limits": [SLOW, "10/minute"], "store": store, "max_waiting": 1, "on_decision": heard})
     assert ask(Step()).status == 200
-    monkeypatch.setattr("ratelimit_mw.gate.time.sleep", interrupted)
+    monkeypatch.setattr("ratelimit_mw.sync_gate.time.sleep", interrupted)
     for _ in range(3):  # the place is free each time
         with pytest.raises(KeyboardInterrupt):
             ask(Step())
