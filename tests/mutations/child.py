@@ -12,6 +12,7 @@ import ratelimit_mw
 from mutations.listing import ROOT
 from ratelimit_mw import Charge, MemoryStore
 from ratelimit_mw.algorithms import SCRIPTED
+from ratelimit_mw.algorithms.ban import Ban
 from ratelimit_mw.stores.redis import RedisStore
 
 _LONGEST = 180  # seconds
@@ -42,7 +43,7 @@ class First:
 def broken() -> str:
     """What is wrong if the package does not even run: no mutation is meant to be found by that."""
     try:
-        limits = [kind(10, 10) for kind in SCRIPTED.values()]
+        limits = [kind(10, 10, ban=10) if kind is Ban else kind(10, 10) for kind in SCRIPTED.values()]
         for store in (MemoryStore(), RedisStore(fakeredis.FakeRedis(), timeout=5)):
             for limit in limits:
                 (decision,) = store.take([Charge("k", limit)])
