@@ -1,0 +1,191 @@
+"""Gate: walks a request through match, ask, plan, take, conclude, in a thread.
+
+See `gate`, which does the same for asyncio.
+"""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from time import perf_counter
+from typing import Any, Final
+
+from ratelimit_mw.base_gate import BaseGate
+from ratelimit_mw.calls import FAILED, Answers, Call, close_unawaited, is_async, name_of
+from ratelimit_mw.corrections import Taken
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.holding import taken_by, turned_away
+from ratelimit_mw.limit import Charge
+from ratelimit_mw.matching import Marked, Rules
+from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.policy import SHORT, Match, Plan, conclude, plan, without_charged
+from ratelimit_mw.queues import in_turn, none_free, waits, wish_of
+from ratelimit_mw.request import Request
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.settling import check_plain
+from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.later import NOT_SENT
+from ratelimit_mw.stores.local import LocalStore
+from ratelimit_mw.stores.url import open_store
+from ratelimit_mw.verdict import Source, Verdict
+
+NO_ANSWERS: Final[Answers] = {}
+KEPT: Final = "what was taken of limits further out is not known to be given back: %s"
+RAISED: Final = "raised: a key or tier is not there, a cost is 1, and limits are the default ones"
+
+
+class Gate(BaseGate):
+    """For threads. `admit` never raises for what a client sent."""
+
+    _store: Store
+    _answerers: tuple[str, ...] = ("wsgi", "plain")
+    _places = 2  # each holds up a thread of the server; waitress has 4
+    _allowed = "a WSGI app, or a callable (request, verdict)"
+
+    def __init__(self, settings: Settings, rules: Rules | None = None, local: LocalStore | None = None) -> None:
+        super().__init__(settings, rules, local)
+        for call in self._rules.calls:
+            if is_async(call):
+                raise ConfigError(
+                    f"{name_of(call)} is async; under WSGI keys, costs, tiers and limits ask plain functions"
+                )
+        if rules is None:  # else who has them may await
+            check_plain(lines.settling for lines in self._rules.lines)
+        store = (
+            open_store(settings.store, settings.store_timeout) if isinstance(settings.store, str) else settings.store
+        )
+        if not isinstance(store, Store):
+            raise ConfigError(
+                f"store: found {type(store).__name__}, allowed is a URL or a Store with take(); WSGI cannot await"
+            )
+        self._take_over(store)
+
+    def admit(self, request: Request, marked: Marked = ()) -> Verdict | None:
+        """The verdict on a request; None where nothing is limited. `marked`: what stands on its endpoint."""
+        match = self._rules.match(request, marked)
+        if match is None:
+            return None
+        began = perf_counter() if self._tell is not None else 0.0
+        request.messages = match.messages
+        asked = plan(match, request, _ask(match.calls, request) if match.calls else NO_ANSWERS)
+        if (outer := request.outcome) is not None and outer.verdict is not None:
+            asked = without_charged(asked, outer)
+        if match.waits:
+            asked = self.room.asked(asked)
+        verdict = self._decided_in_turn(match, asked) if match.queues else self._decided(match, asked)
+        if match.waits and verdict is not None and verdict.delay:
+            verdict = self._placed(verdict)
+        if match.holds:
+            self._hold(match, verdict, request)
+        if self._tell is not None:
+            self._tell_decision(verdict, request, began)
+        if outer is not None and verdict is not None and not verdict.allowed:
+            self._give_back(outer.forget())
+        if match.waits and verdict is not None and verdict.delay:
+            self._wait(verdict)
+        if match.follows and verdict is not None and verdict.allowed:
+            self._follow(request)
+        return verdict
+
+    def admit_client(self, client: str | None, method: str | None, marked: Marked = ()) -> Verdict | None:
+        """The verdict where nothing but the client's address counts; None where more has to be looked at.
+
+        For a request without a user, that none of us further out has charged: what `admit` comes down to, in a quarter
+        of its time. `marked`: what stands on its endpoint.
+        """
+        of_client = self._rules.of_client_at(marked) if marked else self._rules.of_client
+        if of_client is None or method == "OPTIONS" or (client and len(client) > SHORT):
+            return None
+        asked = of_client(client)
+        try:
+            if asked.alone:
+                (decision,) = decisions = self._store.take(asked.charges)
+                return Verdict(decision.allowed, asked.charges, decisions, asked.match.rule, "store", asked.policies)
+        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+            return self._without_store(asked.match, asked, error)
+        return self._decided(asked.match, asked)
+
+    def _decided(self, match: Match, asked: Plan) -> Verdict | None:
+        if not asked.charges:
+            return conclude(match, asked, ()) if asked.denied else None
+        try:
+            decisions = self._store.take(asked.charges)
+            verdict = conclude(match, asked, decisions)
+            if self._learns:
+                self._learn(asked, decisions, verdict)
+        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+            return self._without_store(match, asked, error)
+        return verdict
+
+    def _placed(self, verdict: Verdict) -> Verdict:
+        """The verdict on a request that is to wait, if there is a place for it, which it has from now on."""
+        if self.room.enter():
+            return verdict
+        self._give_back([taken_by(self, verdict)])
+        return turned_away(verdict)
+
+    def _wait(self, verdict: Verdict) -> None:
+        """Until its turn. What ends the wait early gives back what was taken."""
+        try:
+            time.sleep(verdict.delay)
+        except BaseException:
+            self._give_back([taken_by(self, verdict)])
+            raise
+        finally:
+            self.room.leave()
+
+    def _decided_in_turn(self, match: Match, asked: Plan) -> Verdict | None:
+        """The same where a request may wait for a slot: behind those who do."""
+        wish = wish_of(asked)
+        if wish is None or not self._queues.busy(wish):
+            verdict = self._decided(match, asked)
+            if wish is None or not waits(asked, verdict):
+                return verdict
+        found, verdict = in_turn(self._queues, wish, lambda: self._decided(match, asked), partial(waits, asked))
+        return verdict if found else self._refused(match, asked)
+
+    def _refused(self, match: Match, asked: Plan) -> Verdict | None:
+        """No slot came free in time, or too many wait already."""
+        try:
+            return conclude(match, asked, none_free(asked, self._store.peek(asked.charges)))
+        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+            return self._without_store(match, asked, error)
+
+    def _give_back(self, steps: Sequence[Taken]) -> None:
+        """What those further out took for a request that is refused here."""
+        for gate, source, charges in steps:
+            try:
+                gate.holds(source).settle(charges)
+            except Exception as error:  # noqa: BLE001  # whatever a store raises, or one that has to be awaited
+                warn_rarely("store", KEPT, error)
+
+    def correct(self, source: Source, charges: Sequence[Charge], loop: object = None) -> None:  # noqa: ARG002
+        """Settle what was taken for a request, once its true cost is known. A store that fails is logged, rarely."""
+        try:
+            self.holds(source).settle(charges)  # type: ignore[union-attr]  # a gate for threads has stores for threads
+        except Exception as error:  # noqa: BLE001  # whatever a store raises, the request is answered
+            warn_rarely("settle", NOT_SENT, type(error).__name__)
+
+    def close(self) -> None:
+        """Close the store if it was made here."""
+        if self._owns_store:
+            self._store.close()
+
+
+class TellingGate(Gate):
+    """One of whose decisions a hook hears: it is told of requests, so none goes the short way."""
+
+    def admit_client(self, client: str | None, method: str | None, marked: Marked = ()) -> Verdict | None:  # noqa: ARG002  # whoever asks
+        """None: more has to be looked at."""
+        return None
+
+
+def _ask(calls: Sequence[Call], request: Request) -> Answers:
+    answers: dict[Call, Any] = {}
+    for call in calls:
+        try:
+            answers[call] = answer = call(request)
+            close_unawaited(answer)
+        except Exception as error:  # noqa: BLE001  # a callable that raises never frees a request
+            warn_rarely(name_of(call), RAISED, error=error)
+            answers[call] = FAILED
+    return answers
