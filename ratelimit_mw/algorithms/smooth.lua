@@ -154,8 +154,12 @@ if look.smooth then
       local left = (math.floor(at / clock) - (now - now % clock) / clock) * fine
       if delta > 0 and wait < debt then
         wait, stored = taken(wait, stored, units)
+        local over = max(0, wait - debt)
+        forgiven = forgiven + delta - units + (over + -over % fresh) / fresh
         wait = min(wait, debt)
         stored = max(stored, not_stored(wait))
+      elseif delta > 0 then
+        forgiven = forgiven + delta
       elseif delta < 0 and left > 0 then
         wait, stored = given_back(wait, stored, held, units, left)
       end

@@ -96,11 +96,11 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
         return self._answer(now, wait, stored, (allowed, retry_after, delay)), state
 
     def settle(self, state: Ticket | None, now: int, delta: int, at: int) -> Ticket | None:
-        clock, drain, fresh, own, full = self.ticks
+        clock, drain, _, _, full = self.ticks
         wait, stored, held = self._seen(state, now)
         before = wait, stored
-        units = min(abs(delta), 2 * self.quota + full // own + 1)  # more is neither there to give nor to take
-        debt = self._dearest + self.quota * fresh
+        units = min(abs(delta), self._whole)
+        debt = self._debt
         left = (at // clock - now // clock) * drain  # of the time for which the units count
         if delta > 0 and wait < debt:
             wait, stored = self._taken(wait, stored, units)
@@ -113,6 +113,14 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
         if (wait, stored) == (0, full):
             return None
         return Ticket(wait, stored, min(held, wait), now // clock, drain, clock)
+
+    def forgiven(self, state: Ticket | None, now: int, delta: int) -> int:
+        wait, stored, _ = self._seen(state, now)
+        if wait >= self._debt:
+            return delta
+        units = min(delta, self._whole)
+        over = max(0, self._taken(wait, stored, units)[0] - self._debt)
+        return delta - units + ceil_div(over, self.ticks[2])
 
     def expires(self, state: Ticket) -> int:
         until = state.wait + self._full(state) - max(0, state.stored)
@@ -152,6 +160,17 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
     def _idle_us(self) -> int:
         """Idle microseconds after which nothing more is stored."""
         return microseconds(self.warmup or self.max_burst)
+
+    @cached_property
+    def _whole(self) -> int:
+        """Units of which more are neither there to give back, nor to be taken."""
+        _, _, _, own, full = self.ticks
+        return 2 * self.quota + full // own + 1
+
+    @cached_property
+    def _debt(self) -> int:
+        """Ticks that the next free ticket can be away at most."""
+        return self._dearest + self.quota * self.ticks[2]
 
     @cached_property
     def _dearest(self) -> int:

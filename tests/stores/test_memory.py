@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from algorithms.at_once import at_once
+from algorithms.at_once import TAKEN, at_once
 from ratelimit_mw import (
     Charge,
     ConfigError,
@@ -18,7 +18,6 @@ from ratelimit_mw import (
     SlidingWindowCounter,
     TokenBucket,
 )
-from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.bucket import Level
 from ratelimit_mw.testing import Clock
 
@@ -284,7 +283,7 @@ def test_what_expired_goes_first_however_many_live() -> None:
 
 
 @pytest.mark.promise(3)
-@pytest.mark.parametrize("kind", SCRIPTED.values(), ids=list(SCRIPTED))
+@pytest.mark.parametrize("kind", TAKEN.values(), ids=list(TAKEN))
 def test_a_key_that_is_flooded_out_regains_at_most_what_it_had_used(kind: type[Limit]) -> None:
     """Somebody who can make keys at will floods his own key out again and again."""
     store, limit = MemoryStore(max_keys=100, clock=Clock()), at_once(kind, 10, 36_000)
