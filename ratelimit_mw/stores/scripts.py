@@ -98,17 +98,20 @@ def _whole(codec: Codec, parts: Iterable[bytes]) -> bytes:
     return b"[" + inside + b"]" if codec == "text" else inside
 
 
-def shares(reply: object, groups: Sequence[int]) -> list[object]:
-    """Of a reply of take.lua, the share of each group of so many charges; all of it, if it is not that long."""
-    if not isinstance(reply, list) or len(reply) != _FIELDS * sum(groups):
-        return [reply] * len(groups)
-    ends = [_FIELDS * end for end in accumulate(groups)]
-    return [reply[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-
-
 def decisions(reply: object, charges: Sequence[Charge]) -> list[Decision]:
     """The decisions in a reply of take.lua. Raises `StoreError` when it is not one integer per field and charge."""
-    if type(reply) is not list or len(reply) != _FIELDS * len(charges) or set(map(type, reply)) != {int}:
+    return _decisions(reply, len(charges))
+
+
+def decisions_apart(reply: object, groups: Sequence[int]) -> list[list[Decision]]:
+    """The same for groups of so many charges. All at once: to begin with each takes longer than to read it."""
+    every = _decisions(reply, sum(groups))
+    ends = [*accumulate(groups)]
+    return [every[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _decisions(reply: object, many: int) -> list[Decision]:
+    if type(reply) is not list or len(reply) != _FIELDS * many or set(map(type, reply)) != {int}:
         raise StoreError(f"the server answered {reply!r:.200} to take.lua")
     return [
         Decision(

@@ -12,7 +12,7 @@ from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.loops import OfLoop
 from ratelimit_mw.stores.parcel import Parcel
 from ratelimit_mw.stores.patience import LINGER, Patience
-from ratelimit_mw.stores.scripts import WRONG, decisions, shares
+from ratelimit_mw.stores.scripts import WRONG, decisions, decisions_apart
 from ratelimit_mw.stores.talk import Steps, T, Talk, adrive
 from ratelimit_mw.verdict import Answer
 
@@ -95,24 +95,24 @@ class TaskStore(Talk):
             raise reply
         if isinstance(reply, Answer):
             return reply
-        return group.spread(decisions(reply, charges))
+        return group.spread(reply)
 
     def _recall(self, parcel: Parcel) -> Sequence[Decision] | None:
         return self.recall(parcel.asked) if self.recall is not None and parcel.commit else None
 
-    async def _send_together(self, parcels: Sequence[Parcel]) -> Sequence[object]:
-        """The reply to each of them, from one call; or from one call for each, if what one of them says is wrong."""
+    async def _send_together(self, parcels: Sequence[Parcel]) -> Sequence[Sequence[Decision] | StoreError]:
+        """The decisions on each of them, from one call; or from one call for each, if what one of them says is wrong."""
         try:
             reply = await adrive(self._take_together(parcels), self._ask)
         except StoreError as error:
             if len(parcels) == 1 or WRONG not in str(error):
                 raise
             return [await self._alone(parcel) for parcel in parcels]
-        return shares(reply, [len(parcel.charges) for parcel in parcels])
+        return decisions_apart(reply, [len(parcel.charges) for parcel in parcels])
 
-    async def _alone(self, parcel: Parcel) -> object:
+    async def _alone(self, parcel: Parcel) -> Sequence[Decision] | StoreError:
         try:
-            return await adrive(self._take_together([parcel]), self._ask)
+            return decisions(await adrive(self._take_together([parcel]), self._ask), parcel.charges)
         except StoreError as error:
             return error
 
