@@ -19,7 +19,7 @@ Codec = Literal["packed", "text"]
 _SETTLE: Final = 2  # what to do; to peek is 0, to take 1
 _ALIKE: Final = 4096  # kinds of charges of which it is kept how they are written
 _COMMAS: Final = {"packed": b"", "text": b","}  # between values
-_TWINS: Final = frozenset(SCRIPTED.values())
+TWINS: Final = frozenset(SCRIPTED.values())  # the types of limits whose algorithm has a Lua twin
 WRONG: Final = "ratelimit_mw: "  # begins what our scripts say of their arguments, before they write anything
 _FIELDS: Final = 8  # integers per decision in the reply of take.lua
 
@@ -135,7 +135,6 @@ def settled(reply: object, charges: Sequence[Charge]) -> tuple[list[Decision], i
     return decisions(reply[:-1], charges), reply[-1]
 
 
-def check_scripted(limit: Limit) -> None:
-    """Raises `ConfigError` for a limit whose algorithm has no Lua twin here."""
-    if type(limit) not in _TWINS:
-        raise ConfigError(f"{type(limit).__name__} has no Lua twin: Redis knows {', '.join(SCRIPTED)}")
+def no_twin(limit: Limit) -> ConfigError:
+    """What is wrong with a limit of a type that is not in `TWINS`."""
+    return ConfigError(f"{type(limit).__name__} has no Lua twin: Redis knows {', '.join(SCRIPTED)}")
