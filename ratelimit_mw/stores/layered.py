@@ -39,6 +39,7 @@ class _Layered:
         self._store = store
         self._layers = layers
         self._before, self._after = [layer.before for layer in layers], [layer.after for layer in layers]
+        self._again = [layer.again for layer in layers if type(layer).again is not Layer.again]
         self._leases = Leases()
         self._timeout = timeout
         self._own, self._clock = clock, clock or time.monotonic
@@ -61,8 +62,8 @@ class _Layered:
     def recall(self, charges: Sequence[Charge]) -> Sequence[Decision] | None:
         """What a layer answers by now. For whoever lets groups wait before they are sent: others may be back since."""
         now = self._clock()
-        for layer in self._layers:
-            known = layer.again(charges, now)
+        for again in self._again:
+            known = again(charges, now)
             if known is not None:
                 return known
         return None
