@@ -29,7 +29,11 @@ class _Asked:
         self.parcel, self.reply, self.until = parcel, reply, until
 
     def hear(self, reply: Any) -> None:
-        if not self.reply.done():
+        if self.reply.done():
+            return
+        if isinstance(reply, StoreError):
+            self.reply.set_exception(reply)
+        else:
             self.reply.set_result(reply)
 
 

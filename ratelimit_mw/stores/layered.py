@@ -7,7 +7,7 @@ import asyncio
 import atexit
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -208,6 +208,8 @@ class AsyncLayeredStore(_Layered):
 
     def __init__(self, store: AsyncStore, layers: Sequence[Layer], timeout: float, clock: Clock | None = None) -> None:
         super().__init__(store, layers, timeout, clock)
+        # of a store that knows how, without a coroutine for each request
+        self._soon: Callable[[Sequence[Charge]], Awaitable[Sequence[Decision]]] = getattr(store, "soon", store.atake)
         self._errands: set[asyncio.Task[Any]] = set()
 
     @property
@@ -259,7 +261,7 @@ class AsyncLayeredStore(_Layered):
             if known is not None:
                 return known
         try:
-            decisions = await self._store.atake(charges)
+            decisions = await self._soon(charges)
         except BaseException as error:
             self._failed(charges, error, began)
             raise

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
 from ratelimit_mw.errors import NotAsked, StoreError
@@ -57,11 +57,26 @@ class TaskStore(Talk):
 
     async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `RedisStore.take`."""
-        return await self._decide(charges, commit=True)
+        return await self.soon(charges)
 
     async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `RedisStore.peek`."""
-        return await self._decide(charges, commit=False)
+        return await self.soon(charges, commit=False)
+
+    def soon(self, asked: Sequence[Charge], *, commit: bool = True) -> Awaitable[Sequence[Decision]]:
+        """To come: what a take answers, or a peek. Most often a future, as coroutines between would cost each request.
+
+        Raises at once what is wrong with the charges.
+        """
+        if self.slots:  # each slot would be a call of its own anyway
+            return self._run(self._take(asked, commit=commit))
+        group = Group(asked)
+        if not group.charges:
+            return _nothing()
+        parcel = self._parcel(group.charges, self._now(), commit=commit)
+        parcel.asked = asked
+        answer = self._batches.get().reply(parcel)
+        return answer if group.charges is asked else _spread(group, answer)
 
     async def asettle(self, charges: Sequence[Charge]) -> None:
         """See `RedisStore.settle`."""
@@ -80,22 +95,6 @@ class TaskStore(Talk):
         if batches is not None:
             batches.close()
         await self._link.close()
-
-    async def _decide(self, asked: Sequence[Charge], *, commit: bool) -> Sequence[Decision]:
-        if self.slots:  # each slot would be a call of its own anyway
-            return await self._run(self._take(asked, commit=commit))
-        group = Group(asked)
-        charges = group.charges
-        if not charges:
-            return []
-        parcel = self._parcel(charges, self._now(), commit=commit)
-        parcel.asked = asked
-        reply = await self._batches.get().reply(parcel)
-        if isinstance(reply, StoreError):
-            raise reply
-        if isinstance(reply, Answer):
-            return reply
-        return group.spread(reply)
 
     def _recall(self, parcel: Parcel) -> Sequence[Decision] | None:
         return self.recall(parcel.asked) if self.recall is not None and parcel.commit else None
@@ -155,3 +154,12 @@ class TaskStore(Talk):
         if isinstance(step, list):
             return await asyncio.gather(*(self._run(steps) for steps in step), return_exceptions=True)
         return await self._link.send(*step)
+
+
+async def _nothing() -> Sequence[Decision]:
+    return []
+
+
+async def _spread(group: Group, answer: Awaitable[Sequence[Decision]]) -> Sequence[Decision]:
+    found = await answer
+    return found if isinstance(found, Answer) else group.spread(found)  # from memory it is on what was asked
