@@ -100,7 +100,7 @@ class TaskStore(Talk):
         return self.recall(parcel.asked) if self.recall is not None and parcel.commit else None
 
     async def _send_together(self, parcels: Sequence[Parcel]) -> Sequence[Sequence[Decision] | StoreError]:
-        """The decisions on each of them, from one call; or from one call for each, if what one of them says is wrong."""
+        """The decisions on each of them, from one call; from one call for each, if what one of them says is wrong."""
         try:
             reply = await adrive(self._take_together(parcels), self._ask)
         except StoreError as error:

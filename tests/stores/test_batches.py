@@ -102,7 +102,8 @@ def test_calls_that_nobody_waits_for_give_their_place_to_others() -> None:
     async def work(batches: Batches, way: Way) -> None:
         way.open.clear()
         late = [batches.reply(parcel(number)) for number in range(64)]
-        assert {str(error) for error in await asyncio.gather(*late, return_exceptions=True)} == {"no answer within 0.05 seconds"}
+        errors = await asyncio.gather(*late, return_exceptions=True)
+        assert {str(error) for error in errors} == {"no answer within 0.05 seconds"}
         assert way.sizes == [32, 32]
         more = asyncio.create_task(asyncio.wait_for(batches.reply(parcel("more")), PATIENT))
         await until(lambda: len(way.sizes) == 3)
