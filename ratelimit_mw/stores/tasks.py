@@ -13,7 +13,7 @@ from ratelimit_mw.stores.loops import OfLoop
 from ratelimit_mw.stores.parcel import Parcel
 from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.scripts import WRONG, decisions, decisions_apart
-from ratelimit_mw.stores.talk import Steps, T, Talk, adrive
+from ratelimit_mw.stores.talk import Command, Steps, T, Talk, adrive
 from ratelimit_mw.verdict import Answer
 
 _GRACE: Final = 0.001  # seconds: what is in the socket at the deadline is used, even when the event loop was late
@@ -102,7 +102,7 @@ class TaskStore(Talk):
     async def _send_together(self, parcels: Sequence[Parcel]) -> Sequence[Sequence[Decision] | StoreError]:
         """The decisions on each of them, from one call; from one call for each, if what one of them says is wrong."""
         try:
-            reply = await adrive(self._take_together(parcels), self._ask)
+            reply = await adrive(self._take_together(parcels), self._send)
         except StoreError as error:
             if len(parcels) == 1 or WRONG not in str(error):
                 raise
@@ -111,7 +111,7 @@ class TaskStore(Talk):
 
     async def _alone(self, parcel: Parcel) -> Sequence[Decision] | StoreError:
         try:
-            return decisions(await adrive(self._take_together([parcel]), self._ask), parcel.charges)
+            return decisions(await adrive(self._take_together([parcel]), self._send), parcel.charges)
         except StoreError as error:
             return error
 
@@ -154,6 +154,10 @@ class TaskStore(Talk):
         if isinstance(step, list):
             return await asyncio.gather(*(self._run(steps) for steps in step), return_exceptions=True)
         return await self._link.send(*step)
+
+    def _send(self, command: Command) -> Awaitable[Any]:
+        """The reply to a command, of steps that have nothing else."""
+        return self._link.send(*command)
 
 
 async def _nothing() -> Sequence[Decision]:
