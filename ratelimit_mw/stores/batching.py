@@ -20,25 +20,12 @@ _WAITING: Final = 10_000  # requests that are not sent yet, at most
 _GRACE: Final = 0.001  # seconds: what is in the socket at the deadline is used, even when the event loop was late
 
 
-class _Asked:
-    """A request that waits for the reply to its group, or for the `StoreError` that there is none."""
-
-    __slots__ = ("parcel", "reply", "until")
-
-    def __init__(self, parcel: Parcel, reply: "asyncio.Future[Any]", until: float) -> None:
-        self.parcel, self.reply, self.until = parcel, reply, until
-
-    def hear(self, reply: Any) -> None:
-        if not self.reply.done():
-            self.reply.set_result(reply)
-
-
 class _Call:
     """What is under way. When nobody waits for it any more, it is `late`, and another one may be sent."""
 
     __slots__ = ("asked", "late", "task", "until")
 
-    def __init__(self, task: "asyncio.Task[None]", asked: Sequence[_Asked], until: float) -> None:
+    def __init__(self, task: "asyncio.Task[None]", asked: Sequence[Parcel], until: float) -> None:
         self.task, self.asked, self.until, self.late = task, asked, until, False
 
 
@@ -63,7 +50,7 @@ class Batches:
     ) -> None:
         self._ready, self._send, self._timeout, self._recall = ready, send, timeout, recall
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[_Asked] = deque()  # in the order of their deadlines
+        self._waiting: deque[Parcel] = deque()  # in the order of their deadlines
         self._senders: set[asyncio.Task[None]] = set()
         self._due = 0  # senders that are about to take something from those who wait
         self._calls: list[_Call] = []
@@ -75,8 +62,9 @@ class Batches:
         """To come: the reply to this group, or the `StoreError` that there is none. Who cancels it asks no more."""
         if len(self._waiting) >= _WAITING:
             raise NotAsked(f"{_WAITING} requests wait for the store already")
-        reply: asyncio.Future[Any] = self._loop.create_future()
-        self._waiting.append(_Asked(parcel, reply, self._clock.now() + self._timeout))
+        reply = parcel.reply = self._loop.create_future()
+        parcel.until = self._clock.now() + self._timeout
+        self._waiting.append(parcel)
         self._start()
         if not self._watching:
             self._watch()
@@ -121,7 +109,7 @@ class Batches:
         call = _Call(task, together, self._clock.now() + self._timeout)
         self._calls.append(call)
         try:
-            replies = await self._send([asked.parcel for asked in together])
+            replies = await self._send(together)
         except StoreError as error:
             replies = [StoreError(str(error)) for _ in together]  # each its own: one that is raised remembers where
         finally:
@@ -131,18 +119,18 @@ class Batches:
             asked.hear(reply)
         return call.late
 
-    def _next(self) -> Sequence[_Asked]:
+    def _next(self) -> Sequence[Parcel]:
         """The first of those who wait, as far as one call can take them, and without those who are gone."""
-        together: list[_Asked] = []
+        together: list[Parcel] = []
         charges = 0
         waiting = self._waiting
         while waiting and len(together) < _GROUPS:
             first = waiting[0]
-            if not first.reply.done() and (known := self._recall(first.parcel)) is not None:
+            if not first.reply.done() and (known := self._recall(first)) is not None:
                 first.hear(known)
             if not first.reply.done():
-                charges += len(first.parcel.charges)
-                if together and (charges > _CHARGES or first.parcel.apart_from(together[0].parcel)):
+                charges += len(first.charges)
+                if together and (charges > _CHARGES or first.apart_from(together[0])):
                     break
                 together.append(first)
             waiting.popleft()

@@ -75,9 +75,7 @@ class DenyCache(Layer):
                 with self._lock:
                     self._drop_all(self._refusing.get(_bucket(charge)))
 
-    def again(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:
-        """The same by now: others may be back since."""
-        return self.before(charges, now)
+    again = before  # others may be back since
 
     def forget(self, charges: Sequence[Charge], now: float) -> None:
         """Forget the groups in which one of these keys stands, and what was asked of them before it was corrected."""

@@ -7,7 +7,7 @@ import asyncio
 import atexit
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -39,6 +39,7 @@ class _Layered:
         self._store = store
         self._layers = layers
         self._before, self._after = [layer.before for layer in layers], [layer.after for layer in layers]
+        self._again = [layer.again for layer in layers if type(layer).again is not Layer.again]
         self._leases = Leases()
         self._timeout = timeout
         self._own, self._clock = clock, clock or time.monotonic
@@ -61,8 +62,8 @@ class _Layered:
     def recall(self, charges: Sequence[Charge]) -> Sequence[Decision] | None:
         """What a layer answers by now. For whoever lets groups wait before they are sent: others may be back since."""
         now = self._clock()
-        for layer in self._layers:
-            known = layer.again(charges, now)
+        for again in self._again:
+            known = again(charges, now)
             if known is not None:
                 return known
         return None
@@ -207,6 +208,8 @@ class AsyncLayeredStore(_Layered):
 
     def __init__(self, store: AsyncStore, layers: Sequence[Layer], timeout: float, clock: Clock | None = None) -> None:
         super().__init__(store, layers, timeout, clock)
+        # of a store that knows how, without a coroutine for each request
+        self._soon: Callable[[Sequence[Charge]], Awaitable[Sequence[Decision]]] = getattr(store, "soon", store.atake)
         self._errands: set[asyncio.Task[Any]] = set()
 
     @property
@@ -258,7 +261,7 @@ class AsyncLayeredStore(_Layered):
             if known is not None:
                 return known
         try:
-            decisions = await self._store.atake(charges)
+            decisions = await self._soon(charges)
         except BaseException as error:
             self._failed(charges, error, began)
             raise

@@ -1,7 +1,7 @@
 """The Lua scripts, assembled once from their files, and what goes in and comes out of them. Knows no client library."""
 
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha1
 from importlib.resources import files
 from itertools import accumulate
@@ -12,13 +12,14 @@ from msgspec import json, msgpack
 
 from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.errors import ConfigError, StoreError
-from ratelimit_mw.limit import Charge, Decision, Limit
+from ratelimit_mw.limit import Charge, Decision, Limit, Role
 from ratelimit_mw.ticks import MICROSECONDS
 
 Codec = Literal["packed", "text"]
 _SETTLE: Final = 2  # what to do; to peek is 0, to take 1
-_LONG: Final = 16  # values: from here on the head of a MessagePack list has three bytes, not one
-_TWINS: Final = frozenset(SCRIPTED.values())
+_ALIKE: Final = 4096  # kinds of charges of which it is kept how they are written
+_COMMAS: Final = {"packed": b"", "text": b","}  # between values
+TWINS: Final = frozenset(SCRIPTED.values())  # the types of limits whose algorithm has a Lua twin
 WRONG: Final = "ratelimit_mw: "  # begins what our scripts say of their arguments, before they write anything
 _FIELDS: Final = 8  # integers per decision in the reply of take.lua
 
@@ -55,51 +56,62 @@ def joined(codec: Codec, now: int, groups: Iterable[bytes], *, commit: bool) -> 
 
 def group(codec: Codec, charges: Sequence[Charge]) -> bytes:
     """One group in the arguments of take.lua. Where it stands among others does not matter."""
-    return _group(codec, charges, [charge.patience_us for charge in charges])
+    many = len(charges)
+    parts = []
+    for charge in charges:
+        limit = charge.limit
+        time = limit.patience_us if charge.max_delay is None else charge.patience_us  # that takes longer
+        parts.append(_known(codec, limit.algorithm, charge.role, many, charge.cost, time, limit.six))
+    return _COMMAS[codec].join(parts)
 
 
 def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes:
     """ARGV[1] of settle.lua."""
-    # nothing counts from before the epoch, and Lua is told no number below 0
-    times = (now if charge.at is None else max(0, charge.at) for charge in charges)
-    return _whole(codec, [_values(codec, [now, _SETTLE]), _group(codec, charges, times)])
+    many = len(charges)
+    parts = [_values(codec, [now, _SETTLE])]
+    for charge in charges:
+        limit = charge.limit
+        # nothing counts from before the epoch, and Lua is told no number below 0
+        time = now if charge.at is None else max(0, charge.at)
+        parts.append(_charge(codec, limit.algorithm, charge.role, many, charge.cost, time, limit.six))
+    return _whole(codec, parts)
 
 
-def _group(codec: Codec, charges: Sequence[Charge], times: Iterable[int]) -> bytes:
-    """What `head.lua` says that a script is told of each charge, with the second value that its driver names.
+def _charge(codec: Codec, algorithm: str, role: Role, many: int, cost: int, time: int, six: Sequence[int]) -> bytes:
+    """What `head.lua` says that a script is told of each charge, with the two values that its driver names.
 
     Lua takes 8,000 values at once, those of 727 charges: with more the script fails.
     """
-    values: list[object] = []
-    many = len(charges)
-    for charge, time in zip(charges, times, strict=True):
-        limit = charge.limit
-        values += (limit.algorithm, charge.role, many, charge.cost, time, *limit.six)
-    return _values(codec, values)
+    return _values(codec, [algorithm, role, many, cost, time, *six])
+
+
+_known = lru_cache(_ALIKE)(_charge)  # the requests of a rule differ in their keys alone
 
 
 def _values(codec: Codec, values: list[object]) -> bytes:
-    """These values, so that others can stand before and after them."""
-    if codec == "text":
-        return json.encode(values)[1:-1]
-    return msgpack.encode(values)[1 if len(values) < _LONG else 3 :]  # without the head of the list
+    """These values, fewer than 16, so that others can stand before and after them."""
+    return json.encode(values)[1:-1] if codec == "text" else msgpack.encode(values)[1:]  # without the head of the list
 
 
 def _whole(codec: Codec, parts: Iterable[bytes]) -> bytes:
-    return b"[" + b",".join(parts) + b"]" if codec == "text" else b"".join(parts)
-
-
-def shares(reply: object, groups: Sequence[int]) -> list[object]:
-    """Of a reply of take.lua, the share of each group of so many charges; all of it, if it is not that long."""
-    if not isinstance(reply, list) or len(reply) != _FIELDS * sum(groups):
-        return [reply] * len(groups)
-    ends = [_FIELDS * end for end in accumulate(groups)]
-    return [reply[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    inside = _COMMAS[codec].join(parts)
+    return b"[" + inside + b"]" if codec == "text" else inside
 
 
 def decisions(reply: object, charges: Sequence[Charge]) -> list[Decision]:
     """The decisions in a reply of take.lua. Raises `StoreError` when it is not one integer per field and charge."""
-    if type(reply) is not list or len(reply) != _FIELDS * len(charges) or set(map(type, reply)) != {int}:
+    return _decisions(reply, len(charges))
+
+
+def decisions_apart(reply: object, groups: Sequence[int]) -> list[list[Decision]]:
+    """The same for groups of so many charges. All at once: to begin with each takes longer than to read it."""
+    every = _decisions(reply, sum(groups))
+    ends = [*accumulate(groups)]
+    return [every[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _decisions(reply: object, many: int) -> list[Decision]:
+    if type(reply) is not list or len(reply) != _FIELDS * many or set(map(type, reply)) != {int}:
         raise StoreError(f"the server answered {reply!r:.200} to take.lua")
     return [
         Decision(
@@ -123,7 +135,6 @@ def settled(reply: object, charges: Sequence[Charge]) -> tuple[list[Decision], i
     return decisions(reply[:-1], charges), reply[-1]
 
 
-def check_scripted(limit: Limit) -> None:
-    """Raises `ConfigError` for a limit whose algorithm has no Lua twin here."""
-    if type(limit) not in _TWINS:
-        raise ConfigError(f"{type(limit).__name__} has no Lua twin: Redis knows {', '.join(SCRIPTED)}")
+def no_twin(limit: Limit) -> ConfigError:
+    """What is wrong with a limit of a type that is not in `TWINS`."""
+    return ConfigError(f"{type(limit).__name__} has no Lua twin: Redis knows {', '.join(SCRIPTED)}")

@@ -14,7 +14,16 @@ from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.stores.group import FORGIVEN, Group
 from ratelimit_mw.stores.live import STORES, Stage
 from ratelimit_mw.stores.parcel import Parcel
-from ratelimit_mw.stores.scripts import Codec, check_scripted, decisions, joined, script, settle_arguments, settled
+from ratelimit_mw.stores.scripts import (
+    TWINS,
+    Codec,
+    decisions,
+    joined,
+    no_twin,
+    script,
+    settle_arguments,
+    settled,
+)
 from ratelimit_mw.stores.slots import parts, take_apart
 from ratelimit_mw.ticks import microseconds
 
@@ -182,11 +191,14 @@ class Talk:
         raise StoreError("the server has neither of the codecs that the scripts need")
 
     def _keys(self, charges: Sequence[Charge]) -> list[bytes]:
-        for charge in charges:
-            check_scripted(charge.limit)
         prefix = self._prefix
-        # any text is a key
-        return [f"{prefix}{charge.key}:{charge.limit.bucket}".encode("utf-8", "surrogatepass") for charge in charges]
+        keys = []
+        for charge in charges:
+            limit = charge.limit
+            if type(limit) not in TWINS:
+                raise no_twin(limit)
+            keys.append(f"{prefix}{charge.key}:{limit.bucket}".encode("utf-8", "surrogatepass"))  # any text is a key
+        return keys
 
     def _now(self) -> int:
         """A told time in microseconds; 0 asks the server for its own."""

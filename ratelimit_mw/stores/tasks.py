@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
 from ratelimit_mw.errors import NotAsked, StoreError
@@ -12,8 +12,8 @@ from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.loops import OfLoop
 from ratelimit_mw.stores.parcel import Parcel
 from ratelimit_mw.stores.patience import LINGER, Patience
-from ratelimit_mw.stores.scripts import WRONG, decisions, shares
-from ratelimit_mw.stores.talk import Steps, T, Talk, adrive
+from ratelimit_mw.stores.scripts import WRONG, decisions, decisions_apart
+from ratelimit_mw.stores.talk import Command, Steps, T, Talk, adrive
 from ratelimit_mw.verdict import Answer
 
 _GRACE: Final = 0.001  # seconds: what is in the socket at the deadline is used, even when the event loop was late
@@ -57,11 +57,26 @@ class TaskStore(Talk):
 
     async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `RedisStore.take`."""
-        return await self._decide(charges, commit=True)
+        return await self.soon(charges)
 
     async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `RedisStore.peek`."""
-        return await self._decide(charges, commit=False)
+        return await self.soon(charges, commit=False)
+
+    def soon(self, asked: Sequence[Charge], *, commit: bool = True) -> Awaitable[Sequence[Decision]]:
+        """To come: what a take answers, or a peek. Most often a future, as coroutines between would cost each request.
+
+        Raises at once what is wrong with the charges.
+        """
+        if self.slots:  # each slot would be a call of its own anyway
+            return self._run(self._take(asked, commit=commit))
+        group = Group(asked)
+        if not group.charges:
+            return _nothing()
+        parcel = self._parcel(group.charges, self._now(), commit=commit)
+        parcel.asked = asked
+        answer = self._batches.get().reply(parcel)
+        return answer if group.charges is asked else _spread(group, answer)
 
     async def asettle(self, charges: Sequence[Charge]) -> None:
         """See `RedisStore.settle`."""
@@ -81,38 +96,22 @@ class TaskStore(Talk):
             batches.close()
         await self._link.close()
 
-    async def _decide(self, asked: Sequence[Charge], *, commit: bool) -> Sequence[Decision]:
-        if self.slots:  # each slot would be a call of its own anyway
-            return await self._run(self._take(asked, commit=commit))
-        group = Group(asked)
-        charges = group.charges
-        if not charges:
-            return []
-        parcel = self._parcel(charges, self._now(), commit=commit)
-        parcel.asked = asked
-        reply = await self._batches.get().reply(parcel)
-        if isinstance(reply, StoreError):
-            raise reply
-        if isinstance(reply, Answer):
-            return reply
-        return group.spread(decisions(reply, charges))
-
     def _recall(self, parcel: Parcel) -> Sequence[Decision] | None:
         return self.recall(parcel.asked) if self.recall is not None and parcel.commit else None
 
-    async def _send_together(self, parcels: Sequence[Parcel]) -> Sequence[object]:
-        """The reply to each of them, from one call; or from one call for each, if what one of them says is wrong."""
+    async def _send_together(self, parcels: Sequence[Parcel]) -> Sequence[Sequence[Decision] | StoreError]:
+        """The decisions on each of them, from one call; from one call for each, if what one of them says is wrong."""
         try:
-            reply = await adrive(self._take_together(parcels), self._ask)
+            reply = await adrive(self._take_together(parcels), self._send)
         except StoreError as error:
             if len(parcels) == 1 or WRONG not in str(error):
                 raise
             return [await self._alone(parcel) for parcel in parcels]
-        return shares(reply, [len(parcel.charges) for parcel in parcels])
+        return decisions_apart(reply, [len(parcel.charges) for parcel in parcels])
 
-    async def _alone(self, parcel: Parcel) -> object:
+    async def _alone(self, parcel: Parcel) -> Sequence[Decision] | StoreError:
         try:
-            return await adrive(self._take_together([parcel]), self._ask)
+            return decisions(await adrive(self._take_together([parcel]), self._send), parcel.charges)
         except StoreError as error:
             return error
 
@@ -155,3 +154,16 @@ class TaskStore(Talk):
         if isinstance(step, list):
             return await asyncio.gather(*(self._run(steps) for steps in step), return_exceptions=True)
         return await self._link.send(*step)
+
+    def _send(self, command: Command) -> Awaitable[Any]:
+        """The reply to a command, of steps that have nothing else."""
+        return self._link.send(*command)
+
+
+async def _nothing() -> Sequence[Decision]:
+    return []
+
+
+async def _spread(group: Group, answer: Awaitable[Sequence[Decision]]) -> Sequence[Decision]:
+    found = await answer
+    return found if isinstance(found, Answer) else group.spread(found)  # from memory it is on what was asked

@@ -18,6 +18,7 @@ from ratelimit_mw.errors import NotAsked
 from ratelimit_mw.stores import batching
 from ratelimit_mw.stores.redis import AsyncRedisStore
 from ratelimit_mw.testing import Clock
+from ratelimit_mw.verdict import Answer
 from redis_servers import RedisServer
 
 T = TypeVar("T")
@@ -376,3 +377,47 @@ def test_without_hiredis_the_client_library_speaks(redis_url: str, monkeypatch: 
         return shown(await asyncio.gather(*(store.atake(question(number)) for number in range(64))))
 
     assert run(work, redis_url) == answers_of(range(64))
+
+
+def test_requests_of_one_rule_may_differ_in_all_that_is_written_for_the_script(redis_url: str) -> None:
+    """How a kind of charge is written is kept; of these no two are of one kind."""
+    limit = TokenBucket(10, 3600)
+    groups = [
+        [Charge("a", limit)],
+        [Charge("b", limit, 2)],
+        [Charge("c", limit, 10), Charge("c2", limit)],  # the same as the first, in a group of two
+        [Charge("c", limit, 2, max_delay=720.0)],
+        [Charge("c", limit, 2, max_delay=719.0)],
+        [Charge("d", limit, 11, role="shadow"), Charge("d2", limit, 3)],
+    ]
+
+    async def work(store: AsyncRedisStore) -> list[list[tuple[bool, int, float]]]:
+        answers = [decided for _ in range(2) for decided in await asyncio.gather(*map(store.atake, groups))]
+        return [[(one.allowed, one.remaining, one.delay) for one in decided] for decided in answers]
+
+    again = [[(True, 8, 0.0)], [(True, 6, 0.0)]]
+    first, second = (found := run(work, redis_url, clock=Clock()))[:6], found[6:]
+    assert first == [
+        [(True, 9, 0.0)],
+        [(True, 8, 0.0)],
+        [(True, 0, 0.0), (True, 9, 0.0)],
+        [(True, 0, 720.0)],
+        [(False, 0, 0.0)],
+        [(False, 10, 0.0), (True, 7, 0.0)],
+    ]
+    assert second[:2] == again
+    assert second[5] == [(False, 10, 0.0), (True, 4, 0.0)]
+
+
+def test_each_charge_has_an_answer_where_a_bucket_stands_twice(redis_url: str) -> None:
+    """Also where it comes from memory, while the group waits to be sent."""
+    small, large = FixedWindow(1, 3600), FixedWindow(50, 3600)
+    group = [Charge("a", small), Charge("a", small), Charge("b", large)]
+
+    async def work(store: AsyncRedisStore) -> list[Sequence[Decision]]:
+        return await asyncio.gather(*(store.atake(group) for _ in range(200)))
+
+    answers = run(work, redis_url)
+    shown = {tuple((one.allowed, one.limit, one.remaining) for one in answer) for answer in answers}
+    assert shown == {((False, 1, 1), (False, 1, 1), (True, 50, 50))}
+    assert (isinstance(answers[0], Answer), isinstance(answers[-1], Answer)) == (False, True)
