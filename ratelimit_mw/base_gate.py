@@ -12,8 +12,9 @@ from ratelimit_mw.calls import is_async, name_of, sync_call_from
 from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.events import DecisionEvent, Hook, StoreEvent
 from ratelimit_mw.following import Follower
-from ratelimit_mw.held import Hold, kept_by_thread, slots_of
+from ratelimit_mw.held import kept_by_thread
 from ratelimit_mw.holding import Room
+from ratelimit_mw.holds import Hold, slots_of
 from ratelimit_mw.limit import Decision
 from ratelimit_mw.matching import Rules
 from ratelimit_mw.notices import logger, one_line, warn_rarely

@@ -16,7 +16,7 @@ from ratelimit_mw.base_gate import BaseGate
 from ratelimit_mw.calls import FAILED, Answers, Call, name_of
 from ratelimit_mw.corrections import Taken
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.held import kept_by_loop, taken
+from ratelimit_mw.held import kept_by_loop
 from ratelimit_mw.holding import taken_by, turned_away
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.marks import Mark
@@ -158,12 +158,8 @@ class AsyncGate(BaseGate):
         if not asked.charges:
             return conclude(match, asked, ()) if asked.denied else None
         try:
-            if match.waits:
-                decisions = await self._reserve(asked.charges)
-            elif match.holds:
-                decisions = await taken(self._take, self._store, asked.charges)
-            else:
-                decisions = await self._take(asked.charges)
+            take = self._reserve if match.waits or match.holds else self._take
+            decisions = await take(asked.charges)
             verdict = conclude(match, asked, decisions)
             if self._learns:
                 self._learn(asked, decisions, verdict)

@@ -1,8 +1,4 @@
-"""Slots that are held: renewed while somebody is at work, given back after.
-
-A hold that nobody refers to any more is not renewed: whoever is gone without giving back, as its slots are free again
-when their lifetime is over. So it is in every store, in this process or on a server, where it also outlives a kill.
-"""
+"""Who renews the slots that are held while somebody is at work, and gives them back after: threads, or event loops."""
 
 import asyncio
 import threading
@@ -10,108 +6,19 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
-from weakref import WeakSet
 
-from msgspec.structs import replace
-
-from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.holds import Hold, Holds, renewal, slots_of
+from ratelimit_mw.limit import Charge
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.forks import start_over_in_child
-from ratelimit_mw.stores.group import committed
 from ratelimit_mw.stores.loops import OfLoop
 from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.verdict import RateLimited, Verdict, verdict_of
+from ratelimit_mw.waiting import ataking
 
-Take = Callable[[Sequence[Charge]], Coroutine[Any, Any, Sequence[Decision]]]
-
-_RENEWALS: Final = 3  # in a lifetime: two of them may fail
-_TOGETHER: Final = 500  # charges in one call
 _SOONEST: Final = 0.005  # seconds: what is under way need not be looked at in each turn of a loop
 _LOST: Final = "slots are not known to be %s, and are free when their lifetime is over: %s"
-
-
-class Hold:
-    """The slots that one request, or one block, took of a store. `then`: called when they were given back."""
-
-    __slots__ = ("__weakref__", "among", "charges", "ended", "every", "renewed", "store", "then")
-    among: "_Holds"  # of its event loop
-
-    def __init__(self, store: Any, charges: Sequence[Charge], then: Callable[[], object] | None = None) -> None:
-        self.store: Final = store
-        self.charges: Final = charges  # settled as they are, they renew
-        self.then: Final = then
-        self.every: Final = min(charge.limit.window for charge in charges) / _RENEWALS  # seconds between renewals
-        self.renewed = time.monotonic()
-        self.ended = False
-
-    def back(self) -> list[Charge]:
-        """The corrections that give back."""
-        return [replace(charge, cost=-charge.cost) for charge in self.charges]
-
-
-def slots_of(charges: Sequence[Charge], decisions: Sequence[Decision]) -> list[Charge]:
-    """The slots that a group took: one charge for each bucket, which renews them when it is settled."""
-    if len(decisions) != len(charges):  # where the store failed
-        return []
-    found: dict[tuple[str, str], Charge] = {}
-    for charge, decision, taken in zip(charges, decisions, committed(charges, decisions), strict=True):
-        if charge.limit.held and charge.cost and taken:
-            bucket = (charge.key, charge.limit.bucket)
-            more = found[bucket].cost if bucket in found else 0  # twice in a group, its slots stand side by side
-            found[bucket] = Charge(charge.key, charge.limit, charge.cost + more, at=decision.at)
-    return list(found.values())
-
-
-class _Holds:
-    """Those that are to be renewed. No I/O; several threads may call at once."""
-
-    def __init__(self) -> None:
-        self._held: WeakSet[Hold] = WeakSet()
-        self._under_way: set[Hold] = set()
-        self._lock = threading.Lock()
-
-    def add(self, hold: Hold) -> None:
-        """From now on it is renewed."""
-        with self._lock:
-            self._held.add(hold)
-
-    def end(self, hold: Hold) -> bool:
-        """It is renewed no more. Whether it is to be given back now: else who renews it just now does that after."""
-        with self._lock:
-            first, hold.ended = not hold.ended, True
-            self._held.discard(hold)
-            return first and hold not in self._under_way
-
-    def due(self, now: float) -> list[list[Hold]]:
-        """What is to be renewed now, as calls; then `done`."""
-        calls: dict[int, list[list[Hold]]] = {}
-        with self._lock:
-            for hold in self._held:
-                if hold.renewed + hold.every <= now and hold not in self._under_way:
-                    of_store = calls.setdefault(id(hold.store), [[]])
-                    if sum(len(one.charges) for one in of_store[-1]) >= _TOGETHER:
-                        of_store.append([])
-                    of_store[-1].append(hold)
-                    self._under_way.add(hold)
-        return [call for of_store in calls.values() for call in of_store]
-
-    def done(self, call: Sequence[Hold], now: float) -> list[Hold]:
-        """What of it ended meanwhile, and is to be given back."""
-        with self._lock:
-            self._under_way.difference_update(call)
-            for hold in call:
-                hold.renewed = now
-            return [hold for hold in call if hold.ended]
-
-    def wait(self, now: float) -> float | None:
-        """Seconds until something is due; None where nothing is held."""
-        with self._lock:
-            return min((max(0.0, hold.renewed + hold.every - now) for hold in self._held), default=None)
-
-
-def _renewal(call: Sequence[Hold]) -> list[Charge]:
-    return [charge for hold in call for charge in hold.charges]
 
 
 def _give_back(hold: Hold) -> None:
@@ -131,7 +38,7 @@ class Keeper:
         start_over_in_child(self._start_over)
 
     def _start_over(self) -> None:
-        self._holds = _Holds()
+        self._holds = Holds()
         self._wake = threading.Condition()
         self._running = False
         self._next = 0.0
@@ -166,7 +73,7 @@ class Keeper:
 
     def _renew(self, call: Sequence[Hold]) -> None:
         try:
-            call[0].store.settle(_renewal(call))
+            call[0].store.settle(renewal(call))
         except Exception as error:  # noqa: BLE001  # nobody waits for it
             warn_rarely("slots", _LOST, "renewed", error)
         for hold in self._holds.done(call, time.monotonic()):
@@ -177,7 +84,7 @@ class _Loop:
     """The holds of one event loop."""
 
     def __init__(self) -> None:
-        self.holds = _Holds()
+        self.holds = Holds()
         self._ticking = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -204,7 +111,7 @@ class _Loop:
 
     async def _renew(self, call: Sequence[Hold]) -> None:
         try:
-            await call[0].store.asettle(_renewal(call))
+            await call[0].store.asettle(renewal(call))
         except Exception as error:  # noqa: BLE001  # nobody waits for it
             warn_rarely("slots", _LOST, "renewed", error)
         for hold in self.holds.done(call, time.monotonic()):
@@ -231,14 +138,10 @@ class AsyncKeeper:
             else:
                 soon(lambda: _agive_back(hold))
 
-    def keep(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Have it done, whoever waits for it."""
-        return self._loops.get().keep(work)
-
     async def released(self, hold: Hold) -> None:
         """Give it back, and wait until it is; whoever is cancelled meanwhile, it goes on."""
         if hold.among.end(hold):
-            await asyncio.shield(self.keep(_agive_back(hold)))
+            await asyncio.shield(self._loops.get().keep(_agive_back(hold)))
 
 
 KEEPER: Final = Keeper()
@@ -276,7 +179,7 @@ def slot(store: Store, charges: Sequence[Charge]) -> Iterator[Verdict]:
 @asynccontextmanager
 async def aslot(store: AsyncStore, charges: Sequence[Charge]) -> AsyncIterator[Verdict]:
     """The same for asyncio."""
-    verdict = verdict_of(charges, await taken(store.atake, store, charges))
+    verdict = verdict_of(charges, await ataking(store, store.atake)(charges))
     if not verdict.allowed:
         raise RateLimited(verdict)
     hold = Hold(store, slots_of(charges, verdict.decisions))
@@ -287,27 +190,6 @@ async def aslot(store: AsyncStore, charges: Sequence[Charge]) -> AsyncIterator[V
         yield verdict
     finally:
         await ASYNC_KEEPER.released(hold)
-
-
-async def taken(take: Take, store: Any, charges: Sequence[Charge]) -> Sequence[Decision]:
-    """Ask a store for charges with slots among them. Whoever is cancelled before it has answered holds none."""
-    if isinstance(store, MemoryStore):  # it never waits
-        return await take(charges)
-    taking = asyncio.ensure_future(take(charges))
-    try:
-        return await asyncio.shield(taking)
-    except asyncio.CancelledError:
-        ASYNC_KEEPER.keep(_undone(taking, store, charges))
-        raise
-
-
-async def _undone(taking: "asyncio.Future[Sequence[Decision]]", store: Any, charges: Sequence[Charge]) -> None:
-    try:
-        slots = slots_of(charges, await taking)
-    except Exception:  # noqa: BLE001  # nobody waits for it
-        return
-    if slots:
-        await _agive_back(Hold(store, slots))
 
 
 async def _agive_back(hold: Hold) -> None:

@@ -21,7 +21,8 @@ from ratelimit_mw import (
     StoreError,
     held,
 )
-from ratelimit_mw.held import ASYNC_KEEPER, KEEPER, AsyncKeeper, Hold, Keeper, _Holds, slots_of
+from ratelimit_mw.held import ASYNC_KEEPER, KEEPER, AsyncKeeper, Keeper
+from ratelimit_mw.holds import Hold, Holds, slots_of
 from ratelimit_mw.limit import Decision
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
@@ -241,7 +242,7 @@ def hold_of(window: float, charges: int = 1) -> Hold:
 
 def test_what_is_due_and_when() -> None:
     """A renewal each third of a lifetime; in calls of some five hundred charges, each to one store."""
-    holds = _Holds()
+    holds = Holds()
     assert holds.wait(0) is None
     one, other = hold_of(9), hold_of(3)
     one.renewed = other.renewed = 100.0
@@ -264,7 +265,7 @@ def test_what_is_due_and_when() -> None:
 
 def test_what_ends_while_it_is_renewed_is_given_back_after_that() -> None:
     """Else a renewal that comes second would take it again."""
-    holds = _Holds()
+    holds = Holds()
     one, other = hold_of(3), hold_of(3)
     for each in (one, other):
         holds.add(each)
