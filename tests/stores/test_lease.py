@@ -364,8 +364,7 @@ class AsyncLeasing(AsyncLayeredStore):
         self.answers = asyncio.Event()
         self.answers.set()
         self.settled = asyncio.Event()
-        super().__init__(self, [], timeout)  # its own inner store, for the verbs below
-        self._store = self._Slow(self)
+        super().__init__(self._Slow(self), [], timeout)
 
     class _Slow(MemoryStore):
         def __init__(self, leasing: "AsyncLeasing") -> None:
