@@ -132,17 +132,20 @@ if look.smooth then
   end
 
   if settle then
-    -- wait and stored after giving back units that count for so many ticks more, without what others have built on.
+    -- wait, stored and held after giving back units that count for so many ticks more, without what others have built on.
     local function given_back(wait, stored, held, units, left)
       if not edge then
         left = left + full % own -- `at` is when all whole units are stored again
-        local back = min(units * own, left) - min(held, max(0, wait + full - max(0, stored) - left))
-        stored = min(full, (wait > 0 and -wait or stored) + max(0, back))
-        return max(0, -stored), stored
+        local later = max(0, wait + full - max(0, stored) - left)
+        local back = max(0, min(units * own, left) - min(held, later))
+        stored = min(full, (wait > 0 and -wait or stored) + back)
+        return max(0, -stored), stored, later > 0 and held or max(0, held - back)
       end
       local before = min(full, stored + units * own)
       local price = units * fresh + surcharge(before) - surcharge(stored)
-      return max(0, wait - max(0, min(price, left) - min(held, max(0, wait - left)))), before
+      local later = max(0, wait - left)
+      local back = max(0, min(price, left) - min(held, later))
+      return max(0, wait - back), before, later > 0 and held or max(0, held - back)
     end
 
     function settle.smooth(key, now, delta, at, clock, drain, unit, quota, idle, cold)
@@ -161,7 +164,7 @@ if look.smooth then
       elseif delta > 0 then
         forgiven = forgiven + delta
       elseif delta < 0 and left > 0 then
-        wait, stored = given_back(wait, stored, held, units, left)
+        wait, stored, held = given_back(wait, stored, held, units, left)
       end
       if wait == wait_before and stored == stored_before then return nil end
       if wait == 0 and stored == full then return false end

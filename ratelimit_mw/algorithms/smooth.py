@@ -107,7 +107,7 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
             wait = min(wait, debt)
             stored = max(stored, self._not_stored(wait))
         elif delta < 0 < left:
-            wait, stored = self._given_back(wait, stored, held, units, left)
+            wait, stored, held = self._given_back(wait, stored, held, units, left)
         if (wait, stored) == before:
             return state
         if (wait, stored) == (0, full):
@@ -221,22 +221,24 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
             return -max(0, stored)
         return self.warming.surcharge(stored)
 
-    def _given_back(self, wait: int, stored: int, held: int, units: int, left: int) -> tuple[int, int]:
-        """The same after giving back units that count for so many ticks more.
+    def _given_back(self, wait: int, stored: int, held: int, units: int, left: int) -> tuple[int, int, int]:
+        """`wait`, `stored` and `held` after giving back units that count for so many ticks more.
 
-        Whoever took its units later and is held back goes when it was told to: that much of the wait stays.
+        Whoever took its units later and is held back goes when it was told to: that much of the wait stays. What was
+        taken last is as if it had never been.
         """
         _, _, fresh, own, full = self.ticks
         if self.warming is None:
             left += full % own  # `at` is when all whole units are stored again
-            level = wait + full - max(0, stored)
-            back = min(units * own, left) - min(held, max(0, level - left))
-            stored = min(full, (-wait if wait else stored) + max(0, back))
-            return max(0, -stored), stored
+            later = max(0, wait + full - max(0, stored) - left)
+            back = max(0, min(units * own, left) - min(held, later))
+            stored = min(full, (-wait if wait else stored) + back)
+            return max(0, -stored), stored, held if later else max(0, held - back)
         before = min(full, stored + units * own)
         price = units * fresh + self._surcharge(before) - self._surcharge(stored)
-        back = min(price, left) - min(held, max(0, wait - left))
-        return max(0, wait - max(0, back)), before
+        later = max(0, wait - left)
+        back = max(0, min(price, left) - min(held, later))
+        return max(0, wait - back), before, held if later else max(0, held - back)
 
     def _answer(self, now: int, wait: int, stored: int, outcome: Outcome) -> Decision:
         _, _, _, own, full = self.ticks

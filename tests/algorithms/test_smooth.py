@@ -100,3 +100,18 @@ def test_in_a_store_the_rate_may_change_too(place: str, redis_url: str) -> None:
     clock.advance(60)
     assert store.take([Charge("k", fast)])[0].next_after == 0.001
     store.close()
+
+
+@pytest.mark.parametrize("idle", [{"max_burst": 0}, {"max_burst": 2}, {"warmup": 4}])
+def test_what_was_taken_last_and_is_given_back_is_as_if_it_had_never_been(idle: dict[str, Any]) -> None:
+    """Else it would count as held back for ever, and what is given back later would be too little."""
+    limit = Smooth(1, 1, max_delay=60, **idle)
+    states: list[Ticket | None] = [None]
+    ends = [0]
+    for _ in range(5):
+        decision, state = limit.decide(states[-1], 1_000_000, 1, None)
+        assert decision.allowed
+        states.append(state)
+        ends.append(decision.at)
+    while len(states) > 1:
+        assert limit.settle(states.pop(), 1_000_000, -1, ends.pop()) == states[-1]
