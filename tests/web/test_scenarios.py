@@ -1,31 +1,14 @@
 """Every scenario over every framework, in this process: over memory, and over a real Redis."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.testing import Clock, RecordingStore
 from redis_servers import RedisServer
 from web.faces import ASGI, FACES
 from web.scenario import Scenario
 from web.table import ALL_ROWS, RecordingAsyncRedis, RecordingRedis, TableStore, play, tell_time
-
-
-class OfOneCall(RecordingAsyncRedis):
-    """Has connections for one call only: in this process each request has an event loop of its own."""
-
-    async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        try:
-            return await super().atake(charges)
-        finally:
-            await self.aclose()
-
-    async def asettle(self, charges: Sequence[Charge]) -> None:
-        try:
-            await super().asettle(charges)
-        finally:
-            await self.aclose()
 
 
 @pytest.fixture
@@ -56,7 +39,7 @@ def store(
     server: RedisServer = request.getfixturevalue("redis")
     server.flush()
     if face in ASGI:
-        yield OfOneCall(server.url, clock)
+        yield RecordingAsyncRedis(server.url, clock)  # each request has a loop of its own, which closes what it opened
         return
     threads = RecordingRedis(server.url, clock)
     yield threads
