@@ -65,7 +65,7 @@ class Pool(Generic[C]):
                         return connection
                     self._end(connection)
                 if self._attempts > before and self._error and not self._lent:
-                    raise StoreError(f"cannot connect: {self._error}") from self._error
+                    raise _not_connected(self._error) from self._error
                 self._open()
                 if patience.left <= 0:
                     raise StoreError("no connection was free in time")
@@ -123,6 +123,10 @@ class Pool(Generic[C]):
         if before != self._place:
             self.close()
         return before == self._place
+
+
+def _not_connected(error: Exception) -> StoreError:
+    return StoreError(f"cannot connect: {str(error) or type(error).__name__}")  # a timeout has no text
 
 
 def _end_all(connections: list[C], end: Callable[[C], None]) -> None:
@@ -218,7 +222,7 @@ class AsyncPool(Generic[C]):
                 await self._end(connection)
         except Exception as error:  # noqa: BLE001  # whatever it is, a waiting request must hear of it
             while self._waiting and not self._lent:
-                self._wake(StoreError(f"cannot connect: {error}"))
+                self._wake(_not_connected(error))
         finally:
             if self._opening is task:
                 self._opening = None

@@ -5,7 +5,9 @@ import contextlib
 
 import pytest
 
-from ratelimit_mw.stores.pool import AsyncPool
+from ratelimit_mw.errors import StoreError
+from ratelimit_mw.stores.patience import Patience
+from ratelimit_mw.stores.pool import AsyncPool, Pool
 
 
 @pytest.mark.promise(8)
@@ -40,3 +42,39 @@ def test_a_connection_that_opens_though_the_pool_was_closed_is_ended() -> None:
 
     asyncio.run(main())
     assert ended == ["connection 0", "connection 1"]
+
+
+SILENT = pytest.mark.parametrize(
+    ("error", "said"),
+    [(TimeoutError(), "cannot connect: TimeoutError"), (OSError("no route"), "cannot connect: no route")],
+)
+
+
+@SILENT
+def test_why_it_cannot_connect_is_said_where_the_error_says_nothing(error: Exception, said: str) -> None:
+    def make(_: object) -> str:
+        raise error
+
+    pool = Pool(make, lambda _: None, lambda _: True, 1)
+    with pytest.raises(StoreError) as raised:
+        pool.borrow(Patience(5))
+    assert str(raised.value) == said
+
+
+@SILENT
+def test_the_same_under_asyncio(error: Exception, said: str) -> None:
+    async def make(_: object) -> str:
+        raise error
+
+    async def end(_: str) -> None:
+        raise AssertionError
+
+    async def usable(_: str) -> bool:
+        raise AssertionError
+
+    async def main() -> str:
+        with pytest.raises(StoreError) as raised:
+            await AsyncPool(make, end, usable, 1).borrow()
+        return str(raised.value)
+
+    assert asyncio.run(main()) == said
