@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, Literal
 
@@ -33,8 +33,12 @@ QUOTAS = (1, 2, 3, 5, 7, 10, 100, 999_999_937, 10**9)
 class RandomSteps:
     """An endless walk over a few limits of one algorithm, with one of another among them."""
 
-    def __init__(self, algorithm: str, seed: int, *, both_ways: bool = True) -> None:
+    def __init__(
+        self, algorithm: str, seed: int, *, both_ways: bool = True, others: Mapping[str, type[Limit]] = SCRIPTED
+    ) -> None:
+        """`others`: of which the one among them is."""
         self._random = Random(seed)  # noqa: S311  # tests need no secrets
+        self._others = list(others)
         self._both_ways = both_ways
         self.clock = Clock()
         choice = self._random.choice
@@ -62,7 +66,7 @@ class RandomSteps:
     def _limit(self, algorithm: str) -> Limit:
         choice = self._random.choice
         quota, window, name = choice(QUOTAS), choice(WINDOWS), choice((None, None, "named"))
-        kind = SCRIPTED[choice(list(SCRIPTED)) if algorithm == "any" else algorithm]
+        kind = SCRIPTED[choice(self._others) if algorithm == "any" else algorithm]
         options: dict[str, Any] = {"name": name}
         if issubclass(kind, BucketLimit):
             options |= {"burst": choice((None, 1, 3, 5)), "max_delay": window * choice((0, 0, 0.1, 1))}
