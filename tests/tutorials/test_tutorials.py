@@ -1,6 +1,6 @@
 """Each tutorial, done as it says, from an empty folder and in a virtual environment of its own, ends in a 429.
 
-The package comes from this checkout, what it is used with from the package index. `tox -e tutorials`: it is slow.
+The package comes from this checkout, what it is used with from the package index. `tox -e once` runs it: it needs the network.
 """
 
 import os
