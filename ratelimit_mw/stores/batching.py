@@ -6,7 +6,8 @@ way that may be, goes with the next one.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final
 
 from ratelimit_mw.errors import NotAsked, StoreError
@@ -20,24 +21,43 @@ _WAITING: Final = 10_000  # requests that are not sent yet, at most
 _GRACE: Final = 0.001  # seconds: what is in the socket at the deadline is used, even when the event loop was late
 
 
+Heard = Callable[[Sequence[object] | StoreError | None], None]
+"""Is told the reply to each group; or why there is none; or None: nothing was done, and all may be sent again."""
+
+
 class _Call:
-    """What is under way. When nobody waits for it any more, it is `late`, and another one may be sent."""
+    """What is under way. When nobody waits for it any more, it is `late`, and another one may be sent.
 
-    __slots__ = ("asked", "late", "task", "until")
+    `cancel`: ends it. `over`: it has ended.
+    """
 
-    def __init__(self, task: "asyncio.Task[None]", asked: Sequence[Parcel], until: float) -> None:
-        self.task, self.asked, self.until, self.late = task, asked, until, False
+    __slots__ = ("asked", "cancel", "late", "over", "until")
+
+    def __init__(self, asked: Sequence[Parcel], until: float) -> None:
+        self.asked, self.until = asked, until
+        self.late = self.over = False
+        self.cancel: Callable[[], object] = bool
+
+    def end(self) -> None:
+        """End it, if it has not."""
+        if not self.over:
+            self.cancel()
 
 
 def _unknown(_: Parcel) -> None:
     return None
 
 
+def _awaited(_: Sequence[Parcel], __: Heard) -> None:
+    return None
+
+
 class Batches:
     """The requests of one event loop.
 
-    `ready` waits until something can be sent; `send` makes one call of groups and gives the reply of each. `timeout`:
-    seconds that a request waits. Both raise `StoreError`. `recall`: the answer, if there is
+    `ready` waits until something can be sent; `send` makes one call of groups and gives the reply of each. Both raise
+    `StoreError`. `begin` makes one at once, without a task for it: it answers what ends the call, or None where it has
+    to be waited until something can be sent. `timeout`: seconds that a request waits. `recall`: the answer, if there is
     one by the time that a group is to be sent.
     """
 
@@ -47,12 +67,13 @@ class Batches:
         send: Callable[[Sequence[Parcel]], Awaitable[Sequence[object]]],
         timeout: float,
         recall: Callable[[Parcel], object] = _unknown,
+        begin: Callable[[Sequence[Parcel], Heard], Callable[[], object] | None] = _awaited,
     ) -> None:
-        self._ready, self._send, self._timeout, self._recall = ready, send, timeout, recall
+        self._ready, self._send, self._timeout, self._recall, self._begin = ready, send, timeout, recall, begin
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Parcel] = deque()  # in the order of their deadlines
         self._senders: set[asyncio.Task[None]] = set()
-        self._due = 0  # senders that are about to take something from those who wait
+        self._due = 0  # calls that are about to take something from those who wait
         self._calls: list[_Call] = []
         self._clock = ListeningClock()
         self._watching = False
@@ -83,20 +104,32 @@ class Batches:
         """Have what waits sent at the end of this turn, unless it will be anyway or as much is under way as may be."""
         if len(self._waiting) > self._due * _GROUPS and self._due + len(self._calls) < _CALLS:
             self._due += 1
-            self._senders.add(self._loop.create_task(self._send_all()))
+            self._loop.call_soon(self._turn)
 
-    async def _send_all(self) -> None:
-        """Call after call, until nobody waits."""
-        task: asyncio.Task[None] = asyncio.current_task()  # type: ignore[assignment]  # it is a task
-        try:
-            while not await self._send_some(task) and self._waiting:
-                self._due += 1
-                await asyncio.sleep(0)  # who heard that it is refused tells what `recall` knows
-        finally:
-            self._senders.discard(task)
+    def _turn(self) -> None:
+        """The end of a turn, in which others may have come, and what `recall` knows."""
+        together = self._next()
+        if not together:
+            self._due -= 1
+            return
+        call = _Call(together, self._clock.now() + self._timeout)
+        cancel = self._begin(together, partial(self._heard, call))
+        if cancel is None:
+            self._waiting.extendleft(reversed(together))
+            self._keep(self._send_when_ready())
+            return
+        self._due -= 1
+        call.cancel = cancel
+        self._calls.append(call)
 
-    async def _send_some(self, task: "asyncio.Task[None]") -> bool:
-        """One call. Whether its place was given to another one meanwhile."""
+    def _heard(self, call: _Call, outcome: Sequence[object] | StoreError | None) -> None:
+        if outcome is None:
+            call.cancel = self._keep(self._send_call(call)).cancel
+            return
+        self._tell(call, outcome)
+        self._end(call)
+
+    async def _send_when_ready(self) -> None:
         try:
             await self._ready()
         except StoreError as error:
@@ -104,20 +137,42 @@ class Batches:
         finally:
             self._due -= 1
         together = self._next()
-        if not together:
-            return False
-        call = _Call(task, together, self._clock.now() + self._timeout)
-        self._calls.append(call)
+        if together:
+            call = _Call(together, self._clock.now() + self._timeout)
+            task: asyncio.Task[None] = asyncio.current_task()  # type: ignore[assignment]  # it is a task
+            call.cancel = task.cancel
+            self._calls.append(call)
+            await self._send_call(call)
+
+    async def _send_call(self, call: _Call) -> None:
         try:
-            replies = await self._send(together)
+            outcome: Sequence[object] | StoreError = await self._send(call.asked)
         except StoreError as error:
-            replies = [StoreError(str(error)) for _ in together]  # each its own: one that is raised remembers where
-        finally:
-            if not call.late:
-                self._calls.remove(call)
-        for asked, reply in zip(together, replies, strict=True):
+            outcome = error
+        except BaseException:
+            self._end(call)
+            raise
+        self._tell(call, outcome)
+        self._end(call)
+
+    def _tell(self, call: _Call, outcome: Sequence[object] | StoreError) -> None:
+        if isinstance(outcome, StoreError):  # to each its own: one that is raised remembers where
+            outcome = [StoreError(str(outcome)) for _ in call.asked]
+        for asked, reply in zip(call.asked, outcome, strict=True):
             asked.hear(reply)
-        return call.late
+
+    def _end(self, call: _Call) -> None:
+        """Its place is free for another one."""
+        call.over = True
+        if not call.late:
+            self._calls.remove(call)
+            self._start()
+
+    def _keep(self, sending: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._loop.create_task(sending)
+        self._senders.add(task)
+        task.add_done_callback(self._senders.discard)
+        return task
 
     def _next(self) -> Sequence[Parcel]:
         """The first of those who wait, as far as one call can take them, and without those who are gone."""
@@ -168,7 +223,7 @@ class Batches:
             if call.until <= looked:
                 call.late = True
                 self._calls.remove(call)
-                self._loop.call_later(LINGER, call.task.cancel)
+                self._loop.call_later(LINGER, call.end)
                 self._start()
 
     def _too_late(self) -> StoreError:

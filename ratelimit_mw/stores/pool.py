@@ -135,7 +135,7 @@ def _end_all(connections: list[C], end: Callable[[C], None]) -> None:
 
 
 class AsyncPool(Generic[C]):
-    """The same for the tasks of one event loop."""
+    """The same for the tasks of one event loop. `free`: says at once, and of doubt no, if a connection is usable."""
 
     def __init__(
         self,
@@ -144,12 +144,16 @@ class AsyncPool(Generic[C]):
         usable: Callable[[C], Awaitable[bool]],
         size: int,
         find: Callable[[], Awaitable[object]] | None = None,
+        free: Callable[[C], bool] = lambda _: False,
     ) -> None:
         self._make, self._end, self._usable, self._size, self._find = make, end, usable, size, find
+        self._free = free
         self._place: object = None
         self._found = 0.0  # monotonic seconds
         self._idle: list[C] = []
         self._lent: set[int] = set()
+        self._lent_at_once: set[C] = set()  # with no task that would give it back where the loop ends
+        self._ends: set[asyncio.Task[None]] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._opening: asyncio.Task[None] | None = None
         self.ending: AsyncGenerator[None, None] | None = None  # whoever has the loop close it keeps that here
@@ -173,6 +177,28 @@ class AsyncPool(Generic[C]):
                     self._wake()  # it was our turn, and it passes on
                 raise
 
+    def lend(self) -> C | None:
+        """A connection, where one is idle and `free`. It comes back by `take_back`."""
+        if not (self._idle and self._free(self._idle[-1])):
+            return None
+        connection = self._idle.pop()
+        self._lent_at_once.add(connection)
+        return connection
+
+    def take_back(self, connection: C, *, broken: bool) -> None:
+        """The other end of `lend`. One that is `broken` is closed soon."""
+        if connection not in self._lent_at_once:
+            return  # closed with the pool
+        if broken:
+            end = asyncio.get_running_loop().create_task(self._end_lent(connection))
+            self._ends.add(end)
+            end.add_done_callback(self._ends.discard)
+        else:
+            self._lent_at_once.discard(connection)
+            self._idle.append(connection)
+        self._look(broken=broken)
+        self._wake()
+
     async def ready(self) -> None:
         """Wait until one is idle: who borrows it at once, without awaiting anything, gets it."""
         if not (self._idle and await self._usable(self._idle[-1])):
@@ -184,15 +210,20 @@ class AsyncPool(Generic[C]):
         self._lent.discard(id(connection))
         if known and not broken:
             self._idle.append(connection)
-        if self._find and (broken or time.monotonic() - self._found > _LOOK_AGAIN):
-            self._open(look=True)
+        self._look(broken=broken)
         self._wake()
         if broken or not known:
             await self._end(connection)
 
     async def close(self) -> None:
-        """Close what is idle now, and what is lent when it comes back. The pool can be used again."""
+        """Close what is idle now, and what is lent when it comes back. The pool can be used again.
+
+        What was lent at once is closed at once.
+        """
         opening, self._opening = self._opening, None
+        lent, self._lent_at_once = self._lent_at_once, set()
+        for connection in lent:
+            await self._end(connection)
         await self._retire()
         if opening is not None:  # asyncio loses the socket of TLS that is cancelled in its first moments
             await asyncio.wait({opening}, timeout=_GRACE)
@@ -206,8 +237,18 @@ class AsyncPool(Generic[C]):
         for connection in idle:
             await self._end(connection)
 
+    async def _end_lent(self, connection: C) -> None:
+        await self._end(connection)
+        self._lent_at_once.discard(connection)
+        self._wake()
+
+    def _look(self, *, broken: bool) -> None:
+        if self._find and (broken or time.monotonic() - self._found > _LOOK_AGAIN):
+            self._open(look=True)
+
     def _open(self, *, look: bool = False) -> None:
-        if self._opening is None and (look or len(self._lent) + len(self._idle) < self._size):
+        lent = len(self._lent) + len(self._lent_at_once)
+        if self._opening is None and (look or lent + len(self._idle) < self._size):
             self._opening = asyncio.get_running_loop().create_task(self._open_one(look=look))
 
     async def _open_one(self, *, look: bool) -> None:
@@ -221,7 +262,7 @@ class AsyncPool(Generic[C]):
             else:  # closed meanwhile: the client library may lose a cancellation
                 await self._end(connection)
         except Exception as error:  # noqa: BLE001  # whatever it is, a waiting request must hear of it
-            while self._waiting and not self._lent:
+            while self._waiting and not (self._lent or self._lent_at_once):
                 self._wake(_not_connected(error))
         finally:
             if self._opening is task:

@@ -156,6 +156,9 @@ class _AsyncClient:
         except Exception as error:  # whatever it raises, the store has no answer
             raise meaning(error) from error
 
+    def begin(self, command: Command, heard: Callable[[Any], None]) -> None:
+        """See `AsyncLink.begin`: a client has to be awaited."""
+
     async def close(self) -> None:
         """It is not ours to close."""
 

@@ -1,5 +1,6 @@
 """The way to a Redis Cluster, on connections of our own to each of its nodes."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -53,6 +54,9 @@ class AsyncCluster:
     async def send(self, *command: Any) -> Any:
         """See `AsyncLink.send`."""
         return await adrive(self._topology.route(command), self._run)
+
+    def begin(self, command: Command, heard: Callable[[Any], None]) -> None:
+        """See `AsyncLink.begin`: which node is asked shows when it is."""
 
     async def close(self) -> None:
         """See `AsyncLink.close`."""

@@ -111,7 +111,9 @@ class AsyncConnections:
 
         def pool() -> AsyncPool[Line]:
             made: AsyncPool[Line]
-            made = AsyncPool(make, lambda line: line.close(), lambda line: line.usable(), _TASKS, find)
+            made = AsyncPool(
+                make, lambda line: line.close(), lambda line: line.usable(), _TASKS, find, lambda line: line.free
+            )
             made.ending = at_end(made.close)
             return made
 
@@ -137,6 +139,21 @@ class AsyncConnections:
         finally:
             await pool.give_back(line, broken=broken)
         return reply
+
+    def begin(self, command: Command, heard: Callable[[Any], None]) -> Callable[[], None] | None:
+        """See `AsyncLink.begin`."""
+        pool = self._pools.get()
+        line = pool.lend()
+        if line is None:
+            return None
+
+        def over(reply: Any) -> None:
+            failed = isinstance(reply, Exception)
+            pool.take_back(line, broken=failed and (not isinstance(reply, ResponseError) or _is_replica(reply)))
+            heard(meaning(reply) if failed and not isinstance(reply, StoreError) else reply)
+
+        line.begin(command, over)
+        return line.abandon
 
     async def close(self) -> None:
         """See `AsyncLink.close`."""

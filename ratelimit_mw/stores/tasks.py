@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Final, Protocol
 
 from ratelimit_mw.errors import NotAsked, StoreError
 from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.stores.batching import Batches
+from ratelimit_mw.stores.batching import Batches, Heard
 from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.loops import OfLoop
 from ratelimit_mw.stores.parcel import Parcel
 from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.scripts import WRONG, decisions, decisions_apart
-from ratelimit_mw.stores.talk import Command, Steps, T, Talk, adrive
+from ratelimit_mw.stores.talk import Command, Meaning, Steps, T, Talk, adrive
 from ratelimit_mw.verdict import Answer
 
 _GRACE: Final = 0.001  # seconds: what is in the socket at the deadline is used, even when the event loop was late
@@ -32,6 +32,13 @@ class AsyncLink(Protocol):
         """The reply; the caller bounds the wait. Raises `NoScript`, `NoCodec` or `StoreError`."""
         ...
 
+    def begin(self, command: Command, heard: Callable[[Any], None]) -> Callable[[], None] | None:
+        """The same at once, without a coroutine: `heard` is called with the reply, or with what `send` would raise.
+
+        Answers what ends it, or None where nothing can be sent at once; then nothing was.
+        """
+        ...
+
     async def close(self) -> None:
         """Close what was opened here, in this loop. It can be used again."""
         ...
@@ -47,7 +54,7 @@ class TaskStore(Talk):
         self._link = link
         self._calls: set[asyncio.Task[Any]] = set()
         self._ran: asyncio.AbstractEventLoop | None = None
-        self._batches = OfLoop(lambda: Batches(link.ready, self._send_together, timeout, self._recall))
+        self._batches = OfLoop(lambda: Batches(link.ready, self._send_together, timeout, self._recall, self._begin))
         self.recall: Callable[[Sequence[Charge]], Sequence[Decision] | None] | None = None  # see `Batches`; of takes
 
     @property
@@ -98,6 +105,26 @@ class TaskStore(Talk):
 
     def _recall(self, parcel: Parcel) -> Sequence[Decision] | None:
         return self.recall(parcel.asked) if self.recall is not None and parcel.commit else None
+
+    def _begin(self, parcels: Sequence[Parcel], heard: Heard) -> Callable[[], None] | None:
+        """`_send_together` at once; None where it has to be waited for."""
+
+        def answered(reply: Any) -> None:
+            outcome: Sequence[Sequence[Decision]] | StoreError | None
+            if isinstance(reply, Meaning) or (
+                isinstance(reply, StoreError) and len(parcels) > 1 and WRONG in str(reply)
+            ):
+                outcome = None  # nothing was done
+            elif isinstance(reply, StoreError):
+                outcome = reply
+            else:
+                try:
+                    outcome = decisions_apart(reply, [len(parcel.charges) for parcel in parcels])
+                except StoreError as error:
+                    outcome = error
+            heard(outcome)
+
+        return self._link.begin(next(self._take_together(parcels)), answered)
 
     async def _send_together(self, parcels: Sequence[Parcel]) -> Sequence[Sequence[Decision] | StoreError]:
         """The decisions on each of them, from one call; from one call for each, if what one of them says is wrong."""

@@ -5,6 +5,7 @@ server does.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ratelimit_mw.errors import StoreError
@@ -16,6 +17,19 @@ class Line(Protocol):
 
     async def ask(self, command: Command) -> Any:
         """The reply. Raises an error reply as it is, `StoreError` or the client library's error if there is none."""
+        ...
+
+    @property
+    def free(self) -> bool:
+        """Whether `begin` may be called now."""
+        ...
+
+    def begin(self, command: Command, heard: Callable[[Any], None]) -> None:
+        """The same without a coroutine: `heard` is called with the reply, or with the error that there is none."""
+        ...
+
+    def abandon(self) -> None:
+        """End what was begun, and the connection with it. Who waits for it hears so."""
         ...
 
     async def usable(self) -> bool:
@@ -41,7 +55,7 @@ class Wire(asyncio.Protocol):
     def __init__(self, connection: Any, reader: Any, pack: Any) -> None:
         self._connection, self._reader, self._pack = connection, reader, pack
         self._loop = asyncio.get_running_loop()
-        self._asked: asyncio.Future[Any] | None = None
+        self._heard: Callable[[Any], None] | None = None  # by whoever asked
         self._silent = True  # nothing came that nobody asked for
         # nothing public of the client library gives it away
         self._transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001
@@ -49,16 +63,35 @@ class Wire(asyncio.Protocol):
 
     async def ask(self, command: Command) -> Any:
         """See `Line.ask`."""
-        self._asked = self._loop.create_future()
-        self._transport.write(self._pack(command))
-        reply = await self._asked
+        asked = self._loop.create_future()
+
+        def heard(reply: Any) -> None:
+            if not asked.done():
+                asked.set_result(reply)
+
+        self.begin(command, heard)
+        reply = await asked
         if isinstance(reply, Exception):
             raise reply
         return reply
 
+    @property
+    def free(self) -> bool:
+        """See `Line.free`."""
+        return self._silent and not self._transport.is_closing()
+
+    def begin(self, command: Command, heard: Callable[[Any], None]) -> None:
+        """See `Line.begin`."""
+        self._heard = heard
+        self._transport.write(self._pack(command))
+
+    def abandon(self) -> None:
+        """See `Line.abandon`."""
+        self._transport.abort()
+
     async def usable(self) -> bool:
         """See `Line.usable`."""
-        return self._silent and not self._transport.is_closing()
+        return self.free
 
     async def close(self) -> None:
         """See `Line.close`."""
@@ -66,29 +99,34 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """A reply, or a part of one."""
+        replies = []
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not False:
-                self._answer(reply)
+                replies.append(reply)
         except Exception as error:  # noqa: BLE001  # bytes that are no reply: whatever hiredis makes of them
-            self._answer(StoreError(f"{type(error).__name__}: {error}"))
+            replies.append(StoreError(f"{type(error).__name__}: {error}"))
             self._transport.abort()
+        for reply in replies:
+            self._answer(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Whoever still waits does so in vain."""
-        if self._asked is not None:
+        if self._heard is not None:
             self._answer(StoreError(f"the connection was lost: {exc or 'the server closed it'}"))
 
     def _answer(self, reply: Any) -> None:
-        asked, self._asked = self._asked, None
-        if asked is None:
+        heard, self._heard = self._heard, None
+        if heard is None:
             self._silent = False
-        elif not asked.done():
-            asked.set_result(reply)
+        else:
+            heard(reply)
 
 
 class PlainLine:
-    """A line by redis-py alone, where there is no hiredis."""
+    """A line by redis-py alone, where there is no hiredis. What it does has to be awaited."""
+
+    free = False
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -97,6 +135,13 @@ class PlainLine:
         """See `Line.ask`."""
         await self._connection.send_command(*command)
         return await self._connection.read_response()
+
+    def begin(self, command: Command, heard: Callable[[Any], None]) -> None:  # noqa: ARG002  # of a line
+        """Not to be called, as `free` says."""
+        raise TypeError("redis-py alone has to be awaited")
+
+    def abandon(self) -> None:
+        """Nothing was begun."""
 
     async def usable(self) -> bool:
         """See `Line.usable`."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from ratelimit_mw import (
     Charge,
     Concurrency,
@@ -34,9 +36,15 @@ class RandomSteps:
     """An endless walk over a few limits of one algorithm, with one of another among them."""
 
     def __init__(
-        self, algorithm: str, seed: int, *, both_ways: bool = True, others: Mapping[str, type[Limit]] = SCRIPTED
+        self,
+        algorithm: str,
+        seed: int,
+        *,
+        both_ways: bool = True,
+        others: Mapping[str, type[Limit]] = SCRIPTED,
+        apart: bool = False,
     ) -> None:
-        """`others`: of which the one among them is."""
+        """`others`: of which the one among them is. `apart`: no two of them share a bucket, at whatever rates."""
         self._random = Random(seed)  # noqa: S311  # tests need no secrets
         self._others = list(others)
         self._both_ways = both_ways
@@ -47,6 +55,8 @@ class RandomSteps:
             {"max_burst": choice((0, 1.0, 1.0, 2.5, 100))},
         ]
         self._limits = [self._limit(algorithm) for _ in range(3)] + [self._limit("any")]
+        if apart:
+            self._limits = [replace(limit, name=f"limit-{number}") for number, limit in enumerate(self._limits)]
         self._given: deque[tuple[Charge, Decision]] = deque(maxlen=12)
 
     def next(self) -> tuple[Verb, list[Charge]]:

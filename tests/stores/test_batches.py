@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 import pytest
 
 from ratelimit_mw import Charge, FixedWindow, StoreError
-from ratelimit_mw.stores.batching import Batches
+from ratelimit_mw.stores import batching
+from ratelimit_mw.stores.batching import Batches, Heard
 from ratelimit_mw.stores.parcel import Parcel
 
 T = TypeVar("T")
@@ -23,13 +24,27 @@ class Way:
         self.open, self.there = asyncio.Event(), asyncio.Event()
         self.open.set()
         self.there.set()
-        self.down = False
+        self.down = self.undone = False
+        self.tasks: list[asyncio.Task[None]] = []
 
     async def ready(self) -> None:
         self.looked += 1
         await self.there.wait()
         if self.down:
             raise StoreError("cannot connect")
+
+    def begin(self, parcels: Sequence[Parcel], heard: Heard) -> Callable[[], object] | None:
+        """At once, unless it is away: then it has to be waited for."""
+        if self.down or not self.there.is_set():
+            return None
+        going = asyncio.get_running_loop().create_task(self._go(parcels, heard))
+        self.tasks.append(going)
+        return going.cancel
+
+    async def _go(self, parcels: Sequence[Parcel], heard: Heard) -> None:
+        replies = await self.send(parcels)
+        heard(None if self.undone else replies)
+        self.undone = False
 
     async def send(self, parcels: Sequence[Parcel]) -> Sequence[object]:
         self.sizes.append(len(parcels))
@@ -47,16 +62,26 @@ def parcel(name: object) -> Parcel:
     return Parcel([b"key"], [Charge(str(name), FixedWindow(5, 60))], 0, "packed", commit=True)
 
 
-def run(work: Callable[[Batches, Way], Coroutine[Any, Any, T]], timeout: float = PATIENT) -> T:
+Work = Callable[[Batches, Way], Coroutine[Any, Any, T]]
+
+
+def run(work: Work[T], timeout: float = PATIENT, *, at_once: bool = True) -> T:
+    """Over a way on which something is sent at once, where it can be."""
+
     async def main() -> T:
         way = Way()
-        batches = Batches(way.ready, way.send, timeout)
+        batches = (
+            Batches(way.ready, way.send, timeout, begin=way.begin) if at_once else Batches(way.ready, way.send, timeout)
+        )
         try:
             return await work(batches, way)
         finally:
             batches.close()
 
     return asyncio.run(main())
+
+
+BOTH = pytest.mark.parametrize("at_once", [True, False], ids=["at once", "awaited"])
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -68,19 +93,21 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it does not come to that")
 
 
-def test_two_calls_at_most_are_under_way() -> None:
+@BOTH
+def test_two_calls_at_most_are_under_way(at_once: bool) -> None:
     async def work(batches: Batches, way: Way) -> None:
         way.open.clear()
         replies = []
         for number in range(70):
             replies.append(batches.reply(parcel(number)))
             await asyncio.sleep(0)
+            await asyncio.sleep(0)
         assert way.sizes == [1, 1]
         way.open.set()
         assert await asyncio.gather(*replies) == [str(number) for number in range(70)]
         assert (way.most, way.sizes) == (2, [1, 1, 32, 32, 4])
 
-    run(work)
+    run(work, at_once=at_once)
 
 
 @pytest.mark.parametrize(("requests", "senders"), [(1, 1), (32, 1), (33, 2), (1000, 2)])
@@ -97,8 +124,9 @@ def test_no_more_senders_start_than_there_is_something_for(requests: int, sender
     run(work)
 
 
+@BOTH
 @pytest.mark.promise(8)
-def test_calls_that_nobody_waits_for_give_their_place_to_others() -> None:
+def test_calls_that_nobody_waits_for_give_their_place_to_others(at_once: bool) -> None:
     async def work(batches: Batches, way: Way) -> None:
         way.open.clear()
         late = [batches.reply(parcel(number)) for number in range(64)]
@@ -110,11 +138,12 @@ def test_calls_that_nobody_waits_for_give_their_place_to_others() -> None:
         way.open.set()
         assert await more == "more"
 
-    run(work, timeout=0.05)
+    run(work, timeout=0.05, at_once=at_once)
 
 
+@BOTH
 @pytest.mark.promise(8)
-def test_when_nothing_can_be_sent_all_who_wait_hear_of_it_and_later_ones_are_sent() -> None:
+def test_when_nothing_can_be_sent_all_who_wait_hear_of_it_and_later_ones_are_sent(at_once: bool) -> None:
     async def work(batches: Batches, way: Way) -> None:
         way.down = True
         replies = [batches.reply(parcel(number)) for number in range(100)]
@@ -124,11 +153,12 @@ def test_when_nothing_can_be_sent_all_who_wait_hear_of_it_and_later_ones_are_sen
         way.down = False
         assert await batches.reply(parcel("more")) == "more"
 
-    run(work)
+    run(work, at_once=at_once)
 
 
+@BOTH
 @pytest.mark.promise(8)
-def test_who_waits_when_it_is_closed_hears_of_it() -> None:
+def test_who_waits_when_it_is_closed_hears_of_it(at_once: bool) -> None:
     async def work(batches: Batches, way: Way) -> None:
         way.open.clear()
         replies = [batches.reply(parcel(number)) for number in range(100)]
@@ -137,10 +167,11 @@ def test_who_waits_when_it_is_closed_hears_of_it() -> None:
         assert all(reply.done() for reply in replies)
         assert {str(reply.exception()) for reply in replies} == {"the store was closed"}
 
-    run(work)
+    run(work, at_once=at_once)
 
 
-def test_the_loop_may_go_on_for_long_without_anybody_who_waits() -> None:
+@BOTH
+def test_the_loop_may_go_on_for_long_without_anybody_who_waits(at_once: bool) -> None:
     """Nobody looks at the clock then."""
 
     async def work(batches: Batches, way: Way) -> None:
@@ -149,4 +180,35 @@ def test_the_loop_may_go_on_for_long_without_anybody_who_waits() -> None:
         assert await batches.reply(parcel(2)) == "2"
         assert way.sizes == [1, 1]
 
+    run(work, at_once=at_once)
+
+
+def test_what_was_not_done_is_sent_again_and_those_who_wait_behind_it_too() -> None:
+    async def work(batches: Batches, way: Way) -> None:
+        way.undone = True
+        replies = [batches.reply(parcel(number)) for number in range(40)]
+        assert await asyncio.gather(*replies) == [str(number) for number in range(40)]
+        assert sorted(way.sizes) == [8, 32, 32]  # the first of them twice
+        assert await batches.reply(parcel("more")) == "more"
+
     run(work)
+
+
+@BOTH
+def test_a_late_call_is_ended_when_it_has_lingered_and_not_after_it_ended(at_once: bool, monkeypatch: Any) -> None:
+    monkeypatch.setattr(batching, "LINGER", 0.05)
+
+    async def work(batches: Batches, way: Way) -> None:
+        way.open.clear()
+        with pytest.raises(StoreError):
+            await batches.reply(parcel("late"))
+        await until(lambda: way.going == 0)  # it was ended
+        ended: list[object] = []
+        call = batching._Call([parcel("over")], 0.0)
+        call.cancel = lambda: ended.append(call)
+        call.end()
+        call.over = True
+        call.end()
+        assert ended == [call]
+
+    run(work, timeout=0.02, at_once=at_once)

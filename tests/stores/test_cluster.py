@@ -119,10 +119,11 @@ def test_what_was_taken_is_given_back_when_another_slot_refuses(store: RedisStor
 def test_a_cluster_answers_as_python(algorithm: str, redis_cluster: RedisCluster) -> None:
     """But for a clock that steps back: what is given back was taken at the moved time.
 
-    And but for the delay of a penalty, which nobody waits for, and for bans, which no request takes from: one counts up
-    to its quota, so a take beyond it is not undone.
+    And but for the delay of a penalty, which nobody waits for; for bans, which no request takes from: one counts up
+    to its quota, so a take beyond it is not undone; and for one bucket of `smooth` at two rates: what is taken at one
+    and given back leaves the state in its ticks, rounded.
     """
-    walk = RandomSteps(algorithm, SEED, both_ways=False, others=TAKEN)
+    walk = RandomSteps(algorithm, SEED, both_ways=False, others=TAKEN, apart=True)
     model, store = (
         ModelStore(walk.clock),
         RedisStore(redis_cluster.url, clock=walk.clock, timeout=PATIENT, deny_cache=0),

@@ -1,6 +1,7 @@
 """Each tutorial, done as it says, from an empty folder and in a virtual environment of its own, ends in a 429.
 
-The package comes from this checkout, what it is used with from the package index. `tox -e once` runs it: it needs the network.
+The package comes from this checkout, what it is used with from the package index, so this needs the network:
+`tox -e once` runs it.
 """
 
 import os
