@@ -85,14 +85,14 @@ class _Loop:
 
     def __init__(self) -> None:
         self.holds = Holds()
-        self._ticking = False
+        self._timer: asyncio.TimerHandle | None = None  # one while something is held, and a little longer
+        self._next = 0.0  # when it fires, by the clock of the holds
         self._tasks: set[asyncio.Task[None]] = set()
 
     def hold(self, hold: Hold) -> None:
         self.holds.add(hold)
-        if not self._ticking:
-            self._ticking = True
-            asyncio.get_running_loop().call_later(hold.every, self._tick)
+        if self._timer is None or hold.renewed + hold.every < self._next:
+            self._tick_in(hold.every)
 
     def keep(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """A task that is held on to, whoever waits for it."""
@@ -104,10 +104,17 @@ class _Loop:
     def _tick(self) -> None:
         for call in self.holds.due(time.monotonic()):
             self.keep(self._renew(call))
+        self._timer = None
         pause = self.holds.wait(time.monotonic())
-        self._ticking = pause is not None
         if pause is not None:
-            asyncio.get_running_loop().call_later(max(pause, _SOONEST), self._tick)
+            self._tick_in(max(pause, _SOONEST))
+
+    def _tick_in(self, pause: float) -> None:
+        """So soon, and not at the time that was set before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(pause, self._tick)
+        self._next = time.monotonic() + pause
 
     async def _renew(self, call: Sequence[Hold]) -> None:
         try:

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -225,6 +226,60 @@ def test_a_slot_is_renewed_while_its_task_is_at_work() -> None:
         assert (len(store.calls), threading.active_count()) == (count, threads)
 
     asyncio.run(run())
+
+
+def test_a_slot_that_is_due_sooner_than_others_is_renewed_in_time() -> None:
+    """Whoever is held already: the timer of the loop is set for it anew."""
+
+    async def run() -> None:
+        store = RecordingStore(clock=Clock())
+        limiter, short = AsyncLimiter(store), Concurrency(1, 0.03)
+        async with limiter.slot(Concurrency(1, 86_400), "a day"), limiter.slot(Concurrency(1, 3600), "an hour"):
+            async with limiter.slot(short, "short"), asyncio.timeout(PATIENCE):
+                while len(store.calls) < 6:  # noqa: ASYNC110  # the store tells nobody
+                    await asyncio.sleep(0.005)
+            renewals = [(charges[0].limit, charges[0].cost) for _, charges in store.calls[3:6]]
+            assert renewals == [(short, 1)] * 3
+
+    asyncio.run(run())
+
+
+class Timed(asyncio.SelectorEventLoop):
+    """A loop that knows the timers that were set in it, but for those of who sleeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timers: list[asyncio.TimerHandle] = []
+
+    def call_at(self, when: float, callback: Any, *given: Any, **more: Any) -> asyncio.TimerHandle:
+        timer = super().call_at(when, callback, *given, **more)
+        if callback.__module__ == held.__name__:
+            self.timers.append(timer)
+        return timer
+
+    @property
+    def cancelled(self) -> list[bool]:
+        return [timer.cancelled() for timer in self.timers]
+
+
+def test_one_timer_while_something_is_held_and_none_after() -> None:
+    loop = Timed()
+
+    async def run() -> None:
+        keeper, store = AsyncKeeper(), MemoryStore(clock=Clock())
+        holds = [Hold(store, [Charge("k", Concurrency(1, window), at=7)]) for window in (3600, 7200, 0.03)]
+        for hold, cancelled in zip(holds, ([False], [False], [True, False]), strict=True):  # the second is due later
+            keeper.hold(hold)
+            assert loop.cancelled == cancelled
+        for hold in holds:
+            keeper.release(hold, lambda _: None)
+        await asyncio.sleep(0.05)
+        assert (loop.cancelled, len(asyncio.all_tasks())) == ([True, False], 1)
+        keeper.hold(holds[0])
+        assert loop.cancelled == [True, False, False]
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(run())
 
 
 def test_a_store_that_fails_ends_no_block_and_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
