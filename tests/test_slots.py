@@ -251,7 +251,9 @@ class Timed(asyncio.SelectorEventLoop):
         super().__init__()
         self.timers: list[asyncio.TimerHandle] = []
 
-    def call_at(self, when: float, callback: Any, *given: Any, **more: Any) -> asyncio.TimerHandle:
+    def call_at(  # type: ignore[override]  # of any callback
+        self, when: float, callback: Any, *given: Any, **more: Any
+    ) -> asyncio.TimerHandle:
         timer = super().call_at(when, callback, *given, **more)
         if callback.__module__ == held.__name__:
             self.timers.append(timer)
