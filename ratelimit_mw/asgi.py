@@ -69,6 +69,7 @@ class RateLimitMiddleware:
             if INSIDE.enrol(self):
                 self.follow_all()
             warn_of_cors(app, None)
+            self._gate.warn_of_no_slots()
 
     def follow_all(self) -> None:
         """Follow the response to each request: which of them a limit on an endpoint asks for is not known before."""

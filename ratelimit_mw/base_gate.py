@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
-from ratelimit_mw.advice import known_workers, warn_of_workers
+from ratelimit_mw.advice import known_workers, warn_of_no_slots, warn_of_workers
 from ratelimit_mw.calls import is_async, name_of, sync_call_from
 from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.events import DecisionEvent, Hook, StoreEvent
@@ -59,6 +59,10 @@ class BaseGate:
         self.answerer: Final = self._answerer(settings)
         self.room = Room(self._places if settings.max_waiting is None else settings.max_waiting)
         self._queues: Final = Queues()
+
+    def warn_of_no_slots(self) -> None:
+        """Warn of settings on slots that do nothing, where all limits stand in the settings."""
+        warn_of_no_slots(self.settings, self._rules.lines)
 
     def refusal(self, request: Request, verdict: Verdict) -> Response:
         """What we answer to a refused request. How it stands is left to the one further out, if there is one."""

@@ -3,19 +3,14 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from ratelimit_mw.holds import Hold, Holds, renewal, slots_of
-from ratelimit_mw.limit import Charge
+from ratelimit_mw.holds import Hold, Holds, renewal
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.forks import start_over_in_child
 from ratelimit_mw.stores.loops import OfLoop
 from ratelimit_mw.stores.memory import MemoryStore
-from ratelimit_mw.verdict import RateLimited, Verdict, verdict_of
-from ratelimit_mw.waiting import ataking
 
 _SOONEST: Final = 0.005  # seconds: what is under way need not be looked at in each turn of a loop
 _LOST: Final = "slots are not known to be %s, and are free when their lifetime is over: %s"
@@ -165,38 +160,6 @@ def kept_by_loop(hold: Hold) -> Callable[[Any], None]:
     """The same in the running loop."""
     ASYNC_KEEPER.hold(hold)
     return lambda following: ASYNC_KEEPER.release(hold, following.soon)
-
-
-@contextmanager
-def slot(store: Store, charges: Sequence[Charge]) -> Iterator[Verdict]:
-    """Take the charges, and hold the slots among them until the block ends. Raises `RateLimited`."""
-    verdict = verdict_of(charges, store.take(charges))
-    if not verdict.allowed:
-        raise RateLimited(verdict)
-    hold = Hold(store, slots_of(charges, verdict.decisions))
-    KEEPER.hold(hold)
-    try:
-        if verdict.delay:
-            time.sleep(verdict.delay)
-        yield verdict
-    finally:
-        KEEPER.release(hold)
-
-
-@asynccontextmanager
-async def aslot(store: AsyncStore, charges: Sequence[Charge]) -> AsyncIterator[Verdict]:
-    """The same for asyncio."""
-    verdict = verdict_of(charges, await ataking(store, store.atake)(charges))
-    if not verdict.allowed:
-        raise RateLimited(verdict)
-    hold = Hold(store, slots_of(charges, verdict.decisions))
-    ASYNC_KEEPER.hold(hold)
-    try:
-        if verdict.delay:
-            await asyncio.sleep(verdict.delay)
-        yield verdict
-    finally:
-        await ASYNC_KEEPER.released(hold)
 
 
 async def _agive_back(hold: Hold) -> None:

@@ -40,10 +40,10 @@ def waited_for(limits: Sequence[Limit], timeout: float | None) -> list[Limit]:
     if timeout is not None:
         seconds("timeout", timeout)
     if not any(limit.holds_back for limit in limits):
-        raise ConfigError(
-            f"limits: found {', '.join(repr(limit.notation) for limit in limits)}, which hold nothing back, so nothing "
-            f"says when to go on; a bucket does, such as '{limits[0].notation.partition(' ')[0]} using gcra'"
-        )
+        found = ", ".join(repr(limit.notation) for limit in limits)
+        rates = [limit.notation.partition(" ")[0] for limit in limits if not limit.held]
+        fix = f"a bucket does, such as '{rates[0]} using gcra'" if rates else "slot() takes one that is free at once"
+        raise ConfigError(f"limits: found {found}, which hold nothing back, so nothing says when to go on; {fix}")
     return [_patient(limit, timeout) for limit in limits]
 
 

@@ -1,6 +1,6 @@
 """On every ASGI server: a client that leaves while its request waits for a slot is in nobody's way, and not served.
 
-Of a request with a body that is so where the server gives that in one message, as no more of it is read before its turn.
+Of a request with a body that is so where the server gives it in one message: no more is read before its turn.
 """
 
 import socket
