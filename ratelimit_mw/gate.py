@@ -18,6 +18,7 @@ from ratelimit_mw.corrections import Taken
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.held import kept_by_loop
 from ratelimit_mw.holding import taken_by, turned_away
+from ratelimit_mw.holds import Hold as Held
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.marks import Mark
 from ratelimit_mw.matching import Marked
@@ -128,12 +129,11 @@ class AsyncGate(BaseGate):
         verdict = await in_turn
         if patient and verdict is not None and verdict.delay:
             verdict = await self._placed(verdict)
-        if match.holds:
-            self._hold(match, verdict, request)
+        held = self._hold(match, verdict, request) if match.holds else None
         if self._tell is not None:
             self._tell_decision(verdict, request, began)
         if patient and verdict is not None and verdict.delay:
-            await self._wait(verdict, hold)
+            await self._wait(verdict, hold, held)
         return verdict
 
     async def _placed(self, verdict: Verdict) -> Verdict:
@@ -143,15 +143,23 @@ class AsyncGate(BaseGate):
         await self._give_back([taken_by(self, verdict)])
         return turned_away(verdict)
 
-    async def _wait(self, verdict: Verdict, hold: Hold) -> None:
+    async def _wait(self, verdict: Verdict, hold: Hold, held: Held | None) -> None:
         """See `Gate`."""
         try:
             await hold(verdict.delay)
         except (asyncio.CancelledError, Exception):
-            await finished(self._give_back([taken_by(self, verdict)]))
+            await finished(self._undo(verdict, held))
             raise
         finally:
             self.room.leave()
+
+    async def _undo(self, verdict: Verdict, held: Held | None) -> None:
+        """See `Gate`."""
+        if held is not None:
+            held.among.end(held)
+        await self._give_back([taken_by(self, verdict)])
+        if held is not None and held.then is not None:
+            held.then()
 
     async def _decided(self, match: Match, asked: Plan) -> Verdict | None:
         if not asked.charges:

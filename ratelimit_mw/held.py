@@ -40,6 +40,7 @@ class Keeper:
 
     def hold(self, hold: Hold) -> None:
         """Renew it from now on."""
+        hold.among = self._holds
         self._holds.add(hold)
         with self._wake:
             if not self._running:

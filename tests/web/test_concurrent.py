@@ -14,12 +14,13 @@ from ratelimit_mw import Concurrency, ConfigError, MemoryStore, fastapi, starlet
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.gate import Gate
-from ratelimit_mw.held import KEEPER
+from ratelimit_mw.held import ASYNC_KEEPER, KEEPER
 from ratelimit_mw.limit import Charge
+from ratelimit_mw.queues import Wish
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
-from web.asgi_talk import BODY, CONNECT, HTTP, START, WEBSOCKET, Talk
+from web.asgi_talk import BODY, CONNECT, HTTP, START, WEBSOCKET, App200, Talk
 from web.faces import FACES, AppError
 from web.plain_request import PlainRequest
 from web.scenario import Step
@@ -291,6 +292,51 @@ def test_who_is_held_back_holds_a_slot_unless_slots_stand_further_in(apart: bool
         await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(run())
+
+
+def test_who_is_cancelled_while_it_is_held_back_gives_its_slot_back_for_good() -> None:
+    """Whoever keeps the task, and with it the request. Who waits for a slot is told at once."""
+
+    async def run() -> None:
+        store = RecordingStore(clock=Clock())
+        app = RateLimitMiddleware(App200(), limits=PACED, concurrent=2, queue=1, queue_timeout=60, store=store)
+        assert statuses([await Talk().with_app(app, HTTP)]) == [200]
+        held = ASYNC_KEEPER._loops.get().holds._held
+        talk = Talk()
+        talk.receive = asyncio.Event().wait  # type: ignore[assignment, method-assign]  # it says nothing
+        task = asyncio.create_task(talk.with_app(app, HTTP))
+        await settled()
+        (hold,) = held
+        woken: list[Any] = []
+        app._gate._queues.join(
+            Wish([(hold.charges[0].key, hold.charges[0].limit.bucket)], 1, 60), lambda: woken.append(1)
+        )
+        task.cancel()
+        await asyncio.wait([task])
+        assert (len(held), woken) == (0, [1])
+        assert [charge.cost for charge in store.calls[-1][1]] == [-1, -1]
+
+    asyncio.run(run())
+
+
+def test_a_thread_that_is_ended_while_it_is_held_back_gives_its_slot_back_for_good(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate(Settings(limits=PACED, concurrent=2, queue=1, store=MemoryStore(clock=Clock())))
+    assert gate.admit(PlainRequest()) is not None
+    before, request = set(KEEPER._holds._held), PlainRequest()
+    woken: list[Any] = []
+    monkeypatch.setattr(gate._queues, "wake", woken.extend)
+
+    def ends(_: float) -> None:
+        assert len(set(KEEPER._holds._held) - before) == 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ratelimit_mw.sync_gate.time.sleep", ends)
+    with pytest.raises(KeyboardInterrupt):
+        gate.admit(request)
+    assert set(KEEPER._holds._held) <= before
+    assert (len(request.followers), len(woken)) == (1, 1)  # it is all there
 
 
 def at_work(app: Any) -> int:
