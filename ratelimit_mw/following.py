@@ -101,7 +101,9 @@ class Following:
 
     def forget(self) -> None:
         """Nobody will say how it ended, so nobody will hear. The slots among what waited for it are not renewed."""
-        self._followers = self.request.followers = []
+        self._followers = []
+        if self.request is not None:
+            self.request.followers = None
 
     def soon(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Have this awaited, now that the response is out. See `soon`."""
