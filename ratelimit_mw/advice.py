@@ -6,12 +6,15 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from msgspec.structs import fields
+
 from ratelimit_mw.limit import Limit
 from ratelimit_mw.lines import Line, Lines
 from ratelimit_mw.notices import logger
 from ratelimit_mw.reach import out_of_reach
 from ratelimit_mw.request import Request
 from ratelimit_mw.rules import Rule
+from ratelimit_mw.settings import Settings
 
 _WINDOWS: Final = {"fixed_window": 2, "sliding_window_counter": 2, "sliding_window_log": 1}  # quotas in a worst window
 _PROXY_HEADERS: Final = ("x-forwarded-for", "forwarded")
@@ -20,6 +23,7 @@ _SERVERS: Final = ("uvicorn", "gunicorn", "hypercorn", "granian", "fastapi")
 _WORKERS: Final = re.compile(r"(?:--workers|-w)(?:=?([0-9]+))?")
 _TESTS: Final = "testserver"  # Django's test client, which says that it is several processes
 _DEEPEST: Final = 50  # apps around apps
+_OF_SLOTS: Final = ("queue", "queue_timeout", "slot_lifetime", "slot_retry")
 
 
 def advise(rules: Sequence[Rule], compiled: Sequence[Lines], messages: Sequence[Lines], *, ignore_case: bool) -> None:
@@ -109,6 +113,18 @@ def warn_of_workers(workers: int | None) -> None:
         "the limits; set store to a redis:// URL",
         workers or "several",
     )
+
+
+def warn_of_no_slots(settings: Settings, lines: Sequence[Lines]) -> None:
+    """Warn of settings on slots where none of these lines has any, and endpoints cannot."""
+    usual = {field.name: field.default for field in fields(settings)}
+    idle = [word for word in _OF_SLOTS if getattr(settings, word) != usual[word]]
+    if idle and not any(one.holds for one in lines):
+        logger.warning(
+            "ratelimit_mw: %s: nothing here limits how many requests are at work; set concurrent, or remove %s",
+            ", ".join(idle),
+            "it" if len(idle) == 1 else "them",
+        )
 
 
 class Processes:

@@ -1,6 +1,5 @@
 """The middleware for ASGI apps: Starlette, FastAPI, Litestar, Quart and every other."""
 
-import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final, Unpack
 
@@ -23,13 +22,14 @@ from ratelimit_mw.faces.asgi_wait import ClientGone, Waiting, close
 from ratelimit_mw.faces.inside import INSIDE
 from ratelimit_mw.faces.loops import inside_a_loop
 from ratelimit_mw.faces.unheeded import warn_of_unheeded
-from ratelimit_mw.gate import AsyncGate, Hold
+from ratelimit_mw.gate import AsyncGate
 from ratelimit_mw.options import Options
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.response import raw_headers
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.verdict import Verdict
 from ratelimit_mw.views import AsgiRequest
+from ratelimit_mw.waiting import Hold, asleep
 
 _KINDS: Final = ("http", "websocket")
 
@@ -69,6 +69,7 @@ class RateLimitMiddleware:
             if INSIDE.enrol(self):
                 self.follow_all()
             warn_of_cors(app, None)
+            self._gate.warn_of_no_slots()
 
     def follow_all(self) -> None:
         """Follow the response to each request: which of them a limit on an endpoint asks for is not known before."""
@@ -102,7 +103,7 @@ class RateLimitMiddleware:
         await self.app(scope, receive, send_with_headers)
 
     async def _decide_in_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Where the request may be held back, whose client may not wait for so long."""
+        """Where the request may have to wait, whose client may not do so for so long."""
         waiting = Waiting(scope, receive)
         try:
             await self._decide(None, scope, waiting.receive, send, waiting.hold)
@@ -112,7 +113,7 @@ class RateLimitMiddleware:
             waiting.end()
 
     async def _decide(
-        self, verdict: Verdict | None, scope: Scope, receive: Receive, send: Send, hold: Hold = asyncio.sleep
+        self, verdict: Verdict | None, scope: Scope, receive: Receive, send: Send, hold: Hold = asleep
     ) -> None:
         """In every case. `verdict`: if it is known already. `hold`: see `AsyncGate.admit`."""
         if scope["type"] not in self._limited:

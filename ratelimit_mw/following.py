@@ -99,6 +99,12 @@ class Following:
             except Exception as error:  # noqa: BLE001  # the response is out, and nobody is there to hear it
                 warn_rarely("follower", _UNHEARD, type(error).__name__, error=error)
 
+    def forget(self) -> None:
+        """Nobody will say how it ended, so nobody will hear. The slots among what waited for it are not renewed."""
+        self._followers = []
+        if self.request is not None:
+            self.request.followers = None
+
     def soon(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Have this awaited, now that the response is out. See `soon`."""
         soon(work, self.loop)

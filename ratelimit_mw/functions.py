@@ -3,11 +3,11 @@
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import wraps
-from inspect import isasyncgenfunction, iscoroutine, iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutine, iscoroutinefunction, isgeneratorfunction
 from typing import Any, ParamSpec, TypeVar
 
+from ratelimit_mw.blocks import aslot, slot
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.held import aslot, slot
 from ratelimit_mw.limit import Charge, Limit
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.waiting import Take, aturn, turn
@@ -31,6 +31,10 @@ class Terms:
         if not callable(cost):
             for limit in limits:
                 Charge("key", limit, cost)
+                if limit.held and not cost:
+                    raise ConfigError(
+                        f"cost: found 0, which takes no slot of {limit.notation!r}; allowed is at least 1"
+                    )
                 if cost > limit.most:
                     raise ConfigError(
                         f"cost: found {cost}, which never passes {limit.notation!r}; allowed are at most {limit.most}"
@@ -75,6 +79,11 @@ def limited(function: Callable[P, R], terms: Terms, store: Store) -> Callable[P,
         )
     toll = terms.toll(function)
     if terms.held:
+        if isgeneratorfunction(function):
+            raise ConfigError(
+                f"limit: found {_name(function)}, a generator, whose call is over before it is at work; "
+                "allowed is `with limiter.slot(...)` in it"
+            )
 
         @wraps(function)
         def at_work(*args: P.args, **kwargs: P.kwargs) -> R:

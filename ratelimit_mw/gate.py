@@ -4,7 +4,7 @@ They differ in the `await`s. The one for threads is in a file of its own.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from inspect import isawaitable
 from time import perf_counter
@@ -18,6 +18,7 @@ from ratelimit_mw.corrections import Taken
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.held import kept_by_loop
 from ratelimit_mw.holding import taken_by, turned_away
+from ratelimit_mw.holds import Hold as Held
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.marks import Mark
 from ratelimit_mw.matching import Marked
@@ -33,12 +34,9 @@ from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.stores.url import open_async_store
 from ratelimit_mw.sync_gate import KEPT, NO_ANSWERS, RAISED, Gate, TellingGate
 from ratelimit_mw.verdict import Source, Verdict
-from ratelimit_mw.waiting import ataking, finished
+from ratelimit_mw.waiting import Hold, asleep, ataking, finished
 
 __all__ = ["AsyncGate", "Gate", "Hold"]
-
-Hold = Callable[[float], Awaitable[object]]
-"""Waits for so many seconds; raises what ends the wait early."""
 
 _ENDPOINTS: Final = 4096  # whose limits are remembered
 
@@ -46,7 +44,8 @@ _ENDPOINTS: Final = 4096  # whose limits are remembered
 class AsyncGate(BaseGate):
     """For asyncio. `immediate`: a Gate that decides the same without a coroutine, where nothing is waited for.
 
-    `waits`: whether the store may be waited for. `may_hold`: whether rules may hold a request back.
+    `waits`: whether the store may be waited for. `may_hold`: whether rules may have a request
+    wait: for its turn, or for a slot.
     """
 
     _store: AsyncStore
@@ -70,7 +69,7 @@ class AsyncGate(BaseGate):
         memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake  # not a subclass's own
         waits = not memory or self._rules.calls or self._rules.waits or self._rules.queues
         self.waits: Final = not memory
-        self.may_hold: Final = self._rules.waits
+        self.may_hold: Final = self._rules.waits or self._rules.queues
         at_once = replace(settings, store=store, on_refused=None, max_waiting=0)  # its thread is the loop's
         kind = Gate if settings.on_decision is None else TellingGate
         self.immediate: Final = None if waits else kind(at_once, self._rules, self._local)
@@ -92,10 +91,10 @@ class AsyncGate(BaseGate):
         awaited = any(one.lines.calls or one.lines.waits or one.lines.queues for one in marked)
         return marked, None if awaited else self.immediate
 
-    async def admit(self, request: Request, marked: Marked = (), hold: Hold = asyncio.sleep) -> Verdict | None:
+    async def admit(self, request: Request, marked: Marked = (), hold: Hold = asleep) -> Verdict | None:
         """The verdict on a request; None where nothing is limited. `marked`: what stands on its endpoint.
 
-        `hold`: waits for so many seconds, and raises what ends the wait early, which is raised again.
+        `hold`: how a request waits; what it raises, which ends the wait early, is raised again.
         """
         match = self._rules.match(request, marked)
         if match is None:
@@ -117,7 +116,7 @@ class AsyncGate(BaseGate):
         """What the store is to be asked."""
         return plan(match, request, await _aask(match.calls, request) if match.calls else NO_ANSWERS)
 
-    async def decided(self, match: Match, asked: Plan, request: Request, hold: Hold = asyncio.sleep) -> Verdict | None:
+    async def decided(self, match: Match, asked: Plan, request: Request, hold: Hold = asleep) -> Verdict | None:
         """The verdict on what is asked, when its turn has come; None where nothing is.
 
         Never raises for what a store does. `hold`: see `admit`.
@@ -126,15 +125,15 @@ class AsyncGate(BaseGate):
         patient = match.waits and any(charge.patience_us for charge in asked.charges)
         if patient:
             asked = self.room.asked(asked)
-        verdict = await (self._decided_in_turn if match.queues else self._decided)(match, asked)
+        in_turn = self._decided_in_turn(match, asked, hold) if match.queues else self._decided(match, asked)
+        verdict = await in_turn
         if patient and verdict is not None and verdict.delay:
             verdict = await self._placed(verdict)
-        if match.holds:
-            self._hold(match, verdict, request)
+        held = self._hold(match, verdict, request) if match.holds else None
         if self._tell is not None:
             self._tell_decision(verdict, request, began)
         if patient and verdict is not None and verdict.delay:
-            await self._wait(verdict, hold)
+            await self._wait(verdict, hold, held)
         return verdict
 
     async def _placed(self, verdict: Verdict) -> Verdict:
@@ -144,15 +143,23 @@ class AsyncGate(BaseGate):
         await self._give_back([taken_by(self, verdict)])
         return turned_away(verdict)
 
-    async def _wait(self, verdict: Verdict, hold: Hold) -> None:
+    async def _wait(self, verdict: Verdict, hold: Hold, held: Held | None) -> None:
         """See `Gate`."""
         try:
             await hold(verdict.delay)
         except (asyncio.CancelledError, Exception):
-            await finished(self._give_back([taken_by(self, verdict)]))
+            await finished(self._undo(verdict, held))
             raise
         finally:
             self.room.leave()
+
+    async def _undo(self, verdict: Verdict, held: Held | None) -> None:
+        """See `Gate`."""
+        if held is not None:
+            held.among.end(held)
+        await self._give_back([taken_by(self, verdict)])
+        if held is not None and held.then is not None:
+            held.then()
 
     async def _decided(self, match: Match, asked: Plan) -> Verdict | None:
         if not asked.charges:
@@ -167,14 +174,15 @@ class AsyncGate(BaseGate):
             return self._without_store(match, asked, error)
         return verdict
 
-    async def _decided_in_turn(self, match: Match, asked: Plan) -> Verdict | None:
+    async def _decided_in_turn(self, match: Match, asked: Plan, hold: Hold) -> Verdict | None:
         """See `Gate`."""
         wish = wish_of(asked)
         if wish is None or not self._queues.busy(wish):
             verdict = await self._decided(match, asked)
             if wish is None or not waits(asked, verdict):
                 return verdict
-        found, verdict = await ain_turn(self._queues, wish, lambda: self._decided(match, asked), partial(waits, asked))
+        ask, again = partial(self._decided, match, asked), partial(waits, asked)
+        found, verdict = await ain_turn(self._queues, wish, ask, again, hold)
         return verdict if found else await self._refused(match, asked)
 
     async def _refused(self, match: Match, asked: Plan) -> Verdict | None:

@@ -3,19 +3,14 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from ratelimit_mw.holds import Hold, Holds, renewal, slots_of
-from ratelimit_mw.limit import Charge
+from ratelimit_mw.holds import Hold, Holds, renewal
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.forks import start_over_in_child
 from ratelimit_mw.stores.loops import OfLoop
 from ratelimit_mw.stores.memory import MemoryStore
-from ratelimit_mw.verdict import RateLimited, Verdict, verdict_of
-from ratelimit_mw.waiting import ataking
 
 _SOONEST: Final = 0.005  # seconds: what is under way need not be looked at in each turn of a loop
 _LOST: Final = "slots are not known to be %s, and are free when their lifetime is over: %s"
@@ -45,6 +40,7 @@ class Keeper:
 
     def hold(self, hold: Hold) -> None:
         """Renew it from now on."""
+        hold.among = self._holds
         self._holds.add(hold)
         with self._wake:
             if not self._running:
@@ -85,14 +81,14 @@ class _Loop:
 
     def __init__(self) -> None:
         self.holds = Holds()
-        self._ticking = False
+        self._timer: asyncio.TimerHandle | None = None  # one while something is held, and a little longer
+        self._next = 0.0  # when it fires, by the clock of the holds
         self._tasks: set[asyncio.Task[None]] = set()
 
     def hold(self, hold: Hold) -> None:
         self.holds.add(hold)
-        if not self._ticking:
-            self._ticking = True
-            asyncio.get_running_loop().call_later(hold.every, self._tick)
+        if self._timer is None or hold.renewed + hold.every < self._next:
+            self._tick_in(hold.every)
 
     def keep(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """A task that is held on to, whoever waits for it."""
@@ -104,10 +100,17 @@ class _Loop:
     def _tick(self) -> None:
         for call in self.holds.due(time.monotonic()):
             self.keep(self._renew(call))
+        self._timer = None
         pause = self.holds.wait(time.monotonic())
-        self._ticking = pause is not None
         if pause is not None:
-            asyncio.get_running_loop().call_later(max(pause, _SOONEST), self._tick)
+            self._tick_in(max(pause, _SOONEST))
+
+    def _tick_in(self, pause: float) -> None:
+        """So soon, and not at the time that was set before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(pause, self._tick)
+        self._next = time.monotonic() + pause
 
     async def _renew(self, call: Sequence[Hold]) -> None:
         try:
@@ -158,38 +161,6 @@ def kept_by_loop(hold: Hold) -> Callable[[Any], None]:
     """The same in the running loop."""
     ASYNC_KEEPER.hold(hold)
     return lambda following: ASYNC_KEEPER.release(hold, following.soon)
-
-
-@contextmanager
-def slot(store: Store, charges: Sequence[Charge]) -> Iterator[Verdict]:
-    """Take the charges, and hold the slots among them until the block ends. Raises `RateLimited`."""
-    verdict = verdict_of(charges, store.take(charges))
-    if not verdict.allowed:
-        raise RateLimited(verdict)
-    hold = Hold(store, slots_of(charges, verdict.decisions))
-    KEEPER.hold(hold)
-    try:
-        if verdict.delay:
-            time.sleep(verdict.delay)
-        yield verdict
-    finally:
-        KEEPER.release(hold)
-
-
-@asynccontextmanager
-async def aslot(store: AsyncStore, charges: Sequence[Charge]) -> AsyncIterator[Verdict]:
-    """The same for asyncio."""
-    verdict = verdict_of(charges, await ataking(store, store.atake)(charges))
-    if not verdict.allowed:
-        raise RateLimited(verdict)
-    hold = Hold(store, slots_of(charges, verdict.decisions))
-    ASYNC_KEEPER.hold(hold)
-    try:
-        if verdict.delay:
-            await asyncio.sleep(verdict.delay)
-        yield verdict
-    finally:
-        await ASYNC_KEEPER.released(hold)
 
 
 async def _agive_back(hold: Hold) -> None:

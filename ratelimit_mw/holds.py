@@ -23,7 +23,7 @@ class Hold:
     """The slots that one request, or one block, took of a store. `then`: called when they were given back."""
 
     __slots__ = ("__weakref__", "among", "charges", "ended", "every", "renewed", "store", "then")
-    among: "Holds"  # of its event loop
+    among: "Holds"  # those who are renewed together with it
 
     def __init__(self, store: Any, charges: Sequence[Charge], then: Callable[[], object] | None = None) -> None:
         self.store: Final = store

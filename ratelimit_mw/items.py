@@ -24,7 +24,9 @@ class ItemOptions(TypedDict, total=False):
     ]
     name: Annotated[str, "in headers and in the bucket's key"]
     shadow: Annotated[bool, "decides and reports, but never refuses"]
-    max_delay: Annotated[float, "seconds a request may be held back instead of refused; not for windows"]
+    max_delay: Annotated[
+        float, "seconds a request may be held back instead of refused, with the slots it took; not for windows"
+    ]
     lease: Annotated[int, "units of a hot limit that each process takes ahead from a store on a server; 0 is none"]
     lease_time: Annotated[float, "seconds after which it gives back what it did not spend"]
     settle: Annotated[
@@ -138,6 +140,11 @@ def _holding(limit: Limit, max_delay: Any) -> Limit:
     if max_delay is None:
         return limit
     if not limit.holds_back and seconds("max_delay", max_delay):
+        if limit.held:
+            raise ConfigError(
+                f"max_delay: nobody knows when one of {limit.notation} is given back; `queue` lets requests wait "
+                "for one"
+            )
         raise ConfigError(
             f"max_delay: {limit.notation} holds nothing back; a bucket does, such as "
             f"'{limit.notation.partition(' ')[0]} using gcra'"
@@ -154,6 +161,8 @@ def check_cost(value: Any, limits: Sequence[Limit]) -> int | Call | None:
             return call_from(value)
     whole("cost", value, 0)
     for limit in limits:
+        if limit.held and not value:
+            raise ConfigError(f"cost: 0 takes no slot of {limit.notation}, so it limits nothing; allowed is at least 1")
         if value > limit.most:
             raise ConfigError(
                 f"cost: {value} can never pass {limit.notation}, which admits at most {limit.most} at once"

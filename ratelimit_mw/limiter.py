@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from ratelimit_mw.blocks import AsyncOnce, Once, aslot, slot
 from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.functions import P, R, Terms, alimited, limited
-from ratelimit_mw.held import aslot, slot
 from ratelimit_mw.identity import bucket_key, encode
 from ratelimit_mw.limit import LATEST, Charge, Limit, seconds, well_named
 from ratelimit_mw.notation import parse
@@ -66,6 +66,8 @@ class _Charging:
         charges = self._charges(limits, key, cost)
         if not any(charge.limit.held for charge in charges):
             raise ConfigError("limits: found none of which a slot is held, allowed is a Concurrency among them")
+        if not cost:
+            raise ConfigError("cost: found 0, which takes no slot to hold; allowed is at least 1")
         return charges
 
     def _encoded(self, charges: Sequence[Charge]) -> list[Charge]:
@@ -133,12 +135,17 @@ class Limiter(_Charging):
         """
         return turn(self.store, self._reserved(limits, key, cost, timeout), time.sleep)
 
-    @contextmanager
-    def turn(self, limits: Limits, key: Key, cost: int = 1, timeout: float | None = None) -> Iterator[Verdict]:
+    def turn(
+        self, limits: Limits, key: Key, cost: int = 1, timeout: float | None = None
+    ) -> AbstractContextManager[Verdict]:
         """`acquire` as a block that is entered when its turn comes: `with limiter.turn("10/second using gcra", "me"):`.
 
-        What was taken stays taken, however the block ends.
+        What was taken stays taken, however the block ends. Raises `RuntimeError` where it is entered again.
         """
+        return Once(self._in_turn(limits, key, cost, timeout), "turn")
+
+    @contextmanager
+    def _in_turn(self, limits: Limits, key: Key, cost: int, timeout: float | None) -> Iterator[Verdict]:
         yield self.acquire(limits, key, cost, timeout)
 
     def settle(self, limits: Limits, key: Key, delta: int) -> None:
@@ -153,9 +160,10 @@ class Limiter(_Charging):
         """Be at work: `with limiter.slot(Concurrency(20), "reports"):` raises `RateLimited` where 20 are already.
 
         `cost` slots are held until the block ends, however it does, and renewed meanwhile. Other limits beside a
-        `Concurrency` are charged in the same step, all or nothing. Raises `ConfigError` where there is none.
+        `Concurrency` are charged in the same step, all or nothing. Raises `ConfigError` where there is none, and for a
+        cost of 0; `RuntimeError` where the same block is entered again.
         """
-        return slot(self.store, self._slots(limits, key, cost))
+        return Once(slot(self.store, self._slots(limits, key, cost)), "slot")
 
     def reset(self, limits: Limits, key: Key) -> None:
         """Forget what `key` took of these limits."""
@@ -171,10 +179,12 @@ class Limiter(_Charging):
         such a callable raises goes to the caller, and so does `ConfigError` for an answer that is no key or no cost.
         `wait`: True lets each call wait its turn for as long as it takes, a number for so many seconds at most, as
         `acquire` does. False refuses at once, but where a limit itself holds back, the call sleeps for that long. Slots
-        of a `Concurrency` are held until it returns. Of a generator the call is charged, not each item.
+        of a `Concurrency` are held until it returns; a call of which `cost` says 0 holds none. Of a generator the call
+        is charged, not each item.
 
         Limits, a fixed key and a fixed cost are checked at once: raises `ConfigError` where one is wrong, where the
-        cost can never pass, where one is to wait for windows alone, and for an async function.
+        cost can never pass, where one is to wait for windows alone, for an async function, and for a generator where a
+        slot would be held.
         """
         terms = self._terms(limits, key, cost, wait)
         return lambda function: limited(function, terms, self.store)
@@ -226,15 +236,20 @@ class AsyncLimiter(_Charging):
                 raise
         return verdict
 
+    def turn(
+        self, limits: Limits, key: Key, cost: int = 1, timeout: float | None = None
+    ) -> AbstractAsyncContextManager[Verdict]:
+        """See `Limiter.turn`: `async with limiter.turn("10/second using gcra", "github"): ...`."""
+        return AsyncOnce(self._in_turn(limits, key, cost, timeout), "turn")
+
     @asynccontextmanager
-    async def turn(
+    async def _in_turn(
         self,
         limits: Limits,
         key: Key,
-        cost: int = 1,
-        timeout: float | None = None,  # noqa: ASYNC109  # as of acquire
+        cost: int,
+        timeout: float | None,  # noqa: ASYNC109  # as of acquire
     ) -> AsyncIterator[Verdict]:
-        """See `Limiter.turn`: `async with limiter.turn("10/second using gcra", "github"): ...`."""
         yield await self.acquire(limits, key, cost, timeout)
 
     async def settle(self, limits: Limits, key: Key, delta: int) -> None:
@@ -243,7 +258,7 @@ class AsyncLimiter(_Charging):
 
     def slot(self, limits: Limits, key: Key, cost: int = 1) -> AbstractAsyncContextManager[Verdict]:
         """See `Limiter.slot`: `async with limiter.slot(...)`. A task that is cancelled in between holds nothing."""
-        return aslot(self.store, self._slots(limits, key, cost))
+        return AsyncOnce(aslot(self.store, self._slots(limits, key, cost)), "slot")
 
     async def reset(self, limits: Limits, key: Key) -> None:
         """See `Limiter.reset`."""

@@ -27,7 +27,9 @@ class Options(TypedDict, total=False):
     rules: Annotated[
         Sequence[Rule | RuleOptions | Mapping[str, Any]], "in order; the first final match ends the search"
     ]
-    concurrent: Annotated[int, "with `limits`: how many requests of a key may be at work at once; 0 is no limit"]
+    concurrent: Annotated[
+        int, "with `limits`: how many requests of a key may be at work, or held back, at once; 0 is no limit"
+    ]
     queue: Annotated[int, "how many requests of a key wait for that, in one process, oldest first; 0 is none"]
     queue_timeout: Annotated[float, "for how many seconds at most"]
     slot_lifetime: Annotated[float, "seconds after which the place of a killed process is free again"]

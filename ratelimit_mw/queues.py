@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.policy import Plan
 from ratelimit_mw.verdict import Verdict
+from ratelimit_mw.waiting import Hold
 
 _PAUSES: Final = (0.01, 0.02, 0.05, 0.1, 0.25)  # seconds until the first asks again; the last one from then on
 
@@ -143,14 +144,19 @@ def in_turn(
 
 
 async def ain_turn(
-    queues: Queues, wish: Wish, ask: Callable[[], Awaitable[Verdict | None]], again: Callable[[Verdict | None], bool]
+    queues: Queues,
+    wish: Wish,
+    ask: Callable[[], Awaitable[Verdict | None]],
+    again: Callable[[Verdict | None], bool],
+    hold: Hold,
 ) -> tuple[bool, Verdict | None]:
-    """The same for asyncio. Who is cancelled leaves the line."""
-    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+    """The same for asyncio. Who is cancelled, or whose `hold` raises, leaves the line."""
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
 
     def wake() -> None:
         with suppress(RuntimeError):  # a loop that ended meanwhile has nobody who waits
-            loop.call_soon_threadsafe(woken.set)
+            loop.call_soon_threadsafe(lambda: None if woken.done() else woken.set_result(None))
 
     place = queues.join(wish, wake)
     if place is None:
@@ -158,7 +164,7 @@ async def ain_turn(
     try:
         until, asked = time.monotonic() + wish.longest, 0
         while True:
-            woken.clear()
+            woken = loop.create_future()
             if place.first:
                 verdict = await ask()
                 if not again(verdict):
@@ -167,9 +173,7 @@ async def ain_turn(
             rest = until - time.monotonic()
             if rest <= 0:
                 return False, None
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(rest, _pause(asked))):
-                    await woken.wait()
+            await hold(min(rest, _pause(asked)), woken)
     finally:
         queues.leave(place)
 

@@ -17,7 +17,7 @@ from ratelimit_mw.limit import Limit, well_named
 from ratelimit_mw.paths import Paths
 from ratelimit_mw.penalties import PenaltySpec, check_penalty
 from ratelimit_mw.settling import SettleSpec, StatusSpec, check_settle, check_statuses
-from ratelimit_mw.slots import check_none_held, check_one_of_them, check_slots
+from ratelimit_mw.slots import check_line, check_none_held, check_one_of_them, check_slots
 from ratelimit_mw.words import flags, made, one_of
 
 OnStoreError = Literal["allow", "deny", "local"]
@@ -59,7 +59,7 @@ class MarkOptions(TypedDict, total=False):
     on_store_error: Annotated[OnStoreError, "instead of the top's; of several that match, the strictest counts"]
     shadow: Annotated[bool, "decides and reports, but never refuses, and is never final"]
     final: Annotated[bool, "ends the search"]
-    concurrent: Annotated[int, "how many requests of a key may be at work at once; 0 is no limit"]
+    concurrent: Annotated[int, "how many requests of a key may be at work, or held back, at once; 0 is no limit"]
     queue: Annotated[int, "how many requests of a key wait for that, in one process, instead of the top's"]
     queue_timeout: Annotated[float, "for how many seconds at most, instead of the top's"]
 
@@ -224,7 +224,9 @@ class Rule(Struct, frozen=True, kw_only=True):
         check_slots(self.concurrent, self.queue, self.queue_timeout)
         if self.exempt and self.concurrent:
             raise ConfigError("concurrent: a rule with exempt = true has none")
-        check_one_of_them(self.limits_by("all", None), self.concurrent)
+        found = self.limits_by("all", None)
+        check_one_of_them(found, self.concurrent)
+        check_line(found, self.concurrent, queue=self.queue, queue_timeout=self.queue_timeout)
 
     def _check_messages(self) -> None:
         if self.on_message_refused is not None:

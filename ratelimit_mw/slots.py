@@ -41,6 +41,14 @@ def check_one_of_them(found: Sequence[Item] | Choice, concurrent: Any) -> None:
         raise ConfigError("concurrent: limits hold a Concurrency already; allowed is one of both")
 
 
+def check_line(found: Sequence[Item] | Choice, concurrent: Any, **said: Any) -> None:
+    """Raises `ConfigError` where a rule says how to wait for slots that it does not have. `said`: such settings."""
+    held = concurrent or any(item.limit.held for items in fixed_items(found) for item in items)
+    for field, value in said.items():
+        if value and not held:
+            raise ConfigError(f"{field}: the rule has no slots to wait for; it needs `concurrent` beside it")
+
+
 def check_none_held(field: str, found: Sequence[Item] | Choice) -> None:
     """Raises `ConfigError` where what is over at once would have to be held: a message is not at work."""
     if any(item.limit.held for items in fixed_items(found) for item in items):

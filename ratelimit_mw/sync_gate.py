@@ -14,6 +14,7 @@ from ratelimit_mw.calls import FAILED, Answers, Call, close_unawaited, is_async,
 from ratelimit_mw.corrections import Taken
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.holding import taken_by, turned_away
+from ratelimit_mw.holds import Hold
 from ratelimit_mw.limit import Charge
 from ratelimit_mw.matching import Marked, Rules
 from ratelimit_mw.notices import warn_rarely
@@ -74,14 +75,13 @@ class Gate(BaseGate):
         verdict = self._decided_in_turn(match, asked) if match.queues else self._decided(match, asked)
         if match.waits and verdict is not None and verdict.delay:
             verdict = self._placed(verdict)
-        if match.holds:
-            self._hold(match, verdict, request)
+        held = self._hold(match, verdict, request) if match.holds else None
         if self._tell is not None:
             self._tell_decision(verdict, request, began)
         if outer is not None and verdict is not None and not verdict.allowed:
             self._give_back(outer.forget())
         if match.waits and verdict is not None and verdict.delay:
-            self._wait(verdict)
+            self._wait(verdict, held)
         if match.follows and verdict is not None and verdict.allowed:
             self._follow(request)
         return verdict
@@ -123,15 +123,23 @@ class Gate(BaseGate):
         self._give_back([taken_by(self, verdict)])
         return turned_away(verdict)
 
-    def _wait(self, verdict: Verdict) -> None:
+    def _wait(self, verdict: Verdict, held: Hold | None) -> None:
         """Until its turn. What ends the wait early gives back what was taken."""
         try:
             time.sleep(verdict.delay)
         except BaseException:
-            self._give_back([taken_by(self, verdict)])
+            self._undo(verdict, held)
             raise
         finally:
             self.room.leave()
+
+    def _undo(self, verdict: Verdict, held: Hold | None) -> None:
+        """Give back what was taken for a request, whose slots are renewed no more: else they would be taken again."""
+        if held is not None:
+            held.among.end(held)
+        self._give_back([taken_by(self, verdict)])
+        if held is not None and held.then is not None:
+            held.then()
 
     def _decided_in_turn(self, match: Match, asked: Plan) -> Verdict | None:
         """The same where a request may wait for a slot: behind those who do."""

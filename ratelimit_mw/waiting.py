@@ -5,9 +5,9 @@ all threads, tasks and processes, and nothing has to be woken or asked again.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import Charge, Decision, Limit, seconds
@@ -19,6 +19,14 @@ from ratelimit_mw.verdict import RateLimited, Verdict, verdict_of
 
 Sleep = Callable[[float], object]
 Take = Callable[[Sequence[Charge]], Coroutine[Any, Any, Sequence[Decision]]]
+
+
+class Hold(Protocol):
+    """Waits for so many seconds, or until `woken` is done if that is sooner; raises what ends the wait for good."""
+
+    def __call__(self, seconds: float, woken: "asyncio.Future[None] | None" = None, /) -> Awaitable[object]:
+        """See above."""
+
 
 _KEPT: Final = "what was reserved for a wait that ended early is not known to be given back: %s"
 _GOING: Final[set["asyncio.Task[Any]"]] = set()  # nobody else holds on to them
@@ -32,10 +40,10 @@ def waited_for(limits: Sequence[Limit], timeout: float | None) -> list[Limit]:
     if timeout is not None:
         seconds("timeout", timeout)
     if not any(limit.holds_back for limit in limits):
-        raise ConfigError(
-            f"limits: found {', '.join(repr(limit.notation) for limit in limits)}, which hold nothing back, so nothing "
-            f"says when to go on; a bucket does, such as '{limits[0].notation.partition(' ')[0]} using gcra'"
-        )
+        found = ", ".join(repr(limit.notation) for limit in limits)
+        rates = [limit.notation.partition(" ")[0] for limit in limits if not limit.held]
+        fix = f"a bucket does, such as '{rates[0]} using gcra'" if rates else "slot() takes one that is free at once"
+        raise ConfigError(f"limits: found {found}, which hold nothing back, so nothing says when to go on; {fix}")
     return [_patient(limit, timeout) for limit in limits]
 
 
@@ -117,6 +125,14 @@ async def agive_back(store: AsyncStore, verdict: Verdict) -> None:
         await store.asettle(given_back(verdict))
     except Exception as error:  # noqa: BLE001  # whoever waited has another error to hear of
         warn_rarely("store", _KEPT, error)
+
+
+async def asleep(seconds: float, woken: "asyncio.Future[None] | None" = None, /) -> None:
+    """A `Hold` of whoever has nothing else to wait for."""
+    if woken is None:
+        await asyncio.sleep(seconds)
+    else:
+        await asyncio.wait([woken], timeout=seconds)
 
 
 async def finished(work: Coroutine[Any, Any, None]) -> None:

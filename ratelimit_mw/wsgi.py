@@ -37,6 +37,7 @@ class RateLimitMiddleware:
         self._gate = Gate(Settings.of(settings, options))
         self._style = self._gate.settings.headers
         self._off = self._gate.settings.enabled is False
+        self._gate.warn_of_no_slots()
         self._processes = Processes(self._gate.settings.store)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:

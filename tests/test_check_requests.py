@@ -282,6 +282,29 @@ def test_what_other_settings_say(settings: str, said: str, check: Check) -> None
     assert said in check(settings, "--request", "/").splitlines()
 
 
+SLOTS_SAY = """\
+  default-concurrent
+    limit     2 at once
+    rule      default
+    key       ip
+    identity  ip=192.0.2.1
+    cost      1
+    at most   2 at work at once; a slot that nobody renews is free after 15 s
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("", ""),
+        ("queue = 5\nqueue_timeout = 2.5\n", "    queue     5 wait for a slot in each process, 2.5 s at most\n"),
+    ],
+)
+def test_what_slots_say(more: str, says: str, check: Check) -> None:
+    printed = check(f'limits = []\nconcurrent = 2\nkey = "ip"\n{more}', "--request", "/")
+    assert printed.endswith(SLOTS_SAY + says)
+
+
 def test_a_limit_that_does_not_say_its_worst_window(check: Check, tmp_path: Path) -> None:
     own = (
         "from ratelimit_mw import Limit\nclass Own(Limit, frozen=True, kw_only=True):\n    algorithm = 'own_of_check'\n"

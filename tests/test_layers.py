@@ -30,7 +30,7 @@ ORDER = [
     "stores.topology stores.wire stores.redis_server stores.redis_cluster stores.redis_sentinel",
     "stores.layer stores.deny_cache stores.breaker stores.local stores.lease stores.later stores.layered",
     "stores.redis stores.url",
-    "waiting holds held functions limiter",
+    "waiting holds held blocks functions limiter",
     "addresses forwarded client_ip",
     "request views",
     "calls settling following",

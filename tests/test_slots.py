@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from ratelimit_mw import (
     MemoryStore,
     RateLimited,
     StoreError,
+    blocks,
     held,
 )
 from ratelimit_mw.held import ASYNC_KEEPER, KEEPER, AsyncKeeper, Keeper
@@ -85,6 +87,93 @@ def test_where_no_slot_is_among_the_limits_there_is_none_to_hold() -> None:
     for each in (Limiter(), AsyncLimiter()):
         with pytest.raises(ConfigError, match="limits: found none of which a slot is held"):
             each.slot("5/hour", "k")
+
+
+@pytest.mark.promise(9)
+def test_who_holds_holds_at_least_one() -> None:
+    for each in (Limiter(), AsyncLimiter()):
+        with pytest.raises(ConfigError, match="cost: found 0, which takes no slot to hold; allowed is at least 1"):
+            each.slot([TWO, "5/hour"], "k", cost=0)
+        with pytest.raises(
+            ConfigError, match="cost: found 0, which takes no slot of '2 at once'; allowed is at least 1"
+        ):
+            each.limit(["5/hour", TWO], key="k", cost=0)
+        each.limit("5/hour", key="k", cost=0)  # a rate shows what is left
+
+
+def test_a_call_that_costs_nothing_holds_nothing(limiter: Limiter) -> None:
+    @limiter.limit(TWO, key="k", cost=lambda units: units)
+    def work(units: int) -> int:
+        return left(limiter) + 10 * units
+
+    assert [work(0), work(1), work(2)] == [2, 11, 20]
+    aio = AsyncLimiter()
+
+    @aio.limit(TWO, key="k", cost=lambda units: units)
+    async def awork(units: int) -> int:
+        return (await aio.peek(TWO, "k")).remaining + 10 * units
+
+    assert [asyncio.run(awork(units)) for units in (0, 1, 2)] == [2, 11, 20]
+    assert left(limiter) == 2
+
+
+@pytest.mark.promise(9)
+def test_of_a_generator_no_slot_would_be_held() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(ConfigError) as error:
+        Limiter().limit(["5/hour", TWO])(items)
+    assert str(error.value) == (
+        "limit: found test_of_a_generator_no_slot_would_be_held.<locals>.items, a generator, whose call is over before "
+        "it is at work; allowed is `with limiter.slot(...)` in it"
+    )
+    assert list(Limiter().limit("5/hour")(items)()) == [1]  # of a rate the call is charged
+
+
+def test_a_block_is_entered_once(limiter: Limiter) -> None:
+    """Not again after it has ended, and not inside of itself: no slot is taken by that, and none is lost."""
+    for block, of in ((limiter.slot(TWO, "k"), "slot"), (limiter.turn("5/hour using gcra", "k"), "turn")):
+        again = f"^{of}: this block was entered before; each `with` needs one of its own$"
+        with block, pytest.raises(RuntimeError, match=again), block:
+            raise AssertionError("it is not entered")
+        with pytest.raises(RuntimeError, match=again), block:
+            raise AssertionError("it is not entered")
+    assert (left(limiter), limiter.peek("5/hour using gcra", "k").remaining) == (2, 4)
+
+
+def test_a_block_of_asyncio_is_entered_once() -> None:
+    async def run() -> None:
+        limiter = AsyncLimiter()
+        for block, of in ((limiter.slot(TWO, "k"), "slot"), (limiter.turn("5/hour using gcra", "k"), "turn")):
+            again = f"^{of}: this block was entered before; each `with` needs one of its own$"
+            async with block:
+                with pytest.raises(RuntimeError, match=again):
+                    await block.__aenter__()
+            with pytest.raises(RuntimeError, match=again):
+                await block.__aenter__()
+        assert (await limiter.peek(TWO, "k")).remaining == 2
+        assert (await limiter.peek("5/hour using gcra", "k")).remaining == 4
+
+    asyncio.run(run())
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("limits", "found", "fix"),
+    [
+        (Concurrency(1), "'1 at once'", "slot() takes one that is free at once"),
+        (
+            [Concurrency(1), "9/minute using fixed_window"],
+            "'1 at once', '9/60s using fixed_window'",
+            "a bucket does, such as '9/60s using gcra'",
+        ),
+    ],
+)
+def test_nobody_waits_for_a_turn_of_slots(limits: Any, found: str, fix: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Limiter().acquire(limits, "k")
+    assert str(error.value) == (f"limits: found {found}, which hold nothing back, so nothing says when to go on; {fix}")
 
 
 def test_a_call_holds_a_slot_until_it_returns(limiter: Limiter) -> None:
@@ -192,7 +281,7 @@ def until(holds: Callable[[], bool]) -> bool:
 def test_a_slot_is_renewed_while_its_thread_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a thread that ends when nothing is held any more: here one of this test's own."""
     keeper, before = Keeper(), set(threading.enumerate())
-    monkeypatch.setattr(held, "KEEPER", keeper)
+    monkeypatch.setattr(blocks, "KEEPER", keeper)
     store = RecordingStore(clock=Clock())
     limiter, limit = Limiter(store), Concurrency(1, 0.03)
     with limiter.slot(limit, "k"):
@@ -225,6 +314,62 @@ def test_a_slot_is_renewed_while_its_task_is_at_work() -> None:
         assert (len(store.calls), threading.active_count()) == (count, threads)
 
     asyncio.run(run())
+
+
+def test_a_slot_that_is_due_sooner_than_others_is_renewed_in_time() -> None:
+    """Whoever is held already: the timer of the loop is set for it anew."""
+
+    async def run() -> None:
+        store = RecordingStore(clock=Clock())
+        limiter, short = AsyncLimiter(store), Concurrency(1, 0.03)
+        async with limiter.slot(Concurrency(1, 86_400), "a day"), limiter.slot(Concurrency(1, 3600), "an hour"):
+            async with limiter.slot(short, "short"), asyncio.timeout(PATIENCE):
+                while len(store.calls) < 6:  # noqa: ASYNC110  # the store tells nobody
+                    await asyncio.sleep(0.005)
+            renewals = [(charges[0].limit, charges[0].cost) for _, charges in store.calls[3:6]]
+            assert renewals == [(short, 1)] * 3
+
+    asyncio.run(run())
+
+
+class Timed(asyncio.SelectorEventLoop):
+    """A loop that knows the timers that were set in it, but for those of who sleeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timers: list[asyncio.TimerHandle] = []
+
+    def call_at(  # type: ignore[override]  # of any callback
+        self, when: float, callback: Any, *given: Any, **more: Any
+    ) -> asyncio.TimerHandle:
+        timer = super().call_at(when, callback, *given, **more)
+        if callback.__module__ == held.__name__:
+            self.timers.append(timer)
+        return timer
+
+    @property
+    def cancelled(self) -> list[bool]:
+        return [timer.cancelled() for timer in self.timers]
+
+
+def test_one_timer_while_something_is_held_and_none_after() -> None:
+    loop = Timed()
+
+    async def run() -> None:
+        keeper, store = AsyncKeeper(), MemoryStore(clock=Clock())
+        holds = [Hold(store, [Charge("k", Concurrency(1, window), at=7)]) for window in (3600, 7200, 0.03)]
+        for hold, cancelled in zip(holds, ([False], [False], [True, False]), strict=True):  # the second is due later
+            keeper.hold(hold)
+            assert loop.cancelled == cancelled
+        for hold in holds:
+            keeper.release(hold, lambda _: None)
+        await asyncio.sleep(0.05)
+        assert (loop.cancelled, len(asyncio.all_tasks())) == ([True, False], 1)
+        keeper.hold(holds[0])
+        assert loop.cancelled == [True, False, False]
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(run())
 
 
 def test_a_store_that_fails_ends_no_block_and_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -176,6 +176,8 @@ def _limit(charge: Charge, line: Line) -> Iterator[str]:
         rows.append(("identity", identity))
     if kind == "limit":
         rows += [("cost", str(charge.cost)), ("at most", _worst(limit))]
+    if line.queue:
+        rows.append(("queue", f"{line.queue} wait for a slot in each process, {line.queue_timeout:g} s at most"))
     if line.policy.settling is not None:
         rows.append(("settled", _settled(line.policy.settling)))
     if line.shadow:
@@ -192,5 +194,7 @@ def _settled(own: Settling) -> str:
 
 def _worst(limit: Limit) -> str:
     window = f"{limit.window:.6f}".rstrip("0").rstrip(".")
+    if limit.held:
+        return f"{limit.quota} at work at once; a slot that nobody renews is free after {window} s"
     most = limit.worst_window
     return f"{most} in any {window} s" if most is not None else "not known, its algorithm does not say"

@@ -68,12 +68,12 @@ class Watch:
         self._following.end("disconnected" if self._gone else "ended")
 
     def _is_last(self, message: Message) -> bool:
-        """Whether nothing of an HTTP response follows; a websocket ends with the app's call."""
+        """Whether nothing follows: of an HTTP response, or of a websocket, which may end with the app's call too."""
         kind = message["type"]
         if kind == "http.response.trailers":
             return not message.get("more_trailers", False)
         if self._trailers:
             return False
-        if kind in ("http.response.body", "http.response.zerocopysend"):
+        if kind in ("http.response.body", "http.response.zerocopysend", "websocket.http.response.body"):
             return not message.get("more_body", False)
-        return bool(kind == "http.response.pathsend")
+        return kind in ("http.response.pathsend", "websocket.close")

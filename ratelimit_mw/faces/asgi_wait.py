@@ -1,10 +1,11 @@
-"""While a request is held back its client may go away: what the server says meanwhile is heard, and handed on."""
+"""While a request waits its client may go away: what the server says meanwhile is heard, and handed on."""
 
 import asyncio
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
 from ratelimit_mw.faces.asgi_send import Message, Receive, Scope, Send
+from ratelimit_mw.waiting import asleep
 
 _CLIENT_CLOSED_REQUEST: Final = 499  # as nginx has it: for logs, and for whoever stands further out
 
@@ -14,7 +15,7 @@ class ClientGone(Exception):
 
 
 class Waiting:
-    """One HTTP request that may be held back. `receive` gives every message that the server gives, once and in order.
+    """One HTTP request that may have to wait. `receive` gives every message that the server gives, once and in order.
 
     Of a body one message is heard at most: with more, the whole of it would be kept here.
     """
@@ -24,26 +25,28 @@ class Waiting:
         self._heard: Final[deque[Message]] = deque()
         self._next: asyncio.Future[Message] | None = None  # asked for, and not given to the app
         # who is asked for the body tells such a client to send it, which is for the app to do
-        self._listens: Final = not any(name.lower() == b"expect" for name, _ in scope["headers"])
+        self._listens = not any(name.lower() == b"expect" for name, _ in scope["headers"])
 
-    async def hold(self, delay: float) -> None:
-        """Wait for so many seconds. Raises `ClientGone` when the client leaves before they are over."""
+    async def hold(self, seconds: float, woken: "asyncio.Future[None] | None" = None, /) -> None:
+        """A `Hold`, of the same request perhaps several times. Raises `ClientGone` when the client leaves meanwhile."""
         loop = asyncio.get_running_loop()
-        due, listens = loop.time() + delay, self._listens
-        while listens and (left := due - loop.time()) > 0:
+        due = loop.time() + seconds
+        while self._listens and (left := due - loop.time()) > 0:
             asked = self._next = self._next or asyncio.ensure_future(self._receive())
-            await asyncio.wait([asked], timeout=left)
+            either: list[asyncio.Future[Any]] = [asked] if woken is None else [asked, woken]
+            await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if not asked.done():
                 return
             if asked.cancelled() or asked.exception() is not None:
-                break  # the app hears of it when it asks
+                self._listens = False  # the app hears of it when it asks
+                break
             self._next, message = None, asked.result()
             self._heard.append(message)
             if message["type"] == "http.disconnect":
                 raise ClientGone
-            listens = not message.get("more_body", False)
+            self._listens = not message.get("more_body", False)
         if (left := due - loop.time()) > 0:
-            await asyncio.sleep(left)
+            await asleep(left, woken)
 
     async def receive(self) -> Message:
         """The next message."""

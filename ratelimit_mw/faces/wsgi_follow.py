@@ -94,6 +94,10 @@ class _Body:
             # a body that was not begun was not asked for: HEAD, or a response without one
             self._following.end("disconnected" if self._iterator is not None and not self._whole else "ended")
 
+    def __del__(self) -> None:
+        """A server that forgets it has not closed it. Nothing is done here that locks or asks: it is done anywhere."""
+        self._following.forget()
+
 
 class _SizedBody(_Body):
     """One whose number of parts is known: of a single one, servers work out the Content-Length."""

@@ -5,14 +5,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from flask import Flask
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Route
 
-from ratelimit_mw import MemoryStore, advice, asgi, gate, wsgi
+from ratelimit_mw import Concurrency, MemoryStore, advice, asgi, gate, wsgi
 from ratelimit_mw.advice import known_workers
+from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.request import Request
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, App200, talk
@@ -156,6 +158,40 @@ def test_a_limit_that_never_acts(
 
 
 # what clients write
+
+
+# settings on slots
+
+
+def no_slots(words: str, them: str) -> str:
+    return f"{words}: nothing here limits how many requests are at work; set concurrent, or remove {them}"
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({"queue": 5}, [no_slots("queue", "it")]),
+        (
+            {"queue": 5, "queue_timeout": 1, "slot_lifetime": 20, "slot_retry": 2},
+            [no_slots("queue, queue_timeout, slot_lifetime, slot_retry", "them")],
+        ),
+        ({"queue": 5, "concurrent": 1}, []),
+        ({"slot_retry": 2, "rules": [{"path": "/", "concurrent": 1}]}, []),
+        ({"slot_lifetime": 20, "app_limits": [Concurrency(2)]}, []),
+        ({"queue": 0, "queue_timeout": 5, "slot_lifetime": 15, "slot_retry": 1}, []),  # the default ones
+    ],
+)
+def test_settings_on_slots_where_there_are_none(
+    serve: Any, settings: dict[str, Any], warned: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    serve(limits="5/minute", **settings)
+    check(caplog, *warned)
+
+
+def test_settings_on_slots_that_views_may_have(caplog: pytest.LogCaptureFixture) -> None:
+    RateLimiter(Flask(__name__), limits="5/minute", queue=5, slot_retry=2)
+    check(caplog)
 
 
 def forgeable(rule: str, key: str) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 from wsgiref.util import FileWrapper
@@ -13,11 +14,13 @@ from ratelimit_mw import Concurrency, ConfigError, MemoryStore, fastapi, starlet
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.gate import Gate
+from ratelimit_mw.held import ASYNC_KEEPER, KEEPER
 from ratelimit_mw.limit import Charge
+from ratelimit_mw.queues import Wish
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
-from web.asgi_talk import BODY, CONNECT, HTTP, START, WEBSOCKET, Talk
+from web.asgi_talk import BODY, CONNECT, HTTP, START, WEBSOCKET, App200, Talk
 from web.faces import FACES, AppError
 from web.plain_request import PlainRequest
 from web.scenario import Step
@@ -228,6 +231,114 @@ def test_a_websocket_is_at_work_until_it_has_ended() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("how", ["close", "closed before", "denied"])
+def test_a_websocket_that_the_app_has_closed_is_not_at_work_though_the_app_is(how: str) -> None:
+    """As after the last byte of a response."""
+    part = {"type": "websocket.http.response.body", "body": b"", "more_body": True}
+    ways: dict[str, list[dict[str, Any]]] = {
+        "close": [{"type": "websocket.accept"}, {"type": "websocket.send", "text": ""}, {"type": "websocket.close"}],
+        "closed before": [{"type": "websocket.close"}],
+        "denied": [
+            {"type": "websocket.http.response.start", "status": 403, "headers": []},
+            part,
+            {**part, "more_body": False},
+        ],
+    }
+    messages = ways[how]
+
+    async def run() -> None:
+        store, over = RecordingStore(clock=Clock()), asyncio.Event()
+        seen: list[int] = []
+
+        async def app(_: Any, receive: Any, send: Any) -> None:
+            await receive()
+            for message in messages:
+                seen.append(len(store.calls))
+                await send(message)
+            await over.wait()
+
+        limited_app = RateLimitMiddleware(app, **ONE, store=store)
+        lingers = asyncio.create_task(Talk(CONNECT).with_app(limited_app, WEBSOCKET))
+        await settled()
+        assert (seen, verbs(store)) == ([1] * len(messages), [("take", 1), ("settle", -1)])
+        over.set()
+        await lingers
+        assert len(store.calls) == 2
+
+    asyncio.run(run())
+
+
+PACED: dict[str, Any] = {"limit": "1/hour burst 3 using leaky_bucket", "max_delay": 86400}
+
+
+@pytest.mark.parametrize(("apart", "status"), [(False, 429), (True, None)])
+def test_who_is_held_back_holds_a_slot_unless_slots_stand_further_in(apart: bool, status: int | None) -> None:
+    async def run() -> None:
+        busy, store = Busy(), MemoryStore(clock=Clock())
+        busy.go.set()
+        if apart:
+            app = RateLimitMiddleware(RateLimitMiddleware(busy, **ONE, store=store), limits=PACED, store=store)
+        else:
+            app = RateLimitMiddleware(busy, limits=PACED, concurrent=1, store=store)
+        assert statuses([await Talk().with_app(app, HTTP)]) == [200]
+        talks = [Talk(), Talk()]
+        for talk in talks:  # that wait for more than an hour
+            talk.receive = asyncio.Event().wait  # type: ignore[assignment, method-assign]  # they say nothing
+        tasks = [asyncio.create_task(talk.with_app(app, HTTP)) for talk in talks]
+        await settled()
+        assert [talk.sent[0]["status"] if talk.sent else None for talk in talks] == [None, status]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_who_is_cancelled_while_it_is_held_back_gives_its_slot_back_for_good() -> None:
+    """Whoever keeps the task, and with it the request. Who waits for a slot is told at once."""
+
+    async def run() -> None:
+        store = RecordingStore(clock=Clock())
+        app = RateLimitMiddleware(App200(), limits=PACED, concurrent=2, queue=1, queue_timeout=60, store=store)
+        assert statuses([await Talk().with_app(app, HTTP)]) == [200]
+        held = ASYNC_KEEPER._loops.get().holds._held
+        talk = Talk()
+        talk.receive = asyncio.Event().wait  # type: ignore[assignment, method-assign]  # it says nothing
+        task = asyncio.create_task(talk.with_app(app, HTTP))
+        await settled()
+        (hold,) = held
+        woken: list[Any] = []
+        app._gate._queues.join(
+            Wish([(hold.charges[0].key, hold.charges[0].limit.bucket)], 1, 60), lambda: woken.append(1)
+        )
+        task.cancel()
+        await asyncio.wait([task])
+        assert (len(held), woken) == (0, [1])
+        assert [charge.cost for charge in store.calls[-1][1]] == [-1, -1]
+
+    asyncio.run(run())
+
+
+def test_a_thread_that_is_ended_while_it_is_held_back_gives_its_slot_back_for_good(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate(Settings(limits=PACED, concurrent=2, queue=1, store=MemoryStore(clock=Clock())))
+    assert gate.admit(PlainRequest()) is not None
+    before, request = set(KEEPER._holds._held), PlainRequest()
+    woken: list[Any] = []
+    monkeypatch.setattr(gate._queues, "wake", woken.extend)
+
+    def ends(_: float) -> None:
+        assert len(set(KEEPER._holds._held) - before) == 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ratelimit_mw.sync_gate.time.sleep", ends)
+    with pytest.raises(KeyboardInterrupt):
+        gate.admit(request)
+    assert set(KEEPER._holds._held) <= before
+    assert (len(request.followers), len(woken)) == (1, 1)  # it is all there
+
+
 def at_work(app: Any) -> int:
     """The status that one more request is answered."""
     server = Server()
@@ -264,6 +375,27 @@ def test_under_wsgi_a_client_that_left_midway_frees_its_slot() -> None:
     server = Server()
     assert b"".join(server.ask(app)) == b"onetwo"
     assert server.started[0][0] == "200 OK"
+
+
+@pytest.mark.promise(7)
+def test_under_wsgi_what_the_server_forgets_is_renewed_no_more_even_before_garbage_is_collected() -> None:
+    """It did not close what the app returned; the request lives on in a cycle."""
+    app = limited(in_parts, **ONE)
+    before = set(KEEPER._holds._held)
+    server = Server()
+    body = server.ask(app)
+    (hold,) = set(KEEPER._holds._held) - before
+    known = weakref.ref(hold)
+    del hold, before
+    gc.disable()
+    try:
+        assert known() is not None
+        del body
+        assert known() is None
+    finally:
+        gc.enable()
+    assert "ratelimit_mw" in server.environ  # all the rest is there
+    assert at_work(app) == 429  # until its lifetime is over
 
 
 @pytest.mark.promise(11)
@@ -386,12 +518,46 @@ def test_what_is_inside_of_another_middleware_takes_no_second_slot() -> None:
             {"limits": [{"limit": Concurrency(2), "lease": 1}]},
             "limits[0].lease: slots of 2 at once are held by who is at work, and not taken ahead",
         ),
+        (
+            {"limits": [{"limit": Concurrency(2), "cost": 0}]},
+            "limits[0].cost: 0 takes no slot of 2 at once, so it limits nothing; allowed is at least 1",
+        ),
+        (
+            {"limits": [{"limit": Concurrency(2), "max_delay": 1}]},
+            "limits[0].max_delay: nobody knows when one of 2 at once is given back; `queue` lets requests wait for one",
+        ),
+        (
+            {"concurrent": 1, "rules": [{"path": "/", "limits": "5/minute", "queue": 3}]},
+            "rules[0].queue: the rule has no slots to wait for; it needs `concurrent` beside it",
+        ),
+        (
+            {"concurrent": 1, "rules": [{"path": "/", "limits": "5/minute", "queue": 0, "queue_timeout": 3}]},
+            "rules[0].queue_timeout: the rule has no slots to wait for; it needs `concurrent` beside it",
+        ),
     ],
 )
 def test_what_cannot_be(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as error:
         Settings(**{"limits": [], **settings})
     assert str(error.value) == says
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"limits": [], "queue": 0},  # as where nobody waits
+        {"concurrent": 1, "queue": 3, "queue_timeout": 1},
+        {"limits": {"free": Concurrency(1), "paid": "9/minute"}, "tier": "ip", "queue": 3},
+    ],
+)
+def test_what_can_be(rule: dict[str, Any]) -> None:
+    Settings(limits=[], rules=[{"path": "/", **rule}])
+
+
+@pytest.mark.promise(9)
+def test_a_view_says_how_to_wait_where_it_has_slots() -> None:
+    with pytest.raises(ConfigError, match="queue: the rule has no slots to wait for"):
+        RateLimiter(limits=[]).limit("5/minute", queue=2)
 
 
 def test_a_concurrency_stands_in_a_list_too_and_a_rule_needs_no_other_limit() -> None:

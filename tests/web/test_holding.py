@@ -30,14 +30,11 @@ from ratelimit_mw.testing import Clock
 from web.asgi_talk import BODY, HTTP, START, App200, Talk, header
 from web.faces import ASGI, FACES
 from web.scenario import Step
+from web.waits import GONE, PART, REST, WHOLE, Waits
 from web.websocket_talk import chat
 
 PACED: dict[str, Any] = {"limit": "50/second burst 3 using leaky_bucket", "max_delay": 1}  # a turn each 20 ms
 SLOW: dict[str, Any] = {"limit": "1/hour burst 3 using leaky_bucket", "max_delay": 86400}  # nobody waits for that
-WHOLE = {"type": "http.request", "body": b"", "more_body": False}
-PART = {"type": "http.request", "body": b"part", "more_body": True}
-REST = {"type": "http.request", "body": b"rest", "more_body": False}
-GONE = {"type": "http.disconnect"}
 
 
 class Heard:
@@ -120,34 +117,8 @@ class Held:
         self.store = MemoryStore(clock=Clock())
         self.middleware = RateLimitMiddleware(self.app, **{"limits": SLOW, "store": self.store, **settings})
 
-    def start(self, *given: Any, **scope: Any) -> "Waits":
+    def start(self, *given: Any, **scope: Any) -> Waits:
         return Waits(self.middleware, *given, **scope)
-
-
-class Waits:
-    """One request. What it is given after that comes when it is told."""
-
-    def __init__(self, app: Any, *given: Any, **scope: Any) -> None:
-        self.queue: asyncio.Queue[Any] = asyncio.Queue()
-        for message in given:
-            self.queue.put_nowait(message)
-        self.talk = Talk()
-        self.receives = 0
-        self.task = asyncio.ensure_future(app({**HTTP, **scope}, self.receive, self.talk.send))
-
-    async def receive(self) -> Any:
-        self.receives += 1
-        return await self.queue.get()
-
-    async def goes_on(self) -> "Waits":
-        """As far as it goes by itself."""
-        for _ in range(20):
-            await asyncio.sleep(0)
-        return self
-
-    @property
-    def status(self) -> int | None:
-        return self.talk.sent[0]["status"] if self.talk.sent else None
 
 
 @pytest.mark.promise(11)

@@ -19,6 +19,7 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import BODY, HTTP, START, Talk
 from web.plain_request import PlainRequest
+from web.waits import GONE, PART, REST, WHOLE, Waits
 from web.wsgi_talk import Server, limited
 
 LONG = 60.0  # seconds: nobody waits for that long here
@@ -139,6 +140,105 @@ def test_who_is_cancelled_leaves_the_line_and_the_others_move_up() -> None:
         await asyncio.gather(tasks[0], tasks[2], *more)
         assert tasks[1].cancelled()
         assert turns.order == ["/a", "/c", "/d"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.promise(11)
+@pytest.mark.parametrize("given", [[WHOLE], [REST], []])
+def test_a_client_that_goes_away_leaves_the_line_at_once_and_is_not_served(given: list[Any]) -> None:
+    """Its server says `http.disconnect`, and no more. It is in nobody's way, first in line or behind."""
+
+    async def run() -> None:
+        turns = Turns()
+        app = RateLimitMiddleware(turns, **{**WAITING, "queue": 2})
+        first, second, third = [await Waits(app, *given, path=path).goes_on() for path in ("/a", "/b", "/c")]
+        assert (await Waits(app, WHOLE, path="/full").goes_on()).status == 429
+        for one in (third, second):  # the last of the line, and the first
+            one.queue.put_nowait(GONE)
+            await one.goes_on()
+            assert (one.task.done(), one.status, one.talk.types[1:]) == (True, 499, ["http.response.body"])
+        last, more = [await Waits(app, WHOLE, path=path).goes_on() for path in ("/d", "/e")]
+        assert (last.status, more.status, turns.order) == (None, None, ["/a"])  # both places are free again
+        for name in ("/a", "/d", "/e"):
+            assert turns.order[-1] == name
+            turns.end(name)
+            await settled()
+        assert [one.status for one in (first, last, more)] == [200] * 3
+        assert turns.order == ["/a", "/d", "/e"]
+
+    asyncio.run(run())
+
+
+def test_who_stands_behind_a_client_that_left_has_its_turn() -> None:
+    async def run() -> None:
+        turns = Turns()
+        app = RateLimitMiddleware(turns, **WAITING)
+        _, gone, behind = [await Waits(app, WHOLE, path=path).goes_on() for path in ("/a", "/b", "/c")]
+        gone.queue.put_nowait(GONE)
+        turns.end("/a")
+        await behind.goes_on()
+        assert turns.order == ["/a", "/c"]
+        turns.end("/c")
+        await behind.goes_on()
+        assert behind.status == 200
+
+    asyncio.run(run())
+
+
+@pytest.mark.promise(11)
+@pytest.mark.parametrize("given", [[WHOLE], [PART, PART, REST], [REST]])
+def test_of_a_body_one_message_is_heard_while_one_waits_and_the_app_gets_all_of_it(given: list[Any]) -> None:
+    """However often it wakes meanwhile: what is heard is kept, and a whole body would be much."""
+
+    async def run() -> None:
+        got: list[Any] = []
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            if scope["path"] == "/first":
+                await over.wait()
+            elif scope["path"] == "/":
+                while True:
+                    got.append(await receive())
+                    if not got[-1].get("more_body"):
+                        break
+            await send(START)
+            await send(BODY)
+
+        over = asyncio.Event()
+        middleware = RateLimitMiddleware(app, **WAITING)
+        ahead = await Waits(middleware, WHOLE, path="/first").goes_on()
+        waits = await Waits(middleware, *given).goes_on()
+        for _ in range(5):  # each time it wakes, and asks in vain
+            middleware._gate._queues.wake([_bucket_of(middleware)])
+            await waits.goes_on()
+        assert (waits.receives, waits.status) == (1 if given[0] is PART else 2, None)
+        over.set()
+        await waits.goes_on()
+        assert (ahead.status, waits.status) == (200, 200)
+        assert got == given
+        assert all(one is other for one, other in zip(got, given, strict=True))
+
+    asyncio.run(run())
+
+
+def _bucket_of(middleware: RateLimitMiddleware) -> Bucket:
+    """Of the one line there is."""
+    (bucket,) = middleware._gate._queues._lines
+    return bucket
+
+
+def test_a_client_that_waits_to_send_its_body_is_not_asked_for_it() -> None:
+    async def run() -> None:
+        turns = Turns()
+        app = RateLimitMiddleware(turns, **WAITING)
+        first = await Waits(app, WHOLE, path="/a").goes_on()
+        waits = await Waits(app, GONE, path="/b", headers=[(b"Expect", b"100-continue")]).goes_on()
+        assert (waits.receives, waits.status) == (0, None)
+        for one, name in ((first, "/a"), (waits, "/b")):
+            turns.end(name)
+            await waits.goes_on()
+            assert one.status == 200
 
     asyncio.run(run())
 

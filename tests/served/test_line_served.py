@@ -1,0 +1,73 @@
+"""On every ASGI server: a client that leaves while its request waits for a slot is in nobody's way, and not served.
+
+Of a request with a body that is so where the server gives it in one message: no more is read before its turn.
+"""
+
+import socket
+import time
+from collections.abc import Iterator, Mapping
+
+import httpx
+import pytest
+
+from redis_servers import RedisServer
+from web.real_servers import APPS, KINDS
+from web_servers import WebServer
+
+PATIENCE = 20.0  # seconds; nothing here is timed
+ASGI1 = [name for name, kind in KINDS.items() if kind.interface == "asgi" and not kind.http2]
+IN_ONE = ("uvicorn", "uvicorn-standard")  # others say in a second message that no more follows
+GET = b"GET /touch HTTP/1.1\r\nHost: server\r\n\r\n"
+POST = b"POST /touch HTTP/1.1\r\nHost: server\r\nContent-Length: 4\r\n\r\nbody"
+
+
+@pytest.fixture(scope="module", params=["memory", "redis"])
+def store(request: pytest.FixtureRequest, redis_servers: Mapping[str, RedisServer]) -> Iterator[str]:
+    if request.param == "memory":
+        yield "memory://"
+        return
+    with RedisServer(next(iter(redis_servers.values())).binary) as running:
+        yield running.url
+
+
+@pytest.fixture(scope="module", params=ASGI1)
+def name(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(name: str, store: str) -> Iterator[WebServer]:
+    kind = KINDS[name]
+    with kind.serve("line_asgi:app", APPS, *kind.options, env={"STORE": store}) as running:
+        yield running
+
+
+def until(client: httpx.Client, says: str) -> None:
+    """Wait for what the app says of itself."""
+    end = time.monotonic() + PATIENCE
+    while (found := client.get("/facts").text) != says and time.monotonic() < end:
+        time.sleep(0.01)
+    assert found == says
+
+
+@pytest.mark.promise(11)
+def test_who_leaves_the_line_is_not_served(name: str, server: WebServer) -> None:
+    with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+        for ask in (GET, POST) if name in IN_ONE else (GET,):
+            _leave(client, ask)
+
+
+def _leave(client: httpx.Client, ask: bytes) -> None:
+    """While another one is at work."""
+    served = int(client.get("/facts").text.split()[2])
+    with client.stream("GET", "/hang") as working:
+        parts = working.iter_raw()  # which closes the connection when it goes
+        assert next(parts) == b"begun"
+        with socket.create_connection((client.base_url.host, client.base_url.port), PATIENCE) as waiting:
+            waiting.sendall(ask)
+            until(client, f"1 wait, {served} touched")
+            assert client.get("/touch").status_code == 429
+        until(client, f"0 wait, {served} touched")
+    assert client.get("/touch").status_code == 200  # it waits until the slot is free
+    until(client, f"0 wait, {served + 1} touched")
