@@ -56,15 +56,14 @@ class RateLimitMiddleware:
                 raise
             self._error = error
             self._limited: tuple[str, ...] = ()
-            self._quick = None
-            self._holds = self._follows_all = False
+            self._short = self._holds = self._follows_all = False
         else:
             self._limited = _KINDS if self._gate.settings.enabled is not False else ()
             self._immediate = self._gate.immediate
             self._style = self._gate.settings.headers
             self._shows = self._style != "none"
             self._holds = self._gate.may_hold
-            self._quick = self._immediate if self._limited and self._style == "ietf" else None
+            self._short = bool(self._limited) and self._style == "ietf"
             self._follows_all = False
             if INSIDE.enrol(self):
                 self.follow_all()
@@ -73,14 +72,18 @@ class RateLimitMiddleware:
 
     def follow_all(self) -> None:
         """Follow the response to each request: which of them a limit on an endpoint asks for is not known before."""
-        self._quick, self._follows_all = None, True
+        self._short, self._follows_all = False, True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit or refuse one request; everything that is neither HTTP nor a websocket goes straight through."""
-        gate, verdict = self._quick, None
-        if gate is not None and scope["type"] == "http" and "user" not in scope and OUTCOME not in scope:
-            client = scope.get("client")
-            verdict = gate.admit_client(client[0] if client else None, scope.get("method"))
+        verdict = None
+        if self._short and scope["type"] == "http" and "user" not in scope and OUTCOME not in scope:
+            client, gate = scope.get("client"), self._immediate
+            address = client[0] if client else None
+            if gate is not None:
+                verdict = gate.admit_client(address, scope.get("method"))
+            else:
+                verdict = await self._gate.admit_client(address, scope.get("method"))
         if verdict is None or not verdict.allowed:
             if self._holds and scope["type"] == "http":
                 await self._decide_in_turn(scope, receive, send)

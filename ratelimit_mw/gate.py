@@ -23,7 +23,7 @@ from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.marks import Mark
 from ratelimit_mw.matching import Marked
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.policy import Match, Plan, conclude, plan, without_charged
+from ratelimit_mw.policy import SHORT, Match, Plan, conclude, plan, without_charged
 from ratelimit_mw.queues import ain_turn, none_free, waits, wish_of
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
@@ -111,6 +111,14 @@ class AsyncGate(BaseGate):
         if outer is not None and verdict is not None and not verdict.allowed:
             await self._give_back(outer.forget())
         return verdict
+
+    async def admit_client(self, client: str | None, method: str | None) -> Verdict | None:
+        """See `Gate.admit_client`."""
+        of_client = self._rules.of_client
+        if of_client is None or method == "OPTIONS" or (client and len(client) > SHORT) or self._tell is not None:
+            return None
+        asked = of_client(client)
+        return await self._decided(asked.match, asked)
 
     async def planned(self, match: Match, request: Request) -> Plan:
         """What the store is to be asked."""

@@ -1,11 +1,14 @@
 """What tests of the web's parts are given."""
 
+from collections.abc import Iterator, Mapping
+
 import pytest
 
 # before Django's other modules, and REST framework, can be imported
 import web.django_site  # noqa: F401  # configures it
 from ratelimit_mw import matching, notices
 from ratelimit_mw.testing import Clock, RecordingStore
+from redis_servers import RedisServer
 
 
 @pytest.fixture
@@ -25,3 +28,10 @@ def at_first_and_settled(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     """Proxies are looked for in the first thousand requests; after them there is a short way."""
     if request.param == "settled":
         monkeypatch.setattr(matching, "Unproxied", lambda: None)
+
+
+@pytest.fixture(scope="module")
+def own_redis(redis_servers: Mapping[str, RedisServer]) -> Iterator[RedisServer]:
+    """Of one file alone; of one version: what they do differently is a matter of the stores' tests."""
+    with RedisServer(next(iter(redis_servers.values())).binary) as running:
+        yield running

@@ -1,12 +1,15 @@
 """Where nothing but the client's address counts, a request is not looked at: the verdict is the one of `admit`."""
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ratelimit_mw import Decision, StoreError, Verdict, matching
-from ratelimit_mw.gate import Gate
+from ratelimit_mw.gate import AsyncGate, Gate
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.sync_gate import TellingGate
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.plain_request import PlainRequest
 
@@ -24,8 +27,29 @@ def yes(_: object) -> bool:
     return True
 
 
-def gate(**settings: Any) -> Gate:
-    return Gate(Settings(**{"limits": "3/minute", "store": RecordingStore(clock=Clock()), **settings}))
+class Awaited:
+    """An AsyncGate as it is called by one who need not await."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._gate = AsyncGate(settings)
+
+    def admit_client(self, client: str | None, method: str | None) -> Verdict | None:
+        return asyncio.run(self._gate.admit_client(client, method))
+
+    def admit(self, request: PlainRequest) -> Verdict | None:
+        return asyncio.run(self._gate.admit(request))
+
+
+Make = Callable[..., Gate | Awaited]
+
+
+@pytest.fixture(params=[Gate, Awaited], ids=["threads", "asyncio"])
+def gate(request: pytest.FixtureRequest) -> Make:
+    def make(**settings: Any) -> Gate | Awaited:
+        kind: Callable[[Settings], Gate | Awaited] = request.param
+        return kind(Settings(**{"limits": "3/minute", "store": RecordingStore(clock=Clock()), **settings}))
+
+    return make
 
 
 def told(verdict: Verdict | None) -> Any:
@@ -49,14 +73,14 @@ def told(verdict: Verdict | None) -> Any:
     ],
     ids=str,
 )
-def test_it_says_what_admit_says(settings: dict[str, Any]) -> None:
+def test_it_says_what_admit_says(settings: dict[str, Any], gate: Make) -> None:
     short, long = gate(**settings), gate(**settings)
     for _ in range(5):
         assert told(short.admit_client(ADDRESS, "GET")) == told(long.admit(PlainRequest(client=ADDRESS)))
 
 
 @pytest.mark.parametrize("client", [ADDRESS, "2001:db8::1", "x" * 256, "", None])
-def test_whose_bucket_it_is(client: str | None) -> None:
+def test_whose_bucket_it_is(client: str | None, gate: Make) -> None:
     assert told(gate().admit_client(client, "GET")) == told(gate().admit(PlainRequest(client=client)))
 
 
@@ -77,24 +101,24 @@ def test_whose_bucket_it_is(client: str | None) -> None:
     ],
     ids=",".join,
 )
-def test_where_more_counts_it_says_nothing_and_takes_nothing(settings: dict[str, Any]) -> None:
+def test_where_more_counts_it_says_nothing_and_takes_nothing(settings: dict[str, Any], gate: Make) -> None:
     store = RecordingStore()
     assert gate(**settings, store=store).admit_client(ADDRESS, "GET") is None
     assert store.calls == []
 
 
 @pytest.mark.parametrize(("client", "method"), [("x" * 257, "GET"), (ADDRESS, "OPTIONS")])
-def test_nor_where_a_request_is_unlike_others(client: str, method: str) -> None:
+def test_nor_where_a_request_is_unlike_others(client: str, method: str, gate: Make) -> None:
     store = RecordingStore()
     assert gate(store=store).admit_client(client, method) is None
     assert store.calls == []
 
 
-def test_it_says_nothing_where_nothing_is_limited() -> None:
+def test_it_says_nothing_where_nothing_is_limited(gate: Make) -> None:
     assert gate(limits=[]).admit_client(ADDRESS, "GET") is None
 
 
-def test_a_client_without_a_key_is_refused_without_asking() -> None:
+def test_a_client_without_a_key_is_refused_without_asking(gate: Make) -> None:
     store = RecordingStore()
     verdict = gate(store=store, missing_key="deny").admit_client(None, "GET")
     assert verdict is not None
@@ -107,7 +131,7 @@ def test_a_client_without_a_key_is_refused_without_asking() -> None:
     [("local", "local", True), ("allow", "allowed_on_error", True), ("deny", "denied_on_error", False)],
 )
 @pytest.mark.usefixtures("speaks_again")
-def test_a_store_that_fails_is_answered_for(mode: str, source: str, allowed: bool) -> None:
+def test_a_store_that_fails_is_answered_for(mode: str, source: str, allowed: bool, gate: Make) -> None:
     store = RecordingStore()
     store.error = StoreError("down")
     verdict = gate(store=store, on_store_error=mode).admit_client(ADDRESS, "GET")
@@ -119,10 +143,22 @@ class TwoForOne(RecordingStore):
     def take(self, charges: Any) -> Any:
         return [*super().take(charges), Decision(True, 5, 4, 0.0, 60.0, 60.0, 0.0, 0)]
 
+    async def atake(self, charges: Any) -> Any:
+        return self.take(charges)
+
+
+@pytest.mark.parametrize("kind", [TellingGate, Awaited])
+def test_who_tells_a_hook_of_requests_looks_at_them(kind: Callable[[Settings], Gate | Awaited]) -> None:
+    heard: list[object] = []
+    own = kind(Settings(limits="3/minute", store=RecordingStore(), on_decision=heard.append))
+    assert (own.admit_client(ADDRESS, "GET"), heard) == (None, [])
+    assert own.admit(PlainRequest(client=ADDRESS)) is not None
+    assert len(heard) == 1
+
 
 @pytest.mark.promise(8)
 @pytest.mark.usefixtures("speaks_again")
-def test_a_store_that_answers_too_much_is_answered_for() -> None:
+def test_a_store_that_answers_too_much_is_answered_for(gate: Make) -> None:
     verdict = gate(store=TwoForOne()).admit_client(ADDRESS, "GET")
     assert verdict is not None
     assert (verdict.source, verdict.allowed) == ("local", True)

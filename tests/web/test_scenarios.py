@@ -1,6 +1,6 @@
 """Every scenario over every framework, in this process: over memory, and over a real Redis."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -21,13 +21,6 @@ def memory(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Record
     return tell_time(clock, monkeypatch.setattr)
 
 
-@pytest.fixture(scope="module")
-def redis(redis_servers: Mapping[str, RedisServer]) -> Iterator[RedisServer]:
-    """This file's own; of one version: what they do differently is a matter of the stores' tests."""
-    with RedisServer(next(iter(redis_servers.values())).binary) as running:
-        yield running
-
-
 @pytest.fixture(params=["memory", "redis"])
 def store(
     face: str, clock: Clock, memory: Callable[[], RecordingStore], request: pytest.FixtureRequest
@@ -36,7 +29,7 @@ def store(
     if request.param == "memory":
         yield memory()
         return
-    server: RedisServer = request.getfixturevalue("redis")
+    server: RedisServer = request.getfixturevalue("own_redis")
     server.flush()
     if face in ASGI:
         yield RecordingAsyncRedis(server.url, clock)  # each request has a loop of its own, which closes what it opened

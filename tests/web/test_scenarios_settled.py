@@ -4,20 +4,31 @@ import pytest
 
 from ratelimit_mw import matching
 from ratelimit_mw.testing import Clock
+from redis_servers import RedisServer
 from web.faces import FACES
 from web.scenario import Scenario
-from web.table import ALL_ROWS, play, tell_time
+from web.table import ALL_ROWS, RecordingAsyncRedis, play, tell_time
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is after the first thousand: where only the client's address counts, nothing else is looked at."""
+    monkeypatch.setattr(matching, "Unproxied", lambda: None)
 
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("scenario", ALL_ROWS)
-def test_scenario(
-    face: str,
-    scenario: Scenario,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As it is after the first thousand: where only the client's address counts, nothing else is looked at."""
-    monkeypatch.setattr(matching, "Unproxied", lambda: None)
+def test_scenario(face: str, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     store = tell_time(clock, monkeypatch.setattr)()
     play(face, scenario, store, clock)
+
+
+@pytest.mark.parametrize("scenario", ALL_ROWS)
+def test_scenario_where_the_store_is_awaited(
+    scenario: Scenario, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    tell_time(clock, monkeypatch.setattr)
+    own_redis.flush()
+    play("asgi", scenario, RecordingAsyncRedis(own_redis.url, clock), clock)
