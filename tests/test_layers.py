@@ -26,7 +26,7 @@ ORDER = [
     "outcome",
     "stores stores.live stores.group stores.shelf stores.memory",
     "stores.forks stores.patience stores.crew stores.pool stores.scripts stores.parcel stores.slots stores.talk",
-    "stores.thread_wire stores.threads stores.loops stores.batching stores.tasks",
+    "stores.thread_pool stores.thread_wire stores.threads stores.loops stores.batching stores.tasks",
     "stores.topology stores.wire stores.redis_server stores.redis_cluster stores.redis_sentinel",
     "stores.layer stores.deny_cache stores.breaker stores.local stores.lease stores.later stores.layered",
     "stores.redis stores.url",

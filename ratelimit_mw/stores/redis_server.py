@@ -23,9 +23,10 @@ from redis.retry import Retry
 from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.stores.loops import OfLoop, at_end
 from ratelimit_mw.stores.patience import LINGER, Patience
-from ratelimit_mw.stores.pool import AsyncPool, Pool
+from ratelimit_mw.stores.pool import AsyncPool
 from ratelimit_mw.stores.scripts import script
 from ratelimit_mw.stores.talk import Command, NoCodec, NoScript
+from ratelimit_mw.stores.thread_pool import Pool
 from ratelimit_mw.stores.thread_wire import PlainThreadLine, ThreadLine, ThreadWire
 from ratelimit_mw.stores.topology import Address, Redirected
 from ratelimit_mw.stores.wire import Line, PlainLine, Wire, drop

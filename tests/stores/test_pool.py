@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import itertools
+import threading
 
 import pytest
 
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores.patience import Patience
-from ratelimit_mw.stores.pool import AsyncPool, Pool
+from ratelimit_mw.stores.pool import AsyncPool
+from ratelimit_mw.stores.thread_pool import Pool
 
 
 @pytest.mark.promise(8)
@@ -78,3 +81,115 @@ def test_the_same_under_asyncio(error: Exception, said: str) -> None:
         return str(raised.value)
 
     assert asyncio.run(main()) == said
+
+
+class Lending:
+    """A pool of one connection at a time that notes what was ended. `fit`: whether they are known to be usable."""
+
+    def __init__(self) -> None:
+        self.fit, self.made, self.ended = True, 0, list[str]()
+        self.pool: AsyncPool[str] = AsyncPool(self._make, self._end, self._usable, 2, self._find, lambda _: self.fit)
+        self.place = 1
+
+    async def _find(self) -> object:
+        return self.place
+
+    async def _make(self, _: object) -> str:
+        self.made += 1
+        return f"connection {self.made}"
+
+    async def _end(self, connection: str) -> None:
+        self.ended.append(connection)
+
+    async def _usable(self, _: str) -> bool:
+        return True
+
+
+def test_one_is_lent_at_once_where_it_is_idle_and_known_to_be_usable() -> None:
+    async def main() -> None:
+        own = Lending()
+        assert own.pool.lend() is None
+        await own.pool.ready()
+        own.fit = False
+        assert own.pool.lend() is None
+        own.fit = True
+        assert own.pool.lend() == "connection 1"
+        assert own.pool.lend() is None
+        assert await own.pool.borrow() == "connection 2"
+        waiting = asyncio.create_task(own.pool.borrow())  # there are two at most
+        await asyncio.sleep(0)
+        own.pool.take_back("connection 1", broken=False)
+        assert await waiting == "connection 1"
+        assert own.ended == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.promise(8)
+def test_what_comes_back_broken_is_ended_and_makes_room() -> None:
+    async def main() -> None:
+        own = Lending()
+        await own.pool.ready()
+        lent = own.pool.lend()
+        assert lent is not None
+        own.pool.take_back(lent, broken=True)
+        assert own.pool.lend() is None
+        await asyncio.sleep(0)
+        assert own.ended == ["connection 1"]
+        assert [await own.pool.borrow(), await own.pool.borrow()] == ["connection 2", "connection 3"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.promise(8)
+def test_what_is_lent_at_once_is_ended_with_the_pool_and_once() -> None:
+    async def main() -> None:
+        own = Lending()
+        await own.pool.ready()
+        lent = own.pool.lend()
+        assert lent is not None
+        await own.pool.close()
+        assert own.ended == ["connection 1"]
+        own.pool.take_back(lent, broken=False)  # what it was asked is heard later
+        assert own.pool.lend() is None
+        own.pool.take_back(lent, broken=True)
+        await asyncio.sleep(0)
+        assert own.ended == ["connection 1"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.promise(8)
+def test_what_leads_to_where_the_server_was_is_ended_when_it_comes_back() -> None:
+    async def main() -> None:
+        own = Lending()
+        await own.pool.ready()
+        lent = own.pool.lend()
+        assert lent is not None
+        own.place = 2
+        await own.pool.borrow()  # which looks where it is
+        own.pool.take_back(lent, broken=False)
+        await asyncio.sleep(0)
+        assert own.ended == ["connection 1"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.promise(8)
+def test_in_threads_what_leads_to_where_the_server_was_is_ended_when_it_has_moved() -> None:
+    places, ended, gone = [1], list[str](), threading.Event()
+
+    def end(connection: str) -> None:
+        ended.append(connection)
+        if len(ended) == 2:
+            gone.set()
+
+    numbers = itertools.count(1)
+    pool = Pool(lambda place: f"{next(numbers)} at {place}", end, lambda _: True, 2, lambda: places[-1])
+    first, second = pool.borrow(Patience(5)), pool.borrow(Patience(5))
+    pool.give_back(first)
+    places.append(2)
+    pool.give_back(second, broken=True)
+    assert gone.wait(5)
+    assert sorted(ended) == ["1 at 1", "2 at 1"]
+    assert pool.borrow(Patience(5)) == "3 at 2"
