@@ -23,7 +23,7 @@ ORDER = [
     "notation",
     "identity",
     "notices events",
-    "outcome",
+    "ledger outcome",
     "stores stores.live stores.group stores.shelf stores.memory",
     "stores.forks stores.patience stores.crew stores.pool stores.scripts stores.parcel stores.slots stores.talk",
     "stores.thread_wire stores.threads stores.loops stores.batching stores.tasks",

@@ -9,6 +9,11 @@ from ratelimit_mw.limit import Charge, Decision
 FORGIVEN: Final = "%d units go beyond a debt of one quota, and are not charged"
 
 
+def taken(charge: Charge, units: int, stands: Decision) -> Charge:
+    """What a correction took: so many units, of a bucket that stands like that after it."""
+    return Charge(charge.key, charge.limit, max(0, units), role=charge.role, at=stands.at)
+
+
 class Group:
     """Charges with one bucket each. `spread` gives the decisions back in the order of the charges that were asked."""
 

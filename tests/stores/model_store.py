@@ -26,13 +26,18 @@ class ModelStore:
     def peek(self, charges: Sequence[Charge]) -> list[Decision]:
         return self._answer(charges, commit=False)
 
-    def settle(self, charges: Sequence[Charge]) -> None:
+    def settle(self, charges: Sequence[Charge]) -> Sequence[Charge]:
+        taken = []
         for charge in charges:
-            at = self._now() if charge.at is None else charge.at
-            bucket = bucket_of(charge)
-            if charge.cost > 0:
-                self.forgiven += charge.limit.forgiven(self.states.get(bucket), self._now(), charge.cost)
-            self.states[bucket] = charge.limit.settle(self.states.get(bucket), self._now(), charge.cost, at)
+            now, bucket, limit = self._now(), bucket_of(charge), charge.limit
+            at, old = now if charge.at is None else charge.at, self.states.get(bucket)
+            beyond = limit.forgiven(old, now, charge.cost) if charge.cost > 0 else 0
+            self.forgiven += beyond
+            new = self.states[bucket] = limit.settle(old, now, charge.cost, at)
+            stands, _ = limit.decide(new, now, 0, None)
+            more = Charge(charge.key, limit, max(0, charge.cost - beyond), role=charge.role, at=stands.at)
+            taken.append(more if charge.cost > 0 else charge)
+        return taken
 
     def reset(self, charges: Sequence[Charge]) -> None:
         for charge in charges:
