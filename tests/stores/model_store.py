@@ -53,15 +53,21 @@ class ModelStore:
         looks = {bucket_of(charge): self._look(charge, charges) for charge in charges}
         refusing = {charge.role for charge in charges if not looks[bucket_of(charge)][0].allowed}
         admitted = not refusing & {"limit", "penalty"}
-        charged = {
-            "limit": admitted,
-            "shadow": admitted and "shadow" not in refusing,
-            "penalty": "limit" in refusing and "penalty" not in refusing,
+        refused = {
+            charge.key[: charge.key.find("}")]
+            for charge in charges
+            if charge.role == "limit" and not looks[bucket_of(charge)][0].allowed
         }
+
+        def charged(charge: Charge) -> bool:
+            if charge.role == "penalty":
+                return "penalty" not in refusing and charge.key[: charge.key.find("}")] in refused
+            return admitted and (charge.role == "limit" or "shadow" not in refusing)
+
         decisions = []
         for charge in charges:
             decision, state = looks[bucket_of(charge)]
-            if decision.allowed and not charged[charge.role]:
+            if decision.allowed and not charged(charge):
                 before = self.states.get(bucket_of(charge))
                 decisions.append(charge.limit.decide(before, self._now(), 0, None)[0])
             else:
@@ -70,7 +76,7 @@ class ModelStore:
         if commit:
             for charge in charges:
                 decision, state = looks[bucket_of(charge)]
-                if charged[charge.role] or not decision.allowed:
+                if charged(charge) or not decision.allowed:
                     self.states[bucket_of(charge)] = state
         return decisions
 
