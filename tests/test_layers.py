@@ -40,7 +40,7 @@ ORDER = [
     "items choices slots rules reach",
     "members",
     "options sources settings schema",
-    "lines advice marks",
+    "lines vain advice marks",
     "policy holding",
     "queues",
     "message_limits",

@@ -101,6 +101,27 @@ PENALTY = (
         ),
     ),
     Scenario(
+        name="who has no key shares a limit, and no ban",
+        settings={
+            "limits": [],
+            "rules": [{**LOGIN, "key": "header:x-key", "penalty": "1 refusal per minute: 15 minutes"}],
+        },
+        promises=(10,),
+        steps=(
+            *[Step(path="/login", state=(("login", left, 60),)) for left in (1, 0)],
+            *[no(60, "login", path="/login", state=(("login", 0, 60),))] * 3,
+            Step(path="/login", headers={"x-key": "ann"}, state=(("login", 1, 60),)),
+            Step(path="/login", headers={"x-key": "ann"}, state=(("login", 0, 60),)),
+            no(
+                *(900, "login", "login-penalty"),
+                path="/login",
+                headers={"x-key": "ann"},
+                state=(("login-penalty", 0, 900), ("login", 0, 60)),
+            ),
+            Step(path="/login", wait=60, state=(("login", 1, 60),)),
+        ),
+    ),
+    Scenario(
         name="while the store fails refusals are counted here",
         settings={"limits": "9/hour", "rules": [{**LOGIN, "limits": "1/minute using fixed_window"}]},
         steps=(
