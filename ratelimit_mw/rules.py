@@ -59,7 +59,8 @@ class MarkOptions(TypedDict, total=False):
         StatusSpec, '`[401, "4xx"]`: only answers with these statuses are charged, instead of the top\'s; `[]` says all'
     ]
     penalty: Annotated[
-        PenaltySpec, "`10 refusals per minute: 15 minutes`: who is refused so often here, by limits with the rule's own key, is refused here for so long"
+        PenaltySpec,
+        "`10 refusals per minute: 15 minutes`: who is refused so often here, by limits with its key, is refused so long",
     ]
     on_store_error: Annotated[OnStoreError, "instead of the top's; of several that match, the strictest counts"]
     shadow: Annotated[bool, "decides and reports, but never refuses, and is never final"]
