@@ -60,7 +60,7 @@ class MarkOptions(TypedDict, total=False):
     ]
     penalty: Annotated[
         PenaltySpec,
-        "`10 refusals per minute: 15 minutes`: who is refused so often here, by limits with its key, is refused so long",
+        "`10 refusals per minute: 15 minutes`: who is refused so often, by limits with its key, is refused that long",
     ]
     on_store_error: Annotated[OnStoreError, "instead of the top's; of several that match, the strictest counts"]
     shadow: Annotated[bool, "decides and reports, but never refuses, and is never final"]
