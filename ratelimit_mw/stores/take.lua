@@ -25,7 +25,7 @@ end
 
 -- Whose a key is: what its last braces hold, as in group.py.
 local function identity(key)
-  return string.match(key, ".*{(.-)}") or ""
+  return string.match(key, "{([^{}]*)}[^{}]*$") or ""
 end
 
 -- The charges from `first` to `last` are a group.
