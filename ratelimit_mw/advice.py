@@ -15,6 +15,7 @@ from ratelimit_mw.reach import out_of_reach
 from ratelimit_mw.request import Request
 from ratelimit_mw.rules import Rule
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.vain import in_vain
 
 _WINDOWS: Final = {"fixed_window": 2, "sliding_window_counter": 2, "sliding_window_log": 1}  # quotas in a worst window
 _PROXY_HEADERS: Final = ("x-forwarded-for", "forwarded")
@@ -37,6 +38,8 @@ def advise(rules: Sequence[Rule], compiled: Sequence[Lines], messages: Sequence[
     held = any(lines.rule == "app" and _holds(lines) for lines in compiled)
     for lines in compiled:
         _advise(lines, "" if held and lines.rule != "app" else "add a limit with another key, or app_limits")
+        for text in in_vain(lines, compiled):
+            logger.warning("ratelimit_mw: rule %s: %s", lines.rule, text)
     for lines in messages:
         _advise(lines, "add a limit with another key")
 

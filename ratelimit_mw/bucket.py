@@ -13,7 +13,7 @@ from msgspec import Struct
 from ratelimit_mw.delay import DelayLimit, Outcome
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import LONGEST, Decision, seconds, whole
-from ratelimit_mw.ticks import MICROSECONDS, BucketTicks, bucket_ticks, ceil_div, microseconds
+from ratelimit_mw.ticks import MICROSECONDS, BucketTicks, bucket_ticks, ceil_div, microseconds, moved
 
 ADMITTED: Final[Outcome] = (True, 0.0, 0.0)
 
@@ -85,6 +85,10 @@ class BucketLimit(DelayLimit, frozen=True, kw_only=True):
         next_after = self.wait(now, max(taken + unit - full, taken - at_once)) / MICROSECONDS
         reset = self.wait(now, level) if level else 0
         return Decision(allowed, burst, remaining, retry_after, next_after, reset / MICROSECONDS, delay, now + reset)
+
+    def moved(self, at: int, units: int) -> int:
+        clock, drain, unit, *_ = self.ticks
+        return moved(at, units * unit, drain, clock)
 
     def beyond(self, level: int, delta: int) -> int:
         """Of a correction at this level, see `Limit.forgiven`."""

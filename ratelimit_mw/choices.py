@@ -138,6 +138,19 @@ def fixed_items(found: Sequence[Item] | Choice) -> list[Sequence[Item]]:
     return [] if isinstance(found, Choice) else [found]
 
 
+def check_estimates(found: Sequence[Item] | Choice, cost: object) -> None:
+    """Raises `ConfigError` for a limit that is to be settled, of which nothing is taken before. `cost`: of the rule."""
+    for items in fixed_items(found):
+        for item in items:
+            own = cost if item.cost is None else item.cost
+            if own == 0 and type(own) is int and item.settle:
+                raise ConfigError(
+                    f"cost: found 0 for {item.limit.notation} beside settle or count_status: what takes nothing is "
+                    "never refused, whatever is charged after it; allowed is an estimate of at least 1, or "
+                    "settle = false in the limit's table"
+                )
+
+
 def check_buckets(place: str, found: Sequence[Item] | Choice, key: KeySpec) -> None:
     """Raises `ConfigError` for two limits that can count in one bucket. `key`: of items that have none of their own."""
     if isinstance(found, Tiers):

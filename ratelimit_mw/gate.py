@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ratelimit_mw.base_gate import BaseGate
 from ratelimit_mw.calls import FAILED, Answers, Call, name_of
-from ratelimit_mw.corrections import Taken
+from ratelimit_mw.corrections import Taken, as_taken
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.held import kept_by_loop
 from ratelimit_mw.holding import taken_by, turned_away
@@ -28,7 +28,7 @@ from ratelimit_mw.queues import ain_turn, none_free, waits, wish_of
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore
-from ratelimit_mw.stores.later import NOT_SENT, Corrections
+from ratelimit_mw.stores.later import NOT_SENT, Corrections, Told, untold
 from ratelimit_mw.stores.loops import OfLoop
 from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.stores.url import open_async_store
@@ -211,22 +211,33 @@ class AsyncGate(BaseGate):
             except Exception as error:  # noqa: BLE001  # whatever a store raises, or one that cannot be awaited
                 warn_rarely("store", KEPT, error)
 
-    def correct(self, source: Source, charges: Sequence[Charge], loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def correct(
+        self,
+        source: Source,
+        charges: Sequence[Charge],
+        loop: asyncio.AbstractEventLoop | None = None,
+        told: Told = untold,
+    ) -> None:
         """See `Gate.correct`. Nobody waits: what has to be awaited is sent in a task of the loop, together."""
         if source == "local" or not self.waits:
+            taken: Sequence[Charge] = ()
             try:
-                self.holds(source).settle(charges)  # type: ignore[union-attr]  # which is in memory
+                taken = as_taken(charges, self.holds(source).settle(charges))  # type: ignore[union-attr]  # which is in memory
             except Exception as error:  # noqa: BLE001  # a subclass's own
                 warn_rarely("settle", NOT_SENT, type(error).__name__)
+            told(taken)
             return
         try:
-            self._corrections.get().add(charges)
+            corrections = self._corrections.get()
         except RuntimeError:  # a thread without a loop, such as that of a plain endpoint
             loop = loop or getattr(self._store, "loop", None) or self._loop
             if loop is None or loop.is_closed():
                 warn_rarely("settle", NOT_SENT, "there is no event loop")
+                told(())
             else:
-                loop.call_soon_threadsafe(lambda: self._corrections.get().add(charges))
+                loop.call_soon_threadsafe(lambda: self._corrections.get().add(charges, told))
+        else:
+            corrections.add(charges, told)
 
     async def _take_in_time(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Ask a store that makes no promise of its own about how long it takes."""

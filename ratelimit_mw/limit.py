@@ -100,6 +100,13 @@ class Limit(_Rate, frozen=True, kw_only=True):
         """
         raise TypeError(f"{type(self).__name__} must define settle()")
 
+    def moved(self, at: int, units: int) -> int:
+        """The `at` of a decision on a charge, had it been for so many units more; below 0 for fewer.
+
+        Where units drain one after the other, that is another instant.
+        """
+        return at
+
     def forgiven(self, state: State, now: int, delta: int) -> int:
         """Of a correction, the units beyond the debt that this limit bears: `settle` does not count them.
 

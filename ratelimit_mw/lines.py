@@ -24,10 +24,22 @@ _REMEMBERED_IF_GIVEN: Final = 16  # the same for limits that a callable gives: t
 
 
 class Line:
-    """One limit as it is asked. `charge(identity, cost)` is what the store is told."""
+    """One limit as it is asked. `charge(identity, cost)` is what the store is told. `bans`: it is the penalty."""
 
     __slots__ = (
-        *("charge", "cost", "key", "local", "missing", "on_store_error", "policy", "queue", "queue_timeout", "shadow"),
+        *(
+            "bans",
+            "charge",
+            "cost",
+            "key",
+            "local",
+            "missing",
+            "on_store_error",
+            "policy",
+            "queue",
+            "queue_timeout",
+            "shadow",
+        ),
         *("shared", "waits"),
     )
 
@@ -35,6 +47,7 @@ class Line:
         settings, own = lines.settings, lines.own
         self.key: Final = lines.key if item.key is None else Key(item.key, settings.ipv6_prefix)
         self.cost: Final = lines.cost if item.cost is None else item.cost
+        self.bans: Final = penalty
         self.missing: Final[MissingKey] = settings.missing_key
         self.on_store_error: Final[OnStoreError] = (own and own.on_store_error) or settings.on_store_error
         self.shadow: Final = item.shadow or settings.shadow or (own is not None and own.shadow)

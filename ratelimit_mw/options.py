@@ -46,7 +46,7 @@ class Options(TypedDict, total=False):
     ]
     penalty: Annotated[
         PenaltySpec,
-        "`10 refusals per minute: 15 minutes`: who is refused so often, by any limit, is refused everywhere",
+        "`10 refusals per minute: 15 minutes`: who is refused so often, by limits with this key, is refused everywhere",
     ]
     store: Annotated[
         Any, "`memory://`, `redis://`, `rediss://`, `unix://`, `redis+cluster://`, `redis+sentinel://`, or a store"

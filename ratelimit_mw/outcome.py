@@ -7,13 +7,14 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ratelimit_mw.corrections import Bucket, Step, Taken, bucket_of, corrections
+from ratelimit_mw.corrections import Step, Taken, bucket_of
+from ratelimit_mw.ledger import Ledger
 from ratelimit_mw.limit import Charge
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.ticks import EXACT
 from ratelimit_mw.verdict import Policy, Verdict
 
-_lock: Final = Lock()  # of what was corrected: an app may say it from several threads
+_opening: Final = Lock()  # of a ledger: an app may say it from several threads
 
 
 class Outcome(Struct, gc=False):
@@ -23,7 +24,7 @@ class Outcome(Struct, gc=False):
     when nothing was. `gate`: the outermost one's. `shown`: the outermost puts all of it into the answer's headers.
     `message`: the same of the last message of a websocket, where these are limited. `steps`: who found what, where
     there were several. `following`: who waits for the end of the response, where anybody does.
-    `said`: the true cost, as the app said it. `corrected`: by bucket, what was corrected so far.
+    `said`: the true cost, as the app said it. `ledger`: what was corrected so far.
     """
 
     verdict: Verdict | None
@@ -33,7 +34,7 @@ class Outcome(Struct, gc=False):
     steps: list[tuple[Any, Verdict]] | None = None
     following: Any = None
     said: int | None = None
-    corrected: dict[Bucket, int] | None = None
+    ledger: Ledger | None = None
 
     @property
     def charged(self) -> Sequence[Charge]:
@@ -49,7 +50,7 @@ class Outcome(Struct, gc=False):
 
     def begin_anew(self, verdict: Verdict | None) -> None:
         """The next message, of which this is known."""
-        self.verdict, self.steps, self.said, self.corrected = verdict, None, None, None
+        self.verdict, self.steps, self.said, self.ledger = verdict, None, None, None
 
     def forget(self) -> Sequence[Taken]:
         """All that was taken, which is to be given back: the request is refused further in. Nothing was charged now."""
@@ -69,8 +70,9 @@ class Outcome(Struct, gc=False):
         """Say what this request really costs, in units; what was taken for it until now was an estimate.
 
         Every limit that the request was charged to is corrected by the difference, but for those with
-        `settle = false`. Said again, the last word counts. Where rules wait for the response anyway it is sent after
-        it, else at once: under asyncio in a task of its own. More than fits is debt, of one quota at most. Never
+        `settle = false`. Said again, the last word counts: what an earlier one added is given back as far as it still
+        counts, from when it was added. Where rules wait for the response anyway the last one is sent after it, else
+        each at once: under asyncio in a task of its own. More than fits is debt, of one quota at most. Never
         raises: what is no whole number from 0 is logged, and the estimate stays charged; so it does where the store
         fails.
         """
@@ -88,12 +90,11 @@ class Outcome(Struct, gc=False):
 
         `loop`: where it is to be awaited, if there is something to await and no loop runs here.
         """
-        with _lock:
-            if self.corrected is None:
-                self.corrected = {}
-            due = corrections(self.found, actual_of, self.corrected)
-        for gate, source, charges in due:
-            gate.correct(source, charges, loop)
+        with _opening:
+            if self.ledger is None:
+                self.ledger = Ledger()
+            ledger = self.ledger
+        ledger.correct(self.found, actual_of, loop)
 
 
 def given_back(verdict: Verdict) -> Sequence[Charge]:

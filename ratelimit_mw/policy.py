@@ -166,8 +166,8 @@ def _plan_without(candidates: Sequence[Line], request: Caller, route: str, answe
             warn_rarely(f"key {line.key.text!r}", "is not there; missing_key = %r says what follows", line.missing)
             if line.missing == "deny" and not line.shadow:
                 return _DENIED
-            if line.missing == "deny" or (line.missing == "exempt" and not line.key.failed(answers)):
-                continue
+            if line.bans or line.missing == "deny" or (line.missing == "exempt" and not line.key.failed(answers)):
+                continue  # a ban of all who have no key would be everybody's, for what one of them did
             identity = line.shared
         charges.append(line.charge(identity, line.cost_of(answers)))
         lines.append(line)

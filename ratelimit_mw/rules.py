@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, TypedDict
 from msgspec import Struct
 
 from ratelimit_mw.calls import Asked, Call, sync_call_from
-from ratelimit_mw.choices import Choice, check_default_tier, compile_limits, fixed_items
+from ratelimit_mw.choices import Choice, check_default_tier, check_estimates, compile_limits, fixed_items
 from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.hosts import Hosts
 from ratelimit_mw.items import Item, ItemOptions, check_cost
@@ -25,6 +25,11 @@ ON_STORE_ERROR: Final = ("allow", "deny", "local")
 OnMessageRefused = Literal["close", "drop"]
 ON_MESSAGE_REFUSED: Final = ("close", "drop")
 OWN_NAMES: Final = ("default", "app", "unmatched", "preflight", "blocklist")
+
+OF_A_LIMIT: Final = dict.fromkeys(
+    ("max_delay", "lease", "lease_time"),
+    "into the table of a limit, such as {limit = '10/second using gcra', max_delay = 2}",
+)
 
 ItemSpec = str | Limit | ItemOptions | Item | Mapping[str, Any]
 LimitsSpec = (
@@ -54,7 +59,8 @@ class MarkOptions(TypedDict, total=False):
         StatusSpec, '`[401, "4xx"]`: only answers with these statuses are charged, instead of the top\'s; `[]` says all'
     ]
     penalty: Annotated[
-        PenaltySpec, "`10 refusals per minute: 15 minutes`: who is refused so often here is refused here for so long"
+        PenaltySpec,
+        "`10 refusals per minute: 15 minutes`: who is refused so often, by limits with its key, is refused that long",
     ]
     on_store_error: Annotated[OnStoreError, "instead of the top's; of several that match, the strictest counts"]
     shadow: Annotated[bool, "decides and reports, but never refuses, and is never final"]
@@ -215,6 +221,8 @@ class Rule(Struct, frozen=True, kw_only=True):
         found = self.limits_by("all", None)  # whether there is a tier is known where the top is
         own = [item for items in fixed_items(found) for item in items if item.cost is None]
         check_cost(self.cost, [item.limit for item in own])
+        if self.follows:
+            check_estimates(found, self.cost)
 
     def _check_penalty(self) -> None:
         if check_penalty(self.penalty) is not None and (self.exempt or self.limits == []):
@@ -242,4 +250,4 @@ def rule_from(value: object) -> Rule:
         return value
     if not isinstance(value, Mapping):
         raise ConfigError(f"found {value!r}, allowed is a table or a Rule")
-    return made(Rule, value, RuleOptions)
+    return made(Rule, value, RuleOptions, OF_A_LIMIT)

@@ -11,7 +11,7 @@ from msgspec.structs import asdict, fields
 
 from ratelimit_mw.algorithms.concurrency import LIFETIME, RETRY
 from ratelimit_mw.calls import Asked, call_from, named_call, sync_call_from
-from ratelimit_mw.choices import check_buckets, check_default_tier, compile_limits
+from ratelimit_mw.choices import check_buckets, check_default_tier, check_estimates, compile_limits
 from ratelimit_mw.client_ip import ClientFinder
 from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.keys import KeySpec, check_ipv6_prefix, check_key, sound_key
@@ -21,6 +21,7 @@ from ratelimit_mw.options import HEADERS, MISSING_KEY, Headers, MissingKey, Opti
 from ratelimit_mw.paths import Paths
 from ratelimit_mw.penalties import PenaltySpec, check_penalty
 from ratelimit_mw.rules import (
+    OF_A_LIMIT,
     ON_MESSAGE_REFUSED,
     ON_STORE_ERROR,
     OnMessageRefused,
@@ -37,6 +38,12 @@ from ratelimit_mw.words import flags, made, one_of
 _NOTATION: Final = ("limits", "app_limits", "messages")  # text, which has commas of its own
 _HOOKS: Final = ("on_decision", "on_store_event")
 _FLAGS: Final = ("ignore_case", "shadow", "plain_keys")
+_ELSEWHERE: Final = {
+    **dict.fromkeys(
+        ("path", "methods", "host", "when", "preflight", "final", "name", "cost"), "into a rule: [[rules]]"
+    ),
+    **OF_A_LIMIT,
+}
 _LONGEST_SECRET: Final = 64  # bytes; BLAKE2b takes no longer key
 
 
@@ -159,13 +166,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         A Settings object is complete: the environment adds nothing to it.
         """
         if isinstance(settings, cls):
-            return settings if not options else made(cls, {**asdict(settings), **options}, Options)
+            return settings if not options else made(cls, {**asdict(settings), **options}, Options, _ELSEWHERE)
         if settings is not None and not isinstance(settings, Mapping):
             raise ConfigError(
                 f"settings: found {type(settings).__name__}, allowed is Settings or a mapping; Settings.load(path) "
                 "reads a file"
             )
-        return made(cls, {**cls._from_environment(), **(settings or {}), **options}, Options)
+        return made(cls, {**cls._from_environment(), **(settings or {}), **options}, Options, _ELSEWHERE)
 
     @classmethod
     def load(cls, path: str | Path) -> "Settings":
@@ -175,7 +182,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         """
         given, own = from_file(Path(path)), cls._from_environment()
         try:
-            return made(cls, {**given, **own}, Options)
+            return made(cls, {**given, **own}, Options, _ELSEWHERE)
         except ConfigError as error:
             raise ConfigError(*[f"{origin(problem, own) or path}: {problem}" for problem in error.problems]) from None
 
@@ -223,6 +230,9 @@ class Settings(Struct, frozen=True, kw_only=True):
                 check_buckets(field, found, sound_key(self.key))
                 if field == "messages":
                     check_none_held(field, found)
+                elif self.settle is not None or self.count_status:
+                    with located(field):
+                        check_estimates(found, None)
                 if field == "limits":
                     check_one_of_them(found, self.concurrent)
         mistakes.tell()
@@ -234,6 +244,11 @@ class Settings(Struct, frozen=True, kw_only=True):
             for field, found_by in (("limits", rule.limits_by), ("messages", rule.messages_by)):
                 with mistakes.at(f"rules[{index}]"):
                     check_buckets(field, found_by(*self._tiers) or (), key)
+            with mistakes.at(f"rules[{index}]"):
+                settle = self.settle if rule.settle is None else rule.settle
+                counts = self.count_status if rule.count_status is None else rule.count_status
+                if settle is not None or counts:
+                    check_estimates(rule.limits_by(*self._tiers), rule.cost)
         mistakes.tell()
 
     def _check_slots(self) -> None:

@@ -1,7 +1,7 @@
 """What a rule settles after the response: by a callable that says the true cost, or by the status alone."""
 
 from collections.abc import Callable, Iterable, Sequence
-from inspect import isawaitable
+from inspect import isawaitable, signature
 from typing import Any, Final
 
 from ratelimit_mw.calls import FAILED, call_from, close_unawaited, is_async, name_of
@@ -29,6 +29,12 @@ class Settling:
         self.call: Final = call
         self.counts: Final = counts
 
+    def charges(self, response: Any) -> bool:
+        """Whether an answer is charged. A client that goes away before its status got none; what was cut off stays."""
+        if self.counts is None:
+            return True
+        return response.ending != "disconnected" if response.status is None else response.status in self.counts
+
 
 def settling(settle: SettleSpec | None, count_status: StatusSpec | None) -> Settling | None:
     """What these settings say; None where nothing is settled. Raises `ConfigError` naming the one that is wrong."""
@@ -41,7 +47,16 @@ def check_settle(value: SettleSpec | None) -> SettleCall | None:
     if value is None:
         return None
     with located("settle"):
-        return call_from(value)
+        call = call_from(value)
+        try:
+            found = signature(call)
+        except (TypeError, ValueError):  # of what is written in C, nobody knows
+            return call
+        try:
+            found.bind(None, None)
+        except TypeError as error:
+            raise ConfigError(f"found {name_of(call)}, which does not take (request, response): {error}") from None
+        return call
 
 
 def check_statuses(value: object) -> frozenset[int] | None:
@@ -105,13 +120,12 @@ def _settle_later(one: Any, answers: dict[SettleCall, Any]) -> None:
 
 def _settle(one: Any, answers: dict[SettleCall, Any]) -> None:
     actual = {call: _actual(call, answer) for call, answer in answers.items()}
-    status: int | None = one.response.status
     said: int | None = one.outcome.said
 
     def actual_of(policy: Policy) -> int | None:
         own: Settling | None = policy.settling
         if own is not None:
-            if own.counts is not None and status is not None and status not in own.counts:
+            if not own.charges(one.response):
                 return 0
             if said is None and own.call is not None:
                 return actual.get(own.call)
@@ -124,9 +138,8 @@ def _calls(one: Any) -> Iterable[SettleCall]:
     """Whom to ask: nobody, where the app has said it, or where the status is not counted."""
     if one.outcome.said is not None:
         return ()
-    status = one.response.status
     owns = [policy.settling for _, verdict in one.outcome.found for policy in verdict.policies if policy.settles]
-    asked = [own for own in owns if own is not None and (own.counts is None or status is None or status in own.counts)]
+    asked = [own for own in owns if own is not None and own.charges(one.response)]
     return dict.fromkeys(own.call for own in asked if own.call is not None)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ratelimit_mw.base_gate import BaseGate
 from ratelimit_mw.calls import FAILED, Answers, Call, close_unawaited, is_async, name_of
-from ratelimit_mw.corrections import Taken
+from ratelimit_mw.corrections import Taken, as_taken
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.holding import taken_by, turned_away
 from ratelimit_mw.holds import Hold
@@ -24,7 +24,7 @@ from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settling import check_plain
 from ratelimit_mw.stores import Store
-from ratelimit_mw.stores.later import NOT_SENT
+from ratelimit_mw.stores.later import NOT_SENT, Told, untold
 from ratelimit_mw.stores.local import LocalStore
 from ratelimit_mw.stores.url import open_store
 from ratelimit_mw.verdict import Source, Verdict
@@ -166,12 +166,23 @@ class Gate(BaseGate):
             except Exception as error:  # noqa: BLE001  # whatever a store raises, or one that has to be awaited
                 warn_rarely("store", KEPT, error)
 
-    def correct(self, source: Source, charges: Sequence[Charge], loop: object = None) -> None:  # noqa: ARG002
-        """Settle what was taken for a request, once its true cost is known. A store that fails is logged, rarely."""
+    def correct(
+        self,
+        source: Source,
+        charges: Sequence[Charge],
+        loop: object = None,  # noqa: ARG002  # for who awaits
+        told: Told = untold,
+    ) -> None:
+        """Settle what was taken for a request, once its true cost is known. A store that fails is logged, rarely.
+
+        `told`: hears what was taken by it, one charge for each; nothing where that is not known.
+        """
+        taken: Sequence[Charge] = ()
         try:
-            self.holds(source).settle(charges)  # type: ignore[union-attr]  # a gate for threads has stores for threads
+            taken = as_taken(charges, self.holds(source).settle(charges))  # type: ignore[union-attr]  # stores for threads
         except Exception as error:  # noqa: BLE001  # whatever a store raises, the request is answered
             warn_rarely("settle", NOT_SENT, type(error).__name__)
+        told(taken)
 
     def close(self) -> None:
         """Close the store if it was made here."""

@@ -25,6 +25,12 @@ def microseconds(seconds: float) -> int:
     return round(seconds * MICROSECONDS)
 
 
+def moved(at: int, ticks: int, drain: int, clock: int) -> int:
+    """The instant at which so many ticks more have drained, or fewer below 0: with `at` rounded up, it is too."""
+    there = abs(ticks) // drain
+    return (at // clock + (there if ticks > 0 else -there)) * clock
+
+
 # Plain tuples, because they are unpacked on every decision.
 BucketTicks = tuple[int, int, int, int, int]
 """`(clock, drain, unit, burst, full)`: microseconds in a clock tick; ticks that leave the bucket in one clock tick;

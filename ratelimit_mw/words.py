@@ -15,26 +15,31 @@ T = TypeVar("T")
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a header's name (RFC 9110, 5.6.2)
 
 
-def check_words(given: Iterable[object], table: type) -> None:
-    """Raises `ConfigError` for the words that the TypedDict `table` does not know, with the nearest that it knows."""
+def check_words(given: Iterable[object], table: type, elsewhere: Mapping[str, str] = {}) -> None:
+    """Raises `ConfigError` for the words that the TypedDict `table` does not know, with the nearest that it knows.
+
+    `elsewhere`: where words of other tables go.
+    """
     known = list(table.__annotations__)
-    unknown = [_unknown(word, known) for word in given if word not in known]
+    unknown = [_unknown(word, known, elsewhere) for word in given if word not in known]
     if unknown:
         raise ConfigError(*unknown)
 
 
-def made(kind: Callable[..., T], given: Mapping[Any, Any], table: type) -> T:
+def made(kind: Callable[..., T], given: Mapping[Any, Any], table: type, elsewhere: Mapping[str, str] = {}) -> T:
     """A `kind` of what is given, under words that the table knows. Raises `ConfigError` for all that is wrong."""
     mistakes = Mistakes()
     with mistakes.at():
-        check_words(given, table)
+        check_words(given, table, elsewhere)
     with mistakes.at():
         found = kind(**{word: value for word, value in given.items() if word in table.__annotations__})
     mistakes.tell()
     return found
 
 
-def _unknown(word: object, known: Sequence[str]) -> str:
+def _unknown(word: object, known: Sequence[str], elsewhere: Mapping[str, str]) -> str:
+    if isinstance(word, str) and word in elsewhere:
+        return f"unknown setting `{word}` here: it goes {elsewhere[word]}"
     near = close_to(str(word), known)
     hint = f": did you mean `{near}`?" if near else f"; there are {', '.join(known)}"
     return f"unknown setting `{word}`{hint}"

@@ -34,6 +34,9 @@ def open_now(request):
 def cost(request):
     return 3
 
+def true_cost(request, response):
+    return 4
+
 def none(request):
     return None
 

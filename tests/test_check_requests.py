@@ -265,8 +265,8 @@ def test_what_applies(arguments: list[str], said: str, check: Check) -> None:
             "    settled   only answers with these statuses are charged: 401, 403",
         ),
         (
-            'limits = "5/minute"\nsettle = "call:shop_of_check:cost"',
-            "    settled   cost says the true cost",
+            'limits = "5/minute"\nsettle = "call:shop_of_check:true_cost"',
+            "    settled   true_cost says the true cost",
         ),
         (
             'limits = "5/minute"\npenalty = "10 refusals per minute: 15 minutes"',

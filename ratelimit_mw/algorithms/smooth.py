@@ -12,7 +12,17 @@ from msgspec import Struct
 from ratelimit_mw.delay import DelayLimit, Outcome
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import LONGEST, Decision, seconds, whole
-from ratelimit_mw.ticks import EXACT, MICROSECONDS, SmoothTicks, WarmUp, ceil_div, microseconds, smooth_ticks, stored_us
+from ratelimit_mw.ticks import (
+    EXACT,
+    MICROSECONDS,
+    SmoothTicks,
+    WarmUp,
+    ceil_div,
+    microseconds,
+    moved,
+    smooth_ticks,
+    stored_us,
+)
 
 _COLDEST = 100  # times the usual price
 
@@ -113,6 +123,11 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
         if (wait, stored) == (0, full):
             return None
         return Ticket(wait, stored, min(held, wait), now // clock, drain, clock)
+
+    def moved(self, at: int, units: int) -> int:
+        clock, drain, fresh, *_ = self.ticks
+        price = fresh * max(1, self._cold) if units < 0 else fresh  # the one on which nobody gets back too much
+        return moved(at, units * price, drain, clock)
 
     def forgiven(self, state: Ticket | None, now: int, delta: int) -> int:
         wait, stored, _ = self._seen(state, now)

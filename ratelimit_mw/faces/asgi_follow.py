@@ -63,7 +63,7 @@ class Watch:
             self._following.end("cancelled")
             raise
         except BaseException:
-            self._following.end("raised")
+            self._following.end("disconnected" if self._gone else "raised")  # of a body that does not come, say
             raise
         self._following.end("disconnected" if self._gone else "ended")
 

@@ -23,8 +23,12 @@ class Store(Protocol):
         """What `take` would answer now; changes nothing."""
         ...
 
-    def settle(self, charges: Sequence[Charge]) -> None:
-        """Correct what was taken: `cost` is signed, `at` comes from the decision."""
+    def settle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
+        """Correct what was taken: `cost` is signed, `at` comes from the decision.
+
+        May answer what was taken by it, one charge each, in order: the units that were not forgiven, and the `at` with
+        which they can be given back. None where a store does not say.
+        """
         ...
 
     def reset(self, charges: Sequence[Charge]) -> None:
@@ -48,7 +52,7 @@ class AsyncStore(Protocol):
         """See `Store.peek`."""
         ...
 
-    async def asettle(self, charges: Sequence[Charge]) -> None:
+    async def asettle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
         """See `Store.settle`."""
         ...
 

@@ -9,6 +9,18 @@ from ratelimit_mw.limit import Charge, Decision
 FORGIVEN: Final = "%d units go beyond a debt of one quota, and are not charged"
 
 
+def identity(key: str) -> str:
+    """Whose a key is: what its last braces hold; all keys without are one's. As in take.lua."""
+    _, opened, rest = key.rpartition("{")
+    who, closed, rest = rest.partition("}")
+    return who if opened and closed and "}" not in rest else ""
+
+
+def taken(charge: Charge, units: int, stands: Decision) -> Charge:
+    """What a correction took: so many units, of a bucket that stands like that after it."""
+    return Charge(charge.key, charge.limit, max(0, units), role=charge.role, at=stands.at)
+
+
 class Group:
     """Charges with one bucket each. `spread` gives the decisions back in the order of the charges that were asked."""
 
@@ -52,13 +64,21 @@ def committed(charges: Sequence[Charge], decisions: Sequence[Decision]) -> list[
     """Which charges of a group are charged: all limits or none.
 
     A shadow never refuses; it is charged if the request is admitted and all shadows admit. A penalty refuses while
-    its ban lasts; it is charged exactly when a limit refused and it did not.
+    its ban lasts; it is charged exactly when a limit of its own identity refused and no penalty did: what others used
+    up of a limit that is shared bans nobody.
     """
     refusing = {charge.role for charge, decision in zip(charges, decisions, strict=True) if not decision.allowed}
     admitted = not refusing & {"limit", "penalty"}
-    by_role = {
-        "limit": admitted,
-        "shadow": admitted and "shadow" not in refusing,
-        "penalty": "limit" in refusing and "penalty" not in refusing,
-    }
-    return [by_role[charge.role] for charge in charges]
+    by_role = {"limit": admitted, "shadow": admitted and "shadow" not in refusing, "penalty": False}
+    found = [by_role[charge.role] for charge in charges]
+    if "limit" in refusing and "penalty" not in refusing and any(charge.role == "penalty" for charge in charges):
+        who = [identity(charge.key) for charge in charges]
+        refused = {
+            who[index]
+            for index, charge in enumerate(charges)
+            if charge.role == "limit" and not decisions[index].allowed
+        }
+        return [
+            who[index] in refused if charge.role == "penalty" else found[index] for index, charge in enumerate(charges)
+        ]
+    return found

@@ -12,7 +12,7 @@ local args = { decode(ARGV[1]) }
 local look = {} -- algorithm = its function, at first true: it is needed
 for c = 3, #args, 11 do look[args[c]] = true end
 local settle = args[2] == 2 and {}
-local forgiven = 0 -- units of corrections beyond the debt that a limit bears
+local forgiven = 0 -- units of a correction beyond the debt that a limit bears
 
 local EXACT = 9007199254740992 -- 2^53: whole numbers up to here are doubles
 

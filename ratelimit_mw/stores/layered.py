@@ -115,10 +115,10 @@ class LayeredStore(_Layered):
         self._peeks()
         return self._store.peek(charges)
 
-    def settle(self, charges: Sequence[Charge]) -> None:
-        """Correct what was taken: `cost` is signed, `at` comes from the decision."""
+    def settle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
+        """See `Store.settle`."""
         try:
-            self._store.settle(charges)
+            return self._store.settle(charges)
         finally:
             self._corrected(charges)
 
@@ -230,10 +230,10 @@ class AsyncLayeredStore(_Layered):
         self._peeks()
         return await self._store.apeek(charges)
 
-    async def asettle(self, charges: Sequence[Charge]) -> None:
+    async def asettle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
         """See `LayeredStore.settle`."""
         try:
-            await self._store.asettle(charges)
+            return await self._store.asettle(charges)
         finally:
             self._corrected(charges)
 

@@ -70,9 +70,9 @@ class LocalStore(MemoryStore):
         refused = self._refused(charges)
         return self._refuse(own, refused) if refused else super().peek(own)
 
-    def settle(self, charges: Sequence[Charge]) -> None:
+    def settle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
         """See `MemoryStore.settle`."""
-        super().settle(self._own_share(charges))
+        return super().settle(self._own_share(charges))
 
     def reset(self, charges: Sequence[Charge]) -> None:
         """Forget these buckets, and that the store refused them."""

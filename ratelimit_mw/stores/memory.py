@@ -9,7 +9,7 @@ from typing import ClassVar
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import Charge, Decision, Limit, State, whole
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.stores.group import FORGIVEN, Group, committed
+from ratelimit_mw.stores.group import FORGIVEN, Group, committed, taken
 from ratelimit_mw.stores.live import STORES, Stage
 from ratelimit_mw.stores.shelf import Shelf
 from ratelimit_mw.ticks import microseconds
@@ -77,20 +77,11 @@ class MemoryStore:
         with self._lock:
             return self._take(charges, self._now(), commit=False)
 
-    def settle(self, charges: Sequence[Charge]) -> None:
-        """Correct what was taken: `cost` is signed, `at` comes from the decision."""
+    def settle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
+        """Correct what was taken: `cost` is signed, `at` comes from the decision. Answers what was taken by it."""
         with self._lock:
             now = self._now()
-            for charge in charges:
-                ((shelf, key, old),) = self._find_all([charge], now, free=charge.cost > 0)
-                if charge.cost > 0 and (units := charge.limit.forgiven(old, now, charge.cost)):
-                    self.forgiven += units
-                    warn_rarely("settle", FORGIVEN, units)
-                new = charge.limit.settle(old, now, charge.cost, now if charge.at is None else charge.at)
-                if new is None:
-                    self._forget(shelf, key)
-                elif new is not old:
-                    self._add(shelf, key, new, now)
+            return [self._settle(charge, now) for charge in charges]
 
     def reset(self, charges: Sequence[Charge]) -> None:
         """Forget these buckets."""
@@ -112,9 +103,9 @@ class MemoryStore:
         """See `peek`."""
         return self.peek(charges)
 
-    async def asettle(self, charges: Sequence[Charge]) -> None:
+    async def asettle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
         """See `settle`."""
-        self.settle(charges)
+        return self.settle(charges)
 
     async def areset(self, charges: Sequence[Charge]) -> None:
         """See `reset`."""
@@ -195,6 +186,20 @@ class MemoryStore:
             elif commit and new is not None and (new is not old or key not in shelf.young):
                 self._add(shelf, key, new, now)  # also what refused: it is asked for, and is found at once from now on
         return group.spread(decisions)
+
+    def _settle(self, charge: Charge, now: int) -> Charge:
+        limit, units = charge.limit, charge.cost
+        ((shelf, key, old),) = self._find_all([charge], now, free=units > 0)
+        if units > 0 and (beyond := limit.forgiven(old, now, units)):
+            self.forgiven += beyond
+            warn_rarely("settle", FORGIVEN, beyond)
+            units -= beyond
+        new = limit.settle(old, now, charge.cost, now if charge.at is None else charge.at)
+        if new is None:
+            self._forget(shelf, key)
+        elif new is not old:
+            self._add(shelf, key, new, now)
+        return charge if charge.cost <= 0 else taken(charge, units, limit.decide(new, now, 0, None)[0])
 
     def _find_all(self, charges: Sequence[Charge], now: int, *, free: bool) -> list[Found]:
         """The shelf, key and state of each charge's bucket. What is new has room, or shares the overflow bucket."""

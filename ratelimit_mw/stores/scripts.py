@@ -128,11 +128,15 @@ def _decisions(reply: object, many: int) -> list[Decision]:
     ]
 
 
-def settled(reply: object, charges: Sequence[Charge]) -> tuple[list[Decision], int]:
-    """How things stand, in a reply of settle.lua, and how many units were forgiven. Raises `StoreError` as above."""
-    if type(reply) is not list or not reply or type(reply[-1]) is not int:
+def settled(reply: object, charges: Sequence[Charge]) -> tuple[list[Decision], list[int]]:
+    """How things stand, in a reply of settle.lua, and how many units of each charge were forgiven.
+
+    Raises `StoreError` as above.
+    """
+    many = len(charges)
+    if type(reply) is not list or len(reply) != (_FIELDS + 1) * many or set(map(type, reply)) != {int}:
         raise StoreError(f"the server answered {reply!r:.200} to settle.lua")
-    return decisions(reply[:-1], charges), reply[-1]
+    return decisions(reply[:-many], charges), reply[-many:]
 
 
 def no_twin(limit: Limit) -> ConfigError:

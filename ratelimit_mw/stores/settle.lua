@@ -1,6 +1,7 @@
 -- Corrects what was taken.
 -- KEYS: the bucket of each charge. The two values that this driver names: units (negative gives back), at in us.
--- Returns how each stands after it, as take.lua does for a cost of 0; and last, how many units were forgiven.
+-- Returns how each stands after it, as take.lua does for a cost of 0; and behind them, for each charge, how many
+-- units were forgiven.
 
 for i = 1, #KEYS do
   local c = i * 11 - 9
@@ -10,11 +11,13 @@ for i = 1, #KEYS do
     error("ratelimit_mw: the correction is no whole number up to 2^53")
   end
 end
-local out, _ = {}, nil
+local out, beyond, _ = {}, {}, nil
 for i, key in ipairs(KEYS) do
   local c, o = i * 11 - 9, i * 8 - 8
   local correct, show = settle[args[c + 1]], look[args[c + 1]]
+  forgiven = 0
   local state, expires = correct(key, now, unpack(args, c + 4, c + 11))
+  beyond[i] = forgiven
   if state then
     save(key, state, expires, now)
   elseif state == false then -- nothing is left to count
@@ -23,5 +26,5 @@ for i, key in ipairs(KEYS) do
   _, _, out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5], out[o + 6], out[o + 7], out[o + 8] =
     show(key, now, 0, 0, unpack(args, c + 6, c + 11))
 end
-out[#out + 1] = forgiven
+for i = 1, #KEYS do out[#out + 1] = beyond[i] end
 return out

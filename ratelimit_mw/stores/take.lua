@@ -23,23 +23,31 @@ local function look_at(i, cost)
   return state, expires
 end
 
+-- Whose a key is: what its last braces hold, as in group.py.
+local function identity(key)
+  return string.match(key, "{([^{}]*)}[^{}]*$") or ""
+end
+
 -- The charges from `first` to `last` are a group.
 local function take_group(first, last)
-  local states, expiries, refused = {}, {}, {}
+  local states, expiries, refused, by = {}, {}, {}, {}
   for i = first, last do
     local c, o = i * 11 - 9, i * 8 - 8
     states[i], expiries[i] = look_at(i, args[c + 4])
-    if out[o + 1] == 0 then refused[args[c + 2]] = true end
+    if out[o + 1] == 0 then
+      refused[args[c + 2]] = true
+      if args[c + 2] == "limit" then by[#by + 1] = KEYS[i] end
+    end
   end
   local admitted = not (refused.limit or refused.penalty)
-  local charged = { -- by role; a penalty is charged exactly when a limit refused and it did not
-    limit = admitted,
-    shadow = admitted and not refused.shadow,
-    penalty = refused.limit and not refused.penalty,
-  }
+  local charged = { limit = admitted, shadow = admitted and not refused.shadow } -- by role
   for i = first, last do
     local c, o = i * 11 - 9, i * 8 - 8
-    if out[o + 1] == 1 and not charged[args[c + 2]] then
+    local counts = charged[args[c + 2]]
+    if args[c + 2] == "penalty" and not refused.penalty then -- when a limit of its own identity refused
+      for _, key in ipairs(by) do counts = counts or identity(key) == identity(KEYS[i]) end
+    end
+    if out[o + 1] == 1 and not counts then
       look_at(i, 0) -- room, but not charged: as it stands
     elseif states[i] and args[2] == 1 then
       save(KEYS[i], states[i], expiries[i], now)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.limit import Charge, Decision, seconds
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.stores.group import FORGIVEN, Group
+from ratelimit_mw.stores.group import FORGIVEN, Group, taken
 from ratelimit_mw.stores.live import STORES, Stage
 from ratelimit_mw.stores.parcel import Parcel
 from ratelimit_mw.stores.scripts import (
@@ -115,29 +115,36 @@ class Talk:
 
         def mend(part: Sequence[Charge]) -> Steps[list[Decision]]:
             if commit:
-                return self._settle_part(part, now)
+                return self._stands_after(part, now)
             return take([replace(charge, cost=max(0, charge.cost), role="limit") for charge in part], commit=False)
 
         apart = self._parts(charges)
         steps = take(charges) if len(apart) == 1 else take_apart(apart, charges, take, mend)
         return group.spread((yield from steps))
 
-    def _settle(self, charges: Sequence[Charge]) -> Steps[None]:
+    def _settle(self, charges: Sequence[Charge]) -> Steps[Sequence[Charge]]:
         now = self._now()
-        yield from self._each_part(charges, lambda part: self._settle_part(part, now))
+        found = yield from self._each_part(charges, lambda part: self._settle_part(part, now))
+        return found
 
     def _reset(self, charges: Sequence[Charge]) -> Steps[None]:
         yield from self._each_part(charges, self._reset_part)
 
-    def _each_part(self, charges: Sequence[Charge], steps: Callable[[Sequence[Charge]], Steps[Any]]) -> Steps[None]:
+    def _each_part(
+        self, charges: Sequence[Charge], steps: Callable[[Sequence[Charge]], Steps[Sequence[Charge]]]
+    ) -> Steps[Sequence[Charge]]:
+        """What the steps of the parts answer, in the order of the charges."""
         apart = self._parts(charges) if charges else []
-        if len(apart) == 1:
-            yield from steps(charges)
-        elif apart:
-            outcomes = yield [steps([charges[index] for index in part]) for part in apart]
-            for outcome in outcomes:
-                if isinstance(outcome, Exception):
-                    raise outcome
+        if len(apart) <= 1:
+            return (yield from steps(charges)) if apart else []
+        outcomes = yield [steps([charges[index] for index in part]) for part in apart]
+        found = list(charges)
+        for part, outcome in zip(apart, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                raise outcome
+            for index, charge in zip(part, outcome, strict=True):
+                found[index] = charge
+        return found
 
     def _parts(self, charges: Sequence[Charge]) -> list[list[int]]:
         """The indices of the charges that one call reaches together."""
@@ -161,19 +168,31 @@ class Talk:
         )
         return reply
 
-    def _settle_part(self, charges: Sequence[Charge], now: int) -> Steps[list[Decision]]:
-        """Also answers how things stand after it."""
+    def _settle_part(self, charges: Sequence[Charge], now: int) -> Steps[Sequence[Charge]]:
+        stands, beyond = yield from self._corrected(charges, now)
+        return [
+            taken(charge, charge.cost - units, decision) if charge.cost > 0 else charge
+            for charge, units, decision in zip(charges, beyond, stands, strict=True)
+        ]
+
+    def _stands_after(self, charges: Sequence[Charge], now: int) -> Steps[list[Decision]]:
+        stands, _ = yield from self._corrected(charges, now)
+        return stands
+
+    def _corrected(self, charges: Sequence[Charge], now: int) -> Steps[tuple[list[Decision], list[int]]]:
+        """How things stand after corrections, and of each how many units were forgiven."""
         reply = yield from self._evaluate(
             "settle", self._keys(charges), lambda codec: settle_arguments(codec, now, charges)
         )
-        stands, units = settled(reply, charges)
-        if units:
+        stands, beyond = settled(reply, charges)
+        if units := sum(beyond):
             self.forgiven += units
             warn_rarely("settle", FORGIVEN, units)
-        return stands
+        return stands, beyond
 
-    def _reset_part(self, charges: Sequence[Charge]) -> Steps[None]:
+    def _reset_part(self, charges: Sequence[Charge]) -> Steps[Sequence[Charge]]:
         yield ("UNLINK", *self._keys(charges))
+        return charges
 
     def _evaluate(
         self, driver: Literal["take", "settle"], keys: list[bytes], arguments: Callable[[Codec], bytes]

@@ -85,9 +85,9 @@ class TaskStore(Talk):
         answer = self._batches.get().reply(parcel)
         return answer if group.charges is asked else _spread(group, answer)
 
-    async def asettle(self, charges: Sequence[Charge]) -> None:
+    async def asettle(self, charges: Sequence[Charge]) -> Sequence[Charge]:
         """See `RedisStore.settle`."""
-        await self._run(self._settle(charges))
+        return await self._run(self._settle(charges))
 
     async def areset(self, charges: Sequence[Charge]) -> None:
         """See `RedisStore.reset`."""

@@ -40,9 +40,9 @@ class ThreadStore(Talk):
         """What `take` would answer now; changes nothing."""
         return self._run(self._take(charges, commit=False))
 
-    def settle(self, charges: Sequence[Charge]) -> None:
-        """Correct what was taken: `cost` is signed, `at` comes from the decision."""
-        self._run(self._settle(charges))
+    def settle(self, charges: Sequence[Charge]) -> Sequence[Charge]:
+        """Correct what was taken: `cost` is signed, `at` comes from the decision. Answers what was taken by it."""
+        return self._run(self._settle(charges))
 
     def reset(self, charges: Sequence[Charge]) -> None:
         """Forget these buckets."""

@@ -31,10 +31,10 @@ class RecordingStore(MemoryStore):
         self._record("peek", charges)
         return super().peek(charges)
 
-    def settle(self, charges: Sequence[Charge]) -> None:
+    def settle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
         """See `MemoryStore.settle`."""
         self._record("settle", charges)
-        super().settle(charges)
+        return super().settle(charges)
 
     def reset(self, charges: Sequence[Charge]) -> None:
         """See `MemoryStore.reset`."""

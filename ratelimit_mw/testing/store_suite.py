@@ -157,6 +157,23 @@ class StoreSuite:
         _same(_shown(store.take(group)), [(True, 1), (False, 0)])  # room, and refused all the same
         _same(_left(store, limit, penalty), [1, 0])
 
+    def test_a_penalty_counts_what_limits_of_its_own_identity_refuse(self, store: Store) -> None:
+        everybody, own = Charge("{all}:r", ONE), Charge("{ann}:r", ONE)
+        penalty = Charge("{ann}:p", SlidingWindowCounter(2, 600), role="penalty")
+        _same(_shown(store.take([everybody])), [(True, 0)])
+        _same(_shown(store.take([everybody, own, penalty])), [(False, 0), (True, 1), (True, 2)])
+        _same(_shown(store.take([own, penalty])), [(True, 0), (True, 2)])
+        _same(_shown(store.take([everybody, own, penalty])), [(False, 0), (False, 0), (True, 1)])
+
+    def test_whose_a_key_is_its_last_braces_say(self, store: Store) -> None:
+        own = ["{ann}:other", "{x}{ann}:r"]
+        for limited in [*own, "{ann}{x}:r", "{ann", "ann}", "{ann}}", "ann"]:
+            penalty = Charge("{ann}:p", SlidingWindowCounter(2, 600), role="penalty")
+            group = [Charge(limited, ONE), penalty]
+            store.take(group)
+            store.reset([penalty])
+            _same(_shown(store.take(group)), [(False, 0), (True, 1 if limited in own else 2)])
+
     def test_a_shadow_that_refuses_does_not_count_as_a_refusal(self, store: Store) -> None:
         group = [Charge("k", ONE, role="shadow"), Charge("p", ONE, role="penalty")]
         _same(_shown(store.take(group)), [(True, 0), (True, 1)])

@@ -26,13 +26,18 @@ class ModelStore:
     def peek(self, charges: Sequence[Charge]) -> list[Decision]:
         return self._answer(charges, commit=False)
 
-    def settle(self, charges: Sequence[Charge]) -> None:
+    def settle(self, charges: Sequence[Charge]) -> Sequence[Charge]:
+        taken = []
         for charge in charges:
-            at = self._now() if charge.at is None else charge.at
-            bucket = bucket_of(charge)
-            if charge.cost > 0:
-                self.forgiven += charge.limit.forgiven(self.states.get(bucket), self._now(), charge.cost)
-            self.states[bucket] = charge.limit.settle(self.states.get(bucket), self._now(), charge.cost, at)
+            now, bucket, limit = self._now(), bucket_of(charge), charge.limit
+            at, old = now if charge.at is None else charge.at, self.states.get(bucket)
+            beyond = limit.forgiven(old, now, charge.cost) if charge.cost > 0 else 0
+            self.forgiven += beyond
+            new = self.states[bucket] = limit.settle(old, now, charge.cost, at)
+            stands, _ = limit.decide(new, now, 0, None)
+            more = Charge(charge.key, limit, max(0, charge.cost - beyond), role=charge.role, at=stands.at)
+            taken.append(more if charge.cost > 0 else charge)
+        return taken
 
     def reset(self, charges: Sequence[Charge]) -> None:
         for charge in charges:
@@ -48,15 +53,21 @@ class ModelStore:
         looks = {bucket_of(charge): self._look(charge, charges) for charge in charges}
         refusing = {charge.role for charge in charges if not looks[bucket_of(charge)][0].allowed}
         admitted = not refusing & {"limit", "penalty"}
-        charged = {
-            "limit": admitted,
-            "shadow": admitted and "shadow" not in refusing,
-            "penalty": "limit" in refusing and "penalty" not in refusing,
+        refused = {
+            charge.key[: charge.key.find("}")]
+            for charge in charges
+            if charge.role == "limit" and not looks[bucket_of(charge)][0].allowed
         }
+
+        def charged(charge: Charge) -> bool:
+            if charge.role == "penalty":
+                return "penalty" not in refusing and charge.key[: charge.key.find("}")] in refused
+            return admitted and (charge.role == "limit" or "shadow" not in refusing)
+
         decisions = []
         for charge in charges:
             decision, state = looks[bucket_of(charge)]
-            if decision.allowed and not charged[charge.role]:
+            if decision.allowed and not charged(charge):
                 before = self.states.get(bucket_of(charge))
                 decisions.append(charge.limit.decide(before, self._now(), 0, None)[0])
             else:
@@ -65,7 +76,7 @@ class ModelStore:
         if commit:
             for charge in charges:
                 decision, state = looks[bucket_of(charge)]
-                if charged[charge.role] or not decision.allowed:
+                if charged(charge) or not decision.allowed:
                     self.states[bucket_of(charge)] = state
         return decisions
 

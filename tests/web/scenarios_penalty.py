@@ -69,6 +69,59 @@ PENALTY = (
         ),
     ),
     Scenario(
+        name="what a limit of everybody refuses bans nobody",
+        settings={
+            "limits": "9/hour",
+            "rules": [
+                {
+                    **LOGIN,
+                    "limits": [
+                        {"limit": "3/minute using fixed_window", "key": "all"},
+                        {"limit": "2/hour using fixed_window", "key": "ip"},
+                    ],
+                    "penalty": "2 refusals per day: 1 week",
+                    "key": "ip",
+                }
+            ],
+        },
+        promises=(2, 10),
+        steps=(
+            Step(path="/login", state=(("login-2", 1, 3600),)),
+            Step(path="/login", client="192.0.2.2", state=(("login-2", 1, 3600),)),
+            Step(path="/login", client="192.0.2.3", state=(("login-2", 1, 3600),)),
+            *[no(60, "login", path="/login", state=(("login", 0, 60), ("login-2", 1, 3600)))] * 4,
+            Step(path="/login", wait=60, state=(("login-2", 0, 3540),)),
+            no(3540, "login-2", path="/login", state=(("login-2", 0, 3540),)),
+            no(
+                *(604800, "login-2", "login-penalty"),
+                path="/login",
+                state=(("login-penalty", 0, 604800), ("login-2", 0, 3540)),
+            ),
+            Step(path="/login", client="192.0.2.3", state=(("login-2", 0, 3540),)),
+        ),
+    ),
+    Scenario(
+        name="who has no key shares a limit, and no ban",
+        settings={
+            "limits": [],
+            "rules": [{**LOGIN, "key": "header:x-key", "penalty": "1 refusal per minute: 15 minutes"}],
+        },
+        promises=(10,),
+        steps=(
+            *[Step(path="/login", state=(("login", left, 60),)) for left in (1, 0)],
+            *[no(60, "login", path="/login", state=(("login", 0, 60),))] * 3,
+            Step(path="/login", headers={"x-key": "ann"}, state=(("login", 1, 60),)),
+            Step(path="/login", headers={"x-key": "ann"}, state=(("login", 0, 60),)),
+            no(
+                *(900, "login", "login-penalty"),
+                path="/login",
+                headers={"x-key": "ann"},
+                state=(("login-penalty", 0, 900), ("login", 0, 60)),
+            ),
+            Step(path="/login", wait=60, state=(("login", 1, 60),)),
+        ),
+    ),
+    Scenario(
         name="while the store fails refusals are counted here",
         settings={"limits": "9/hour", "rules": [{**LOGIN, "limits": "1/minute using fixed_window"}]},
         steps=(

@@ -252,6 +252,68 @@ def test_what_clients_write(
     check(caplog, *warned)
 
 
+# what nothing comes of
+
+PENALTY = {**RULE, "limits": "5/hour using fixed_window", "penalty": "3 refusals per minute: 1 hour"}
+WAITS = {"limit": "5/minute using gcra", "max_delay": 2.0}
+
+
+def vain(rule: str, text: str) -> str:
+    return f"rule {rule}: {text}"
+
+
+def no_key(rule: str, key: str) -> str:
+    text = (
+        f"its penalty counts what limits with its own key, {key}, refuse, and there is none; let it be the key of one"
+    )
+    return vain(rule, text)
+
+
+BANS_ALL = "its penalty has the key all, so that the refusals of some ban everybody; give it a key of each client"
+HOLDS_NOBODY = "beside max_waiting = 0 its max_delay holds nobody back; remove one of them"
+NOT_SETTLED = "settle and count_status change nothing: it has no limit that is settled; remove them"
+SHADOW_BANS = "a shadow refuses nobody, so its penalty bans nobody"
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({"rules": [PENALTY]}, []),
+        ({"rules": [{**PENALTY, "shadow": True}]}, [vain("a", SHADOW_BANS)]),
+        ({"rules": [{**RULE, "shadow": True}]}, []),
+        ({"rules": [{**PENALTY, "key": "all"}]}, [vain("a", BANS_ALL)]),
+        ({"rules": [{**PENALTY, "limits": {"limit": "5/hour", "key": "all"}}]}, [no_key("a", "user | ip")]),
+        ({"rules": [{**PENALTY, "limits": [{"limit": "5/hour", "key": "all"}, "5/minute"]}]}, []),
+        ({"rules": [{**PENALTY, "key": "ip", "limits": {"limit": "5/hour", "key": "ip/48 | user"}}]}, []),
+        ({"rules": [{**PENALTY, "key": "ip", "limits": {"limit": "5/hour", "key": "user + ip"}}]}, [no_key("a", "ip")]),
+        ({"rules": [{**PENALTY, "key": "ip", "limits": {"limit": "5/hour", "key": "user"}}],
+          "app_limits": "9/day"}, []),
+        ({"rules": [{**PENALTY, "key": "ip", "limits": {"limit": "5/hour", "key": "user"}, "final": False}]}, []),
+        ({"rules": [{**PENALTY, "key": "user", "limits": lambda _: "5/hour"}]}, []),
+        ({"penalty": PENALTY["penalty"]}, []),
+        ({"penalty": PENALTY["penalty"], "limits": []}, []),
+        ({"penalty": PENALTY["penalty"], "limits": {"limit": "5/hour", "key": "all"}}, [no_key("app", "user | ip")]),
+        ({"rules": [{**RULE, "limits": [], "count_status": [401]}]}, [vain("a", NOT_SETTLED)]),
+        ({"rules": [{**RULE, "limits": {"limit": "5/hour", "settle": False}, "count_status": [401]}]},
+         [vain("a", NOT_SETTLED)]),
+        ({"rules": [{**RULE, "limits": [], "concurrent": 3, "count_status": [401]}]}, [vain("a", NOT_SETTLED)]),
+        ({"rules": [{**RULE, "count_status": [401]}]}, []),
+        ({"rules": [{**RULE, "limits": []}], "count_status": [401]}, []),
+        ({"limits": WAITS, "max_waiting": 0}, [vain("default", HOLDS_NOBODY)]),
+        ({"limits": WAITS, "max_waiting": 1}, []),
+        ({"limits": WAITS}, []),
+        ({"max_waiting": 0}, []),
+        ({"limits": lambda _: "5/hour", "max_waiting": 0}, []),
+    ],
+)  # fmt: skip
+def test_what_nothing_comes_of(
+    serve: Any, settings: dict[str, Any], warned: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    serve(**{"limits": "9/hour", **settings})()
+    check(caplog, *warned)
+
+
 # several processes
 
 SEVERAL = (

@@ -149,6 +149,9 @@ def test_a_setting_whose_name_is_wrong() -> None:
     )
     nine = {"limits": "9/hour"}
     assert message_of(**nine, trusted_proxy=1) == "unknown setting `trusted_proxy`: did you mean `trusted_proxies`?"
+    table = "the table of a limit, such as {limit = '10/second using gcra', max_delay = 2}"
+    assert message_of(**nine, max_delay=2) == f"unknown setting `max_delay` here: it goes into {table}"
+    assert message_of(**nine, methods=["GET"]) == "unknown setting `methods` here: it goes into a rule: [[rules]]"
     assert message_of(**nine, on_stor_error=1) == "unknown setting `on_stor_error`: did you mean `on_store_error`?"
     assert message_of(**nine, x=1) == f"unknown setting `x`; there are {words}"
     assert message_of() == "limits: required, such as '100/minute'; [] says that there are none"

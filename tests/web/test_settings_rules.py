@@ -22,6 +22,13 @@ ROWS: list[tuple[dict[str, Any], str]] = [  # a rule, the message behind its pla
     ({"path": "/", "limits": ["10/mfoo"]}, f".limits[0]: '10/mfoo': unknown period 'mfoo' {PERIODS}"),
     ({"path": "/", "limits": "1/minute", "exempt": True}, ".limits: a rule with exempt = true has none"),
     ({"path": "/", "limits": [], "pth": "/x"}, ": unknown setting `pth`: did you mean `path`?"),
+    (
+        {"path": "/", "limits": "9/hour", "lease": 2},
+        (
+            ": unknown setting `lease` here: it goes into the table of a limit, such as "
+            "{limit = '10/second using gcra', max_delay = 2}"
+        ),
+    ),
     ({**NONE, "path": "login"}, f".path: {found('login', TEMPLATE)}"),
     ({**NONE, "path": ""}, f".path: {found('', TEMPLATE)}"),
     ({**NONE, "path": []}, f".path: {found([], TEMPLATES)}"),

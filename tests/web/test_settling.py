@@ -46,6 +46,24 @@ from web.scenario import Step
 from web.websocket_talk import CONNECT, GONE, limited, says, spoken
 from web.wsgi_talk import Server, hello, read
 
+
+def settled_by_one(_: Any) -> int:
+    return 1
+
+
+def settled_by_three(_: Any, __: Any, c: Any) -> int:
+    return int(c)
+
+
+def true_cost_of_any(*_: Any) -> int:
+    return 1
+
+
+class SettledByMethod:
+    def settle(self, _: Any, __: Any) -> int:
+        return 1
+
+
 FAILED: dict[str, Any] = {"count_status": [401]}
 
 
@@ -525,6 +543,18 @@ def test_a_ban_is_looked_at_and_ended_with_the_charges_of_a_verdict() -> None:
     ("words", "message"),
     [
         ({"settle": 7}, "settle: found 7, allowed is a callable, or call:PACKAGE.MODULE:FUNCTION"),
+        (
+            {"settle": "call:os:getcwd"},
+            "settle: found getcwd, which does not take (request, response): too many positional arguments",
+        ),
+        (
+            {"settle": settled_by_one},
+            "settle: found settled_by_one, which does not take (request, response): too many positional arguments",
+        ),
+        (
+            {"settle": settled_by_three},
+            "settle: found settled_by_three, which does not take (request, response): missing a required argument: 'c'",
+        ),
         ({"count_status": 401}, 'count_status: found 401, allowed is a list of statuses such as [401, "4xx"]'),
         ({"count_status": "401"}, "count_status: found '401', allowed is a list of statuses such as [401, \"4xx\"]"),
         (
@@ -567,6 +597,52 @@ def test_wrong_settings_are_told(words: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as rule:
         Settings(limits="9/hour", rules=[{"path": "/", "limits": "9/hour", **words}])
     assert str(rule.value) == f"rules[0].{message}"
+
+
+@pytest.mark.parametrize("call", [true_cost_of_any, max, SettledByMethod().settle, lambda *_, more=1: more])
+def test_what_takes_a_request_and_its_response_can_say_the_true_cost(call: Any) -> None:
+    """Of what is written in C nobody knows what it takes."""
+    assert Settings(limits="9/hour", settle=call).settle is call
+
+
+NOTHING_TAKEN = (
+    "cost: found 0 for 9/3600s using gcra beside settle or count_status: what takes nothing is never refused, whatever "
+    "is charged after it; allowed is an estimate of at least 1, or settle = false in the limit's table"
+)
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("how", [{"settle": max}, {"count_status": [401]}])
+@pytest.mark.parametrize("top", [False, True])
+def test_of_what_is_settled_something_is_taken_before(how: dict[str, Any], top: bool) -> None:
+    free: dict[str, Any] = {"limit": "9/hour using gcra", "cost": 0}
+
+    def made(limits: Any, **rule: Any) -> Settings:
+        own = {"path": "/", "limits": limits, **({} if top else how), **rule}
+        return Settings(limits="9/hour", rules=[own], **(how if top else {}))
+
+    for limits, rule in ((free, {}), ("9/hour using gcra", {"cost": 0}), ([{"limit": "5/day"}, free], {})):
+        with pytest.raises(ConfigError) as error:
+            made(limits, **rule)
+        assert str(error.value) == f"rules[0].{NOTHING_TAKEN}"
+    with pytest.raises(ConfigError) as error:
+        made({"free": "5/hour", "paid": free}, tier="user")
+    assert str(error.value) == f"rules[0].{NOTHING_TAKEN}"
+    with pytest.raises(ConfigError) as error:
+        Settings(limits=free, **how)
+    assert str(error.value) == f"limits.{NOTHING_TAKEN}"
+    allowed: list[tuple[Any, dict[str, Any]]] = [
+        ({**free, "settle": False}, {}),
+        ({"limit": "9/hour using gcra", "cost": 1}, {"cost": 0}),
+        ("9/hour using gcra", {"cost": lambda _: 0}),
+        ([], {"cost": 0}),
+    ]
+    for limits, rule in allowed:
+        made(limits, **rule)
+    Settings(limits=free)
+    Settings(limits="9/hour", rules=[{"path": "/", "limits": free}])
+    if top and "count_status" in how:
+        made(free, count_status=[])  # here all are charged, so nothing is settled
 
 
 @pytest.mark.parametrize("limits", [{"exempt": True}, {"limits": []}])
