@@ -154,7 +154,8 @@ def _plan(match: Match, request: Caller, route: str, answers: Answers) -> Plan:
         if identity is None:
             return _plan_without(lines, request, route, answers)
         charges.append(line.charge(identity, line.cost_of(answers)))
-    return Plan(charges, lines, match.policies if lines is match.fixed else [line.policy for line in lines])
+    # a tuple never changes: a store may remember what it makes of it
+    return Plan(tuple(charges), lines, match.policies if lines is match.fixed else [line.policy for line in lines])
 
 
 def _plan_without(candidates: Sequence[Line], request: Caller, route: str, answers: Answers) -> Plan:
@@ -171,7 +172,7 @@ def _plan_without(candidates: Sequence[Line], request: Caller, route: str, answe
             identity = line.shared
         charges.append(line.charge(identity, line.cost_of(answers)))
         lines.append(line)
-    return Plan(charges, lines, [line.policy for line in lines])
+    return Plan(tuple(charges), lines, [line.policy for line in lines])
 
 
 def without_charged(asked: Plan, outcome: Outcome) -> Plan:

@@ -13,7 +13,7 @@ from ratelimit_mw.limit import Charge, Decision, seconds
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.stores.group import FORGIVEN, Group, taken
 from ratelimit_mw.stores.live import STORES, Stage
-from ratelimit_mw.stores.parcel import Parcel
+from ratelimit_mw.stores.parcel import Parcel, Written
 from ratelimit_mw.stores.scripts import (
     TWINS,
     Codec,
@@ -34,6 +34,7 @@ Steps = Generator[Any, Any, T]
 by side, and is sent their outcomes, each a result or an error. Returns what was asked for."""
 
 _FORMAT: Final = "1"  # of the states; the first part of every key
+_KNOWN: Final = 4096  # groups that are kept as they are written
 _TRIES: Final = 4  # calls for one group: each of the two codecs' scripts may be unknown at first
 
 
@@ -95,20 +96,27 @@ class Talk:
         self._timeout = timeout
         self._own = self._clock = clock  # what it was given, and what it goes by: tests may stop its time
         self._codec: Codec = "packed"
+        self._known: dict[int, Written] = {}  # by the identity of what was asked, which they hold on to
         self.forgiven = 0  # units of corrections beyond a debt of one quota, which nobody is charged
         self.slots: Final = slots  # whether keys live in the slots of a cluster: one call reaches those of one slot
         STORES.enrol(self)
 
     def _enter(self, stage: Stage, *, empty: bool) -> None:  # noqa: ARG002  # nothing is kept in this process
         self._prefix = self._base + stage.room
+        self._known.clear()
         if self._own is None:
             self._clock = stage.wall
 
     def _take(self, asked: Sequence[Charge], *, commit: bool) -> Steps[Sequence[Decision]]:
-        group = Group(asked)
-        charges, now = group.charges, self._now()
-        if not charges:
+        if not asked:
             return []
+        now = self._now()
+        if not self.slots:
+            written = self._written(asked)
+            reply = yield from self._take_together([Parcel(written, now, commit=commit)])
+            return written.group.spread(decisions(reply, written.group.charges))
+        group = Group(asked)
+        charges = group.charges
 
         def take(part: Sequence[Charge], *, commit: bool = commit) -> Steps[list[Decision]]:
             return self._take_part(part, now, commit=commit)
@@ -155,7 +163,18 @@ class Talk:
         return decisions(reply, charges)
 
     def _parcel(self, charges: Sequence[Charge], now: int, *, commit: bool) -> Parcel:
-        return Parcel(self._keys(charges), charges, now, self._codec, commit=commit)
+        return Parcel(self._written(charges), now, commit=commit)
+
+    def _written(self, asked: Sequence[Charge]) -> Written:
+        """Once for a tuple, which never changes: plans are remembered, and each request of a client asks its own."""
+        known = self._known.get(id(asked))
+        if known is None:
+            known = Written(asked, self._keys, self._codec)
+            if type(asked) is tuple:
+                if len(self._known) >= _KNOWN:
+                    self._known.clear()
+                self._known[id(asked)] = known
+        return known
 
     def _take_together(self, parcels: Sequence[Parcel]) -> Steps[object]:
         """Groups in one call, all at one time. The reply is that of the server."""

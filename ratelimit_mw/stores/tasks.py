@@ -77,13 +77,11 @@ class TaskStore(Talk):
         """
         if self.slots:  # each slot would be a call of its own anyway
             return self._run(self._take(asked, commit=commit))
-        group = Group(asked)
-        if not group.charges:
+        if not asked:
             return _nothing()
-        parcel = self._parcel(group.charges, self._now(), commit=commit)
-        parcel.asked = asked
-        answer = self._batches.get().reply(parcel)
-        return answer if group.charges is asked else _spread(group, answer)
+        written = self._written(asked)
+        answer = self._batches.get().reply(Parcel(written, self._now(), commit=commit))
+        return answer if written.group.charges is asked else _spread(written.group, answer)
 
     async def asettle(self, charges: Sequence[Charge]) -> Sequence[Charge]:
         """See `RedisStore.settle`."""

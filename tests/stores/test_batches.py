@@ -9,7 +9,7 @@ import pytest
 from ratelimit_mw import Charge, FixedWindow, StoreError
 from ratelimit_mw.stores import batching
 from ratelimit_mw.stores.batching import Batches, Heard
-from ratelimit_mw.stores.parcel import Parcel
+from ratelimit_mw.stores.parcel import Parcel, Written
 
 T = TypeVar("T")
 PATIENT = 5.0  # seconds
@@ -59,7 +59,7 @@ class Way:
 
 
 def parcel(name: object) -> Parcel:
-    return Parcel([b"key"], [Charge(str(name), FixedWindow(5, 60))], 0, "packed", commit=True)
+    return Parcel(Written([Charge(str(name), FixedWindow(5, 60))], lambda _: [b"key"], "packed"), 0, commit=True)
 
 
 Work = Callable[[Batches, Way], Coroutine[Any, Any, T]]
