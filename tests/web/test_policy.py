@@ -52,7 +52,7 @@ def test_charges_in_order_app_rules_default() -> None:
         rules=[{"path": "/a", "limits": "7/minute", "final": False}],
     )
     asked = planned(compiled, PlainRequest("/a"))
-    assert asked.charges == [
+    assert list(asked.charges) == [
         Charge(f"{IP}:app", SlidingWindowCounter(1, 1)),
         Charge(f"{IP}:a", SlidingWindowCounter(7, 60)),
         Charge(f"{IP}:default", SlidingWindowCounter(5, 60)),
