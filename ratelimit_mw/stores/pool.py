@@ -14,7 +14,7 @@ from ratelimit_mw.errors import StoreError
 
 C = TypeVar("C")
 
-_GRACE: Final = 0.1  # seconds that closing waits for a connection that is being opened
+_GRACE: Final = 0.5  # seconds that closing waits for one that is being opened: TLS over a slow link takes so long
 LOOK_AGAIN: Final = 0.5  # seconds: how often a server that may move is looked for, while there are requests
 
 
