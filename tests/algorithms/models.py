@@ -440,19 +440,26 @@ class Tickets(Model):
         if not self.cold:
             left += (self.max - self.whole + 1) * self.stable  # less than a unit is not waited for
             level = self.wait + (self.max - self.stored) * self.stable  # until all is stored again
-            others = min(self.held, max(Fraction(0), level - left))
-            back = max(Fraction(0), min(units * self.stable, left) - others)
+            later = max(Fraction(0), level - left)
+            back = max(Fraction(0), min(units * self.stable, left) - min(self.held, later))
             self.stored = min(self.max, self.stored + max(Fraction(0), back - self.wait) / self.stable)
             self.wait = max(Fraction(0), self.wait - back)
-            self.held = min(self.held, self.wait)
+            self._release(back, later)
             self.paid_ahead = self.wait / self.stable
             return
         restored = self.stored + units - self.paid_ahead
         stored = min(self.max, max(Fraction(0), restored))
         price = units * self.stable + self._to_drain(stored) - self._to_drain(self.stored)
-        back = min(price, left) - min(self.held, max(Fraction(0), self.wait - left))
-        self.wait = max(Fraction(0), self.wait - max(Fraction(0), back))
+        later = max(Fraction(0), self.wait - left)
+        back = max(Fraction(0), min(price, left) - min(self.held, later))
+        self.wait = max(Fraction(0), self.wait - back)
         self.stored, self.paid_ahead = stored, max(Fraction(0), -restored)
+        self._release(back, later)
+
+    def _release(self, back: Fraction, later: Fraction) -> None:
+        """What was taken last is as if it had never been held back."""
+        if not later:
+            self.held = max(Fraction(0), self.held - back)
         self.held = min(self.held, self.wait)
 
     def free(self, now: int) -> Fraction:

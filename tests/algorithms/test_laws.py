@@ -4,12 +4,12 @@ The exact models are of these tests; the laws are public, for algorithms that ar
 """
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from algorithms.models import model_of
 from algorithms.strategies import both_ways, of_each_algorithm, walks
-from ratelimit_mw import Limit
+from ratelimit_mw import Limit, Smooth
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.limit import State
 from ratelimit_mw.testing import laws
@@ -88,6 +88,11 @@ def test_decides_what_the_exact_model_decides(limit: Limit, steps: list[Step]) -
 
 @pytest.mark.promise(3)
 @given(limits, both_ways, st.lists(corrections, max_size=30))
+@example(  # what was held back is given back and charged anew: by then it holds nobody up
+    Smooth(1, 1, max_burst=0, max_delay=1.0),
+    [Step("same", 0, 1), Step("same", 0, 1), Step("same", 0, 0), Step("same", 0, 0)],
+    [(0, 0, False), (0, 1, True), (0, 1, False), (1, 1, True)],
+)
 def test_settles_as_the_exact_model_does(limit: Limit, steps: list[Step], given_back: list[Correction]) -> None:
     model, state, now, given_at = model_of(limit), None, START, [START]
     for step, (which, size, back) in zip(steps, given_back, strict=False):
