@@ -52,6 +52,10 @@ def _awaited(_: Sequence[Parcel], __: Heard) -> None:
     return None
 
 
+def _unexpected(error: Exception) -> StoreError:
+    return StoreError(f"{type(error).__name__}: {error}")
+
+
 class Batches:
     """The requests of one event loop.
 
@@ -112,22 +116,26 @@ class Batches:
         if not together:
             self._due -= 1
             return
-        call = _Call(together, self._clock.now() + self._timeout)
-        cancel = self._begin(together, partial(self._heard, call))
+        call = self._under_way(together)
+        try:
+            cancel = self._begin(together, partial(self._heard, call))
+        except Exception as error:  # noqa: BLE001  # whatever it is, those who wait must hear of it
+            self._due -= 1
+            self._over(call, _unexpected(error))
+            return
         if cancel is None:
+            self._calls.remove(call)
             self._waiting.extendleft(reversed(together))
             self._keep(self._send_when_ready())
             return
         self._due -= 1
         call.cancel = cancel
-        self._calls.append(call)
 
     def _heard(self, call: _Call, outcome: Sequence[object] | StoreError | None) -> None:
         if outcome is None:
             call.cancel = self._keep(self._send_call(call)).cancel
-            return
-        self._tell(call, outcome)
-        self._end(call)
+        else:
+            self._over(call, outcome)
 
     async def _send_when_ready(self) -> None:
         try:
@@ -138,10 +146,9 @@ class Batches:
             self._due -= 1
         together = self._next()
         if together:
-            call = _Call(together, self._clock.now() + self._timeout)
+            call = self._under_way(together)
             task: asyncio.Task[None] = asyncio.current_task()  # type: ignore[assignment]  # it is a task
             call.cancel = task.cancel
-            self._calls.append(call)
             await self._send_call(call)
 
     async def _send_call(self, call: _Call) -> None:
@@ -149,17 +156,24 @@ class Batches:
             outcome: Sequence[object] | StoreError = await self._send(call.asked)
         except StoreError as error:
             outcome = error
-        except BaseException:
+        except asyncio.CancelledError:  # nobody waits for it
             self._end(call)
             raise
-        self._tell(call, outcome)
-        self._end(call)
+        except Exception as error:  # noqa: BLE001  # as above
+            outcome = _unexpected(error)
+        self._over(call, outcome)
 
-    def _tell(self, call: _Call, outcome: Sequence[object] | StoreError) -> None:
+    def _under_way(self, together: Sequence[Parcel]) -> _Call:
+        call = _Call(together, self._clock.now() + self._timeout)
+        self._calls.append(call)
+        return call
+
+    def _over(self, call: _Call, outcome: Sequence[object] | StoreError) -> None:
         if isinstance(outcome, StoreError):  # to each its own: one that is raised remembers where
             outcome = [StoreError(str(outcome)) for _ in call.asked]
         for asked, reply in zip(call.asked, outcome, strict=True):
             asked.hear(reply)
+        self._end(call)
 
     def _end(self, call: _Call) -> None:
         """Its place is free for another one."""

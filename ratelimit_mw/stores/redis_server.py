@@ -153,7 +153,11 @@ class AsyncConnections:
             pool.take_back(line, broken=failed and (not isinstance(reply, ResponseError) or _is_replica(reply)))
             heard(meaning(reply) if failed and not isinstance(reply, StoreError) else reply)
 
-        line.begin(command, over)
+        try:
+            line.begin(command, over)
+        except BaseException:
+            pool.take_back(line, broken=True)
+            raise
         return line.abandon
 
     async def close(self) -> None:

@@ -212,3 +212,23 @@ def test_a_late_call_is_ended_when_it_has_lingered_and_not_after_it_ended(at_onc
         assert ended == [call]
 
     run(work, timeout=0.02, at_once=at_once)
+
+
+@pytest.mark.promise(8)
+@BOTH
+def test_whatever_sending_raises_those_who_wait_hear_of_it_and_later_ones_are_sent(at_once: bool) -> None:
+    async def work(batches: Batches, way: Way) -> None:
+        def broken(*_: object) -> Any:
+            raise RuntimeError("a defect")
+
+        whole = batches._begin, batches._send
+        batches._begin = broken if at_once else batches._begin
+        batches._send = broken
+        asked = asyncio.gather(*(batches.reply(parcel(number)) for number in range(100)), return_exceptions=True)
+        errors = await asyncio.wait_for(asked, PATIENT)
+        assert {str(error) for error in errors} == {"RuntimeError: a defect"}
+        assert all(isinstance(error, StoreError) for error in errors)
+        batches._begin, batches._send = whole
+        assert await batches.reply(parcel("more")) == "more"
+
+    run(work, at_once=at_once)
