@@ -1,7 +1,6 @@
 """An app of which each client may have one request at work: an answer without end, a file, an error, a websocket."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 
 from starlette.applications import Starlette
@@ -11,6 +10,7 @@ from starlette.responses import FileResponse, PlainTextResponse, StreamingRespon
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from limited import slots
 from ratelimit_mw.asgi import RateLimitMiddleware
 
 
@@ -49,18 +49,5 @@ app = Starlette(
         Route("/error", error),
         WebSocketRoute("/echo", echo),
     ],
-    middleware=[
-        Middleware(
-            RateLimitMiddleware,
-            limits=[],
-            concurrent=1,
-            queue=int(os.environ.get("QUEUE", "0")),
-            queue_timeout=60,
-            slot_lifetime=3600,
-            key="header:X-Client",
-            store=os.environ["STORE"],
-            store_timeout=2,  # on a busy machine
-            on_store_error="deny",
-        )
-    ],
+    middleware=[Middleware(RateLimitMiddleware, slots())],
 )

@@ -1,12 +1,12 @@
 """An app of which each client may have one request at work: an answer without end, a file, an error."""
 
-import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from wsgiref.util import FileWrapper
 
+from limited import slots
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
 if TYPE_CHECKING:
@@ -35,15 +35,4 @@ def parts() -> Iterator[bytes]:
         time.sleep(0.02)
 
 
-app = RateLimitMiddleware(
-    answers,
-    limits=[],
-    concurrent=1,
-    queue=int(os.environ.get("QUEUE", "0")),
-    queue_timeout=60,
-    slot_lifetime=3600,
-    key="header:X-Client",
-    store=os.environ["STORE"],
-    store_timeout=2,  # on a busy machine
-    on_store_error="deny",
-)
+app = RateLimitMiddleware(answers, slots())

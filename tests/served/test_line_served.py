@@ -5,12 +5,11 @@ Of a request with a body that is so where the server gives it in one message: no
 
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from redis_servers import RedisServer
 from web.real_servers import APPS, KINDS
 from web_servers import WebServer
 
@@ -19,15 +18,6 @@ ASGI1 = [name for name, kind in KINDS.items() if kind.interface == "asgi" and no
 IN_ONE = ("uvicorn", "uvicorn-standard")  # others say in a second message that no more follows
 GET = b"GET /touch HTTP/1.1\r\nHost: server\r\n\r\n"
 POST = b"POST /touch HTTP/1.1\r\nHost: server\r\nContent-Length: 4\r\n\r\nbody"
-
-
-@pytest.fixture(scope="module", params=["memory", "redis"])
-def store(request: pytest.FixtureRequest, redis_servers: Mapping[str, RedisServer]) -> Iterator[str]:
-    if request.param == "memory":
-        yield "memory://"
-        return
-    with RedisServer(next(iter(redis_servers.values())).binary) as running:
-        yield running.url
 
 
 @pytest.fixture(scope="module", params=ASGI1)

@@ -5,13 +5,12 @@ What is admitted and refused over HTTP/1 is in test_scenarios_served.py.
 
 import os
 import ssl
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from redis_servers import RedisServer
 from web.real_servers import APPS, KINDS, OF_THE_SERVER, Kind
 from web.scenario import Answer, no
 from web_servers import WebServer
@@ -28,16 +27,6 @@ OVER_HTTP2 = pytest.mark.parametrize("kind", [name for name, kind in KINDS.items
 @pytest.fixture(scope="module", params=KINDS)
 def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
-
-
-@pytest.fixture(scope="module", params=["memory", "redis"])
-def store(request: pytest.FixtureRequest, redis_servers: Mapping[str, RedisServer]) -> Iterator[str]:
-    """The store's URL; the Redis is this file's own."""
-    if request.param == "memory":
-        yield "memory://"
-        return
-    with RedisServer(next(iter(redis_servers.values())).binary) as running:
-        yield running.url
 
 
 @pytest.fixture(scope="module")
