@@ -9,7 +9,7 @@ App = TypeVar("App")
 IETF: Final = frozenset({"ratelimit", "ratelimit-policy"})
 LEGACY: Final = frozenset({"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"})
 NONE: Final[frozenset[str]] = frozenset()
-PLENTY: Final = 10**7  # an hour; more would make the clock of our counter coarser than that of a limit somebody has
+PLENTY: Final = 10**6  # an hour; more would make the clock of our counter coarser than that of a limit somebody has
 _FEW: Final = 2
 
 

@@ -30,8 +30,9 @@ class BucketLimit(DelayLimit, frozen=True, kw_only=True):
 
     words: ClassVar[tuple[str, ...]] = ("burst",)
     ticks: ClassVar[BucketTicks]
-    usual: ClassVar[tuple[int, int, int, int] | None]
-    """Of the instance: these but for the clock, where that is one microsecond and nothing is held back."""
+    usual: ClassVar[BucketTicks | None]
+    """Of the instance: `(drain, drain - 1, unit, burst, full)`, where the clock tick is one microsecond and nothing is
+    held back. The second is added before a division by the first: that rounds up."""
     waiting: ClassVar[tuple[int, int, int, int, int] | None]
     """Of the instance: the same where something is, and by how many ticks."""
 
@@ -46,8 +47,8 @@ class BucketLimit(DelayLimit, frozen=True, kw_only=True):
         seconds("max_delay", self.max_delay)
         self.__dict__["ticks"] = bucket_ticks(self.quota, self.window_us, self.most)
         self.delay_ticks(None)
-        one = self.ticks[0] == 1
-        self.__dict__["usual"] = self.ticks[1:] if one and not self.max_delay else None
+        one, drain = self.ticks[0] == 1, self.ticks[1]
+        self.__dict__["usual"] = (drain, drain - 1, *self.ticks[2:]) if one and not self.max_delay else None
         self.__dict__["waiting"] = (*self.ticks[1:], self.delay_ticks(None)) if one and self.max_delay else None
 
     @property

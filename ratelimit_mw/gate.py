@@ -23,7 +23,7 @@ from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.marks import Mark
 from ratelimit_mw.matching import Marked
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.policy import SHORT, Match, Plan, conclude, plan, without_charged
+from ratelimit_mw.policy import Match, Plan, conclude, plan, without_charged
 from ratelimit_mw.queues import ain_turn, none_free, waits, wish_of
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
@@ -115,9 +115,9 @@ class AsyncGate(BaseGate):
     async def admit_client(self, client: str | None, method: str | None) -> Verdict | None:
         """See `Gate.admit_client`."""
         of_client = self._rules.of_client
-        if of_client is None or method == "OPTIONS" or (client and len(client) > SHORT) or self._tell is not None:
+        if of_client is None or method == "OPTIONS" or self._tell is not None:
             return None
-        asked = of_client(client)
+        asked = of_client[client]
         return await self._decided(asked.match, asked)
 
     async def planned(self, match: Match, request: Request) -> Plan:

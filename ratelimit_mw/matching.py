@@ -1,6 +1,6 @@
 """Match: which rules apply to a request. Pure: no store, no clock, no I/O."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Final
 
@@ -16,7 +16,7 @@ from ratelimit_mw.members import Members
 from ratelimit_mw.message_limits import MessageLimits
 from ratelimit_mw.path_index import PathIndex
 from ratelimit_mw.paths import Paths, normal_path
-from ratelimit_mw.policy import Match, Plan
+from ratelimit_mw.policy import Match, Plans
 from ratelimit_mw.request import Request
 from ratelimit_mw.rules import Rule
 from ratelimit_mw.settings import Settings
@@ -266,7 +266,7 @@ class Rules:
             return self._preflight.match(method, path, request, ())
         return self._table.match(method, path, request, _applying(marked, method, request) if marked else ())
 
-    def of_client_at(self, marked: Marked) -> Callable[[str | None], Plan] | None:
+    def of_client_at(self, marked: Marked) -> Plans | None:
         """`of_client` where this stands on the endpoint."""
         match = None if self.at_once is None else self._on_marks(marked)
         return None if match is None else match.of_client

@@ -112,9 +112,10 @@ def raw_headers(verdict: Verdict) -> RawFields:
     policies, decisions = verdict.policies, verdict.decisions
     if len(policies) != 1 or not decisions or (policy := policies[0]).silent:
         return raw(headers(verdict))
-    said, available, wait = policy.said or _said(policy), decisions[0].remaining, ceil(decisions[0].next_after)
+    said, decision = policy.said or _said(policy), decisions[0]
+    available, wait = decision.remaining, ceil(decision.next_after)
     if available > policy.most or wait > policy.longest:
-        available, wait = _state(policy, decisions[0])
+        available, wait = _state(policy, decision)
     return [said.raw, (b"ratelimit", said.raw_state % (available, wait))]
 
 

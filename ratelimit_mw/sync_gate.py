@@ -18,7 +18,7 @@ from ratelimit_mw.holds import Hold
 from ratelimit_mw.limit import Charge
 from ratelimit_mw.matching import Marked, Rules
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.policy import SHORT, Match, Plan, conclude, plan, without_charged
+from ratelimit_mw.policy import Match, Plan, conclude, plan, without_charged
 from ratelimit_mw.queues import in_turn, none_free, waits, wish_of
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
@@ -93,9 +93,9 @@ class Gate(BaseGate):
         of its time. `marked`: what stands on its endpoint.
         """
         of_client = self._rules.of_client_at(marked) if marked else self._rules.of_client
-        if of_client is None or method == "OPTIONS" or (client and len(client) > SHORT):
+        if of_client is None or method == "OPTIONS":
             return None
-        asked = of_client(client)
+        asked = of_client[client]
         try:
             if asked.alone:
                 (decision,) = decisions = self._store.take(asked.charges)

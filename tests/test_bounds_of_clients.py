@@ -18,6 +18,7 @@ from ratelimit_mw.hosts import Hosts
 from ratelimit_mw.identity import bucket_key, encode_part
 from ratelimit_mw.path_index import PathIndex
 from ratelimit_mw.paths import normal_path
+from ratelimit_mw.policy import Plan, Plans
 from ratelimit_mw.request import as_text
 from ratelimit_mw.response import headers
 from ratelimit_mw.stores import deny_cache, lease, redis_server
@@ -74,6 +75,26 @@ def a_remembered_header(bound: int) -> None:
 def remembered_headers(bound: int) -> None:
     finder = ClientFinder(["10.0.0.0/8"], "x-forwarded-for")
     assert finder._remembered_client.cache_info().maxsize == finder._own.cache_info().maxsize == bound
+
+
+def plans() -> Plans:
+    return Plans(lambda client: Plan((Charge(client or "-", FixedWindow(5, 60)),), (), ()))
+
+
+def a_remembered_address(bound: int) -> None:
+    remembered = plans()
+    for length, kept in ((bound + 1, 0), (bound, 1)):
+        assert remembered["x" * length].charges[0].key == "x" * length
+        assert len(remembered) == kept
+
+
+def remembered_addresses(bound: int) -> None:
+    remembered = plans()
+    for number in range(bound):
+        assert remembered[f"{number}"] is remembered[f"{number}"]
+    assert len(remembered) == bound
+    assert remembered[None].charges[0].key == "-"
+    assert [*remembered] == [None]
 
 
 def a_value(bound: int) -> None:
@@ -155,6 +176,8 @@ ROWS: dict[str, Callable[[int], None]] = {
     "proxies in a row": proxies,
     "a header that is remembered as read": a_remembered_header,
     "headers and peers that are remembered": remembered_headers,
+    "an address of which it is remembered what is asked": a_remembered_address,
+    "addresses of which that is remembered": remembered_addresses,
     "the value of a key, as it stands": a_value,
     "an identity in the store": an_identity,
     "a number as a key": a_number,

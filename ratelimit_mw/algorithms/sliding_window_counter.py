@@ -46,8 +46,8 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     words: ClassVar[tuple[str, ...]] = ("buckets", "strict")
     ticks: ClassVar[CounterTicks]
     """Of the instance: the numbers that the algorithm and its Lua twin compute with."""
-    _two: ClassVar[tuple[int, int, int] | None]
-    """Of the instance: these and the quota, where there are two counters and the older one is weighted."""
+    _two: ClassVar[tuple[int, int, int, int] | None]
+    """Of the instance: these, `length - 1` and the quota, where there are two counters and the older is weighted."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,7 +56,8 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         if type(self.strict) is not bool:
             raise ConfigError(f"strict: found {self.strict!r}, allowed is true or false")
         self.__dict__["ticks"] = counter_ticks(self.quota, self.window_us, self.buckets)
-        self.__dict__["_two"] = None if self.buckets > 1 or self.strict else (*self.ticks, self.quota)
+        two = (*self.ticks, self.ticks[1] - 1, self.quota)
+        self.__dict__["_two"] = None if self.buckets > 1 or self.strict else two
         if self.ticks[0] * self.buckets > self.window_us:
             raise ConfigError(
                 f"buckets: found {self.buckets}, allowed are at most {self.window_us // self.ticks[0]} in a window of "
@@ -75,9 +76,9 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     def decide(
         self, state: Counts | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, Counts | None]:
-        if self._two is None or state is None or not cost:
+        if (two := self._two) is None or state is None or not cost:
             return self._decide(state, now, cost)
-        clock, length, quota = self._two
+        clock, length, last, quota = two
         rest = state.start + length - (now if clock == 1 else now // clock)  # until the next sub-window begins
         if not 0 < rest <= length:
             return self._decide(state, now, cost)
@@ -96,8 +97,8 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         elif newest + cost <= quota:  # as soon as the oldest counts less
             retry = rest - 1 - ((quota - newest - cost + 1) * length - 1) // oldest
         else:
-            retry = rest + length - 1 - ((quota - cost + 1) * length - 1) // newest
-        reset = rest + length - 1 - (length - 1) // newest
+            retry = rest + last - ((quota - cost + 1) * length - 1) // newest
+        reset = rest + last - last // newest
         if clock > 1:
             phase = now % clock  # the part of this clock tick that is gone
             following, reset, retry = following * clock - phase, reset * clock - phase, retry and retry * clock - phase

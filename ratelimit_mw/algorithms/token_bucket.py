@@ -22,9 +22,9 @@ class TokenBucket(LevelLimit, frozen=True, kw_only=True):
         return self.most + self.quota - 1
 
     def decide(self, state: Level | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Level | None]:
-        if self.usual is None or not cost:
+        if (usual := self.usual) is None or not cost:
             return self._decide(state, now, cost, max_delay)
-        drain, unit, burst, full = self.usual
+        drain, less, unit, burst, full = usual
         # the usual cases: what every case comes down to, in half of its time
         level = drained = 0
         if state is not None:
@@ -32,22 +32,21 @@ class TokenBucket(LevelLimit, frozen=True, kw_only=True):
             drained = (now - state.updated) * drain
             if drained > 0:
                 level = level - drained if drained < level else 0
-        retry, taken = 0, level + cost * unit
+        taken, retry_after = level + cost * unit, 0.0
         if allowed := taken <= full:
             level = taken
             state = Level(level, now)
         elif drained < 0 or level > full or cost > burst or max_delay is not None:
             return self._decide(state, now, cost, max_delay)
         else:
-            retry = -((full - taken) // drain)
-        remaining, rest = divmod(full - level, unit)
-        following, reset = -((rest - unit) // drain), -(-level // drain)
+            retry_after = (taken - full + less) // drain / MICROSECONDS
+        room, reset = full - level, (level + less) // drain
         return Decision(
             allowed,
             burst,
-            remaining,
-            retry / MICROSECONDS,
-            following / MICROSECONDS,
+            room // unit,
+            retry_after,
+            (unit - room % unit + less) // drain / MICROSECONDS,
             reset / MICROSECONDS,
             0.0,
             now + reset,

@@ -79,7 +79,7 @@ def test_it_says_what_admit_says(settings: dict[str, Any], gate: Make) -> None:
         assert told(short.admit_client(ADDRESS, "GET")) == told(long.admit(PlainRequest(client=ADDRESS)))
 
 
-@pytest.mark.parametrize("client", [ADDRESS, "2001:db8::1", "x" * 256, "", None])
+@pytest.mark.parametrize("client", [ADDRESS, "2001:db8::1", "x" * 256, "x" * 5000, "", None])
 def test_whose_bucket_it_is(client: str | None, gate: Make) -> None:
     assert told(gate().admit_client(client, "GET")) == told(gate().admit(PlainRequest(client=client)))
 
@@ -107,10 +107,9 @@ def test_where_more_counts_it_says_nothing_and_takes_nothing(settings: dict[str,
     assert store.calls == []
 
 
-@pytest.mark.parametrize(("client", "method"), [("x" * 257, "GET"), (ADDRESS, "OPTIONS")])
-def test_nor_where_a_request_is_unlike_others(client: str, method: str, gate: Make) -> None:
+def test_nor_where_a_request_is_unlike_others(gate: Make) -> None:
     store = RecordingStore()
-    assert gate(store=store).admit_client(client, method) is None
+    assert gate(store=store).admit_client(ADDRESS, "OPTIONS") is None
     assert store.calls == []
 
 
