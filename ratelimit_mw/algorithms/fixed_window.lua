@@ -3,16 +3,16 @@
 -- Numbers of the limit: length (us), quota (units).
 
 if look.fixed_window then
-  -- Count and start of the window that runs, and whether the state is from a time ahead of now.
+  -- Count and start of the window that runs; and whether the state is from a time ahead of now, or of this window.
   local function read(key, now, length)
     local count, start = load(key)
-    if not start or now - start >= length then return 0, now, false end
-    if start > now then return count, now, true end
-    return count, start, false
+    if not start or now - start >= length then return 0, now, false, false end
+    if start > now then return count, now, true, false end
+    return count, start, false, true
   end
 
   function look.fixed_window(key, now, cost, _, length, quota)
-    local count, start, ahead = read(key, now, length)
+    local count, start, ahead, runs = read(key, now, length)
     local rest = start + length - now
     local allowed, retry_after, state = 1, 0, nil
     if cost > 0 then
@@ -24,7 +24,8 @@ if look.fixed_window then
       if allowed == 1 or ahead then state = write_state("<dd", count, start) end
     end
     local remaining, reset_after = count < quota and quota - count or 0, count > 0 and rest or 0
-    return state, start + length, allowed, quota, remaining, retry_after, rest, reset_after, 0, now
+    local expires = (told or not runs) and start + length
+    return state, expires, allowed, quota, remaining, retry_after, rest, reset_after, 0, now
   end
 
   if settle then

@@ -5,7 +5,7 @@
 
 if look.sliding_window_counter then
   -- The state as it is at `tick`: c[1] is the start, c[2] the newest count, c[buckets + 2] the oldest; the start as it
-  -- was kept; the units of all, and how many of them count.
+  -- was kept, -1 for none; the units of all, and how many of them count.
   local function read(key, tick, length, buckets, strict)
     local last = buckets + 2
     local kept, newest, oldest, c
@@ -28,7 +28,7 @@ if look.sliding_window_counter then
         error(text.err) -- see `load`
       end
     end
-    if not c then return { tick, 0, [last] = 0 }, tick, 0, 0 end
+    if not c then return { tick, 0, [last] = 0 }, -1, 0, 0 end
     local gone = (tick - kept - (tick - kept) % length) / length
     if gone > buckets then return { tick, 0, [last] = 0 }, kept, 0, 0 end
     if gone < 0 then
@@ -93,6 +93,7 @@ if look.sliding_window_counter then
         end
       end
       if allowed == 1 or kept > tick then state, expires = write(c, clock, length, buckets) end
+      if c[1] == kept and not told then expires = false end
     end
     local remaining, next_after, reset_after = room > 0 and room or 0, 0, 0
     local newest = c[2]

@@ -4,13 +4,15 @@
 -- not need is not made, and whole numbers are divided by operators: floor(a / b) is (a - a % b) / b, and ceil(a / b) is
 -- (a + -a % b) / b.
 
--- args[1]: a told time in us, or 0 for the server's own; args[2]: 0 to peek, 1 to take, 2 to settle; then eleven values
--- for each charge, from args[11 * i - 8] on: algorithm, role, how many charges its group has, the two that the driver
--- names, the numbers of its limit, which 1 makes up to six. All in one flat list: one table is made at its full size at
--- once, several would grow value by value.
+-- args[1]: a told time in us, or 0 for the server's own; args[2]: 0 to peek, 1 to take, 2 to settle; args[3]: how many
+-- values follow that the driver names. Behind them eleven values for each charge: algorithm, role, how many charges its
+-- group has, the two that the driver names, the numbers of its limit, which 1 makes up to six. All in one flat list: one
+-- table is made at its full size at once, several would grow value by value.
 local args = { decode(ARGV[1]) }
+local told = args[1] ~= 0
+local CHARGES = args[3] + 4 -- where they begin
 local look = {} -- algorithm = its function, at first true: it is needed
-for c = 3, #args, 11 do look[args[c]] = true end
+for c = CHARGES, #args, 11 do look[args[c]] = true end
 local settle = args[2] == 2 and {}
 local forgiven = 0 -- units of a correction beyond the debt that a limit bears
 
@@ -66,10 +68,15 @@ end
 
 -- Keeps a state until the instant from which it means nothing: rounded up, and a millisecond more, because the server
 -- expires keys on a clock read before the script's. A told clock may step back, so its states live an hour longer.
--- A state is the text to keep, or a function that writes it.
+-- A state is the text to keep, or a function that writes it. `expires` false: the key expires then already, which saves
+-- the server more than half of the write.
 local function save(key, state, expires, now)
+  if not expires then
+    redis.call("SET", key, state, "KEEPTTL")
+    return
+  end
   local px = (expires - now + -(expires - now) % 1000) / 1000 + 1
-  if args[1] > 0 then px = px + 3600000 end
+  if told then px = px + 3600000 end
   if type(state) == "string" then
     redis.call("SET", key, state, "PX", px)
   else
@@ -79,7 +86,7 @@ local function save(key, state, expires, now)
 end
 
 local now = args[1]
-if now == 0 then
+if not told then
   local time = redis.call("TIME")
   now = time[1] * 1000000 + time[2]
 elseif not (now > 0 and now <= EXACT and now % 1 == 0) then

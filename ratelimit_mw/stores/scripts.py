@@ -18,6 +18,7 @@ from ratelimit_mw.ticks import MICROSECONDS
 Codec = Literal["packed", "text"]
 _SETTLE: Final = 2  # what to do; to peek is 0, to take 1
 _ALIKE: Final = 4096  # kinds of charges of which it is kept how they are written
+_SHORT: Final = 16  # values in a list of msgpack with the shortest head
 _COMMAS: Final = {"packed": b"", "text": b","}  # between values
 TWINS: Final = frozenset(SCRIPTED.values())  # the types of limits whose algorithm has a Lua twin
 WRONG: Final = "ratelimit_mw: "  # begins what our scripts say of their arguments, before they write anything
@@ -50,8 +51,10 @@ def take_arguments(codec: Codec, now: int, charges: Sequence[Charge], *, commit:
 
 
 def joined(codec: Codec, now: int, groups: Iterable[bytes], *, commit: bool) -> bytes:
-    """ARGV[1] of take.lua for these groups, in the order of their keys."""
-    return _whole(codec, [_values(codec, [now, int(commit)]), *groups])
+    """ARGV[1] of take.lua for these groups, in the order of their keys. What several ask alike is said once."""
+    kinds: dict[bytes, int] = {}
+    which = [kinds.setdefault(group, len(kinds) + 1) for group in groups]
+    return _whole(codec, [_values(codec, [now, int(commit), len(which), *which]), *kinds])
 
 
 def group(codec: Codec, charges: Sequence[Charge]) -> bytes:
@@ -68,7 +71,7 @@ def group(codec: Codec, charges: Sequence[Charge]) -> bytes:
 def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes:
     """ARGV[1] of settle.lua."""
     many = len(charges)
-    parts = [_values(codec, [now, _SETTLE])]
+    parts = [_values(codec, [now, _SETTLE, 0])]
     for charge in charges:
         limit = charge.limit
         # nothing counts from before the epoch, and Lua is told no number below 0
@@ -89,8 +92,8 @@ _known = lru_cache(_ALIKE)(_charge)  # the requests of a rule differ in their ke
 
 
 def _values(codec: Codec, values: list[object]) -> bytes:
-    """These values, fewer than 16, so that others can stand before and after them."""
-    return json.encode(values)[1:-1] if codec == "text" else msgpack.encode(values)[1:]  # without the head of the list
+    """These values, so that others can stand before and after them: without the brackets, or the head, of a list."""
+    return json.encode(values)[1:-1] if codec == "text" else msgpack.encode(values)[1 if len(values) < _SHORT else 3 :]
 
 
 def _whole(codec: Codec, parts: Iterable[bytes]) -> bytes:

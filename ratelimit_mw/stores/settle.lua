@@ -1,22 +1,23 @@
 -- Corrects what was taken.
--- KEYS: the bucket of each charge. The two values that this driver names: units (negative gives back), at in us.
+-- KEYS: the bucket of each charge. No values before the charges. The two values of each that this driver names: units
+-- (negative gives back), at in us.
 -- Returns how each stands after it, as take.lua does for a cost of 0; and behind them, for each charge, how many
 -- units were forgiven.
 
 for i = 1, #KEYS do
-  local c = i * 11 - 9
-  check(c + 5, c + 6)
-  local units = args[c + 4]
+  local c = CHARGES + i * 11 - 11
+  check(c + 4, c + 5)
+  local units = args[c + 3]
   if not (units >= -EXACT and units <= EXACT and units % 1 == 0) then
     error("ratelimit_mw: the correction is no whole number up to 2^53")
   end
 end
 local out, beyond, _ = {}, {}, nil
 for i, key in ipairs(KEYS) do
-  local c, o = i * 11 - 9, i * 8 - 8
-  local correct, show = settle[args[c + 1]], look[args[c + 1]]
+  local c, o = CHARGES + i * 11 - 11, i * 8 - 8
+  local correct, show = settle[args[c]], look[args[c]]
   forgiven = 0
-  local state, expires = correct(key, now, unpack(args, c + 4, c + 11))
+  local state, expires = correct(key, now, unpack(args, c + 3, c + 10))
   beyond[i] = forgiven
   if state then
     save(key, state, expires, now)
@@ -24,7 +25,7 @@ for i, key in ipairs(KEYS) do
     redis.call("DEL", key)
   end
   _, _, out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5], out[o + 6], out[o + 7], out[o + 8] =
-    show(key, now, 0, 0, unpack(args, c + 6, c + 11))
+    show(key, now, 0, 0, unpack(args, c + 5, c + 10))
 end
 for i = 1, #KEYS do out[#out + 1] = beyond[i] end
 return out

@@ -1,26 +1,26 @@
 -- Takes or peeks groups of charges: each group all or nothing, all groups at one time.
--- KEYS: the bucket of each charge. The two values that this driver names: cost, max_delay in us.
--- Returns per charge: allowed, limit, remaining, retry_after, next_after, reset_after, delay, at.
+-- KEYS: the bucket of each charge of each group. The values before the charges: of each group, which of the kinds of
+-- groups it is, from 1 on. The charges are those of the kinds, one after the other: what many groups ask alike is read
+-- and checked once. The two values of each that this driver names: cost, max_delay in us.
+-- Returns per key: allowed, limit, remaining, retry_after, next_after, reset_after, delay, at.
 --   Times in us; a retry_after of -1 is never.
 
-if #KEYS == 1 and args[4] == "limit" then -- the common case, without the bookkeeping of groups
-  check(6, 8)
+if #KEYS == 1 and args[6] == "limit" then -- the common case, without the bookkeeping of groups
+  check(8, 10)
   local key = KEYS[1]
   local state, expires, allowed, limit, remaining, retry_after, next_after, reset_after, delay, at =
-    look[args[3]](key, now, args[6], args[7], args[8], args[9], args[10], args[11], args[12], args[13])
+    look[args[5]](key, now, args[8], args[9], args[10], args[11], args[12], args[13], args[14], args[15])
   if state and args[2] == 1 then save(key, state, expires, now) end
   return { allowed, limit, remaining, retry_after, next_after, reset_after, delay, at }
 end
 
-local out = {}
+local out, states, expiries = {}, {}, {} -- of all keys
 
--- Fills the answer of a charge, at this cost.
-local function look_at(i, cost)
-  local c, o = i * 11 - 9, i * 8 - 8
-  local state, expires
-  state, expires, out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5], out[o + 6], out[o + 7], out[o + 8] =
-    look[args[c + 1]](KEYS[i], now, cost, unpack(args, c + 5, c + 11))
-  return state, expires
+-- Looks at a key for the charge at `c`, at this cost; fills its answer.
+local function look_at(i, c, cost)
+  local o = i * 8 - 8
+  states[i], expiries[i], out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5], out[o + 6], out[o + 7], out[o + 8] =
+    look[args[c]](KEYS[i], now, cost, unpack(args, c + 4, c + 10))
 end
 
 -- Whose a key is: what its last braces hold, as in group.py.
@@ -28,45 +28,55 @@ local function identity(key)
   return string.match(key, "{([^{}]*)}[^{}]*$") or ""
 end
 
--- The charges from `first` to `last` are a group.
-local function take_group(first, last)
-  local states, expiries, refused, by = {}, {}, {}, {}
-  for i = first, last do
-    local c, o = i * 11 - 9, i * 8 - 8
-    states[i], expiries[i] = look_at(i, args[c + 4])
-    if out[o + 1] == 0 then
-      refused[args[c + 2]] = true
-      if args[c + 2] == "limit" then by[#by + 1] = KEYS[i] end
+local NOBODY = {}
+
+-- The group of which `before` keys stand before its own, and whose charges begin at `first`.
+local function take_group(before, first)
+  local refused, by = NOBODY, NOBODY -- roles that refuse, and the keys of limits that do
+  local many = args[first + 2]
+  for n = 1, many do
+    local i, c = before + n, first + n * 11 - 11
+    look_at(i, c, args[c + 3])
+    if out[i * 8 - 7] == 0 then
+      if refused == NOBODY then refused, by = {}, {} end
+      refused[args[c + 1]] = true
+      if args[c + 1] == "limit" then by[#by + 1] = KEYS[i] end
     end
   end
   local admitted = not (refused.limit or refused.penalty)
-  local charged = { limit = admitted, shadow = admitted and not refused.shadow } -- by role
-  for i = first, last do
-    local c, o = i * 11 - 9, i * 8 - 8
-    local counts = charged[args[c + 2]]
-    if args[c + 2] == "penalty" and not refused.penalty then -- when a limit of its own identity refused
+  for n = 1, many do
+    local i, c = before + n, first + n * 11 - 11
+    local role = args[c + 1]
+    local counts = admitted and (role == "limit" or role == "shadow" and not refused.shadow)
+    if role == "penalty" and not refused.penalty then -- when a limit of its own identity refused
       for _, key in ipairs(by) do counts = counts or identity(key) == identity(KEYS[i]) end
     end
-    if out[o + 1] == 1 and not counts then
-      look_at(i, 0) -- room, but not charged: as it stands
+    if out[i * 8 - 7] == 1 and not counts then
+      look_at(i, c, 0) -- room, but not charged: as it stands
     elseif states[i] and args[2] == 1 then
       save(KEYS[i], states[i], expiries[i], now)
     end
   end
 end
 
-local left = 0 -- charges that the group has from here on
-for i = 1, #KEYS do
-  local c = i * 11 - 9
-  check(c + 3, c + 6)
-  if left == 0 then left = args[c + 3] end
-  left = left - 1
+local kinds, c = {}, CHARGES -- where the charges of each kind of group begin
+while c <= #args do
+  kinds[#kinds + 1] = c
+  local many = args[c + 2]
+  repeat
+    check(c + 2, c + 5)
+    c, many = c + 11, many - 1
+  until many <= 0
 end
-if left ~= 0 then error("ratelimit_mw: the last group has another number of charges than it says") end
-local first = 1
-while first <= #KEYS do
-  local last = first + args[first * 11 - 6] - 1
-  take_group(first, last)
-  first = last + 1
+local keys = 0
+for g = 4, CHARGES - 1 do
+  local first = kinds[args[g]]
+  keys = keys + (first and args[first + 2] or 0 / 0)
+end
+if keys ~= #KEYS then error("ratelimit_mw: the groups have another number of charges than there are keys") end
+local before = 0
+for g = 4, CHARGES - 1 do
+  take_group(before, kinds[args[g]])
+  before = before + args[kinds[args[g]] + 2]
 end
 return out

@@ -39,8 +39,17 @@ pytestmark = [
 ]
 
 
-def run(client: Redis, codec: Codec, driver: Any, keys: Sequence[str], now: object, charges: list[Any]) -> Any:
-    values = [now, {"take": 1, "settle": 2}[driver], *charges]
+def run(
+    client: Redis, codec: Codec, driver: Any, keys: Sequence[str], now: object, charges: list[Any], *groups: object
+) -> Any:
+    """`groups`: which kind each is; each another one, unless the test says so."""
+    if driver == "take" and not groups:
+        groups = tuple(range(1, 1 + len(keys) // charges[2]))
+    values = [now, {"take": 1, "settle": 2}[driver], len(groups), *groups, *charges]
+    return send(client, codec, driver, keys, values)
+
+
+def send(client: Redis, codec: Codec, driver: Any, keys: Sequence[str], values: list[Any]) -> Any:
     encoded = b"".join(map(msgpack.encode, values)) if codec == "packed" else json.dumps(values)
     return client.eval(script(driver, codec).text, len(keys), *keys, encoded)
 
@@ -108,11 +117,35 @@ def test_bad_numbers_in_one_group_charge_no_other(limit: Limit, codec: Codec, cl
 
 
 def test_groups_that_are_not_as_long_as_they_say_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
-    for first, second in (1, 0), (0, 1), (0, 0), (1, 2), (3, 3), (3, 1):
+    for first, second in (1, 0), (0, 1), (0, 0), (2, 2), (2, 0):
         charges = charge(limit, first) + charge(limit, second)
-        with pytest.raises(ResponseError, match="ratelimit_mw: the last group has another number of charges"):
-            run(client, codec, "take", ["a", "b"], NOW, charges)
+        with pytest.raises(ResponseError, match="ratelimit_mw: the groups have another number of charges"):
+            run(client, codec, "take", ["a", "b"], NOW, charges, 1, 2)
+    for first, second in (1, 2), (3, 3), (3, 1):
+        with pytest.raises(ResponseError, match="attempt to compare"):
+            run(client, codec, "take", ["a", "b"], NOW, charge(limit, first) + charge(limit, second), 1, 2)
     assert client.dbsize() == 0
+
+
+def test_groups_of_no_kind_that_is_there_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
+    for groups in (1,), (1, 1, 1), (1, 2), (0, 1), (1, -1), (1, 1.5), (1, "1"), (1, True), (1, [1]), (1, float("nan")):
+        with pytest.raises(ResponseError, match="ratelimit_mw: the groups have another number of charges"):
+            run(client, codec, "take", ["a", "b"], NOW, charge(limit), *groups)
+    for many in -1, 0.5, 3, "1", [], {}, float("nan"):
+        encoded = [NOW, 1, many, 1, 1, *charge(limit)]
+        with pytest.raises(ResponseError):
+            send(client, codec, "take", ["a", "b"], encoded)
+    assert client.dbsize() == 0
+
+
+def test_groups_of_one_kind_are_told_apart_by_their_keys(limit: Limit, codec: Codec, client: Redis) -> None:
+    other = [*charge(limit)[:3], 2, *charge(limit)[4:]]  # of two units
+    reply = run(client, codec, "take", ["a", "b", "c"], NOW, other + charge(limit), 2, 1, 2)
+    alone = [
+        run(client, codec, "take", [key], NOW, one)
+        for key, one in zip("xyz", (charge(limit), other, charge(limit)), strict=True)
+    ]
+    assert reply == [*alone[0], *alone[1], *alone[2]]
 
 
 def test_numbers_that_are_missing_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
@@ -120,7 +153,6 @@ def test_numbers_that_are_missing_charge_nothing(limit: Limit, codec: Codec, cli
         assert refused(client, codec, "take", short, None, "a")
         assert refused(client, codec, "take", charge(limit) + short, None)
         assert refused(client, codec, "take", short + charge(limit), None)
-    assert refused(client, codec, "take", charge(limit), None)
     assert refused(client, codec, "settle", correction(limit) + correction(limit)[:-1], None)
     assert refused(client, codec, "settle", correction(limit), None)
 

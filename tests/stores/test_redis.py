@@ -1,5 +1,6 @@
 """What a Redis store leaves on the server: keys and their lives; and how often it asks."""
 
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,6 +94,38 @@ def test_by_the_servers_clock_a_key_lives_no_hour_longer(redis_store: RedisStore
     (key,) = client.scan_iter()
     assert decision.reset_after == 3600.0
     assert 0 < client.pttl(key) <= HOUR + 1
+
+
+ENDS = """
+local time = redis.call('TIME')
+return {redis.call('GET', KEYS[1]), time[1] * 1000 + (time[2] - time[2] % 1000) / 1000 + redis.call('PTTL', KEYS[1])}
+"""
+
+
+@pytest.mark.promise(6)
+@pytest.mark.parametrize(
+    ("limit", "start", "life"),  # start: which number of the state it is; life: milliseconds from then on
+    [
+        (FixedWindow(100_000, 0.05), 1, 50),
+        (SlidingWindowCounter(100_000, 0.05), 0, 100),
+        (SlidingWindowCounter(100_000, 0.05, buckets=2), 0, 75),
+    ],
+)
+def test_a_key_ends_with_its_window_however_often_it_is_written(
+    limit: Limit, start: int, life: int, redis_store: RedisStore, client: Redis
+) -> None:
+    seen: dict[float, int] = {}
+    for _ in range(20_000):
+        redis_store.take([Charge("k", limit)])
+        state, ends = client.eval(ENDS, 1, f"rl:1:k:{limit.bucket}")  # type: ignore[misc]  # not awaited
+        if state is not None:  # else its time was over before it could be looked at
+            began = struct.unpack(f"<{len(state) // 8}d", state)[start]
+            seen[began] = seen.get(began, 0) + 1
+            assert -1 <= ends - (began / 1000 + life) <= 3  # milliseconds, as both of them are read
+        if len(seen) > 3:
+            break
+    assert max(seen.values()) > 1  # written again
+    assert len(seen) > 3  # and begun anew
 
 
 @pytest.mark.promise(1)
