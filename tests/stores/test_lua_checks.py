@@ -131,7 +131,8 @@ def test_groups_of_no_kind_that_is_there_charge_nothing(limit: Limit, codec: Cod
     for groups in (1,), (1, 1, 1), (1, 2), (0, 1), (1, -1), (1, 1.5), (1, "1"), (1, True), (1, [1]), (1, float("nan")):
         with pytest.raises(ResponseError, match="ratelimit_mw: the groups have another number of charges"):
             run(client, codec, "take", ["a", "b"], NOW, charge(limit), *groups)
-    for many in -1, 0.5, 3, "1", [], {}, float("nan"):
+    counts: list[object] = [-1, 0.5, 3, "1", [], {}, float("nan")]
+    for many in counts:
         encoded = [NOW, 1, many, 1, 1, *charge(limit)]
         with pytest.raises(ResponseError):
             send(client, codec, "take", ["a", "b"], encoded)

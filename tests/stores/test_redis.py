@@ -117,7 +117,7 @@ def test_a_key_ends_with_its_window_however_often_it_is_written(
     seen: dict[float, int] = {}
     for _ in range(20_000):
         redis_store.take([Charge("k", limit)])
-        state, ends = client.eval(ENDS, 1, f"rl:1:k:{limit.bucket}")  # type: ignore[misc]  # not awaited
+        state, ends = client.eval(ENDS, 1, f"rl:1:k:{limit.bucket}")
         if state is not None:  # else its time was over before it could be looked at
             began = struct.unpack(f"<{len(state) // 8}d", state)[start]
             seen[began] = seen.get(began, 0) + 1
