@@ -83,7 +83,8 @@ class RateLimitMiddleware:
             if gate is not None:
                 verdict = gate.admit_client(address, scope.get("method"))
             else:
-                verdict = await self._gate.admit_client(address, scope.get("method"))
+                to_come = self._gate.admit_client(address, scope.get("method"))
+                verdict = None if to_come is None else await to_come
         if verdict is None or not verdict.allowed:
             if self._holds and scope["type"] == "http":
                 await self._decide_in_turn(scope, receive, send)

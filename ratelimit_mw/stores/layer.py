@@ -24,8 +24,8 @@ class Layer:
         """The answer, if the store need not be asked. Raises `StoreError` where it shall not be asked."""
         return None
 
-    def again(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:  # noqa: ARG002
-        """The answer, if the store need not be asked any more: of a group that waits to be sent."""
+    def again(self, charges: Sequence[Charge], clock: Clock) -> Sequence[Decision] | None:  # noqa: ARG002
+        """The answer, if the store need not be asked any more: of a group that waits to be sent. See `after`."""
         return None
 
     def peeks(self, now: float) -> None:

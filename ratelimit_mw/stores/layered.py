@@ -61,9 +61,8 @@ class _Layered:
 
     def recall(self, charges: Sequence[Charge]) -> Sequence[Decision] | None:
         """What a layer answers by now. For whoever lets groups wait before they are sent: others may be back since."""
-        now = self._clock()
         for again in self._again:
-            known = again(charges, now)
+            known = again(charges, self._clock)
             if known is not None:
                 return known
         return None

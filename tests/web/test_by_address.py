@@ -34,7 +34,11 @@ class Awaited:
         self._gate = AsyncGate(settings)
 
     def admit_client(self, client: str | None, method: str | None) -> Verdict | None:
-        return asyncio.run(self._gate.admit_client(client, method))
+        async def come() -> Verdict | None:
+            to_come = self._gate.admit_client(client, method)
+            return None if to_come is None else await to_come
+
+        return asyncio.run(come())
 
     def admit(self, request: PlainRequest) -> Verdict | None:
         return asyncio.run(self._gate.admit(request))
