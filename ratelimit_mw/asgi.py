@@ -100,7 +100,7 @@ class RateLimitMiddleware:
         ) -> "Awaitable[None]":
             if message["type"] == "http.response.start" and outcome.verdict is not None:
                 message = {**message}  # an app may send the same one again
-                message["headers"] = [*message.get("headers", ()), *raw_headers(outcome.verdict)]
+                message["headers"] = raw_headers(outcome.verdict, message.get("headers", ()))
             return send(message)
 
         if "state" in scope:

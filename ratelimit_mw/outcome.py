@@ -44,6 +44,9 @@ class Outcome(Struct, gc=False):
     def add(self, verdict: Verdict, gate: Any) -> None:
         """What one further in found: it answers, and all charges stand side by side."""
         if self.steps is None:
+            if self.verdict is None and gate is self.gate:  # most often there is one of us, and no list of them
+                self.verdict = verdict
+                return
             self.steps = [] if self.verdict is None else [(self.gate, self.verdict)]
         self.steps.append((gate, verdict))
         self.verdict = verdict if self.verdict is None else _both(self.verdict, verdict)

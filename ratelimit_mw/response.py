@@ -5,7 +5,7 @@
 """
 
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import lru_cache
 from math import ceil, isinf
 from random import uniform
@@ -107,16 +107,16 @@ def headers(verdict: Verdict | None, style: Headers = "ietf") -> HeaderList:
     return fields
 
 
-def raw_headers(verdict: Verdict) -> RawFields:
-    """`headers` in the style `ietf`, as ASGI has them."""
+def raw_headers(verdict: Verdict, theirs: Iterable[tuple[bytes, bytes]] = ()) -> RawFields:
+    """`headers` in the style `ietf`, as ASGI has them, behind those of an app: lists that go on."""
     policies, decisions = verdict.policies, verdict.decisions
     if len(policies) != 1 or not decisions or (policy := policies[0]).silent:
-        return raw(headers(verdict))
+        return [*theirs, *raw(headers(verdict))]
     said, decision = policy.said or _said(policy), decisions[0]
     available, wait = decision.remaining, ceil(decision.next_after)
     if available > policy.most or wait > policy.longest:
         available, wait = _state(policy, decision)
-    return [said.raw, (b"ratelimit", said.raw_state % (available, wait))]
+    return [*theirs, said.raw, (b"ratelimit", said.raw_state % (available, wait))]
 
 
 def raw(fields: HeaderList) -> RawFields:

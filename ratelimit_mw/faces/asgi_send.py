@@ -39,7 +39,7 @@ def with_headers(outcome: Outcome, style: Headers, send: Send) -> Send:
         if message["type"] == "http.response.start" and outcome.verdict is not None:
             # fields that are lists, and stand beside whatever the app says
             message = {**message}  # an app may send the same one again
-            message["headers"] = [*message.get("headers", ()), *raw_headers(outcome.verdict)]
+            message["headers"] = raw_headers(outcome.verdict, message.get("headers", ()))
         return send(message)
 
     return send_with_headers

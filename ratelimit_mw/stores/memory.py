@@ -65,7 +65,7 @@ class MemoryStore:
                         decision, new = limit.decide(old, now, cost, None)
                         if new is not old:
                             page[key] = new
-                        return [decision]
+                        return (decision,)
             elif (decisions := self._admitted(charges, now)) is not None:
                 return decisions
             return self._take(charges, now, commit=True)
