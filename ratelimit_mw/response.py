@@ -216,7 +216,8 @@ def _said(policy: Policy) -> Said:
 
 def _state(policy: Policy, decision: Decision) -> tuple[int, int]:
     """Units left, and seconds until there are more. Rounding up can pass the window by a second."""
-    return min(decision.remaining, policy.most), min(ceil(decision.next_after), policy.longest)
+    units, wait = decision.remaining, ceil(decision.next_after)
+    return units if units < policy.most else policy.most, wait if wait < policy.longest else policy.longest
 
 
 def _policies(verdict: Verdict) -> Sequence[Policy]:

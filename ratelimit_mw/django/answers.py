@@ -19,7 +19,8 @@ from ratelimit_mw.response import Response, beside, headers
 from ratelimit_mw.verdict import Verdict
 
 _OUTCOME: Final = "ratelimit_mw"  # where our WSGI and ASGI middleware, around Django, leave theirs
-_LISTS: Final = ("ratelimit", "ratelimit-policy")
+_LIST: Final = "ratelimit"
+_POLICIES: Final = "ratelimit-policy"
 
 
 class Turn(Struct, gc=False):
@@ -36,8 +37,8 @@ class Turn(Struct, gc=False):
 
     @property
     def due(self) -> bool:
-        """Whether it is still to be decided, as no view was reached; nothing is charged for what another refused."""
-        return not self.decided and (self.outcome.verdict is None or self.outcome.verdict.allowed)
+        """Whether it is to be decided where no view was reached: nothing is charged for what another refused."""
+        return self.outcome.verdict is None or self.outcome.verdict.allowed
 
     def ends(self, ending: Ending) -> None:
         """The request ends without a response that could be followed."""
@@ -83,7 +84,7 @@ def show(response: HttpResponseBase, verdict: Verdict | None, style: Headers) ->
     # Setting a field by name costs as much as making it: Django encodes name and value, and looks for line ends. Ours
     # have nothing of the kind, so where Django's own class keeps fields as it does now, they are put there.
     kept = getattr(theirs, "_store", None) if type(theirs) is ResponseHeaders else None
-    if style == "ietf" and isinstance(kept, dict) and kept.keys().isdisjoint(_LISTS):
+    if style == "ietf" and isinstance(kept, dict) and _LIST not in kept and _POLICIES not in kept:
         for name, value in own:
             kept[name.lower()] = name, value
         return

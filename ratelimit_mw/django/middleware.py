@@ -65,7 +65,7 @@ class RateLimitMiddleware:
         except BaseException:
             turn.ends("raised")
             raise
-        if turn.due and (refused := self._decide(turn, request)) is not None:
+        if not turn.decided and turn.due and (refused := self._decide(turn, request)) is not None:
             response = instead(refused, response)
         if turn.shows:
             show(response, turn.outcome.verdict, self._style)
@@ -83,7 +83,7 @@ class RateLimitMiddleware:
         except BaseException:
             turn.ends("raised")
             raise
-        if turn.due and (refused := await self._adecide(turn, request)) is not None:
+        if not turn.decided and turn.due and (refused := await self._adecide(turn, request)) is not None:
             response = instead(refused, response)
         if turn.shows:
             show(response, turn.outcome.verdict, self._style)
