@@ -50,7 +50,7 @@ class DenyCache(Layer):
     def before(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:
         """The refusal of this very group, if it is remembered, with what is left of its times."""
         # the last key is a client's own rather than one of all, and its hash is known, unlike that of a group
-        if not charges or charges[-1].key not in self._groups:
+        if not self._groups or not charges or charges[-1].key not in self._groups:
             return None
         group, time = tuple(charges), microseconds(now)
         known = self._refusals.get(group)
@@ -70,7 +70,7 @@ class DenyCache(Layer):
             if not decision.allowed:
                 self._remember(tuple(charges), decisions, began, clock())
                 return
-        for charge in charges:
+        for charge in charges if self._groups else ():
             if charge.key in self._groups:
                 with self._lock:
                     self._drop_all(self._refusing.get(_bucket(charge)))
