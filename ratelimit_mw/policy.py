@@ -1,7 +1,7 @@
 """What a request is asked, and what the answer means: plan and conclude. Pure: no store, no clock, no I/O."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ratelimit_mw.calls import Answers, Call
 from ratelimit_mw.corrections import Bucket, bucket_of
+from ratelimit_mw.kept import Kept
 from ratelimit_mw.keys import Caller
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.lines import Line, Lines
@@ -73,7 +74,7 @@ class Match:
         self.holds = any(group.holds for group in may_apply)
         self.queues = any(group.queues for group in may_apply)
         quick = self.remembered and not (self.waits or self.follows or self.holds)
-        self.of_client = Plans(self._plan_of_client) if quick else None
+        self.of_client: Plans | None = Kept(self._plan_of_client, _REMEMBERED, _is_short) if quick else None
 
     def lines(self, request: Caller, route: str, answers: Answers) -> Sequence[Line] | None:
         """The lines of a request; None when a callable gave no limits, and neither did that of the defaults."""
@@ -131,24 +132,12 @@ class Plan(Struct, frozen=True, gc=False):
         return Plan(*[[part[index] for index in indices] for part in parts])  # type: ignore[arg-type]  # one kind each
 
 
-class Plans(dict[str | None, Plan]):
-    """Plans by the client's address, of those who came lately: a third of the price of an `lru_cache`.
+def _is_short(client: str | None) -> bool:
+    return client is None or len(client) <= SHORT
 
-    When it is full it begins anew.
-    """
 
-    def __init__(self, make: Callable[[str | None], Plan]) -> None:
-        super().__init__()
-        self._make: Final = make
-
-    def __missing__(self, client: str | None) -> Plan:
-        made = self._make(client)
-        if client is None or len(client) <= SHORT:
-            if len(self) >= _REMEMBERED:
-                self.clear()
-            self[client] = made
-        return made
-
+Plans = Kept[str | None, Plan]
+"""By the client's address."""
 
 _DENIED: Final = Plan((), (), (), denied="store")
 _UNKNOWN: Final = Plan((), (), (), denied="denied_on_error")

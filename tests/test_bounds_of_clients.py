@@ -16,11 +16,13 @@ from ratelimit_mw.client_ip import ClientFinder
 from ratelimit_mw.forwarded import forwarded, x_forwarded_for
 from ratelimit_mw.hosts import Hosts
 from ratelimit_mw.identity import bucket_key, encode_part
+from ratelimit_mw.matching import Rules
 from ratelimit_mw.path_index import PathIndex
 from ratelimit_mw.paths import normal_path
-from ratelimit_mw.policy import Plan, Plans
+from ratelimit_mw.policy import Plans
 from ratelimit_mw.request import as_text
 from ratelimit_mw.response import headers
+from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import deny_cache, lease, redis_server
 from ratelimit_mw.verdict import verdict_of
 
@@ -78,14 +80,18 @@ def remembered_headers(bound: int) -> None:
 
 
 def plans() -> Plans:
-    return Plans(lambda client: Plan((Charge(client or "-", FixedWindow(5, 60)),), (), ()))
+    found = Rules(Settings(limits="5/minute"))._table.combined(((),), ()).of_client
+    assert found is not None
+    return found
 
 
 def a_remembered_address(bound: int) -> None:
     remembered = plans()
-    for length, kept in ((bound + 1, 0), (bound, 1)):
-        assert remembered["x" * length].charges[0].key == "x" * length
-        assert len(remembered) == kept
+    for length, kept in ((bound + 1, False), (bound, True)):
+        found = remembered["x" * length]
+        assert found.charges == remembered["x" * length].charges
+        assert (found is remembered["x" * length]) is kept
+    assert [*remembered] == ["x" * bound]
 
 
 def remembered_addresses(bound: int) -> None:
@@ -93,7 +99,7 @@ def remembered_addresses(bound: int) -> None:
     for number in range(bound):
         assert remembered[f"{number}"] is remembered[f"{number}"]
     assert len(remembered) == bound
-    assert remembered[None].charges[0].key == "-"
+    assert remembered[None] is remembered[None]
     assert [*remembered] == [None]
 
 

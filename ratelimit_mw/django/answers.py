@@ -21,6 +21,7 @@ from ratelimit_mw.verdict import Verdict
 _OUTCOME: Final = "ratelimit_mw"  # where our WSGI and ASGI middleware, around Django, leave theirs
 _LIST: Final = "ratelimit"
 _POLICIES: Final = "ratelimit-policy"
+_BELOW: Final = {"RateLimit": _LIST, "RateLimit-Policy": _POLICIES}  # which names Django keeps them below
 
 
 class Turn(Struct, gc=False):
@@ -85,8 +86,8 @@ def show(response: HttpResponseBase, verdict: Verdict | None, style: Headers) ->
     # have nothing of the kind, so where Django's own class keeps fields as it does now, they are put there.
     kept = getattr(theirs, "_store", None) if type(theirs) is ResponseHeaders else None
     if style == "ietf" and isinstance(kept, dict) and _LIST not in kept and _POLICIES not in kept:
-        for name, value in own:
-            kept[name.lower()] = name, value
+        for field in own:
+            kept[_BELOW[field[0]]] = field
         return
     names = {name.lower() for name in theirs}  # to ask Django for a name that is not there costs an exception
     for name, value in own if style == "ietf" else beside(own, names):  # lists stand beside whatever the view says

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
 from typing import Any, ClassVar, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -18,6 +17,7 @@ from ratelimit_mw.django.request import AsyncDjangoRequest, DjangoRequest, UserI
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.following import following
 from ratelimit_mw.gate import Gate
+from ratelimit_mw.kept import Kept
 from ratelimit_mw.matching import Marked
 from ratelimit_mw.notices import logger
 from ratelimit_mw.on_refused import aanswered
@@ -45,7 +45,7 @@ class RateLimitMiddleware:
         self._is_async: Final = iscoroutinefunction(get_response)
         self._gate: Any = gate_of(getattr(settings, SETTING, None), is_async=self._is_async)
         self._style: Final = self._gate.settings.headers
-        self._remembered: Final = lru_cache(_ENDPOINTS)(self._limits_on)
+        self._limits: Final = Kept[tuple[Any, str, str], tuple[Marked, bool]](self._limits_on, _ENDPOINTS)
         self._processes: Final = Processes(self._gate.settings.store)
         # Django looks at what kind of function it is, and would have a thread run a plain one
         self.process_view: Final[Callable[..., Any]] = self._aprocess_view if self._is_async else self._process_view
@@ -159,12 +159,14 @@ class RateLimitMiddleware:
         if match is None:
             return (), False
         method = request.method if request.method in METHODS else ""
+        endpoint = match.func, method, match.route
         try:
-            return self._remembered(match.func, method, match.route)
+            return self._limits[endpoint]
         except TypeError:  # an instance as a view, that cannot be hashed
-            return self._limits_on(match.func, method, match.route)
+            return self._limits_on(endpoint)
 
-    def _limits_on(self, view: Any, method: str, route: str) -> tuple[Marked, bool]:
+    def _limits_on(self, endpoint: tuple[Any, str, str]) -> tuple[Marked, bool]:
+        view, method, route = endpoint
         found: Marked = ()
         for marks, name in marks_on(view, method, f"/{route}"):
             found += self._gate.compiled(marks, name)
