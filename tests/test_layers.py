@@ -13,7 +13,7 @@ PACKAGE = Path(ratelimit_mw.__file__).parent
 # Each module may import those above it. Modules on one line are one layer and stand in their own order.
 ORDER = [
     "errors",
-    "ticks",
+    "ticks kept",
     "limit",
     "delay bucket",
     "verdict corrections",
