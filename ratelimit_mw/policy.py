@@ -19,7 +19,7 @@ from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.request import Request
 from ratelimit_mw.verdict import Policy, Source, Verdict, verdict_of
 
-SHORT: Final = 256  # characters of a user or client of whom a plan is remembered
+_SHORT: Final = 256  # characters of a user or client of whom a plan is remembered
 _REMEMBERED: Final = 4096  # plans
 
 
@@ -132,8 +132,8 @@ class Plan(Struct, frozen=True, gc=False):
         return Plan(*[[part[index] for index in indices] for part in parts])  # type: ignore[arg-type]  # one kind each
 
 
-def _is_short(client: str | None) -> bool:
-    return client is None or len(client) <= SHORT
+def _is_short(who: str | None) -> bool:
+    return who is None or len(who) <= _SHORT
 
 
 Plans = Kept[str | None, Plan]
@@ -147,7 +147,7 @@ def plan(match: Match, request: Request, answers: Answers) -> Plan:
     """The charges of a request, given what the callables of its match answered."""
     if match.remembered is not None:
         user, client = request.user if match.reads_user else None, request.client
-        if (user is None or len(user) <= SHORT) and (client is None or len(client) <= SHORT):
+        if _is_short(user) and _is_short(client):
             return match.remembered(user, client, request.route)
     return _DENIED if match.denied else _plan(match, request, request.route or match.route, answers)
 
