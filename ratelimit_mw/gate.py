@@ -33,7 +33,7 @@ from ratelimit_mw.stores.loops import OfLoop
 from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.stores.url import open_async_store
 from ratelimit_mw.sync_gate import KEPT, NO_ANSWERS, RAISED, Gate, TellingGate
-from ratelimit_mw.verdict import Source, Verdict
+from ratelimit_mw.verdict import Answer, Source, Verdict
 from ratelimit_mw.waiting import Hold, asleep, ataking, finished
 
 __all__ = ["AsyncGate", "Gate", "Hold"]
@@ -117,8 +117,7 @@ class AsyncGate(BaseGate):
         of_client = self._rules.of_client
         if of_client is None or method == "OPTIONS" or self._tell is not None:
             return None
-        asked = of_client[client]
-        return self._decided(asked.match, asked)
+        return self._decided_of_client(of_client[client])
 
     async def planned(self, match: Match, request: Request) -> Plan:
         """What the store is to be asked."""
@@ -168,6 +167,20 @@ class AsyncGate(BaseGate):
         await self._give_back([taken_by(self, verdict)])
         if held is not None and held.then is not None:
             held.then()
+
+    async def _decided_of_client(self, asked: Plan) -> Verdict | None:
+        """What `_decided` comes down to where one charge is asked, in short."""
+        if not asked.alone:
+            return await self._decided(asked.match, asked)
+        try:
+            (decision,) = decisions = await self._take(asked.charges)
+            source = decisions.source if type(decisions) is Answer else "store"
+            verdict = Verdict(decision.allowed, asked.charges, decisions, asked.match.rule, source, asked.policies)
+            if self._learns and (not decision.allowed or self._local.refuses):
+                self._learn(asked, decisions, verdict)
+        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+            return self._without_store(asked.match, asked, error)
+        return verdict
 
     async def _decided(self, match: Match, asked: Plan) -> Verdict | None:
         if not asked.charges:

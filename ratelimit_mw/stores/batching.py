@@ -1,7 +1,8 @@
 """How AsyncRedisStore sends: what many requests ask at once goes to the server as the groups of one call.
 
-It adds no waiting. What comes in the same turn of the event loop goes together; what comes while the calls are under
-way that may be, goes with the next one.
+It adds no waiting. What comes in the same turn of the event loop goes together, at its end, or before where it is
+enough: then the server works while the turn goes on. What comes while the calls are under way that may be, goes with
+the next one.
 """
 
 import asyncio
@@ -11,10 +12,11 @@ from functools import partial
 from typing import Any, Final
 
 from ratelimit_mw.errors import NotAsked, StoreError
-from ratelimit_mw.stores.parcel import Parcel
+from ratelimit_mw.stores.parcel import Parcel, Recall
 from ratelimit_mw.stores.patience import LINGER, ListeningClock
 
 _CALLS: Final = 2  # under way at most: client and server work at the same time, and calls do not get small
+_ENOUGH: Final = 16  # groups for a call before the turn ends
 _GROUPS: Final = 32  # in one call at most: with more, the one waits until the other is done
 _CHARGES: Final = 128  # in one call at most, unless one group has more: a script is not interrupted
 _WAITING: Final = 10_000  # requests that are not sent yet, at most
@@ -44,7 +46,7 @@ class _Call:
             self.cancel()
 
 
-def _unknown(_: Parcel) -> None:
+def _nothing() -> None:
     return None
 
 
@@ -61,8 +63,8 @@ class Batches:
 
     `ready` waits until something can be sent; `send` makes one call of groups and gives the reply of each. Both raise
     `StoreError`. `begin` makes one at once, without a task for it: it answers what ends the call, or None where it has
-    to be waited until something can be sent. `timeout`: seconds that a request waits. `recall`: the answer, if there is
-    one by the time that a group is to be sent.
+    to be waited until something can be sent. `timeout`: seconds that a request waits. `recall`: what answers a take by
+    the time that it is to be sent; None where nothing could.
     """
 
     def __init__(
@@ -70,14 +72,16 @@ class Batches:
         ready: Callable[[], Awaitable[None]],
         send: Callable[[Sequence[Parcel]], Awaitable[Sequence[object]]],
         timeout: float,
-        recall: Callable[[Parcel], object] = _unknown,
+        recall: Callable[[], Recall | None] = _nothing,
         begin: Callable[[Sequence[Parcel], Heard], Callable[[], object] | None] = _awaited,
     ) -> None:
         self._ready, self._send, self._timeout, self._recall, self._begin = ready, send, timeout, recall, begin
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Parcel] = deque()  # in the order of their deadlines
         self._senders: set[asyncio.Task[None]] = set()
-        self._due = 0  # calls that are about to take something from those who wait
+        self._turning = False  # the end of this turn sends something
+        self._until = 0.0  # who comes in one turn waits until the same time
+        self._due = 0  # calls that wait until something can be sent
         self._calls: list[_Call] = []
         self._clock = ListeningClock()
         self._watching = False
@@ -88,9 +92,14 @@ class Batches:
         if len(self._waiting) >= _WAITING:
             raise NotAsked(f"{_WAITING} requests wait for the store already")
         reply = parcel.reply = self._loop.create_future()
-        parcel.until = self._clock.now() + self._timeout
         self._waiting.append(parcel)
-        self._start()
+        if self._turning:
+            parcel.until = self._until
+            if len(self._waiting) >= _ENOUGH and self._may_send():
+                self._send_some()
+        else:
+            parcel.until = self._until = self._clock.now() + self._timeout
+            self._start()
         if not self._watching:
             self._watch()
         return reply
@@ -105,30 +114,38 @@ class Batches:
             sender.cancel()
 
     def _start(self) -> None:
-        """Have what waits sent at the end of this turn, unless it will be anyway or as much is under way as may be."""
-        if len(self._waiting) > self._due * _GROUPS and self._due + len(self._calls) < _CALLS:
-            self._due += 1
+        """Have what waits sent at the end of this turn, unless as much is under way as may be."""
+        if not self._turning and self._may_send():
+            self._turning = True
             self._loop.call_soon(self._turn)
 
+    def _may_send(self) -> bool:
+        """Whether somebody waits for whom no call is due, and one more may be under way."""
+        return len(self._waiting) > self._due * _GROUPS and self._due + len(self._calls) < _CALLS
+
     def _turn(self) -> None:
-        """The end of a turn, in which others may have come, and what `recall` knows."""
+        self._turning = False
+        if self._may_send():
+            self._send_some()
+            self._start()
+
+    def _send_some(self) -> None:
+        """One call for those who wait longest, except those of whom `recall` knows the answer by now."""
         together = self._next()
         if not together:
-            self._due -= 1
             return
         call = self._under_way(together)
         try:
             cancel = self._begin(together, partial(self._heard, call))
         except Exception as error:  # noqa: BLE001  # whatever it is, those who wait must hear of it
-            self._due -= 1
             self._over(call, _unexpected(error))
             return
         if cancel is None:
             self._calls.remove(call)
             self._waiting.extendleft(reversed(together))
+            self._due += 1
             self._keep(self._send_when_ready())
             return
-        self._due -= 1
         call.cancel = cancel
 
     def _heard(self, call: _Call, outcome: Sequence[object] | StoreError | None) -> None:
@@ -192,13 +209,15 @@ class Batches:
         """The first of those who wait, as far as one call can take them, and without those who are gone."""
         together: list[Parcel] = []
         charges = 0
-        waiting = self._waiting
+        waiting, recall = self._waiting, self._recall()
         while waiting and len(together) < _GROUPS:
             first = waiting[0]
-            if not first.reply.done() and (known := self._recall(first)) is not None:
-                first.hear(known)
+            if recall is not None and first.commit and not first.reply.done():
+                known = recall(first.written.asked)
+                if known is not None:
+                    first.hear(known)
             if not first.reply.done():
-                charges += len(first.charges)
+                charges += len(first.written.keys)
                 if together and (charges > _CHARGES or first.apart_from(together[0])):
                     break
                 together.append(first)

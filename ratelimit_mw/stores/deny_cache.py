@@ -75,9 +75,10 @@ class DenyCache(Layer):
                 with self._lock:
                     self._drop_all(self._refusing.get(_bucket(charge)))
 
-    def again(self, charges: Sequence[Charge], clock: Clock) -> Sequence[Decision] | None:
-        """The same by now: others may be back since."""
-        return self.before(charges, clock()) if self._groups else None
+    @property
+    def remembers(self) -> bool:  # type: ignore[override]  # nobody sets it
+        """Whether there is anything that refused."""
+        return bool(self._groups)
 
     def forget(self, charges: Sequence[Charge], now: float) -> None:
         """Forget the groups in which one of these keys stands, and what was asked of them before it was corrected."""

@@ -17,15 +17,13 @@ class Layer:
 
     No I/O, and time is an argument, in seconds. Several threads may call at once. Of each group that `before` lets
     through, the layer hears once: `after` or `failed`. Who takes is told what `before` answers or raises; then those
-    further in are not asked.
+    further in are not asked. `remembers`: whether `before` could answer anybody now.
     """
+
+    remembers: bool = False
 
     def before(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:  # noqa: ARG002
         """The answer, if the store need not be asked. Raises `StoreError` where it shall not be asked."""
-        return None
-
-    def again(self, charges: Sequence[Charge], clock: Clock) -> Sequence[Decision] | None:  # noqa: ARG002
-        """The answer, if the store need not be asked any more: of a group that waits to be sent. See `after`."""
         return None
 
     def peeks(self, now: float) -> None:

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
 from ratelimit_mw.errors import StoreError
@@ -19,6 +20,7 @@ from ratelimit_mw.stores.forks import start_over_in_child
 from ratelimit_mw.stores.layer import Clock, Layer, Listener
 from ratelimit_mw.stores.lease import Errand, Leases
 from ratelimit_mw.stores.live import STORES, Stage
+from ratelimit_mw.stores.parcel import Recall
 
 T = TypeVar("T")
 
@@ -39,7 +41,6 @@ class _Layered:
         self._store = store
         self._layers = layers
         self._before, self._after = [layer.before for layer in layers], [layer.after for layer in layers]
-        self._again = [layer.again for layer in layers if type(layer).again is not Layer.again]
         self._leases = Leases()
         self._timeout = timeout
         self._own, self._clock = clock, clock or time.monotonic
@@ -59,13 +60,18 @@ class _Layered:
         for layer in self._layers:
             layer.start_over()
 
-    def recall(self, charges: Sequence[Charge]) -> Sequence[Decision] | None:
-        """What a layer answers by now. For whoever lets groups wait before they are sent: others may be back since."""
-        for again in self._again:
-            known = again(charges, self._clock)
-            if known is not None:
-                return known
+    def recall(self) -> Recall | None:
+        """What answers a group by now, in place of the store; None where no layer could.
+
+        For whoever lets groups wait before they are sent: others may be back since.
+        """
+        for layer in self._layers:
+            if layer.remembers:
+                return partial(self._recalled, layer)
         return None
+
+    def _recalled(self, layer: Layer, charges: Sequence[Charge]) -> Sequence[Decision] | None:
+        return layer.before(charges, self._clock())
 
     def listen(self, listener: Listener) -> bool:
         """Tell this callable of each `StoreEvent`: that the store failed, and what its circuit breaker does.
@@ -217,12 +223,12 @@ class AsyncLayeredStore(_Layered):
         found: asyncio.AbstractEventLoop | None = getattr(self._store, "loop", None)
         return found
 
-    async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+    def atake(self, charges: Sequence[Charge]) -> Coroutine[Any, Any, Sequence[Decision]]:
         """See `LayeredStore.take`."""
         for charge in charges:
             if charge.lease:
-                return await self._take_ahead(charges)
-        return await self._ask(charges)
+                return self._take_ahead(charges)
+        return self._ask(charges)
 
     async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `LayeredStore.peek`."""

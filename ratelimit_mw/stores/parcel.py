@@ -4,10 +4,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.limit import Charge
+from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.scripts import Codec, group
+
+Recall = Callable[[Sequence[Charge]], Sequence[Decision] | None]
+"""What a group is answered without the store; None where it has to be asked."""
 
 
 class Written:
@@ -17,37 +22,33 @@ class Written:
     what cannot be written: it is the error of the request that asks it.
     """
 
-    __slots__ = ("asked", "codec", "group", "keys", "text")
+    __slots__ = ("_codec", "_text", "asked", "group", "keys")
 
     def __init__(
         self, asked: Sequence[Charge], keys_of: Callable[[Sequence[Charge]], list[bytes]], codec: Codec
     ) -> None:
-        self.asked, self.codec = asked, codec
+        self.asked, self._codec = asked, codec
         self.group = Group(asked)
         self.keys = keys_of(self.group.charges)
-        self.text = group(codec, self.group.charges)
+        self._text = group(codec, self.group.charges)
+
+    def text(self, codec: Codec) -> bytes:
+        """As a part of the arguments of take.lua."""
+        return self._text if codec == self._codec else group(codec, self.group.charges)
 
 
-class Parcel:
-    """`now`: a told time in microseconds, 0 for the server's own.
+class Parcel(Struct, eq=False, gc=False):
+    """`now`: a told time in microseconds, 0 for the server's own. `commit`: whether it is taken, or peeked at.
 
     Under asyncio `batching` sets what is to come and when nobody waits for it any more: one object for each request is
     enough.
     """
 
-    __slots__ = ("_written", "asked", "charges", "commit", "keys", "now", "reply", "until")
-
-    reply: "asyncio.Future[Any]"
-    until: float
-
-    def __init__(self, written: Written, now: int, *, commit: bool) -> None:
-        self._written, self.now, self.commit = written, now, commit
-        self.asked, self.charges, self.keys = written.asked, written.group.charges, written.keys
-
-    def written(self, codec: Codec) -> bytes:
-        """As a part of the arguments of take.lua."""
-        own = self._written
-        return own.text if codec == own.codec else group(codec, self.charges)
+    written: Written
+    now: int
+    commit: bool
+    reply: "asyncio.Future[Any]" = None  # type: ignore[assignment]  # where it waits there is one
+    until: float = 0.0
 
     def apart_from(self, other: "Parcel") -> bool:
         """Whether one call cannot be for both: all its groups are taken, or all peeked at, and at one time."""

@@ -113,7 +113,7 @@ class Talk:
         now = self._now()
         if not self.slots:
             written = self._written(asked)
-            reply = yield from self._take_together([Parcel(written, now, commit=commit)])
+            reply = yield from self._take_together([Parcel(written, now, commit)])
             return written.group.spread(decisions(reply, written.group.charges))
         group = Group(asked)
         charges = group.charges
@@ -163,7 +163,7 @@ class Talk:
         return decisions(reply, charges)
 
     def _parcel(self, charges: Sequence[Charge], now: int, *, commit: bool) -> Parcel:
-        return Parcel(self._written(charges), now, commit=commit)
+        return Parcel(self._written(charges), now, commit)
 
     def _written(self, asked: Sequence[Charge]) -> Written:
         """Once for a tuple, which never changes: plans are remembered, and each request of a client asks its own."""
@@ -178,12 +178,12 @@ class Talk:
 
     def _take_together(self, parcels: Sequence[Parcel]) -> Steps[object]:
         """Groups in one call, all at one time. The reply is that of the server."""
-        keys = [key for parcel in parcels for key in parcel.keys]
+        keys = [key for parcel in parcels for key in parcel.written.keys]
         first = parcels[0]
         reply = yield from self._evaluate(
             "take",
             keys,
-            lambda codec: joined(codec, first.now, [one.written(codec) for one in parcels], commit=first.commit),
+            lambda codec: joined(codec, first.now, [one.written.text(codec) for one in parcels], commit=first.commit),
         )
         return reply
 

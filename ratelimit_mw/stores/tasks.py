@@ -10,7 +10,7 @@ from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.stores.batching import Batches, Heard
 from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.loops import OfLoop
-from ratelimit_mw.stores.parcel import Parcel
+from ratelimit_mw.stores.parcel import Parcel, Recall
 from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.scripts import WRONG, decisions, decisions_apart
 from ratelimit_mw.stores.talk import Command, Meaning, Steps, T, Talk, adrive
@@ -55,7 +55,7 @@ class TaskStore(Talk):
         self._calls: set[asyncio.Task[Any]] = set()
         self._ran: asyncio.AbstractEventLoop | None = None
         self._batches = OfLoop(lambda: Batches(link.ready, self._send_together, timeout, self._recall, self._begin))
-        self.recall: Callable[[Sequence[Charge]], Sequence[Decision] | None] | None = None  # see `Batches`; of takes
+        self.recall: Callable[[], Recall | None] | None = None  # see `Batches`
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -80,7 +80,7 @@ class TaskStore(Talk):
         if not asked:
             return _nothing()
         written = self._written(asked)
-        answer = self._batches.get().reply(Parcel(written, self._now(), commit=commit))
+        answer = self._batches.get().reply(Parcel(written, self._now(), commit))
         return answer if written.group.charges is asked else _spread(written.group, answer)
 
     async def asettle(self, charges: Sequence[Charge]) -> Sequence[Charge]:
@@ -101,8 +101,8 @@ class TaskStore(Talk):
             batches.close()
         await self._link.close()
 
-    def _recall(self, parcel: Parcel) -> Sequence[Decision] | None:
-        return self.recall(parcel.asked) if self.recall is not None and parcel.commit else None
+    def _recall(self) -> Recall | None:
+        return None if self.recall is None else self.recall()
 
     def _begin(self, parcels: Sequence[Parcel], heard: Heard) -> Callable[[], None] | None:
         """`_send_together` at once; None where it has to be waited for."""
@@ -117,7 +117,7 @@ class TaskStore(Talk):
                 outcome = reply
             else:
                 try:
-                    outcome = decisions_apart(reply, [len(parcel.charges) for parcel in parcels])
+                    outcome = decisions_apart(reply, [len(parcel.written.keys) for parcel in parcels])
                 except StoreError as error:
                     outcome = error
             heard(outcome)
@@ -132,11 +132,11 @@ class TaskStore(Talk):
             if len(parcels) == 1 or WRONG not in str(error):
                 raise
             return [await self._alone(parcel) for parcel in parcels]
-        return decisions_apart(reply, [len(parcel.charges) for parcel in parcels])
+        return decisions_apart(reply, [len(parcel.written.keys) for parcel in parcels])
 
     async def _alone(self, parcel: Parcel) -> Sequence[Decision] | StoreError:
         try:
-            return decisions(await adrive(self._take_together([parcel]), self._send), parcel.charges)
+            return decisions(await adrive(self._take_together([parcel]), self._send), parcel.written.group.charges)
         except StoreError as error:
             return error
 

@@ -53,7 +53,7 @@ class Way:
         try:
             await self.open.wait()
             await asyncio.sleep(0)
-            return [parcel.charges[0].key for parcel in parcels]
+            return [parcel.written.asked[0].key for parcel in parcels]
         finally:
             self.going -= 1
 
@@ -110,6 +110,26 @@ def test_two_calls_at_most_are_under_way(at_once: bool) -> None:
     run(work, at_once=at_once)
 
 
+def test_what_is_enough_for_a_call_does_not_wait_for_the_end_of_the_turn() -> None:
+    async def work(batches: Batches, way: Way) -> None:
+        begun: list[int] = []
+        begin = batches._begin
+
+        def noted(parcels: Sequence[Parcel], heard: Heard) -> Callable[[], object] | None:
+            begun.append(len(parcels))
+            return begin(parcels, heard)
+
+        batches._begin = noted
+        replies = [batches.reply(parcel(number)) for number in range(15)]
+        assert begun == []
+        replies += [batches.reply(parcel(number)) for number in range(15, 66)]
+        assert begun == [16, 16]  # as many as may be under way
+        assert await asyncio.gather(*replies) == [str(number) for number in range(66)]
+        assert begun == [16, 16, 32, 2]
+
+    run(work)
+
+
 @pytest.mark.parametrize(("requests", "senders"), [(1, 1), (32, 1), (33, 2), (1000, 2)])
 def test_no_more_senders_start_than_there_is_something_for(requests: int, senders: int) -> None:
     async def work(batches: Batches, way: Way) -> None:
@@ -132,7 +152,7 @@ def test_calls_that_nobody_waits_for_give_their_place_to_others(at_once: bool) -
         late = [batches.reply(parcel(number)) for number in range(64)]
         errors = await asyncio.gather(*late, return_exceptions=True)
         assert {str(error) for error in errors} == {"no answer within 0.05 seconds"}
-        assert way.sizes == [32, 32]
+        assert way.sizes == ([16, 16] if at_once else [32, 32])
         more = asyncio.create_task(asyncio.wait_for(batches.reply(parcel("more")), PATIENT))
         await until(lambda: len(way.sizes) == 3)
         way.open.set()
@@ -188,7 +208,7 @@ def test_what_was_not_done_is_sent_again_and_those_who_wait_behind_it_too() -> N
         way.undone = True
         replies = [batches.reply(parcel(number)) for number in range(40)]
         assert await asyncio.gather(*replies) == [str(number) for number in range(40)]
-        assert sorted(way.sizes) == [8, 32, 32]  # the first of them twice
+        assert sorted(way.sizes) == [8, 16, 16, 16]  # the first of them twice
         assert await batches.reply(parcel("more")) == "more"
 
     run(work)

@@ -62,10 +62,12 @@ def run(work: Callable[[AsyncRedisStore], Coroutine[Any, Any, T]], target: Any, 
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize(("requests", "sent"), [(1, 1), (2, 1), (32, 1), (33, 2), (64, 2), (100, 4)])
+@pytest.mark.parametrize(("requests", "sent"), [(1, 1), (2, 1), (16, 1), (17, 2), (48, 2), (49, 3)])
 def test_what_comes_in_one_turn_of_the_loop_goes_together(
     requests: int, sent: int, redis_url: str, client: Redis
 ) -> None:
+    """16 are enough for a call; a second one waits for a second connection, and there go 32."""
+
     async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
         client.config_resetstat()
         return shown(await asyncio.gather(*(store.atake(question(number)) for number in range(requests))))
@@ -158,7 +160,8 @@ def test_an_error_of_one_group_is_of_no_other(
 ) -> None:
     async def work(store: AsyncRedisStore) -> list[Any]:
         groups = [question(1), question(2), bad, question(3), question(4)]
-        return await asyncio.gather(*map(store.atake, groups), return_exceptions=True)
+        found: list[Any] = await asyncio.gather(*map(store.atake, groups), return_exceptions=True)
+        return found
 
     *good, failed = sorted(run(work, redis_url), key=lambda answer: isinstance(answer, Exception))
     assert shown(good) == answers_of(range(1, 5))  # charged once
@@ -304,11 +307,12 @@ def test_no_more_wait_than_is_bounded(redis_url: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(batching, "_WAITING", 50)
 
     async def work(store: AsyncRedisStore) -> list[Any]:
-        return await asyncio.gather(*(store.atake(question(n)) for n in range(60)), return_exceptions=True)
+        found: list[Any] = await asyncio.gather(*(store.atake(question(n)) for n in range(76)), return_exceptions=True)
+        return found
 
-    answers = run(work, redis_url)
-    assert shown(answers[:50]) == answers_of(range(50))
-    assert [str(error) for error in answers[50:]] == ["50 requests wait for the store already"] * 10
+    answers = run(work, redis_url)  # a call of 16 is under way at once
+    assert shown(answers[:66]) == answers_of(range(66))
+    assert [str(error) for error in answers[66:]] == ["50 requests wait for the store already"] * 10
 
 
 @pytest.mark.promise(8)
