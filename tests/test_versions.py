@@ -6,7 +6,7 @@ from importlib.metadata import version
 import pytest
 
 TOLD = os.environ.get("TEST_OLDEST", "")  # such as "starlette 0.46, flask 3.0"; elsewhere they are the newest
-PACKAGES = ("starlette", "fastapi", "flask", "django")
+PACKAGES = ("starlette", "fastapi", "flask", "django", "redis")
 
 
 @pytest.mark.parametrize("package", PACKAGES)

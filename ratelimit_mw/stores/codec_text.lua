@@ -1,9 +1,13 @@
--- How arguments and states are written where cmsgpack and struct are missing: fakeredis, in users' own tests.
+-- How arguments, replies and states are written where cmsgpack and struct are missing: fakeredis, in users' own tests.
 
 local WIDTH = 16 -- digits of each number in a state
 
 local function decode(text)
   return unpack(cjson.decode(text))
+end
+
+local function reply(list)
+  return list
 end
 
 local function write_state(format, ...)

@@ -4,7 +4,7 @@ On Redis Cluster it is one for each slot. Needs the extra `redis`.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
@@ -28,6 +28,7 @@ from ratelimit_mw.stores.redis_server import (
     meaning,
     source,
 )
+from ratelimit_mw.stores.scripts import Codec
 from ratelimit_mw.stores.talk import Command
 from ratelimit_mw.stores.tasks import AsyncLink, TaskStore
 from ratelimit_mw.stores.threads import Link, ThreadStore
@@ -125,6 +126,7 @@ class _Client:
     def __init__(self, client: Any) -> None:
         self._execute = client.execute_command
         self.slots = isinstance(client, RedisCluster)
+        self.codec = _codec(client)
 
     def send(self, command: Command, _: Patience) -> Any:
         """See `Link.send`."""
@@ -143,6 +145,7 @@ class _AsyncClient:
     def __init__(self, client: Any) -> None:
         self._client = client
         self.slots = isinstance(client, AsyncRedisCluster)
+        self.codec = _codec(client)
 
     async def ready(self) -> None:
         """See `AsyncLink.ready`: that is its own affair."""
@@ -163,9 +166,21 @@ class _AsyncClient:
         """It is not ours to close."""
 
 
+def _options_of(client: Any) -> Mapping[str, Any]:
+    """Of the connections of a client handed in; none of one that hides them."""
+    connections = getattr(client, "connection_pool", None) or getattr(client, "nodes_manager", None)
+    found: Mapping[str, Any] = getattr(connections, "connection_kwargs", {})
+    return found
+
+
+def _codec(client: Any) -> Codec:
+    """What is packed is no text, and not all versions of redis-py can be told that a reply is none."""
+    options = _options_of(client)
+    return "packed" if options and not options.get("decode_responses") else "plain"
+
+
 def _warn_of_long_waits(client: Any, timeout: float) -> None:
-    pools = getattr(client, "connection_pool", None) or client.nodes_manager
-    own = pools.connection_kwargs.get("socket_timeout")
+    own = _options_of(client).get("socket_timeout")
     if own is None or own > timeout:
         logger.warning(
             "ratelimit_mw: the Redis client handed in waits up to %s seconds, not %s; "

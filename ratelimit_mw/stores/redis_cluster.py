@@ -7,6 +7,7 @@ from typing import Any
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.redis_server import AsyncConnections, Connections, Source, async_source, source
+from ratelimit_mw.stores.scripts import Codec
 from ratelimit_mw.stores.talk import Command, adrive, drive
 from ratelimit_mw.stores.topology import Address, Errand, Topology
 
@@ -15,6 +16,7 @@ class Cluster:
     """For threads."""
 
     slots = True
+    codec: Codec = "packed"
 
     def __init__(self, url: str, timeout: float) -> None:
         self._timeout = timeout
@@ -42,6 +44,7 @@ class AsyncCluster:
     """For asyncio."""
 
     slots = True
+    codec: Codec = "packed"
 
     def __init__(self, url: str, linger: float) -> None:
         self._source, start = _nodes([async_source(one, linger) for one in _urls(url)])

@@ -24,7 +24,7 @@ from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.stores.loops import OfLoop, at_end
 from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.pool import AsyncPool
-from ratelimit_mw.stores.scripts import script
+from ratelimit_mw.stores.scripts import Codec, script
 from ratelimit_mw.stores.talk import Command, NoCodec, NoScript
 from ratelimit_mw.stores.thread_pool import Pool
 from ratelimit_mw.stores.thread_wire import PlainThreadLine, ThreadLine, ThreadWire
@@ -40,6 +40,7 @@ SCHEMES: Final = ("redis://", "rediss://", "unix://")
 CLUSTER_SCHEMES: Final = ("redis+cluster://", "rediss+cluster://")
 SENTINEL_SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
 FAILURES: Final = (RedisError, RedisClusterException, OSError)  # of a server, or of the way to it
+_REDIRECTIONS: Final[dict[str, type[AskError]]] = {"ASK": AskError, "MOVED": MovedError}
 _THREADS: Final = 64  # connections at most
 _TASKS: Final = 32  # connections at most, for each event loop
 
@@ -67,6 +68,7 @@ class Connections:
     """Connections of our own to one server. `find` says where it is, if that may change; it may block."""
 
     slots = False
+    codec: Codec = "packed"
 
     def __init__(self, source: Source, timeout: float, find: Callable[[], Address] | None = None) -> None:
         self._timeout = timeout
@@ -105,6 +107,7 @@ class AsyncConnections:
     """The same for each event loop."""
 
     slots = False
+    codec: Codec = "packed"
 
     def __init__(self, source: Source, find: Callable[[], Awaitable[Address]] | None = None) -> None:
         def make(place: Address | None) -> Awaitable[Line]:
@@ -171,11 +174,20 @@ def meaning(error: Exception) -> Exception:
     """The error as the steps understand it."""
     if isinstance(error, NoScriptError):
         return NoScript()
+    error = _redirection(error)
     if isinstance(error, AskError):
         return Redirected((error.host, error.port), asking=not isinstance(error, MovedError))
     if isinstance(error, ResponseError) and ("cmsgpack" in str(error) or "struct" in str(error)):
         return NoCodec()
     return StoreError(f"{type(error).__name__}: {error}")
+
+
+def _redirection(error: Exception) -> Exception:
+    """Before 6.0, redis-py knows what MOVED and ASK are in its clients for a cluster alone."""
+    code, _, rest = str(error).partition(" ")
+    if type(error) is ResponseError and code in _REDIRECTIONS:
+        return _REDIRECTIONS[code](rest)
+    return error
 
 
 def _is_replica(error: ResponseError) -> bool:

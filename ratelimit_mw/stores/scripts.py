@@ -8,21 +8,25 @@ from itertools import accumulate
 from math import inf
 from typing import Final, Literal
 
-from msgspec import json, msgpack
+from msgspec import DecodeError, json, msgpack
 
 from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.limit import Charge, Decision, Limit, Role
 from ratelimit_mw.ticks import MICROSECONDS
 
-Codec = Literal["packed", "text"]
+Codec = Literal["packed", "plain", "text"]
+"""How arguments, replies and states are written: packed, all of them; `plain`, but for the replies; all as text."""
+
+_CODECS: Final = {"packed": ["codec_packed"], "plain": ["codec_packed", "codec_plain"], "text": ["codec_text"]}
 _SETTLE: Final = 2  # what to do; to peek is 0, to take 1
 _ALIKE: Final = 4096  # kinds of charges of which it is kept how they are written
 _SHORT: Final = 16  # values in a list of msgpack with the shortest head
-_COMMAS: Final = {"packed": b"", "text": b","}  # between values
+_COMMAS: Final = {"packed": b"", "plain": b"", "text": b","}  # between values
 TWINS: Final = frozenset(SCRIPTED.values())  # the types of limits whose algorithm has a Lua twin
 WRONG: Final = "ratelimit_mw: "  # begins what our scripts say of their arguments, before they write anything
 _FIELDS: Final = 8  # integers per decision in the reply of take.lua
+_unpack: Final = msgpack.Decoder(list[int]).decode
 
 
 class Script:
@@ -32,7 +36,7 @@ class Script:
 
     def __init__(self, driver: str, codec: Codec) -> None:
         own = files("ratelimit_mw")
-        parts = [own / "stores" / f"{name}.lua" for name in (f"codec_{codec}", "head", "bucket")]
+        parts = [own / "stores" / f"{name}.lua" for name in (*_CODECS[codec], "head", "bucket")]
         parts += [own / "algorithms" / f"{name}.lua" for name in SCRIPTED]
         self.text = "\n".join(part.read_text("utf-8") for part in [*parts, own / "stores" / f"{driver}.lua"])
         # a name the server chose, not a secret
@@ -113,9 +117,25 @@ def decisions_apart(reply: object, groups: Sequence[int]) -> list[list[Decision]
     return [every[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
+def _integers(reply: object, many: int, driver: str) -> list[int]:
+    """So many, from the reply of a script: packed, or a list of the protocol, as its codec has it."""
+    if type(reply) is bytes:
+        try:
+            found = _unpack(reply)
+        except DecodeError:
+            found = []
+        if len(found) == many:
+            return found
+    elif type(reply) is list and len(reply) == many and set(map(type, reply)) == {int}:
+        return reply
+    raise StoreError(f"the server answered {reply!r:.200} to {driver}.lua")
+
+
 def _decisions(reply: object, many: int) -> list[Decision]:
-    if type(reply) is not list or len(reply) != _FIELDS * many or set(map(type, reply)) != {int}:
-        raise StoreError(f"the server answered {reply!r:.200} to take.lua")
+    return _read(_integers(reply, _FIELDS * many, "take"))
+
+
+def _read(values: list[int]) -> list[Decision]:
     return [
         Decision(
             allowed == 1,
@@ -127,7 +147,7 @@ def _decisions(reply: object, many: int) -> list[Decision]:
             delay / MICROSECONDS,
             at,
         )
-        for allowed, limit, remaining, retry, following, reset, delay, at in zip(*[iter(reply)] * _FIELDS, strict=True)
+        for allowed, limit, remaining, retry, following, reset, delay, at in zip(*[iter(values)] * _FIELDS, strict=True)
     ]
 
 
@@ -137,9 +157,8 @@ def settled(reply: object, charges: Sequence[Charge]) -> tuple[list[Decision], l
     Raises `StoreError` as above.
     """
     many = len(charges)
-    if type(reply) is not list or len(reply) != (_FIELDS + 1) * many or set(map(type, reply)) != {int}:
-        raise StoreError(f"the server answered {reply!r:.200} to settle.lua")
-    return decisions(reply[:-many], charges), reply[-many:]
+    integers = _integers(reply, (_FIELDS + 1) * many, "settle")
+    return _read(integers[:-many]), integers[-many:]
 
 
 def no_twin(limit: Limit) -> ConfigError:

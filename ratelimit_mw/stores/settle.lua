@@ -28,4 +28,4 @@ for i, key in ipairs(KEYS) do
     show(key, now, 0, 0, unpack(args, c + 5, c + 10))
 end
 for i = 1, #KEYS do out[#out + 1] = beyond[i] end
-return out
+return reply(out)

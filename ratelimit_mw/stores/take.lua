@@ -11,7 +11,7 @@ if #KEYS == 1 and args[6] == "limit" then -- the common case, without the bookke
   local state, expires, allowed, limit, remaining, retry_after, next_after, reset_after, delay, at =
     look[args[5]](key, now, args[8], args[9], args[10], args[11], args[12], args[13], args[14], args[15])
   if state and args[2] == 1 then save(key, state, expires, now) end
-  return { allowed, limit, remaining, retry_after, next_after, reset_after, delay, at }
+  return reply({ allowed, limit, remaining, retry_after, next_after, reset_after, delay, at })
 end
 
 local out, states, expiries = {}, {}, {} -- of all keys
@@ -79,4 +79,4 @@ for g = 4, CHARGES - 1 do
   take_group(before, kinds[args[g]])
   before = before + args[kinds[args[g]] + 2]
 end
-return out
+return reply(out)

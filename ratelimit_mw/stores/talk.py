@@ -85,7 +85,9 @@ async def adrive(steps: Steps[T], ask: Callable[[Any], Awaitable[Any]]) -> T:
 class Talk:
     """The part of a Redis store that does not depend on how commands are sent."""
 
-    def __init__(self, prefix: str, timeout: float, clock: Callable[[], float] | None, *, slots: bool) -> None:
+    def __init__(
+        self, prefix: str, timeout: float, clock: Callable[[], float] | None, *, slots: bool, codec: Codec
+    ) -> None:
         if not isinstance(prefix, str):
             raise ConfigError(f"prefix: found {prefix!r}, allowed is a string")
         if not seconds("timeout", timeout):
@@ -95,7 +97,7 @@ class Talk:
         self._base = self._prefix = f"{prefix}{_FORMAT}:"
         self._timeout = timeout
         self._own = self._clock = clock  # what it was given, and what it goes by: tests may stop its time
-        self._codec: Codec = "packed"
+        self._codec = codec
         self._known: dict[int, Written] = {}  # by the identity of what was asked, which they hold on to
         self.forgiven = 0  # units of corrections beyond a debt of one quota, which nobody is charged
         self.slots: Final = slots  # whether keys live in the slots of a cluster: one call reaches those of one slot

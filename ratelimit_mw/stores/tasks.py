@@ -12,7 +12,7 @@ from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.loops import OfLoop
 from ratelimit_mw.stores.parcel import Parcel, Recall
 from ratelimit_mw.stores.patience import LINGER, Patience
-from ratelimit_mw.stores.scripts import WRONG, decisions, decisions_apart
+from ratelimit_mw.stores.scripts import WRONG, Codec, decisions, decisions_apart
 from ratelimit_mw.stores.talk import Command, Meaning, Steps, T, Talk, adrive
 from ratelimit_mw.verdict import Answer
 
@@ -23,6 +23,7 @@ class AsyncLink(Protocol):
     """The way to a server, or to a cluster."""
 
     slots: bool  # whether keys live in the slots of a cluster
+    codec: Codec  # what it can read, where the server knows it
 
     async def ready(self) -> None:
         """Wait until a command can be sent at once, as far as that is known. Raises `StoreError`."""
@@ -50,7 +51,7 @@ class TaskStore(Talk):
     ends_in_time: ClassVar[bool] = True  # nobody need watch over how long a call takes
 
     def __init__(self, link: AsyncLink, prefix: str, timeout: float, clock: Callable[[], float] | None) -> None:
-        super().__init__(prefix, timeout, clock, slots=link.slots)
+        super().__init__(prefix, timeout, clock, slots=link.slots, codec=link.codec)
         self._link = link
         self._calls: set[asyncio.Task[Any]] = set()
         self._ran: asyncio.AbstractEventLoop | None = None

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.stores.crew import Crew
 from ratelimit_mw.stores.patience import LINGER, Patience
+from ratelimit_mw.stores.scripts import Codec
 from ratelimit_mw.stores.talk import Command, Steps, T, Talk, drive
 
 
@@ -14,6 +15,7 @@ class Link(Protocol):
     """The way to a server, or to a cluster."""
 
     slots: bool  # whether keys live in the slots of a cluster
+    codec: Codec  # what it can read, where the server knows it
 
     def send(self, command: Command, patience: Patience) -> Any:
         """The reply. Raises `NoScript`, `NoCodec` or `StoreError`."""
@@ -28,7 +30,7 @@ class ThreadStore(Talk):
     """The verbs, for threads."""
 
     def __init__(self, link: Link, prefix: str, timeout: float, clock: Callable[[], float] | None) -> None:
-        super().__init__(prefix, timeout, clock, slots=link.slots)
+        super().__init__(prefix, timeout, clock, slots=link.slots, codec=link.codec)
         self._link = link
         self._crew = Crew()
 

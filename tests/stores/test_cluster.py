@@ -293,9 +293,12 @@ def test_a_client_handed_in_that_is_not_connected_yet_may_be_asked_for_several_s
         assert asyncio.run(use()) == [10 - turn] * 8
 
 
-def test_clients_handed_in_are_used_as_they_are_and_not_closed(redis_cluster: RedisCluster) -> None:
+@pytest.mark.parametrize("text", [False, True], ids=["bytes", "decode_responses"])
+def test_clients_handed_in_are_used_as_they_are_and_not_closed(text: bool, redis_cluster: RedisCluster) -> None:
     charges = [Charge(FIRST, BUCKET, 2), Charge(SECOND, SlidingWindowLog(5, 60), 2), Charge(THIRD, ONE)]
-    with Client.from_url(redis_cluster.redis_url, socket_timeout=PATIENT, retry=Retry(NoBackoff(), 0)) as client:
+    options: dict[str, Any] = {"decode_responses": text}
+    patient = {"socket_timeout": PATIENT, "retry": Retry(NoBackoff(), 0)}
+    with Client.from_url(redis_cluster.redis_url, **options, **patient) as client:
         store = RedisStore(client, timeout=PATIENT)
         assert [decision.remaining for decision in store.take(charges)] == [8, 3, 0]
         assert [decision.allowed for decision in store.take(charges)] == [True, True, False]
@@ -303,7 +306,7 @@ def test_clients_handed_in_are_used_as_they_are_and_not_closed(redis_cluster: Re
         assert left(store, *charges) == [8, 3, 0]
 
     async def use() -> None:
-        async with redis.asyncio.cluster.RedisCluster.from_url(redis_cluster.redis_url) as client:
+        async with redis.asyncio.cluster.RedisCluster.from_url(redis_cluster.redis_url, **options) as client:
             store = AsyncRedisStore(client, timeout=PATIENT)
             assert [decision.allowed for decision in await store.atake(charges)] == [True, True, False]
             await store.areset(charges)

@@ -34,7 +34,7 @@ NOW = 1_700_000_000_000_000
 
 pytestmark = [
     pytest.mark.promise(3),
-    pytest.mark.parametrize("codec", ["packed", "text"]),
+    pytest.mark.parametrize("codec", ["packed", "plain", "text"]),
     pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: str(limit.algorithm)),
 ]
 
@@ -50,8 +50,9 @@ def run(
 
 
 def send(client: Redis, codec: Codec, driver: Any, keys: Sequence[str], values: list[Any]) -> Any:
-    encoded = b"".join(map(msgpack.encode, values)) if codec == "packed" else json.dumps(values)
-    return client.eval(script(driver, codec).text, len(keys), *keys, encoded)
+    encoded = json.dumps(values) if codec == "text" else b"".join(map(msgpack.encode, values))
+    reply = client.eval(script(driver, codec).text, len(keys), *keys, encoded)
+    return msgpack.decode(reply) if codec == "packed" else reply
 
 
 def refused(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 import pytest
+from msgspec import msgpack
 
 from ratelimit_mw import Charge, Decision, SlidingWindowCounter, StoreError
 from ratelimit_mw.stores import Store
@@ -279,6 +280,14 @@ def test_a_reply_that_is_not_one_integer_per_field_is_no_answer() -> None:
         def execute_command(self, *_: object) -> object:
             return self.reply
 
-    for reply in (None, b"OK", [], [1] * 7, [1] * 9, [1.0] * 8, ["1"] * 8, [True] * 8, [[1] * 8], {"a": 1}):
+    wrong = [[], [1] * 7, [1] * 9, [1.0] * 8, [0.5] * 8, ["1"] * 8, [True] * 8, [[1] * 8], {"a": 1}]
+    packed = [
+        *map(msgpack.encode, wrong),
+        msgpack.encode([1] * 8)[:-1],
+        msgpack.encode([1] * 8) + b"\x01",
+        b"",
+        b"\xc1",
+    ]
+    for reply in (None, b"OK", "12345678", *wrong, *packed):
         with pytest.raises(StoreError, match=r"the server answered .* to take.lua"):
             RedisStore(Client(reply)).take([question(1)])

@@ -19,6 +19,7 @@ from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from redis_servers import RedisServer
 
 pytestmark = pytest.mark.promise(8)
+PATIENT = 10.0  # seconds
 
 
 def question(number: int) -> list[Charge]:
@@ -33,10 +34,13 @@ async def asked(store: AsyncRedisStore, number: int) -> int:
 
 async def answered(store: AsyncRedisStore) -> None:
     """Ask until there is an answer, so that a connection is open."""
+    until = time.monotonic() + PATIENT
     while True:
         try:
             assert await asked(store, 0) == 0
         except StoreError:
+            if time.monotonic() > until:
+                raise
             continue
         return
 

@@ -10,7 +10,7 @@ LIMIT = FixedWindow(5, 60)
 
 
 def own() -> Talk:
-    return Talk("rl:", 1.0, Clock(), slots=False)
+    return Talk("rl:", 1.0, Clock(), slots=False, codec="packed")
 
 
 def test_a_tuple_is_written_once_and_held_on_to() -> None:
