@@ -14,7 +14,7 @@ from benchmarks.served import Server, ask, bursts, started
 from benchmarks.web import IETF, LEGACY, NONE
 from ratelimit_mw.asgi import RateLimitMiddleware
 
-_ROUNDS: Final = 11  # at most: one lasts as many seconds as there are contenders
+_ROUNDS: Final = 21  # at most: one lasts as many seconds as there are contenders
 
 
 def bare(_quota: str, _url: str) -> Any:
