@@ -1,16 +1,17 @@
 """Where nothing but the client's address counts, a request is not looked at: the verdict is the one of `admit`."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from ratelimit_mw import Decision, StoreError, Verdict, matching
+from ratelimit_mw import Charge, Decision, StoreError, Verdict, matching
 from ratelimit_mw.gate import AsyncGate, Gate
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.sync_gate import TellingGate
 from ratelimit_mw.testing import Clock, RecordingStore
+from ratelimit_mw.verdict import Answer
 from web.plain_request import PlainRequest
 
 ADDRESS = "192.0.2.1"
@@ -161,6 +162,43 @@ def test_who_tells_a_hook_of_requests_looks_at_them(kind: Callable[[Settings], G
 
 @pytest.mark.promise(8)
 @pytest.mark.usefixtures("speaks_again")
+class Remembering(RecordingStore):
+    """One whose refusals come from memory."""
+
+    def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        decisions = super().take(charges)
+        return decisions if decisions[0].allowed else Answer(decisions, "remembered")
+
+    async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        return self.take(charges)
+
+
+def test_an_answer_from_memory_names_its_source(gate: Make) -> None:
+    asked = gate(limits="1/minute", store=Remembering(clock=Clock()))
+    found = [asked.admit_client(ADDRESS, "GET") for _ in range(2)]
+    assert [(verdict.allowed, verdict.source) for verdict in found if verdict] == [
+        (True, "store"),
+        (False, "remembered"),
+    ]
+
+
+@pytest.mark.promise(8)
+@pytest.mark.usefixtures("speaks_again")
+def test_whom_the_store_refused_is_refused_when_it_fails(gate: Make) -> None:
+    store = RecordingStore(clock=Clock())
+    asked = gate(limits="1/minute", store=store, on_store_error="local")
+    assert [verdict and verdict.allowed for verdict in [asked.admit_client(ADDRESS, "GET") for _ in range(2)]] == [
+        True,
+        False,
+    ]
+    store.error = StoreError("down")
+    verdict, other = asked.admit_client(ADDRESS, "GET"), asked.admit_client("192.0.2.2", "GET")
+    assert verdict is not None
+    assert (verdict.allowed, verdict.source) == (False, "local")
+    assert other is not None
+    assert (other.allowed, other.source) == (True, "local")
+
+
 def test_a_store_that_answers_too_much_is_answered_for(gate: Make) -> None:
     verdict = gate(store=TwoForOne()).admit_client(ADDRESS, "GET")
     assert verdict is not None
