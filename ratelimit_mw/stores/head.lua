@@ -66,22 +66,25 @@ local function load(key)
   if c >= 0 and c <= EXACT and c % 1 == 0 then return a, b, c end
 end
 
--- Keeps a state until the instant from which it means nothing: rounded up, and a millisecond more, because the server
--- expires keys on a clock read before the script's. A told clock may step back, so its states live an hour longer.
+-- Keeps a state until the instant from which it means nothing, rounded up. The server counts a time to live from a clock
+-- read before the script's, however long before, so an instant is said; or a millisecond more where each write renews it.
+-- By a told clock nobody knows which instant that is, and it may step back: its states live an hour longer.
 -- A state is the text to keep, or a function that writes it. `expires` false: the key expires then already, which saves
 -- the server more than half of the write.
 local function save(key, state, expires, now)
   if not expires then
     redis.call("SET", key, state, "KEEPTTL")
-    return
-  end
-  local px = (expires - now + -(expires - now) % 1000) / 1000 + 1
-  if told then px = px + 3600000 end
-  if type(state) == "string" then
-    redis.call("SET", key, state, "PX", px)
+  elseif type(state) == "string" and not told then
+    redis.call("SET", key, state, "PXAT", (expires + -expires % 1000) / 1000)
   else
-    state()
-    redis.call("PEXPIRE", key, px)
+    local px = (expires - now + -(expires - now) % 1000) / 1000 + 1
+    if told then px = px + 3600000 end
+    if type(state) == "string" then
+      redis.call("SET", key, state, "PX", px)
+    else
+      state()
+      redis.call("PEXPIRE", key, px)
+    end
   end
 end
 

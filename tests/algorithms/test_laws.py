@@ -4,7 +4,7 @@ The exact models are of these tests; the laws are public, for algorithms that ar
 """
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from algorithms.models import model_of
@@ -45,6 +45,7 @@ def test_every_law_is_tried() -> None:
 
 
 @pytest.mark.parametrize("law", KEPT)
+@settings(suppress_health_check=[HealthCheck.filter_too_much])  # some laws say nothing of most walks
 @given(limits, walks)
 def test_law(law: Law, limit: Limit, walk: Walk) -> None:
     assume(law(limit, walk))

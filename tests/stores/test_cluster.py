@@ -13,6 +13,7 @@ import pytest
 import redis.asyncio.cluster
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster as Client
+from redis.exceptions import AskError, MovedError, ResponseError
 from redis.retry import Retry
 
 from algorithms.at_once import TAKEN, at_once
@@ -20,6 +21,7 @@ from ratelimit_mw import Charge, ConfigError, FixedWindow, Limiter, SlidingWindo
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.stores.redis_server import meaning
 from ratelimit_mw.stores.slots import slot
 from ratelimit_mw.stores.topology import Errand, Redirected, Topology
 from ratelimit_mw.testing.blocking import blocking
@@ -440,3 +442,22 @@ def test_limiter_over_a_cluster(store: RedisStore) -> None:
     assert limiter.take(Charge("alice", ONE), Charge("bob", ONE), Charge("carol", ONE)).allowed
     assert not limiter.take(Charge("alice", WINDOW), Charge("bob", ONE)).allowed
     assert limiter.peek(WINDOW, "alice").remaining == 10
+
+
+@pytest.mark.parametrize(
+    ("error", "asking"),
+    [
+        (MovedError("3999 127.0.0.1:6381"), False),
+        (AskError("3999 127.0.0.1:6381"), True),
+        (ResponseError("MOVED 3999 127.0.0.1:6381"), False),  # as redis-py has it before 6.0
+        (ResponseError("ASK 3999 127.0.0.1:6381"), True),
+    ],
+)
+def test_a_redirection_is_understood_however_the_client_library_says_it(error: ResponseError, asking: bool) -> None:
+    found = meaning(error)
+    assert isinstance(found, Redirected)
+    assert (found.address, found.asking) == (("127.0.0.1", 6381), asking)
+
+
+def test_other_errors_are_no_redirections() -> None:
+    assert str(meaning(ResponseError("MOVEDTO nowhere"))) == "ResponseError: MOVEDTO nowhere"

@@ -5,13 +5,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import pytest
-from redis.exceptions import AskError, MovedError, ResponseError
 
 from ratelimit_mw import Charge, StoreError, TokenBucket
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
-from ratelimit_mw.stores.redis_server import meaning
-from ratelimit_mw.stores.topology import Redirected
 from ratelimit_mw.testing.blocking import blocking
 from redis_servers import RedisServer
 
@@ -56,22 +53,3 @@ def test_a_server_that_will_not_write(
         server.ask(permit)
         assert store.take(CHARGES)[0].remaining == 7
         assert (speakers(server) == before) is kept
-
-
-@pytest.mark.parametrize(
-    ("error", "asking"),
-    [
-        (MovedError("3999 127.0.0.1:6381"), False),
-        (AskError("3999 127.0.0.1:6381"), True),
-        (ResponseError("MOVED 3999 127.0.0.1:6381"), False),  # as redis-py has it before 6.0
-        (ResponseError("ASK 3999 127.0.0.1:6381"), True),
-    ],
-)
-def test_a_redirection_is_understood_however_the_client_library_says_it(error: ResponseError, asking: bool) -> None:
-    found = meaning(error)
-    assert isinstance(found, Redirected)
-    assert (found.address, found.asking) == (("127.0.0.1", 6381), asking)
-
-
-def test_other_errors_are_no_redirections() -> None:
-    assert str(meaning(ResponseError("MOVEDTO nowhere"))) == "ResponseError: MOVEDTO nowhere"
