@@ -176,7 +176,7 @@ class AsyncGate(BaseGate):
             (decision,) = decisions = await self._take(asked.charges)
             source = decisions.source if type(decisions) is Answer else "store"
             verdict = Verdict(decision.allowed, asked.charges, decisions, asked.match.rule, source, asked.policies)
-            if self._learns and (not decision.allowed or self._local.refuses):
+            if self._learns:
                 self._learn(asked, decisions, verdict)
         except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
             return self._without_store(asked.match, asked, error)

@@ -76,7 +76,7 @@ class DenyCache(Layer):
                     self._drop_all(self._refusing.get(_bucket(charge)))
 
     @property
-    def remembers(self) -> bool:  # type: ignore[override]  # nobody sets it
+    def remembers(self) -> bool:
         """Whether there is anything that refused."""
         return bool(self._groups)
 

@@ -17,10 +17,13 @@ class Layer:
 
     No I/O, and time is an argument, in seconds. Several threads may call at once. Of each group that `before` lets
     through, the layer hears once: `after` or `failed`. Who takes is told what `before` answers or raises; then those
-    further in are not asked. `remembers`: whether `before` could answer anybody now.
+    further in are not asked.
     """
 
-    remembers: bool = False
+    @property
+    def remembers(self) -> bool:
+        """Whether `before` could answer anybody now."""
+        return False
 
     def before(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:  # noqa: ARG002
         """The answer, if the store need not be asked. Raises `StoreError` where it shall not be asked."""
