@@ -102,7 +102,7 @@ def redis_servers(pytestconfig: pytest.Config) -> Iterator[Mapping[str, RedisSer
 
 @pytest.fixture
 def redis_server(request: pytest.FixtureRequest, redis_servers: Mapping[str, RedisServer]) -> RedisServer:
-    """A running server without data and scripts, one version after the other.
+    """A running server without data, scripts and clients of earlier tests, one version after the other.
 
     A test may pause or kill it; one that changes its configuration starts a RedisServer of its own.
     """
@@ -110,6 +110,7 @@ def redis_server(request: pytest.FixtureRequest, redis_servers: Mapping[str, Red
     server.resume()
     if server.process.poll() is not None:
         server.restart()
+    server.disconnect()  # what an earlier test left is closed when Python collects it, which may be during this one
     server.flush()
     return server
 

@@ -155,6 +155,12 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
             if (reply := self.ask(command, timeout=5.0)) != "+OK":
                 raise RedisServerError(f"{command}: {reply}")
 
+    def disconnect(self) -> None:
+        """Close the connections of all clients."""
+        reply = self.ask("CLIENT KILL TYPE normal", timeout=5.0)  # but the one that asks
+        if not reply.startswith(":"):
+            raise RedisServerError(f"CLIENT KILL: {reply}")
+
     def pause(self) -> None:
         """Freeze the process: connections are still accepted by the kernel, and nothing is answered."""
         self.process.send_signal(signal.SIGSTOP)

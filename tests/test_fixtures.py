@@ -3,7 +3,7 @@
 import socket
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -50,6 +50,27 @@ def test_server_answers_ping_under_its_url(redis_server: RedisServer, redis_url:
     assert redis_server.ask("PING") == "+PONG"
     with Redis.from_url(redis_url) as client:
         assert client.ping()
+
+
+@pytest.mark.parametrize("earlier", [True, False])
+def test_a_test_meets_no_client_of_an_earlier_one(
+    redis_server: RedisServer, earlier: bool, left_open: dict[int, socket.socket]
+) -> None:
+    if earlier:
+        left = left_open[redis_server.port] = socket.create_connection(("127.0.0.1", redis_server.port), 10)
+        left.sendall(b"PING\r\n")
+        assert left.recv(100) == b"+PONG\r\n"
+    else:
+        assert left_open[redis_server.port].recv(100) == b""
+
+
+@pytest.fixture(scope="module")
+def left_open() -> Iterator[dict[int, socket.socket]]:
+    """Connections by the port they are to."""
+    connections: dict[int, socket.socket] = {}
+    yield connections
+    for connection in connections.values():
+        connection.close()
 
 
 def test_each_binary_runs_as_the_version_it_is_named_after(redis_servers: Mapping[str, RedisServer]) -> None:
