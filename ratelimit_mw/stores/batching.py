@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from ratelimit_mw.errors import NotAsked, StoreError
-from ratelimit_mw.stores.parcel import Parcel, Recall
+from ratelimit_mw.stores.parcel import TAKEN, Parcel, Recall
 from ratelimit_mw.stores.patience import LINGER, ListeningClock
 
 _CALLS: Final = 2  # under way at most: client and server work at the same time, and calls do not get small
@@ -208,20 +208,21 @@ class Batches:
     def _next(self) -> Sequence[Parcel]:
         """The first of those who wait, as far as one call can take them, and without those who are gone."""
         together: list[Parcel] = []
-        charges = 0
+        charges, how = 0, TAKEN
         waiting, recall = self._waiting, self._recall()
         while waiting and len(together) < _GROUPS:
-            first = waiting[0]
-            if recall is not None and first.commit and not first.reply.done():
-                known = recall(first.written.asked)
-                if known is not None:
-                    first.hear(known)
-            if not first.reply.done():
-                charges += len(first.written.keys)
-                if together and (charges > _CHARGES or first.apart_from(together[0])):
-                    break
-                together.append(first)
-            waiting.popleft()
+            parcel = waiting.popleft()
+            if parcel.reply.done():
+                continue
+            if recall is not None and parcel.how.commit and (known := recall(parcel.written.asked)) is not None:
+                parcel.hear(known)
+                continue
+            charges += len(parcel.written.keys)
+            if together and (charges > _CHARGES or parcel.how != how):
+                waiting.appendleft(parcel)
+                break
+            how = parcel.how
+            together.append(parcel)
         return together
 
     def _fail(self, error: StoreError) -> None:

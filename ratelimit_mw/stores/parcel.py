@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -18,41 +18,50 @@ Recall = Callable[[Sequence[Charge]], Sequence[Decision] | None]
 class Written:
     """What a server is told of a group of charges: the same whenever they are asked.
 
-    `asked`: as they were, `group`: with one bucket each. `keys`: of each of these, as `keys_of` says. Raises at once
-    what cannot be written: it is the error of the request that asks it.
+    `asked`: as they were, `group`: with one bucket each, `alike`: whether these are the same. `keys`: of each bucket,
+    as `keys_of` says. `text`: a part of the arguments of take.lua, in `codec`. Raises at once what cannot be written:
+    it is the error of the request that asks it.
     """
 
-    __slots__ = ("_codec", "_text", "asked", "group", "keys")
+    __slots__ = ("alike", "asked", "codec", "group", "keys", "text")
 
     def __init__(
         self, asked: Sequence[Charge], keys_of: Callable[[Sequence[Charge]], list[bytes]], codec: Codec
     ) -> None:
-        self.asked, self._codec = asked, codec
+        self.asked, self.codec = asked, codec
         self.group = Group(asked)
+        self.alike = self.group.charges is asked
         self.keys = keys_of(self.group.charges)
-        self._text = group(codec, self.group.charges)
+        self.text = group(codec, self.group.charges)
 
-    def text(self, codec: Codec) -> bytes:
-        """As a part of the arguments of take.lua."""
-        return self._text if codec == self._codec else group(codec, self.group.charges)
+    def text_in(self, codec: Codec) -> bytes:
+        """The text in another one."""
+        return group(codec, self.group.charges)
+
+
+class How(NamedTuple):
+    """What all groups of one call have in common.
+
+    `now`: a told time in microseconds, 0 for the server's own. `commit`: whether it is taken, or peeked at.
+    """
+
+    now: int
+    commit: bool
+
+
+TAKEN: Final = How(0, commit=True)  # which is so outside tests
 
 
 class Parcel(Struct, eq=False, gc=False):
-    """`now`: a told time in microseconds, 0 for the server's own. `commit`: whether it is taken, or peeked at.
+    """Under asyncio `batching` sets what is to come and when nobody waits for it any more.
 
-    Under asyncio `batching` sets what is to come and when nobody waits for it any more: one object for each request is
-    enough.
+    One object for each request is enough.
     """
 
     written: Written
-    now: int
-    commit: bool
+    how: How = TAKEN
     reply: "asyncio.Future[Any]" = None  # type: ignore[assignment]  # where it waits there is one
     until: float = 0.0
-
-    def apart_from(self, other: "Parcel") -> bool:
-        """Whether one call cannot be for both: all its groups are taken, or all peeked at, and at one time."""
-        return self.now != other.now or self.commit != other.commit
 
     def hear(self, reply: Any) -> None:
         """What came of it, which may be a `StoreError`."""

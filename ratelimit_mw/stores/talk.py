@@ -13,7 +13,7 @@ from ratelimit_mw.limit import Charge, Decision, seconds
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.stores.group import FORGIVEN, Group, taken
 from ratelimit_mw.stores.live import STORES, Stage
-from ratelimit_mw.stores.parcel import Parcel, Written
+from ratelimit_mw.stores.parcel import How, Parcel, Written
 from ratelimit_mw.stores.scripts import (
     TWINS,
     Codec,
@@ -115,7 +115,7 @@ class Talk:
         now = self._now()
         if not self.slots:
             written = self._written(asked)
-            reply = yield from self._take_together([Parcel(written, now, commit)])
+            reply = yield from self._take_together([Parcel(written, How(now, commit))])
             return written.group.spread(decisions(reply, written.group.charges))
         group = Group(asked)
         charges = group.charges
@@ -161,11 +161,8 @@ class Talk:
         return parts(self._keys(charges)) if self.slots and len(charges) > 1 else [list(range(len(charges)))]
 
     def _take_part(self, charges: Sequence[Charge], now: int, *, commit: bool) -> Steps[list[Decision]]:
-        reply = yield from self._take_together([self._parcel(charges, now, commit=commit)])
+        reply = yield from self._take_together([Parcel(self._written(charges), How(now, commit))])
         return decisions(reply, charges)
-
-    def _parcel(self, charges: Sequence[Charge], now: int, *, commit: bool) -> Parcel:
-        return Parcel(self._written(charges), now, commit)
 
     def _written(self, asked: Sequence[Charge]) -> Written:
         """Once for a tuple, which never changes: plans are remembered, and each request of a client asks its own."""
@@ -180,13 +177,15 @@ class Talk:
 
     def _take_together(self, parcels: Sequence[Parcel]) -> Steps[object]:
         """Groups in one call, all at one time. The reply is that of the server."""
-        keys = [key for parcel in parcels for key in parcel.written.keys]
-        first = parcels[0]
-        reply = yield from self._evaluate(
-            "take",
-            keys,
-            lambda codec: joined(codec, first.now, [one.written.text(codec) for one in parcels], commit=first.commit),
-        )
+        every = [parcel.written for parcel in parcels]
+        keys = [key for one in every for key in one.keys]
+        now, commit = parcels[0].how
+
+        def arguments(codec: Codec) -> bytes:
+            texts = [one.text if one.codec == codec else one.text_in(codec) for one in every]
+            return joined(codec, now, texts, commit=commit)
+
+        reply = yield from self._evaluate("take", keys, arguments)
         return reply
 
     def _settle_part(self, charges: Sequence[Charge], now: int) -> Steps[Sequence[Charge]]:

@@ -10,7 +10,7 @@ from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.stores.batching import Batches, Heard
 from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.loops import OfLoop
-from ratelimit_mw.stores.parcel import Parcel, Recall
+from ratelimit_mw.stores.parcel import TAKEN, How, Parcel, Recall
 from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.scripts import WRONG, Codec, decisions, decisions_apart
 from ratelimit_mw.stores.talk import Command, Meaning, Steps, T, Talk, adrive
@@ -80,9 +80,10 @@ class TaskStore(Talk):
             return self._run(self._take(asked, commit=commit))
         if not asked:
             return _nothing()
-        written = self._written(asked)
-        answer = self._batches.get().reply(Parcel(written, self._now(), commit))
-        return answer if written.group.charges is asked else _spread(written.group, answer)
+        written = self._known.get(id(asked)) or self._written(asked)
+        how = TAKEN if commit and self._clock is None else How(self._now(), commit)
+        answer = self._batches.get().reply(Parcel(written, how))
+        return answer if written.alike else _spread(written.group, answer)
 
     async def asettle(self, charges: Sequence[Charge]) -> Sequence[Charge]:
         """See `RedisStore.settle`."""

@@ -59,7 +59,7 @@ class Way:
 
 
 def parcel(name: object) -> Parcel:
-    return Parcel(Written([Charge(str(name), FixedWindow(5, 60))], lambda _: [b"key"], "packed"), 0, commit=True)
+    return Parcel(Written([Charge(str(name), FixedWindow(5, 60))], lambda _: [b"key"], "packed"))
 
 
 Work = Callable[[Batches, Way], Coroutine[Any, Any, T]]
