@@ -84,26 +84,30 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
             return self._decide(state, now, cost)
         # the usual cases: what every case comes down to, in half of its time
         newest, oldest = state.newest, state.oldest
-        room, following, retry = quota - newest, rest, 0
+        room, following = quota - newest, rest
+        allowed, retry = True, 0
         if oldest and (weighted := oldest * (rest - 1) // length):
             room -= weighted
             following -= (weighted * length - 1) // oldest + 1
-        if allowed := cost <= room:
+        if cost <= room:
             room -= cost
             newest += cost
             state = Counts(state.start, newest, oldest)
         elif room < 0 or not newest or cost > quota:
             return self._decide(state, now, cost)
-        elif newest + cost <= quota:  # as soon as the oldest counts less
-            retry = rest - 1 - ((quota - newest - cost + 1) * length - 1) // oldest
         else:
-            retry = rest + last - ((quota - cost + 1) * length - 1) // newest
+            allowed = False
+            if newest + cost <= quota:  # as soon as the oldest counts less
+                retry = rest - 1 - ((quota - newest - cost + 1) * length - 1) // oldest
+            else:
+                retry = rest + last - ((quota - cost + 1) * length - 1) // newest
         reset = rest + last - last // newest
         if clock > 1:
             phase = now % clock  # the part of this clock tick that is gone
             following, reset, retry = following * clock - phase, reset * clock - phase, retry and retry * clock - phase
+        retry_after = retry / MICROSECONDS if retry else 0.0
         return Decision(
-            allowed, quota, room, retry / MICROSECONDS, following / MICROSECONDS, reset / MICROSECONDS, 0.0, now
+            allowed, quota, room, retry_after, following / MICROSECONDS, reset / MICROSECONDS, 0.0, now
         ), state
 
     def _decide(self, state: Counts | None, now: int, cost: int) -> tuple[Decision, Counts | None]:

@@ -62,9 +62,7 @@ class MemoryStore:
                     except KeyError:  # new, or not young any more
                         page, old = self._recent(limit, key, now)
                     if old is not None:
-                        decision, new = limit.decide(old, now, cost, None)
-                        if new is not old:
-                            page[key] = new
+                        decision, page[key] = limit.decide(old, now, cost, None)
                         return (decision,)
             elif (decisions := self._admitted(charges, now)) is not None:
                 return decisions
