@@ -139,10 +139,11 @@ class Processes:
         self.unknown = store == "memory://" and known_workers() == 1
 
     def look(self, environ: Mapping[str, Any]) -> None:
-        """Warn at the first request that shows it."""
-        if environ.get("wsgi.multiprocess") and environ.get("SERVER_NAME") != _TESTS:
+        """Warn if this request shows it. A server says the same each time: no other need be looked at."""
+        if environ.get("SERVER_NAME") != _TESTS:
             self.unknown = False
-            warn_of_workers(None)
+            if environ.get("wsgi.multiprocess"):
+                warn_of_workers(None)
 
 
 class Unproxied:

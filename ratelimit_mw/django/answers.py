@@ -21,7 +21,8 @@ from ratelimit_mw.verdict import Verdict
 _OUTCOME: Final = "ratelimit_mw"  # where our WSGI and ASGI middleware, around Django, leave theirs
 _LIST: Final = "ratelimit"
 _POLICIES: Final = "ratelimit-policy"
-_BELOW: Final = {"RateLimit": _LIST, "RateLimit-Policy": _POLICIES}  # which names Django keeps them below
+_BELOW: Final = (_POLICIES, _LIST)  # the names that Django keeps ours below, in the order of `headers`
+_KEEPS_DICT: Final = isinstance(getattr(ResponseHeaders({}), "_store", None), dict)
 
 
 class Turn(Struct, gc=False):
@@ -53,13 +54,13 @@ class Turn(Struct, gc=False):
 
 def turn_of(request: Any, gate: Any, style: Headers) -> Turn:
     """Begun when a request comes, which finds the outcome in `request.ratelimit`."""
-    outer = request.scope if hasattr(request, "scope") else request.META
-    outcome = getattr(request, "ratelimit", None) or outer.get(_OUTCOME)
+    outcome = getattr(request, "ratelimit", None) or getattr(request, "scope", request.META).get(_OUTCOME)
     if not isinstance(outcome, Outcome):
         outcome = Outcome(None, gate)
     request.ratelimit = outcome
     shows = style != "none" and not outcome.shown
-    outcome.shown = outcome.shown or shows
+    if shows:
+        outcome.shown = True
     return Turn(outcome, shows)
 
 
@@ -84,11 +85,11 @@ def show(response: HttpResponseBase, verdict: Verdict | None, style: Headers) ->
     theirs, own = response.headers, headers(verdict, style)
     # Setting a field by name costs as much as making it: Django encodes name and value, and looks for line ends. Ours
     # have nothing of the kind, so where Django's own class keeps fields as it does now, they are put there.
-    kept = getattr(theirs, "_store", None) if type(theirs) is ResponseHeaders else None
-    if style == "ietf" and isinstance(kept, dict) and _LIST not in kept and _POLICIES not in kept:
-        for field in own:
-            kept[_BELOW[field[0]]] = field
-        return
+    if style == "ietf" and type(theirs) is ResponseHeaders and _KEEPS_DICT:
+        kept: dict[str, tuple[str, str]] = theirs._store  # noqa: SLF001  # see above
+        if _LIST not in kept and _POLICIES not in kept:
+            kept.update(zip(_BELOW, own, strict=False))  # there may be none
+            return
     names = {name.lower() for name in theirs}  # to ask Django for a name that is not there costs an exception
     for name, value in own if style == "ietf" else beside(own, names):  # lists stand beside whatever the view says
         theirs[name] = f"{theirs[name]}, {value}" if name.lower() in names else value

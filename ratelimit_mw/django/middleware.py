@@ -48,7 +48,7 @@ class RateLimitMiddleware:
         self._limits: Final = Kept[tuple[Any, str, str], tuple[Marked, bool]](self._limits_on, _ENDPOINTS)
         self._processes: Final = Processes(self._gate.settings.store)
         # Django looks at what kind of function it is, and would have a thread run a plain one
-        self.process_view: Final[Callable[..., Any]] = self._aprocess_view if self._is_async else self._process_view
+        self.process_view: Final[Callable[..., Any]] = self._adecide if self._is_async else self._decide
         if self._is_async:
             markcoroutinefunction(self)
         ENFORCED.set()
@@ -65,7 +65,7 @@ class RateLimitMiddleware:
         except BaseException:
             turn.ends("raised")
             raise
-        if not turn.decided and turn.due and (refused := self._decide(turn, request)) is not None:
+        if not turn.decided and turn.due and (refused := self._decide(request)) is not None:
             response = instead(refused, response)
         if turn.shows:
             show(response, turn.outcome.verdict, self._style)
@@ -83,7 +83,7 @@ class RateLimitMiddleware:
         except BaseException:
             turn.ends("raised")
             raise
-        if not turn.decided and turn.due and (refused := await self._adecide(turn, request)) is not None:
+        if not turn.decided and turn.due and (refused := await self._adecide(request)) is not None:
             response = instead(refused, response)
         if turn.shows:
             show(response, turn.outcome.verdict, self._style)
@@ -91,14 +91,9 @@ class RateLimitMiddleware:
             follow(response, turn.following)
         return response
 
-    def _process_view(self, request: HttpRequest, *_: Any) -> HttpResponse | None:
-        return self._decide(self._turn(request), request)
-
-    async def _aprocess_view(self, request: HttpRequest, *_: Any) -> HttpResponse | None:
-        return await self._adecide(self._turn(request), request)
-
-    def _decide(self, turn: Turn, request: HttpRequest) -> HttpResponse | None:
+    def _decide(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
         """The answer to a request that is refused. It is decided once."""
+        turn = self._turn(request)
         if turn.decided:
             return turn.answer(request)
         turn.decided = True
@@ -118,7 +113,8 @@ class RateLimitMiddleware:
                 turn.following = following(seen, turn.outcome)
         return None if turn.refused is None else turn.answer(request)
 
-    async def _adecide(self, turn: Turn, request: HttpRequest) -> HttpResponse | None:
+    async def _adecide(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
+        turn = self._turn(request)
         if turn.decided:
             return turn.answer(request)
         turn.decided = True
@@ -147,11 +143,13 @@ class RateLimitMiddleware:
         """Our part in this request; the same one however often whoever stands further out has it answered."""
         turns: dict[Any, Turn] | None = getattr(request, "_ratelimit_mw", None)
         if turns is None:
-            turns = request._ratelimit_mw = {}  # noqa: SLF001  # ours
-        turn = turns.get(self)
-        if turn is None:
-            turn = turns[self] = turn_of(request, self._gate, self._style)
-        return turn
+            turn = turn_of(request, self._gate, self._style)
+            request._ratelimit_mw = {self: turn}  # noqa: SLF001  # ours
+            return turn
+        known = turns.get(self)
+        if known is None:
+            known = turns[self] = turn_of(request, self._gate, self._style)
+        return known
 
     def _marked(self, request: HttpRequest) -> tuple[Marked, bool]:
         """What stands on the view of a request, and whether somebody has to be waited for."""

@@ -17,7 +17,7 @@ from msgspec import json
 from msgspec.structs import replace
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.django import RateLimitMiddleware, endpoints, limit
+from ratelimit_mw.django import RateLimitMiddleware, answers, endpoints, limit
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import RecordingStore
@@ -126,6 +126,24 @@ def test_where_fields_are_kept_in_another_way_they_are_set_by_name(site: Site, s
     answer = site([path("", lambda _: response)], settings(store))()
     assert answer.field("ratelimit") == ['"default";r=8;t=60']
     assert response.headers.noted[:3] == ["Content-Type", "RateLimit-Policy", "RateLimit"]
+
+
+@BOTH
+def test_where_django_no_longer_keeps_fields_in_a_dict_they_are_set_by_name(
+    site: Site, store: RecordingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = []
+    put = ResponseHeaders.__setitem__
+
+    def note(fields: ResponseHeaders, name: Any, value: Any) -> None:
+        noted.append(name)
+        put(fields, name, value)
+
+    monkeypatch.setattr(answers, "_KEEPS_DICT", False)
+    monkeypatch.setattr(ResponseHeaders, "__setitem__", note)
+    answer = site([path("", hello)], settings(store))()
+    assert answer.field("ratelimit") == ['"default";r=8;t=60']
+    assert [name for name in noted if name.startswith("RateLimit")] == ["RateLimit-Policy", "RateLimit"]
 
 
 class Stream:
