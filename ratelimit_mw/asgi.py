@@ -152,7 +152,7 @@ class RateLimitMiddleware:
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._error is not None:
-            await refuse_to_start(self._error, scope["type"], receive, send)
+            await refuse_to_start(self._error, scope, receive, send)
         elif scope["type"] == "lifespan":
             warn_of_cors(None, scope.get("app"))
             warn_of_unheeded(scope.get("app"))

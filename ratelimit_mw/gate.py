@@ -16,6 +16,7 @@ from ratelimit_mw.base_gate import BaseGate
 from ratelimit_mw.calls import FAILED, Answers, Call, name_of
 from ratelimit_mw.corrections import Taken, as_taken
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.following import all_done
 from ratelimit_mw.held import kept_by_loop
 from ratelimit_mw.holding import taken_by, turned_away
 from ratelimit_mw.holds import Hold as Held
@@ -259,7 +260,8 @@ class AsyncGate(BaseGate):
             return await self._store.atake(charges)
 
     async def close(self) -> None:
-        """Send what is to be corrected yet, and close the store if it was made here."""
+        """Send what is to be given back or corrected yet, and close the store if it was made here."""
+        await all_done(self.settings.store_timeout)
         await self._corrections.get().done()
         if self._owns_store:
             await self._store.aclose()

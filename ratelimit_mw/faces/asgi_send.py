@@ -111,10 +111,15 @@ async def _has_answered(app: App, own: Response, scope: Scope, receive: Receive,
     return begun
 
 
-async def refuse_to_start(error: ConfigError, kind: str, receive: Receive, send: Send) -> None:
-    """Tell the server, at its lifespan start-up, that the settings are wrong; raise it for any other scope."""
-    if kind != "lifespan":
-        raise error
-    await receive()
-    logger.error("%s", error)
-    await send({"type": "lifespan.startup.failed", "message": f"ratelimit_mw: {error}"})
+async def refuse_to_start(error: ConfigError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Tell the server, at its lifespan start-up, that the settings are wrong; raise it for any other scope.
+
+    In Starlette it is raised besides, as Starlette does where a lifespan fails: its TestClient waits for that.
+    """
+    if scope["type"] == "lifespan":
+        await receive()
+        logger.error("%s", error)
+        await send({"type": "lifespan.startup.failed", "message": f"ratelimit_mw: {error}"})
+        if "app" not in scope:
+            return
+    raise error

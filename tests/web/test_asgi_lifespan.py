@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from redis import Redis
 from starlette.applications import Starlette
 
 from ratelimit_mw import ConfigError, gate
@@ -125,9 +126,27 @@ def test_wrong_settings_stop_a_starlette_app() -> None:
 
     app = Starlette(lifespan=lifespan)
     app.add_middleware(RateLimitMiddleware, **WRONG)
-    spoken = talk(app, LIFESPAN, STARTUP, app=app)
+    spoken = Talk(STARTUP)
+    with pytest.raises(ConfigError) as caught:
+        asyncio.run(spoken.with_app(app, LIFESPAN, app=app))
+    assert str(caught.value) == MESSAGE
     assert spoken.sent == [{"type": "lifespan.startup.failed", "message": f"ratelimit_mw: {MESSAGE}"}]
     assert started == []
+
+
+def test_slots_are_given_back_before_our_store_is_closed(redis_url: str) -> None:
+    """Those of the last responses too."""
+    app = RateLimitMiddleware(lives, limits=[], concurrent=40, store=redis_url)
+
+    async def run() -> list[Any]:
+        spoken = [Talk() for _ in range(40)]
+        await asyncio.gather(*(one.with_app(app, HTTP) for one in spoken))
+        await Talk(STARTUP, SHUTDOWN).with_app(app, LIFESPAN)
+        return [one.sent[0]["status"] for one in spoken]
+
+    assert asyncio.run(run()) == [200] * 40
+    with Redis.from_url(redis_url) as redis:
+        assert redis.keys() == []
 
 
 @pytest.mark.promise(9)

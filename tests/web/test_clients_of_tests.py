@@ -2,6 +2,7 @@
 
 import gc
 import warnings
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -9,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from ratelimit_mw import ConfigError
 from ratelimit_mw.asgi import RateLimitMiddleware
 from redis_servers import RedisServer
 
@@ -19,20 +21,24 @@ async def home(request: Request) -> PlainTextResponse:
     return PlainTextResponse("home")
 
 
-@pytest.mark.parametrize("entered", [True, False], ids=["with lifespan", "without"])
-def test_one_app_and_a_client_per_test(redis_server: RedisServer, entered: bool) -> None:
+def client_of(app: Starlette) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # it would rather have another client library
         warnings.simplefilter("ignore", UserWarning)
         from starlette.testclient import TestClient  # noqa: PLC0415  # inside, where that can be told apart
 
+    return TestClient(app)
+
+
+@pytest.mark.parametrize("entered", [True, False], ids=["with lifespan", "without"])
+def test_one_app_and_a_client_per_test(redis_server: RedisServer, entered: bool) -> None:
     app = Starlette(routes=[Route("/", home)])
     app.add_middleware(
         RateLimitMiddleware, limits="6/hour", key="all", store=redis_server.url, store_timeout=5, on_store_error="deny"
     )
     statuses = []
     for _ in range(4):
-        client = TestClient(app)
+        client = client_of(app)
         if entered:
             with client:
                 statuses += [client.get("/").status_code for _ in range(2)]
@@ -41,3 +47,10 @@ def test_one_app_and_a_client_per_test(redis_server: RedisServer, entered: bool)
         del client
         gc.collect()  # a socket that is still open would warn, and a warning is an error
     assert statuses == [200] * 6 + [429] * 2
+
+
+def test_wrong_settings_are_raised_where_a_client_is_entered() -> None:
+    app = Starlette()
+    app.add_middleware(RateLimitMiddleware, limits="5/minut")
+    with pytest.raises(ConfigError, match="unknown period 'minut'"), client_of(app):
+        pass
