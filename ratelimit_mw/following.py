@@ -134,12 +134,12 @@ def soon(work: Callable[[], Coroutine[Any, Any, object]], loop: asyncio.Abstract
         _begin(work, running)
 
 
-async def all_done(timeout: float) -> None:
-    """Wait until all of this loop that was to be awaited after responses is done, at most so many seconds."""
+async def all_done(seconds: float) -> None:
+    """Wait until all of this loop that was to be awaited after responses is done, or so many seconds are over."""
     loop = asyncio.get_running_loop()
     under_way = {task for task in _tasks if task.get_loop() is loop}
     if under_way:
-        await asyncio.wait(under_way, timeout=timeout)
+        await asyncio.wait(under_way, timeout=seconds)
 
 
 def _begin(work: Callable[[], Coroutine[Any, Any, object]], loop: asyncio.AbstractEventLoop | None = None) -> None:

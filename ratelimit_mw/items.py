@@ -11,7 +11,7 @@ from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.keys import ANY_PREFIX, Key, KeySpec, check_key
 from ratelimit_mw.limit import LEASE_TIME, Limit, check_lease, seconds, whole
 from ratelimit_mw.notation import parse
-from ratelimit_mw.words import flags, made
+from ratelimit_mw.words import check_name, flags, made
 
 
 class ItemOptions(TypedDict, total=False):
@@ -73,6 +73,7 @@ def _items(value: object) -> list[Item]:
     if isinstance(value, Item):
         return [_item(**asdict(value))]
     if isinstance(value, Limit):
+        check_name(value.name)
         return [Item(limit=value, cost=1 if value.held else None, settle=not value.held)]
     if isinstance(value, str):
         return [Item(limit=limit) for limit in parse(value)]
@@ -132,7 +133,9 @@ def _one_limit(given: Any, name: Any) -> Limit:
         limits = [given] if isinstance(given, Limit) else parse(given) if isinstance(given, str) else ()
         if len(limits) != 1:
             raise ConfigError(f"found {given!r}, allowed is one limit such as '100/minute'")
-    return limits[0] if name is None else replace(limits[0], name=name)
+    found = limits[0] if name is None else replace(limits[0], name=name)
+    check_name(found.name)
+    return found
 
 
 def _holding(limit: Limit, max_delay: Any) -> Limit:

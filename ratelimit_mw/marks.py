@@ -12,10 +12,10 @@ from ratelimit_mw.choices import check_buckets, fixed_items
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.keys import sound_key
 from ratelimit_mw.lines import Lines
-from ratelimit_mw.rules import OWN_NAMES, LimitsSpec, MarkOptions, Rule
+from ratelimit_mw.rules import LimitsSpec, MarkOptions, Rule
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settling import check_plain
-from ratelimit_mw.words import made
+from ratelimit_mw.words import OWN_NAMES, made
 
 Endpoint = TypeVar("Endpoint")  # a function, a class, or what groups them in a framework
 

@@ -18,13 +18,12 @@ from ratelimit_mw.paths import Paths
 from ratelimit_mw.penalties import PenaltySpec, check_penalty
 from ratelimit_mw.settling import SettleSpec, StatusSpec, check_settle, check_statuses
 from ratelimit_mw.slots import check_line, check_none_held, check_one_of_them, check_slots
-from ratelimit_mw.words import flags, made, one_of
+from ratelimit_mw.words import OWN_NAMES, check_name, flags, made, one_of
 
 OnStoreError = Literal["allow", "deny", "local"]
 ON_STORE_ERROR: Final = ("allow", "deny", "local")
 OnMessageRefused = Literal["close", "drop"]
 ON_MESSAGE_REFUSED: Final = ("close", "drop")
-OWN_NAMES: Final = ("default", "app", "unmatched", "preflight", "blocklist")
 
 OF_A_LIMIT: Final = dict.fromkeys(
     ("max_delay", "lease", "lease_time"),
@@ -179,8 +178,8 @@ class Rule(Struct, frozen=True, kw_only=True):
         return compile_limits(field, getattr(self, field), *own)
 
     def _check_name(self) -> None:
-        if self.name is not None and well_named("name", self.name) in OWN_NAMES:
-            raise ConfigError(f"name: found {self.name!r}, which has a meaning of its own here; choose another")
+        if self.name is not None:
+            check_name(well_named("name", self.name))
 
     def _check_path(self) -> None:
         if self.path is None:

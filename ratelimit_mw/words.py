@@ -6,12 +6,13 @@ are made from it.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ratelimit_mw.errors import ConfigError, Mistakes
 from ratelimit_mw.notation import close_to
 
 T = TypeVar("T")
+OWN_NAMES: Final = ("default", "app", "unmatched", "preflight", "blocklist")  # of rules and limits that have no other
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a header's name (RFC 9110, 5.6.2)
 
 
@@ -43,6 +44,12 @@ def _unknown(word: object, known: Sequence[str], elsewhere: Mapping[str, str]) -
     near = close_to(str(word), known)
     hint = f": did you mean `{near}`?" if near else f"; there are {', '.join(known)}"
     return f"unknown setting `{word}`{hint}"
+
+
+def check_name(name: str | None) -> None:
+    """Raises `ConfigError` for a name that is ours."""
+    if name in OWN_NAMES:
+        raise ConfigError(f"name: found {name!r}, which has a meaning of its own here; choose another")
 
 
 def flags(field: str, value: object) -> None:

@@ -128,7 +128,7 @@ def _read(url: str, read: Callable[[str, float], Source]) -> _Parts:
         found = [read(f"{scheme}://{login}{at}{host}{tail}", _PATIENCE) for host in hosts.split(",")]
     except ConfigError:
         found = []
-    if not found or (database and not database.isdecimal()) or not all(one.options.get("host") for one in found):
+    if not found or not all(one.options.get("host") for one in found):
         raise ConfigError(f"store: the URL cannot be read, allowed is {_FORM}") from None
     kind, servers = found[0].kind, found[0].options | {"socket_connect_timeout": _PATIENCE}
     addresses = [(one.options["host"], one.options.get("port", _PORT)) for one in found]

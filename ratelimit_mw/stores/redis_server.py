@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from redis import ConnectionPool, RedisError
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
@@ -218,13 +219,21 @@ def _source(pool: Any, url: str, **options: Any) -> Source:
         read = pool.from_url(url, **options)  # how the client library reads it; nothing is opened
         found = Source(read.connection_class, read.connection_kwargs)
         found.connection()  # to hear of options that it does not know
+        _check_database(url, found)
     except (ValueError, TypeError, RedisError):
         # without the error's own text: it may quote a piece of a password as the port
         raise ConfigError(
-            "store: the URL cannot be read, allowed is redis://USER:PASSWORD@HOST:PORT/DB?OPTION=VALUE with the "
-            "options of redis-py; in a password / # ? @ are written %2F %23 %3F %40"
+            "store: the URL cannot be read, allowed is redis://USER:PASSWORD@HOST:PORT/DB?OPTION=VALUE with a number "
+            "from 0 as DB and the options of redis-py; in a password / # ? @ are written %2F %23 %3F %40"
         ) from None
     return found
+
+
+def _check_database(url: str, read: Source) -> None:
+    """The client library passes over a path that is no number, and then it is database 0. Raises `ValueError`."""
+    path = "" if url.startswith("unix://") else unquote(urlsplit(url).path).strip("/")
+    if (path and not path.isdecimal()) or read.options.get("db", 0) < 0:
+        raise ValueError("no database")
 
 
 def _opened(source: Source) -> ThreadLine:

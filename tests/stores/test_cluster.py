@@ -411,7 +411,13 @@ def test_one_node_that_answers_is_enough_to_start(redis_cluster: RedisCluster) -
 @pytest.mark.promise(9)
 @pytest.mark.parametrize(
     "url",
-    ["redis+cluster://h:1/3", "redis+cluster://h:x", "redis+cluster://u:pa/ss@h:1", "redis+cluster://h:1/?no_such=1"],
+    [
+        "redis+cluster://h:1/3",
+        "redis+cluster://h:1/x",
+        "redis+cluster://h:x",
+        "redis+cluster://u:pa/ss@h:1",
+        "redis+cluster://h:1/?no_such=1",
+    ],
 )
 @pytest.mark.parametrize("kind", [RedisStore, AsyncRedisStore])
 def test_a_wrong_url_is_an_error_without_its_password(url: str, kind: Any) -> None:

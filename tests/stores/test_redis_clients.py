@@ -1,4 +1,4 @@
-"""Clients handed in: used as they are, whatever they decode and whichever protocol they speak."""
+"""Clients handed in: used as they are, whatever they decode and whichever protocol they speak. And those of a URL."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ import pytest
 import redis.asyncio
 from redis import Redis
 
-from ratelimit_mw import Charge, SlidingWindowCounter, TokenBucket
+from ratelimit_mw import Charge, ConfigError, SlidingWindowCounter, TokenBucket
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 
 BUCKET = TokenBucket(10, 10, burst=5)
@@ -59,3 +59,27 @@ def test_a_client_that_waits_longer_than_the_store_may_is_warned_about(
         RedisStore(slow)
     assert [(record.name, record.levelno) for record in caplog.records] == [("ratelimit_mw", logging.WARNING)]
     assert "socket_timeout" in caplog.text
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("kind", [RedisStore, AsyncRedisStore])
+@pytest.mark.parametrize("path", ["/x", "/-1", "/1/2", "/0x1", "/%2d1", "?db=-1", "?db=x", "/1?db=-1"])
+def test_a_database_that_cannot_be_is_a_wrong_url(path: str, kind: Any) -> None:
+    """The client library would take it for another one."""
+    with pytest.raises(ConfigError, match="with a number from 0 as DB"):
+        kind(f"redis://localhost{path}")
+
+
+@pytest.mark.parametrize(("path", "database"), [("", 0), ("/", 0), ("/3", 3), ("/3/", 3), ("/%33", 3), ("/?db=3", 3)])
+def test_the_database_of_a_url(path: str, database: int, redis_url: str) -> None:
+    server = redis_url.rpartition("/")[0]
+    store = RedisStore(server + path)
+    store.take([Charge("k", BUCKET)])
+    store.close()
+    with Redis.from_url(server, db=database) as client:
+        assert client.dbsize() == 1
+        client.flushdb()
+
+
+def test_the_path_of_a_socket_is_no_database() -> None:
+    RedisStore("unix:///run/redis/server.sock?db=2")

@@ -1,5 +1,6 @@
 """Items of `limits`: what is their own, and what two of them may not share."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -77,6 +78,17 @@ def test_a_wrong_lease_is_told_with_its_place(item: dict[str, Any], said: str) -
     with pytest.raises(ConfigError) as told:
         Settings(limits=[{"limit": "9/hour", **item}])
     assert str(told.value) == f"limits[0].{said}"
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("name", ["default", "app", "unmatched", "preflight", "blocklist"])
+@pytest.mark.parametrize("named", [lambda name: {"limit": "5/hour", "name": name}, partial(FixedWindow, 5, 3600)])
+def test_a_limit_bears_no_name_of_ours(named: Any, name: str) -> None:
+    limit = named(name=name)
+    with pytest.raises(ConfigError) as told:
+        Settings(limits=["9/hour", limit])
+    own = f"name: found '{name}', which has a meaning of its own here; choose another"
+    assert str(told.value).removeprefix("limits[1].").removeprefix("limits[1]: ") == own
 
 
 @pytest.mark.parametrize("face", FACES)
