@@ -143,13 +143,11 @@ class RateLimitMiddleware:
         """Our part in this request; the same one however often whoever stands further out has it answered."""
         turns: dict[Any, Turn] | None = getattr(request, "_ratelimit_mw", None)
         if turns is None:
-            turn = turn_of(request, self._gate, self._style)
-            request._ratelimit_mw = {self: turn}  # noqa: SLF001  # ours
-            return turn
-        known = turns.get(self)
-        if known is None:
-            known = turns[self] = turn_of(request, self._gate, self._style)
-        return known
+            turns = request._ratelimit_mw = {}  # noqa: SLF001  # ours
+        turn = turns.get(self)
+        if turn is None:
+            turn = turns[self] = turn_of(request, self._gate, self._style)
+        return turn
 
     def _marked(self, request: HttpRequest) -> tuple[Marked, bool]:
         """What stands on the view of a request, and whether somebody has to be waited for."""
