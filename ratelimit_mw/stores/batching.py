@@ -1,8 +1,8 @@
 """How AsyncRedisStore sends: what many requests ask at once goes to the server as the groups of one call.
 
-It adds no waiting. What comes in the same turn of the event loop goes together, at its end, or before where it is
-enough: then the server works while the turn goes on. What comes while the calls are under way that may be, goes with
-the next one.
+What comes in the same turn of the event loop goes together, at its end, or before where it is enough: then the server
+works while the turn goes on. What comes while a call is under way goes with the next one: when that call is answered or
+takes long, or as soon as it is enough. For each call costs both ends as much as several groups do.
 """
 
 import asyncio
@@ -15,8 +15,9 @@ from ratelimit_mw.errors import NotAsked, StoreError
 from ratelimit_mw.stores.parcel import TAKEN, Parcel, Recall
 from ratelimit_mw.stores.patience import LINGER, ListeningClock
 
-_CALLS: Final = 2  # under way at most: client and server work at the same time, and calls do not get small
-_ENOUGH: Final = 16  # groups for a call before the turn ends
+_CALLS: Final = 2  # under way at most: client and server work at the same time
+_ENOUGH: Final = 16  # groups for a call before the turn ends, or while another one is under way
+_LONG: Final = 0.002  # seconds that a call is under way until the next one goes with fewer
 _GROUPS: Final = 32  # in one call at most: with more, the one waits until the other is done
 _CHARGES: Final = 128  # in one call at most, unless one group has more: a script is not interrupted
 _WAITING: Final = 10_000  # requests that are not sent yet, at most
@@ -120,8 +121,10 @@ class Batches:
             self._loop.call_soon(self._turn)
 
     def _may_send(self) -> bool:
-        """Whether somebody waits for whom no call is due, and one more may be under way."""
-        return len(self._waiting) > self._due * _GROUPS and self._due + len(self._calls) < _CALLS
+        """Whether there are enough for whom no call is due, and one more may be under way."""
+        alone = not self._calls or self._until - self._calls[0].until > _LONG
+        enough = 1 if alone else _ENOUGH
+        return len(self._waiting) >= self._due * _GROUPS + enough and self._due + len(self._calls) < _CALLS
 
     def _turn(self) -> None:
         self._turning = False

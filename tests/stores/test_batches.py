@@ -1,6 +1,7 @@
 """How requests become calls, over a way to send that the test has in hand."""
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ from ratelimit_mw import Charge, FixedWindow, StoreError
 from ratelimit_mw.stores import batching
 from ratelimit_mw.stores.batching import Batches, Heard
 from ratelimit_mw.stores.parcel import Parcel, Written
+from turns import turns
 
 T = TypeVar("T")
 PATIENT = 5.0  # seconds
@@ -93,20 +95,52 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it does not come to that")
 
 
+# seconds that a call is under way until the next one goes with fewer; how long it takes is no matter of a test
+NEVER_LONG, ALWAYS_LONG = math.inf, -1.0
+
+
 @BOTH
-def test_two_calls_at_most_are_under_way(at_once: bool) -> None:
+@pytest.mark.parametrize(
+    ("long", "sizes", "then"),
+    [(NEVER_LONG, [1, 16], [32, 32, 4]), (ALWAYS_LONG, [1, 1], [32, 32, 19])],
+    ids=["as soon as it is enough", "one by one"],
+)
+def test_two_calls_at_most_are_under_way(
+    at_once: bool, long: float, sizes: list[int], then: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work(batches: Batches, way: Way) -> None:
         way.open.clear()
         replies = []
-        for number in range(70):
+        for number in range(85):
             replies.append(batches.reply(parcel(number)))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-        assert way.sizes == [1, 1]
+            await turns(2)
+        assert way.sizes == sizes
         way.open.set()
-        assert await asyncio.gather(*replies) == [str(number) for number in range(70)]
-        assert (way.most, way.sizes) == (2, [1, 1, 32, 32, 4])
+        assert await asyncio.gather(*replies) == [str(number) for number in range(85)]
+        assert (way.most, way.sizes) == (2, [*sizes, *then])
 
+    monkeypatch.setattr(batching, "_LONG", long)
+    run(work, at_once=at_once)
+
+
+@BOTH
+def test_a_call_that_takes_long_holds_up_nobody(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes while it is not long yet waits for it; who comes later goes with those who wait."""
+
+    async def work(batches: Batches, way: Way) -> None:
+        way.open.clear()
+        replies = [batches.reply(parcel("first"))]
+        await until(lambda: way.sizes == [1])
+        replies.append(batches.reply(parcel("soon")))
+        await turns(5)
+        assert way.sizes == [1]
+        monkeypatch.setattr(batching, "_LONG", ALWAYS_LONG)
+        replies.append(batches.reply(parcel("later")))
+        await until(lambda: way.sizes == [1, 2])
+        way.open.set()
+        assert await asyncio.gather(*replies) == ["first", "soon", "later"]
+
+    monkeypatch.setattr(batching, "_LONG", NEVER_LONG)
     run(work, at_once=at_once)
 
 
@@ -135,8 +169,7 @@ def test_no_more_senders_start_than_there_is_something_for(requests: int, sender
     async def work(batches: Batches, way: Way) -> None:
         way.there.clear()
         replies = [batches.reply(parcel(number)) for number in range(requests)]
-        for _ in range(3):
-            await asyncio.sleep(0)
+        await turns(3)
         assert way.looked == senders
         way.there.set()
         assert await asyncio.gather(*replies) == [str(number) for number in range(requests)]
