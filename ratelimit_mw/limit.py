@@ -23,8 +23,11 @@ LATEST = EXACT - 1  # as `at` of a correction: what was taken last, whenever tha
 LONGEST = 100 * 365 * 24 * 3600.0  # 100 years, in seconds: twice that and now are still exact in microseconds
 
 
-class Decision(Struct, frozen=True, gc=False):
-    """The store's answer to one charge. Times are seconds from the store's now, and never too small."""
+class Decision(Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
+    """The store's answer to one charge. Times are seconds from the store's now, and never too small.
+
+    Written as an array, in this order, as a server answers it: so it is read without a step in between.
+    """
 
     allowed: bool
     limit: int  # what `remaining` counts down from: burst for buckets, quota for windows

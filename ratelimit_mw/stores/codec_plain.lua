@@ -3,3 +3,7 @@
 function reply(list)
   return list
 end
+
+function decision(...)
+  return { ... }
+end

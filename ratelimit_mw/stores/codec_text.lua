@@ -10,6 +10,10 @@ local function reply(list)
   return list
 end
 
+local function decision(...)
+  return { ... }
+end
+
 local function write_state(format, ...)
   return string.format(string.rep("%0" .. WIDTH .. ".0f", #format - 1), ...)
 end

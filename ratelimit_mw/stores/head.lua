@@ -1,5 +1,8 @@
 -- What algorithms and drivers find in scope. A script is: a codec, this head, the algorithms, a driver.
 --
+-- A decision is allowed (1 or 0), limit, remaining, retry_after, next_after, reset_after, delay, at: times in us; a
+-- retry_after of -1 is never. How the client is told of it is a matter of the codec.
+--
 -- All of it runs on every call, and a function that is made costs as much as a few lines that run. So what a call does
 -- not need is not made, and whole numbers are divided by operators: floor(a / b) is (a - a % b) / b, and ceil(a / b) is
 -- (a + -a % b) / b.

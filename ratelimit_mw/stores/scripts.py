@@ -6,7 +6,7 @@ from hashlib import sha1
 from importlib.resources import files
 from itertools import accumulate
 from math import inf
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import DecodeError, json, msgpack
 
@@ -25,8 +25,8 @@ _SHORT: Final = 16  # values in a list of msgpack with the shortest head
 _COMMAS: Final = {"packed": b"", "plain": b"", "text": b","}  # between values
 TWINS: Final = frozenset(SCRIPTED.values())  # the types of limits whose algorithm has a Lua twin
 WRONG: Final = "ratelimit_mw: "  # begins what our scripts say of their arguments, before they write anything
-_FIELDS: Final = 8  # integers per decision in the reply of take.lua
-_unpack: Final = msgpack.Decoder(list[int]).decode
+_taken: Final = msgpack.Decoder(list[Decision]).decode
+_settled: Final = msgpack.Decoder(tuple[list[Decision], list[int]]).decode
 
 
 class Script:
@@ -106,7 +106,7 @@ def _whole(codec: Codec, parts: Iterable[bytes]) -> bytes:
 
 
 def decisions(reply: object, charges: Sequence[Charge]) -> list[Decision]:
-    """The decisions in a reply of take.lua. Raises `StoreError` when it is not one integer per field and charge."""
+    """The decisions in a reply of take.lua. Raises `StoreError` when it is not one for each charge."""
     return _decisions(reply, len(charges))
 
 
@@ -119,48 +119,63 @@ def decisions_apart(reply: object, groups: Sequence[int]) -> list[list[Decision]
     return [every[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def _integers(reply: object, many: int, driver: str) -> list[int]:
-    """So many, from the reply of a script: packed, or a list of the protocol, as its codec has it."""
-    if type(reply) is bytes:
-        try:
-            found = _unpack(reply)
-        except DecodeError:
-            found = []
-        if len(found) == many:
-            return found
-    elif type(reply) is list and len(reply) == many and set(map(type, reply)) == {int}:
-        return reply
-    raise StoreError(f"the server answered {reply!r:.200} to {driver}.lua")
-
-
 def _decisions(reply: object, many: int) -> list[Decision]:
-    return _read(_integers(reply, _FIELDS * many, "take"))
+    try:
+        found = _taken(reply) if type(reply) is bytes else _plain(reply)
+    except (DecodeError, TypeError):
+        found = []
+    if len(found) != many:
+        raise _unreadable(reply, "take")
+    return found
 
 
-def _read(values: list[int]) -> list[Decision]:
-    return [
-        Decision(
-            allowed == 1,
-            limit,
-            remaining,
-            inf if retry < 0 else retry / MICROSECONDS,
-            following / MICROSECONDS,
-            reset / MICROSECONDS,
-            delay / MICROSECONDS,
-            at,
-        )
-        for allowed, limit, remaining, retry, following, reset, delay, at in zip(*[iter(values)] * _FIELDS, strict=True)
-    ]
+def _plain(reply: Any) -> list[Decision]:
+    """Decisions in a reply of the protocol's own."""
+    return [_of_integers(*_integers(values)) for values in reply]
 
 
-def settled(reply: object, charges: Sequence[Charge]) -> tuple[list[Decision], list[int]]:
+def _integers(values: Any) -> list[int]:
+    if type(values) is not list or not {int}.issuperset(map(type, values)):
+        raise TypeError
+    return values
+
+
+def _of_integers(
+    allowed: int, limit: int, remaining: int, retry: int, following: int, reset: int, delay: int, at: int
+) -> Decision:
+    """As `head.lua` says that a decision is."""
+    return Decision(
+        allowed == 1,
+        limit,
+        remaining,
+        inf if retry < 0 else retry / MICROSECONDS,
+        following / MICROSECONDS,
+        reset / MICROSECONDS,
+        delay / MICROSECONDS,
+        at,
+    )
+
+
+def settled(reply: Any, charges: Sequence[Charge]) -> tuple[list[Decision], list[int]]:
     """How things stand, in a reply of settle.lua, and how many units of each charge were forgiven.
 
     Raises `StoreError` as above.
     """
     many = len(charges)
-    integers = _integers(reply, (_FIELDS + 1) * many, "settle")
-    return _read(integers[:-many]), integers[-many:]
+    try:
+        if type(reply) is bytes:
+            stands, beyond = _settled(reply)
+        else:
+            stands, beyond = _plain(reply[0]), _integers(reply[1])
+    except (DecodeError, TypeError, IndexError):
+        stands, beyond = [], []
+    if len(stands) != many or len(beyond) != many:
+        raise _unreadable(reply, "settle")
+    return stands, beyond
+
+
+def _unreadable(reply: object, driver: str) -> StoreError:
+    return StoreError(f"the server answered {reply!r:.200} to {driver}.lua")
 
 
 def no_twin(limit: Limit) -> ConfigError:

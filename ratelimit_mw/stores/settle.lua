@@ -1,8 +1,8 @@
 -- Corrects what was taken.
 -- KEYS: the bucket of each charge. No values before the charges. The two values of each that this driver names: units
 -- (negative gives back), at in us.
--- Returns how each stands after it, as take.lua does for a cost of 0; and behind them, for each charge, how many
--- units were forgiven.
+-- Returns two lists: how each stands after it, as take.lua does for a cost of 0; and for each how many units were
+-- forgiven.
 
 for i = 1, #KEYS do
   local c = CHARGES + i * 11 - 11
@@ -12,9 +12,9 @@ for i = 1, #KEYS do
     error("ratelimit_mw: the correction is no whole number up to 2^53")
   end
 end
-local out, beyond, _ = {}, {}, nil
+local out, beyond = {}, {}
 for i, key in ipairs(KEYS) do
-  local c, o = CHARGES + i * 11 - 11, i * 8 - 8
+  local c = CHARGES + i * 11 - 11
   local correct, show = settle[args[c]], look[args[c]]
   forgiven = 0
   local state, expires = correct(key, now, unpack(args, c + 3, c + 10))
@@ -24,8 +24,8 @@ for i, key in ipairs(KEYS) do
   elseif state == false then -- nothing is left to count
     redis.call("DEL", key)
   end
-  _, _, out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5], out[o + 6], out[o + 7], out[o + 8] =
+  local _, _, allowed, limit, remaining, retry_after, next_after, reset_after, delay, at =
     show(key, now, 0, 0, unpack(args, c + 5, c + 10))
+  out[i] = decision(allowed, limit, remaining, retry_after, next_after, reset_after, delay, at)
 end
-for i = 1, #KEYS do out[#out + 1] = beyond[i] end
-return reply(out)
+return reply({ out, beyond })

@@ -2,8 +2,7 @@
 -- KEYS: the bucket of each charge of each group. The values before the charges: of each group, which of the kinds of
 -- groups it is, from 1 on. The charges are those of the kinds, one after the other: what many groups ask alike is read
 -- and checked once. The two values of each that this driver names: cost, max_delay in us.
--- Returns per key: allowed, limit, remaining, retry_after, next_after, reset_after, delay, at.
---   Times in us; a retry_after of -1 is never.
+-- Returns the decision on each key.
 
 if #KEYS == 1 and args[6] == "limit" then -- the common case, without the bookkeeping of groups
   check(8, 10)
@@ -11,16 +10,17 @@ if #KEYS == 1 and args[6] == "limit" then -- the common case, without the bookke
   local state, expires, allowed, limit, remaining, retry_after, next_after, reset_after, delay, at =
     look[args[5]](key, now, args[8], args[9], args[10], args[11], args[12], args[13], args[14], args[15])
   if state and args[2] == 1 then save(key, state, expires, now) end
-  return reply({ allowed, limit, remaining, retry_after, next_after, reset_after, delay, at })
+  return reply({ decision(allowed, limit, remaining, retry_after, next_after, reset_after, delay, at) })
 end
 
-local out, states, expiries = {}, {}, {} -- of all keys
+local out, passes, states, expiries = {}, {}, {}, {} -- of all keys
 
 -- Looks at a key for the charge at `c`, at this cost; fills its answer.
 local function look_at(i, c, cost)
-  local o = i * 8 - 8
-  states[i], expiries[i], out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5], out[o + 6], out[o + 7], out[o + 8] =
+  local state, expires, allowed, limit, remaining, retry_after, next_after, reset_after, delay, at =
     look[args[c]](KEYS[i], now, cost, unpack(args, c + 4, c + 10))
+  states[i], expiries[i], passes[i] = state, expires, allowed == 1
+  out[i] = decision(allowed, limit, remaining, retry_after, next_after, reset_after, delay, at)
 end
 
 -- Whose a key is: what its last braces hold, as in group.py.
@@ -37,7 +37,7 @@ local function take_group(before, first)
   for n = 1, many do
     local i, c = before + n, first + n * 11 - 11
     look_at(i, c, args[c + 3])
-    if out[i * 8 - 7] == 0 then
+    if not passes[i] then
       if refused == NOBODY then refused, by = {}, {} end
       refused[args[c + 1]] = true
       if args[c + 1] == "limit" then by[#by + 1] = KEYS[i] end
@@ -51,7 +51,7 @@ local function take_group(before, first)
     if role == "penalty" and not refused.penalty then -- when a limit of its own identity refused
       for _, key in ipairs(by) do counts = counts or identity(key) == identity(KEYS[i]) end
     end
-    if out[i * 8 - 7] == 1 and not counts then
+    if passes[i] and not counts then
       look_at(i, c, 0) -- room, but not charged: as it stands
     elseif states[i] and args[2] == 1 then
       save(KEYS[i], states[i], expiries[i], now)

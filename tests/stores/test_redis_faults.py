@@ -243,7 +243,7 @@ def test_what_comes_after_an_answer_answers_nobody_else(opened: Open) -> None:
     def talk(connection: socket.socket) -> None:
         for command in commands(connection):
             answer = f":{next(numbers)}\r\n" * 8 if command == b"EVALSHA" else ""
-            connection.sendall(f"*8\r\n{answer}".encode() * 2 if answer else b"+OK\r\n")
+            connection.sendall(f"*1\r\n*8\r\n{answer}".encode() * 2 if answer else b"+OK\r\n")
 
     with listener(talk) as url, opened(url) as store:
         assert [answered_by_anyone(store) for _ in range(3)] == [1, 2, 3]
@@ -270,7 +270,7 @@ def test_without_hiredis_the_client_library_reads(redis_server: RedisServer, mon
         assert answered(store, 2).remaining == 101
 
 
-def test_a_reply_that_is_not_one_integer_per_field_is_no_answer() -> None:
+def test_a_reply_that_is_not_one_decision_per_charge_is_no_answer() -> None:
     class Client:
         def __init__(self, reply: object) -> None:
             self.reply = reply
@@ -280,11 +280,14 @@ def test_a_reply_that_is_not_one_integer_per_field_is_no_answer() -> None:
         def execute_command(self, *_: object) -> object:
             return self.reply
 
-    wrong = [[], [1] * 7, [1] * 9, [1.0] * 8, [0.5] * 8, ["1"] * 8, [True] * 8, [[1] * 8], {"a": 1}]
+    none_or_two = [[], [[1] * 8] * 2, [1] * 8, [[[1] * 8]], {"a": 1}]
+    wrong = [*none_or_two, *([row] for row in ([1] * 7, [1] * 9, [1.0] * 8, [0.5] * 8, ["1"] * 8, [True] * 8))]
+    good = [True, *[1] * 7]
+    bad = [good[:7], [*good, 1], [1, *good[1:]], [True, 0.5, *good[2:]], [True, "1", *good[2:]], [*good[:3], None, 1]]
     packed = [
-        *map(msgpack.encode, wrong),
-        msgpack.encode([1] * 8)[:-1],
-        msgpack.encode([1] * 8) + b"\x01",
+        *map(msgpack.encode, [*none_or_two, [good, good], good, *([row] for row in bad)]),
+        msgpack.encode([good])[:-1],
+        msgpack.encode([good]) + b"\x01",
         b"",
         b"\xc1",
     ]
