@@ -240,6 +240,9 @@ class Batches:
         """
         self._give_up(self._looked)
         self._looked = self._clock.tick()
+        if not self._turning:  # by now a call may be under way for long
+            self._until = self._looked + self._timeout
+            self._start()
         self._watching = bool(self._waiting or self._calls)
         if self._watching:
             self._loop.call_later(max(_GRACE, self._clock.slice(self._first_deadline())), self._watch)

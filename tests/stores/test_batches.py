@@ -124,6 +124,38 @@ def test_two_calls_at_most_are_under_way(
 
 
 @BOTH
+def test_the_next_call_goes_when_the_one_before_is_answered(at_once: bool) -> None:
+    async def work(batches: Batches, way: Way) -> None:
+        batches._watching = True  # as if somebody did: nobody looks who waits too long, and has them sent
+        way.open.clear()
+        replies = [batches.reply(parcel("first"))]
+        await until(lambda: way.sizes == [1])
+        replies.append(batches.reply(parcel("second")))
+        way.open.set()
+        async with asyncio.timeout(PATIENT):
+            assert await asyncio.gather(*replies) == ["first", "second"]
+        assert way.sizes == [1, 1]
+
+    run(work, at_once=at_once)
+
+
+@BOTH
+def test_nobody_has_to_come_for_the_next_call_to_go(at_once: bool) -> None:
+    """One that waits alone behind a call that takes long is sent soon."""
+
+    async def work(batches: Batches, way: Way) -> None:
+        way.open.clear()
+        replies = [batches.reply(parcel("first"))]
+        await until(lambda: way.sizes == [1])
+        replies.append(batches.reply(parcel("second")))
+        await until(lambda: way.sizes == [1, 1])
+        way.open.set()
+        assert await asyncio.gather(*replies) == ["first", "second"]
+
+    run(work, at_once=at_once)
+
+
+@BOTH
 def test_a_call_that_takes_long_holds_up_nobody(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who comes while it is not long yet waits for it; who comes later goes with those who wait."""
 
