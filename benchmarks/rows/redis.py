@@ -13,7 +13,7 @@ from benchmarks.takes import takes
 from ratelimit_mw import Charge, Limit, Limiter, TokenBucket
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.stores import Store
-from ratelimit_mw.stores.scripts import script, take_arguments
+from ratelimit_mw.stores.scripts import decisions, script, take_arguments
 
 _DAY: Final = 24 * 3600.0  # seconds
 _PLENTY: Final = 10**9
@@ -82,8 +82,13 @@ def our_script(limit: Limit) -> Setup:
 
     The more a client does between two calls, the colder a server on the same machine finds its caches.
     """
-    arguments = take_arguments("packed", 0, [Charge("latency", limit)], commit=True)
-    return _script(script("take", "packed").text, f"rl:1:latency:{limit.bucket}", repeat((arguments,)))
+    charges = [Charge("latency", limit)]
+    arguments = take_arguments("packed", 0, charges, commit=True)
+
+    def admits(reply: Any) -> bool:
+        return decisions(reply, charges)[0].allowed
+
+    return _script(script("take", "packed").text, f"rl:1:latency:{limit.bucket}", repeat((arguments,)), admits)
 
 
 def minimal_gcra(limit: Limit) -> Setup:
@@ -98,23 +103,23 @@ def minimal_log(limit: Limit) -> Setup:
 
 def _minimal(name: str, limit: Limit, arguments: Iterator[tuple[object, ...]]) -> Setup:
     text = (files("benchmarks.rows") / f"{name}.lua").read_text("utf-8")
-    return _script(text, f"{name}:{limit.bucket}", arguments)  # a key's numbers mean nothing to another limit
+    key = f"{name}:{limit.bucket}"  # a key's numbers mean nothing to another limit
+    return _script(text, key, arguments, lambda reply: bool(reply[0]))
 
 
-def _script(text: str, key: str, arguments: Iterator[tuple[object, ...]]) -> Setup:
-    """EVALSHA of this script with this key; what it returns begins with 1 if the call is admitted."""
+def _script(text: str, key: str, arguments: Iterator[tuple[object, ...]], admits: Callable[[Any], bool]) -> Setup:
+    """EVALSHA of this script with this key. `admits`: whether a reply says that the call is admitted."""
 
     def setup(lab: Lab) -> Contender:
         client: Any = lab.closing.enter_context(package("redis").Redis.from_url(lab.redis_url()))
         sha = client.script_load(text)
 
         def batch(calls: int) -> Batch:
-            admitted = 0
             started = perf_counter_ns()
-            for each in islice(arguments, calls):
-                if client.evalsha(sha, 1, key, *each)[0]:
-                    admitted += 1
-            return Batch(perf_counter_ns() - started, admitted, calls - admitted)
+            replies = [client.evalsha(sha, 1, key, *each) for each in islice(arguments, calls)]
+            took = perf_counter_ns() - started
+            admitted = sum(map(admits, replies))
+            return Batch(took, admitted, calls - admitted)
 
         return batch
 
