@@ -122,8 +122,8 @@ class Batches:
 
     def _may_send(self) -> bool:
         """Whether there are enough for whom no call is due, and one more may be under way."""
-        alone = not self._calls or self._until - self._calls[0].until > _LONG
-        enough = 1 if alone else _ENOUGH
+        one_will_do = not self._calls or self._until - self._calls[0].until > _LONG
+        enough = 1 if one_will_do else _ENOUGH
         return len(self._waiting) >= self._due * _GROUPS + enough and self._due + len(self._calls) < _CALLS
 
     def _turn(self) -> None:

@@ -167,7 +167,7 @@ def settled(reply: Any, charges: Sequence[Charge]) -> tuple[list[Decision], list
             stands, beyond = _settled(reply)
         else:
             stands, beyond = _plain(reply[0]), _integers(reply[1])
-    except (DecodeError, TypeError, IndexError):
+    except (DecodeError, TypeError, LookupError):
         stands, beyond = [], []
     if len(stands) != many or len(beyond) != many:
         raise _unreadable(reply, "settle")

@@ -270,27 +270,42 @@ def test_without_hiredis_the_client_library_reads(redis_server: RedisServer, mon
         assert answered(store, 2).remaining == 101
 
 
+class Answering:
+    """A client of a server that always says the same."""
+
+    def __init__(self, reply: object) -> None:
+        self.reply = reply
+        self.connection_pool = nullcontext()
+        self.connection_pool.connection_kwargs = {"socket_timeout": 0.01}  # type: ignore[attr-defined]
+
+    def execute_command(self, *_: object) -> object:
+        return self.reply
+
+
+INTEGERS, GOOD = [1] * 8, [True, *[1] * 7]  # decisions, of the protocol's own and packed
+
+
 def test_a_reply_that_is_not_one_decision_per_charge_is_no_answer() -> None:
-    class Client:
-        def __init__(self, reply: object) -> None:
-            self.reply = reply
-            self.connection_pool = nullcontext()
-            self.connection_pool.connection_kwargs = {"socket_timeout": 0.01}  # type: ignore[attr-defined]
-
-        def execute_command(self, *_: object) -> object:
-            return self.reply
-
-    none_or_two = [[], [[1] * 8] * 2, [1] * 8, [[[1] * 8]], {"a": 1}]
+    none_or_two = [[], [INTEGERS, INTEGERS], INTEGERS, [[INTEGERS]], {"a": 1}]
     wrong = [*none_or_two, *([row] for row in ([1] * 7, [1] * 9, [1.0] * 8, [0.5] * 8, ["1"] * 8, [True] * 8))]
-    good = [True, *[1] * 7]
-    bad = [good[:7], [*good, 1], [1, *good[1:]], [True, 0.5, *good[2:]], [True, "1", *good[2:]], [*good[:3], None, 1]]
+    bad = [GOOD[:7], [*GOOD, 1], [1, *GOOD[1:]], [True, 0.5, *GOOD[2:]], [True, "1", *GOOD[2:]], [*GOOD[:3], None, 1]]
     packed = [
-        *map(msgpack.encode, [*none_or_two, [good, good], good, *([row] for row in bad)]),
-        msgpack.encode([good])[:-1],
-        msgpack.encode([good]) + b"\x01",
+        *map(msgpack.encode, [*none_or_two, [GOOD, GOOD], GOOD, *([row] for row in bad)]),
+        msgpack.encode([GOOD])[:-1],
+        msgpack.encode([GOOD]) + b"\x01",
         b"",
         b"\xc1",
     ]
     for reply in (None, b"OK", "12345678", *wrong, *packed):
         with pytest.raises(StoreError, match=r"the server answered .* to take.lua"):
-            RedisStore(Client(reply)).take([question(1)])
+            RedisStore(Answering(reply)).take([question(1)])
+
+
+def test_a_reply_that_does_not_say_what_became_of_each_correction_is_no_answer() -> None:
+    wrong = [[], {"a": 1}, [[INTEGERS]], [[], []], [[INTEGERS], []], [[INTEGERS], [0, 0]], [[INTEGERS], ["0"]]]
+    packed = [[[GOOD], []], [[GOOD], [0, 0]], [[GOOD, GOOD], [0]], [[GOOD], [0], 1], [[GOOD], [0.5]], [GOOD, [0]]]
+    for reply in (None, b"OK", "ab", *wrong, *map(msgpack.encode, packed)):
+        with pytest.raises(StoreError, match=r"the server answered .* to settle.lua"):
+            RedisStore(Answering(reply)).settle([question(1)])
+    for reply in ([[INTEGERS], [0]], msgpack.encode([[GOOD], [0]])):
+        RedisStore(Answering(reply)).settle([question(1)])
