@@ -5,13 +5,13 @@ A bucket's level is what was taken and has not drained yet: a fresh one is empty
 
 import math
 from collections.abc import Iterable
-from functools import cached_property
 from typing import ClassVar, Final
 
 from msgspec import Struct
 
 from ratelimit_mw.delay import DelayLimit, Outcome
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.kept import cached_property
 from ratelimit_mw.limit import LONGEST, Decision, seconds, whole
 from ratelimit_mw.ticks import MICROSECONDS, BucketTicks, bucket_ticks, ceil_div, microseconds, moved
 

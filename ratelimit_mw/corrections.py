@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from ratelimit_mw.limit import Charge
+from ratelimit_mw.limit import Charge, Limit
+from ratelimit_mw.ticks import EXACT
 from ratelimit_mw.verdict import Policy, Source, Verdict
 
 Bucket = tuple[str, str, str]
@@ -55,6 +56,25 @@ def paid(steps: Sequence[Step]) -> dict[Bucket, Paid]:
     return found
 
 
+def in_parts(units: int, limit: Limit) -> list[int]:
+    """Split a correction into the units of each step that the limit settles it in; below 0 all parts are.
+
+    More than two quotas never count, a full window and the debt: the last part has all that is beyond them.
+    """
+    most = limit.most_settled
+    if -most <= units <= most:
+        return [units]
+    whole, rest = divmod(max(most, counting(abs(units), limit)), most)
+    parts = [most] * whole + [rest] * (rest > 0)
+    parts[-1] += abs(units) - sum(parts)
+    return parts if units > 0 else [-part for part in parts]
+
+
+def counting(units: int, limit: Limit) -> int:
+    """So many of these units as can make a difference to a limit that writes down each unit."""
+    return units if limit.most_settled >= EXACT else max(-2 * limit.quota, min(units, 2 * limit.quota))
+
+
 class Account:
     """What is charged for one request in one bucket: its charges and what later words added, the last one at the end.
 
@@ -79,7 +99,8 @@ class Account:
         """What is to be corrected after which the true cost is charged. `charge`: one of this bucket."""
         if actual > self._said:
             units, self._said = actual - self._said, actual
-            return [Charge(charge.key, charge.limit, units, role=charge.role, at=self._parts[-1][1])]
+            parts = in_parts(units, charge.limit)  # each is known, and can be given back, by itself
+            return [Charge(charge.key, charge.limit, part, role=charge.role, at=self._parts[-1][1]) for part in parts]
         surplus = sum(units for units, _ in self._parts) - actual
         back: list[Charge] = []
         while surplus > 0:

@@ -3,10 +3,10 @@
 Such a limit counts time in ticks; `ticks` begins with the microseconds in a clock tick and the ticks in one of those.
 """
 
-from functools import cached_property
 from typing import ClassVar
 
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.kept import cached_property
 from ratelimit_mw.limit import LONGEST, Limit
 from ratelimit_mw.ticks import EXACT, MICROSECONDS, ceil_div
 

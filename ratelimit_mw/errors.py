@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Self
 
 
 class RateLimitError(Exception):
@@ -63,7 +64,18 @@ class Mistakes:
 
 
 class StoreError(RateLimitError):
-    """The store gave no usable answer in time: it is down, slow, full, or answered nonsense."""
+    """The store gave no usable answer in time: it is down, slow, full, or answered nonsense.
+
+    `rejected`: the server answered, and rejects us until a setting is changed: a password, a right, a database.
+    """
+
+    def __init__(self, *args: object, rejected: bool = False) -> None:
+        super().__init__(*args)
+        self.rejected = rejected
+
+    def again(self) -> Self:
+        """A copy, for another request: an error that is raised remembers where."""
+        return type(self)(*self.args, rejected=self.rejected)
 
 
 class NotAsked(StoreError):

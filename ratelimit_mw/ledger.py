@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from threading import Lock
 from typing import Any, Final
 
 from ratelimit_mw.corrections import Account, Bucket, Step, Taken, bucket_of, corrections
 from ratelimit_mw.limit import Charge
+from ratelimit_mw.stores.forks import lock
 from ratelimit_mw.verdict import Policy
 
 ActualOf = Callable[[Policy], int | None]
 
-_lock: Final = Lock()  # an app may say it from several threads, and a store may answer in one
+_lock: Final = lock()  # an app may say it from several threads, and a store may answer in one
 
 
 class Ledger:

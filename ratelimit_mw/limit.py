@@ -3,13 +3,13 @@
 import math
 import re
 from collections.abc import Iterable
-from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.kept import cached_property
 from ratelimit_mw.ticks import EXACT, MICROSECONDS, microseconds
 
 Role = Literal["limit", "shadow", "penalty"]
@@ -60,6 +60,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
     words: ClassVar[tuple[str, ...]] = ()  # fields that the notation can set, in the order it writes them
     shapeless: ClassVar[tuple[str, ...]] = ()  # of these, the ones that do not shape a state
     pays_later: ClassVar[bool] = False  # whether one charge may take more than `remaining`, and who comes next waits
+    most_settled: ClassVar[int] = EXACT  # units of one correction in one step; more are settled in several
     held: ClassVar[bool] = False  # what is taken is held until it is given back, and nobody knows when that will be
 
     # Of the instance, and not of the class: kept beside its fields, because a property is looked for in the class
@@ -205,10 +206,11 @@ class Charge(Struct, frozen=True, gc=False):
 
     `key`: whose bucket. `cost`: whole units, at least 0; negative only for `settle`, which needs `at`, the instant
     that the decision named. `max_delay`: seconds this request may be held back, None for the limit's own. `role`:
-    `limit` refuses, `shadow` only reports, `penalty` refuses while its ban lasts. `lease`: units, at most those that
-    can pass at once, that a process may take ahead and spend by itself; 0 is none. `lease_time`: seconds, more than 0,
-    after which it gives back what it did not spend. Only limits that hold nothing back are leased, and only by stores
-    on a server; `lease` and `lease_time` shape no bucket. Raises `ConfigError` for anything else.
+    `limit` refuses, `shadow` only reports, `penalty` refuses while its ban lasts, also with a cost of 0, which counts
+    nothing. `lease`: units, at most those that can pass at once, that a process may take ahead and spend by itself; 0
+    is none. `lease_time`: seconds, more than 0, after which it gives back what it did not spend. Only limits that hold
+    nothing back are leased, and only by stores on a server; `lease` and `lease_time` shape no bucket. Raises
+    `ConfigError` for anything else.
     """
 
     key: str

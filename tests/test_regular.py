@@ -10,6 +10,7 @@ import pytest
 import ratelimit_mw
 from ratelimit_mw.path_index import CONVERTERS
 from ratelimit_mw.paths import _MISTAKES
+from ratelimit_mw.stores.rejections import _EXPLANATIONS
 from regular import is_linear
 
 PACKAGE = Path(ratelimit_mw.__file__).parent
@@ -18,10 +19,12 @@ MADE = {  # where one pattern of a file is put together as it runs, and what of:
     "path_index.py": [f"a{one}b" for one in CONVERTERS.values()],
     "paths.py": [mistake for mistake, _ in _MISTAKES],
     "advice.py": ["(?<![0-9A-Fa-f:.])a(?![0-9A-Fa-f.])"],
+    "stores/rejections.py": [pattern for pattern, *_ in _EXPLANATIONS],
     "faces/routes.py": [],  # the app's own routes, as the app's router matches them itself
 }
 BOUNDED = {  # what is never given a long text: test_bounds_of_clients.py, test_notation.py
     "notation.py": {"_RATE", "_IN_SECONDS"},  # 1,000 characters, of settings
+    "path_index.py": {"_WHOLE"},  # 64 characters
     "addresses.py": {"_FORM"},  # 64 characters
     "hosts.py": {"_AUTHORITY"},  # 300 characters
 }

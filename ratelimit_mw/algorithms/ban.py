@@ -5,12 +5,12 @@ it fail2ban and allow2ban.
 """
 
 from collections.abc import Iterable
-from functools import cached_property
 from typing import ClassVar
 
 from msgspec import Struct
 
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.kept import cached_property
 from ratelimit_mw.limit import Decision, Limit, seconds
 from ratelimit_mw.ticks import EXACT, MICROSECONDS, microseconds
 

@@ -47,7 +47,7 @@ if look.concurrency then
   -- Drops what ended, and has no lifetime end later than one that begins now.
   local function tidy(key, now, length, last, name)
     if not name then
-      redis.call("DEL", key)
+      redis.call("UNLINK", key)
       return
     end
     redis.call("ZREMRANGEBYSCORE", key, "-inf", now)

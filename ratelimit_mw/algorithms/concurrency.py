@@ -2,20 +2,18 @@
 
 import math
 from collections.abc import Iterable
-from functools import cached_property
 from itertools import islice
 from typing import ClassVar, Final
 
+from ratelimit_mw.algorithms.slot_set import Slots
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.kept import cached_property
 from ratelimit_mw.limit import Decision, Limit, seconds
 from ratelimit_mw.ticks import EXACT, microseconds
 
 MOST_SLOTS: Final = 10_000  # some 100 bytes each in Redis
 LIFETIME: Final = 15.0  # seconds
 RETRY: Final = 1.0  # seconds
-
-Slots = dict[int, int]
-"""When each slot ends unless it is renewed, by its name; both microseconds. Never empty, and never changed."""
 
 
 class _Held(Limit, frozen=True):
@@ -53,34 +51,37 @@ class Concurrency(_Held, frozen=True, kw_only=True):
         return self.retry
 
     def decide(self, state: Slots | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Slots | None]:
-        quota, slots, at, retry_after = self.quota, self._at_work(state, now), now, 0.0
-        used = len(slots)
+        quota, at, retry_after = self.quota, now, 0.0
+        used = state.at_work(now) if state is not None else 0
         if allowed := not cost or used + cost <= quota:
             if cost:
-                at = _free_name(slots, now, cost)
-                state = {**slots, **dict.fromkeys(range(at, at + cost), now + self.window_us)}
+                at = _free_name(state, now, now + self.window_us, cost)
+                state = self._tidied(state, now, range(at, at + cost))
                 used += cost
         else:
             retry_after = self.retry if cost <= quota else math.inf
-            if state is not None and max(state.values()) > now + self.window_us:
-                state = slots  # else they would outlive their holders until that time comes again
+            if state is not None and state.last[0] > now + self.window_us:
+                state = self._tidied(
+                    state, now, ()
+                )  # else they would outlive their holders until that time comes again
         remaining = quota - used if used < quota else 0
         return Decision(allowed, quota, remaining, retry_after, self.retry, self.retry * (used > 0), 0.0, at), state
 
     def settle(self, state: Slots | None, now: int, delta: int, at: int) -> Slots | None:
-        slots = self._at_work(state, now)
+        used = state.at_work(now) if state is not None else 0
         names = range(max(at, 0), max(at, 0) + min(abs(delta), MOST_SLOTS))
-        there = [name for name in names if name in slots]
+        there = [name for name in names if used and state is not None and state.end(name) > now]
         if delta > 0 and at <= EXACT // 2:  # names that follow must be exact
-            lost = (name for name in names if name not in slots)
-            there += islice(lost, max(0, 2 * self.quota - len(slots)))
-            return {**slots, **dict.fromkeys(there, now + self.window_us)} if there else state
+            held = set(there)
+            lost = (name for name in names if name not in held)
+            there += islice(lost, max(0, 2 * self.quota - used))
+            return self._tidied(state, now, there) if there else state
         if delta >= 0 or not there:
             return state
-        return {name: end for name, end in slots.items() if name not in names} or None
+        return None if len(there) == used else self._tidied(state, now, (), there)
 
     def expires(self, state: Slots) -> int:
-        return max(state.values())
+        return state.last[0]
 
     @cached_property
     def notation(self) -> str:
@@ -91,25 +92,34 @@ class Concurrency(_Held, frozen=True, kw_only=True):
     def numbers(self) -> tuple[int, ...]:
         return self.window_us, self.quota, microseconds(self.retry)
 
-    def _at_work(self, state: Slots | None, now: int) -> Slots:
-        """The slots that are held, in a dict of their own. No lifetime ends later than one that begins now."""
+    def _tidied(self, state: Slots | None, now: int, held: Iterable[int], back: Iterable[int] = ()) -> Slots:
+        """The state in which these are held from now on and those given back. What ended is dropped.
+
+        No lifetime ends later than one that begins now.
+        """
         latest = now + self.window_us
-        return {name: min(end, latest) for name, end in (state or {}).items() if end > now}
+        changes: list[tuple[int, int | None]] = []
+        if state is not None:
+            changes += [(name, None) for _, name in state.ended(now)]
+            changes += [(name, latest) for _, name in state.ending_from(latest + 1)]
+        changes += [(name, latest) for name in held]
+        changes += [(name, None) for name in back]
+        return (state or Slots(None, ())).changed(changes)
 
 
-def _free_name(slots: Slots, now: int, cost: int) -> int:
+def _free_name(slots: Slots | None, now: int, latest: int, cost: int) -> int:
     """The first name from now on, and from the name of the last to end on, that is free with those after it.
 
     Whatever is taken at one instant is named after what was taken before, so there is next to nothing to look for.
     """
-    name = now
-    if slots:
-        name = max(now, max((end, name) for name, end in slots.items())[1] + 1)
-    while (taken := _last_in(slots, range(name, name + cost))) is not None:
-        name = taken + 1
-    return name
-
-
-def _last_in(slots: Slots, names: Iterable[int]) -> int | None:
-    """The last of these names that is taken."""
-    return max((name for name in names if name in slots), default=None)
+    if slots is None or slots.last[0] <= now:
+        return now
+    last = slots.last[1]
+    if slots.last[0] > latest:  # all that end later will end then
+        last = max(name for _, name in slots.ending_from(latest))
+    first = name = max(now, last + 1)
+    while name < first + cost:
+        name += 1
+        if slots.end(name - 1) > now:
+            first = name
+    return first

@@ -1,12 +1,12 @@
 """Fixed window: one counter, whole again when its window ends. Its Lua twin is `fixed_window.lua`."""
 
 import math
-from functools import cached_property
 from typing import ClassVar
 
 from msgspec import Struct
 
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.kept import cached_property
 from ratelimit_mw.limit import Decision, Limit
 from ratelimit_mw.ticks import EXACT, MICROSECONDS
 

@@ -1,7 +1,6 @@
 """Leaky bucket: what does not fit overflows, and what fits may have to queue. Its Lua twin is `leaky_bucket.lua`."""
 
 import math
-from functools import cached_property
 from typing import ClassVar
 
 from msgspec.structs import replace
@@ -9,6 +8,7 @@ from msgspec.structs import replace
 from ratelimit_mw.bucket import Level, LevelLimit
 from ratelimit_mw.delay import Outcome
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.kept import cached_property
 from ratelimit_mw.limit import Decision, Limit, whole
 from ratelimit_mw.ticks import MICROSECONDS
 

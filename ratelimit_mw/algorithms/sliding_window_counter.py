@@ -4,12 +4,12 @@ Its Lua twin is `sliding_window_counter.lua`.
 """
 
 import math
-from functools import cached_property
 from typing import ClassVar
 
 from msgspec import Struct
 
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.kept import cached_property
 from ratelimit_mw.limit import Decision, Limit, whole
 from ratelimit_mw.ticks import MICROSECONDS, CounterTicks, counter_ticks
 

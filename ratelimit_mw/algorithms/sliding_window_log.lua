@@ -9,6 +9,7 @@
 if look.sliding_window_log then
   local max, min = math.max, math.min
   local CHUNK = 1000 -- members in one command
+  local TRIM = 2000 -- members that one charge drops: twice what it can add, so that dropping always catches up
 
   local function whole(x)
     return x and x >= 0 and x <= EXACT and x % 1 == 0
@@ -37,12 +38,15 @@ if look.sliding_window_log then
     return (whole(instant) and min(instant, now) or now) + length - now
   end
 
-  -- Writes `units` more at `now`, drops what left, and moves what is ahead of now back to it.
-  local function add(key, now, length, newest, last, units)
-    if last then
+  -- Writes `units` more at `now`, drops units that left, and moves what is ahead of now back to it. `used`: as it is.
+  local function add(key, now, length, used, newest, last, units)
+    if not last or used == 0 then
+      redis.call("UNLINK", key) -- whose memory is freed without holding up the server
+    elseif newest > now then
       redis.call("ZREMRANGEBYSCORE", key, "-inf", now - length)
-    else
-      redis.call("DEL", key)
+    elseif units > 0 then
+      local left = redis.call("ZCOUNT", key, "-inf", now - length)
+      if left > 0 then redis.call("ZREMRANGEBYRANK", key, 0, min(left, TRIM) - 1) end
     end
     while newest > now do
       local ahead = redis.call("ZRANGEBYSCORE", key, now + 1, "+inf", "LIMIT", 0, CHUNK)
@@ -77,7 +81,7 @@ if look.sliding_window_log then
         final = now
       end
       if allowed == 1 or ahead then
-        state = function() add(key, now, length, newest, last, allowed * cost) end
+        state = function() add(key, now, length, used, newest, last, allowed * cost) end
       end
     end
     local taken = used + allowed * cost
@@ -94,7 +98,7 @@ if look.sliding_window_log then
         local units = math.max(0, min(delta, 2 * quota - used))
         forgiven = forgiven + delta - units
         if units == 0 then return nil end
-        return function() add(key, now, length, newest, last, units) end, now + length
+        return function() add(key, now, length, used, newest, last, units) end, now + length
       end
       if used == 0 or at <= now - length then return nil end
       local latest = at == EXACT - 1 -- what was taken last, whenever that was
@@ -104,7 +108,7 @@ if look.sliding_window_log then
       local first = latest and -units or redis.call("ZCOUNT", key, "-inf", at - 1)
       redis.call("ZREMRANGEBYRANK", key, first, first + units - 1)
       newest = tonumber(redis.call("ZRANGE", key, -1, -1, "WITHSCORES")[2])
-      return function() add(key, now, length, newest, last, 0) end, min(newest, now) + length
+      return function() add(key, now, length, used - units, newest, last, 0) end, min(newest, now) + length
     end
   end
 end

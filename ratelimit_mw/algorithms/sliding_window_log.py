@@ -3,17 +3,18 @@
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from functools import cached_property
 from typing import ClassVar
 
 from msgspec import Struct
 
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.kept import cached_property
 from ratelimit_mw.limit import LATEST, Decision, Limit
 from ratelimit_mw.ticks import MICROSECONDS
 
 _MOST_UNITS = 100_000  # 8 bytes each in memory, some 100 in Redis
 _MOST_AT_ONCE = 1_000  # units that one charge writes
+_TRIM = 2_000  # units that one charge drops: twice what it can add, so that dropping always catches up
 
 
 class Units(Struct, frozen=True, gc=False):
@@ -39,6 +40,7 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
     """
 
     algorithm: ClassVar[str] = "sliding_window_log"
+    most_settled: ClassVar[int] = _MOST_AT_ONCE
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,15 +84,18 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
             return self._add(state, now, taken) if taken > 0 else state
         if state is None or at <= now - self.window_us:
             return state
-        times = self._counting(state, now)
+        times = state.past[state.head : state.tail] + array("q", [state.newest]) * state.count
         first, last = bisect_left(times, at), bisect_right(times, at)
         last = min(last, first - delta)
         if at == LATEST:
-            first, last = max(0, len(times) + delta), len(times)
+            first, last = len(times) - min(used, -delta), len(times)
         if first == last:
             return state
+        if last - first == used:
+            return None
         del times[first:last]
-        return self._moved(_units(times), now) if times else None
+        left = _units(times)
+        return self._moved(left, now) if left.newest > now else left
 
     def forgiven(self, state: Units | None, now: int, delta: int) -> int:
         return max(0, delta - max(0, 2 * self.quota - self._used(state, now)))
@@ -121,12 +126,12 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
         return (instant + self.window_us - now) / MICROSECONDS
 
     def _add(self, state: Units | None, now: int, units: int) -> Units:
-        """The state with so many units more, and without those that left."""
+        """The state with so many units more, and without the first ones that left."""
         if state is None or state.newest <= now - self.window_us:
             return Units(array("q"), 0, 0, now, units)
         if state.newest > now:
             state = self._moved(state, now)
-        past, head, tail = state.past, self._first(state, now), state.tail + state.count
+        past, head, tail = state.past, min(self._first(state, now), state.head + _TRIM), state.tail + state.count
         newest = array("q", [state.newest]) * state.count
         if len(past) == state.tail and head <= tail - head:
             past.extend(newest)

@@ -4,13 +4,13 @@ What is counted is time, in ticks: how long until the next free ticket, and how 
 """
 
 import math
-from functools import cached_property
 from typing import ClassVar
 
 from msgspec import Struct
 
 from ratelimit_mw.delay import DelayLimit, Outcome
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.kept import cached_property
 from ratelimit_mw.limit import LONGEST, Decision, seconds, whole
 from ratelimit_mw.ticks import (
     EXACT,

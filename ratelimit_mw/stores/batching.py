@@ -190,7 +190,7 @@ class Batches:
 
     def _over(self, call: _Call, outcome: Sequence[object] | StoreError) -> None:
         if isinstance(outcome, StoreError):  # to each its own: one that is raised remembers where
-            outcome = [StoreError(str(outcome)) for _ in call.asked]
+            outcome = [outcome.again() for _ in call.asked]
         for asked, reply in zip(call.asked, outcome, strict=True):
             asked.hear(reply)
         self._end(call)
@@ -220,7 +220,7 @@ class Batches:
             if recall is not None and parcel.how.commit and (known := recall(parcel.written.asked)) is not None:
                 parcel.hear(known)
                 continue
-            charges += len(parcel.written.keys)
+            charges += parcel.written.weight
             if together and (charges > _CHARGES or parcel.how != how):
                 waiting.appendleft(parcel)
                 break
@@ -231,7 +231,7 @@ class Batches:
     def _fail(self, error: StoreError) -> None:
         """Nobody waits any more."""
         while self._waiting:
-            self._waiting.popleft().hear(type(error)(str(error)))
+            self._waiting.popleft().hear(error.again())
 
     def _watch(self) -> None:
         """See who waits too long, now and then while anybody waits.

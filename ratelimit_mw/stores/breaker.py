@@ -6,13 +6,13 @@ After the pause one request asks. If it is answered, all ask again; if not, the 
 
 from collections.abc import Callable, Sequence
 from random import uniform
-from threading import Lock
 from typing import Final
 
 from ratelimit_mw.errors import NotAsked, StoreError
 from ratelimit_mw.events import Kind, StoreEvent
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.notices import logger, one_line
+from ratelimit_mw.stores.forks import lock
 from ratelimit_mw.stores.layer import Clock, Layer, Listener
 from ratelimit_mw.stores.scripts import WRONG
 from ratelimit_mw.verdict import Answer
@@ -34,7 +34,7 @@ class Breaker(Layer):
 
     def __init__(self, spread: Callable[[float, float], float] = uniform) -> None:
         self._spread: Final = spread
-        self._lock = Lock()
+        self._lock = lock()
         self._listeners: tuple[Listener, ...] = ()
         self._said: float | None = None  # when a line said that it is away
         self.clear()
@@ -52,7 +52,7 @@ class Breaker(Layer):
 
     def start_over(self) -> None:
         """See `Layer.start_over`."""
-        self._lock = Lock()
+        self._lock = lock()
         self.clear()
 
     def listen(self, listener: Listener) -> bool:

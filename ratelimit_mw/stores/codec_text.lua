@@ -6,13 +6,7 @@ local function decode(text)
   return unpack(cjson.decode(text))
 end
 
-local function reply(list)
-  return list
-end
-
-local function decision(...)
-  return { ... }
-end
+local reply, decision -- which codec_plain makes
 
 local function write_state(format, ...)
   return string.format(string.rep("%0" .. WIDTH .. ".0f", #format - 1), ...)

@@ -8,13 +8,13 @@ for longer than `seconds`.
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from threading import Lock
 from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from ratelimit_mw.delay import DelayLimit
 from ratelimit_mw.limit import Charge, Decision, seconds
+from ratelimit_mw.stores.forks import lock
 from ratelimit_mw.stores.layer import Clock, Layer
 from ratelimit_mw.ticks import MICROSECONDS, microseconds
 from ratelimit_mw.verdict import Answer
@@ -45,7 +45,7 @@ class DenyCache(Layer):
         self._refusing: dict[tuple[str, str], set[Group]] = {}  # by the bucket of each that refuses
         self._corrected: OrderedDict[str, float] = OrderedDict()  # by key: when; the oldest first
         self._forgotten_until = 0.0  # when that of `_corrected` was which is not known any more
-        self._lock = Lock()
+        self._lock = lock()
 
     def before(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:
         """The refusal of this very group, if it is remembered, with what is left of its times."""
@@ -99,7 +99,7 @@ class DenyCache(Layer):
 
     def start_over(self) -> None:
         """After a fork: who held the lock is not here."""
-        self._lock = Lock()
+        self._lock = lock()
         self.clear()
 
     def _remember(self, group: Group, decisions: Sequence[Decision], began: float, now: float) -> None:

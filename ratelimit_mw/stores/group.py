@@ -21,6 +21,11 @@ def taken(charge: Charge, units: int, stands: Decision) -> Charge:
     return Charge(charge.key, charge.limit, max(0, units), role=charge.role, at=stands.at)
 
 
+def units_to_look_at(charge: Charge) -> int:
+    """The cost with which a store looks at a charge of a take: a penalty refuses during its ban whatever it costs."""
+    return 1 if charge.role == "penalty" and not charge.cost else charge.cost
+
+
 class Group:
     """Charges with one bucket each. `spread` gives the decisions back in the order of the charges that were asked."""
 
@@ -51,8 +56,14 @@ class Group:
         return decisions if self._where is None else [decisions[where] for where in self._where]
 
 
+def can_be_summed(first: Charge, second: Charge) -> bool:
+    """Whether two charges of one bucket can be asked as one."""
+    one, other = ((charge.role, charge.patience_us, charge.limit.numbers) for charge in (first, second))
+    return one == other
+
+
 def _sum(first: Charge, second: Charge, index: int) -> Charge:
-    if (first.role, first.patience_us, first.limit.numbers) != (second.role, second.patience_us, second.limit.numbers):
+    if not can_be_summed(first, second):
         raise ConfigError(
             f"charges[{index}]: the same bucket stands twice in one take with another role, max_delay, at_once or "
             "rate; give one of the limits a name"
@@ -65,7 +76,7 @@ def committed(charges: Sequence[Charge], decisions: Sequence[Decision]) -> list[
 
     A shadow never refuses; it is charged if the request is admitted and all shadows admit. A penalty refuses while
     its ban lasts; it is charged exactly when a limit of its own identity refused and no penalty did: what others used
-    up of a limit that is shared bans nobody.
+    up of a limit that is shared bans nobody. A penalty of cost 0 refuses in the same way and counts nothing.
     """
     refusing = {charge.role for charge, decision in zip(charges, decisions, strict=True) if not decision.allowed}
     admitted = not refusing & {"limit", "penalty"}
@@ -79,6 +90,7 @@ def committed(charges: Sequence[Charge], decisions: Sequence[Decision]) -> list[
             if charge.role == "limit" and not decisions[index].allowed
         }
         return [
-            who[index] in refused if charge.role == "penalty" else found[index] for index, charge in enumerate(charges)
+            charge.cost > 0 and who[index] in refused if charge.role == "penalty" else found[index]
+            for index, charge in enumerate(charges)
         ]
     return found

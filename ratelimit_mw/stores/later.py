@@ -12,7 +12,7 @@ from ratelimit_mw.stores import AsyncStore
 
 _CHARGES: Final = 128  # in one call at most: a script is not interrupted
 _WAITING: Final = 10_000  # that are not sent yet, at most
-NOT_SENT: Final = "what was taken is not known to be corrected: %s"
+NOT_SENT: Final = "a correction may not have reached the store, so the estimate stays charged: %s"
 
 
 Told = Callable[[Sequence[Charge]], object]

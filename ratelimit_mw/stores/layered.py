@@ -357,7 +357,7 @@ class AsyncLayeredStore(_Layered):
 def _told(error: BaseException | None) -> None:
     """What one that waited for a lease hears of how it went."""
     if isinstance(error, Exception):
-        raise StoreError(f"a lease failed: {error}") from error
+        raise StoreError(f"a lease failed: {error}", rejected=getattr(error, "rejected", False)) from error
 
 
 def _at_exit(method: Callable[[], None]) -> None:

@@ -8,10 +8,10 @@ beyond the bound of the algorithm (taken before the window, spent in it), and wi
 import math
 from collections.abc import Sequence
 from concurrent.futures import Future
-from threading import Lock
 from typing import Final
 
 from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.stores.forks import lock
 from ratelimit_mw.verdict import Answer
 
 _STOCKS: Final = 1_000  # buckets of which units are taken ahead, at most: leases are for few and hot ones
@@ -81,7 +81,7 @@ class Leases:
         self.due = math.inf  # when something is to go back
         self._stocks: dict[tuple[str, str], _Stock] = {}
         self._back: list[Charge] = []  # corrections that nobody made yet
-        self._lock = Lock()
+        self._lock = lock()
 
     def spend(self, charges: Sequence[Charge], now: float) -> Answer | None:
         """The whole group out of stocks, if they have it all. Most groups end here; `start` is for the others."""
@@ -168,7 +168,7 @@ class Leases:
 
     def start_over(self) -> None:
         """As `clear`, in a child process: the stocks are its parent's, and who held the lock is not here."""
-        self._lock = Lock()
+        self._lock = lock()
         self.clear()
 
     def _find(self, errand: Errand, charge: Charge, now: float) -> Flight | None:

@@ -1,6 +1,5 @@
 """What decides in this process while a store cannot: `on_store_error = "local"`."""
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -11,6 +10,7 @@ from msgspec.structs import fields, replace
 
 from ratelimit_mw.limit import Charge, Decision, Limit
 from ratelimit_mw.stores.deny_cache import later
+from ratelimit_mw.stores.forks import lock
 from ratelimit_mw.stores.live import Stage
 from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.ticks import microseconds
@@ -41,7 +41,7 @@ class LocalStore(MemoryStore):
         super().__init__(clock=clock)
         self._share: Final = share
         self._refusals: OrderedDict[tuple[str, str], _Refusal] = OrderedDict()  # by bucket; the oldest first
-        self._guard = threading.Lock()
+        self._guard = lock()
 
     @property
     def refuses(self) -> bool:

@@ -1,6 +1,5 @@
 """States of one process, in memory: bounded, exact across threads and tasks, and without a thread of its own."""
 
-import threading
 from collections.abc import Callable, Sequence
 from itertools import islice
 from time import monotonic_ns
@@ -9,9 +8,10 @@ from typing import ClassVar
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import Charge, Decision, Limit, State, whole
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.stores.group import FORGIVEN, Group, committed, taken
+from ratelimit_mw.stores.forks import lock
+from ratelimit_mw.stores.group import FORGIVEN, Group, committed, taken, units_to_look_at
 from ratelimit_mw.stores.live import STORES, Stage
-from ratelimit_mw.stores.shelf import Shelf
+from ratelimit_mw.stores.shelf import PART, Shelf
 from ratelimit_mw.ticks import microseconds
 
 _LOOKS = 8  # states of a limit that are looked at for one that expired, to make room for a new one
@@ -25,10 +25,11 @@ Found = tuple[Shelf, str, State]
 class MemoryStore:
     """Keeps states in this process. For threads (`take`) and for asyncio (`atake`): a call never waits for I/O.
 
-    `max_keys`: the most states it holds, at least 1. When it is full, a state that expired makes room; if a few looks
-    find none, one that does not refuse, of the limit that holds most keys. A flood of new keys never frees a key that
-    is being refused: where there is no room, new keys of a limit share one overflow bucket. `clock`: a callable giving
-    seconds, for tests; None is `time.monotonic`.
+    `max_keys`: the most states it holds, at least 1. When it is full, an expired state makes room; if a few looks find
+    none, an idle one does, of the limit that holds most keys: its last request was admitted, and it has a unit left.
+    So a flood of new keys never frees a key whose last request was refused, whatever its cost. Where all keys are such,
+    new keys of a limit share one overflow bucket. `clock`: a callable giving seconds, for tests; None is
+    `time.monotonic`.
     """
 
     ends_in_time: ClassVar[bool] = True  # nobody need watch over how long a call takes
@@ -42,13 +43,13 @@ class MemoryStore:
         self.forgiven = 0  # units of corrections beyond a debt of one quota, which nobody is charged
         self._new_limit = False
         self._largest: Shelf | None = None  # of those that grew, the one that holds most keys
-        self._lock = threading.Lock()
+        self._lock = lock(half_written=self._clear)
         STORES.enrol(self)
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Charge all of them if all are admitted, else none. Raises `ConfigError` for a negative cost."""
-        lock = self._lock
-        lock.acquire()  # half the price of `with`
+        own = self._lock
+        own.acquire()  # half the price of `with`
         try:
             # read the clock under the lock: two threads must not commit out of order
             now = monotonic_ns() // 1000 if self._told is None else microseconds(self._told())
@@ -63,12 +64,14 @@ class MemoryStore:
                         page, old = self._recent(limit, key, now)
                     if old is not None:
                         decision, page[key] = limit.decide(old, now, cost, None)
+                        if not decision.allowed:  # as `Shelf.refuse`, of which the call would cost as much again
+                            self._shelves[limit.bucket].refusals[hash(key) & PART][key] = page[key]
                         return (decision,)
             elif (decisions := self._admitted(charges, now)) is not None:
                 return decisions
             return self._take(charges, now, commit=True)
         finally:
-            lock.release()
+            own.release()
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """What `take` would answer now; changes nothing."""
@@ -171,18 +174,24 @@ class MemoryStore:
         charges = group.charges
         found = self._find_all(charges, now, free=commit)
         looks = [
-            charge.limit.decide(old, now, charge.cost, charge.max_delay_us)
+            charge.limit.decide(old, now, units_to_look_at(charge), charge.max_delay_us)
             for charge, (_, _, old) in zip(charges, found, strict=True)
         ]
         decisions = [decision for decision, _ in looks]
+        refused = not all(
+            decision.allowed or charge.role == "shadow" for charge, decision in zip(charges, decisions, strict=True)
+        )
         for index, charged in enumerate(committed(charges, decisions)):
             shelf, key, old = found[index]
             decision, new = looks[index]
             if decision.allowed and not charged:
                 # room, but not charged: as it stands
                 decisions[index] = charges[index].limit.decide(old, now, 0, None)[0]
+                new = old
             elif commit and new is not None and (new is not old or key not in shelf.young):
                 self._add(shelf, key, new, now)  # also what refused: it is asked for, and is found at once from now on
+            if commit and refused and new is not None:
+                shelf.refuse(key, new)  # also a limit with room, and the penalty: the request was refused
         return group.spread(decisions)
 
     def _settle(self, charge: Charge, now: int) -> Charge:
@@ -196,7 +205,10 @@ class MemoryStore:
         if new is None:
             self._forget(shelf, key)
         elif new is not old:
+            refused = old is not None and shelf.refused(key, old)
             self._add(shelf, key, new, now)
+            if refused:  # a correction is no request
+                shelf.refuse(key, new)
         return charge if charge.cost <= 0 else taken(charge, units, limit.decide(new, now, 0, None)[0])
 
     def _find_all(self, charges: Sequence[Charge], now: int, *, free: bool) -> list[Found]:
@@ -212,7 +224,7 @@ class MemoryStore:
             if room > 0:
                 room -= 1
             elif not self._make_room(now, kept, free=free):
-                warn_rarely("MemoryStore", "%d keys are held and all refuse: new ones share a bucket", self._max_keys)
+                warn_rarely("MemoryStore", "%d keys are held and none is idle: new ones share a bucket", self._max_keys)
                 found[index] = self._find(shelf.limit, _OVERFLOW, now)
             elif self._room <= 0 and free:
                 self._make_room(now, kept, free=True)  # one more, for a bucket that was shared: they come on top

@@ -10,6 +10,9 @@ from ratelimit_mw.errors import StoreError
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.scripts import Codec, group
+from ratelimit_mw.ticks import EXACT
+
+_UNITS: Final = 8  # units that are written one by one and are as much work as a usual charge
 
 Recall = Callable[[Sequence[Charge]], Sequence[Decision] | None]
 """What a group is answered without the store; None where it has to be asked."""
@@ -19,11 +22,11 @@ class Written:
     """What a server is told of a group of charges: the same whenever they are asked.
 
     `asked`: as they were, `group`: with one bucket each, `alike`: whether these are the same. `keys`: of each bucket,
-    as `keys_of` says. `text`: a part of the arguments of take.lua, in `codec`. Raises at once what cannot be written:
-    it is the error of the request that asks it.
+    as `keys_of` says. `weight`: how much work they are, one for a usual charge. `text`: a part of the arguments of
+    take.lua, in `codec`. Raises at once what cannot be written: it is the error of the request that asks it.
     """
 
-    __slots__ = ("alike", "asked", "codec", "group", "keys", "text")
+    __slots__ = ("alike", "asked", "codec", "group", "keys", "text", "weight")
 
     def __init__(
         self, asked: Sequence[Charge], keys_of: Callable[[Sequence[Charge]], list[bytes]], codec: Codec
@@ -32,6 +35,10 @@ class Written:
         self.group = Group(asked)
         self.alike = self.group.charges is asked
         self.keys = keys_of(self.group.charges)
+        self.weight = len(self.keys)
+        for charge in self.group.charges:
+            if charge.limit.most_settled < EXACT:  # it writes each unit
+                self.weight += charge.cost // _UNITS
         self.text = group(codec, self.group.charges)
 
     def text_in(self, codec: Codec) -> bytes:

@@ -20,7 +20,8 @@ LOOK_AGAIN: Final = 0.5  # seconds: how often a server that may move is looked f
 
 def not_connected(error: Exception) -> StoreError:
     """What a request hears that waited for a connection."""
-    return StoreError(f"cannot connect: {str(error) or type(error).__name__}")  # a timeout has no text
+    text = str(error) or type(error).__name__  # a timeout has no text
+    return StoreError(f"cannot connect: {text}", rejected=getattr(error, "rejected", False))
 
 
 class AsyncPool(Generic[C]):

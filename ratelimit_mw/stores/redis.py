@@ -4,13 +4,15 @@ On Redis Cluster it is one for each slot. Needs the extra `redis`.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
 
-from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.algorithms import SCRIPTED
+from ratelimit_mw.errors import ConfigError, StoreError
+from ratelimit_mw.limit import Charge
 from ratelimit_mw.notices import logger
 from ratelimit_mw.stores.breaker import Breaker
 from ratelimit_mw.stores.deny_cache import DenyCache
@@ -32,6 +34,11 @@ from ratelimit_mw.stores.scripts import Codec
 from ratelimit_mw.stores.talk import Command
 from ratelimit_mw.stores.tasks import AsyncLink, TaskStore
 from ratelimit_mw.stores.threads import Link, ThreadStore
+
+_PATIENCE: Final = 3.0  # seconds that a probe waits, connecting included
+_PENALTY: Final = "ban"  # comes with another limit, and does the same on the server
+_USUAL: Final = "sliding_window_counter"
+_SPREAD: Final = 16  # slots that a probe asks: of three nodes, one is missed in one of 200 probes
 
 
 class RedisStore(LayeredStore):
@@ -58,6 +65,7 @@ class RedisStore(LayeredStore):
     ) -> None:
         store = ThreadStore(_link(client_or_url, timeout), prefix, timeout, clock)
         super().__init__(store, _layers(deny_cache, slots=store.slots), timeout, clock)
+        self.probe = _prober(client_or_url, prefix)
 
 
 class AsyncRedisStore(AsyncLayeredStore):
@@ -78,6 +86,37 @@ class AsyncRedisStore(AsyncLayeredStore):
         store = TaskStore(_async_link(client_or_url, timeout), prefix, timeout, clock)
         super().__init__(store, _layers(deny_cache, slots=store.slots), timeout, clock)
         store.recall = self.recall
+        self.probe = _prober(client_or_url, prefix)
+
+
+def probe(url: str, prefix: str = "rl:", algorithms: Iterable[str] = ()) -> StoreError | None:
+    """What is wrong with the way to a store: take a unit with each of these algorithms, on connections of its own.
+
+    May block for some seconds. The keys are of no request, expire, and are removed. In a cluster there are many of
+    them, so that most likely each node is asked. None: there was an answer.
+    """
+    names = [name for name in SCRIPTED if name in set(algorithms) - {_PENALTY}] or [_USUAL]
+    store = RedisStore(url, prefix=prefix, timeout=_PATIENCE, deny_cache=0)
+    charges = [
+        Charge(f"{{ratelimit-mw-check-{number}}}:check", SCRIPTED[name](100, 60))
+        for number in range(_SPREAD if store.slots else 1)
+        for name in names
+    ]
+    try:
+        store.take(charges)
+        store.reset(charges)
+    except StoreError as error:
+        return error.again()
+    finally:
+        store.close()
+    return None
+
+
+def _prober(client_or_url: Any, prefix: str) -> Callable[[Iterable[str]], StoreError | None] | None:
+    """`probe` for this store, in which no password shows; None for a client that was handed in."""
+    if not isinstance(client_or_url, str):
+        return None
+    return lambda algorithms: probe(client_or_url, prefix, algorithms)
 
 
 def _layers(deny_cache: float, *, slots: bool) -> list[Layer]:
@@ -133,7 +172,7 @@ class _Client:
         try:
             return self._execute(*command)
         except Exception as error:  # whatever it raises, the store has no answer
-            raise meaning(error) from error
+            raise meaning(error, "cluster" if self.slots else "server") from error
 
     def close(self) -> None:
         """It is not ours to close."""
@@ -157,7 +196,7 @@ class _AsyncClient:
                 await self._client.initialize()  # else redis-py fails commands that are its first and come at once
             return await self._client.execute_command(*command)
         except Exception as error:  # whatever it raises, the store has no answer
-            raise meaning(error) from error
+            raise meaning(error, "cluster" if self.slots else "server") from error
 
     def begin(self, command: Command, heard: Callable[[Any], None]) -> None:
         """See `AsyncLink.begin`: a client has to be awaited."""

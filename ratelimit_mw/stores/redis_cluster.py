@@ -20,7 +20,7 @@ class Cluster:
 
     def __init__(self, url: str, timeout: float) -> None:
         self._timeout = timeout
-        self._source, start = _nodes([source(one, LINGER) for one in _urls(url)])
+        self._source, start = nodes_of(url)
         self._topology = Topology(start)
         self._nodes: dict[Address, Connections] = {}
 
@@ -36,7 +36,9 @@ class Cluster:
     def _run(self, patience: Patience, errand: Errand) -> Any:
         node = self._nodes.get(errand.address)
         if node is None:  # of two threads that are here at once, one goes on with the node of the other
-            node = self._nodes.setdefault(errand.address, Connections(self._source.at(errand.address), self._timeout))
+            node = self._nodes.setdefault(
+                errand.address, Connections(self._source.at(errand.address), self._timeout, role="cluster")
+            )
         return node.send(errand.command, patience, asking=errand.asking)
 
 
@@ -69,8 +71,13 @@ class AsyncCluster:
     async def _run(self, errand: Errand) -> Any:
         node = self._nodes.get(errand.address)
         if node is None:
-            node = self._nodes[errand.address] = AsyncConnections(self._source.at(errand.address))
+            node = self._nodes[errand.address] = AsyncConnections(self._source.at(errand.address), role="cluster")
         return await node.send(*errand.command, asking=errand.asking)
+
+
+def nodes_of(url: str) -> tuple[Source, list[Address]]:
+    """How threads connect, and to which nodes at first. Raises `ConfigError`."""
+    return _nodes([source(one, LINGER) for one in _urls(url)])
 
 
 def _urls(url: str) -> list[str]:

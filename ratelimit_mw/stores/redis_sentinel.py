@@ -5,7 +5,7 @@ server may not write any more, and twice a second, because a master that was rep
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode
 
@@ -16,6 +16,8 @@ from ratelimit_mw.stores.redis_server import (
     AsyncConnections,
     Connections,
     Source,
+    anot_opened,
+    ask_once,
     async_source,
     source,
 )
@@ -24,6 +26,8 @@ from ratelimit_mw.stores.topology import Address, Errand
 from ratelimit_mw.stores.wire import drop
 
 _PORT: Final = 26379  # where a Sentinel listens unless the URL says otherwise
+_LAST_PORT: Final = 65535
+_LONGEST: Final = 300  # characters of the names of services
 _PATIENCE: Final = 0.5  # seconds: who asks a server that is lost must be done with it when there is a new one
 _FORM: Final = (
     "redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DB?OPTION=VALUE with the options of redis-py, "
@@ -38,25 +42,60 @@ class Sentinels:
         self._service = service
         self._known = addresses  # the one that knew last comes first
 
+    @property
+    def addresses(self) -> list[Address]:
+        """All of them."""
+        return list(self._known)
+
+    def only(self, address: Address) -> "Sentinels":
+        """One of them."""
+        return Sentinels(self._service, [address])
+
     def master(self) -> Steps[Address]:
         """Ask one after the other until one knows. Yields errands, and is sent their replies. Raises `StoreError`."""
         reasons: list[str] = []
+        rejected = False
         for asked in self._known:
             try:
                 reply = yield Errand(asked, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service))
                 if not reply:
                     self._unknown((yield Errand(asked, ("SENTINEL", "MASTERS"))))
+                found = _address(reply)
             except StoreError as error:
                 reasons.append(f"Sentinel {asked[0]}:{asked[1]}: {error}")
+                rejected |= error.rejected
                 continue
             self._known = sorted(self._known, key=asked.__ne__)
-            return reply[0].decode(), int(reply[1])
-        raise StoreError("; ".join(reasons))
+            return found
+        raise StoreError("; ".join(reasons), rejected=rejected)
 
-    def _unknown(self, masters: list[Any]) -> None:
-        names = sorted(name.decode() for master in masters for name in _named(master, b"name"))
-        there = ", ".join(map(repr, names)) or "none"
-        raise StoreError(f"no service {self._service!r}{nearest(self._service, names)}; there are {there}")
+    def doubt(self) -> None:
+        """The master that was named is of no use: ask another Sentinel first, as this one may be cut off."""
+        self._known = [*self._known[1:], *self._known[:1]]
+
+    def _unknown(self, masters: Any) -> None:
+        try:
+            names = sorted(name.decode() for master in masters for name in _named(master, b"name"))
+        except (AttributeError, TypeError, ValueError):
+            raise _nonsense(masters) from None
+        there = ", ".join(map(repr, names))[:_LONGEST] or "none"
+        text = f"no service {self._service!r}{nearest(self._service, names)}; there are {there}"
+        raise StoreError(text, rejected=True)
+
+
+def _address(reply: Any) -> Address:
+    """Where a Sentinel says that the master is."""
+    try:
+        host, port = reply[0].decode(), int(reply[1])
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise _nonsense(reply) from None
+    if not host or not host.isprintable() or not 0 < port <= _LAST_PORT:
+        raise _nonsense(reply)
+    return host, port
+
+
+def _nonsense(reply: object) -> StoreError:
+    return StoreError(f"it answered {reply!r:.100}, which is no address of a master")
 
 
 class _Parts(NamedTuple):
@@ -67,22 +106,22 @@ class _Parts(NamedTuple):
     sentinels: Sentinels
 
 
+def parts_of(url: str) -> _Parts:
+    """What a URL says, for threads. Raises `ConfigError`."""
+    return _read(url, source)
+
+
 def master(url: str, timeout: float) -> Connections:
     """For threads. Raises `ConfigError`."""
-    servers, asked, sentinels = _read(url, source)
+    servers, asked, sentinels = parts_of(url)
 
     def ask(errand: Errand) -> Any:
-        connection = asked.at(errand.address).connection()
-        try:
-            connection.connect()
-            connection.send_command(*errand.command)
-            return connection.read_response()
-        except FAILURES as error:
-            raise _no_answer(error) from error
-        finally:
-            connection.disconnect()
+        return ask_once(asked.at(errand.address), "sentinel", errand.command, _PATIENCE)
 
-    return Connections(servers, timeout, lambda: drive(sentinels.master(), ask))
+    def find() -> Address:
+        return drive(sentinels.master(), ask)
+
+    return Connections(servers, timeout, find, role="master", lost=sentinels.doubt)
 
 
 def async_master(url: str) -> AsyncConnections:
@@ -90,22 +129,22 @@ def async_master(url: str) -> AsyncConnections:
     servers, asked, sentinels = _read(url, async_source)
 
     async def ask(errand: Errand) -> Any:
-        connection = asked.at(errand.address).connection()
+        sentinel = asked.at(errand.address)
+        connection = sentinel.connection()
         try:
             async with asyncio.timeout(_PATIENCE):
                 await connection.connect()
                 await connection.send_command(*errand.command)
                 return await connection.read_response()
         except FAILURES as error:
-            raise _no_answer(error) from error
+            raise await anot_opened(sentinel, error, "sentinel") from error
         finally:
             await drop(connection)
 
-    return AsyncConnections(servers, lambda: adrive(sentinels.master(), ask))
+    def find() -> Awaitable[Address]:
+        return adrive(sentinels.master(), ask)
 
-
-def _no_answer(error: Exception) -> StoreError:
-    return StoreError(f"{type(error).__name__}: {error}")
+    return AsyncConnections(servers, find, role="master", lost=sentinels.doubt)
 
 
 def _named(flat: list[bytes], field: bytes) -> list[bytes]:

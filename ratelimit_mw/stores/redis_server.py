@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from socket import gaierror
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from redis import ConnectionPool, RedisError
+from redis import ConnectionPool, RedisError, SSLConnection
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
+from redis.asyncio import SSLConnection as AsyncSSLConnection
 from redis.asyncio.connection import DefaultParser
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
@@ -25,12 +28,14 @@ from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.stores.loops import OfLoop, at_end
 from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.pool import AsyncPool
+from ratelimit_mw.stores.rejections import Role, failure, no_file, no_redis, other_protocol, told
 from ratelimit_mw.stores.scripts import Codec, script
 from ratelimit_mw.stores.talk import Command, NoCodec, NoScript
 from ratelimit_mw.stores.thread_pool import Pool
-from ratelimit_mw.stores.thread_wire import PlainThreadLine, ThreadLine, ThreadWire
+from ratelimit_mw.stores.thread_wire import PlainThreadLine, ThreadLine, ThreadWire, connect
 from ratelimit_mw.stores.topology import Address, Redirected
 from ratelimit_mw.stores.wire import Line, PlainLine, Wire, drop
+from ratelimit_mw.stores.wrong_url import wrong_part
 
 try:
     import hiredis
@@ -42,6 +47,8 @@ CLUSTER_SCHEMES: Final = ("redis+cluster://", "rediss+cluster://")
 SENTINEL_SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
 FAILURES: Final = (RedisError, RedisClusterException, OSError)  # of a server, or of the way to it
 _REDIRECTIONS: Final[dict[str, type[AskError]]] = {"ASK": AskError, "MOVED": MovedError}
+_REPLIES: Final = {"protocol": 2, "decode_responses": False}  # as we read them, whatever the URL has
+_PORT: Final = 6379  # unless the URL names one
 _THREADS: Final = 64  # connections at most
 _TASKS: Final = 32  # connections at most, for each event loop
 
@@ -64,22 +71,55 @@ class Source(NamedTuple):
         """The same for another server, if there is one."""
         return Source(self.kind, self.options | {"host": place[0], "port": place[1]}) if place else self
 
+    @property
+    def address(self) -> Address | None:
+        """Host and port; None for a socket in the file system."""
+        if "path" in self.options:
+            return None
+        return self.options.get("host", "localhost"), self.options.get("port", _PORT)
+
+    @property
+    def place(self) -> str:
+        """The server's place as log lines name it."""
+        address = self.address
+        return f"{self.options['path']}" if address is None else f"{address[0]}:{address[1]}"
+
+    @property
+    def tls(self) -> bool:
+        """Whether the connections are over TLS."""
+        return issubclass(self.kind, (SSLConnection, AsyncSSLConnection))
+
 
 class Connections:
-    """Connections of our own to one server. `find` says where it is, if that may change; it may block."""
+    """Connections of our own to one server. `find` says where it is, if that may change; it may block.
+
+    `lost`: called when the place that `find` said is of no use.
+    """
 
     slots = False
     codec: Codec = "packed"
 
-    def __init__(self, source: Source, timeout: float, find: Callable[[], Address] | None = None) -> None:
-        self._timeout = timeout
-        self._pool: Pool[ThreadLine] = Pool(
-            lambda place: _opened(source.at(place)),
-            lambda line: line.close(),
-            lambda line: line.usable(),
-            _THREADS,
-            find,
-        )
+    def __init__(
+        self,
+        source: Source,
+        timeout: float,
+        find: Callable[[], Address] | None = None,
+        *,
+        role: Role = "server",
+        lost: Callable[[], object] = bool,
+    ) -> None:
+        self._timeout, self._place, self._role, self._lost = timeout, source.place, role, lost
+
+        def make(place: Address | None) -> ThreadLine:
+            there = source.at(place)
+            self._place = there.place
+            try:
+                return _opened(there, role)
+            except Exception:
+                lost()
+                raise
+
+        self._pool: Pool[ThreadLine] = Pool(make, lambda line: line.close(), lambda line: line.usable(), _THREADS, find)
 
     def send(self, command: Command, patience: Patience, *, asking: bool = False) -> Any:
         """See `Link.send`. `asking`: first say that the key may be on its way to this node of a cluster."""
@@ -93,8 +133,10 @@ class Connections:
         except TimeoutError as error:
             raise StoreError(f"no answer within {self._timeout} seconds") from error
         except FAILURES as error:
+            if _is_replica(error):
+                self._lost()
             broken = not isinstance(error, ResponseError) or _is_replica(error)
-            raise meaning(error) from error
+            raise _meaning_at(self._place, error, self._role) from error
         finally:
             self._pool.give_back(line, broken=broken)
         return reply
@@ -110,9 +152,22 @@ class AsyncConnections:
     slots = False
     codec: Codec = "packed"
 
-    def __init__(self, source: Source, find: Callable[[], Awaitable[Address]] | None = None) -> None:
-        def make(place: Address | None) -> Awaitable[Line]:
-            return _line(source.at(place))
+    def __init__(
+        self,
+        source: Source,
+        find: Callable[[], Awaitable[Address]] | None = None,
+        *,
+        role: Role = "server",
+        lost: Callable[[], object] = bool,
+    ) -> None:
+        async def make(place: Address | None) -> Line:
+            there = source.at(place)
+            self._place = there.place
+            try:
+                return await _line(there, role)
+            except Exception:
+                lost()
+                raise
 
         def pool() -> AsyncPool[Line]:
             made: AsyncPool[Line]
@@ -123,6 +178,7 @@ class AsyncConnections:
             return made
 
         self._pools = OfLoop(pool)
+        self._place, self._role, self._lost = source.place, role, lost
 
     async def ready(self) -> None:
         """See `AsyncLink.ready`."""
@@ -139,8 +195,10 @@ class AsyncConnections:
             reply = await line.ask(command)
             broken = False
         except FAILURES as error:
+            if _is_replica(error):
+                self._lost()
             broken = not isinstance(error, ResponseError) or _is_replica(error)
-            raise meaning(error) from error
+            raise _meaning_at(self._place, error, self._role) from error
         finally:
             await pool.give_back(line, broken=broken)
         return reply
@@ -154,8 +212,11 @@ class AsyncConnections:
 
         def over(reply: Any) -> None:
             failed = isinstance(reply, Exception)
-            pool.take_back(line, broken=failed and (not isinstance(reply, ResponseError) or _is_replica(reply)))
-            heard(meaning(reply) if failed and not isinstance(reply, StoreError) else reply)
+            replica = failed and _is_replica(reply)
+            if replica:
+                self._lost()
+            pool.take_back(line, broken=replica or (failed and not isinstance(reply, ResponseError)))
+            heard(_meaning_at(self._place, reply, self._role) if failed else reply)
 
         try:
             line.begin(command, over)
@@ -171,16 +232,21 @@ class AsyncConnections:
             await pool.ending.aclose()
 
 
-def meaning(error: Exception) -> Exception:
-    """The error as the steps understand it."""
+def meaning(error: Exception, role: Role = "cluster") -> Exception:
+    """The error as the steps understand it. `role`: what the server is taken for."""
     if isinstance(error, NoScriptError):
         return NoScript()
-    error = _redirection(error)
-    if isinstance(error, AskError):
-        return Redirected((error.host, error.port), asking=not isinstance(error, MovedError))
+    if role == "cluster" and isinstance(to := _redirection(error), AskError):
+        return Redirected((to.host, to.port), asking=not isinstance(to, MovedError))
     if isinstance(error, ResponseError) and ("cmsgpack" in str(error) or "struct" in str(error)):
         return NoCodec()
-    return StoreError(f"{type(error).__name__}: {error}")
+    return failure(error, role)
+
+
+def _meaning_at(place: str, error: Exception, role: Role) -> Exception:
+    """The same. A rejection is logged."""
+    found = meaning(error, role)
+    return told(place, role, found) if isinstance(found, StoreError) else found
 
 
 def _redirection(error: Exception) -> Exception:
@@ -191,7 +257,7 @@ def _redirection(error: Exception) -> Exception:
     return error
 
 
-def _is_replica(error: ResponseError) -> bool:
+def _is_replica(error: Exception) -> bool:
     """Whether the server may not write: the address may belong to another one by now.
 
     Before Redis 7 a script's error carries the word in its text.
@@ -214,19 +280,21 @@ def _source(pool: Any, url: str, **options: Any) -> Source:
         allowed = ", ".join([*SCHEMES, *CLUSTER_SCHEMES, *SENTINEL_SCHEMES])
         raise ConfigError(f"store: found {url.split('://', 1)[0]!r} as scheme, allowed are {allowed}")
     # no retry at all: an EVALSHA that is sent again charges again
-    options |= {"socket_connect_timeout": LINGER, "protocol": 2, "decode_responses": False}
-    try:
+    options["socket_connect_timeout"] = LINGER
+    made: Source | None = None
+    with suppress(ValueError, TypeError, RedisError):
         read = pool.from_url(url, **options)  # how the client library reads it; nothing is opened
-        found = Source(read.connection_class, read.connection_kwargs)
+        found = Source(read.connection_class, read.connection_kwargs | _REPLIES)
         found.connection()  # to hear of options that it does not know
         _check_database(url, found)
-    except (ValueError, TypeError, RedisError):
-        # without the error's own text: it may quote a piece of a password as the port
+        made = found
+    if made is None:  # without the error's own text: it may quote a piece of a password as the port
         raise ConfigError(
-            "store: the URL cannot be read, allowed is redis://USER:PASSWORD@HOST:PORT/DB?OPTION=VALUE with a number "
-            "from 0 as DB and the options of redis-py; in a password / # ? @ are written %2F %23 %3F %40"
-        ) from None
-    return found
+            f"store: the URL cannot be read{wrong_part(pool, url, options)}, allowed is "
+            "redis://USER:PASSWORD@HOST:PORT/DB?OPTION=VALUE with a number from 0 as DB and the options of redis-py; "
+            "in a password / # ? @ are written %2F %23 %3F %40"
+        )
+    return made
 
 
 def _check_database(url: str, read: Source) -> None:
@@ -236,27 +304,85 @@ def _check_database(url: str, read: Source) -> None:
         raise ValueError("no database")
 
 
-def _opened(source: Source) -> ThreadLine:
+def not_opened(source: Source, error: Exception, role: Role) -> StoreError:
+    """What is wrong with a connection that could not be opened. Logs a rejection. May block for a second."""
+    found = _not_opened(source, error, role)
+    if _is_unclear(source, error, found):
+        found = _of_other_protocol(source, found)
+    return told(source.place, role, found, named=True)
+
+
+async def anot_opened(source: Source, error: Exception, role: Role) -> StoreError:
+    """The same for asyncio."""
+    found = _not_opened(source, error, role)
+    if _is_unclear(source, error, found):
+        found = await asyncio.to_thread(_of_other_protocol, source, found)
+    return told(source.place, role, found, named=True)
+
+
+def _not_opened(source: Source, error: Exception, role: Role) -> StoreError:
+    found = failure(error, role)
+    if isinstance(error, InvalidResponse):
+        return no_redis(found)
+    if source.tls and any(isinstance(one, FileNotFoundError) for one in (error, error.__cause__, error.__context__)):
+        return no_file(found)
+    return found
+
+
+def _is_unclear(source: Source, error: Exception, found: StoreError) -> bool:
+    """Whether the server may be there, and speak TLS where we do not, or the other way round."""
+    causes = (error, error.__cause__, error.__context__)
+    if found.rejected or source.address is None or isinstance(error, ResponseError):
+        return False
+    return not any(isinstance(one, (ConnectionRefusedError, gaierror)) for one in causes)
+
+
+def _of_other_protocol(source: Source, found: StoreError) -> StoreError:
+    return found if source.address is None else other_protocol(source.address, found, tls=source.tls)
+
+
+def _opened(source: Source, role: Role) -> ThreadLine:
     connection = source.connection()
     try:
-        connection.connect()
-        connection.send_command("SCRIPT LOAD", script("take", "packed").text)
-        connection.read_response()
+        line = _line_of(connection)
+        line.ask(("SCRIPT", "LOAD", script("take", "packed").text), Patience(LINGER))
+    except FAILURES as error:
+        connection.disconnect()
+        raise not_opened(source, error, role) from error
     except BaseException:
         connection.disconnect()
         raise
+    return line
+
+
+def ask_once(source: Source, role: Role, command: Command, seconds: float = LINGER) -> Any:
+    """The reply to one command on a connection of its own. `seconds`: for all of the reply. Raises `StoreError`."""
+    connection = source.connection()
+    try:
+        return _line_of(connection).ask(command, Patience(seconds))
+    except FAILURES as error:
+        raise not_opened(source, error, role) from error
+    finally:
+        connection.disconnect()
+
+
+def _line_of(connection: Any) -> ThreadLine:
+    connect(connection)
     if hiredis is None:
         return PlainThreadLine(connection)
     return ThreadWire(connection, _reader(), hiredis.pack_command)
 
 
-async def _line(source: Source) -> Line:
+async def _line(source: Source, role: Role) -> Line:
     connection = source.connection()
     try:
         async with asyncio.timeout(LINGER):
             await connection.connect()
             await connection.send_command("SCRIPT LOAD", script("take", "packed").text)
             await connection.read_response()
+    except FAILURES as error:
+        await drop(connection)
+        raise await anot_opened(source, error, role) from error
     except BaseException:
         await drop(connection)
         raise

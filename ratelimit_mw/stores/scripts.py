@@ -18,7 +18,11 @@ from ratelimit_mw.ticks import MICROSECONDS
 Codec = Literal["packed", "plain", "text"]
 """How arguments, replies and states are written: packed, all of them; `plain`, but for the replies; all as text."""
 
-_CODECS: Final = {"packed": ["codec_packed"], "plain": ["codec_packed", "codec_plain"], "text": ["codec_text"]}
+_CODECS: Final = {
+    "packed": ["codec_packed"],
+    "plain": ["codec_packed", "codec_plain"],
+    "text": ["codec_text", "codec_plain"],
+}
 _SETTLE: Final = 2  # what to do; to peek is 0, to take 1
 _ALIKE: Final = 4096  # kinds of charges of which it is kept how they are written
 _SHORT: Final = 16  # values in a list of msgpack with the shortest head

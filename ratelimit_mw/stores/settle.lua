@@ -22,7 +22,7 @@ for i, key in ipairs(KEYS) do
   if state then
     save(key, state, expires, now)
   elseif state == false then -- nothing is left to count
-    redis.call("DEL", key)
+    redis.call("UNLINK", key)
   end
   local _, _, allowed, limit, remaining, retry_after, next_after, reset_after, delay, at =
     show(key, now, 0, 0, unpack(args, c + 5, c + 10))

@@ -8,6 +8,7 @@ from ratelimit_mw.limit import Limit, State
 
 _TIDY: Final = 2  # states looked at in one call: twice what one call can add, so that tidying always catches up
 _PAGES: Final = 48  # beyond that many, the oldest is emptied though its states still count
+PART: Final = 15  # `hash(key) & PART` is the dict of a refused key: there are several, as there are several pages
 
 
 class Shelf:
@@ -18,7 +19,7 @@ class Shelf:
     at most `size` states, because a dict that grows, or goes, holds up the call in which it does.
     """
 
-    __slots__ = ("_closes", "_older", "_size", "_walk", "count", "limit", "young")
+    __slots__ = ("_closes", "_older", "_size", "_walk", "count", "limit", "refusals", "young")
 
     def __init__(self, limit: Limit, now: int, size: int) -> None:
         self.limit = limit
@@ -28,6 +29,9 @@ class Shelf:
         self._closes = now + limit.window_us // 2  # microseconds
         self._older: deque[tuple[int, dict[str, State]]] = deque()  # when to tidy it, and the page; the oldest first
         self._walk: Iterator[tuple[str, State]] | None = None  # through the oldest page; what was taken out is None
+        # key -> its state when its last request was refused. An admitted request replaces the state object, which ends
+        # this without any work for that request; what is out of date is dropped when it is looked at.
+        self.refusals: tuple[dict[str, State], ...] = tuple({} for _ in range(PART + 1))
 
     def get(self, key: str) -> State:
         """The state of a key, or None."""
@@ -63,8 +67,21 @@ class Shelf:
             self._close(now)
         return fresh
 
+    def refuse(self, key: str, state: State) -> None:
+        """Remember that the last request of a key, whose state this is, was refused."""
+        self.refusals[hash(key) & PART][key] = state
+
+    def refused(self, key: str, state: State) -> bool:
+        """Whether the last request of a key, whose state this is, was refused."""
+        part = self.refusals[hash(key) & PART]
+        if part.get(key) is state:
+            return True
+        part.pop(key, None)
+        return False
+
     def forget(self, key: str) -> bool:
         """Drop a state. Whether there was one."""
+        self.refusals[hash(key) & PART].pop(key, None)
         found = self.young.pop(key, None) is not None or self._take_out(key)
         self.count -= found
         return found
@@ -81,15 +98,18 @@ class Shelf:
                     break
                 key, state = oldest
                 if self.limit.expires(state) <= now:
+                    self.refusals[hash(key) & PART].pop(key, None)
                     dropped += 1
                 else:
                     self.young[key] = state
+                    self.refused(key, state)  # drops a mark that is out of date
         self.count -= dropped
         return dropped
 
     def spare(self, now: int, kept: Container[str], looks: int) -> tuple[str | None, str | None]:
-        """Of the next few keys, the oldest first, one that expired, and one that does not refuse; none of `kept`.
+        """Of the next few keys, the oldest first, one that expired, and one that is idle; none of `kept`.
 
+        A key is idle if its last request was admitted and it has a unit left.
         What is looked at and stays is among the young ones then, so that it is not looked at again soon.
         """
         idle = None
@@ -105,7 +125,8 @@ class Shelf:
                 continue
             if self.limit.expires(state) <= now:
                 return key, idle
-            if idle is None and self.limit.decide(state, now, 1, None)[0].allowed:
+            refused = self.refused(key, state)
+            if idle is None and not refused and self.limit.decide(state, now, 1, None)[0].allowed:
                 idle = key
         return None, idle
 

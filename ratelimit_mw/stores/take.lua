@@ -36,7 +36,7 @@ local function take_group(before, first)
   local many = args[first + 2]
   for n = 1, many do
     local i, c = before + n, first + n * 11 - 11
-    look_at(i, c, args[c + 3])
+    look_at(i, c, args[c + 1] == "penalty" and math.max(1, args[c + 3]) or args[c + 3]) -- see units_to_look_at in group.py
     if not passes[i] then
       if refused == NOBODY then refused, by = {}, {} end
       refused[args[c + 1]] = true
@@ -48,7 +48,7 @@ local function take_group(before, first)
     local i, c = before + n, first + n * 11 - 11
     local role = args[c + 1]
     local counts = admitted and (role == "limit" or role == "shadow" and not refused.shadow)
-    if role == "penalty" and not refused.penalty then -- when a limit of its own identity refused
+    if role == "penalty" and not refused.penalty and args[c + 3] > 0 then -- when a limit of its own identity refused
       for _, key in ipairs(by) do counts = counts or identity(key) == identity(KEYS[i]) end
     end
     if passes[i] and not counts then

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from msgspec.structs import replace
 
+from ratelimit_mw.corrections import counting, in_parts
 from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.limit import Charge, Decision, seconds
 from ratelimit_mw.notices import warn_rarely
@@ -25,7 +26,7 @@ from ratelimit_mw.stores.scripts import (
     settled,
 )
 from ratelimit_mw.stores.slots import parts, take_apart
-from ratelimit_mw.ticks import microseconds
+from ratelimit_mw.ticks import EXACT, microseconds
 
 T = TypeVar("T")
 Command = tuple[str | bytes | int, ...]
@@ -33,8 +34,10 @@ Steps = Generator[Any, Any, T]
 """Yields a command, and is sent its reply or thrown a `Meaning` or `StoreError`; or yields a list of steps that go side
 by side, and is sent their outcomes, each a result or an error. Returns what was asked for."""
 
-_FORMAT: Final = "1"  # of the states; the first part of every key
+FORMAT: Final = "1"  # of the states; the first part of every key
 _KNOWN: Final = 4096  # groups that are kept as they are written
+_CHARGES: Final = 500  # corrections in one call, at most
+_HEAVY: Final = 1000  # units in one call, at most, of limits that settle no more in one step
 _TRIES: Final = 4  # calls for one group: each of the two codecs' scripts may be unknown at first
 
 
@@ -94,7 +97,7 @@ class Talk:
             raise ConfigError("timeout: found 0, allowed is more than 0 seconds")
         if clock is not None and not callable(clock):
             raise ConfigError(f"clock: found {clock!r}, allowed is a callable that returns seconds")
-        self._base = self._prefix = f"{prefix}{_FORMAT}:"
+        self._base = self._prefix = f"{prefix}{FORMAT}:"
         self._timeout = timeout
         self._own = self._clock = clock  # what it was given, and what it goes by: tests may stop its time
         self._codec = codec
@@ -134,7 +137,15 @@ class Talk:
 
     def _settle(self, charges: Sequence[Charge]) -> Steps[Sequence[Charge]]:
         now = self._now()
-        found = yield from self._each_part(charges, lambda part: self._settle_part(part, now))
+        self._forgive(sum(max(0, charge.cost - counting(charge.cost, charge.limit)) for charge in charges))
+        found: list[Charge] = []  # one for each charge
+        for call in settling_calls(charges):
+            part = yield from self._each_part([one for _, one in call], lambda part: self._settle_part(part, now))
+            for (index, _), own in zip(call, part, strict=True):
+                if index == len(found):
+                    found.append(own if charges[index].cost > 0 else charges[index])  # a give-back: as it came
+                elif charges[index].cost > 0:
+                    found[index] = replace(own, cost=found[index].cost + own.cost)
         return found
 
     def _reset(self, charges: Sequence[Charge]) -> Steps[None]:
@@ -205,10 +216,13 @@ class Talk:
             "settle", self._keys(charges), lambda codec: settle_arguments(codec, now, charges)
         )
         stands, beyond = settled(reply, charges)
-        if units := sum(beyond):
+        self._forgive(sum(beyond))
+        return stands, beyond
+
+    def _forgive(self, units: int) -> None:
+        if units:
             self.forgiven += units
             warn_rarely("settle", FORGIVEN, units)
-        return stands, beyond
 
     def _reset_part(self, charges: Sequence[Charge]) -> Steps[Sequence[Charge]]:
         yield ("UNLINK", *self._keys(charges))
@@ -243,3 +257,23 @@ class Talk:
         """A told time in microseconds; 0 asks the server for its own."""
         clock = self._clock  # once: a test that ends in another thread takes it away
         return 0 if clock is None else max(1, microseconds(clock()))
+
+
+def settling_calls(charges: Sequence[Charge]) -> list[list[tuple[int, Charge]]]:
+    """The corrections, with their index, as calls that each keep the server busy for a short time only.
+
+    A correction of more units than its limit settles in one step is in several calls. Units that can make no difference
+    are left out.
+    """
+    calls: list[list[tuple[int, Charge]]] = [[]]
+    room = _HEAVY
+    for index, charge in enumerate(charges):
+        limit = charge.limit
+        for units in in_parts(counting(charge.cost, limit), limit):
+            weight = abs(units) if limit.most_settled < EXACT else 0
+            if weight > room or len(calls[-1]) >= _CHARGES:
+                calls.append([])
+                room = _HEAVY
+            room -= weight
+            calls[-1].append((index, charge if units == charge.cost else replace(charge, cost=units)))
+    return calls if charges else []

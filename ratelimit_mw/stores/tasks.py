@@ -95,9 +95,11 @@ class TaskStore(Talk):
 
     async def aclose(self) -> None:
         """See `RedisStore.close`."""
-        for call in list(self._calls):
-            if call.get_loop() is asyncio.get_running_loop():
-                call.cancel()
+        calls = {call for call in self._calls if call.get_loop() is asyncio.get_running_loop()}
+        if calls:  # what is being given back need not be lost
+            await asyncio.wait(calls, timeout=self._timeout)
+        for call in calls:
+            call.cancel()
         batches = self._batches.pop()
         if batches is not None:
             batches.close()

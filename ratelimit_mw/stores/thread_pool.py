@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Generic
 
 from ratelimit_mw.errors import StoreError
+from ratelimit_mw.kept import made_once
 from ratelimit_mw.stores.forks import start_over_in_child
 from ratelimit_mw.stores.patience import Patience
 from ratelimit_mw.stores.pool import LOOK_AGAIN, C, not_connected
@@ -28,7 +29,7 @@ class Pool(Generic[C]):
         self._start_over()
 
     def _start_over(self) -> None:
-        self._changed = threading.Condition()
+        self.__dict__.pop("changed", None)
         self._idle: list[C] = []
         self._lent: set[int] = set()
         self._opening = False
@@ -37,6 +38,11 @@ class Pool(Generic[C]):
         self._found = 0.0  # monotonic seconds
         self._error: Exception | None = None
         weakref.finalize(self, _end_all, self._idle, self._end)  # who forgets to close leaves no open socket behind
+
+    @property
+    def _changed(self) -> threading.Condition:
+        """Made when it is first needed: gevent's workers patch `threading` after an app was loaded and forked."""
+        return made_once(self, "changed", threading.Condition)
 
     def borrow(self, patience: Patience) -> C:
         """A connection. Raises `StoreError` when none is free in time, or none can be had."""
@@ -53,7 +59,7 @@ class Pool(Generic[C]):
                     raise not_connected(self._error) from self._error
                 self._open()
                 if patience.left <= 0:
-                    raise StoreError("no connection was free in time")
+                    raise self._too_late()
                 since = time.monotonic()
                 self._changed.wait(patience.slice())
                 patience.spend(since)
@@ -79,10 +85,20 @@ class Pool(Generic[C]):
             self._lent.clear()
         _end_all(idle, self._end)
 
+    def _too_late(self) -> StoreError:
+        """Names why the latest attempt to connect failed, as it may take longer than a request waits."""
+        if self._error is None or self._lent:
+            return StoreError("no connection was free in time")
+        found = not_connected(self._error)
+        return StoreError(f"no connection was free in time; {found}", rejected=found.rejected)
+
     def _open(self, *, look: bool = False) -> None:
         if not self._opening and (look or len(self._lent) + len(self._idle) < self._size):
             self._opening = True
-            threading.Thread(target=self._open_one, args=(look,), name="ratelimit_mw connect", daemon=True).start()
+            try:
+                threading.Thread(target=self._open_one, args=(look,), name="ratelimit_mw connect", daemon=True).start()
+            except RuntimeError as error:  # no thread can be started now: this attempt is over
+                self._end_attempt(error)
 
     def _open_one(self, look: bool) -> None:  # noqa: FBT001  # a thread is given its arguments in order
         connection, error = None, None
@@ -92,12 +108,15 @@ class Pool(Generic[C]):
         except Exception as reason:  # noqa: BLE001  # whatever it is, a waiting request must hear of it
             error = reason
         with self._changed:
-            self._opening = False
-            self._attempts += 1
-            self._error = error
             if connection is not None:
                 self._idle.append(connection)
-            self._changed.notify_all()
+            self._end_attempt(error)
+
+    def _end_attempt(self, error: Exception | None) -> None:
+        self._opening = False
+        self._attempts += 1
+        self._error = error
+        self._changed.notify_all()
 
     def _stays(self) -> bool:
         """Whether the server is where it was."""

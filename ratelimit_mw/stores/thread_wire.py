@@ -4,7 +4,10 @@ The client library gives each read of a socket its timeout anew, so that a reply
 world. Here a reply has the time that its call has, however it comes.
 """
 
+import socket
+import threading
 import time
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from ratelimit_mw.errors import StoreError
@@ -12,7 +15,30 @@ from ratelimit_mw.stores.patience import Patience
 from ratelimit_mw.stores.talk import Command
 
 _LAST_BYTES: Final = 0.001  # seconds: what is in the socket at the deadline is used
+_HANDSHAKE: Final = 3.0  # seconds that password, database and the like may take together
 _MANY: Final = 65536  # bytes
+
+
+def connect(connection: Any) -> None:
+    """Connect, and end the attempt if it takes too long.
+
+    The client library bounds each read, so a server whose replies drip in would keep the attempt alive for ever.
+    """
+    watch = threading.Timer(_HANDSHAKE, _cut, [connection])
+    watch.daemon = True
+    with suppress(RuntimeError):  # no thread can be started now
+        watch.start()
+    try:
+        connection.connect()
+    finally:
+        watch.cancel()
+
+
+def _cut(connection: Any) -> None:
+    opened = connection._sock  # noqa: SLF001  # nothing public of the client library gives it away
+    if opened is not None:
+        with suppress(OSError):
+            opened.shutdown(socket.SHUT_RDWR)
 
 
 class ThreadLine(Protocol):

@@ -8,7 +8,7 @@ from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.stores.crew import Crew
 from ratelimit_mw.stores.patience import LINGER, Patience
 from ratelimit_mw.stores.scripts import Codec
-from ratelimit_mw.stores.talk import Command, Steps, T, Talk, drive
+from ratelimit_mw.stores.talk import Command, Steps, T, Talk, drive, settling_calls
 
 
 class Link(Protocol):
@@ -43,8 +43,11 @@ class ThreadStore(Talk):
         return self._run(self._take(charges, commit=False))
 
     def settle(self, charges: Sequence[Charge]) -> Sequence[Charge]:
-        """Correct what was taken: `cost` is signed, `at` comes from the decision. Answers what was taken by it."""
-        return self._run(self._settle(charges))
+        """Correct what was taken: `cost` is signed, `at` comes from the decision. Answers what was taken by it.
+
+        A correction that needs several calls may take `timeout` for each of them.
+        """
+        return self._run(self._settle(charges), each=len(settling_calls(charges)) > 1)
 
     def reset(self, charges: Sequence[Charge]) -> None:
         """Forget these buckets."""
@@ -55,10 +58,11 @@ class ThreadStore(Talk):
         self._link.close()
         self._crew.close()
 
-    def _run(self, steps: Steps[T]) -> T:
+    def _run(self, steps: Steps[T], *, each: bool = False) -> T:
+        """Run the steps within `timeout`; with `each`, every step has as long."""
         patience = Patience(self._timeout)
         ask = self._ask if self.slots else self._link.send
-        return drive(steps, lambda step: ask(step, patience))
+        return drive(steps, lambda step: ask(step, Patience(self._timeout) if each else patience))
 
     def _ask(self, step: Any, patience: Patience) -> Any:
         """The outcomes of steps that go side by side, or the reply to one command."""

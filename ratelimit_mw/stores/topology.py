@@ -45,7 +45,7 @@ class Topology:
         number = slot(_first_key(command))
         address, asking = self._owners.get(number), False
         if address is None:
-            yield from self._look()
+            yield from self.look()
             address = self._owners.get(number)
         if address is None:
             raise StoreError(f"no node of the cluster has slot {number}")
@@ -61,17 +61,24 @@ class Topology:
                 raise
         raise StoreError(f"slot {number} was sent from node to node {_REDIRECTIONS} times")
 
-    def _look(self) -> Generator[Errand, Any, None]:
+    def look(self) -> Generator[Errand, Any, None]:
         """Ask who has which slot: the nodes that are known, one after the other, until one answers."""
         self._asked = monotonic()
-        last = len(self._known) - 1
-        for turn, address in enumerate(self._known.copy()):
+        errors: list[StoreError] = []
+        for address in self._known.copy():
             try:
                 return self._learn(address, (yield Errand(address, _WHO)))
-            except StoreError:
+            except StoreError as error:
                 self._known.sort(key=address.__eq__)  # it comes last
-                if turn == last:
-                    raise
+                errors.append(error)
+        raise next((error for error in errors if error.rejected), errors[-1])
+
+    def slots_by_node(self) -> dict[Address, list[int]]:
+        """The slots of each node, as far as they are known."""
+        found: dict[Address, list[int]] = {}
+        for number, address in self._owners.items():
+            found.setdefault(address, []).append(number)
+        return found
 
     def _learn(self, asked: Address, reply: Any) -> None:
         owners: dict[int, Address] = {}

@@ -1,12 +1,14 @@
 """Stores by URL."""
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.notation import nearest
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
 
+PREFIX: Final = "rl:"  # of the keys, unless a store in code has one of its own
 _REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 
 
@@ -21,6 +23,27 @@ def open_store(url: str, timeout: float) -> Store:
 def open_async_store(url: str, timeout: float) -> AsyncStore:
     """The same for asyncio."""
     return MemoryStore() if _is_memory(url) else _redis().AsyncRedisStore(url, timeout=timeout)
+
+
+def inspect_store(url: str, algorithms: Iterable[str], timeout: float) -> Any:
+    """What a look at the servers of this URL finds, see `inspection.inspect`; None of a store in memory.
+
+    Raises `ConfigError`.
+    """
+    if _is_memory(url):
+        return None
+    _redis()
+    from ratelimit_mw.stores.inspection import inspect  # noqa: PLC0415  # as in _redis
+
+    return inspect(url, PREFIX, algorithms, timeout)
+
+
+def place_of(url: str) -> str:
+    """A URL that `open_store` takes, without user, password and options."""
+    scheme, _, rest = url.partition("://")
+    ends = min((at for mark in "/?#" if (at := rest.find(mark)) >= 0), default=len(rest))
+    path = rest[ends:].partition("?")[0].partition("#")[0]
+    return f"{scheme}://{rest[:ends].rpartition('@')[2]}{path}"
 
 
 def _is_memory(url: str) -> bool:

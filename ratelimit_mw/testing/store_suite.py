@@ -157,6 +157,18 @@ class StoreSuite:
         _same(_shown(store.take(group)), [(True, 1), (False, 0)])  # room, and refused all the same
         _same(_left(store, limit, penalty), [1, 0])
 
+    def test_a_penalty_of_cost_0_counts_nothing_and_refuses_all_the_same(self, store: Store) -> None:
+        limit, penalty = Charge("k", ONE), Charge("p", SlidingWindowCounter(1, 600), role="penalty")
+        look = [limit, Charge("p", SlidingWindowCounter(1, 600), 0, role="penalty")]
+        _same(_shown(store.take(look)), [(True, 0), (True, 1)])
+        for _ in range(2):
+            _same(_shown(store.take(look)), [(False, 0), (True, 1)])
+        _same(_shown(store.take([limit, penalty])), [(False, 0), (True, 0)])
+        _same(_shown(store.take(look)), [(False, 0), (False, 0)])
+        store.reset([limit])
+        _same(_shown(store.peek(look)), [(True, 1), (False, 0)])
+        _same(_shown(store.take(look)), [(True, 1), (False, 0)])  # room, and refused all the same
+
     def test_a_penalty_counts_what_limits_of_its_own_identity_refuse(self, store: Store) -> None:
         everybody, own = Charge("{all}:r", ONE), Charge("{ann}:r", ONE)
         penalty = Charge("{ann}:p", SlidingWindowCounter(2, 600), role="penalty")

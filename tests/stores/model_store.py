@@ -61,7 +61,8 @@ class ModelStore:
 
         def charged(charge: Charge) -> bool:
             if charge.role == "penalty":
-                return "penalty" not in refusing and charge.key[: charge.key.find("}")] in refused
+                costs = any(other.cost for other in charges if bucket_of(other) == bucket_of(charge))
+                return costs and "penalty" not in refusing and charge.key[: charge.key.find("}")] in refused
             return admitted and (charge.role == "limit" or "shadow" not in refusing)
 
         decisions = []
@@ -82,5 +83,7 @@ class ModelStore:
 
     def _look(self, charge: Charge, charges: Sequence[Charge]) -> tuple[Decision, State]:
         cost = sum(other.cost for other in charges if bucket_of(other) == bucket_of(charge))
+        if charge.role == "penalty" and not cost:
+            cost = 1  # its ban refuses all the same
         delay = None if charge.max_delay is None else round(charge.max_delay * 1_000_000)
         return charge.limit.decide(self.states.get(bucket_of(charge)), self._now(), cost, delay)

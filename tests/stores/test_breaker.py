@@ -323,11 +323,11 @@ def test_a_store_that_flaps_fills_no_log(it: Fixture, caplog: pytest.LogCaptureF
 
 
 def test_an_event_says_what_failed_and_since_when(it: Fixture) -> None:
-    it.fail(1, StoreError("no\nanswer\x1b[31m" + "x" * 300))
+    it.fail(1, StoreError("no\nanswer\x1b[31m" + "x" * 500))
     it.clock.advance(2 - US)
     it.fail(2)
     (first, _, _, opened) = it.events
-    assert first == StoreEvent("failed", ("no answer [31m" + "x" * 300)[:200], 0.0, 0.0)
+    assert first == StoreEvent("failed", ("no answer [31m" + "x" * 500)[:400], 0.0, 0.0)
     assert opened == StoreEvent("open", "down", approx(2.000001), FIRST)
     it.clock.advance(1)
     assert not it.refused()

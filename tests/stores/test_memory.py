@@ -18,6 +18,7 @@ from ratelimit_mw import (
     SlidingWindowCounter,
     TokenBucket,
 )
+from ratelimit_mw.algorithms.ban import Ban
 from ratelimit_mw.bucket import Level
 from ratelimit_mw.testing import Clock
 
@@ -104,6 +105,71 @@ def test_a_flood_of_new_keys_never_frees_one_that_is_refused(limit: "SlidingWind
     for start in range(0, 1000, 50):
         flood(store, range(start, start + 50), limit)
         assert [hit(store, key, limit).allowed for key in victims] == [False] * len(victims)
+
+
+@pytest.mark.parametrize("kind", TAKEN.values(), ids=list(TAKEN))
+@pytest.mark.parametrize("cost", [8, 10, 11])
+def test_a_flood_never_frees_a_key_refused_at_a_higher_cost_than_is_left(kind: type[Limit], cost: int) -> None:
+    """The key has units left for smaller requests, and keeps exactly those, also when some of them come back."""
+    clock = Clock()
+    store, limit = MemoryStore(max_keys=100, clock=clock), at_once(kind, 10, 36_000)
+    cost = 11 if limit.pays_later else cost  # which is the only one that such a limit refuses while units are left
+    victims = [f"refused {number}" for number in range(40)]
+    for key in victims:
+        assert hit(store, key, limit, 3).allowed
+        assert not hit(store, key, limit, cost).allowed
+    for start in range(0, 1000, 50):
+        for number in range(start, start + 50):
+            hit(store, f"new {number}", limit)
+        assert [store.peek([Charge(key, limit, 0)])[0].remaining for key in victims] == [7] * len(victims)
+    assert [hit(store, key, limit, cost).allowed for key in victims] == [False] * len(victims)
+    clock.advance(7200)  # two units of a bucket came back, and one alone would be admitted
+    left = [store.peek([Charge(key, limit, 0)])[0].remaining for key in victims]
+    for number in range(1000, 1300):
+        hit(store, f"new {number}", limit)
+    assert [store.peek([Charge(key, limit, 0)])[0].remaining for key in victims] == left
+
+
+def test_a_flood_frees_no_limit_of_a_request_that_another_limit_refused() -> None:
+    """Neither one with room, nor the penalty that counts the refusal, nor one that a correction changed since."""
+    store = MemoryStore(max_keys=100, clock=Clock())
+    hour, ban = TokenBucket(100, 3600, name="hour"), Ban(3, 3600, ban=3600)
+    group = [Charge("me", ONE), Charge("me", hour, 5), Charge("me", ban, role="penalty")]
+    for _ in range(3):
+        store.take(group)
+    store.settle([Charge("me", hour, 2, at=0)])
+    flood(store, range(500))
+    assert [one.remaining for one in store.peek([Charge("me", limit, 0) for limit in (ONE, hour)])] == [0, 93]
+    assert [one.allowed for one in store.take(group)] == [False, True, True]  # the third refusal: the ban begins
+    assert [one.allowed for one in store.take(group)] == [False, True, False]
+
+
+def test_a_key_that_is_admitted_again_can_be_freed() -> None:
+    store = MemoryStore(max_keys=100, clock=Clock())
+    for key in ("me", "other"):
+        hit(store, key)
+        hit(store, key, cost=10)
+    hit(store, "me")
+    flood(store, range(500))
+    assert [store.peek([Charge(key, TEN, 0)])[0].remaining for key in ("me", "other")] == [10, 9]
+    assert sum(map(len, store._shelves[TEN.bucket].refusals)) == 1
+
+
+def test_when_all_are_refused_at_a_high_cost_new_keys_share_one_bucket() -> None:
+    clock = Clock()
+    store = MemoryStore(max_keys=10, clock=clock)
+    for number in range(10):
+        hit(store, f"new {number}")
+        hit(store, f"new {number}", cost=10)
+    assert flood(store, range(10, 1000)) == 10
+    assert len(store) == 11
+    clock.advance(3 * 3600)
+    assert flood(store, range(1000, 1009)) == 9  # the old ones expired and make room
+    hit(store, "new 1000", cost=10)
+    clock.advance(3 * 3600)
+    for number in range(100):
+        hit(store, f"later {number}")
+    assert sum(map(len, store._shelves[TEN.bucket].refusals)) == 0
 
 
 def test_when_all_are_refused_new_keys_share_one_bucket_and_old_ones_keep_theirs() -> None:

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from ratelimit_mw.errors import StoreError
+from ratelimit_mw.stores.crew import Crew
 from ratelimit_mw.stores.patience import Patience
 from ratelimit_mw.stores.pool import AsyncPool
 from ratelimit_mw.stores.thread_pool import Pool
@@ -193,3 +194,56 @@ def test_in_threads_what_leads_to_where_the_server_was_is_ended_when_it_has_move
     assert gone.wait(5)
     assert sorted(ended) == ["1 at 1", "2 at 1"]
     assert pool.borrow(Patience(5)) == "3 at 2"
+
+
+class NoThreads:
+    """`threading.Thread.start`, where no thread can be started until `over` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.over, self.tried = False, 0
+        start = threading.Thread.start
+
+        def start_one(thread: threading.Thread) -> None:
+            self.tried += 1
+            if not self.over:
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start_one)
+
+
+@pytest.mark.promise(8)
+def test_an_attempt_to_connect_for_which_no_thread_can_be_started_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request fails, and the next one connects as soon as there are threads again."""
+    threads = NoThreads(monkeypatch)
+    pool = Pool(lambda _: "connection", lambda _: None, lambda _: True, 1)
+    for _ in range(3):
+        with pytest.raises(StoreError) as raised:
+            pool.borrow(Patience(5))
+        assert str(raised.value) == "cannot connect: can't start new thread"
+    threads.over = True
+    assert pool.borrow(Patience(5)) == "connection"
+
+
+@pytest.mark.promise(8)
+def test_giving_back_does_not_fail_where_no_thread_can_look_for_a_server_that_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = Pool(lambda _: "connection", lambda _: None, lambda _: True, 2, lambda: 1)
+    lent = pool.borrow(Patience(5))
+    threads = NoThreads(monkeypatch)
+    pool.give_back(lent, broken=True)
+    assert threads.tried == 1
+    threads.over = True
+    assert pool.borrow(Patience(5)) == "connection"
+
+
+@pytest.mark.promise(8)
+def test_jobs_for_which_no_thread_can_be_started_are_errors_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, crew = NoThreads(monkeypatch), Crew()
+    outcomes = crew.side_by_side([lambda: 1, lambda: 2], Patience(5))
+    assert [str(outcome) for outcome in outcomes] == ["no thread: can't start new thread"] * 2
+    assert all(isinstance(outcome, StoreError) for outcome in outcomes)
+    threads.over = True
+    assert crew.side_by_side([lambda: 3, lambda: 4], Patience(5)) == [3, 4]
+    crew.close()

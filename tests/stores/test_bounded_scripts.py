@@ -1,0 +1,191 @@
+"""No script works long because of a number that a client chose: what writes or drops each unit is done in parts."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from ratelimit_mw import Charge, MemoryStore, SlidingWindowLog
+from ratelimit_mw.corrections import Account, in_parts
+from ratelimit_mw.errors import StoreError
+from ratelimit_mw.limit import LATEST
+from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.patience import Patience
+from ratelimit_mw.stores.redis import AsyncRedisStore
+from ratelimit_mw.stores.redis_server import Connections, source
+from ratelimit_mw.stores.talk import Command
+from ratelimit_mw.stores.threads import ThreadStore
+from ratelimit_mw.testing import Clock
+from stores.opened import Open, each_kind, threads
+
+pytestmark = pytest.mark.promise(8)
+
+LOG = SlidingWindowLog(100_000, 60)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def scripts(client: Redis) -> int:
+    """How many scripts ran by now, but for those that were not known yet."""
+    stats = client.info("commandstats")
+    found = [stats.get(f"cmdstat_{name}", {"calls": 0, "failed_calls": 0}) for name in ("eval", "evalsha")]
+    return sum(int(one["calls"]) - int(one["failed_calls"]) for one in found)
+
+
+def left(store: Store) -> int:
+    return store.peek([Charge("k", LOG, 0)])[0].remaining
+
+
+@each_kind
+def test_a_large_correction_is_made_in_parts_of_a_thousand_units(
+    opened: Open, redis_url: str, client: Redis, clock: Clock
+) -> None:
+    with opened(redis_url, clock=clock, timeout=20) as store:
+        store.settle([Charge("k", LOG, 1)])  # which connects, and tells the server the script
+        client.config_resetstat()
+        assert store.settle([Charge("k", LOG, 2500), Charge("other", LOG, 7)]) == [
+            Charge("k", LOG, 2500, at=1_000_000_000_000_000),
+            Charge("other", LOG, 7, at=1_000_000_000_000_000),
+        ]
+        assert scripts(client) == 3
+        assert left(store) == 100_000 - 2501
+        client.config_resetstat()
+        store.settle([Charge("k", LOG, -2501, at=LATEST)])
+        assert scripts(client) == 3
+        assert left(store) == 100_000
+
+
+def test_what_goes_beyond_the_debt_is_forgiven_as_in_one_part(redis_url: str, clock: Clock) -> None:
+    limit, memory = SlidingWindowLog(1500, 60), MemoryStore(clock=clock)
+    with threads(redis_url, clock=clock, timeout=20) as store:
+        for own in (store, memory):
+            assert [charge.cost for charge in own.settle([Charge("k", limit, 3500)]) or ()] == [3000]
+            assert own.forgiven == 500  # type: ignore[attr-defined]  # of our stores
+
+
+@each_kind
+def test_units_that_left_are_dropped_a_few_at_a_time(opened: Open, redis_url: str, client: Redis, clock: Clock) -> None:
+    """Two thousand with each charge: twice what one can add. A key of which no unit counts goes at once, by UNLINK."""
+    with opened(redis_url, clock=clock, timeout=20) as store:
+        for _ in range(5):
+            store.take([Charge("k", LOG, 1000)])
+        clock.advance(30)
+        store.take([Charge("k", LOG)])
+        clock.advance(30)
+        (key,) = client.keys()
+        sizes = []
+        for _ in range(4):
+            assert store.take([Charge("k", LOG)])[0].allowed
+            sizes.append(client.zcard(key))
+        assert sizes == [3002, 1003, 4, 5]
+        assert left(store) == 100_000 - 5
+        clock.advance(60)
+        client.config_resetstat()
+        store.take([Charge("k", LOG)])
+        assert client.zcard(key) == 1
+        assert client.info("commandstats")["cmdstat_unlink"]["calls"] == 1
+
+
+def test_charges_that_write_many_units_do_not_share_a_call(redis_url: str, client: Redis) -> None:
+    async def main() -> int:
+        store = AsyncRedisStore(redis_url, timeout=20)
+        await store.atake([Charge("first", LOG)])
+        client.config_resetstat()
+        found = await asyncio.gather(*(store.atake([Charge(f"k{number}", LOG, 1000)]) for number in range(20)))
+        assert [decision.remaining for (decision,) in found] == [99_000] * 20
+        await store.aclose()
+        return scripts(client)
+
+    assert asyncio.run(main()) == 20
+
+
+def test_each_part_of_a_correction_can_be_given_back_by_itself() -> None:
+    account, charge = Account(), Charge("k", LOG)
+    account.hear([(1, 10)])
+    parts = account.due(2501, charge)
+    assert [(part.cost, part.at) for part in parts] == [(1000, 10), (1000, 10), (500, 10)]
+    for at, part in enumerate(parts, 20):
+        account.took(Charge("k", LOG, part.cost, at=at))
+    assert [(back.cost, back.at) for back in account.due(600, charge)] == [(-500, 22), (-1000, 21), (-401, 20)]
+
+
+@pytest.mark.parametrize(
+    ("units", "parts"),
+    [
+        (0, [0]),
+        (7, [7]),
+        (1000, [1000]),
+        (1001, [1000, 1]),
+        (2500, [1000, 1000, 500]),
+        (3000, [1000, 1000, 1000]),
+        (3001, [1000, 1000, 1001]),
+        (10**15, [1000, 1000, 10**15 - 2000]),
+        (-2000, [-1000, -1000]),
+        (-2001, [-1000, -1000, -1]),
+        (-(10**15), [-1000, -1000, 2000 - 10**15]),
+    ],
+)
+def test_parts_add_up(units: int, parts: list[int]) -> None:
+    assert in_parts(units, SlidingWindowLog(1500, 60)) == parts
+
+
+def test_a_small_quota_needs_no_parts() -> None:
+    assert in_parts(10**15, SlidingWindowLog(5, 60)) == [10**15]
+
+
+@each_kind
+@pytest.mark.parametrize("units", [10**9, 9 * 10**15])
+def test_a_correction_of_any_size_is_a_few_calls(
+    opened: Open, redis_url: str, client: Redis, clock: Clock, units: int
+) -> None:
+    limit = SlidingWindowLog(1500, 60)
+    with opened(redis_url, clock=clock, timeout=20) as store:
+        store.settle([Charge("other", LOG, 1)])
+        client.config_resetstat()
+        assert [charge.cost for charge in store.settle([Charge("k", limit, units)]) or ()] == [3000]
+        assert scripts(client) == 3
+        client.config_resetstat()
+        store.settle([Charge("k", limit, -units, at=LATEST)])
+        assert scripts(client) == 3
+        assert store.peek([Charge("k", limit, 0)])[0].remaining == 1500
+
+
+def test_a_request_that_says_any_cost_is_corrected_in_a_few_parts() -> None:
+    """The event loop makes the parts: their number follows the quota, not what an app says for a client."""
+    account, charge = Account(), Charge("k", SlidingWindowLog(5, 3600))
+    account.hear([(1, 10)])
+    assert [part.cost for part in account.due(10**15, charge)] == [10**15 - 1]
+
+
+def test_many_corrections_are_several_calls(redis_url: str, client: Redis, clock: Clock) -> None:
+    """A script reads no more than 727 charges."""
+    with threads(redis_url, clock=clock, timeout=20) as store:
+        store.settle([Charge("k", LOG, 1)])
+        client.config_resetstat()
+        assert len(store.settle([Charge(f"k{number}", LOG, 1) for number in range(1200)]) or ()) == 1200
+        assert scripts(client) == 3
+
+
+class Slow(Connections):
+    """A way to a server on which each call takes 15 seconds, without any waiting."""
+
+    def send(self, command: Command, patience: Patience, *, asking: bool = False) -> Any:
+        reply = super().send(command, patience, asking=asking)
+        patience.left -= 15.0
+        if patience.left < 0:
+            raise StoreError("no answer in time")
+        return reply
+
+
+def test_each_call_of_a_large_correction_may_take_the_timeout(redis_url: str, clock: Clock) -> None:
+    link = Slow(source(redis_url, 20.0), 20.0)
+    store = ThreadStore(link, "rl:", 20.0, clock)
+    try:
+        assert [charge.cost for charge in store.settle([Charge("k", LOG, 5000)])] == [5000]
+        assert left(store) == 95_000
+    finally:
+        store.close()

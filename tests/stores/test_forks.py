@@ -1,0 +1,325 @@
+"""A process that is forked while another thread holds a lock of ours: the child's first call does not wait for it."""
+
+import ast
+import functools
+import gc
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ratelimit_mw
+from ratelimit_mw import Charge, Limiter, MemoryStore, TokenBucket, ledger, outcome
+from ratelimit_mw.django import gates
+from ratelimit_mw.holding import Room
+from ratelimit_mw.holds import Hold, Holds
+from ratelimit_mw.kept import cached_property
+from ratelimit_mw.limit import Decision
+from ratelimit_mw.queues import Queues, Wish
+from ratelimit_mw.stores import forks
+from ratelimit_mw.stores.breaker import Breaker
+from ratelimit_mw.stores.crew import Crew
+from ratelimit_mw.stores.deny_cache import DenyCache
+from ratelimit_mw.stores.layered import LayeredStore
+from ratelimit_mw.stores.local import LocalStore
+from ratelimit_mw.stores.patience import Patience
+from ratelimit_mw.stores.thread_pool import Pool
+from ratelimit_mw.testing import Clock
+
+# Python 3.12 and later warn of a fork while threads run.
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+
+PACKAGE = Path(ratelimit_mw.__file__).parent
+LONG = 20  # seconds: a child that still runs by then hangs
+FIVE = TokenBucket(5, 3600)
+GROUP = [Charge("k", FIVE)]
+REFUSED = [
+    Decision(allowed=False, limit=5, remaining=0, retry_after=9.0, next_after=9.0, reset_after=9.0, delay=0, at=1)
+]
+
+
+def in_child(work: Callable[[], bool]) -> int:
+    """The exit code of a child process that is 0 if `work` is true there, and below 0 if it hangs."""
+    child = os.fork()
+    if not child:  # pragma: no cover  # another process
+        code = 2
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(LONG)
+            code = 0 if work() else 1
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def while_held(lock: Any, work: Callable[[], bool]) -> int:
+    """The same of a child that is forked while another thread holds this lock; the parent goes on afterwards."""
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            over.wait(LONG)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(LONG)
+    try:
+        return in_child(work)
+    finally:
+        over.set()
+        thread.join()
+
+
+def memory() -> tuple[Any, Callable[[], bool]]:
+    store = MemoryStore()
+    return store._lock, lambda: store.take(GROUP)[0].remaining == 4 and store.take(GROUP * 2)[0].remaining == 2
+
+
+def local() -> tuple[Any, Callable[[], bool]]:
+    store = LocalStore(0.5)
+
+    def work() -> bool:
+        store.hear(GROUP, REFUSED)
+        return not store.take(GROUP)[0].allowed
+
+    return store._guard, work
+
+
+def local_memory() -> tuple[Any, Callable[[], bool]]:
+    store = LocalStore(0.5)
+    return store._lock, lambda: store.take(GROUP)[0].remaining == 1
+
+
+def deny_cache() -> tuple[Any, Callable[[], bool]]:
+    cache = DenyCache(1.0)
+    store = LayeredStore(MemoryStore(), [cache], 1.0)
+
+    def work() -> bool:
+        for _ in range(6):
+            store.take(GROUP)
+        store.reset(GROUP)
+        return store.take(GROUP)[0].remaining == 4
+
+    return cache._lock, work
+
+
+def breaker() -> tuple[Any, Callable[[], bool]]:
+    layer = Breaker()
+    store = LayeredStore(MemoryStore(), [layer], 1.0)
+
+    def work() -> bool:
+        layer.clear()
+        return store.take(GROUP)[0].remaining == 4
+
+    return layer._lock, work
+
+
+def leases() -> tuple[Any, Callable[[], bool]]:
+    store = LayeredStore(MemoryStore(), [], 1.0)
+    return store._leases._lock, lambda: store.take([Charge("k", FIVE, lease=2)])[0].allowed
+
+
+def room() -> tuple[Any, Callable[[], bool]]:
+    own = Room(1)
+    assert own.enter(["k"])
+    return (
+        own._lock,
+        lambda: own.enter(["k"]) and not own.enter(["k"]),
+    )  # its place is free again
+
+
+def queues() -> tuple[Any, Callable[[], bool]]:
+    bucket = ("k", "bucket")
+    own, wish = Queues(), Wish({bucket: 1}, 1.0)
+    assert own.join(wish, [bucket], lambda: None) is not None
+    assert own.join(wish, [bucket], lambda: None) is None
+
+    def work() -> bool:
+        place = own.join(wish, [bucket], lambda: None)  # the request that waits in the parent does not in the child
+        assert place is not None
+        own.leave(place)
+        return not own.busy([bucket])
+
+    return own._lock, work
+
+
+def holds() -> tuple[Any, Callable[[], bool]]:
+    own = Holds()
+    hold = Hold(MemoryStore(), GROUP)
+
+    def work() -> bool:
+        own.add(hold)
+        return own.end(hold)
+
+    return own._lock, work
+
+
+def corrections() -> tuple[Any, Callable[[], bool]]:
+    return ledger._lock, settled
+
+
+def ledgers() -> tuple[Any, Callable[[], bool]]:
+    return outcome._opening, settled
+
+
+def settled() -> bool:
+    outcome.Outcome(None).correct(lambda _: 1)
+    return True
+
+
+def django() -> tuple[Any, Callable[[], bool]]:
+    def work() -> bool:
+        with gates._lock:
+            return True
+
+    return gates._lock, work
+
+
+def pool() -> tuple[Any, Callable[[], bool]]:
+    own = Pool(lambda _: "connection", lambda _: None, lambda _: True, 1)
+    return own._changed, lambda: own.borrow(Patience(LONG)) == "connection"
+
+
+def crew() -> tuple[Any, Callable[[], bool]]:
+    own = Crew()
+    assert own.side_by_side([lambda: 1], Patience(LONG)) == [1]
+    return own._pool._shutdown_lock, lambda: own.side_by_side([lambda: 2], Patience(LONG)) == [2]
+
+
+PARTS = [
+    memory,
+    local,
+    local_memory,
+    deny_cache,
+    breaker,
+    leases,
+    room,
+    queues,
+    holds,
+    corrections,
+    ledgers,
+    django,
+    pool,
+    crew,
+]
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize("part", PARTS)
+def test_a_child_does_not_wait_for_a_lock_that_a_thread_of_its_parent_held(
+    part: Callable[[], tuple[Any, Callable[[], bool]]],
+) -> None:
+    lock, work = part()
+    assert while_held(lock, work) == 0
+
+
+def test_a_child_keeps_what_was_counted_unless_a_thread_was_writing_it() -> None:
+    """What may be half written it forgets."""
+    store = MemoryStore(max_keys=10, clock=Clock())
+    store.take(GROUP)
+
+    def left(expected: int) -> Callable[[], bool]:
+        return lambda: store.take(GROUP)[0].remaining == expected and len(store) == 1
+
+    assert in_child(left(3)) == 0
+    assert while_held(store._lock, left(4)) == 0
+    assert left(3)()  # and the parent counts on
+
+
+def test_children_of_threads_at_work_in_a_memory_store() -> None:
+    """Wherever those threads are: the child counts exactly."""
+    store = MemoryStore(max_keys=50)
+    limiter, over = Limiter(store), threading.Event()
+
+    def work(first: int) -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            limiter.hit("5/hour", f"{first} {number % 100}")
+
+    def exact() -> bool:
+        store.close()
+        return [limiter.hit("5/hour", "own").allowed for _ in range(7)] == [True] * 5 + [False] * 2 and len(store) == 1
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert [in_child(exact) for _ in range(30)] == [0] * 30
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_what_is_gone_is_not_remembered_for_a_fork() -> None:
+    before = len(forks._locks), len(forks._half_written), len(forks._methods)
+    for _ in range(100):
+        LayeredStore(MemoryStore(), [Breaker(), DenyCache(1.0)], 1.0)
+        Room(1), Queues(), Holds()
+    assert (len(forks._locks), len(forks._half_written), len(forks._methods)) == before
+
+
+def test_every_lock_of_the_package_starts_over() -> None:
+    """What is given to `made_once` its owner makes anew in the child."""
+    kinds = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier"}
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                if name in kinds:
+                    found.add((path.relative_to(PACKAGE).as_posix(), name))
+            elif isinstance(node, ast.ImportFrom) and node.module == "functools" and path.name != "kept.py":
+                assert "cached_property" not in [alias.name for alias in node.names], path  # it has a lock in 3.11
+    assert found == {("stores/forks.py", "Lock")}
+
+
+class Computed:
+    """Counts how often it is computed."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    @cached_property
+    def value(self) -> int:
+        """What it is."""
+        self.times += 1
+        return 7
+
+
+class ComputedMore(Computed):
+    @cached_property
+    def value(self) -> int:
+        return super().value + 1
+
+
+def test_a_cached_property_is_computed_once() -> None:
+    own, more = Computed(), ComputedMore()
+    assert (more.value, more.value, more.times) == (8, 8, 1)
+    assert (own.value, own.value, own.times, Computed().value) == (7, 7, 1, 7)
+    assert Computed.value.__doc__ == "What it is."
+    assert not isinstance(Computed.value, functools.cached_property)
+
+
+def test_a_child_starts_over_while_the_garbage_collector_drops_locks() -> None:
+    """The collector may run in the child's first steps and drop locks of objects that are part of a cycle."""
+    kept, before = [Room(1) for _ in range(3)], gc.get_threshold()
+    assert all(each.enter(["k"]) for each in kept)
+    gc.disable()
+    try:
+        for _ in range(2_000):
+            room = Room(1)
+            room.__dict__["itself"] = room
+        del room
+        gc.set_threshold(gc.get_count()[0] + 200)  # in the child, not here
+        gc.enable()
+        assert in_child(lambda: all(each.enter(["k"]) for each in kept)) == 0
+    finally:
+        gc.enable()
+        gc.set_threshold(*before)
