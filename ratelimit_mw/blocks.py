@@ -59,6 +59,7 @@ class AsyncOnce(_Once[AbstractAsyncContextManager[Verdict]], AbstractAsyncContex
 @contextmanager
 def slot(store: Store, charges: Sequence[Charge]) -> Iterator[Verdict]:
     """Take the charges, and hold the slots among them until the block ends. Raises `RateLimited`."""
+    KEEPER.tend()
     verdict = verdict_of(charges, store.take(charges))
     if not verdict.allowed:
         raise RateLimited(verdict)

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from ratelimit_mw.background import UNHEARD, keep
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.settling import settle_after
@@ -21,8 +22,6 @@ Follower = Callable[["Following"], None]
 Fields = Sequence[tuple[Any, Any]]  # headers as the face has them: text, or bytes under ASGI
 
 _ERROR: Final = 500  # what a server answers where the app raised
-_UNHEARD: Final = "raised after a response: %s"
-_tasks: Final[set["asyncio.Task[Any]"]] = set()  # a loop alone does not hold on to them
 
 
 class Answered:
@@ -97,7 +96,7 @@ class Following:
             try:
                 follower(self)
             except Exception as error:  # noqa: BLE001  # the response is out, and nobody is there to hear it
-                warn_rarely("follower", _UNHEARD, type(error).__name__, error=error)
+                warn_rarely("follower", UNHEARD, type(error).__name__, error=error)
 
     def forget(self) -> None:
         """Nobody will say how it ended, so nobody will hear. The slots among what waited for it are not renewed."""
@@ -125,33 +124,17 @@ def soon(work: Callable[[], Coroutine[Any, Any, object]], loop: asyncio.Abstract
     Raises `RuntimeError` where there is neither.
     """
     try:
-        running = asyncio.get_running_loop()
+        asyncio.get_running_loop()
     except RuntimeError:
         if loop is None or loop.is_closed():
             raise
         loop.call_soon_threadsafe(_begin, work)
     else:
-        _begin(work, running)
+        _begin(work)
 
 
-async def all_done(seconds: float) -> None:
-    """Wait until all of this loop that was to be awaited after responses is done, or so many seconds are over."""
-    loop = asyncio.get_running_loop()
-    under_way = {task for task in _tasks if task.get_loop() is loop}
-    if under_way:
-        await asyncio.wait(under_way, timeout=seconds)
-
-
-def _begin(work: Callable[[], Coroutine[Any, Any, object]], loop: asyncio.AbstractEventLoop | None = None) -> None:
-    task = (loop or asyncio.get_running_loop()).create_task(work())
-    _tasks.add(task)
-    task.add_done_callback(_ended)
-
-
-def _ended(task: "asyncio.Task[Any]") -> None:
-    _tasks.discard(task)
-    if not task.cancelled() and (error := task.exception()) is not None:
-        warn_rarely("follower", _UNHEARD, type(error).__name__, error=error)
+def _begin(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    keep(work())
 
 
 def _text(value: object) -> str:

@@ -5,18 +5,20 @@ They differ in the `await`s. The one for threads is in a file of its own.
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from functools import lru_cache, partial
+from contextlib import closing, suppress
+from functools import lru_cache
 from inspect import isawaitable
 from time import perf_counter
 from typing import Any, Final
 
 from msgspec.structs import replace
 
+from ratelimit_mw.background import all_done, finished
 from ratelimit_mw.base_gate import BaseGate
-from ratelimit_mw.calls import FAILED, Answers, Call, name_of
+from ratelimit_mw.callables import name_of
+from ratelimit_mw.calls import FAILED, Answers, Call
 from ratelimit_mw.corrections import Taken, as_taken
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.following import all_done
 from ratelimit_mw.held import kept_by_loop
 from ratelimit_mw.holding import taken_by, turned_away
 from ratelimit_mw.holds import Hold as Held
@@ -25,7 +27,7 @@ from ratelimit_mw.marks import Mark
 from ratelimit_mw.matching import Marked
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.policy import Match, Plan, conclude, plan, without_charged
-from ratelimit_mw.queues import ain_turn, none_free, waits, wish_of
+from ratelimit_mw.refusals import log_refusal
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore
@@ -34,8 +36,9 @@ from ratelimit_mw.stores.loops import OfLoop
 from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.stores.url import open_async_store
 from ratelimit_mw.sync_gate import KEPT, NO_ANSWERS, RAISED, Gate, TellingGate
+from ratelimit_mw.turns import Pause, Take, Turns, wish_of
 from ratelimit_mw.verdict import Answer, Source, Verdict
-from ratelimit_mw.waiting import Hold, asleep, ataking, finished
+from ratelimit_mw.waiting import Hold, asleep, ataking
 
 __all__ = ["AsyncGate", "Gate", "Hold"]
 
@@ -80,14 +83,16 @@ class AsyncGate(BaseGate):
         self._corrections: Final = OfLoop(lambda: Corrections(store, settings.store_timeout))
         self._loop: asyncio.AbstractEventLoop | None = None  # where such a store was asked last
         self._take: Final = store.atake if getattr(store, "ends_in_time", False) else self._take_in_time
-        self._reserve: Final = ataking(store, self._take)
+        self._reserve: Final = ataking(store, self._take, self._freed)
 
-    def _held(self, marks: tuple[Mark, ...], among: tuple[Mark, ...], name: str) -> tuple[Marked, Gate | None]:
-        """Some marks among all of an endpoint, compiled, and who decides on them without a coroutine, if that can be.
+    def _held(
+        self, marks: tuple[Mark, ...], among: tuple[Mark, ...], name: str, shown: str
+    ) -> tuple[Marked, Gate | None]:
+        """Compile some marks among all of an endpoint; the second result is the gate that needs no coroutine, if any.
 
-        `name`: what names the limits of those without a name.
+        `name`, `shown`: see `Rules.compiled`.
         """
-        compiled = zip(among, self.compiled(among, name), strict=True)
+        compiled = zip(among, self.compiled(among, name, shown), strict=True)
         marked = tuple(ruled for mark, ruled in compiled if mark in marks)
         awaited = any(one.lines.calls or one.lines.waits or one.lines.queues for one in marked)
         return marked, None if awaited else self.immediate
@@ -109,8 +114,6 @@ class AsyncGate(BaseGate):
         verdict = await self.decided(match, asked, request, hold)
         if match.follows and verdict is not None and verdict.allowed:
             self._follow(request)
-        if outer is not None and verdict is not None and not verdict.allowed:
-            await self._give_back(outer.forget())
         return verdict
 
     def admit_client(self, client: str | None, method: str | None) -> Awaitable[Verdict | None] | None:
@@ -131,27 +134,30 @@ class AsyncGate(BaseGate):
         """
         began = perf_counter() if self._tell is not None else 0.0
         patient = match.waits and any(charge.patience_us for charge in asked.charges)
+        who = self._who(asked, request) if patient else ()
         if patient:
-            asked = self.room.asked(asked)
-        in_turn = self._decided_in_turn(match, asked, hold) if match.queues else self._decided(match, asked)
+            asked = self.room.asked(asked, who)
+        in_turn = self._decided_in_turn(match, asked, request, hold) if match.queues else self._decided(match, asked)
         verdict = await in_turn
         if patient and verdict is not None and verdict.delay:
-            verdict = await self._placed(verdict)
+            verdict = await self._placed(verdict, who)
         held = self._hold(match, verdict, request) if match.holds else None
         if self._tell is not None:
             self._tell_decision(verdict, request, began)
+        if verdict is not None and not verdict.allowed:
+            log_refusal(verdict, self.settings.key_secret)
         if patient and verdict is not None and verdict.delay:
-            await self._wait(verdict, hold, held)
+            await self._wait(verdict, hold, held, who)
         return verdict
 
-    async def _placed(self, verdict: Verdict) -> Verdict:
+    async def _placed(self, verdict: Verdict, who: Sequence[str]) -> Verdict:
         """See `Gate`."""
-        if self.room.enter():
+        if self.room.enter(who):
             return verdict
-        await self._give_back([taken_by(self, verdict)])
+        await finished(self._undo(verdict, None))
         return turned_away(verdict)
 
-    async def _wait(self, verdict: Verdict, hold: Hold, held: Held | None) -> None:
+    async def _wait(self, verdict: Verdict, hold: Hold, held: Held | None, who: Sequence[str]) -> None:
         """See `Gate`."""
         try:
             await hold(verdict.delay)
@@ -159,28 +165,31 @@ class AsyncGate(BaseGate):
             await finished(self._undo(verdict, held))
             raise
         finally:
-            self.room.leave()
+            self.room.leave(who)
 
     async def _undo(self, verdict: Verdict, held: Held | None) -> None:
         """See `Gate`."""
         if held is not None:
             held.among.end(held)
         await self._give_back([taken_by(self, verdict)])
-        if held is not None and held.then is not None:
-            held.then()
+        self._freed(verdict)
 
     async def _decided_of_client(self, asked: Plan) -> Verdict | None:
         """What `_decided` comes down to where one charge is asked, in short."""
-        if not asked.alone:
-            return await self._decided(asked.match, asked)
-        try:
-            (decision,) = decisions = await self._take(asked.charges)
-            source = decisions.source if type(decisions) is Answer else "store"
-            verdict = Verdict(decision.allowed, asked.charges, decisions, asked.match.rule, source, asked.policies)
-            if self._learns:
-                self._learn(asked, decisions, verdict)
-        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
-            return self._without_store(asked.match, asked, error)
+        if asked.alone:
+            try:
+                (decision,) = decisions = await self._take(asked.charges)
+                source = decisions.source if type(decisions) is Answer else "store"
+                alone = Verdict(decision.allowed, asked.charges, decisions, asked.match.rule, source, asked.policies)
+                if self._learns:
+                    self._learn(asked, decisions, alone)
+                verdict: Verdict | None = alone
+            except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+                verdict = self._without_store(asked.match, asked, error)
+        else:
+            verdict = await self._decided(asked.match, asked)
+        if verdict is not None and not verdict.allowed:
+            log_refusal(verdict, self.settings.key_secret)
         return verdict
 
     async def _decided(self, match: Match, asked: Plan) -> Verdict | None:
@@ -196,25 +205,37 @@ class AsyncGate(BaseGate):
             return self._without_store(match, asked, error)
         return verdict
 
-    async def _decided_in_turn(self, match: Match, asked: Plan, hold: Hold) -> Verdict | None:
-        """See `Gate`."""
-        wish = wish_of(asked)
-        if wish is None or not self._queues.busy(wish):
-            verdict = await self._decided(match, asked)
-            if wish is None or not waits(asked, verdict):
-                return verdict
-        ask, again = partial(self._decided, match, asked), partial(waits, asked)
-        found, verdict = await ain_turn(self._queues, wish, ask, again, hold)
-        return verdict if found else await self._refused(match, asked)
+    async def _decided_in_turn(self, match: Match, asked: Plan, request: Request, hold: Hold) -> Verdict | None:
+        """See `Gate`. A request that is cancelled, or whose `hold` raises, leaves the line."""
+        wish = wish_of(asked, lambda: self._who(asked, request))
+        if wish is None:
+            return await self._decided(match, asked)
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
 
-    async def _refused(self, match: Match, asked: Plan) -> Verdict | None:
-        """See `Gate`."""
-        try:
-            async with asyncio.timeout(self.settings.store_timeout):
-                decisions = await self._store.apeek(asked.charges)
-            return conclude(match, asked, none_free(asked, decisions))
-        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
-            return self._without_store(match, asked, error)
+        def wake() -> None:
+            with suppress(RuntimeError):  # in a loop that has ended nothing waits
+                loop.call_soon_threadsafe(lambda: None if woken.done() else woken.set_result(None))
+
+        with closing(Turns(self._queues, match, asked, wish, wake).steps()) as steps:
+            answer: Any = None
+            while True:
+                try:
+                    step = steps.send(answer)
+                except StopIteration as end:
+                    verdict: Verdict | None = end.value
+                    return verdict
+                if isinstance(step, Take):
+                    answer = await self._decided(match, step.asked)
+                elif isinstance(step, Pause):
+                    await hold(step.seconds, woken)
+                    woken = loop.create_future()
+                else:
+                    try:
+                        async with asyncio.timeout(self.settings.store_timeout):
+                            answer = await self._store.apeek(step.asked.charges)
+                    except Exception as error:  # noqa: BLE001  # whatever a store raises, the request is answered
+                        return self._without_store(match, asked, error)
 
     async def _give_back(self, steps: Sequence[Taken]) -> None:
         """See `Gate`."""

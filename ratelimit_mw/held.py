@@ -6,13 +6,16 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
+from ratelimit_mw.background import finished, keep
 from ratelimit_mw.holds import Hold, Holds, renewal
+from ratelimit_mw.kept import made_once
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.stores.forks import start_over_in_child
 from ratelimit_mw.stores.loops import OfLoop
 from ratelimit_mw.stores.memory import MemoryStore
 
 _SOONEST: Final = 0.005  # seconds: what is under way need not be looked at in each turn of a loop
+_NO_THREAD: Final = "slots are renewed by the next requests for slots, as no thread can be started: %s"
 _LOST: Final = "slots are not known to be %s, and are free when their lifetime is over: %s"
 
 
@@ -34,9 +37,14 @@ class Keeper:
 
     def _start_over(self) -> None:
         self._holds = Holds()
-        self._wake = threading.Condition()
+        self.__dict__.pop("wake", None)
         self._running = False
         self._next = 0.0
+
+    @property
+    def _wake(self) -> threading.Condition:
+        """Made when it is first needed: gevent's workers patch `threading` after an app was loaded and forked."""
+        return made_once(self, "wake", threading.Condition)
 
     def hold(self, hold: Hold) -> None:
         """Renew it from now on."""
@@ -44,8 +52,7 @@ class Keeper:
         self._holds.add(hold)
         with self._wake:
             if not self._running:
-                self._running = True
-                threading.Thread(target=self._run, name="ratelimit_mw slots", daemon=True).start()
+                self._start()
             elif hold.renewed + hold.every < self._next:
                 self._wake.notify()
 
@@ -53,6 +60,26 @@ class Keeper:
         """Give it back."""
         if self._holds.end(hold):
             _give_back(hold)
+
+    def tend(self) -> None:
+        """Renew what is due where no thread could be started for that: called before slots are asked for."""
+        if self._running or self._holds.wait(time.monotonic()) is None:
+            return
+        with self._wake:
+            if not self._running:
+                self._start()
+        if not self._running:
+            for call in self._holds.due(time.monotonic()):
+                self._renew(call)
+
+    def _start(self) -> None:
+        """Start the thread. Where the system gives none just now, the next request tries again."""
+        try:
+            threading.Thread(target=self._run, name="ratelimit_mw slots", daemon=True).start()
+        except RuntimeError as error:
+            warn_rarely("slots thread", _NO_THREAD, error)
+        else:
+            self._running = True
 
     def _run(self) -> None:
         while True:
@@ -83,23 +110,15 @@ class _Loop:
         self.holds = Holds()
         self._timer: asyncio.TimerHandle | None = None  # one while something is held, and a little longer
         self._next = 0.0  # when it fires, by the clock of the holds
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def hold(self, hold: Hold) -> None:
         self.holds.add(hold)
         if self._timer is None or hold.renewed + hold.every < self._next:
             self._tick_in(hold.every)
 
-    def keep(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """A task that is held on to, whoever waits for it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     def _tick(self) -> None:
         for call in self.holds.due(time.monotonic()):
-            self.keep(self._renew(call))
+            keep(self._renew(call))
         self._timer = None
         pause = self.holds.wait(time.monotonic())
         if pause is not None:
@@ -117,8 +136,9 @@ class _Loop:
             await call[0].store.asettle(renewal(call))
         except Exception as error:  # noqa: BLE001  # nobody waits for it
             warn_rarely("slots", _LOST, "renewed", error)
-        for hold in self.holds.done(call, time.monotonic()):
-            await _agive_back(hold)
+        finally:
+            for hold in self.holds.done(call, time.monotonic()):
+                keep(_agive_back(hold))
 
 
 class AsyncKeeper:
@@ -144,7 +164,7 @@ class AsyncKeeper:
     async def released(self, hold: Hold) -> None:
         """Give it back, and wait until it is; whoever is cancelled meanwhile, it goes on."""
         if hold.among.end(hold):
-            await asyncio.shield(self._loops.get().keep(_agive_back(hold)))
+            await finished(_agive_back(hold))
 
 
 KEEPER: Final = Keeper()
@@ -168,5 +188,6 @@ async def _agive_back(hold: Hold) -> None:
         await hold.store.asettle(hold.back())
     except Exception as error:  # noqa: BLE001  # nobody waits for it
         warn_rarely("slots", _LOST, "given back", error)
-    if hold.then is not None:
-        hold.then()
+    finally:
+        if hold.then is not None:
+            hold.then()

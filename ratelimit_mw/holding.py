@@ -1,6 +1,7 @@
 """Requests that are held back until their turn: how many at one time, and what becomes of one more."""
 
-from threading import Lock
+from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -9,34 +10,54 @@ from ratelimit_mw.corrections import Taken
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.outcome import given_back
 from ratelimit_mw.policy import Plan
+from ratelimit_mw.stores.forks import lock, start_over_in_child
 from ratelimit_mw.verdict import Verdict
 
 
 class Room:
-    """Where a process keeps the requests that it holds back: up to `places` of them. Several threads may come."""
+    """The places of a process where requests are held back: `places` in all, and for each key half of them.
+
+    One key has at least one place. Several threads may call at once. `who`: the keys of a request.
+    """
 
     def __init__(self, places: int) -> None:
-        self._lock: Final = Lock()
-        self._free = places
+        self._lock: Final = lock()
+        self._places: Final = places
+        self._most: Final = max(1, places // 2)
+        start_over_in_child(self._start_over)
+        self._start_over()
 
-    def asked(self, plan: Plan) -> Plan:
-        """What the store is asked of a request: while no place is free, whether it may pass without being held back."""
-        if self._free > 0:
+    def _start_over(self) -> None:
+        """Free all places, also in a child process, where no thread leaves the place that it had."""
+        self._free = self._places
+        self._held = Counter[str]()
+
+    def asked(self, plan: Plan, who: Sequence[str]) -> Plan:
+        """What to ask the store for a request: without a place for it, whether it may pass without being held back."""
+        if self._has_place(who):
             return plan
         return replace(plan, charges=[_at_once(charge) for charge in plan.charges])
 
-    def enter(self) -> bool:
-        """Whether there is a place, which is taken then."""
+    def enter(self, who: Sequence[str]) -> bool:
+        """Take a place. Whether there was one."""
         with self._lock:
-            if self._free <= 0:
+            if not self._has_place(who):
                 return False
             self._free -= 1
+            self._held.update(who)
             return True
 
-    def leave(self) -> None:
-        """It is free for another one."""
+    def leave(self, who: Sequence[str]) -> None:
+        """Free the place."""
         with self._lock:
             self._free += 1
+            for key in who:
+                self._held[key] -= 1
+                if not self._held[key]:
+                    del self._held[key]
+
+    def _has_place(self, who: Sequence[str]) -> bool:
+        return self._free > 0 and all(self._held[key] < self._most for key in who)
 
 
 def turned_away(verdict: Verdict) -> Verdict:

@@ -4,15 +4,18 @@ A hold that nobody refers to any more is not renewed: whoever is gone without gi
 when their lifetime is over. So it is in every store, in this process or on a server, where it also outlives a kill.
 """
 
-import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any, Final
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from msgspec.structs import replace
 
 from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.stores.forks import lock
 from ratelimit_mw.stores.group import committed
 
 _RENEWALS: Final = 3  # in a lifetime: two of them may fail
@@ -56,13 +59,16 @@ class Holds:
 
     def __init__(self) -> None:
         self._held: WeakSet[Hold] = WeakSet()
+        self._due: list[tuple[float, int, ref[Hold]]] = []  # a heap: when each is to be renewed; some ended meanwhile
+        self._numbers: Final = count()
         self._under_way: set[Hold] = set()
-        self._lock = threading.Lock()
+        self._lock = lock()
 
     def add(self, hold: Hold) -> None:
         """From now on it is renewed."""
         with self._lock:
             self._held.add(hold)
+            self._push(hold, hold.renewed)
 
     def end(self, hold: Hold) -> bool:
         """It is renewed no more. Whether it is to be given back now: else who renews it just now does that after."""
@@ -74,14 +80,24 @@ class Holds:
     def due(self, now: float) -> list[list[Hold]]:
         """What is to be renewed now, as calls; then `done`."""
         calls: dict[int, list[list[Hold]]] = {}
+        charges = Counter[int]()  # in the last call of each store
         with self._lock:
-            for hold in self._held:
-                if hold.renewed + hold.every <= now and hold not in self._under_way:
-                    of_store = calls.setdefault(id(hold.store), [[]])
-                    if sum(len(one.charges) for one in of_store[-1]) >= _TOGETHER:
-                        of_store.append([])
-                    of_store[-1].append(hold)
-                    self._under_way.add(hold)
+            while self._due and self._due[0][0] <= now:
+                hold = heappop(self._due)[2]()
+                if hold is None or hold.ended:
+                    continue
+                late = hold not in self._under_way and hold.renewed + hold.every <= now
+                self._push(hold, now if late else max(hold.renewed, now - hold.every / 2))
+                if not late:
+                    continue
+                store = id(hold.store)
+                of_store = calls.setdefault(store, [[]])
+                if charges[store] >= _TOGETHER:
+                    of_store.append([])
+                    charges[store] = 0
+                of_store[-1].append(hold)
+                charges[store] += len(hold.charges)
+                self._under_way.add(hold)
         return [call for of_store in calls.values() for call in of_store]
 
     def done(self, call: Sequence[Hold], now: float) -> list[Hold]:
@@ -95,7 +111,12 @@ class Holds:
     def wait(self, now: float) -> float | None:
         """Seconds until something is due; None where nothing is held."""
         with self._lock:
-            return min((max(0.0, hold.renewed + hold.every - now) for hold in self._held), default=None)
+            while self._due and ((hold := self._due[0][2]()) is None or hold.ended):
+                heappop(self._due)
+            return max(0.0, self._due[0][0] - now) if self._due else None
+
+    def _push(self, hold: Hold, since: float) -> None:
+        heappush(self._due, (since + hold.every, next(self._numbers), ref(hold)))
 
 
 def renewal(call: Sequence[Hold]) -> list[Charge]:

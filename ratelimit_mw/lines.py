@@ -1,15 +1,19 @@
 """Lines: the limits of one rule as they are asked, with key, cost, role and the name that headers give them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Final
 
+from ratelimit_mw.callables import check_plain
 from ratelimit_mw.calls import Answers, Call, cost_answer
 from ratelimit_mw.choices import Choice, Dynamic, Tiers
+from ratelimit_mw.errors import Mistakes
 from ratelimit_mw.identity import bucket_key, encode
-from ratelimit_mw.items import Item, check_cost
+from ratelimit_mw.items import Item, check_cost, check_different
+from ratelimit_mw.kept import Budget, Kept
 from ratelimit_mw.keys import Caller, Key
 from ratelimit_mw.limit import Charge, Role
+from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.options import MissingKey
 from ratelimit_mw.penalties import check_penalty
 from ratelimit_mw.rules import OnStoreError, Rule
@@ -19,17 +23,18 @@ from ratelimit_mw.slots import slots_item
 from ratelimit_mw.stores.local import share_of
 from ratelimit_mw.verdict import Policy
 
-_REMEMBERED: Final = 4096  # charges of recent clients per limit: made once, they cost a look-up instead of a hash
-_REMEMBERED_IF_GIVEN: Final = 16  # the same for limits that a callable gives: there may be one for each client
+_WSGI: Final = " under WSGI"
+_GIVEN: Final = 1024  # lists of limits that a callable gave: there may be one for each client
+CHARGES: Final = Budget(32_768)  # of recent clients, for all limits: made once, they cost a look-up instead of a hash
 
 
 class Line:
-    """One limit as it is asked. `charge(identity, cost)` is what the store is told. `bans`: it is the penalty."""
+    """One limit as it is asked. `charges[identity, cost]`: what the store is told. `bans`: it is the penalty."""
 
     __slots__ = (
         *(
             "bans",
-            "charge",
+            "charges",
             "cost",
             "key",
             "local",
@@ -71,12 +76,12 @@ class Line:
         role: Final[Role] = "penalty" if penalty else "shadow" if self.shadow else "limit"
         secret = settings.key_secret.encode("utf-8", "surrogatepass")
 
-        @lru_cache(maxsize=lines.remembered)
-        def charge(identity: str, cost: int) -> Charge:
+        def charge(of: tuple[str, int]) -> Charge:
+            identity, cost = of
             key = bucket_key(identity, lines.bucket, secret=secret, plain=settings.plain_keys)
             return Charge(key, item.limit, cost, None, role, None, item.lease, item.lease_time)
 
-        self.charge: Final = charge
+        self.charges: Final = Kept(charge, CHARGES)
 
     def cost_of(self, answers: Answers) -> int:
         """Units that a request takes."""
@@ -87,7 +92,7 @@ class Lines:
     """The lines of one rule: `fixed`, or else chosen for each request. `calls`: the callables they may need.
 
     `rule`: its name in headers. `own`: the rule itself, where it is not one of ours. `bucket`: its name in bucket keys,
-    where that is another. `remembered`: how many charges each line keeps. `concurrent`: how many may be at work.
+    where that is another. `concurrent`: how many may be at work.
     `waits`: whether a request may be held back. `follows`: whether something of it is settled after the response;
     `holds`: whether slots are given back then; `queues`: whether a request may have to wait for one.
     """
@@ -105,18 +110,18 @@ class Lines:
         self.bucket: Final = bucket or rule
         self.settings: Final = settings
         self.own: Final = own
-        self.key: Final = Key(settings.key if own is None or own.key is None else own.key, settings.ipv6_prefix)
+        self._key: Final = settings.key if own is None or own.key is None else own.key
+        self.key: Final = Key(self._key, settings.ipv6_prefix)
         cost = check_cost(own.cost, []) if own else None
         self.cost: Final[int | Call] = 1 if cost is None else cost
         self._penalty: Final = _penalty(settings, own, rule)
         self.settling: Final = _settling(settings, own)
         self.follows: Final = self.settling is not None and found != []
-        self.remembered: Final = _REMEMBERED_IF_GIVEN if isinstance(found, Dynamic) else _REMEMBERED
         self._slots: Final = (
             (slots_item(concurrent, settings.slot_lifetime, settings.slot_retry),) if concurrent else ()
         )
         self._choice: Final = found if isinstance(found, Choice) else None
-        self._chosen: Final = lru_cache(_REMEMBERED)(self._made)
+        self._chosen: Final = lru_cache(_GIVEN)(self._checked)
         self.fixed: Final[Sequence[Line] | None] = None if isinstance(found, Choice) else self._made(tuple(found))
         self.calls: Final = self._calls(found)
         # limits that a callable gives may hold back too
@@ -128,8 +133,12 @@ class Lines:
         """The lines of a request; None when a callable gave no limits that can be used."""
         if self._choice is None:
             return self.fixed
-        items = self._choice.items(request, route, answers)
-        return None if items is None else self._chosen(tuple(items))
+        try:
+            items = self._choice.items(request, route, answers)
+            return None if items is None else self._chosen(tuple(items))
+        except Exception as error:  # noqa: BLE001  # whatever a callable gives, the request is limited
+            warn_rarely(f"limits of {self.rule}", "cannot be used, the default ones apply: %s", error)
+            return None
 
     @property
     def tier(self) -> Key | None:
@@ -149,6 +158,12 @@ class Lines:
             return [line for items in self._choice.all.values() for line in self._chosen(tuple(items))]
         return self._made(()) if self.fixed is None else self.fixed
 
+    def _checked(self, items: tuple[Item, ...]) -> Sequence[Line]:
+        """The lines of limits that are chosen. Raises `ConfigError` for two that can count in one bucket."""
+        if isinstance(self._choice, Dynamic):  # tiers are checked at start
+            check_different("limits", items, self._key)
+        return self._made(items)
+
     def _made(self, items: tuple[Item, ...]) -> Sequence[Line]:
         names = [
             item.limit.name or (self.rule if index == 0 else f"{self.rule}-{index + 1}")
@@ -160,6 +175,17 @@ class Lines:
             lines.append(Line(self._penalty, f"{self.rule}-penalty", self, penalty=True))
         return lines
 
+    def named_calls(self) -> Iterator[tuple[str, Call]]:
+        """The callables that a request needs, and that of `settle`, each with the setting that it is."""
+        yield from (("key", call) for key in self.keys for call in key.calls)
+        costs = [self.cost, *(line.cost for line in self.known)]
+        yield from (("cost", cost) for cost in costs if not isinstance(cost, int))
+        if self._choice is not None:
+            word = "tier" if isinstance(self._choice, Tiers) else "limits"
+            yield from ((word, call) for call in self._choice.calls)
+        if self.settling is not None and self.settling.call is not None:
+            yield "settle", self.settling.call
+
     def _calls(self, found: Sequence[Item] | Choice) -> Sequence[Call]:
         calls = list(found.calls) if isinstance(found, Choice) else []
         for line in self.known:
@@ -167,6 +193,16 @@ class Lines:
         if self.fixed is None:
             calls += calls_of(self.key, self.cost)
         return list(dict.fromkeys(calls))
+
+
+def check_all_plain(all_lines: Iterable[Lines]) -> None:
+    """Raise `ConfigError` for the async callables of these lines, where nothing is awaited."""
+    mistakes = Mistakes()
+    for lines in all_lines:
+        for setting, call in lines.named_calls():
+            with mistakes.at(setting):
+                check_plain(call, _WSGI)
+    mistakes.tell()
 
 
 def _settling(settings: Settings, own: Rule | None) -> Settling | None:

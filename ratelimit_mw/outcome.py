@@ -1,20 +1,20 @@
 """What is known of a request so far, for the app and for whoever of us stands further in."""
 
 from collections.abc import Callable, Sequence
-from threading import Lock
 from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ratelimit_mw.corrections import Step, Taken, bucket_of
+from ratelimit_mw.corrections import Step, bucket_of
 from ratelimit_mw.ledger import Ledger
 from ratelimit_mw.limit import Charge
 from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.stores.forks import lock
 from ratelimit_mw.ticks import EXACT
 from ratelimit_mw.verdict import Policy, Verdict
 
-_opening: Final = Lock()  # of a ledger: an app may say it from several threads
+_opening: Final = lock()  # of a ledger: an app may say it from several threads
 
 
 class Outcome(Struct, gc=False):
@@ -39,7 +39,24 @@ class Outcome(Struct, gc=False):
     @property
     def charged(self) -> Sequence[Charge]:
         """All that was charged for this request so far."""
-        return self.verdict.charges if self.verdict is not None and self.verdict.decisions else ()
+        return [charge for _, one in self.found if one.allowed and one.decisions for charge in one.charges]
+
+    @property
+    def wait(self) -> float:
+        """Seconds until the steps that admitted this request can admit it again; what they charged stays charged.
+
+        Exact for a cost of 1. A slot is free again once this request has ended.
+        """
+        return max(
+            (
+                decision.next_after
+                for _, verdict in self.found
+                if verdict.allowed
+                for charge, decision in zip(verdict.charges, verdict.decisions, strict=False)
+                if charge.role == "limit" and decision.remaining < charge.cost and not charge.limit.held
+            ),
+            default=0.0,
+        )
 
     def add(self, verdict: Verdict, gate: Any) -> None:
         """What one further in found: it answers, and all charges stand side by side."""
@@ -51,16 +68,11 @@ class Outcome(Struct, gc=False):
         self.steps.append((gate, verdict))
         self.verdict = verdict if self.verdict is None else _both(self.verdict, verdict)
 
-    def begin_anew(self, verdict: Verdict | None) -> None:
-        """The next message, of which this is known."""
-        self.verdict, self.steps, self.said, self.ledger = verdict, None, None, None
-
-    def forget(self) -> Sequence[Taken]:
-        """All that was taken, which is to be given back: the request is refused further in. Nothing was charged now."""
-        steps = self.found
-        self.verdict, self.steps = None, []
-        found = [Taken(gate, one.source, given_back(one)) for gate, one in steps if one.allowed]
-        return [taken for taken in found if taken.charges]
+    def begin_anew(self, outer: "Outcome | None") -> None:
+        """Start over for the next message. `outer`: what a middleware further out found for the same message."""
+        self.verdict, self.steps, self.said, self.ledger = None, None, None, None
+        if outer is not None and outer.verdict is not None:
+            self.verdict, self.steps = outer.verdict, [*outer.found]
 
     @property
     def found(self) -> Sequence[Step]:

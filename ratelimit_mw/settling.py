@@ -1,10 +1,11 @@
 """What a rule settles after the response: by a callable that says the true cost, or by the status alone."""
 
 from collections.abc import Callable, Iterable, Sequence
-from inspect import isawaitable, signature
+from inspect import isawaitable
 from typing import Any, Final
 
-from ratelimit_mw.calls import FAILED, call_from, close_unawaited, is_async, name_of
+from ratelimit_mw.callables import name_of
+from ratelimit_mw.calls import FAILED, call_from, close_unawaited
 from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.ticks import EXACT
@@ -47,16 +48,7 @@ def check_settle(value: SettleSpec | None) -> SettleCall | None:
     if value is None:
         return None
     with located("settle"):
-        call = call_from(value)
-        try:
-            found = signature(call)
-        except (TypeError, ValueError):  # of what is written in C, nobody knows
-            return call
-        try:
-            found.bind(None, None)
-        except TypeError as error:
-            raise ConfigError(f"found {name_of(call)}, which does not take (request, response): {error}") from None
-        return call
+        return call_from(value, ("request", "response"))
 
 
 def check_statuses(value: object) -> frozenset[int] | None:
@@ -138,7 +130,8 @@ def _calls(one: Any) -> Iterable[SettleCall]:
     """Whom to ask: nobody, where the app has said it, or where the status is not counted."""
     if one.outcome.said is not None:
         return ()
-    owns = [policy.settling for _, verdict in one.outcome.found for policy in verdict.policies if policy.settles]
+    charged = [verdict for _, verdict in one.outcome.found if verdict.allowed]
+    owns = [policy.settling for verdict in charged for policy in verdict.policies if policy.settles]
     asked = [own for own in owns if own is not None and own.charges(one.response)]
     return dict.fromkeys(own.call for own in asked if own.call is not None)
 
@@ -155,10 +148,3 @@ def _actual(call: SettleCall, answer: object) -> int | None:
     if answer is not FAILED:
         warn_rarely(f"settle {name_of(call)}", _NONSENSE, type(answer).__name__)
     return None
-
-
-def check_plain(owns: Iterable[Settling | None]) -> None:
-    """Raises `ConfigError` for an async callable, where nothing can be awaited."""
-    for own in owns:
-        if own is not None and own.call is not None and is_async(own.call):
-            raise ConfigError(f"settle: found {name_of(own.call)}, which is async; here it is a plain function")

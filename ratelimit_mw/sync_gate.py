@@ -3,35 +3,42 @@
 See `gate`, which does the same for asyncio.
 """
 
+import threading
 import time
 from collections.abc import Sequence
-from functools import partial
+from contextlib import closing
 from time import perf_counter
 from typing import Any, Final
 
 from ratelimit_mw.base_gate import BaseGate
-from ratelimit_mw.calls import FAILED, Answers, Call, close_unawaited, is_async, name_of
+from ratelimit_mw.callables import name_of
+from ratelimit_mw.calls import FAILED, Answers, Call, close_unawaited
 from ratelimit_mw.corrections import Taken, as_taken
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.held import KEEPER
 from ratelimit_mw.holding import taken_by, turned_away
 from ratelimit_mw.holds import Hold
 from ratelimit_mw.limit import Charge
+from ratelimit_mw.lines import check_all_plain
 from ratelimit_mw.matching import Marked, Rules
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.policy import Match, Plan, conclude, plan, without_charged
-from ratelimit_mw.queues import in_turn, none_free, waits, wish_of
+from ratelimit_mw.refusals import log_refusal
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settling import check_plain
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.later import NOT_SENT, Told, untold
 from ratelimit_mw.stores.local import LocalStore
 from ratelimit_mw.stores.url import open_store
+from ratelimit_mw.turns import Pause, Take, Turns, wish_of
 from ratelimit_mw.verdict import Source, Verdict
 
 NO_ANSWERS: Final[Answers] = {}
-KEPT: Final = "what was taken of limits further out is not known to be given back: %s"
-RAISED: Final = "raised: a key or tier is not there, a cost is 1, and limits are the default ones"
+KEPT: Final = "the units of a request that was held back are not known to be given back: %s"
+RAISED: Final = (
+    "raised an error: where it gives a key or tier, the request counts as one without it; where it gives a cost, the "
+    "cost is 1; where it gives limits, the default limits apply"
+)
 
 
 class Gate(BaseGate):
@@ -44,13 +51,8 @@ class Gate(BaseGate):
 
     def __init__(self, settings: Settings, rules: Rules | None = None, local: LocalStore | None = None) -> None:
         super().__init__(settings, rules, local)
-        for call in self._rules.calls:
-            if is_async(call):
-                raise ConfigError(
-                    f"{name_of(call)} is async; under WSGI keys, costs, tiers and limits ask plain functions"
-                )
-        if rules is None:  # else who has them may await
-            check_plain(lines.settling for lines in self._rules.lines)
+        if rules is None:  # else the gate that made them may await
+            check_all_plain(self._rules.lines)
         store = (
             open_store(settings.store, settings.store_timeout) if isinstance(settings.store, str) else settings.store
         )
@@ -70,18 +72,19 @@ class Gate(BaseGate):
         asked = plan(match, request, _ask(match.calls, request) if match.calls else NO_ANSWERS)
         if (outer := request.outcome) is not None and outer.verdict is not None:
             asked = without_charged(asked, outer)
+        who = self._who(asked, request) if match.waits else ()
         if match.waits:
-            asked = self.room.asked(asked)
-        verdict = self._decided_in_turn(match, asked) if match.queues else self._decided(match, asked)
+            asked = self.room.asked(asked, who)
+        verdict = self._decided_in_turn(match, asked, request) if match.queues else self._decided(match, asked)
         if match.waits and verdict is not None and verdict.delay:
-            verdict = self._placed(verdict)
+            verdict = self._placed(verdict, who)
         held = self._hold(match, verdict, request) if match.holds else None
         if self._tell is not None:
             self._tell_decision(verdict, request, began)
-        if outer is not None and verdict is not None and not verdict.allowed:
-            self._give_back(outer.forget())
+        if verdict is not None and not verdict.allowed:
+            log_refusal(verdict, self.settings.key_secret)
         if match.waits and verdict is not None and verdict.delay:
-            self._wait(verdict, held)
+            self._wait(verdict, held, who)
         if match.follows and verdict is not None and verdict.allowed:
             self._follow(request)
         return verdict
@@ -99,14 +102,23 @@ class Gate(BaseGate):
         try:
             if asked.alone and not self._learns:  # in memory, which never fails, and decides itself
                 (decision,) = decisions = self._store.take(asked.charges)
-                return Verdict(decision.allowed, asked.charges, decisions, asked.match.rule, "store", asked.policies)
+                if decision.allowed:
+                    return Verdict(True, asked.charges, decisions, asked.match.rule, "store", asked.policies)
+                refused = Verdict(False, asked.charges, decisions, asked.match.rule, "store", asked.policies)
+                verdict: Verdict | None = refused
+            else:
+                verdict = self._decided(asked.match, asked)
         except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
-            return self._without_store(asked.match, asked, error)
-        return self._decided(asked.match, asked)
+            verdict = self._without_store(asked.match, asked, error)
+        if verdict is not None and not verdict.allowed:
+            log_refusal(verdict, self.settings.key_secret)
+        return verdict
 
     def _decided(self, match: Match, asked: Plan) -> Verdict | None:
         if not asked.charges:
             return conclude(match, asked, ()) if asked.denied else None
+        if match.holds:
+            KEEPER.tend()
         try:
             decisions = self._store.take(asked.charges)
             verdict = conclude(match, asked, decisions)
@@ -116,14 +128,14 @@ class Gate(BaseGate):
             return self._without_store(match, asked, error)
         return verdict
 
-    def _placed(self, verdict: Verdict) -> Verdict:
-        """The verdict on a request that is to wait, if there is a place for it, which it has from now on."""
-        if self.room.enter():
+    def _placed(self, verdict: Verdict, who: Sequence[str]) -> Verdict:
+        """The verdict on a request that is to wait, for which a place is taken if there is one. `who`: see `Room`."""
+        if self.room.enter(who):
             return verdict
-        self._give_back([taken_by(self, verdict)])
+        self._undo(verdict, None)
         return turned_away(verdict)
 
-    def _wait(self, verdict: Verdict, held: Hold | None) -> None:
+    def _wait(self, verdict: Verdict, held: Hold | None, who: Sequence[str]) -> None:
         """Until its turn. What ends the wait early gives back what was taken."""
         try:
             time.sleep(verdict.delay)
@@ -131,35 +143,42 @@ class Gate(BaseGate):
             self._undo(verdict, held)
             raise
         finally:
-            self.room.leave()
+            self.room.leave(who)
 
     def _undo(self, verdict: Verdict, held: Hold | None) -> None:
         """Give back what was taken for a request, whose slots are renewed no more: else they would be taken again."""
         if held is not None:
             held.among.end(held)
         self._give_back([taken_by(self, verdict)])
-        if held is not None and held.then is not None:
-            held.then()
+        self._freed(verdict)
 
-    def _decided_in_turn(self, match: Match, asked: Plan) -> Verdict | None:
-        """The same where a request may wait for a slot: behind those who do."""
-        wish = wish_of(asked)
-        if wish is None or not self._queues.busy(wish):
-            verdict = self._decided(match, asked)
-            if wish is None or not waits(asked, verdict):
-                return verdict
-        found, verdict = in_turn(self._queues, wish, lambda: self._decided(match, asked), partial(waits, asked))
-        return verdict if found else self._refused(match, asked)
-
-    def _refused(self, match: Match, asked: Plan) -> Verdict | None:
-        """No slot came free in time, or too many wait already."""
-        try:
-            return conclude(match, asked, none_free(asked, self._store.peek(asked.charges)))
-        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
-            return self._without_store(match, asked, error)
+    def _decided_in_turn(self, match: Match, asked: Plan, request: Request) -> Verdict | None:
+        """The same where a request may wait for a slot: behind those that wait already."""
+        wish = wish_of(asked, lambda: self._who(asked, request))
+        if wish is None:
+            return self._decided(match, asked)
+        woken = threading.Event()
+        with closing(Turns(self._queues, match, asked, wish, woken.set).steps()) as steps:
+            answer: Any = None
+            while True:
+                try:
+                    step = steps.send(answer)
+                except StopIteration as end:
+                    verdict: Verdict | None = end.value
+                    return verdict
+                if isinstance(step, Take):
+                    answer = self._decided(match, step.asked)
+                elif isinstance(step, Pause):
+                    woken.wait(step.seconds)
+                    woken.clear()
+                else:
+                    try:
+                        answer = self._store.peek(step.asked.charges)
+                    except Exception as error:  # noqa: BLE001  # whatever a store raises, the request is answered
+                        return self._without_store(match, asked, error)
 
     def _give_back(self, steps: Sequence[Taken]) -> None:
-        """What those further out took for a request that is refused here."""
+        """Return the units of a request that found no place to wait, or whose wait ended early."""
         for gate, source, charges in steps:
             try:
                 gate.holds(source).settle(charges)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
+from ratelimit_mw.background import finished, keep
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import Charge, Decision, Limit, seconds
 from ratelimit_mw.notices import warn_rarely
@@ -29,7 +30,6 @@ class Hold(Protocol):
 
 
 _KEPT: Final = "what was reserved for a wait that ended early is not known to be given back: %s"
-_GOING: Final[set["asyncio.Task[Any]"]] = set()  # nobody else holds on to them
 
 
 def waited_for(limits: Sequence[Limit], timeout: float | None) -> list[Limit]:
@@ -43,7 +43,7 @@ def waited_for(limits: Sequence[Limit], timeout: float | None) -> list[Limit]:
         found = ", ".join(repr(limit.notation) for limit in limits)
         rates = [limit.notation.partition(" ")[0] for limit in limits if not limit.held]
         fix = f"a bucket does, such as '{rates[0]} using gcra'" if rates else "slot() takes one that is free at once"
-        raise ConfigError(f"limits: found {found}, which hold nothing back, so nothing says when to go on; {fix}")
+        raise ConfigError(f"limits: found {found}, under which no request can wait for its turn; {fix}")
     return [_patient(limit, timeout) for limit in limits]
 
 
@@ -81,10 +81,10 @@ async def aturn(store: AsyncStore, take: Take, charges: Sequence[Charge]) -> Ver
     return verdict
 
 
-def ataking(store: AsyncStore, atake: Take) -> Take:
+def ataking(store: AsyncStore, atake: Take, undone: Callable[[Verdict], object] | None = None) -> Take:
     """The `atake` of a store, of which nothing stays taken when it is cancelled half-way.
 
-    One in memory is never half-way.
+    One in memory is never half-way. `undone`: called with the verdict whose charges were given back.
     """
     if type(store) is MemoryStore:
         return atake
@@ -94,13 +94,18 @@ def ataking(store: AsyncStore, atake: Take) -> Take:
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
-            _keep(asyncio.ensure_future(_undone(store, charges, taking)))
+            keep(_undone(store, charges, taking, undone))
             raise
 
     return take
 
 
-async def _undone(store: AsyncStore, charges: Sequence[Charge], taking: "asyncio.Task[Sequence[Decision]]") -> None:
+async def _undone(
+    store: AsyncStore,
+    charges: Sequence[Charge],
+    taking: "asyncio.Task[Sequence[Decision]]",
+    undone: Callable[[Verdict], object] | None,
+) -> None:
     """Give back what a call takes of which nobody hears."""
     try:
         verdict = verdict_of(charges, await taking)
@@ -109,6 +114,8 @@ async def _undone(store: AsyncStore, charges: Sequence[Charge], taking: "asyncio
     else:
         if verdict.allowed:
             await agive_back(store, verdict)
+            if undone is not None:
+                undone(verdict)
 
 
 def give_back(store: Store, verdict: Verdict) -> None:
@@ -133,14 +140,3 @@ async def asleep(seconds: float, woken: "asyncio.Future[None] | None" = None, /)
         await asyncio.sleep(seconds)
     else:
         await asyncio.wait([woken], timeout=seconds)
-
-
-async def finished(work: Coroutine[Any, Any, None]) -> None:
-    """Until it is done; it is done, too, when whoever waits for it is cancelled once more."""
-    await asyncio.shield(_keep(asyncio.ensure_future(work)))
-
-
-def _keep(task: "asyncio.Task[None]") -> "asyncio.Task[None]":
-    _GOING.add(task)
-    task.add_done_callback(_GOING.discard)
-    return task

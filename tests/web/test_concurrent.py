@@ -308,9 +308,8 @@ def test_who_is_cancelled_while_it_is_held_back_gives_its_slot_back_for_good() -
         await settled()
         (hold,) = held
         woken: list[Any] = []
-        app._gate._queues.join(
-            Wish([(hold.charges[0].key, hold.charges[0].limit.bucket)], 1, 60), lambda: woken.append(1)
-        )
+        queues, bucket = app._gate._queues, (hold.charges[0].key, hold.charges[0].limit.bucket)
+        queues.join(Wish({bucket: 1}, 60), [bucket], lambda: woken.append(1), queues.given)
         task.cancel()
         await asyncio.wait([task])
         assert (len(held), woken) == (0, [1])

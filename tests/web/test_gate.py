@@ -151,8 +151,11 @@ def test_an_awaited_key_that_raises_frees_nobody(missing_key: Any, caplog: pytes
         assert not verdict.allowed
     else:
         assert [charge.key for charge in verdict.charges] == [f"{{missing=call:{__name__}:async_raises}}:default"]
-    counts = "a key or tier is not there, a cost is 1, and limits are the default ones"
-    assert caplog.messages[0] == f"ratelimit_mw: async_raises: raised: {counts}"
+    counts = (
+        "an error: where it gives a key or tier, the request counts as one without it; where it gives a cost, the cost "
+        "is 1; where it gives limits, the default limits apply"
+    )
+    assert caplog.messages[0] == f"ratelimit_mw: async_raises: raised {counts}"
 
 
 class Asked(PlainRequest):

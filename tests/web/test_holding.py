@@ -23,6 +23,7 @@ from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.gate import AsyncGate, Gate
 from ratelimit_mw.holding import turned_away
+from ratelimit_mw.outcome import given_back
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.starlette import limit as starlette_limit
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
@@ -221,6 +222,27 @@ def test_a_server_that_fails_to_say_is_told_to_the_app() -> None:
     asyncio.run(main())
 
 
+def test_one_client_has_half_of_the_places_under_asyncio() -> None:
+    async def main() -> None:
+        held = Held(max_waiting=4)
+        bad, good = [{"client": (f"192.0.2.{number}", 5000)} for number in (66, 1)]
+        for scope in (bad, good):
+            assert (await held.start(WHOLE, **scope).goes_on()).status == 200
+        asked = [await held.start(WHOLE, **scope).goes_on() for scope in [bad] * 4 + [good] * 3]
+        assert [one.status for one in asked] == [None, None, 429, 429, None, None, 429]
+        asked[0].queue.put_nowait(GONE)
+        await asked[0].goes_on()
+        assert (await held.start(WHOLE, **good).goes_on()).status == 429  # it has its half
+        more = await held.start(WHOLE, **bad).goes_on()
+        assert more.status is None
+        for one in (*asked, more):
+            one.task.cancel()
+        await asyncio.wait([one.task for one in (*asked, more)])
+        assert (held.middleware._gate.room._free, held.middleware._gate.room._held) == (4, {})
+
+    asyncio.run(main())
+
+
 @pytest.mark.promise(1)
 def test_while_no_place_is_free_the_store_is_asked_once_and_takes_nothing() -> None:
     calls: list[str] = []
@@ -292,6 +314,17 @@ def test_what_is_turned_away_shows_what_it_would_without_it() -> None:
     assert verdict.decisions[2] is decisions[2]
 
 
+def test_only_what_was_charged_is_given_back() -> None:
+    """Shadows are charged together or not at all, and a ban counts refusals."""
+    limit, window = parse("1/s burst 1 using gcra; 10/minute")
+    charges = [Charge("k", limit, 2), Charge("k", window, 0), Charge("s", window, role="shadow")]
+    for admits, roles in ((True, ["limit", "shadow"]), (False, ["limit"])):
+        decisions = [Decision(True, 1, 0, 0.0, 1.0, 1.0, 0.5, 7)] * 2 + [Decision(admits, 10, 0, 0.0, 9.0, 9.0, 0.0, 5)]
+        back = given_back(Verdict(True, charges, decisions))
+        assert [charge.role for charge in back] == roles
+        assert (back[0].cost, back[0].at) == (-2, 7)
+
+
 @pytest.mark.parametrize("over", ["memory", "redis"])
 def test_a_cancelled_request_gives_back_what_it_took(over: str, request: pytest.FixtureRequest) -> None:
     clock = Clock()
@@ -301,9 +334,9 @@ def test_a_cancelled_request_gives_back_what_it_took(over: str, request: pytest.
         if over == "redis":
             server = next(iter(request.getfixturevalue("redis_servers").values()))
             server.flush()
-            store = AsyncRedisStore(server.url, clock=clock, timeout=5.0)
+            store = AsyncRedisStore(server.url, clock=clock, timeout=60.0)
         heard = Heard()
-        held = Held(limits=[SLOW, "10/minute"], store=store, on_decision=heard, store_timeout=5.0)
+        held = Held(limits=[SLOW, "10/minute"], store=store, on_decision=heard, store_timeout=60.0)
         await held.start(WHOLE).task
         waits = held.start(WHOLE)
         while len(heard.verdicts) < 2:  # noqa: ASYNC110  # until it is held back
@@ -340,20 +373,53 @@ def test_threads_wait_two_at_a_time_unless_told_otherwise(
         server = next(iter(request.getfixturevalue("redis_servers").values()))
         server.flush()
         store = RedisStore(server.url, clock=Clock(), timeout=5.0)
-    ask = FACES["wsgi"]({"limits": {**SLOW, "limit": "1/hour burst 9 using leaky_bucket"}, "store": store})
-    assert ask(Step()).status == 200
+    paced = {"limit": "1/hour burst 9 using leaky_bucket", "max_delay": 86400, "key": "all"}
+    ask = FACES["wsgi"]({"limits": paced, "store": store})
+    clients = [Step(client=f"192.0.2.{number}") for number in range(3)]
+    assert ask(clients[0]).status == 200
     monkeypatch.setattr("ratelimit_mw.sync_gate.time.sleep", sleep)
-    threads = [Thread(target=ask, args=[Step()]) for _ in range(2)]
+    threads = [Thread(target=ask, args=[client]) for client in clients[:2]]
     for thread, asleep in zip(threads, sleeping, strict=True):
         thread.start()
         assert asleep.wait(10)
-    assert dict(ask(Step()).headers)["retry-after"] == "10800"  # the third
+    assert dict(ask(clients[2]).headers)["retry-after"] == "10800"  # the third
     may_go.set()
     for thread in threads:
         thread.join()
     assert sorted(slept) == [3600.0, 7200.0]
     monkeypatch.undo()
     store.close()
+
+
+@pytest.mark.parametrize("face", ["wsgi", "flask", "django"])
+@pytest.mark.parametrize("key", ["ip", "all"])
+def test_one_client_has_half_of_the_places_of_threads(face: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the limit has a bucket for each client or one for all."""
+    sleeping, may_go = [Event(), Event()], Event()
+    slept: list[float] = []
+
+    def sleep(delay: float) -> None:
+        slept.append(delay)
+        sleeping[len(slept) - 1].set()
+        may_go.wait(10)
+
+    store = MemoryStore(clock=Clock())
+    paced = {"limit": "1/hour burst 9 using leaky_bucket", "max_delay": 86400, "key": key}
+    ask = FACES[face]({"limits": paced, "store": store})
+    bad, good = Step(client="192.0.2.66"), Step(client="192.0.2.1")
+    assert [ask(one).status for one in ((bad, good) if key == "ip" else (bad,))] == [200] * (1 + (key == "ip"))
+    monkeypatch.setattr("ratelimit_mw.sync_gate.time.sleep", sleep)
+    answers: list[int] = []
+    threads = [Thread(target=lambda one=one: answers.append(ask(one).status)) for one in (bad, good)]
+    threads[0].start()
+    assert sleeping[0].wait(10)
+    assert [ask(bad).status for _ in range(3)] == [429] * 3
+    threads[1].start()
+    assert sleeping[1].wait(10)
+    may_go.set()
+    for thread in threads:
+        thread.join()
+    assert answers == [200, 200]
 
 
 def test_what_ends_a_threads_wait_gives_back_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,7 +461,7 @@ def test_without_a_max_delay_nothing_changes() -> None:
     plain, holding = AsyncGate(Settings(limits="5/minute using gcra")), AsyncGate(Settings(limits=PACED))
     assert (plain.may_hold, plain.immediate is None) == (False, False)
     assert (holding.may_hold, holding.immediate) == (True, None)
-    of_client = [gate._rules._table.combined(((),), ()).of_client for gate in (plain, holding)]
+    of_client = [gate._rules._table.combined((((), ()),)).of_client for gate in (plain, holding)]
     assert [way is None for way in of_client] == [False, True]
 
 
@@ -408,7 +474,7 @@ def test_a_wrong_number_of_places(value: Any) -> None:
 
 def test_every_face_under_asgi_has_room_for_a_thousand() -> None:
     assert len(ASGI) == 4
-    assert AsyncGate(Settings(limits=PACED)).room._free == 1000
-    assert Gate(Settings(limits=PACED)).room._free == 2
+    assert (AsyncGate(Settings(limits=PACED)).room._free, AsyncGate(Settings(limits=PACED)).room._most) == (1000, 500)
+    assert (Gate(Settings(limits=PACED)).room._free, Gate(Settings(limits=PACED)).room._most) == (2, 1)
     inner = AsyncGate(Settings(limits=PACED, max_waiting=7))
     assert inner.inner.room is inner.room

@@ -70,6 +70,14 @@ def taken(store: RecordingStore) -> list[list[str]]:
     ]
 
 
+def settled_by(store: RecordingStore) -> list[list[tuple[str, int]]]:
+    return [
+        [(charge.limit.notation, charge.cost) for charge in charges]
+        for verb, charges in store.calls
+        if verb == "settle"
+    ]
+
+
 def items(answer: Answer, name: str) -> list[tuple[str, dict[str, int]]]:
     if not answer.field(name):
         return []
@@ -124,24 +132,75 @@ def test_the_fields_of_both_stand_there_and_can_be_read(nested: Any) -> None:
     assert refused.status == 429
     assert json.decode(refused.body)["violated-policies"] == ["api"]
     assert refused.field("retry-after") == ["3600"]
-    assert items(refused, "ratelimit") == [("api", {"r": 0, "t": 3600})]  # what edge took was given back
+    assert items(refused, "ratelimit") == [("api", {"r": 0, "t": 3600}), ("edge", {"r": 6, "t": 60})]
     assert len(refused.field("cache-control")) == 1
-
-
-SETTLED = [("settle", [("{ip=192.0.2.1}:app", -1), ("{ip=192.0.2.1}:default", -3)])]
 
 
 @BOTH
 @pytest.mark.promise(2)
-def test_refused_inside_what_was_taken_outside_is_given_back(nested: Any) -> None:
-    store, outer = stored(limits=[{"limit": "9/minute", "cost": 3}], app_limits=["8/minute"])
+def test_refused_inside_what_was_taken_outside_stays_taken(nested: Any) -> None:
+    store, outer = stored(limits=[{"limit": "9/minute using fixed_window", "cost": 3}], app_limits=["8/minute"])
     inner = {**outer, "limits": "1/hour", "app_limits": []}
     send = nested([outer, inner])
     answers = [send() for _ in range(4)]
     assert [answer.status for answer in answers] == [200, 429, 429, 429]
-    settled = [(verb, [(charge.key, charge.cost) for charge in charges]) for verb, charges in store.calls]
-    assert [call for call in settled if call[0] == "settle"] == SETTLED * 3
-    assert items(nested([outer])(), "ratelimit") == [("default", {"r": 3, "t": 60}), ("app", {"r": 6, "t": 60})]
+    assert [json.decode(answer.body)["violated-policies"] for answer in answers[1:]] == [["default"]] * 3
+    assert answers[2].field("retry-after") == ["3600"]
+    assert answers[3].field("retry-after") == ["60"]  # the outer one refuses
+    assert [verb for verb, _ in store.calls] == ["take"] * 7
+
+
+@BOTH
+@pytest.mark.promise(2)
+def test_work_between_two_middlewares_is_done_as_often_as_the_outer_one_admits(nested: Any) -> None:
+    """The outer limit protects what runs between the two, such as checking a password."""
+    worked = []
+
+    def work(request: Any) -> str:
+        worked.append(request)
+        return "alice"
+
+    _, outer = stored(limits="20/minute")
+    send = nested([outer, {"limits": "2/minute", "key": work, "store": MemoryStore(clock=Clock())}])
+    assert [send().status for _ in range(30)] == [200] * 2 + [429] * 28
+    assert len(worked) == 20
+
+
+@pytest.mark.promise(2)
+@pytest.mark.parametrize("settled", [0, 5], ids=["less", "more"])
+def test_an_app_that_catches_the_refusal_can_settle_what_was_taken_outside(settled: int) -> None:
+    """What the inner step did not take stays untouched."""
+    store, outer = stored(limits=[{"limit": "9/minute", "cost": 3}])
+    inner = asgi.RateLimitMiddleware(App200(), {**outer, "limits": "1/hour"})
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await inner(scope, receive, send)
+        outcome = scope["state"]["ratelimit"]
+        if not outcome.verdict.allowed:
+            outcome.settle(settled)
+
+    both = asgi.RateLimitMiddleware(app, outer)
+    assert [talk(both, HTTP).sent[0]["status"] for _ in range(2)] == [200, 429]
+    assert settled_by(store)[-1] == [("9/60s using sliding_window_counter", settled - 3)]
+
+
+def test_a_callable_that_settles_is_not_called_for_a_step_that_took_nothing() -> None:
+    called: list[str] = []
+
+    def outer_cost(_: object, __: object) -> int:
+        called.append("outer")
+        return 2
+
+    def inner_cost(_: object, __: object) -> int:
+        called.append("inner")
+        return 2
+
+    store, outer = stored(limits="9/minute", settle=outer_cost)
+    send = over_asgi([outer, {**outer, "limits": "1/hour", "settle": inner_cost}])
+    assert [send().status, sorted(called)] == [200, ["inner", "outer"]]
+    called.clear()
+    assert [send().status, called] == [429, ["outer"]]
+    assert settled_by(store)[-1] == [("9/60s using sliding_window_counter", 1)]
 
 
 @BOTH
@@ -149,58 +208,66 @@ def test_refused_inside_what_was_taken_outside_is_given_back(nested: Any) -> Non
 @pytest.mark.parametrize(
     "using", ["sliding_window_counter", "fixed_window", "token_bucket", "gcra", "sliding_window_log"]
 )
-def test_retry_after_of_an_inner_one_is_true(nested: Any, using: str) -> None:
+@pytest.mark.parametrize("deep", [1, 2], ids=["last", "one left"])
+def test_retry_after_of_an_inner_one_is_true(nested: Any, using: str, deep: int) -> None:
+    """It knows what the outer one has left: a request that comes back is charged there, too."""
     clock = Clock()
-    outer = {"limits": f"2 per 8 seconds using {using}", "store": MemoryStore(clock=clock)}
+    outer = {"limits": f"{deep + 1} per 8 seconds using {using}", "store": MemoryStore(clock=clock)}
     send = nested([outer, {**outer, "limits": f"1/second using {using}"}])
     assert send().status == 200
     refused = send()
-    assert (refused.status, refused.field("retry-after")) == (429, ["1"])
-    clock.advance(1)
+    assert refused.status == 429
+    (wait,) = refused.field("retry-after")
+    assert int(wait) == 1 or deep == 1
+    assert f"Try again in {wait} second" in json.decode(refused.body)["detail"]
+    clock.advance(int(wait))
     assert send().status == 200
 
 
 @BOTH
-@pytest.mark.promise(2)
-def test_a_shadow_outside_is_given_back_as_far_as_it_was_charged(nested: Any) -> None:
-    store, outer = stored(limits=["9/minute", {"limit": "2/hour", "shadow": True}])
-    send = nested([outer, {**outer, "limits": "2/day"}])
-    for _ in range(2):
-        assert send().status == 200
-    assert send().status == 429  # the shadow refused too, and was not charged
-    store.reset([charges[1] for verb, charges in store.calls if verb == "take" and len(charges) > 1][:1])
-    assert send().status == 429
-    settled = [[charge.role for charge in charges] for verb, charges in store.calls if verb == "settle"]
-    assert settled == [["limit"], ["limit", "shadow"]]
+@pytest.mark.promise(4)
+def test_retry_after_of_an_inner_one_waits_for_no_slot_that_the_request_holds(nested: Any) -> None:
+    store = MemoryStore(clock=Clock())
+    outer = {"limits": [], "rules": [{"path": "/", "concurrent": 1}], "slot_retry": 30, "store": store}
+    send = nested([outer, {"limits": "1/second", "store": store}])
+    assert [send().status, send().field("retry-after")] == [200, ["1"]]
 
 
-@BOTH
-@pytest.mark.promise(2, 8)
-def test_what_this_process_took_while_the_store_was_down_is_given_back_to_it(nested: Any) -> None:
-    broken = RecordingStore(clock=Clock())
-    broken.error = ConnectionError("down")
-    _, working = stored(limits="1/hour")
-    send = nested([{"limits": "2/hour", "store": broken}, working])
-    assert [send().status for _ in range(4)] == [200, 429, 429, 429]
-    working["store"].reset([charges[0] for verb, charges in working["store"].calls if verb == "take"][:1])
-    assert send().status == 200
-
-
-@BOTH
-@pytest.mark.promise(8)
-def test_a_store_that_cannot_take_it_back_changes_no_answer(
-    nested: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, speaks_again: None
+def test_a_refusal_inside_asks_an_outer_store_that_is_awaited_nothing(
+    caplog: pytest.LogCaptureFixture, speaks_again: None
 ) -> None:
-    def settle(_: object, __: object) -> None:
-        raise ConnectionError("gone")
+    """The inner middleware decides in memory, without awaiting; the outer store can only be awaited."""
+    asked: list[str] = []
 
-    _, outer = stored(limits="9/minute")
-    monkeypatch.setattr(RecordingStore, "settle", settle)
-    send = nested([outer, {**outer, "limits": "1/hour", "store": MemoryStore(clock=Clock())}])
-    assert [send().status for _ in range(2)] == [200, 429]
-    assert (
-        "ratelimit_mw: store: what was taken of limits further out is not known to be given back: gone" in caplog.text
-    )
+    class Awaited:
+        """An AsyncStore, and no more."""
+
+        def __init__(self) -> None:
+            self._store = MemoryStore(clock=Clock())
+
+        async def atake(self, charges: Any) -> Any:
+            asked.append("take")
+            return await self._store.atake(charges)
+
+        async def apeek(self, charges: Any) -> Any:
+            asked.append("peek")
+            return await self._store.apeek(charges)
+
+        async def asettle(self, charges: Any) -> Any:
+            asked.append("settle")
+            return await self._store.asettle(charges)
+
+        async def areset(self, charges: Any) -> None:
+            await self._store.areset(charges)
+
+        async def aclose(self) -> None:
+            """Nothing to close."""
+
+    inner = {"limits": "1/hour", "store": MemoryStore(clock=Clock())}
+    send = over_asgi([{"limits": "3/minute", "store": Awaited()}, inner])
+    assert [send().status for _ in range(4)] == [200, 429, 429, 429]
+    assert asked == ["take"] * 4
+    assert caplog.text == ""
 
 
 @BOTH

@@ -3,18 +3,15 @@
 import asyncio
 import threading
 import time
-from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ratelimit_mw import MemoryStore, StoreError
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.gate import Gate
 from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.queues import Bucket, Queues, Wish
+from ratelimit_mw.queues import Bucket, Wish
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import BODY, HTTP, START, Talk
@@ -224,7 +221,7 @@ def test_of_a_body_one_message_is_heard_while_one_waits_and_the_app_gets_all_of_
 
 def _bucket_of(middleware: RateLimitMiddleware) -> Bucket:
     """Of the one line there is."""
-    (bucket,) = middleware._gate._queues._lines
+    (bucket,) = middleware._gate._queues._waited
     return bucket
 
 
@@ -348,15 +345,15 @@ def test_what_another_process_gives_back_is_found_too() -> None:
 
 
 @pytest.mark.promise(1)
-def test_only_the_first_in_line_asks_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratelimit_mw.queues._PAUSES", (3600,))  # it asks again now and then, which is not this
+def test_a_request_that_joins_a_line_has_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ratelimit_mw.queues._PAUSES", (3600,))  # the first one asks again after a pause
+    monkeypatch.setattr("ratelimit_mw.queues._LONGEST_PAUSE", 3600)
 
     async def run() -> None:
         store, turns = RecordingStore(), Turns()
         app = RateLimitMiddleware(turns, **{**WAITING, "store": store, "queue_timeout": 3600})
         _, tasks = await asked(app, *[f"/{n}" for n in range(10)])
-        takes = [verb for verb, _ in store.calls]
-        assert takes == ["take"] * 3  # who is at work; who is first asked, and once more as the first
+        assert [verb for verb, _ in store.calls] == ["take", "take", *["peek"] * 8]  # the one at work, and the line
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -414,39 +411,6 @@ def test_a_thread_that_waits_for_too_long_is_refused() -> None:
     assert first.followers
 
 
-LINES = ("one", "two", "three")
-places = st.lists(st.tuples(st.sets(st.sampled_from(LINES), min_size=1), st.integers(0, 8)), max_size=30)
-
-
-@given(places, st.integers(1, 4))
-def test_lines_are_kept_as_a_list_of_who_came_when(moves: list[tuple[set[str], int]], most: int) -> None:
-    """The model: all who wait, in one list. Somebody comes, and then perhaps somebody leaves."""
-    queues = Queues()
-    model: list[tuple[Any, list[int]]] = []
-    for names, leaves in moves:
-        buckets: list[Bucket] = [(name, "") for name in sorted(names)]
-        woken: list[int] = []
-        place = queues.join(Wish(buckets, most, LONG), partial(woken.append, 1))
-        full = any(sum(bucket in other.buckets for other, _ in model) >= most for bucket in buckets)
-        assert (place is None) == full
-        if place is not None:
-            model.append((place, woken))
-        if leaves < len(model):
-            gone, _ = model.pop(leaves)
-            queues.leave(gone)
-        for index, (one, _) in enumerate(model):
-            ahead = any(set(one.buckets) & set(other.buckets) for other, _ in model[:index])
-            assert one.first == (not ahead)
-        for name in LINES:
-            there = any((name, "") in one.buckets for one, _ in model)
-            assert queues.busy(Wish([(name, "")], most, LONG)) == there
-        for bucket in buckets:
-            first = next(((one, heard) for one, heard in model if bucket in one.buckets), None)
-            before = len(first[1]) if first else 0
-            queues.wake([bucket])
-            assert first is None or len(first[1]) == before + 1
-
-
 def test_a_charge_and_a_decision_are_what_none_free_shows() -> None:
     """Who must not wait is told of no slot, though one is free for those who wait."""
     gate = Gate(
@@ -455,11 +419,14 @@ def test_a_charge_and_a_decision_are_what_none_free_shows() -> None:
     first = gate.admit(PlainRequest())
     assert first is not None
     slot = next(charge for charge in first.charges if charge.limit.held)
-    wish = Wish([(slot.key, slot.limit.bucket)], 1, LONG)
-    place = gate._queues.join(wish, lambda: None)  # somebody waits
+    bucket = slot.key, slot.limit.bucket
+    place = gate._queues.join(Wish({bucket: 1}, LONG), [bucket], lambda: None, gate._queues.given)  # a request waits
     assert place is not None
     taken: Decision = first.decisions[1]
     gate._store.settle([Charge(slot.key, slot.limit, -1, at=taken.at)])  # and the slot is free
     verdict = gate.admit(PlainRequest())
     assert verdict is not None
-    assert [(one.allowed, one.remaining) for one in verdict.decisions] == [(True, 3), (False, 0)]
+    assert [(one.allowed, one.remaining) for one in verdict.decisions] == [
+        (True, 4),
+        (False, 0),
+    ]  # and nothing is charged

@@ -1,0 +1,37 @@
+"""Work of an event loop that goes on when the request it is for has ended or was cancelled."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from ratelimit_mw.notices import warn_rarely
+
+UNHEARD: Final = "raised after a response: %s"
+_tasks: Final[set["asyncio.Task[Any]"]] = set()  # a loop alone does not hold on to them
+
+
+def keep(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop | None = None) -> "asyncio.Task[Any]":
+    """Run this in a task of its own, in `loop` or else the running one. What it raises is logged, rarely."""
+    task = (loop or asyncio.get_running_loop()).create_task(work)
+    _tasks.add(task)
+    task.add_done_callback(_ended)
+    return task
+
+
+async def finished(work: Coroutine[Any, Any, Any]) -> None:
+    """Wait until this is done. It goes on when the waiting task is cancelled, however often."""
+    await asyncio.shield(keep(work))
+
+
+async def all_done(seconds: float) -> None:
+    """Wait until all such work of the running loop is done, or so many seconds are over."""
+    loop = asyncio.get_running_loop()
+    under_way = {task for task in _tasks if task.get_loop() is loop}
+    if under_way:
+        await asyncio.wait(under_way, timeout=seconds)
+
+
+def _ended(task: "asyncio.Task[Any]") -> None:
+    _tasks.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        warn_rarely("follower", UNHEARD, type(error).__name__, error=error)

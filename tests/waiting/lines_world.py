@@ -1,0 +1,139 @@
+"""One process with requests that wait for slots, and the store it shares with other processes, in told time."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from ratelimit_mw import Charge, Concurrency, MemoryStore, Verdict
+from ratelimit_mw.matching import Rules
+from ratelimit_mw.policy import Match, Plan, conclude, plan
+from ratelimit_mw.queues import Bucket, Queues
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.testing import Clock
+from ratelimit_mw.turns import Pause, Peek, Step, Steps, Turns, bucket_of, wish_of
+from web.plain_request import PlainRequest
+
+PATIENCE = 1000.0  # seconds that a request waits
+LIFETIME = 100_000.0  # seconds: no slot is free for want of a renewal
+
+
+@dataclass(eq=False)
+class Asked:
+    """One request. `due`: when it looks at its place unless it is woken before. `calls`: the verbs it asked."""
+
+    number: int
+    match: Match
+    asked: Plan
+    steps: Steps
+    due: float = -math.inf
+    over: bool = False
+    verdict: Verdict | None = None
+    calls: list[str] = field(default_factory=list)
+
+    @property
+    def buckets(self) -> set[Bucket]:
+        return {bucket_of(charge) for charge in self.slots}
+
+    @property
+    def slots(self) -> list[Charge]:
+        return [charge for charge in self.asked.charges if charge.limit.held]
+
+    @property
+    def allowed(self) -> bool | None:
+        return None if self.verdict is None else self.verdict.allowed
+
+
+class World:
+    """After each event every request goes on as far as it can. `overtaken`: who took what an older one could have."""
+
+    def __init__(self, own: int, shared: int, **options: Any) -> None:
+        self.clock = Clock()
+        self.store = MemoryStore(clock=self.clock)
+        every = [{"limit": Concurrency(shared, LIFETIME), "key": "all"}] if shared else []
+        given = {"limits": [], "concurrent": own, "key": "ip", "queue": 1000, "queue_timeout": PATIENCE, **options}
+        self.rules = Rules(Settings(app_limits=every, slot_lifetime=LIFETIME, **given))
+        self.queues = Queues(self.clock)
+        self.waiting: list[Asked] = []
+        self.at_work: list[Asked] = []
+        self.overtaken: list[tuple[int, int]] = []
+        self._number = 0
+
+    def arrives(self, client: str) -> Asked:
+        request = PlainRequest(client=client)
+        match = self.rules.match(request, ())
+        assert match is not None
+        asked = plan(match, request, {})
+        wish = wish_of(asked, lambda: [client])
+        assert wish is not None
+        mine: list[Asked] = []
+
+        def wake() -> None:
+            for one in mine:
+                one.due = -math.inf
+
+        turns = Turns(self.queues, match, asked, wish, wake, self.clock)
+        self._number += 1
+        mine.append(one := Asked(self._number, match, asked, turns.steps()))
+        self.waiting.append(one)
+        self._settle()
+        return one
+
+    def goes_away(self, one: Asked) -> None:
+        """It is cancelled while it waits."""
+        one.steps.close()
+        self.waiting.remove(one)
+        self._settle()
+
+    def ends(self, one: Asked, *, elsewhere: bool = False) -> None:
+        """It gives its slots back; `elsewhere`: as a request of another process does, which nobody here is told."""
+        self.at_work.remove(one)
+        assert one.verdict is not None
+        pairs = zip(one.asked.charges, one.verdict.decisions, strict=True)
+        held = [(charge, decision.at) for charge, decision in pairs if charge.limit.held]
+        self.store.settle([Charge(charge.key, charge.limit, -charge.cost, at=at) for charge, at in held])
+        if not elsewhere:
+            self.queues.wake([bucket_of(charge) for charge, _ in held])
+        self._settle()
+
+    def passes(self, seconds: float) -> None:
+        end = self.clock.now + seconds
+        while (due := min((one.due for one in self.waiting), default=math.inf)) <= end:
+            self.clock.now = due
+            self._settle()
+        self.clock.now = end
+
+    def could_go(self, one: Asked) -> bool:
+        return all(decision.allowed for decision in self.store.peek(one.slots))
+
+    def _looks_full(self, one: Asked) -> bool:
+        """Whether another process freed a slot that the request needs, and this process has not noticed yet."""
+        waited = [self.queues._waited.get(bucket) for bucket in one.buckets]
+        return any(found is not None and found.full for found in waited)
+
+    def _settle(self) -> None:
+        while due := [one for one in self.waiting if one.due <= self.clock.now]:
+            self._goes_on(due[self._number * 7 % len(due)])  # in no order of theirs
+
+    def _goes_on(self, one: Asked) -> None:
+        answer: Any = None
+        try:
+            while not isinstance(step := one.steps.send(answer), Pause):
+                answer = self._answer(one, step)
+            one.due = self.clock.now + step.seconds
+        except StopIteration as end:
+            one.over, one.verdict = True, end.value
+            self.waiting.remove(one)
+            if one.allowed:
+                self.at_work.append(one)
+
+    def _answer(self, one: Asked, step: Step) -> Any:
+        assert not isinstance(step, Pause)
+        if isinstance(step, Peek):
+            one.calls.append("peek")
+            return self.store.peek(step.asked.charges)
+        one.calls.append("take")
+        older = [other for other in self.waiting if other.number < one.number and other.buckets & one.buckets]
+        could = [other.number for other in older if self.could_go(other) and not self._looks_full(other)]
+        verdict = conclude(one.match, step.asked, self.store.take(step.asked.charges))
+        self.overtaken += [(one.number, number) for number in could if verdict.allowed]
+        return verdict

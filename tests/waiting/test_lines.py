@@ -1,0 +1,147 @@
+"""Lines of requests that wait for slots: simulated with any clients, and one rule after the other."""
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from profiles import PROOF
+from ratelimit_mw.queues import Queues, Wish
+from waiting.lines_world import PATIENCE, World
+
+CLIENTS = [f"192.0.2.{number}" for number in range(1, 6)]
+BAD, GOOD = "192.0.2.66", "192.0.2.1"
+moves = st.lists(
+    st.tuples(st.sampled_from(["arrives"] * 4 + ["ends", "ends", "ends elsewhere", "goes away"]), st.integers(0, 20)),
+    max_size=60,
+)
+
+
+@pytest.mark.promise(3)
+@settings(max_examples=5_000 if PROOF else 300, deadline=None)
+@example(1, 1, [("arrives", 0)] * 8 + [("arrives", 1), ("ends elsewhere", 0)])
+@given(st.integers(1, 3), st.integers(1, 5), moves)
+def test_no_request_waits_while_its_slots_are_free_and_none_is_overtaken(
+    own: int, shared: int, steps: list[tuple[str, int]]
+) -> None:
+    world = World(own, shared)
+    for move, which in steps:
+        if move == "arrives":
+            world.arrives(CLIENTS[which % len(CLIENTS)])
+        elif move == "goes away" and world.waiting:
+            world.goes_away(world.waiting[which % len(world.waiting)])
+        elif move.startswith("ends") and world.at_work:
+            world.ends(world.at_work[which % len(world.at_work)], elsewhere=move != "ends")
+            if move != "ends":
+                world.passes(1.0)  # for so long at most what another process gives back is not seen
+        assert [one.number for one in world.waiting if world.could_go(one)] == []
+        assert world.overtaken == []
+    while world.at_work:
+        world.ends(world.at_work[0])
+    assert (world.waiting, world.queues._lines, world.queues._waited) == ([], {}, {})
+
+
+def test_a_client_that_waits_for_its_own_slot_is_in_no_other_clients_way() -> None:
+    world = World(own=2, shared=10)
+    hostile = [world.arrives(BAD) for _ in range(30)]
+    assert [one.allowed for one in hostile[:3]] == [True, True, None]
+    others = [world.arrives(f"198.51.100.{number}") for number in range(8)]
+    assert [one.allowed for one in others] == [True] * 8
+    late = world.arrives(GOOD)
+    assert late.allowed is None  # all ten are taken
+    world.ends(others[0])
+    assert [late.allowed, hostile[2].allowed] == [True, None]
+    world.ends(hostile[0])
+    assert [one.allowed for one in hostile[2:4]] == [True, None]
+
+
+def test_the_oldest_of_those_that_can_go_goes_first() -> None:
+    world = World(own=1, shared=2)
+    first, hog, behind = world.arrives(BAD), world.arrives(GOOD), world.arrives(BAD)
+    waits = [world.arrives(client) for client in CLIENTS[1:4]]
+    world.ends(hog)
+    assert [one.allowed for one in (behind, *waits)] == [None, True, None, None]
+    world.ends(first)
+    assert [one.allowed for one in (behind, *waits)] == [True, True, None, None]
+    world.ends(behind)
+    assert [one.allowed for one in waits] == [True, True, None]
+    assert world.overtaken == []
+
+
+def test_a_client_gets_half_of_the_places_of_a_line_that_all_share() -> None:
+    world = World(own=100, shared=1, queue=4)
+    world.arrives(GOOD)
+    assert [world.arrives(BAD).allowed for _ in range(4)] == [None, None, False, False]
+    assert [world.arrives(client).allowed for client in CLIENTS[:3]] == [None, None, False]
+
+
+def test_one_place_of_a_shared_line_is_for_whoever_comes_first() -> None:
+    world = World(own=100, shared=1, queue=1)
+    world.arrives(GOOD)
+    assert [world.arrives(BAD).allowed for _ in range(2)] == [None, False]
+
+
+def test_a_client_has_all_places_of_its_own_line() -> None:
+    world = World(own=1, shared=0, queue=4)
+    assert [world.arrives(BAD).allowed for _ in range(6)] == [True, None, None, None, None, False]
+
+
+def test_places_in_one_line_are_not_those_of_another() -> None:
+    """Requests that wait for the slot of their client take no place of the line of all."""
+    world = World(own=1, shared=3, queue=2)
+    assert [world.arrives(BAD).allowed for _ in range(4)] == [True, None, None, False]
+    assert [world.arrives(client).allowed for client in CLIENTS[:5]] == [True, True, None, None, False]
+
+
+@pytest.mark.promise(1)
+def test_how_often_a_request_that_waits_asks_the_store() -> None:
+    """Once when it comes, 0.1, 0.3, 0.7, 1.5 and 2.5 seconds later and so on, and once to be counted as refused."""
+    world = World(own=1, shared=0, queue_timeout=5)
+    world.arrives(GOOD)
+    waits = world.arrives(GOOD)
+    world.passes(4.9)
+    assert (waits.allowed, waits.calls) == (None, ["take"] * 8)
+    world.passes(0.1)
+    assert (waits.allowed, waits.calls) == (False, ["take"] * 9)
+
+
+@pytest.mark.promise(1)
+def test_each_slot_given_back_is_asked_for_once() -> None:
+    """What a request takes says whether a slot is left, so the next one in the line does not ask in vain."""
+    world = World(own=1, shared=0)
+    at_work = world.arrives(GOOD)
+    line = [world.arrives(GOOD) for _ in range(10)]
+    for one in line:
+        world.ends(at_work)
+        assert one.allowed
+        at_work = one
+    assert [one.calls for one in line] == [["take", "take"], *[["peek", "take"]] * 9]
+
+
+@pytest.mark.promise(1)
+def test_newcomers_do_not_put_off_when_a_full_bucket_is_asked_again() -> None:
+    world = World(own=1, shared=0)
+    at_work, waits = world.arrives(GOOD), world.arrives(GOOD)
+    for _ in range(20):
+        world.passes(0.05)
+        world.arrives(GOOD)
+    world.ends(at_work, elsewhere=True)
+    world.passes(1.0)
+    assert waits.allowed
+
+
+def test_a_slot_that_is_given_back_while_a_request_is_refused_is_not_lost() -> None:
+    """The store had refused by then, and the request was not in the line yet."""
+    queues = Queues()
+    wish = Wish({("a", ""): 1}, PATIENCE)
+    given = queues.given
+    queues.wake([("a", "")])
+    place = queues.join(wish, [("a", "")], lambda: None, given)
+    assert place is not None
+    assert place.turn
+    queues.wake([("a", "")])  # the same while it asks
+    queues.looked(place, [("a", "")])
+    assert place.turn
+    queues.looked(place, [("a", "")])
+    assert not place.turn
+    queues.wake([("a", "")])
+    assert place.turn

@@ -1,0 +1,101 @@
+"""Slots while no thread can be started, as at a limit of processes: no request fails, and none too many passes."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import Charge, Concurrency, Limiter, MemoryStore, RateLimited
+from ratelimit_mw.held import KEEPER, Keeper
+from ratelimit_mw.holds import Hold
+from ratelimit_mw.testing import Clock
+from web.wsgi_talk import Server, limited, read
+
+LIFETIME = 15.0  # seconds
+
+
+@pytest.fixture
+def keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
+    """One of the test's own, under a limit of threads until `may_start` is said."""
+    found = Keeper()
+    monkeypatch.setattr("ratelimit_mw.held.KEEPER", found)
+    monkeypatch.setattr("ratelimit_mw.sync_gate.KEEPER", found)
+    monkeypatch.setattr("ratelimit_mw.blocks.KEEPER", found)
+    with monkeypatch.context() as patch:
+        found.may_start = patch.undo  # type: ignore[attr-defined]
+        patch.setattr(threading.Thread, "start", no_thread)
+        yield found
+    assert found is not KEEPER
+
+
+def no_thread(_: Any) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def in_parts(_: Any, start_response: Any) -> Iterator[bytes]:
+    start_response("200 OK", [])
+    yield b"one"
+    yield b"two"
+
+
+def later(keeper: Keeper, clock: Clock, seconds: float) -> None:
+    """So much time has passed, for the store and for those who renew."""
+    clock.advance(seconds)
+    for hold in list(keeper._holds._held):
+        hold.renewed -= seconds
+        keeper._holds._push(hold, hold.renewed)
+
+
+@pytest.mark.promise(8)
+def test_no_request_fails_and_none_too_many_is_at_work(keeper: Keeper) -> None:
+    clock = Clock()
+    app = limited(in_parts, limits=[], concurrent=2, store=MemoryStore(clock=clock), slot_lifetime=LIFETIME)
+    at_work = []
+    for _ in range(2):
+        server = Server()
+        at_work.append(server.ask(app))
+        assert next(iter(at_work[-1])) == b"one"
+        assert server.started[0][0] == "200 OK"
+    for _ in range(3):
+        later(keeper, clock, LIFETIME)  # without a renewal the slots are free by then
+        server = Server()
+        server.ask(app)
+        assert server.started[0][0] == "429 Too Many Requests"
+    for body in at_work:
+        body.close()
+    server = Server()
+    assert read(server.ask(app)) == b"onetwo"
+    assert server.started[0][0] == "200 OK"
+
+
+def test_by_hand_too(keeper: Keeper) -> None:
+    clock = Clock()
+    limiter, one = Limiter(MemoryStore(clock=clock)), Concurrency(1, LIFETIME)
+    with limiter.slot(one, "k"):
+        for _ in range(3):
+            later(keeper, clock, LIFETIME)
+            with pytest.raises(RateLimited), limiter.slot(one, "k"):
+                raise AssertionError
+    with limiter.slot(one, "k"):
+        pass
+
+
+def test_renewals_go_on_when_threads_can_be_started_again(keeper: Keeper) -> None:
+    renewed, calls = threading.Event(), []
+
+    class Store(MemoryStore):
+        def settle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
+            calls.append(charges)
+            if len(calls) == 3:
+                renewed.set()
+            return super().settle(charges)
+
+    hold = Hold(Store(), [Charge("k", Concurrency(1, 0.03), at=7)])
+    keeper.hold(hold)
+    assert (keeper._running, calls) == (False, [])
+    keeper.may_start()  # type: ignore[attr-defined]
+    keeper.tend()
+    assert renewed.wait(20)
+    keeper.release(hold)
+    assert {charge.cost for call in calls[:3] for charge in call} == {1}
