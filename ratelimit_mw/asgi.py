@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final, Unpack
 
-from ratelimit_mw.advice import warn_of_cors
+from ratelimit_mw.advice import warn_of_authentication, warn_of_cors
+from ratelimit_mw.callables import check_app
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.faces.asgi_follow import watched
 from ratelimit_mw.faces.asgi_messages import with_messages
@@ -30,6 +31,7 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.verdict import Verdict
 from ratelimit_mw.views import AsgiRequest
 from ratelimit_mw.waiting import Hold, asleep
+from ratelimit_mw.words import answered
 
 _KINDS: Final = ("http", "websocket")
 
@@ -44,21 +46,23 @@ class RateLimitMiddleware:
     answer to the server's lifespan start-up instead, so that the server stops with its message.
     """
 
+    @answered(Options)
     def __init__(
         self, app: App, settings: Settings | Mapping[str, Any] | None = None, /, **options: Unpack[Options]
     ) -> None:
         self.app = app
         self._error: ConfigError | None = None
         try:
+            check_app(app, "ASGI")
             self._gate = AsyncGate(Settings.of(settings, options))
+            self._gate.warn_of_no_slots()
+            warn_of_authentication(app, self._gate.keys, strict=self._gate.settings.strict)
         except ConfigError as error:
             if not inside_a_loop():
                 raise
-            self._error = error
-            self._limited: tuple[str, ...] = ()
-            self._short = self._holds = self._follows_all = False
+            self._fail(error)
         else:
-            self._limited = _KINDS if self._gate.settings.enabled is not False else ()
+            self._limited: tuple[str, ...] = _KINDS if self._gate.settings.enabled is not False else ()
             self._immediate = self._gate.immediate
             self._style = self._gate.settings.headers
             self._shows = self._style != "none"
@@ -68,7 +72,12 @@ class RateLimitMiddleware:
             if INSIDE.enrol(self):
                 self.follow_all()
             warn_of_cors(app, None)
-            self._gate.warn_of_no_slots()
+            self._gate.look_at(app)
+
+    def _fail(self, error: ConfigError) -> None:
+        """Answer everything with this error."""
+        self._error, self._limited = error, ()
+        self._short = self._holds = self._follows_all = False
 
     def follow_all(self) -> None:
         """Follow the response to each request: which of them a limit on an endpoint asks for is not known before."""
@@ -155,7 +164,12 @@ class RateLimitMiddleware:
             await refuse_to_start(self._error, scope, receive, send)
         elif scope["type"] == "lifespan":
             warn_of_cors(None, scope.get("app"))
-            warn_of_unheeded(scope.get("app"))
+            try:
+                warn_of_unheeded(scope.get("app"), strict=self._gate.settings.strict)
+            except ConfigError as error:
+                self._fail(error)
+                await refuse_to_start(error, scope, receive, send)
+                return
             await self.app(scope, receive, self._closing(send))
         else:
             if scope["type"] in _KINDS and OUTCOME not in scope:

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from ratelimit_mw.calls import FAILED, Answers, Call, call_from, name_of, named_call
+from ratelimit_mw.callables import name_of
+from ratelimit_mw.calls import FAILED, Answers, Call, call_from, named_call
 from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.items import Item, ItemOptions, check_different, compile_items
 from ratelimit_mw.keys import ANY_PREFIX, Caller, Key, KeySpec
@@ -14,6 +15,9 @@ from ratelimit_mw.notation import close_to
 from ratelimit_mw.notices import warn_rarely
 
 _DEFAULT_TIER: Final = "default"
+NOT_BY_TIER: Final = (
+    "no limits here go by tier; allowed beside it are limits such as {free = '60/hour', pro = '600/hour'}"
+)
 _REMEMBERED: Final = 1024  # answers of a callable whose limits are kept
 
 
@@ -82,7 +86,6 @@ class Dynamic(Choice):
 def _compiled(answer: Any) -> Sequence[Item]:
     """The limits that a callable gave. Raises `ConfigError` for none: `[]` says in words that there are none."""
     items = compile_items("limits", answer)
-    check_different("limits", items, "all")
     if any(item.limit.held for item in items):
         raise ConfigError("limits: found a Concurrency; the rule may have it, as `concurrent`")
     if any(callable(item.cost) or (item.key is not None and Key(item.key, ANY_PREFIX).calls) for item in items):

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv6Network
 from itertools import islice
 
 from ratelimit_mw.addresses import LONGEST, Address, Networks, parse_address
-from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.errors import ConfigError, Mistakes
 from ratelimit_mw.forwarded import forwarded, x_forwarded_for
 
 _UNIX = "unix:"  # stands for a peer without an address
@@ -42,11 +42,16 @@ class ClientFinder:
     """
 
     def __init__(self, trusted_proxies: Sequence[str] | int, proxy_header: str) -> None:
-        self._name = _header_name(proxy_header)
-        read = _LISTS.get(self._name)
-        hops = _hops(trusted_proxies, self._name)
+        mistakes, hops, networks = Mistakes(), 0, Networks("trusted_proxies", ())
         listed = () if isinstance(trusted_proxies, int) else trusted_proxies
-        networks = Networks("trusted_proxies", listed, words=(_UNIX,))
+        self.header = "x-forwarded-for"  # in case that the other is wrong
+        with mistakes.at():
+            self.header = _header_name(proxy_header)
+        with mistakes.at():
+            hops = _hops(trusted_proxies, self.header)
+            networks = Networks("trusted_proxies", listed, words=(_UNIX,))
+        mistakes.tell()
+        read = _LISTS.get(self.header)
         self._stranger = (None, bool(hops))  # what a peer is that no address is as long as
 
         def own(peer: str | None) -> tuple[str | None, bool]:
@@ -69,6 +74,10 @@ class ClientFinder:
         self._client = client
         self._remembered_client = lru_cache(_REMEMBERED)(client)
 
+    def trusts(self, peer: str | None) -> bool:
+        """Whether the header of this peer is believed."""
+        return (self._own(peer) if peer is None or len(peer) <= LONGEST else self._stranger)[1]
+
     def find(self, peer: str | None, lines: Callable[[str], Sequence[str]]) -> str | None:
         """The client's address, in its shortest form; None when there is none.
 
@@ -79,7 +88,7 @@ class ClientFinder:
         own, trusted = self._own(peer) if peer is None or len(peer) <= LONGEST else self._stranger
         if not trusted:
             return own
-        values = lines(self._name)
+        values = lines(self.header)
         if not values:
             return own
         text = values[0] if len(values) == 1 else ",".join(values)  # one list (RFC 9110, 5.3), and no single address
@@ -123,3 +132,12 @@ def _hops(value: object, header: str) -> int:
             "a number counts the members of x-forwarded-for or forwarded"
         )
     return value
+
+
+def check_no_underscore(name: str) -> None:
+    """Raise `ConfigError` for a header name with `_`, which WSGI cannot tell from `-` and many proxies drop."""
+    if "_" in name:
+        raise ConfigError(
+            f"found the header {name!r:.100}, allowed is a name without '_', which WSGI cannot tell from '-': "
+            f"{name.replace('_', '-')!r:.100}"
+        )

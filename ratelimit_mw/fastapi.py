@@ -1,12 +1,15 @@
 """FastAPI: limits as dependencies of an app, a router or a route, beside the middleware or without it."""
 
+import sys
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from functools import partial
-from typing import Any, ClassVar
+from types import FrameType
+from typing import Any, ClassVar, Final
 
 from msgspec import json
 
 from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.faces.asgi_send import closing
 from ratelimit_mw.faces.asked import Asked, admit_client, ask
 from ratelimit_mw.faces.dependencies import around
@@ -26,7 +29,21 @@ from ratelimit_mw.starlette import exempt, limit, refused
 
 __all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
 
+_MEANT: Final = 'did you mean Depends(RateLimit("5/minute"))?'
 Answer = Callable[[], Awaitable[Response | None]]
+
+
+class _Signature:
+    """What `inspect.signature` reads of the class: FastAPI does so where it is a dependency that nobody called."""
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        """Raise ConfigError if FastAPI reads it of the class; else there is none, as in other classes."""
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # to know who reads it
+        while frame is not None and frame.f_globals.get("__name__") in ("inspect", "functools"):
+            frame = frame.f_back
+        if instance is None and frame is not None and str(frame.f_globals.get("__name__")).startswith("fastapi."):
+            raise ConfigError(f"found the class RateLimit as a dependency: {_MEANT}")
+        raise AttributeError("__signature__")
 
 
 class RateLimit(EndpointMark, Heeding):
@@ -48,8 +65,14 @@ class RateLimit(EndpointMark, Heeding):
     closed with 1013, or refused by a response where the server can.
     """
 
+    __signature__ = _Signature()
     responses: ClassVar[dict[int | str, dict[str, Any]]] = RESPONSES
     """What to document: `FastAPI(responses=RateLimit.responses)`, or that of a router or route."""
+
+    @property
+    def dependency(self) -> Any:
+        """What FastAPI reads where it is among `dependencies` without `Depends`: raises ConfigError."""
+        raise ConfigError(f"found a RateLimit as a dependency: {_MEANT}")
 
     async def __call__(self, connection: HTTPConnection, response: Response) -> None:
         """Admit a request, or raise."""

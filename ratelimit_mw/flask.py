@@ -3,20 +3,22 @@
 from collections.abc import Mapping
 from typing import Any, Final, Unpack
 
+from ratelimit_mw.callables import name_of
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.faces.flask_hooks import Hooks
-from ratelimit_mw.faces.flask_marks import exempt, limit, watch
+from ratelimit_mw.faces.flask_marks import CONFIG, exempt, limit, watch
 from ratelimit_mw.faces.missing import needs
 from ratelimit_mw.gate import Gate
+from ratelimit_mw.notices import warn_or_fail
 from ratelimit_mw.options import Options
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.sources import unread
+from ratelimit_mw.words import answered
 
 with needs("flask"):
     from flask import Flask, got_request_exception
 
 __all__ = ["RateLimiter", "exempt", "limit"]
-
-_CONFIG: Final = "RATELIMIT_MW"
 
 
 class RateLimiter:
@@ -27,17 +29,18 @@ class RateLimiter:
     `settings`: `Settings` or a mapping; keyword arguments are the same settings and go before it. Behind both stands
     `app.config["RATELIMIT_MW"]`, a mapping or `Settings`, and behind that the environment; a `Settings` object is
     complete, and what stands behind it is not read. Views find the verdict in `g.ratelimit.verdict`, which is None
-    where nothing was charged. Wrong settings raise `ConfigError` in `init_app`.
+    where nothing was charged. Wrong settings raise `ConfigError`: those given here at once, those that `app.config` or
+    the environment add in `init_app`.
     """
 
     limit = staticmethod(limit)
     exempt = staticmethod(exempt)
 
+    @answered(Options)
     def __init__(
         self,
         app: Flask | None = None,
         settings: Settings | Mapping[str, Any] | None = None,
-        /,
         **options: Unpack[Options],
     ) -> None:
         mapping = isinstance(settings, Mapping)
@@ -45,6 +48,10 @@ class RateLimiter:
         self._options: Final[Mapping[str, Any]] = {**settings, **options} if isinstance(settings, Mapping) else options
         if app is not None:
             self.init_app(app)
+        elif self._settings is not None:
+            Settings.of(self._settings, self._options)
+        else:
+            Settings.check(self._options)
 
     def init_app(self, app: Flask) -> None:
         """Limit this app too.
@@ -52,9 +59,12 @@ class RateLimiter:
         What it registered with `before_request` earlier runs earlier; requests that are answered there are charged
         and refused like others. Raises `ConfigError` for wrong settings, and for an app that has a RateLimiter.
         """
+        if not isinstance(app, Flask):
+            raise ConfigError(_no_app(app))
         if "ratelimit_mw" in app.extensions:
             raise ConfigError(f"app {app.name!r} has a RateLimiter already")
         hooks = Hooks(self._gate(app))
+        warn_or_fail(unread(app.config, f"app.config[{CONFIG!r}]"), strict=hooks.gate.settings.strict)
         if hooks.gate.settings.enabled is not False:
             app.before_request(hooks.before)
             app.after_request(hooks.after)
@@ -63,7 +73,7 @@ class RateLimiter:
         watch(app)
 
     def _gate(self, app: Flask) -> Gate:
-        config = app.config.get(_CONFIG) if self._settings is None else None
+        config = app.config.get(CONFIG) if self._settings is None else None
         try:
             return Gate(Settings.of(self._settings if config is None else config, self._options))
         except ConfigError as error:
@@ -73,7 +83,16 @@ class RateLimiter:
             raise ConfigError(*[_placed(problem, own) for problem in error.problems]) from None
 
 
+def _no_app(found: object) -> str:
+    """The answer to an argument that was passed as the app and is none."""
+    if isinstance(found, Mapping):
+        return "app: found a mapping, allowed is a Flask app; settings come second: RateLimiter(app, settings)"
+    if callable(found):
+        return f"app: found {name_of(found)}, allowed is a Flask app; a callable that gives the key goes into `key`"
+    return f"app: found {found!r:.100}, allowed is a Flask app: RateLimiter(app, limits='100/minute')"
+
+
 def _placed(problem: str, own: set[str]) -> str:
     """A problem, with its place if it is about one of these words of the app's config."""
     starts = [f"{word}{end}" for word in own for end in ":.["] + [f"unknown setting `{word}`" for word in own]
-    return f"app.config[{_CONFIG!r}]: {problem}" if problem.startswith(tuple(starts)) else problem
+    return f"app.config[{CONFIG!r}]: {problem}" if problem.startswith(tuple(starts)) else problem

@@ -34,8 +34,13 @@ class Hosts:
         self._parents = tuple(host[1:] for host in lower if host.startswith("*"))
 
     def match(self, lines: Sequence[str]) -> bool | None:
-        """Whether the lines of a Host header name one of them; None when apps may read them in several ways."""
-        if not lines or not lines[0]:
+        """Whether the lines of a Host header name one of them; None when apps may read them in several ways.
+
+        Without a Host header, as HTTP/1.0 allows, Flask and Quart take the name of the server or of the settings.
+        """
+        if not lines:
+            return None
+        if not lines[0]:
             return False
         found = _AUTHORITY.fullmatch(lines[0].lower()) if len(lines) == 1 and len(lines[0]) <= _LONGEST else None
         return None if found is None else found[1] in self._names or found[1].endswith(self._parents)

@@ -7,12 +7,12 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final, Protocol
 
 from ratelimit_mw.addresses import LONGEST
 from ratelimit_mw.calls import Answers, Call, call_from, named_call, text_answer, went_wrong
-from ratelimit_mw.client_ip import client_address
+from ratelimit_mw.client_ip import check_no_underscore, client_address
 from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.identity import encode_part
 
@@ -42,13 +42,15 @@ class Caller(Protocol):
 class Key:
     """A key, compiled: `identity(request, route, answers)` is its first alternative that is there, encoded, or None.
 
-    `calls` are the callables whose answers it needs.
+    `calls` are the callables whose answers it needs. `is_shared`: all clients have the same identity under it.
+    `prefix`: how many bits of an IPv6 address it reads.
     """
 
-    __slots__ = ("_kinds", "calls", "identity", "is_all", "text")
+    __slots__ = ("_kinds", "calls", "identity", "is_all", "is_shared", "prefix", "text")
 
     def __init__(self, spec: KeySpec, ipv6_prefix: int) -> None:
         self.calls: list[Call] = []
+        self.prefix = 0
         if callable(spec):
             call_from(spec)
             self.text = (
@@ -64,6 +66,7 @@ class Key:
         self.identity: Final = _first_of([_together([read for _, read in parts]) for parts in alternatives])
         self._kinds = {tuple(kind for kind, _ in parts) for parts in alternatives}
         self.is_all = self.text == "all"
+        self.is_shared: Final = all(kind in ("all", "route") for kinds in self._kinds for kind in kinds)
 
     @property
     def memorable(self) -> bool:
@@ -85,6 +88,11 @@ class Key:
         """Whether it is made of nothing but what a client writes, who can then have as many identities as it likes."""
         return all(kind.startswith(("header:", "cookie:")) for kinds in self._kinds for kind in kinds)
 
+    @property
+    def needs_header(self) -> bool:
+        """Whether each of its alternatives reads a header or a cookie, so that a request without it has no identity."""
+        return all(any(kind.startswith(("header:", "cookie:")) for kind in kinds) for kinds in self._kinds)
+
     def failed(self, answers: Answers) -> bool:
         """Whether one of its callables raised or returned nonsense."""
         return any(went_wrong(call, answers) for call in self.calls)
@@ -97,6 +105,7 @@ class Key:
         kind, _, name = word.partition(":")
         if word == "ip" or kind.startswith("ip/"):
             prefix = _prefix(kind[3:]) if kind != "ip" else ipv6_prefix
+            self.prefix = max(prefix, self.prefix)
             return "ip", _ip(prefix)
         if word in _SIMPLE:
             return word, _SIMPLE[word]
@@ -105,6 +114,7 @@ class Key:
         if kind in ("header", "cookie") and _NAME.fullmatch(name):
             if kind == "cookie":
                 return word, lambda request, _, __: _part(word, request.cookies.get(name))
+            check_no_underscore(name)
             name = name.lower()
             kind = f"header:{name}"
             return kind, lambda request, _, __: _part(kind, request.header(name))
@@ -142,7 +152,10 @@ def _part(kind: str, value: str | None) -> str | None:
     return encode_part(kind, value) if value else None
 
 
+@cache
 def _ip(prefix: int) -> _Read:
+    """How the address is read: one for all keys with this prefix, which remember the same."""
+
     @lru_cache(maxsize=4096)
     def part(host: str) -> str | None:
         return _part("ip", client_address(host, prefix))

@@ -7,14 +7,12 @@ from hashlib import blake2b
 from itertools import count
 from typing import Any, ClassVar, Final, Self, TypeVar, Unpack
 
-from ratelimit_mw.calls import is_async, name_of
 from ratelimit_mw.choices import check_buckets, fixed_items
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.keys import sound_key
-from ratelimit_mw.lines import Lines
+from ratelimit_mw.lines import Lines, check_all_plain
 from ratelimit_mw.rules import LimitsSpec, MarkOptions, Rule
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settling import check_plain
 from ratelimit_mw.words import OWN_NAMES, made
 
 Endpoint = TypeVar("Endpoint")  # a function, a class, or what groups them in a framework
@@ -64,11 +62,7 @@ class Mark:
 
     def without_awaiting(self) -> Self:
         """The mark, for where nothing can be awaited. Raises `ConfigError` if one of its callables is async."""
-        lines = Lines(self.rule.limits_by(None, None), "", _BARE, self.rule)
-        check_plain([lines.settling])
-        for call in lines.calls:
-            if is_async(call):
-                raise ConfigError(f"found {name_of(call)}, which is async; here keys, costs and limits are plain")
+        check_all_plain([Lines(self.rule.limits_by(None, None), "", _BARE, self.rule)])
         return self
 
     def put_on(self, endpoint: Endpoint, *, deep: bool = True) -> Endpoint:

@@ -1,9 +1,11 @@
 """Which of many path templates match a path: one walk down a tree, however many templates there are."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import cache, lru_cache
 from typing import Final, NamedTuple
+from uuid import UUID
 
 PARAMETER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)(?::([a-z]+))?\}")
 CONVERTERS: Final = {
@@ -15,19 +17,57 @@ CONVERTERS: Final = {
 }
 
 
+_PATTERNS: Final = {name: re.compile(pattern) for name, pattern in CONVERTERS.items()}
+_WHOLE = re.compile(r"\s*\+?[+-]?[\d_]+\.0*\s*")  # Pydantic takes "7.0" for an int
+_LONGEST: Final = 64  # characters of a number or UUID that are examined: this bounds the work for each template
+_LAST_CASED: Final = 0x20000  # no letter behind these has two cases
+_NO, _LOOSELY, _EXACTLY = range(3)
+
+
 class Segment(NamedTuple):
-    """What stands between two slashes of a template: text, or one parameter with text before and after it."""
+    """A part of a template between two slashes: text, or one parameter with text before and after it."""
 
     before: str
     converter: str | None = None
     after: str = ""
 
-    def check(self) -> Callable[[str], object]:
-        """What says whether a segment of a path matches. Not for `{x:path}`, which may be several."""
-        if self == ("", "str", ""):
-            return bool
-        middle = CONVERTERS[self.converter] if self.converter else ""
-        return re.compile(re.escape(self.before) + middle + re.escape(self.after)).fullmatch
+    def fits(self, text: str, *, empty: bool = False) -> int:
+        """How this parameter takes a segment of a path: not, loosely or exactly. Not for `{x:path}`.
+
+        Loosely: some supported router takes it, others do not. `empty`: also that of Falcon, which takes an empty one.
+        """
+        if not self.before and not self.after:
+            return _EXACTLY if text and self.converter == "str" else self._takes(text, 0, len(text), empty=empty)
+        if text.startswith(self.before):
+            start, end = len(self.before), len(text) - len(self.after)
+            if start <= end and text.endswith(self.after) and (how := self._takes(text, start, end)):
+                return how
+            if text.endswith(self.after + "\n") and start < end and self._takes(text, start, end - 1):
+                return _LOOSELY  # the regular expressions of some routers end before a newline
+        return _NO
+
+    def _takes(self, text: str, start: int, end: int, *, empty: bool = False) -> int:
+        if start == end:
+            return _LOOSELY if empty and self.converter == "str" else _NO
+        if self.converter == "str":
+            return _EXACTLY
+        return _LOOSELY if end - start > _LONGEST else taken(str(self.converter), text[start:end])
+
+
+@lru_cache(maxsize=1024)
+def taken(converter: str, text: str) -> int:
+    """How a converter of numbers or UUIDs takes a short text: not, loosely or exactly."""
+    if _PATTERNS[converter].fullmatch(text):
+        return _EXACTLY
+    if converter == "int" and _WHOLE.fullmatch(text):
+        return _LOOSELY
+    with suppress(ValueError):
+        _PARSERS[converter](text)
+        return _LOOSELY
+    return _NO
+
+
+_PARSERS: Final = {"int": int, "float": float, "uuid": UUID}  # what Litestar and Falcon call
 
 
 class _Node:
@@ -37,7 +77,7 @@ class _Node:
 
     def __init__(self) -> None:
         self.literals: dict[str, _Node] = {}
-        self.parameters: dict[Segment, tuple[Callable[[str], object], _Node]] = {}  # equal ones share a node
+        self.parameters: dict[Segment, _Node] = {}  # equal ones share a node
         self.ends: list[int] = []  # the numbers of the templates that end here
         self.rest: _Node | None = None  # where {x:path} comes next: a tree of what follows it, from the end backwards
         self.wide: list[tuple[str, str, int]] = []  # in such a tree: the text around {x:path}, and the number
@@ -48,11 +88,39 @@ class _Node:
         for segment in segments:
             if segment.converter is None:
                 node = node.literals.setdefault(segment.before, _Node())
-                continue
-            if segment not in node.parameters:
-                node.parameters[segment] = (segment.check(), _Node())
-            node = node.parameters[segment][1]
+            else:
+                node = node.parameters.setdefault(segment, _Node())
         return node
+
+
+class _Places:
+    """Nodes that a walk has come to. `loose`: by a parameter that took a segment loosely."""
+
+    __slots__ = ("exact", "loose")
+
+    def __init__(self, exact: list[_Node], loose: list[_Node]) -> None:
+        self.exact = exact
+        self.loose = loose
+
+    def __bool__(self) -> bool:
+        return bool(self.exact or self.loose)
+
+    def deeper(self, segment: str, *, empty: bool) -> "_Places":
+        """Where a segment of a path leads."""
+        exact: list[_Node] = []
+        loose: list[_Node] = []
+        for node in self.exact:
+            if (literal := node.literals.get(segment)) is not None:
+                exact.append(literal)
+            if node.parameters:
+                for parameter, child in node.parameters.items():
+                    if how := parameter.fits(segment, empty=empty):
+                        (exact if how == _EXACTLY else loose).append(child)
+        for node in self.loose:
+            if (literal := node.literals.get(segment)) is not None:
+                loose.append(literal)
+            loose += [child for parameter, child in node.parameters.items() if parameter.fits(segment, empty=empty)]
+        return _Places(exact, loose)
 
 
 class PathIndex:
@@ -60,32 +128,67 @@ class PathIndex:
 
     A look-up costs what the depth of the templates costs, times those that part only after they matched (`/{a}/x` and
     `/{b:int}/y` for `/1`), and a check for each different parameter in one place (`/a-{x}` and `/b-{x}`); not more for
-    more templates. `ignore_case`: the text of templates is compared as `re.IGNORECASE` does; parameters are as ever.
+    more templates. Of a long segment no check examines more than the text around a parameter and 64 characters.
+    `ignore_case`: the text of templates is compared as `re.IGNORECASE` does; parameters are as ever. `empty`: whether
+    `{x}` loosely takes an empty segment.
     """
 
-    __slots__ = ("_ignore_case", "_root")
+    __slots__ = ("_ignore_case", "_root", "empty")
 
     def __init__(self, templates: Iterable[tuple[str, int]], *, ignore_case: bool = False) -> None:
         self._ignore_case = ignore_case
+        self.empty = False
+        if ignore_case:
+            _odd_letters()  # now, not at a request
         self._root = _Node()
         for template, number in templates:
             _add(self._root, segments_of(template, ignore_case=ignore_case), number)
 
+    @classmethod
+    def of_rules(cls, templates: Iterable[Iterable[str]], *, ignore_case: bool = False) -> "PathIndex":
+        """Index the templates of several rules; each rule's number is its place in `templates`."""
+        pairs = ((template, number) for number, of_rule in enumerate(templates) for template in of_rule)
+        return cls(pairs, ignore_case=ignore_case)
+
     def matching(self, path: str) -> list[int]:
-        """The numbers of all rules one of whose templates matches the whole path, ascending, each once."""
+        """The rules one of whose templates matches the whole path, in order of their numbers, each once.
+
+        As its number n, or as ~n where its templates match only loosely: in some routers, not in all.
+        """
         segments = (fold(path) if self._ignore_case else path).split("/")
-        nodes = [self._root]
+        places = _Places([self._root], [])
         found: list[int] = []
+        loose: list[int] = []
         for depth, segment in enumerate(segments):
-            for node in nodes:
+            for node in places.exact:
                 if node.rest is not None:
-                    found += _backwards(node.rest, segments, depth)
-            nodes = _deeper(nodes, segment)
-            if not nodes:
+                    self._backwards(_Places([node.rest], []), segments, depth, found, loose)
+            for node in places.loose:
+                if node.rest is not None:
+                    self._backwards(_Places([], [node.rest]), segments, depth, found, loose)
+            places = places.deeper(segment, empty=self.empty)
+            if not places:
                 break
-        for node in nodes:
+        for node in places.exact:
             found += node.ends
-        return found if len(found) < 2 else sorted(set(found))  # noqa: PLR2004  # most paths meet one rule or none
+        if not loose and not places.loose:
+            return found if len(found) < 2 else sorted(set(found))  # noqa: PLR2004  # most paths meet one rule or none
+        for node in places.loose:
+            loose += node.ends
+        exact = set(found)
+        return sorted([*exact, *(~number for number in set(loose) - exact)], key=lambda number: max(number, ~number))
+
+    def _backwards(self, places: _Places, segments: list[str], first: int, found: list[int], loose: list[int]) -> None:
+        """Add the templates that match when `{x:path}` takes what begins in segment `first`."""
+        for last in range(len(segments) - 1, first - 1, -1):
+            for nodes, numbers in ((places.exact, found), (places.loose, loose)):
+                for node in nodes:
+                    for before, after, number in node.wide:
+                        if is_wide(before, after, segments[first], segments[last], one=first == last):
+                            numbers.append(number)
+            places = places.deeper(segments[last], empty=self.empty)
+            if not places:
+                break
 
 
 def _add(root: _Node, segments: Sequence[Segment], number: int) -> None:
@@ -96,32 +199,6 @@ def _add(root: _Node, segments: Sequence[Segment], number: int) -> None:
         return
     node.rest = node.rest or _Node()
     node.rest.below(reversed(segments[at + 1 :])).wide.append((segments[at].before, segments[at].after, number))
-
-
-def _deeper(nodes: list[_Node], segment: str) -> list[_Node]:
-    """Where a segment of a path leads."""
-    deeper = []
-    for node in nodes:
-        if (literal := node.literals.get(segment)) is not None:
-            deeper.append(literal)
-        if node.parameters:
-            deeper += [child for accepts, child in node.parameters.values() if accepts(segment)]
-    return deeper
-
-
-def _backwards(root: _Node, segments: list[str], first: int) -> list[int]:
-    """The templates below `root` that match when `{x:path}` takes what begins in segment `first`."""
-    nodes = [root]
-    found = []
-    for last in range(len(segments) - 1, first - 1, -1):
-        for node in nodes:
-            for before, after, number in node.wide:
-                if is_wide(before, after, segments[first], segments[last], one=first == last):
-                    found.append(number)
-        nodes = _deeper(nodes, segments[last])
-        if not nodes:
-            break
-    return found
 
 
 def is_wide(before: str, after: str, first: str, last: str, *, one: bool) -> bool:
@@ -153,10 +230,21 @@ def fold(text: str) -> str:
 
     Beyond ASCII, `lower()` would let `/log\u0131n` pass by a rule that an app which ignores case reads as `/login`.
     """
-    return text.lower() if text.isascii() else "".join(map(_fold, text))
+    if text.isascii():
+        return text.lower()
+    odd = _odd_letters()
+    for letter in odd.keys() & set(text):
+        text = text.replace(letter, odd[letter])
+    return text.lower()
 
 
-@lru_cache(maxsize=4096)
-def _fold(letter: str) -> str:
-    upper = letter.upper()
-    return (upper if len(upper) == 1 else letter).lower()[0]
+@cache
+def _odd_letters() -> dict[str, str]:
+    """The letters that `lower` alone would not fold as needed, or not each by itself, and what they become."""
+    found = {"\u03a3": "\u03c3"}  # lower() reads the letters around it
+    for letter in map(chr, range(128, _LAST_CASED)):
+        upper = letter.upper()
+        folded = (upper if len(upper) == 1 else letter).lower()[0]
+        if folded != letter.lower():
+            found[letter] = folded
+    return found

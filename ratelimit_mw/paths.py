@@ -1,8 +1,8 @@
-"""Path templates, and the two forms in which a path is matched."""
+"""Path templates, and the forms in which a path is matched."""
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from ratelimit_mw.errors import ConfigError, Mistakes
 from ratelimit_mw.path_index import CONVERTERS, PARAMETER, PathIndex, Segment, is_wide, segments_of, wide_at
@@ -10,20 +10,22 @@ from ratelimit_mw.path_index import CONVERTERS, PARAMETER, PathIndex, Segment, i
 _NORMAL = re.compile(
     r"/|(?:/(?!\.{1,2}(?:/|\Z))[^/\n]+)+"
 )  # no empty, "." or ".." segment, no newline, no slash at the end
+_SLASHES: Final = re.compile(r"/{2,}")
 _MISTAKES: Final = [  # what the text of a template never holds; what is allowed
     (r"<[^/<>]+>|/:[A-Za-z_]", "'{id}' or '{id:int}' as parameter"),
     (r"/\*|\*(?:/|\Z)", "'{rest:path}' for all that follows, '{name}' for one segment"),
     (r"[?#]", "a path without ? and #; a query is no part of it"),
     (r"%[0-9A-Fa-f]{2}", "the character itself, such as a space for '%20'; paths are matched decoded"),
     (r"[\x00-\x1f\x7f-\x9f]", "a path without control characters"),
+    (r"\A\s|\s\Z", "a path without white space at its ends"),
 ]
 
 
 class Paths:
     """One path template or several, checked. Raises `ConfigError` naming the place.
 
-    Every path is looked at in two forms, as received and as normalised, and each is matched by the template in the
-    same form: so `/login/` in a rule means the app's `/login/`, and its normal form `/login` too.
+    Every path is looked at as received and as normalised, and each is matched by the template in the same form: so
+    `/login/` in a rule means the app's `/login/`, and its normal form `/login` too. See `Forms`.
     """
 
     __slots__ = ("_normal", "_received", "always_two", "normal_templates", "received_templates")
@@ -38,14 +40,52 @@ class Paths:
             with mistakes.at():
                 self.received_templates.append(_checked(where, template))
         mistakes.tell()
-        self.normal_templates = [normal_path(template) for template in self.received_templates]
+        both = [dict.fromkeys((normal_path(each), merged_path(each))) for each in self.received_templates]
+        self.normal_templates = [each for forms in both for each in forms]
         self.always_two = self.received_templates != self.normal_templates  # then even a normal path has two forms
         self._received = PathIndex((template, 0) for template in self.received_templates)
         self._normal = PathIndex((template, 0) for template in self.normal_templates)
 
     def match(self, path: str, *, normal: bool) -> bool:
         """Whether `path`, in its normal form or as received, is one of these, letter by letter."""
-        return bool((self._normal if normal else self._received).matching(path))
+        found = (self._normal if normal else self._received).matching(path)
+        return bool(found) and found[0] >= 0  # not where it only matches loosely
+
+    def match_all(self, forms: "Forms") -> bool:
+        """Whether a path is one of these in each of its forms."""
+        return all(self.match(path, normal=False) for path in forms.received) and all(
+            self.match(path, normal=True) for path in forms.normal
+        )
+
+
+class Forms(NamedTuple):
+    """The forms of one request's path: each is what some supported router makes of it.
+
+    `received`: as received, and without the slashes in front that Flask, Quart and Falcon drop. `normal`: normalised,
+    and with slashes merged but dots kept, as Litestar routes. Each is compared with templates in the same form.
+    """
+
+    received: Sequence[str]
+    normal: Sequence[str]
+
+    @classmethod
+    def of(cls, readings: Sequence[str]) -> "Forms":
+        """All forms, each once. `readings`: the path as received; several where apps decode it in several ways."""
+        if len(readings) == 1 and is_normal(readings[0]):
+            return cls(readings, readings)
+        received: dict[str, None] = dict.fromkeys(readings)
+        normal: dict[str, None] = {}
+        for path in readings:
+            merged = merged_path(path)
+            led = "/" + path.lstrip("/") if path[:2] == "//" or path[:1] != "/" else path
+            received |= dict.fromkeys((led, path.rstrip("\n"), led.rstrip("\n")))  # many a router's $ is before them
+            normal |= dict.fromkeys((normal_path(path), merged, merged.rstrip("/\n") or "/"))
+        return cls(tuple(received), tuple(normal))
+
+
+def is_normal(path: str) -> bool:
+    """Whether every router reads the path as it is: no empty, `.` or `..` segment, no newline, no slash at the end."""
+    return _NORMAL.fullmatch(path) is not None
 
 
 def covers(earlier: str, later: str, *, ignore_case: bool = False) -> bool:
@@ -75,7 +115,7 @@ def _segment_covers(wider: Segment, segment: Segment) -> bool:
     if wider.converter is None or segment.converter == "path":
         return wider == segment
     if segment.converter is None:
-        return bool(wider.check()(segment.before))
+        return wider.fits(segment.before) > 1
     if wider.converter == "str":
         return segment.before.startswith(wider.before) and segment.after.endswith(wider.after)
     return segment in (wider, wider._replace(converter="int" if wider.converter == "float" else wider.converter))
@@ -83,26 +123,31 @@ def _segment_covers(wider: Segment, segment: Segment) -> bool:
 
 def normal_path(path: str) -> str:
     """`//a/./b/../c/` as `/a/c`; and without newlines at its end, which Starlette's router does not see either."""
-    if _NORMAL.fullmatch(path):
+    if is_normal(path):
         return path
     segments: list[str] = []
     for segment in path.split("/"):
-        _step(segments, segment)
+        if segment == "..":
+            segments[-1:] = []
+        elif segment not in ("", "."):
+            segments.append(segment)
     while segments and segments[-1].endswith("\n"):
-        _step(segments, segments.pop().rstrip("\n"))
+        last = segments.pop().rstrip("\n")
+        if last == "..":
+            segments[-1:] = []
+        elif last not in ("", "."):
+            segments.append(last)
     return "/" + "/".join(segments)
 
 
-def _step(segments: list[str], segment: str) -> None:
-    if segment == "..":
-        segments[-1:] = []
-    elif segment not in ("", "."):
-        segments.append(segment)
+def merged_path(path: str) -> str:
+    """`//a/./b/../c/` as `/a/./b/../c`."""
+    return _SLASHES.sub("/", "/" + path).rstrip("/") or "/"
 
 
 def _checked(place: str, template: object) -> str:
     """The template itself, if it can match and takes no more than linear time to."""
-    if not isinstance(template, str) or not template.startswith("/"):
+    if not isinstance(template, str) or not template.lstrip().startswith("/"):
         raise ConfigError(f"{place}: found {template!r}, allowed is a path that starts with /, such as '/users/{{id}}'")
     for found in PARAMETER.finditer(template):
         if found[2] and found[2] not in CONVERTERS:

@@ -43,6 +43,11 @@ class Request(ABC):
         """The decoded path below root_path or SCRIPT_NAME, as the client sent it."""
 
     @property
+    def paths(self) -> Sequence[str]:
+        """`path`; besides it what else supported frameworks make of the same request target, where they differ."""
+        return (self.path,)
+
+    @property
     @abstractmethod
     def headers(self) -> Mapping[str, str]:
         """All headers, names in lower case; several lines of one name are joined by `, `."""
@@ -50,6 +55,11 @@ class Request(ABC):
     @abstractmethod
     def header_lines(self, name: str) -> Sequence[str]:
         """All lines of a header, in order; `name` in lower case. WSGI servers make one line of several, with commas."""
+
+    @property
+    def keeps_underscores(self) -> bool:
+        """Whether the server takes a header `X_Y` for `X-Y`, as some WSGI servers do."""
+        return False
 
     @property
     @abstractmethod

@@ -7,8 +7,16 @@ from typing import Annotated, Any, Final, Literal, TypedDict
 
 from msgspec import Struct
 
-from ratelimit_mw.calls import Asked, Call, sync_call_from
-from ratelimit_mw.choices import Choice, check_default_tier, check_estimates, compile_limits, fixed_items
+from ratelimit_mw.calls import Asked, Call, call_from
+from ratelimit_mw.choices import (
+    NOT_BY_TIER,
+    Choice,
+    Tiers,
+    check_default_tier,
+    check_estimates,
+    compile_limits,
+    fixed_items,
+)
 from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.hosts import Hosts
 from ratelimit_mw.items import Item, ItemOptions, check_cost
@@ -18,7 +26,7 @@ from ratelimit_mw.paths import Paths
 from ratelimit_mw.penalties import PenaltySpec, check_penalty
 from ratelimit_mw.settling import SettleSpec, StatusSpec, check_settle, check_statuses
 from ratelimit_mw.slots import check_line, check_none_held, check_one_of_them, check_slots
-from ratelimit_mw.words import OWN_NAMES, check_name, flags, made, one_of
+from ratelimit_mw.words import OWN_NAMES, Worded, check_name, flags, made, one_of
 
 OnStoreError = Literal["allow", "deny", "local"]
 ON_STORE_ERROR: Final = ("allow", "deny", "local")
@@ -83,7 +91,7 @@ class RuleOptions(MarkOptions, total=False):
     on_message_refused: Annotated[OnMessageRefused, "instead of the top's; of several that match, `close` counts"]
 
 
-class Rule(Struct, frozen=True, kw_only=True):
+class Rule(Struct, frozen=True, kw_only=True, metaclass=Worded):
     """Which requests, and what limits them. What each field means: `RuleOptions`.
 
     Raises `ConfigError` that names each field that is wrong, what was found and what is allowed.
@@ -129,6 +137,7 @@ class Rule(Struct, frozen=True, kw_only=True):
             self._check_limits,
             self._check_slots,
             self._check_messages,
+            self._check_tiers,
         )
         for check in checks:
             with mistakes.at():
@@ -202,7 +211,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     def _check_when(self) -> None:
         if self.when is not None:
             with located("when"):
-                sync_call_from(self.when)
+                call_from(self.when, plain=True)
 
     def _check_keys(self) -> None:
         if self.on_store_error is not None:
@@ -211,6 +220,12 @@ class Rule(Struct, frozen=True, kw_only=True):
             if (key := getattr(self, field)) is not None:
                 check_key(key, field)
         check_default_tier(self.default_tier)
+
+    def _check_tiers(self) -> None:
+        by_tier = any(isinstance(found("all", None), Tiers) for found in (self.limits_by, self.messages_by))
+        for field in ("tier", "default_tier"):
+            if getattr(self, field) is not None and not by_tier:
+                raise ConfigError(f"{field}: {NOT_BY_TIER}")
 
     def _check_limits(self) -> None:
         if self.exempt and self.limits:

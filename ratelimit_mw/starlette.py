@@ -2,13 +2,14 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, Unpack
 
 from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.callables import check_parentheses
 from ratelimit_mw.faces.asgi_send import Receive, Scope, Send, closing, refusal, refuse
 from ratelimit_mw.faces.asked import Asked, ask
-from ratelimit_mw.faces.endpoint import EndpointMark, EndpointOptions, marks_on, name_of, steps
+from ratelimit_mw.faces.endpoint import EndpointMark, EndpointOptions, Step, marks_on, name_of, shown_of, steps
 from ratelimit_mw.faces.missing import needs
 from ratelimit_mw.faces.parameters import where_is
 from ratelimit_mw.faces.route_limits import RateLimit, limited_class
@@ -19,6 +20,7 @@ from ratelimit_mw.response import Response as OwnResponse
 from ratelimit_mw.response import beside
 from ratelimit_mw.rules import LimitsSpec
 from ratelimit_mw.verdict import Verdict
+from ratelimit_mw.words import answered
 
 with needs("starlette"):
     from starlette.concurrency import run_in_threadpool
@@ -30,6 +32,7 @@ __all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
 
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 _CONNECTIONS: Final = (Request, WebSocket, HTTPConnection)
+_ROUTES: Final = 4096  # to one endpoint, whose limits are remembered
 _NAMES: Final = ("request", "websocket")
 _INSTEAD: Final = (
     "give it `request: Request` (`websocket: WebSocket`), or in FastAPI use Depends(RateLimit(...)) of "
@@ -39,11 +42,13 @@ _OF_MESSAGES: Final = ("on_receive", "on_disconnect")
 _MESSAGES: Final = "let it stand on the class or on_connect, and limit messages by the middleware's `messages`"
 
 
+@answered(EndpointOptions)
 def limit(limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> Callable[[_Endpoint], _Endpoint]:
     """A decorator that limits one endpoint: a function, plain or async, a method, or a class of endpoints.
 
-    `limits` and `options`: as in a rule of the settings. Without a `name` the limit is called after the function or
-    class, which has one bucket wherever it is routed; those of one name in one module, made in a factory, share it.
+    `limits` and `options`: as in a rule of the settings. Without a `name`, the function or class has one
+    bucket for all its routes, and headers name the limit after the route; functions of one name in one module, made in
+    a factory, share that bucket.
     Several decorators on one endpoint are decided in one step. Inside of `RateLimitMiddleware` its store and settings
     are used, and its own limits count too; without it, `store`, or else memory of this process, with a warning.
 
@@ -53,6 +58,7 @@ def limit(limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> Callable[[_
     Raises `ConfigError` for what is wrong with limits or options, and `TypeError` for a function without a parameter
     for the request: it could never refuse one.
     """
+    check_parentheses(limits)
     mark = EndpointMark(limits, **options)
     return functools.partial(_limited, mark)
 
@@ -81,7 +87,7 @@ def _limited(mark: EndpointMark, endpoint: Any) -> Any:
         if not isinstance(connection, HTTPConnection):
             raise TypeError(f"{name}: {where.name} is no request but {type(connection).__name__}; {_INSTEAD}")
         place = place_of(connection.scope)
-        asked = await ask(connection.scope, own, None if place is None else place.template)
+        asked = await ask(connection.scope, own(shown_of(place, endpoint)), None if place is None else place.template)
         if asked is not None and asked.refused:
             return await refused(asked, asked.refused, connection)
         if is_async:
@@ -95,7 +101,12 @@ def _limited(mark: EndpointMark, endpoint: Any) -> Any:
     mark.put_on(limited, deep=False)  # others may wrap the same function
     wrapped.add(endpoint)
     name = name_of(endpoint)
-    own = steps(marks_on(limited), name)
+    marks = marks_on(limited)
+
+    @functools.lru_cache(_ROUTES)
+    def own(shown: str) -> Sequence[Step]:
+        return steps(marks, name, shown)
+
     return limited
 
 

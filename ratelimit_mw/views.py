@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from urllib.parse import urlparse
 
 from ratelimit_mw.request import Request, as_text, below, user_id
+from ratelimit_mw.underscores import keeps_underscores
 
 
 class AsgiRequest(Request):
@@ -19,6 +21,18 @@ class AsgiRequest(Request):
     @property
     def path(self) -> str:
         return below(self.raw.get("root_path", ""), self.raw["path"])
+
+    @property
+    def paths(self) -> Sequence[str]:
+        path, root = self.raw["path"], self.raw.get("root_path", "")
+        if not root and path[:1] == "/":
+            return (path,)
+        found = [below(root, path)]
+        for whole in (path, _path_of_url(path)):
+            found.append(whole)
+            if root:  # Litestar drops all up to its first occurrence, Quart and Django what begins with it
+                found[-1] = whole.partition(root)[2] if root in whole else whole
+        return tuple(dict.fromkeys(one or "/" for one in found))
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -49,8 +63,19 @@ class WsgiRequest(Request):
 
     @property
     def path(self) -> str:
+        return self.paths[0]
+
+    @property
+    def paths(self) -> Sequence[str]:
         # PEP 3333: text that holds bytes as latin-1. SCRIPT_NAME is not part of PATH_INFO.
-        return below("", self.raw.get("PATH_INFO", "").encode("latin-1").decode("utf-8", "replace"))
+        text: str = self.raw.get("PATH_INFO") or "/"
+        if text.isascii():
+            return (text,)
+        raw = text.encode("latin-1")
+        try:
+            return (raw.decode(),)
+        except UnicodeDecodeError:
+            return raw.decode("utf-8", "replace"), raw.decode("utf-8", "ignore") or "/"  # the latter is Bottle's
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -67,8 +92,22 @@ class WsgiRequest(Request):
         return () if value is None else (value,)
 
     @property
+    def keeps_underscores(self) -> bool:
+        return keeps_underscores(self.raw)
+
+    @property
     def user(self) -> str | None:
         return as_text(self.raw.get("REMOTE_USER"))
+
+
+def _path_of_url(path: str) -> str:
+    """The path of an absolute-form target, which some servers hand over whole, as Quart takes it out."""
+    if path[:1] == "/":
+        return path
+    try:
+        return urlparse(path).path
+    except ValueError:
+        return path
 
 
 @lru_cache(maxsize=256)

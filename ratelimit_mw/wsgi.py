@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ratelimit_mw.advice import Processes
+from ratelimit_mw.callables import check_app
 from ratelimit_mw.faces.wsgi_follow import followed
 from ratelimit_mw.faces.wsgi_send import refuse, with_headers
 from ratelimit_mw.following import following
@@ -12,6 +13,7 @@ from ratelimit_mw.options import Options
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.views import WsgiRequest
+from ratelimit_mw.words import answered
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -26,6 +28,7 @@ class RateLimitMiddleware:
     verdict in `environ["ratelimit_mw"].verdict`. Wrong settings raise `ConfigError`.
     """
 
+    @answered(Options)
     def __init__(
         self,
         app: "WSGIApplication",
@@ -33,10 +36,12 @@ class RateLimitMiddleware:
         /,
         **options: Unpack[Options],
     ) -> None:
+        check_app(app, "WSGI")
         self.app = app
         self._gate = Gate(Settings.of(settings, options))
         self._style = self._gate.settings.headers
         self._off = self._gate.settings.enabled is False
+        self._gate.look_at(app)
         self._gate.warn_of_no_slots()
         self._processes = Processes(self._gate.settings.store)
 

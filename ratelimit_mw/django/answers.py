@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase, ResponseHeaders
 from msgspec import Struct
 
-from ratelimit_mw.calls import name_of
+from ratelimit_mw.callables import name_of
 from ratelimit_mw.following import Ending, Following
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.on_refused import FAILED_TO_ANSWER, Answerer, answered

@@ -8,8 +8,9 @@ from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A
 from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
-from ratelimit_mw.django.endpoints import PLACES, marks_on, unenforced
+from ratelimit_mw.django.endpoints import PLACES, is_strict, marks_on, unenforced
 from ratelimit_mw.django.gates import SETTING, gate_of
+from ratelimit_mw.django.idle import FIX, idle_throttles, uses_of, views_of
 from ratelimit_mw.django.middleware import METHODS, RateLimitMiddleware
 from ratelimit_mw.django.throttle import Throttle
 from ratelimit_mw.errors import ConfigError
@@ -30,38 +31,49 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     found: list[CheckMessage] = []
     if place is None:
         text = f"{SETTING} is set, but RateLimitMiddleware is not in MIDDLEWARE: its limits are not enforced."
-        found.append(Warning(text, hint=f"Add {_OURS!r} to MIDDLEWARE.", id="ratelimit_mw.W001"))
+        found.append(_finding(text, f"Add {_OURS!r} to MIDDLEWARE.", "ratelimit_mw.W001"))
     keys, problems = _compiled(value)
-    hint = "The server does not start with it. What is allowed: docs/reference/settings.md."
+    hint = "The server does not start with it. The page on settings in the documentation lists what is allowed."
     found += [Error(problem, hint=hint, id="ratelimit_mw.E001") for problem in problems]
     if place is not None and _knows_no_user(keys, place):
         text = "Keys read who is logged in, which is known only after AuthenticationMiddleware."
         hint = f"Let {_AUTHENTICATION!r} stand before {settings.MIDDLEWARE[place]!r} in MIDDLEWARE."
-        found.append(Warning(text, hint=hint, id="ratelimit_mw.W002"))
+        found.append(_finding(text, hint, "ratelimit_mw.W002"))
     return found
 
 
 @register
 def check_views(**_: Any) -> list[CheckMessage]:
-    """Limits on views that nothing enforces, and throttles without a rate."""
+    """Report limits on views that nothing enforces, throttles without a rate, and throttles that throttle nothing."""
     try:
-        views = list(_views(get_resolver().url_patterns))
+        views = list(views_of(get_resolver().url_patterns))
     except Exception:  # noqa: BLE001  # Django's own check says what is wrong with the URLs
         return []
     found: list[CheckMessage] = [
         Error(problem, id="ratelimit_mw.E002") for problem in dict.fromkeys(_problems_of_throttles(views))
     ]
+    hint = f"{FIX[0].upper()}{FIX[1:]}."
+    found += [_finding(f"{idle.text}.", hint, "ratelimit_mw.W004") for idle in idle_throttles(views, Throttle)]
     if PLACES and _place() is None:
-        found.append(Warning(unenforced(), id="ratelimit_mw.W001"))
+        found.append(_finding(unenforced(), None, "ratelimit_mw.W001"))
         return found
     reached = _reached(views)
     hint = "A decorator above it hides the view, unless it uses functools.wraps; or no path leads there."
     found += [
-        Warning(f"The limit at {place} stands on no view of the URLs.", hint=hint, id="ratelimit_mw.W003")
+        _finding(f"The limit at {place} stands on no view of the URLs.", hint, "ratelimit_mw.W003")
         for mark, place in sorted(PLACES.items(), key=lambda pair: pair[1])
         if mark not in reached
     ]
     return found
+
+
+def _finding(text: str, hint: str | None, name: str) -> CheckMessage:
+    """A warning; with `strict` an error of the same id, because it limits less than the code suggests."""
+    try:
+        strict = is_strict()
+    except ConfigError:  # the environment is wrong, which is an error of its own
+        strict = False
+    return (Error if strict else Warning)(text, hint=hint, id=name)
 
 
 def _place() -> int | None:
@@ -93,24 +105,13 @@ def _knows_no_user(keys: Sequence[Key], place: int) -> bool:
     return any(key.needs_user for key in keys)
 
 
-def _views(patterns: Sequence[Any]) -> Iterator[Any]:
-    for pattern in patterns:
-        if hasattr(pattern, "url_patterns"):
-            yield from _views(pattern.url_patterns)
-        else:
-            yield pattern.callback
-
-
 def _reached(views: Sequence[Any]) -> set[Mark]:
-    return {mark for view in views for method in METHODS for marks, _ in marks_on(view, method, "") for mark in marks}
+    return {mark for view in views for method in METHODS for marks, *_ in marks_on(view, method, "") for mark in marks}
 
 
 def _problems_of_throttles(views: Sequence[Any]) -> Iterator[str]:
-    for view in views:
-        kind = getattr(view, "cls", None)
-        for throttle in getattr(kind, "throttle_classes", ()):
-            if isinstance(throttle, type) and issubclass(throttle, Throttle):
-                try:
-                    throttle.limits_of(kind)
-                except ConfigError as error:
-                    yield from error.problems
+    for use in uses_of(views, Throttle):
+        try:
+            use.throttle.limits_of(use.options)  # type: ignore[attr-defined]  # it inherits from Throttle
+        except ConfigError as error:
+            yield from error.problems

@@ -8,11 +8,17 @@ from threading import Event
 from typing import Any, Final, TypeVar, Unpack
 from weakref import WeakKeyDictionary
 
+from django.conf import settings
 from django.core.signals import request_started
 
+from ratelimit_mw.callables import check_parentheses
+from ratelimit_mw.django.gates import SETTING
 from ratelimit_mw.marks import Mark, marks_of
-from ratelimit_mw.notices import logger
+from ratelimit_mw.matching import Level
+from ratelimit_mw.notices import Finding, warn_or_fail
 from ratelimit_mw.rules import LimitsSpec, MarkOptions
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.words import answered
 
 View = TypeVar("View", bound=Callable[..., Any])
 Marks = tuple[Mark, ...]
@@ -23,15 +29,17 @@ ENFORCED: Final = Event()  # set once there is a middleware
 _EXEMPT: Final = Mark.exempting()
 
 
-def limit(limits: LimitsSpec, /, **options: Unpack[MarkOptions]) -> Callable[[View], View]:
+@answered(MarkOptions)
+def limit(limits: LimitsSpec, **options: Unpack[MarkOptions]) -> Callable[[View], View]:
     """A decorator: these limits on a view, instead of the default ones; the middleware enforces them.
 
     On functions, classes and methods of classes, on viewsets, by `method_decorator`, or in urlpatterns; the order of
     decorators does not matter. `limits` and `options`: as in a rule of the settings. Without a `name`, each view has a
     bucket of its own. Raises `ConfigError` where it stands for what is wrong.
     """
+    check_parentheses(limits)
     mark = Mark(limits, **options)
-    caller = sys._getframe(1)  # noqa: SLF001  # as warnings do, to say where
+    caller = sys._getframe(2)  # noqa: SLF001  # as warnings do, to say where
     place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
 
     def put(view: View) -> View:
@@ -50,10 +58,15 @@ def exempt(view: View) -> View:
 
 
 def _warn(**_: Any) -> None:
-    """At the first request, when all middleware is there."""
-    request_started.disconnect(dispatch_uid=_warn)
+    """At the first request, when all middleware is there; with `strict` at each one, as an error."""
     if not ENFORCED.is_set():
-        logger.warning("ratelimit_mw: %s", unenforced())
+        warn_or_fail([Finding(unenforced())], strict=is_strict())
+    request_started.disconnect(dispatch_uid=_warn)
+
+
+def is_strict() -> bool:
+    """Whether the project's settings are strict, where no middleware has read them."""
+    return Settings.strictness(getattr(settings, SETTING, None))
 
 
 def unenforced() -> str:
@@ -64,25 +77,29 @@ def unenforced() -> str:
     )
 
 
-def marks_on(view: Any, method: str, route: str) -> Iterator[tuple[Marks, str]]:
-    """What stands on a view for requests of one method, each with what names limits without a name.
+def marks_on(view: Any, method: str, route: str) -> Iterator[Level]:
+    """Find the marks of a view for requests of one method.
 
-    `route`: the name of what has no path of its own to be imported by.
+    Marks without a name share one bucket per view, wherever it is routed; only a view without an import path of its
+    own has one per route. Clients see the route as the name of their limits.
     """
     bare = view
     while isinstance(bare, partial):
         bare = bare.func
     kind = getattr(bare, "view_class", None) or getattr(bare, "cls", None)  # Django's, REST framework's viewsets'
     if not isinstance(kind, type):
-        yield marks_of(view), _path(bare, route)
+        yield marks_of(view), _path(bare, route), route
         return
     handler = _handler(bare, kind, method.lower())
     of_handler = marks_of(handler)
     of_kind = _without(dict.fromkeys([*marks_of(kind), *marks_of(getattr(kind, "dispatch", None))]), of_handler)
     path = _path(kind, route)
-    yield _without(marks_of(view), (*of_kind, *of_handler)), route
-    yield of_kind, path
-    yield of_handler, path if _hides_function(kind) else f"{path}.{getattr(handler, '__name__', '')}"
+    yield _without(marks_of(view), (*of_kind, *of_handler)), route, route
+    yield of_kind, path, route
+    if _hides_function(kind):
+        yield of_handler, path, route
+    else:
+        yield of_handler, f"{path}.{getattr(handler, '__name__', '')}", f"{method} {route}"
 
 
 def _without(marks: Any, others: Marks) -> Marks:

@@ -1,18 +1,22 @@
 """Gates for Django, made of its settings."""
 
-from threading import Lock
 from typing import Any, Final
 
 from django.conf import settings
 
 from ratelimit_mw.errors import located
 from ratelimit_mw.gate import AsyncGate, Gate
-from ratelimit_mw.notices import logger
+from ratelimit_mw.notices import Finding, warn_or_fail
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores.forks import lock
 
 SETTING: Final = "RATELIMIT_MW"
 _ALLOWED: Final = "a callable (request, verdict)"
-_lock: Final = Lock()
+_ALONE: Final = Finding(
+    "Throttle without RateLimitMiddleware and RATELIMIT_MW: it counts in one process; "
+    "add ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE"
+)
+_lock: Final = lock()
 _alone: list[tuple[Any, Gate | AsyncGate]] = []
 
 
@@ -43,9 +47,6 @@ def alone() -> Gate | AsyncGate:
     with _lock:
         if not _alone or _alone[0][0] is not value:
             if value is None:
-                logger.warning(
-                    "ratelimit_mw: Throttle without RateLimitMiddleware and RATELIMIT_MW: it counts in one process; "
-                    "add ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE"
-                )
+                warn_or_fail([_ALONE], strict=Settings.strictness(value))
             _alone[:] = [(value, gate_of({"limits": []} if value is None else value, is_async=False))]
         return _alone[0][1]

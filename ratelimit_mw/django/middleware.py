@@ -17,11 +17,12 @@ from ratelimit_mw.django.request import AsyncDjangoRequest, DjangoRequest, UserI
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.following import following
 from ratelimit_mw.gate import Gate
-from ratelimit_mw.kept import Kept
+from ratelimit_mw.kept import Budget, Kept
 from ratelimit_mw.matching import Marked
-from ratelimit_mw.notices import logger
+from ratelimit_mw.notices import Finding, warn_or_fail
 from ratelimit_mw.on_refused import aanswered
 from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.sources import unread
 from ratelimit_mw.verdict import Verdict
 
 _ENDPOINTS: Final = 4096  # whose limits are remembered
@@ -44,8 +45,9 @@ class RateLimitMiddleware:
         self._get_response: Final = get_response
         self._is_async: Final = iscoroutinefunction(get_response)
         self._gate: Any = gate_of(getattr(settings, SETTING, None), is_async=self._is_async)
+        warn_or_fail(unread(dir(settings), SETTING), strict=self._gate.settings.strict)
         self._style: Final = self._gate.settings.headers
-        self._limits: Final = Kept[tuple[Any, str, str], tuple[Marked, bool]](self._limits_on, _ENDPOINTS)
+        self._limits: Final = Kept[tuple[Any, str, str], tuple[Marked, bool]](self._limits_on, Budget(_ENDPOINTS))
         self._processes: Final = Processes(self._gate.settings.store)
         # Django looks at what kind of function it is, and would have a thread run a plain one
         self.process_view: Final[Callable[..., Any]] = self._adecide if self._is_async else self._decide
@@ -164,13 +166,14 @@ class RateLimitMiddleware:
     def _limits_on(self, endpoint: tuple[Any, str, str]) -> tuple[Marked, bool]:
         view, method, route = endpoint
         found: Marked = ()
-        for marks, name in marks_on(view, method, f"/{route}"):
-            found += self._gate.compiled(marks, name)
+        for marks, name, shown in marks_on(view, method, f"/{route}"):
+            found += self._gate.compiled(marks, name, shown, beside=found)
             for mark in () if self._is_async else marks:
                 try:
                     mark.without_awaiting()
                 except ConfigError as error:
-                    logger.warning("ratelimit_mw: limits on %s: %s", name, error)
+                    finding = Finding(f"limits on {name}: {error}")
+                    warn_or_fail([finding], strict=self._gate.settings.strict)
         return found, any(rule.lines.calls or rule.lines.waits for rule in found)
 
 

@@ -4,15 +4,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from asgiref.sync import sync_to_async
+from django.contrib.sessions.backends.base import SessionBase
 from django.http import HttpRequest
 from django.http.request import HttpHeaders
-from django.utils.functional import LazyObject
+from django.utils.functional import LazyObject, SimpleLazyObject, empty
 
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.request import Request, user_id
+from ratelimit_mw.underscores import keeps_underscores
 
 _NOT_ASKED: Final = object()
+_AUTHENTICATION: Final = "django.contrib.auth.middleware"  # where Django's own middleware is
 
 
 class UserIsAwaited(BaseException):
@@ -49,10 +52,15 @@ class DjangoRequest(Request):
         return () if value is None else (value,)
 
     @property
+    def keeps_underscores(self) -> bool:
+        """Whether the WSGI server does; under ASGI, Django drops such names itself."""
+        return not hasattr(self.raw, "scope") and keeps_underscores(self.raw.META)
+
+    @property
     def user(self) -> str | None:
         """`request.user`, as AuthenticationMiddleware or whoever stands further out has set it."""
         user = getattr(self.raw, "user", None)
-        return None if user is None else user_id(user)
+        return None if user is None or _has_no_session(self.raw, user) else user_id(user)
 
 
 class AsyncDjangoRequest(DjangoRequest):
@@ -69,11 +77,28 @@ class AsyncDjangoRequest(DjangoRequest):
         """`request.user`, unless that would ask a database."""
         if self._user is _NOT_ASKED:
             user = getattr(self.raw, "user", None)
-            if isinstance(user, LazyObject):
+            if _has_no_session(self.raw, user):
+                user = None
+            elif isinstance(user, LazyObject):
                 raise UserIsAwaited
             self._user = user_id(user)
         known: str | None = self._user
         return known
+
+
+def _has_no_session(raw: HttpRequest, user: object) -> bool:
+    """Whether `user` would be looked for in a session that has nothing in it, not even a key from a cookie.
+
+    Then nobody is logged in. To look would mark the session as read, and Django would add `Vary: Cookie` to a page that
+    is the same for all. Only the lazy user of Django's own AuthenticationMiddleware is known to need a session.
+    """
+    if type(user) is not SimpleLazyObject:
+        return False
+    parts = vars(user)
+    if parts.get("_wrapped") is not empty or getattr(parts.get("_setupfunc"), "__module__", "") != _AUTHENTICATION:
+        return False
+    session = getattr(raw, "session", None)
+    return isinstance(session, SessionBase) and session.is_empty()
 
 
 async def awaited_user(raw: HttpRequest) -> str | None:

@@ -23,7 +23,12 @@ async def with_messages(
 
     Keys, costs and tiers are read here, once; so a message costs no more than one call of the store.
     """
-    asked = await gate.planned(request.messages, request)
+    try:
+        asked = await gate.planned(request.messages, request)
+    except BaseException:  # cancelled: the app is never called, so nothing else tells the followers
+        if outcome.following is not None:
+            outcome.following.end("cancelled")
+        raise
     if not asked.charges and asked.denied is None:
         return receive, send
     limited = _Limited(gate, request, asked, outcome, receive, send)
@@ -61,7 +66,7 @@ class _Limited:
                 message, deciding = self._pending
                 verdict = await asyncio.shield(deciding)
             self._pending = None
-            self._last.begin_anew(self._outer.verdict if self._outer else None)
+            self._last.begin_anew(self._outer)
             if verdict is not None:
                 self._last.add(verdict, self._gate)
                 if not verdict.allowed:

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import partial
 from typing import Any
 
-from ratelimit_mw.calls import name_of
+from ratelimit_mw.callables import name_of
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.gate import AsyncGate
 from ratelimit_mw.notices import logger, warn_rarely

@@ -74,7 +74,7 @@ async def ask(
             marks = tuple(mark for mark in step.marks if mark not in done)
             if not marks:
                 continue
-            marked, at_once = gate.held(marks, step.among, step.name)  # what is left of them
+            marked, at_once = gate.held(marks, step.among, step.name, step.shown)  # what is left of them
         scope[_ASKED] = done + step.marks
         client = scope.get("client")
         request = AsgiRequest(scope, client[0] if client else None, outcome, route)

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any, Final
 
 from ratelimit_mw.faces.asgi_send import Scope
-from ratelimit_mw.faces.endpoint import EndpointMark, Step, name_of, steps
+from ratelimit_mw.faces.endpoint import EndpointMark, Step, name_of, shown_of, steps
 from ratelimit_mw.faces.remember import remembered
 from ratelimit_mw.faces.routes import Place, first_of, leaf_of, matched, place_of, places_of
 from ratelimit_mw.marks import Mark, is_exempt
@@ -19,7 +19,7 @@ class Around:
     gets their ids.
     """
 
-    __slots__ = ("_everyone", "_name", "_runs", "endpoint", "exempt", "latest", "scoped", "steps", "template")
+    __slots__ = ("_everyone", "_name", "_runs", "_shown", "endpoint", "exempt", "latest", "scoped", "steps", "template")
 
     def __init__(self, scope: Scope, place: Place | None, overrides: Container[Any] = ()) -> None:
         self.latest: Final = Mark.latest
@@ -28,6 +28,7 @@ class Around:
         self.exempt: Final = is_exempt(self.endpoint)
         self.template: Final = None if place is None else place.template
         self._name: Final = name_of(self.endpoint) if place is None else place.name
+        self._shown: Final = shown_of(place, self.endpoint)
         self._runs: Final = _runs(matched(scope), overrides)
         self._everyone: Final = tuple(dict.fromkeys(one for run in self._runs for one in run))
         self.steps: Final = cache(self._beside)
@@ -35,7 +36,7 @@ class Around:
     def _beside(self, one: EndpointMark) -> Sequence[Step]:
         # one that is in no run is in a route whose dependencies this FastAPI does not show
         run = next((run for run in self._runs if one in run), (one,))
-        return steps(run, self._name, self._everyone if one in self._everyone else run)
+        return steps(run, self._name, self._shown, self._everyone if one in self._everyone else run)
 
 
 def around(scope: Scope) -> Around:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from ratelimit_mw.advice import Processes
-from ratelimit_mw.calls import name_of
+from ratelimit_mw.callables import name_of
 from ratelimit_mw.faces.flask_marks import levels_of
 from ratelimit_mw.faces.flask_request import FlaskRequest, itself
 from ratelimit_mw.faces.missing import needs
@@ -29,6 +29,7 @@ with needs("flask"):
     from flask import Response, current_app, g, has_request_context, request
     from werkzeug.datastructures import Headers
     from werkzeug.exceptions import HTTPException, default_exceptions
+    from werkzeug.routing import Rule
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -110,7 +111,7 @@ class Hooks:
             self._processes.look(environ)
         client, outer = environ.get("REMOTE_ADDR") or None, environ.get("ratelimit_mw")
         own = FlaskRequest(environ, client, outer, None if rule is None else rule.rule)
-        verdict = self.gate.admit(own, () if rule is None else self._marked(asked, rule.endpoint))
+        verdict = self.gate.admit(own, () if rule is None else self._marked(asked, rule))
         g.ratelimit = outcome = outer or Outcome(None, self.gate)
         if verdict is None:
             return _Asked()
@@ -124,19 +125,28 @@ class Hooks:
         outcome.shown = True
         return _Asked(shown=outcome, following=followed)
 
-    def _marked(self, asked: FlasksOwn, endpoint: str) -> Marked:
+    def _marked(self, asked: FlasksOwn, rule: Rule) -> Marked:
         """What stands on the view; none is known of what is not routed: 404, 405, and a slash that is missing."""
         app = itself(current_app)
+        endpoint = rule.endpoint
         view = app.view_functions.get(endpoint)
         blueprints = tuple([app.blueprints[name] for name in asked.blueprints if name in app.blueprints])
         try:
-            return self._remembered(view, endpoint, asked.method, blueprints, Mark.latest)
+            return self._remembered(view, endpoint, rule.rule, asked.method, blueprints, Mark.latest)
         except TypeError:  # an instance as a view, that cannot be hashed
-            return self._standing(view, endpoint, asked.method, blueprints, Mark.latest)
+            return self._standing(view, endpoint, rule.rule, asked.method, blueprints, Mark.latest)
 
-    def _standing(self, view: Any, endpoint: str, method: str, blueprints: Sequence[object], _: int) -> Marked:
+    def _standing(
+        self, view: Any, endpoint: str, route: str, method: str, blueprints: Sequence[object], _: int
+    ) -> Marked:
         """The same; the last one tells it from what stood there before a further mark was put somewhere."""
-        levels = levels_of(view, endpoint, method, blueprints)
+        methods = [
+            allowed
+            for rule in current_app.url_map.iter_rules(endpoint)
+            if rule.rule == route
+            for allowed in rule.methods or ()
+        ]
+        levels = levels_of(view, endpoint, route, methods, method, blueprints)
         return self.gate.compiled(*levels[0], *levels[1:]) if levels else ()
 
     def _refused(self, own: Request, verdict: Verdict) -> _Asked:

@@ -1,25 +1,32 @@
-"""Limits that stand on Flask's views and blueprints, and a word where nothing enforces them."""
+"""Limits on Flask's views and blueprints, and a warning where nothing enforces them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar, Unpack
 from weakref import WeakKeyDictionary, WeakSet
 
-from ratelimit_mw.calls import name_of
+from ratelimit_mw.callables import check_parentheses, name_of
 from ratelimit_mw.faces.missing import needs
 from ratelimit_mw.marks import Mark, layers, marks_of
 from ratelimit_mw.matching import Level
-from ratelimit_mw.notices import logger
+from ratelimit_mw.notices import Finding, warn_or_fail
 from ratelimit_mw.rules import LimitsSpec, MarkOptions
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores.forks import lock
+from ratelimit_mw.words import answered
 
 with needs("flask"):
     from flask import Blueprint, Flask, request_started
 
 Target = TypeVar("Target", bound=Callable[..., Any] | Blueprint)
 
+CONFIG: Final = "RATELIMIT_MW"  # the settings in an app's config
+_SILENT: Final = {"HEAD", "OPTIONS"}  # methods that Flask adds by itself
 _limited: Final[WeakSet[Flask]] = WeakSet()  # the apps that have a RateLimiter
 _unseen: Final[WeakKeyDictionary[Mark, str]] = WeakKeyDictionary()  # marks of which it is not known who enforces them
+_looking: Final = lock()
 
 
+@answered(MarkOptions)
 def limit(limits: LimitsSpec, **options: Unpack[MarkOptions]) -> Callable[[Target], Target]:
     """Limit a view, a view class, a method of one, or all views of a blueprint; above or below `@app.route`.
 
@@ -29,6 +36,7 @@ def limit(limits: LimitsSpec, **options: Unpack[MarkOptions]) -> Callable[[Targe
 
     Raises `ConfigError` for what no rule may say, and for async callables; `TypeError` for what bears no limit.
     """
+    check_parentheses(limits)
     Mark(limits, **options).without_awaiting()  # a mistake is told where it stands
 
     def decorate(target: Target) -> Target:
@@ -45,16 +53,22 @@ def exempt(target: Target) -> Target:
     return _put(Mark.exempting(), target, "exempt")
 
 
-def levels_of(view: object, endpoint: str, method: str, blueprints: Iterable[object]) -> Sequence[Level]:
-    """What stands on the view of a request, and on what it belongs to, the nearest first."""
+def levels_of(
+    view: object, endpoint: str, route: str, methods: Iterable[str], method: str, blueprints: Iterable[object]
+) -> Sequence[Level]:
+    """Find the marks on a view and on the blueprints around it, the nearest first.
+
+    Marks without a name have one bucket per endpoint; clients see the route as the name of their limits.
+    """
+    shown = " ".join([*sorted({*methods} - _SILENT), route])
     own, kind = marks_of(view), _class_of(view)
     found: list[Level] = []
     if kind is not None:
         if method == "HEAD" and not hasattr(kind, "head"):
             method = "GET"  # as MethodView answers it
-        found.append((_marks_of_method(kind, method), f"{endpoint}.{method}"))
+        found.append((_marks_of_method(kind, method), f"{endpoint}.{method}", f"{method} {route}"))
         own += _marks_of_method(kind, "dispatch_request")
-    found += [(own, endpoint), *((marks_of(blueprint), endpoint) for blueprint in blueprints)]
+    found += [(marks, endpoint, shown) for marks in (own, *map(marks_of, blueprints))]
     return [level for level in found if level[0]]
 
 
@@ -71,23 +85,26 @@ def _put(mark: Mark, target: Target, word: str) -> Target:
     return target
 
 
-def _look(_: Flask, **__: object) -> None:
-    """At the first request after marks were made, to any app: warn of those that no app enforces."""
-    request_started.disconnect(_look)
-    enforced = {mark for app in list(_limited) for mark in _marks_in(app)}
-    idle = []
-    while _unseen:
-        try:
-            mark, name = _unseen.popitem()
-        except KeyError:  # another thread looks too
-            break
-        if mark not in enforced:
-            idle.append(name)
-    for name in sorted(idle):
-        logger.warning(
-            "ratelimit_mw: %s: nothing enforces it; it stands on no view or blueprint of an app with a RateLimiter",
-            name,
-        )
+def _look(asked: Flask, **_: object) -> None:
+    """At the first request after marks were made, to any app: report those that no app enforces.
+
+    With `strict` every request raises the error until all of them are enforced.
+    """
+    with _looking:
+        enforced = {mark for app in list(_limited) for mark in _marks_in(app)}
+        idle = sorted((name, not mark.rule.exempt) for mark, name in _unseen.items() if mark not in enforced)
+        text = "nothing enforces it; it stands on no view or blueprint of an app with a RateLimiter"
+        findings = [Finding(f"{name}: {text}", limits_less) for name, limits_less in idle]
+        warn_or_fail(findings, strict=any(map(_is_strict, {asked, *_limited})))
+        _unseen.clear()
+        request_started.disconnect(_look)
+
+
+def _is_strict(app: Flask) -> bool:
+    if (hooks := app.extensions.get("ratelimit_mw")) is not None:
+        strict: bool = hooks.gate.settings.strict
+        return strict
+    return Settings.strictness(app.config.get(CONFIG))
 
 
 def _marks_in(app: Flask) -> Iterator[Mark]:

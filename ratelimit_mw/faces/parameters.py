@@ -1,18 +1,11 @@
 """Which parameter of an endpoint is its request, by annotation or else by name."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from inspect import Parameter, signature
+from inspect import Parameter
 from types import SimpleNamespace
 from typing import Any, NamedTuple, get_type_hints
 
-if sys.version_info >= (3, 14):  # hints are read when they are asked for, and may name what is not there
-    from annotationlib import Format
-
-    _signature = partial(signature, annotation_format=Format.FORWARDREF)
-else:
-    _signature = signature
+from ratelimit_mw.callables import signature_of
 
 
 class Where(NamedTuple):
@@ -33,7 +26,7 @@ def where_is(function: Callable[..., Any], kinds: tuple[type, ...], names: Seque
 
     Of these only one whose annotation says nothing, or cannot be read yet. None when there is neither.
     """
-    parameters = list(_signature(function).parameters.values())
+    parameters = list(signature_of(function).parameters.values())
     scope = getattr(function, "__globals__", {})
     hints = [_hint(parameter, scope) for parameter in parameters]
     for index, (parameter, hint) in enumerate(zip(parameters, hints, strict=True)):

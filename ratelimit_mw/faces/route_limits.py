@@ -7,12 +7,13 @@ from typing import Any, Final, Unpack
 
 from ratelimit_mw.faces.asgi_send import App, Receive, Scope, Send, refuse
 from ratelimit_mw.faces.asked import ask
-from ratelimit_mw.faces.endpoint import EndpointMark, EndpointOptions, Step, marks_on, name_of, steps
+from ratelimit_mw.faces.endpoint import EndpointMark, EndpointOptions, Step, marks_on, name_of, shown_of, steps
 from ratelimit_mw.faces.remember import remembered
 from ratelimit_mw.faces.routes import endpoint_below, place_of, places, routes_below
 from ratelimit_mw.faces.unheeded import Heeding
 from ratelimit_mw.marks import Mark, is_exempt
 from ratelimit_mw.rules import LimitsSpec
+from ratelimit_mw.words import answered
 
 _ENDPOINTS: Final = 4096  # under one limit, whose names are remembered
 
@@ -20,11 +21,12 @@ _ENDPOINTS: Final = 4096  # under one limit, whose names are remembered
 class RateLimit(Heeding):
     """ASGI middleware for a route, mount or router: `Route("/", home, middleware=[Middleware(RateLimit, "5/minute")])`.
 
-    `limits` and `options`: as for `limit`. Without a `name` the limit is called after the route's endpoint; around
-    several routes it is one bucket for all of them, called after the mount's path. For a whole app,
-    `RateLimitMiddleware`. Raises `ConfigError` for what is wrong.
+    `limits` and `options`: as for `limit`. Without a `name`, the bucket is that of the route's endpoint, and headers
+    name the limit after the route; around several routes it is one bucket, named after the mount's path. For a whole
+    app, `RateLimitMiddleware`. Raises `ConfigError` for what is wrong.
     """
 
+    @answered(EndpointOptions)
     def __init__(self, app: App, limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> None:
         self.app = app
         marks = (EndpointMark(limits, **options),)
@@ -37,7 +39,7 @@ class RateLimit(Heeding):
             place, endpoint = place_of(scope), scope.get("endpoint")
             template = None if place is None else place.template
             name = name_of(endpoint) if inspect.isroutine(endpoint) or inspect.isclass(endpoint) else template or ""
-            asked = await ask(scope, self._steps(name), template)
+            asked = await ask(scope, self._steps(name, shown_of(place, endpoint)), template)
             if asked is not None:
                 if asked.refused:
                     await refuse(asked.request, asked.refused, asked.gate, receive, send)
@@ -73,7 +75,7 @@ async def _admitted(endpoint: Any) -> bool:
     """Whether the endpoint is to answer; if not, the refusal was sent."""
     kind, scope = type(endpoint), endpoint.scope
     place = place_of(scope)
-    asked = await ask(scope, _steps_of(kind), None if place is None else place.template)
+    asked = await ask(scope, _steps_of(kind, shown_of(place, kind)), None if place is None else place.template)
     if asked is None:
         return True
     if asked.refused:
@@ -83,10 +85,12 @@ async def _admitted(endpoint: Any) -> bool:
     return True
 
 
-def _steps_of(kind: type) -> Sequence[Step]:
+def _steps_of(kind: type, shown: str) -> Sequence[Step]:
     known = remembered(kind, "steps")
-    if Mark.latest not in known:
-        known.clear()
-        known[Mark.latest] = steps(marks_on(kind), name_of(kind))
-    found: Sequence[Step] = known[Mark.latest]
+    latest = Mark.latest
+    found: Sequence[Step] | None = known.get((latest, shown))
+    if found is None:
+        if any(before != latest for before, _ in list(known)):
+            known.clear()
+        found = known[latest, shown] = steps(marks_on(kind), name_of(kind), shown)
     return found

@@ -17,7 +17,8 @@ _REST: Final = "/{path}", "/(?:.*)$"  # what Starlette puts behind a mount's pat
 class Place(NamedTuple):
     """Where a route stands. `template`: `/shops/{shop}/items/{item}`, with the mounts above; `methods`: empty for all.
 
-    `endpoint`: the function, class or mounted app. `within`: the mounts and hosts above, the outermost first.
+    `endpoint`: the function, class or mounted app. `within`: the mounts and hosts above, the outermost first. `name`:
+    `GET /items/{item}`, which tells it apart from the other routes of the app.
     """
 
     template: str
@@ -26,16 +27,12 @@ class Place(NamedTuple):
     pattern: re.Pattern[str]
     route: Any
     within: tuple[Any, ...]
+    name: str
 
     def has(self, path: str, host: str) -> bool:
         """Whether a request is for it, as far as one of several places of the same route is concerned."""
         hosts = [one.host_regex for one in self.within if hasattr(one, "host_regex")]
         return self.pattern.match(path) is not None and all(regex.match(host) for regex in hosts)
-
-    @property
-    def name(self) -> str:
-        """`GET /items/{item}`: what tells it apart from the other routes of the app."""
-        return " ".join([*self.methods, self.template])
 
 
 def places(
@@ -55,7 +52,8 @@ def places(
         template, whole = above[0] + form, above[1] + pattern
         endpoint = getattr(one, "app" if is_mount else "endpoint", None)
         full = re.compile(whole + "(?:/|$)" if is_mount else whole)
-        yield Place(host + template or "/", methods, endpoint, full, leaf, within)
+        shown = host + template or "/"
+        yield Place(shown, methods, endpoint, full, leaf, within, " ".join([*methods, shown]))
         if is_mount and len(within) < _DEEPEST:
             yield from places(_inside(one), (*within, one), host, (template, whole))
 

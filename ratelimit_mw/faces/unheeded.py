@@ -1,13 +1,14 @@
 """Limits and exemptions in the code that nothing heeds, looked for when a server starts."""
 
+from collections.abc import Iterator
 from inspect import isfunction
 from typing import Any, Final
 from weakref import WeakSet
 
-from ratelimit_mw.calls import name_of
+from ratelimit_mw.callables import name_of
 from ratelimit_mw.faces.routes import Place, places, routes_below
 from ratelimit_mw.marks import is_exempt
-from ratelimit_mw.notices import logger
+from ratelimit_mw.notices import Finding, warn_or_fail
 
 _DEEPEST: Final = 20  # layers around one app
 wrapped: Final = WeakSet[Any]()  # functions whose limits are held by what was made of them
@@ -19,22 +20,25 @@ class Heeding:
     __slots__ = ()
 
 
-def warn_of_unheeded(app: Any) -> None:
-    """Warn of routes that an app has without the limits that stand on them, or whose exemption nothing looks at."""
+def warn_of_unheeded(app: Any, *, strict: bool) -> None:
+    """Report routes that an app has without the limits that are on them, or whose exemption nothing looks at."""
+    warn_or_fail(_unheeded(app), strict=strict)
+
+
+def _unheeded(app: Any) -> Iterator[Finding]:
     layers = [one.cls for one in getattr(app, "user_middleware", ())]
     around_all = any(isinstance(layer, type) and issubclass(layer, Heeding) for layer in layers)
     for place in places(routes_below(app)):
         if isfunction(place.endpoint) and place.endpoint in wrapped:
-            logger.warning(
-                "ratelimit_mw: %s has no limit, though one stands on %s: let it stand below what registers the route",
-                place.template,
-                name_of(place.endpoint),
+            yield Finding(
+                f"{place.template} has no limit, though one stands on {name_of(place.endpoint)}: let it stand below "
+                "what registers the route"
             )
         if is_exempt(place.endpoint) and not (around_all or _is_heeded(place)):
-            logger.warning(
-                "ratelimit_mw: %s is exempt, but no RateLimit is around it, and RateLimitMiddleware decides before it "
+            yield Finding(
+                f"{place.template} is exempt, but no RateLimit is around it, and RateLimitMiddleware decides before it "
                 "is found: give that a rule with this path and exempt=True",
-                place.template,
+                limits_less=False,
             )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ratelimit_mw.calls import name_of
+from ratelimit_mw.callables import name_of
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.on_refused import FAILED_TO_ANSWER, Answerer, answered
 from ratelimit_mw.options import Headers

@@ -3,11 +3,34 @@
 import os
 from typing import Any
 
+from fastapi import Depends, HTTPException
+
 from attacked_routes import make
-from ratelimit_mw import MemoryStore
-from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw import MemoryStore, RateLimited
+from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware
 
 app = make()
+WAYS = ["POST", "OPTIONS"]  # an endpoint that answers preflights itself
+
+
+async def answer() -> str:
+    """What the endpoints below say."""
+    return "done"
+
+
+async def checks_a_password() -> None:
+    """Work that only the outer limit bounds."""
+
+
+async def refused_after_the_check(_: Any, __: Any) -> None:
+    """A refusal by the inner limit, which an attacker can tell from one by the outer limit."""
+    raise HTTPException(403)
+
+
+app.add_exception_handler(RateLimited, refused_after_the_check)
+app.add_api_route("/any", answer, methods=WAYS)
+app.add_api_route("/door", answer, methods=WAYS, dependencies=[Depends(RateLimit("3/hour"))])
+app.add_api_route("/guarded", answer, dependencies=[Depends(checks_a_password), Depends(RateLimit("2/hour"))])
 
 
 def cost_of(request: Any) -> int:
@@ -22,6 +45,8 @@ app.add_middleware(
         {"path": "/login", "methods": ["POST"], "limits": "3/hour"},
         {"path": "/items/{id}", "limits": "3/hour"},
         {"path": "/keyed", "limits": "3/hour", "key": "header:X-Api-Key"},
+        {"path": "/any", "limits": "3/hour"},
+        {"path": "/door", "limits": []},
         {"path": "/spend", "limits": [{"limit": "10/hour", "cost": cost_of}]},
     ],
     exempt=["/health"],

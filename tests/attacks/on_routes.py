@@ -1,6 +1,6 @@
 """Attacks on which limit applies: paths and methods that the limiter reads in another way than the app."""
 
-from attacks.attack import Attack, Seen, Target, statuses
+from attacks.attack import Attack, Play, Seen, Target, statuses
 from attacks.on_identity import LOGIN, THREE
 
 DEEP = "/1/2/3/4/5/6/7/8/9/10/page"
@@ -9,7 +9,10 @@ OVERRIDES = ("X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override")
 REWRITES = ("X-Original-URL", "X-Rewrite-URL", "X-Forwarded-Prefix", "X-Forwarded-Path", "X-Script-Name")
 HOSTS = ("x/health?", "x/health", "a.example", "127.0.0.1", "shop.example@google.com", "")
 SPELLED = ("/login", "/%6cogin", "/login?1", "/login?2", "/%6C%6F%67%69%6E", "/login?/health")
-OTHERWISE = ("//login", "/login/", "/./login", "/health/../login", "/health/%2e%2e/login", "/login/.", "/login%0a")
+OTHERWISE = (
+    *("//login", "/login/", "/./login", "/health/../login", "/health/%2e%2e/login", "/login/.", "/login%0a"),
+    *("//x/..//login/", "/x//../login%0a"),
+)
 
 
 def hosts(target: Target) -> Seen:
@@ -79,6 +82,29 @@ def preflights(target: Target) -> Seen:
     return Seen(statuses([target.ask(me, "OPTIONS", f"/login?{each}", *lines) for each in range(8)]))
 
 
+def preflights_to(path: str) -> Play:
+    """Preflights to an endpoint that answers OPTIONS itself, whatever method they announce; then real requests."""
+    announced = ("POST", "XYZ", "", "get, post", "OPTIONS", "\xff")
+
+    def play(target: Target) -> Seen:
+        me = target.address()
+        origin = ("Origin", "https://evil.example")
+        asked = [
+            target.ask(me, "OPTIONS", path, origin, ("Access-Control-Request-Method", method)) for method in announced
+        ]
+        return Seen(statuses([*asked, *(target.ask(me, "POST", path) for _ in range(6))]))
+
+    return play
+
+
+def refused_inside(target: Target) -> Seen:
+    me = target.address()
+    return Seen(statuses([target.ask(me, "GET", "/guarded") for _ in range(12)]))
+
+
+TWICE = ((200,) * 3 + (429,) * 3) * 2  # a quota for preflights, and one for requests
+BEFORE = "our own first release candidate"
+
 ON_ROUTES = [
     Attack(
         "a path in the Host header",
@@ -95,7 +121,7 @@ ON_ROUTES = [
         "3 logins, then POST http://shop.example/login and the like",
         "3 logins per address",
         absolute,
-        (200, 200, 200, 404, 404, 404),
+        (200, 200, 200, 429, 404, 429),  # the second one's path is /health/login
         most=3,
     ),
     Attack(
@@ -185,11 +211,42 @@ ON_ROUTES = [
     Attack(
         "a flood of preflights",
         "exemptions of OPTIONS",
-        "8 CORS preflights for /login, under the default of 5 an hour",
-        "the app answers 5 of them",
+        "8 CORS preflights that announce POST /login, under 3 an hour, or else the default of 5",
+        "the app answers 5 of them at most",
         preflights,
-        (405,) * 5 + (429,) * 3,
+        (405,) * 3 + (429,) * 5,
         most=5,
         passes=frozenset({200, 204, 405}),
+    ),
+    Attack(
+        "preflights to an endpoint that answers OPTIONS",
+        BEFORE,
+        "6 preflights that announce POST, XYZ, nothing and the like, then 6 POSTs, under 3 an hour for all methods",
+        "the app answers 3 preflights and 3 POSTs",
+        preflights_to("/any"),
+        TWICE,
+        most=6,
+        route="/any",
+    ),
+    Attack(
+        "preflights to a limit that stands on the endpoint",
+        BEFORE,
+        "the same to an endpoint with Depends(RateLimit), 3 an hour",
+        "the app answers 3 preflights and 3 POSTs",
+        preflights_to("/door"),
+        (200, 200, 200, 403, 403, 403) * 2,
+        most=6,
+        route="/door",
+    ),
+    Attack(
+        "refusals by an inner limit",
+        BEFORE,
+        "12 requests: 5 an hour outside, then a password check, then 2 an hour inside",
+        "the password is checked 5 times",
+        refused_inside,
+        (200, 200, 403, 403, 403) + (429,) * 7,
+        most=5,
+        passes=frozenset({200, 403}),
+        route="/guarded",
     ),
 ]

@@ -82,6 +82,15 @@ def flood(target: Target) -> Seen:
 TEN = (200,) * 10 + (429,) * 3  # of /spend
 FOUR = (200, 200, 200, 429)  # of /keyed
 
+
+def floods_out_a_high_cost(target: Target) -> Seen:
+    me = target.address()
+    before = [target.ask(me, "POST", "/spend", ("X-Cost", cost)) for cost in ("1", "10")]
+    for _ in range(FLOOD):
+        target.ask(target.address(), "POST", "/spend", ("X-Cost", "1"))
+    return Seen(statuses([*before, *[target.ask(me, "POST", "/spend", ("X-Cost", cost)) for cost in ("10", "9", "1")]]))
+
+
 ON_VALUES = [
     Attack(
         "a negative cost",
@@ -179,5 +188,15 @@ ON_VALUES = [
         flood,
         (200, 200, 200, 429, 429, 429, 429, 429),
         most=3,
+    ),
+    Attack(
+        "a flood after a refusal at a high cost",
+        "our own first release candidate",
+        f"a request of 1 unit, one of 10, then 1 from each of {FLOOD:,} other addresses; then 10, 9 and 1",
+        "10 units per address",
+        floods_out_a_high_cost,
+        (200, 429, 429, 200, 429),
+        most=2,
+        route="/spend",
     ),
 ]

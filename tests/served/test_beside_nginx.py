@@ -18,7 +18,7 @@ from web_servers import serve_uvicorn
 
 SBIN = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"  # where it is on Debian, and not on everybody's PATH
 NGINX = shutil.which("nginx", path=SBIN)
-READY_WITHIN = 10.0  # seconds
+READY_WITHIN = 120.0  # seconds
 
 pytestmark = pytest.mark.skipif(
     NGINX is None, reason="no nginx to compare with; type: sudo apt-get install nginx-light (macOS: brew install nginx)"
@@ -65,10 +65,10 @@ PASSED, DELAYED, REJECTED = "PASSED", "DELAYED", "REJECTED"
 class Nginx:
     """One process of nginx, with its files in a folder of its own."""
 
-    def __init__(self, folder: Path, app: str) -> None:
+    def __init__(self, folder: Path, app: str, config: str = CONFIG) -> None:
         self.folder = folder
         self.port = free_port()
-        (folder / "nginx.conf").write_text(CONFIG.format(folder=folder, port=self.port, app=app))
+        (folder / "nginx.conf").write_text(config.format(folder=folder, port=self.port, app=app))
         command = [str(NGINX), "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 

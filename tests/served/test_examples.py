@@ -115,6 +115,6 @@ def test_an_example_is_short(example: Path) -> None:
 @pytest.mark.promise(9)
 def test_a_wrong_limit_stops_uvicorn_with_its_message() -> None:
     command = [sys.executable, "-m", "uvicorn", "--port", "0", "--app-dir", str(ROOT / "tests/apps")]
-    done: Any = subprocess.run([*command, "wrong_limit:app"], capture_output=True, text=True, timeout=60, check=False)
+    done: Any = subprocess.run([*command, "wrong_limit:app"], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode != 0
     assert "rules[0].limits[1]: '10/mfoo': unknown period 'mfoo'" in done.stderr

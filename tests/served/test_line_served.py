@@ -13,7 +13,7 @@ import pytest
 from web.real_servers import APPS, KINDS
 from web_servers import WebServer
 
-PATIENCE = 20.0  # seconds; nothing here is timed
+PATIENCE = 120.0  # seconds; nothing here is timed
 ASGI1 = [name for name, kind in KINDS.items() if kind.interface == "asgi" and not kind.http2]
 IN_ONE = ("uvicorn", "uvicorn-standard")  # others say in a second message that no more follows
 GET = b"GET /touch HTTP/1.1\r\nHost: server\r\n\r\n"

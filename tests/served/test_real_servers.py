@@ -49,7 +49,7 @@ def connect(kind: Kind, server: WebServer, request: pytest.FixtureRequest) -> Co
     """Makes clients without a connection yet; the bucket is this test's own."""
     name, http2 = {"X-Client": request.node.name}, kind.http2
     return lambda: httpx.Client(
-        base_url=server.url, headers=name, timeout=20, http1=not http2, http2=http2, verify=NO_TLS
+        base_url=server.url, headers=name, timeout=120, http1=not http2, http2=http2, verify=NO_TLS
     )
 
 

@@ -51,7 +51,7 @@ def test_processes_that_are_forked_with_an_open_connection_use_their_own(redis: 
     ports: dict[int, set[int]] = {}
     with ExitStack() as stack:
         server = stack.enter_context(serve_gunicorn("preloaded_wsgi:app", APPS, *options, env={"STORE": redis.url}))
-        client = stack.enter_context(httpx.Client(base_url=server.url, timeout=20))
+        client = stack.enter_context(httpx.Client(base_url=server.url, timeout=120))
         statuses = Counter(client.get("/", headers={"connection": "close"}).status_code for _ in range(2 * QUOTA))
         deadline = time.monotonic() + 20
         while len(ports) < 3:
@@ -72,7 +72,7 @@ def one_of_each_process(server: WebServer, stack: ExitStack) -> list[httpx.Clien
     deadline = time.monotonic() + 20
     while len(found) < 2:
         assert time.monotonic() < deadline, server.output()
-        client = stack.enter_context(httpx.Client(base_url=server.url, timeout=20))
+        client = stack.enter_context(httpx.Client(base_url=server.url, timeout=120))
         process = client.get("/process").text
         if found.setdefault(process, client) is not client:
             client.close()

@@ -149,7 +149,7 @@ def asked(server: WebServer, method: str, path: str, headers: Sequence[tuple[str
     host = [] if "Host" in dict(headers) else [("Host", "app")]
     fields = [f"{name}: {value}" for name, value in (*host, ("Connection", "close"), *headers)]
     text = "\r\n".join([f"{method} {quote(path)} HTTP/1.1", *fields, "", ""])
-    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=120) as connection:
         connection.sendall(text.encode("latin-1"))
         received = b"".join(iter(lambda: connection.recv(65536), b""))
     stream: Any = SimpleNamespace(makefile=lambda *_: BytesIO(received))

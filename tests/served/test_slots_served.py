@@ -15,7 +15,7 @@ from redis_servers import RedisServer
 from web.real_servers import APPS, KINDS, Kind
 from web_servers import WebServer
 
-PATIENCE = 20.0  # seconds; nothing here is timed
+PATIENCE = 120.0  # seconds; nothing here is timed
 MORE = {  # two at a time
     "gunicorn-sync": ("--workers", "2"),
     "granian-wsgi": ("--blocking-threads", "4"),

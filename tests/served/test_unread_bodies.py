@@ -30,7 +30,7 @@ def server(kind: Kind) -> Iterator[WebServer]:
 
 
 def test_a_body_that_has_arrived(kind: Kind, server: WebServer) -> None:
-    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=120) as connection:
 
         def post(client: str) -> tuple[int, bytes]:
             head = f"POST /length HTTP/1.1\r\nHost: app\r\nX-Client: {client}\r\nContent-Length: {len(BODY)}\r\n\r\n"
@@ -52,7 +52,7 @@ def test_a_body_that_has_arrived(kind: Kind, server: WebServer) -> None:
 def test_a_body_that_is_still_on_its_way(server: WebServer) -> None:
     answers = []
     for name in ("third", "third", "third", "fourth"):
-        with httpx.Client(timeout=20) as client:  # a server may close the connection
+        with httpx.Client(timeout=120) as client:  # a server may close the connection
             answers.append(client.post(f"{server.url}/length", content=LARGE, headers={"X-Client": name}))
     assert [answer.status_code for answer in answers] == [200, 200, 429, 200]
     refused = answers[2]

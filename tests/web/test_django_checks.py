@@ -70,6 +70,23 @@ class Hello(APIView):
 
 urlpatterns = [path("", Hello.as_view())]
 """
+UNSCOPED = """
+from django.urls import path
+from rest_framework.views import APIView
+
+from ratelimit_mw.django import Throttle
+
+class T(Throttle):
+    pass
+
+class Usual(APIView):
+    pass
+
+class Own(APIView):
+    throttle_classes = [T]
+
+urlpatterns = [path("", Usual.as_view()), path("own", Own.as_view())]
+"""
 SERVED = "from django.core.wsgi import get_wsgi_application\napplication = get_wsgi_application()\n"
 OURS = "ratelimit_mw.django.RateLimitMiddleware"
 AUTH = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -89,7 +106,7 @@ def project(folder: Path, more: str, *middleware: str, urls: str = URLS, install
 def manage(folder: Path, command: str, *options: str) -> Any:
     where = ["--settings", "settings", "--pythonpath", str(folder)]
     line = [sys.executable, "-m", "django", command, *where, *options]
-    return subprocess.run(line, capture_output=True, text=True, check=False, cwd=folder, timeout=60)
+    return subprocess.run(line, capture_output=True, text=True, check=False, cwd=folder, timeout=300)
 
 
 def told(done: Any) -> list[tuple[str, str]]:
@@ -171,3 +188,24 @@ def test_a_throttle_without_a_rate_is_reported(tmp_path: Path) -> None:
     done = manage(project(tmp_path, RIGHT, OURS, urls=THROTTLED, installed=installed), "check")
     text = "DEFAULT_THROTTLE_RATES: found no rate for 'missing', the scope of Throttle"
     assert (done.returncode, told(done)) == (1, [("E002", text)])
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_throttles_that_throttle_nothing_are_reported(tmp_path: Path, strict: bool) -> None:
+    """By DEFAULT_THROTTLE_CLASSES with a rate that nothing names, and by a subclass without limits."""
+    installed = (APP, "rest_framework", "django.contrib.auth", "django.contrib.contenttypes")
+    more = (
+        f"RATELIMIT_MW = {{'limits': '9/minute', 'key': 'ip', 'strict': {strict}}}\n"
+        "REST_FRAMEWORK = {'DEFAULT_THROTTLE_CLASSES': ['ratelimit_mw.django.Throttle'],\n"
+        "    'DEFAULT_THROTTLE_RATES': {'user': '1/day'}}\n"
+    )
+    done = manage(project(tmp_path, more, OURS, urls=UNSCOPED, installed=installed), "check")
+    why = "it has neither `limits` nor `scope`, and the views have no `throttle_scope`."
+    assert (done.returncode, told(done)) == (
+        int(strict),
+        [
+            ("W004", f"ratelimit_mw.django.throttle.Throttle throttles nothing on urls.Usual: {why}"),
+            ("W004", f"urls.T throttles nothing on urls.Own: {why}"),
+        ],
+    )
+    assert "`throttle_scope` on the views, with a rate in DEFAULT_THROTTLE_RATES" in done.stderr

@@ -20,7 +20,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from ratelimit_mw import ConfigError, MemoryStore, notices
-from ratelimit_mw.django import Throttle, gates, limit
+from ratelimit_mw.django import Throttle, gates, idle, limit
 from ratelimit_mw.request import Request
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.django_ask import BOTH, CLIENT, Site, settings, taken, under_asgi, under_wsgi
@@ -34,6 +34,7 @@ FREE: dict[str, Any] = {"limits": []}  # a middleware that limits nothing by its
 def _as_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "_said", {})
     monkeypatch.setattr(gates, "_alone", [])
+    monkeypatch.setattr(idle, "_reported", set())
 
 
 class Tokens(BaseAuthentication):
@@ -75,12 +76,12 @@ def test_it_refuses_as_rest_framework_does(site: Site, store: RecordingStore) ->
     ask = site([path("", throttled(Burst))], settings(store, **FREE))
     first, _, refused = (ask() for _ in range(3))
     assert (first.status, first.body) == (200, b'"hello"')
-    assert first.field("ratelimit") == [f'"{ME}.Burst";r=1;t=60']
+    assert first.field("ratelimit") == ['"Burst";r=1;t=60']
     assert refused.status == 429
     assert refused.body == b'{"detail":"Request was throttled. Expected available in 60 seconds."}'
     assert refused.field("retry-after") == ["60"]
-    assert refused.field("ratelimit") == [f'"{ME}.Burst";r=0;t=60']
-    assert refused.field("ratelimit-policy") == [f'"{ME}.Burst";q=2;w=60']
+    assert refused.field("ratelimit") == ['"Burst";r=0;t=60']
+    assert refused.field("ratelimit-policy") == ['"Burst";q=2;w=60']
     assert taken(store) == [[f"{CLIENT}@{ME}.Burst() 2"]] * 3
 
 
@@ -106,7 +107,7 @@ def test_all_throttles_of_a_view_are_one_step_all_or_nothing(site: Site, store: 
     answers = [ask() for _ in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 429]
     assert taken(store) == [[f"{CLIENT}@{ME}.Burst() 2", f"{CLIENT}@sustained 3"]] * 3
-    assert answers[2].field("ratelimit") == [f'"{ME}.Burst";r=0;t=60, "sustained";r=1;t=3600']
+    assert answers[2].field("ratelimit") == ['"Burst";r=0;t=60, "sustained";r=1;t=3600']
     assert answers[2].field("retry-after") == ["60"]
 
 
@@ -117,9 +118,16 @@ def test_beside_the_middleware_nothing_is_charged_or_shown_twice(site: Site, sto
     answers = [ask() for _ in range(3)]
     own = [[f"{CLIENT}app 99", f"{CLIENT}default 9"], [f"{CLIENT}@{ME}.Burst() 2"]]
     assert taken(store) == own * 3
-    assert answers[0].field("ratelimit") == [f'"{ME}.Burst";r=1;t=60, "app";r=98;t=60, "default";r=8;t=60']
-    assert answers[2].field("ratelimit") == [f'"{ME}.Burst";r=0;t=60']
-    assert [charge.cost for verb, charges in store.calls if verb == "settle" for charge in charges] == [-1, -1]
+    assert answers[0].field("ratelimit") == ['"Burst";r=1;t=60, "app";r=98;t=60, "default";r=8;t=60']
+    assert answers[2].field("ratelimit") == ['"Burst";r=0;t=60, "app";r=96;t=60, "default";r=6;t=60']
+    assert [verb for verb, _ in store.calls] == ["take"] * 6  # the middleware's charge stays
+
+
+@BOTH
+@pytest.mark.promise(4)
+def test_retry_after_of_a_throttle_knows_what_the_middleware_has_left(site: Site, store: RecordingStore) -> None:
+    ask = site([path("", throttled(Burst))], settings(store, limits="3/hour"))
+    assert [ask().field("retry-after") for _ in range(3)] == [[], [], ["3600"]]
 
 
 @BOTH
@@ -227,7 +235,7 @@ def method(self: Any, request: Request) -> int:
     [
         ({"limits": "5/minut"}, "Wrong.limits: '5/minut': unknown period 'minut', did you mean 'minute'?"),
         ({"limits": "5/minute", "key": "cookie"}, "Wrong.key: found 'cookie', allowed is"),
-        ({"limits": "5/minute", "key": later}, "Wrong: found later, which is async; here keys, costs and limits are"),
+        ({"limits": "5/minute", "key": later}, "Wrong.key: found later, which is async; allowed under WSGI is"),
         ({"limits": "5/minute", "cost": method}, "Wrong.cost: found a method, allowed is a function of the request"),
         ({"limits": "5/minute", "cost": 6}, "Wrong.cost: 6 can never pass 5/60s"),
     ],
@@ -236,6 +244,31 @@ def test_what_is_wrong_is_told_where_the_class_stands(words: dict[str, Any], mes
     with pytest.raises(ConfigError) as error:
         type("Wrong", (Throttle,), words)
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"rate": "1/minute"}, "unknown setting `rate`: here it is `limits`: text such as '100/minute'"),
+        ({"limit": "1/minute"}, "unknown setting `limit`: did you mean `limits`?"),
+        ({"limits": "5/minute", "limist": "1/minute"}, "unknown setting `limist`: did you mean `limits`?"),
+        ({"limits": "5/minute", "num_requests": 5}, "unknown setting `num_requests`: here it is `limits`"),
+        ({"THROTTLE_RATES": {"a": "1/minute"}}, "unknown setting `THROTTLE_RATES`: here it is `limits`"),
+        ({"get_cache_key": method}, "unknown setting `get_cache_key`: here it is `key`"),
+        ({"get_rate": method}, "unknown setting `get_rate`: here it is `limits`"),
+        ({"limits": "5/minute", "kye": "ip"}, "unknown setting `kye`: did you mean `key`?"),
+    ],
+)
+def test_what_looks_like_a_setting_and_is_none(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        type("Wrong", (Throttle,), words)
+    assert str(error.value).startswith(f"Wrong: {message}")
+
+
+def test_attributes_of_its_own_are_left_alone() -> None:
+    own = {"limits": "5/minute", "message": "no", "limited": method, "_rates": 1, "allow_request": method}
+    assert type("Right", (Throttle,), own)._mark is not None  # type: ignore[attr-defined]  # the class is made here
 
 
 class NotForStaff(Burst):
@@ -397,3 +430,89 @@ def test_it_needs_nothing_of_rest_framework() -> None:
     assert allowed == [True, True, False]
     assert throttles[2].wait() == 60.0
     assert throttles[0].wait() is None
+
+
+# throttles that throttle nothing
+
+
+class Nothing(Throttle):
+    key = "ip"
+
+
+def throttles_nothing(throttle: type, *views: str, more: str = "") -> str:
+    return (
+        f"{throttle.__module__}.{throttle.__qualname__} throttles nothing on {', '.join(views)}{more}: it has neither "
+        "`limits` nor `scope`, and the views have no `throttle_scope`; set `throttle_scope` on the views, with a rate "
+        "in DEFAULT_THROTTLE_RATES, or use a subclass of Throttle with `limits` or `scope`"
+    )
+
+
+def inheriting(throttle: type, **more: Any) -> Any:
+    """A view that does not name its throttle itself, as with DEFAULT_THROTTLE_CLASSES."""
+    base = type("Base", (Hello,), {"throttle_classes": [throttle]})
+    return type("Inheriting", (base,), more)
+
+
+@pytest.mark.parametrize("throttle", [Throttle, Nothing])
+def test_a_throttle_that_throttles_nothing_is_reported_once(throttle: type, caplog: pytest.LogCaptureFixture) -> None:
+    """No line about where it counts: it counts nowhere."""
+    ask = under_wsgi([path("", throttled(throttle)), path("b", inheriting(throttle).as_view())], None, LOGIN)
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        answers = [ask().status for _ in range(3)] + [ask("/b").status]
+    assert answers == [200] * 4
+    assert caplog.messages == [f"ratelimit_mw: {throttles_nothing(throttle, f'{ME}.Throttled', f'{ME}.Inheriting')}"]
+
+
+def test_a_throttle_that_throttles_nothing_is_an_error_with_strict(caplog: pytest.LogCaptureFixture) -> None:
+    ask = under_wsgi([path("", throttled(Nothing))], {**FREE, "strict": True})
+    assert [ask().status for _ in range(2)] == [500, 500]
+    errors = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert [(type(error), str(error)) for error in errors] == [
+        (ConfigError, throttles_nothing(Nothing, f"{ME}.Throttled"))
+    ] * 2
+
+
+@pytest.mark.parametrize("throttle", [Throttle, Nothing])
+@pytest.mark.parametrize("as_route", [False, True])
+def test_a_throttle_for_those_views_that_have_a_scope_is_none_that_throttles_nothing(
+    throttle: type, as_route: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind, scope = inheriting(throttle), {"throttle_scope": "uploads"}
+    scoped = throttled(throttle, **scope)
+    if as_route:  # the route says it, as for an action of a viewset
+        kind.throttle_scope = None
+        scoped = kind.as_view(**scope)
+    urls = [path("", inheriting(throttle).as_view()), path("b", scoped)]
+    rates = {"DEFAULT_THROTTLE_RATES": {"uploads": "1/day"}}
+    with override_settings(REST_FRAMEWORK=rates), caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        ask = under_wsgi(urls, {**FREE, "strict": True})
+        assert [ask().status for _ in range(3)] == [200, 200, 200]
+        assert [ask("/b").status for _ in range(2)] == [200, 429]
+    assert [record for record in caplog.records if record.name == "ratelimit_mw"] == []
+
+
+def test_a_view_that_names_a_throttle_without_a_scope_is_reported_beside_one_with_a_scope() -> None:
+    views = [throttled(Throttle), throttled(Throttle, throttle_scope="a")]
+    ((throttle, kinds, _),) = idle.idle_throttles(views, Throttle)
+    assert (throttle, kinds) == (Throttle, [views[0].cls])
+
+
+def test_a_view_that_makes_its_throttles_itself_may_set_its_scope_then() -> None:
+    class Own(Hello):
+        throttle_classes = (Throttle,)  # type: ignore[assignment]  # it is no subclass of REST framework's
+
+        def get_throttles(self) -> Any:
+            self.throttle_scope = "a"
+            return super().get_throttles()
+
+    class Always(Throttle):
+        def allow_request(self, request: Any, view: Any) -> bool:
+            return False
+
+    assert list(idle.idle_throttles([Own.as_view(), throttled(Always), throttled(Burst)], Throttle)) == []
+
+
+def test_of_many_views_three_are_named() -> None:
+    ((_, _, text),) = idle.idle_throttles([throttled(Nothing) for _ in range(5)], Throttle)
+    named = f"{ME}.Throttled, {ME}.Throttled, {ME}.Throttled and 2 more"
+    assert text == throttles_nothing(Nothing, named).partition(";")[0]

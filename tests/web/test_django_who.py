@@ -8,8 +8,12 @@ from typing import Any, ClassVar
 import asgiref.sync
 import pytest
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.contrib.auth import BACKEND_SESSION_KEY, SESSION_KEY
+from django.contrib.auth.backends import BaseBackend
+from django.contrib.sessions.backends.signed_cookies import SessionStore
 from django.core.signals import request_started
 from django.http import HttpRequest, HttpResponse
+from django.test import override_settings
 from django.urls import include, path, re_path
 from django.utils.asyncio import async_unsafe
 from django.utils.functional import SimpleLazyObject
@@ -196,6 +200,54 @@ def test_djangos_own_authentication(site: Site, store: RecordingStore) -> None:
     ask = site([path("", hello)], settings(store), *before, OURS, SESSION_ENGINE=engine)
     assert ask().status == 200
     assert taken(store) == [[f"{CLIENT}default 9"]]
+
+
+SESSIONS = "django.contrib.sessions.middleware.SessionMiddleware"
+AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
+ENGINE = "django.contrib.sessions.backends.signed_cookies"
+
+
+class Backend(BaseBackend):
+    def get_user(self, user_id: int) -> Any:
+        return SimpleNamespace(is_authenticated=True, pk=user_id)
+
+
+def logged_in(session: Any) -> Any:
+    session[SESSION_KEY], session[BACKEND_SESSION_KEY] = "7", f"{ME}.Backend"
+    return session
+
+
+def logs_in(get_response: Any) -> Any:
+    def middleware(request: Any) -> Any:
+        if request.headers.get("X-User"):
+            logged_in(request.session)
+        return get_response(request)
+
+    return middleware
+
+
+@BOTH
+def test_a_request_without_a_session_reads_none_and_its_page_varies_by_nothing(
+    site: Site, store: RecordingStore
+) -> None:
+    own: dict[str, Any] = {"SESSION_ENGINE": ENGINE, "AUTHENTICATION_BACKENDS": [f"{ME}.Backend"]}
+    ask = site([path("", lambda _: HttpResponse("hello"))], settings(store), SESSIONS, AUTHENTICATION, OURS, **own)
+    with override_settings(**own):
+        known = logged_in(SessionStore())
+        known.save()
+    cookies = ["", "theme=dark", "sessionid=x", f"sessionid={known.session_key}"]
+    answers = [ask(headers={"Cookie": cookie} if cookie else {}) for cookie in cookies]
+    assert [answer.field("vary") for answer in answers] == [[], [], ["Cookie"], ["Cookie"]]
+    assert taken(store) == [[f"{CLIENT}default 9"]] * 3 + [["{user=7}:default 9"]]
+
+
+@BOTH
+def test_who_is_known_without_a_session_cookie_is_counted_apart_too(site: Site, store: RecordingStore) -> None:
+    own: dict[str, Any] = {"SESSION_ENGINE": ENGINE, "AUTHENTICATION_BACKENDS": [f"{ME}.Backend"]}
+    for middleware in ([SESSIONS, f"{ME}.Lazily", OURS], [SESSIONS, f"{ME}.logs_in", AUTHENTICATION, OURS]):
+        ask = site([path("", hello)], settings(store), *middleware, **own)
+        assert ask(headers={"X-User": "7"}).status == 200
+    assert taken(store) == [["{user=7}:default 9"]] * 2
 
 
 # async

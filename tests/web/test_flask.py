@@ -577,6 +577,31 @@ def test_the_user_is_that_of_flask_login_else_of_the_server(app: Flask, store: R
     app.extensions["ratelimit_mw"].close()
 
 
+def test_a_request_without_cookie_and_credentials_reads_no_session(app: Flask, store: RecordingStore) -> None:
+    from flask_login import LoginManager, UserMixin  # noqa: PLC0415  # untyped
+
+    class User(UserMixin):  # type: ignore[misc]  # untyped
+        id = "7"
+
+    app.secret_key = "s"
+    app.config["RATELIMIT_MW"] |= {"key": "user | ip"}
+    manager = LoginManager(app)
+    manager.user_loader(lambda _: User())
+    app.after_request_funcs.clear()  # Flask-Login's own reads the session of every request
+    RateLimiter(app)
+
+    def varies(**headers: str) -> str | None:
+        return app.test_client(use_cookies=False).get("/", headers=headers).headers.get("Vary")
+
+    assert varies() is None
+    assert varies(Cookie="theme=dark") is None
+    for headers in ({"Cookie": "session=x"}, {"Cookie": "remember_token=x"}, {"Authorization": "x"}):
+        assert varies(**headers) == "Cookie"
+    manager.request_loader(lambda request: User() if request.args.get("token") else None)
+    assert app.test_client().get("/?token=x").headers["Vary"] == "Cookie"
+    assert store.calls[-1][1][0].key == "{user=7}:default"
+
+
 def test_a_user_is_not_loaded_where_no_key_needs_it(app: Flask) -> None:
     class Manager:
         def _load_user(self) -> None:
@@ -771,9 +796,9 @@ def test_inside_of_the_middleware_nothing_is_charged_twice_and_headers_stand_onc
     assert taken(store) == [["default 9"], ["@login() 1"], ["default 9"], ["@login() 1"], ["default 9"]]
     fields = [answer.headers.getlist("RateLimit") for answer in (first, second, home)]
     assert fields == [
-        ['"login";r=0;t=60, "default";r=8;t=60'],
-        ['"login";r=0;t=60'],
-        ['"default";r=7;t=60'],  # what a refused request had taken outside was given back
+        ['"GET_login";r=0;t=60, "default";r=8;t=60'],
+        ['"GET_login";r=0;t=60, "default";r=7;t=60'],  # the middleware's charge stays
+        ['"default";r=6;t=60'],
     ]
 
 
@@ -782,7 +807,7 @@ def test_inside_of_a_middleware_that_shows_nothing_it_shows_all(app: Flask) -> N
     app.wsgi_app = RateLimitMiddleware(app.wsgi_app, app.config["RATELIMIT_MW"], headers="none")  # type: ignore[method-assign]
     app.add_url_rule("/login", "login", limit("1/minute")(lambda: "in"))
     assert app.test_client().get("/").headers.getlist("RateLimit") == []
-    assert app.test_client().get("/login").headers.getlist("RateLimit") == ['"login";r=0;t=60, "default";r=7;t=60']
+    assert app.test_client().get("/login").headers.getlist("RateLimit") == ['"GET_login";r=0;t=60, "default";r=7;t=60']
 
 
 def test_a_server_of_several_processes_is_told_once(
@@ -856,7 +881,7 @@ PLACED = "app.config['RATELIMIT_MW']: "
         ({"kye": "ip"}, {"limits": "1/s"}, f"{PLACED}unknown setting `kye`: did you mean `key`?"),
         ({"key": "ip"}, {"limits": "5/minut"}, "limits: '5/minut': unknown period"),
         ({"limits": "1/s"}, {"limits": "5/minut"}, "limits: '5/minut': unknown period"),
-        ({"limits": "1/s", "key": later}, {}, "later is async; under WSGI keys"),
+        ({"limits": "1/s", "key": later}, {}, f"{PLACED}key: found later, which is async; allowed under WSGI"),
         (5, {}, f"{PLACED}settings: found int, allowed is Settings or a mapping"),
         (None, {}, "limits: required, such as '100/minute'"),
     ],

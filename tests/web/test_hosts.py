@@ -1,15 +1,23 @@
 """Rules for hosts: what a host may be, and what a Host header matches."""
 
+import random
+from collections.abc import Iterator
 from typing import Any
 
+import flask
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Host, Route, Router
 
-from ratelimit_mw import ConfigError
+from ratelimit_mw import ConfigError, asgi, wsgi
 from ratelimit_mw.hosts import Hosts
 from ratelimit_mw.rules import Rule
 from ratelimit_mw.testing import Clock, RecordingStore
+from web.asgi_talk import HTTP, talk
 from web.faces import FACES
 from web.scenario import Step
+from web.wsgi_talk import Server, read
 
 ALLOWED = "a name such as 'api.example.com' or '*.example.com', without scheme and port"
 LONG = ".".join(["a" * 60] * 4)
@@ -76,7 +84,7 @@ def test_matches(hosts: Any, header: str | None, matches: bool) -> None:
 @pytest.mark.parametrize(
     ("lines", "matches"),
     [
-        ([], False),
+        ([], None),  # apps may know a name by themselves
         ([""], False),
         (["b.test"], False),
         (["a.test"], True),
@@ -88,6 +96,86 @@ def test_matches(hosts: Any, header: str | None, matches: bool) -> None:
 )
 def test_what_can_be_read_in_several_ways_is_neither(lines: list[str], *, matches: bool | None) -> None:
     assert Hosts("host", "a.test").match(lines) is matches
+
+
+HOSTS = ["api.test", "a.b.test"]
+PIECES = [
+    *("..", ".", ":", ":80", ":443:80", "@", "user@", "api.test", "/", "\\", "\t", " ", "%2e", "\xe9", ",", ", x"),
+    "http://",
+]
+PIECES += ["#", "?", "[", "]", "A", "xn--", "_", "::", "\x00", ";", "*", "\xe3\x80\x82"]
+
+
+def spelled_hosts(count: int) -> Iterator[str]:
+    draw = random.Random(5)  # noqa: S311  # no secret
+    for _ in range(count):
+        host = draw.choice(HOSTS)
+        for _ in range(draw.choice([0, 1, 1, 2, 3])):
+            at = draw.choice([0, len(host), draw.randint(0, len(host))])
+            host = draw.choice(
+                [host.swapcase(), host[:at] + draw.choice(PIECES) + host[at:], host[:at] + host[at + 1 :]]
+            )
+        yield host
+
+
+def hosts_of_flask(reached: list[str]) -> Any:
+    app = flask.Flask(__name__, host_matching=True, static_folder=None)
+    for host, name in (("api.test", "api"), ("<sub>.b.test", "b")):
+
+        def endpoint(name: str = name, **_: Any) -> str:
+            reached.append(name)
+            return name
+
+        app.add_url_rule("/", name, endpoint, host=host)
+    return app
+
+
+def hosts_of_starlette(reached: list[str]) -> Any:
+    def below(name: str) -> Router:
+        async def endpoint(_: Any) -> PlainTextResponse:
+            reached.append(name)
+            return PlainTextResponse(name)
+
+        return Router([Route("/", endpoint)])
+
+    return Starlette(routes=[Host("api.test", below("api")), Host("{sub}.b.test", below("b"))])
+
+
+RULES_OF_HOSTS = {
+    "limits": "1000000000/hour",
+    "rules": [
+        {"path": "/", "host": "api.test", "limits": "1000000000/hour", "name": "api"},
+        {"path": "/", "host": "*.b.test", "limits": "1000000000/hour", "name": "b"},
+    ],
+}
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("framework", ["flask", "starlette"])
+def test_no_spelling_of_a_host_reaches_an_endpoint_without_its_rule(framework: str) -> None:
+    """Their own matching of hosts against ours."""
+    reached: list[str] = []
+    store = RecordingStore(clock=Clock())
+    if framework == "flask":
+        wsgi_app = wsgi.RateLimitMiddleware(hosts_of_flask(reached), RULES_OF_HOSTS, store=store)
+    else:
+        asgi_app = asgi.RateLimitMiddleware(hosts_of_starlette(reached), RULES_OF_HOSTS, store=store)
+    found = 0
+    for host in [*spelled_hosts(1000), None]:
+        if framework == "flask":
+            server = Server(SERVER_NAME="api.test", SERVER_PORT="80", **({} if host is None else {"HTTP_HOST": host}))
+            if host is None:
+                del server.environ["HTTP_HOST"]
+            read(server.ask(wsgi_app))
+        else:
+            headers = [] if host is None else [(b"host", host.encode("latin-1"))]
+            talk(asgi_app, {**HTTP, "scheme": "http", "query_string": b"", "root_path": "", "headers": headers})
+        charged = {charge.key.rpartition(":")[2] for _, charges in store.calls for charge in charges}
+        assert charged >= set(reached), host
+        found += len(reached)
+        reached.clear()
+        store.calls.clear()
+    assert found > 200
 
 
 @pytest.mark.promise(9)

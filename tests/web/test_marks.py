@@ -256,14 +256,16 @@ def test_of_marks_further_out_those_count_that_none_further_in_ends(
 ) -> None:
     one = gate(store)
     name = "shop.views.login"
-    marked = one.compiled((near,), name, ((Mark("6/minute"),), name), ((Mark("7/minute"), Mark("8/minute")), name))
+    outer = ((Mark("6/minute"),), name, ""), ((Mark("7/minute"), Mark("8/minute")), name, "")
+    marked = one.compiled((near,), name, "", *outer)
     one.admit(PlainRequest("/"), marked)
     assert [text.rpartition(":")[2] for call in taken(store) for text in call] == expected
 
 
 def test_of_marks_at_one_distance_all_count(store: RecordingStore) -> None:
     one = gate(store)
-    marked = one.compiled((), "items.GET", ((Mark("7/minute", final=False), Mark("8/minute", name="api")), "items"))
+    outer = (Mark("7/minute", final=False), Mark("8/minute", name="api")), "items", ""
+    marked = one.compiled((), "items.GET", "", outer)
     one.admit(PlainRequest("/"), marked)
     assert [text.rpartition(":")[2] for text in taken(store)[0]] == ["@items() 7", "@api 8"]
 

@@ -122,14 +122,18 @@ def test_a_request_is_limited_under_its_own_name(
     ask: Ask, method: str, path: str, fields: list[tuple[str, str]]
 ) -> None:
     charges = ask(method, path, [*fields, ("x-forwarded-for", CLIENT)])  # the last one is the proxy's
-    rules = {charge.key.partition("}:")[2] for charge in charges}
+    buckets = {charge.key.partition("}:")[2] for charge in charges}
+    rules = {bucket.removesuffix("/preflight") for bucket in buckets}
     event(",".join(sorted(rules)) or "exempt")
     if not charges:
         assert is_exempt(path)
         assert is_exempt(cleaned(path))
         return
     assert {charge.key.partition("}:")[0] for charge in charges} == {f"{{ip={CLIENT}"}
-    if method == "POST" and "/login" in (path, cleaned(path)):
+    announced = [value for name, value in fields if name == "access-control-request-method"]
+    preflight = method == "OPTIONS" and bool(announced) and any(name == "origin" for name, _ in fields)
+    assert {bucket.endswith("preflight") for bucket in buckets} == {preflight}
+    if (method == "POST" or (preflight and announced == ["POST"])) and "/login" in (path, cleaned(path)):
         assert "login" in rules
         assert path == "/login" or rules & {"default", "api"}  # spelled differently, it is also something else
     if not rules & {"login", "api", "item"}:

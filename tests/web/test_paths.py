@@ -1,14 +1,16 @@
 """Paths: what a template means, the two forms of a path, which limits a spelling meets, what a look-up costs."""
 
 import sys
+from collections.abc import Sequence
 from itertools import pairwise, product
 
 import pytest
 
-from ratelimit_mw import ConfigError
-from ratelimit_mw.path_index import PathIndex
-from ratelimit_mw.paths import Paths, covers, normal_path
+from ratelimit_mw import ConfigError, path_index
+from ratelimit_mw.path_index import PathIndex, taken
+from ratelimit_mw.paths import Forms, Paths, covers, normal_path
 from ratelimit_mw.request import below
+from ratelimit_mw.views import AsgiRequest
 from web.path_cases import PATH_CASES, WHOLE_PATH_CASES, PathCase
 
 UUID = "123e4567-e89b-12d3-a456-426614174000"
@@ -117,31 +119,58 @@ def test_a_template_is_normalised_like_a_path(template: str, path: str, *, recei
     assert paths.normal_templates == ["/x", normal_path(template)]
 
 
-def applies(case: PathCase, path: str) -> set[str]:
-    """What the design says: a rule applies if either form meets it, an exemption only if both do."""
+def applies(case: PathCase, readings: Sequence[str]) -> set[str]:
+    """What the design says: a rule applies if any form meets it, an exemption only if all do."""
     paths = Paths("path", case.template)
-    forms = []
-    for template, form in ((paths.received_templates, path), (paths.normal_templates, normal_path(path))):
-        index = PathIndex([(each, 0) for each in template], ignore_case=case.ignore_case)
-        forms.append(index.matching(form) == [0])
+    forms = Forms.of(readings)
     if case.exempt:
-        forms = [paths.match(path, normal=False), paths.match(normal_path(path), normal=True)]
-        return set() if all(forms) else {"default"}
-    return {*(["rule"] if any(forms) else []), *([] if all(forms) else ["default"])}
+        return set() if paths.match_all(forms) else {"default"}
+    met = []
+    for templates, texts in ((paths.received_templates, forms.received), (paths.normal_templates, forms.normal)):
+        index = PathIndex([(each, 0) for each in templates], ignore_case=case.ignore_case)
+        met += [index.matching(text) for text in texts]
+    return {*(["rule"] if any(met) else []), *([] if all(found == [0] for found in met) else ["default"])}
 
 
 @pytest.mark.promise(10)
 @pytest.mark.parametrize("case", PATH_CASES, ids=[case.name for case in PATH_CASES])
 def test_which_limits_a_spelling_meets(case: PathCase) -> None:
-    assert applies(case, below("", case.path)) == case.applies  # so in WSGI
+    assert applies(case, [below("", case.path)]) == case.applies  # so in WSGI
     if case.path.startswith("/") or not case.path:
-        assert applies(case, below(case.root, case.root + case.path)) == case.applies  # so in ASGI
+        assert applies(case, [below(case.root, case.root + case.path)]) == case.applies  # so in ASGI
 
 
 @pytest.mark.promise(10)
 @pytest.mark.parametrize("case", WHOLE_PATH_CASES, ids=[case.name for case in WHOLE_PATH_CASES])
 def test_which_limits_a_spelling_with_its_root_meets(case: PathCase) -> None:
-    assert applies(case, below(case.root, case.path)) == case.applies
+    assert applies(case, AsgiRequest({"root_path": case.root, "path": case.path}, None).paths) == case.applies
+
+
+FORMS = [  # readings of a path; what is compared with templates as received, and with those in normal form
+    (["/a/b"], ["/a/b"], ["/a/b"]),
+    (["/a/"], ["/a/"], ["/a"]),
+    (["//a/../b/"], ["//a/../b/", "/a/../b/"], ["/b", "/a/../b"]),
+    (["/a//../b"], ["/a//../b"], ["/b", "/a/../b"]),
+    (["/a/\n"], ["/a/\n", "/a/"], ["/a", "/a/\n"]),
+    (["//a//b\n"], ["//a//b\n", "/a//b\n", "//a//b", "/a//b"], ["/a/b", "/a/b\n"]),
+    (["a"], ["a", "/a"], ["/a"]),
+    (["/", "//"], ["/", "//"], ["/"]),
+    (["/a\ufffd", "/a"], ["/a\ufffd", "/a"], ["/a\ufffd", "/a"]),
+]
+
+
+@pytest.mark.promise(10)
+@pytest.mark.parametrize(("readings", "received", "normal"), FORMS)
+def test_forms(readings: list[str], received: list[str], normal: list[str]) -> None:
+    forms = Forms.of(readings)
+    assert ([*forms.received], [*forms.normal]) == (received, normal)
+
+
+@pytest.mark.parametrize("path", ["/", "/login", "/a/b.c/..d/1%20", "/caf\u00e9"])
+def test_a_plain_path_has_one_form(path: str) -> None:
+    forms = Forms.of([path])
+    assert forms.received is forms.normal
+    assert [*forms.received] == [path]
 
 
 def test_the_rows_say_enough() -> None:
@@ -193,6 +222,40 @@ def test_five_hundred_rules_cost_what_five_cost(template: str, path: str) -> Non
     few, many = (PathIndex([(template.format(n), n) for n in range(count)]) for count in (5, 500))
     assert few.matching(path) == many.matching(path) == [4]
     assert calls(few, path) == calls(many, path)
+
+
+LONG = "1" * 65_000
+DEARLY = [  # five hundred rules, and a path of 64 KB that as many of them as possible have to look at
+    ("/{{x:float}}-{}", f"/{LONG}-7"),
+    ("/{}-{{x:int}}", f"/7-{LONG}"),
+    ("/{{x:uuid}}{}", f"/{LONG}"),
+    ("/{{a:int}}/{{b:float}}/r{}", f"/{LONG[:30_000]}/{LONG[:30_000]}/r7"),
+    ("/{{p:path}}/{{x:float}}-{}", "/1" * 32_000 + "-7"),
+    ("/{{x:int}}/{{p:path}}/r{}", "/1" * 32_000),
+    ("/a{}{{p:path}}", "/a7" * 20_000),
+]
+
+
+@pytest.mark.promise(10)
+@pytest.mark.parametrize(("template", "path"), DEARLY)
+def test_no_path_is_dear_to_look_up(monkeypatch: pytest.MonkeyPatch, template: str, path: str) -> None:
+    """Calls, and characters that converters examine, for a look-up: what there is of templates bounds both."""
+    index = PathIndex([(template.format(n), n) for n in range(500)])
+    examined: list[int] = []
+
+    def take(converter: str, text: str) -> int:
+        examined.append(len(text))
+        return taken(converter, text)
+
+    monkeypatch.setattr(path_index, "taken", take)
+    assert calls(index, path) < 500 * 20
+    assert max(examined, default=0) <= 64
+
+
+def test_rules_whose_texts_are_all_in_the_path_examine_little_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = PathIndex([(f"/{{x:float}}{'1' * n}", n) for n in range(1, 501)])
+    monkeypatch.setattr(path_index, "taken", lambda *_: pytest.fail("a long text was examined"))
+    assert index.matching("/" + LONG) == [~n for n in range(1, 501)]  # each may take it
 
 
 def test_where_all_branches_match_each_is_walked_once() -> None:
@@ -278,6 +341,7 @@ STAR = "'{rest:path}' for all that follows, '{name}' for one segment"
 QUERY = "a path without ? and #; a query is no part of it"
 DECODED = "the character itself, such as a space for '%20'; paths are matched decoded"
 CONTROL = "a path without control characters"
+ENDS = "a path without white space at its ends"
 START = "a path that starts with /, such as '/users/{id}'"
 BRACES = "'{name}' or '{name:path}' as parameter"
 ONE_EACH = "one parameter between slashes, and one {name:path}"
@@ -304,6 +368,9 @@ ONE_EACH = "one parameter between slashes, and one {name:path}"
         ("/a#b", QUERY),
         ("/a%20b", DECODED),
         ("/caf%C3%a9", DECODED),
+        ("/login ", ENDS),
+        (" /login", ENDS),
+        ("/login\u00a0", ENDS),
         ("/a\n", CONTROL),
         ("/a\x00b", CONTROL),
         ("/a\x85b", CONTROL),

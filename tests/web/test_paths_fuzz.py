@@ -81,13 +81,18 @@ def matching(given: list[tuple[str, int]], path: str, *, ignore_case: bool) -> l
     return sorted({number for compiled, number in patterns if compiled.fullmatch(path)})
 
 
+def exactly(index: PathIndex, path: str) -> list[int]:
+    """The rules whose templates match letter by letter, without those that only some routers match."""
+    return [number for number in index.matching(path) if number >= 0]
+
+
 @pytest.mark.promise(10)
 @given(st.data(), st.booleans())
 def test_the_index_finds_what_each_template_matches(data: st.DataObject, ignore_case: bool) -> None:
     given = data.draw(st.lists(st.tuples(templates(), st.integers(0, 9)), min_size=1, max_size=12))
     index = PathIndex(given, ignore_case=ignore_case)
     for path in data.draw(st.lists(paths_near([template for template, _ in given]), min_size=1, max_size=8)):
-        found = index.matching(path)
+        found = exactly(index, path)
         event(f"{len(found)} rules")
         assert found == matching(given, path, ignore_case=ignore_case), path
 
@@ -97,7 +102,7 @@ def test_any_text_is_a_path(given: list[str], path: str) -> None:
     numbered = list(zip(given, range(len(given)), strict=True))
     for ignore_case in (False, True):
         index = PathIndex(numbered, ignore_case=ignore_case)
-        assert index.matching(path) == matching(numbered, path, ignore_case=ignore_case)
+        assert exactly(index, path) == matching(numbered, path, ignore_case=ignore_case)
 
 
 @pytest.mark.promise(10)

@@ -70,9 +70,9 @@ def test_over_wsgi_an_app_without_a_path_is_the_root() -> None:
     assert applied(store) == {"rule"}
 
 
-def test_over_wsgi_bytes_that_are_no_utf8_meet_the_default() -> None:
+def test_over_wsgi_bytes_that_are_no_utf8_are_also_read_as_bottle_reads_them() -> None:
     store = RecordingStore(clock=Clock())
     rule = {"path": "/login", "limits": "5/hour", "name": "rule"}
     server = Server(PATH_INFO="/login\xff")
     read(server.ask(wsgi.RateLimitMiddleware(hello, limits="9/hour", rules=[rule], store=store)))
-    assert applied(store) == {"default"}
+    assert applied(store) == {"rule", "default"}

@@ -3,15 +3,31 @@
 from typing import Any
 
 import pytest
+from django.http import HttpResponse
+from django.urls import path
+from fastapi import Depends, FastAPI
+from flask import Flask
+from rest_framework.response import Response as RestResponse
+from rest_framework.views import APIView
 from starlette.applications import Starlette
+from starlette.endpoints import HTTPEndpoint
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from ratelimit_mw import asgi
+from ratelimit_mw import MemoryStore, asgi
+from ratelimit_mw.django import Throttle
+from ratelimit_mw.django import limit as django_limit
+from ratelimit_mw.fastapi import RateLimit
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.flask import limit as flask_limit
+from ratelimit_mw.starlette import RateLimit as RouteLimit
+from ratelimit_mw.starlette import limit as starlette_limit
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import WEBSOCKET, App200, talk
-from web.faces import FACES, _hello, _over_httpx
+from web.django_site import asgi_site, wsgi_site
+from web.faces import FACES, _hello, _over_httpx, _over_werkzeug
 from web.messages import message_of
 from web.scenario import Step
 
@@ -58,15 +74,39 @@ def test_a_handshake_is_none() -> None:
 
 @ALL
 @pytest.mark.promise(9)
-def test_preflights_have_no_bucket_that_a_rule_has(face: str) -> None:
+def test_preflights_have_the_limits_of_a_rule_in_a_bucket_of_their_own(face: str) -> None:
     """A browser's questions leave a page's own limits whole, and its requests leave theirs."""
     store = RecordingStore(clock=Clock())
     rule = {"path": "/{rest:path}", "limits": "3/hour", "name": "page"}
     send = FACES[face]({"limits": "2/hour", "store": store, "rules": [rule]})
     statuses = [send(Step(method="OPTIONS", path="/a", lines=(ORIGIN, METHOD))).status for _ in range(4)]
-    assert statuses == [200, 200, 429, 429]
+    assert statuses == [200, 200, 200, 429]
     assert [send(Step(path="/a")).status for _ in range(4)] == [200, 200, 200, 429]
-    assert names_of(store) == ["preflight"] * 4 + ["page"] * 4
+    assert names_of(store) == ["page/preflight"] * 4 + ["page"] * 4
+
+
+@ALL
+@pytest.mark.promise(9)
+def test_with_slots_a_preflight_takes_one_of_its_own(face: str) -> None:
+    store = RecordingStore(clock=Clock())
+    rule = {"path": "/{rest:path}", "concurrent": 2, "queue": 0, "name": "page"}
+    send = FACES[face]({"limits": [], "store": store, "rules": [rule]})
+    assert [send(Step(method="OPTIONS", path="/a", lines=(ORIGIN, METHOD))).status for _ in range(3)] == [200] * 3
+    assert {charge.key.rpartition(":")[2] for _, charges in store.calls for charge in charges} == {"page/preflight"}
+    assert {charge.limit.quota for _, charges in store.calls for charge in charges} == {2}
+
+
+@ALL
+@pytest.mark.promise(9)
+def test_announced_methods_of_any_kind_are_looked_for_once(face: str) -> None:
+    """However many an attacker writes, the first counts, and none takes a limit away."""
+    store = RecordingStore(clock=Clock())
+    rules = [{"path": "/{rest:path}", "methods": [method], "limits": "9/hour"} for method in ("GET", "POST", "PUT")]
+    send = FACES[face]({"limits": "8/hour", "store": store, "rules": rules})
+    for number in range(20):
+        line = ("Access-Control-Request-Method", ", ".join(["XYZ", "GET", "POST"] * number))
+        assert send(Step(method="OPTIONS", path="/a", lines=(ORIGIN, line))).status == (200 if number < 8 else 429)
+    assert names_of(store) == ["preflight"] * 20
 
 
 @ALL
@@ -78,11 +118,115 @@ def test_a_preflight_whose_callables_say_nothing_meets_its_own_default(face: str
 
 
 @ALL
-def test_without_limits_a_preflight_has_none(face: str) -> None:
+def test_without_default_limits_a_preflight_has_those_of_a_rule(face: str) -> None:
     store = RecordingStore(clock=Clock())
-    send = FACES[face]({"limits": [], "store": store, "rules": [{"path": "/", "limits": "5/hour"}]})
+    rules = [{"path": "/", "limits": "5/hour"}, {"path": "/a", "methods": ["GET"], "limits": "5/hour", "name": "a"}]
+    send = FACES[face]({"limits": [], "store": store, "rules": rules})
     send(Step(method="OPTIONS", lines=(ORIGIN, METHOD)))
-    assert names_of(store) == []
+    assert names_of(store) == ["root/preflight"]
+    send(Step(method="OPTIONS", path="/a", lines=(ORIGIN, METHOD)))
+    send(Step(method="OPTIONS", path="/b", lines=(ORIGIN, METHOD)))
+    assert names_of(store) == ["root/preflight"]
+
+
+# limits on endpoints
+
+
+async def alone(request: Any) -> PlainTextResponse:
+    return PlainTextResponse("hello")
+
+
+async def said() -> str:
+    return "hello"
+
+
+class Endpoints(HTTPEndpoint):
+    async def post(self, request: Any) -> PlainTextResponse:
+        return PlainTextResponse("hello")
+
+    options = post
+
+
+class Hour(Throttle):
+    limits = "5/hour"
+
+
+class ThrottledView(APIView):
+    authentication_classes = ()
+    throttle_classes: Any = (Hour,)
+
+    def post(self, request: Any) -> Any:
+        return RestResponse("hello")
+
+
+def on_starlette(route: Any, settings: dict[str, Any]) -> Any:
+    return _over_httpx(Starlette(routes=[route], middleware=[Middleware(asgi.RateLimitMiddleware, **settings)]))
+
+
+def on_fastapi(settings: dict[str, Any]) -> Any:
+    app = FastAPI()
+    app.add_api_route("/", said, methods=WAYS, dependencies=[Depends(RateLimit("5/hour"))])
+    if settings:
+        app.add_middleware(asgi.RateLimitMiddleware, **settings)
+    return _over_httpx(app)
+
+
+def on_flask(settings: dict[str, Any], ways: list[str], **options: Any) -> Any:
+    app = Flask(__name__)
+    app.add_url_rule("/", "home", flask_limit("5/hour", **options)(lambda: "hello"), methods=ways)
+    RateLimiter(app, settings)
+    return _over_werkzeug(app)
+
+
+def home(_: Any) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+WAYS = ["POST", "OPTIONS"]
+ENDPOINTS: dict[str, Any] = {
+    "starlette": lambda own: on_starlette(Route("/", starlette_limit("5/hour")(alone), methods=WAYS), own),
+    "starlette class": lambda own: on_starlette(
+        Route("/", starlette_limit("5/hour")(type("E", (Endpoints,), {}))), own
+    ),
+    "starlette route": lambda own: on_starlette(
+        Route("/", alone, methods=WAYS, middleware=[Middleware(RouteLimit, "5/hour")]), own
+    ),
+    "starlette, POST alone": lambda own: on_starlette(
+        Route("/", starlette_limit("5/hour", methods=["POST", "OPTIONS"])(alone), methods=WAYS), own
+    ),
+    "starlette, no middleware": lambda _: _over_httpx(
+        Starlette(routes=[Route("/", starlette_limit("5/hour")(alone), methods=WAYS)])
+    ),
+    "fastapi": on_fastapi,
+    "fastapi, no middleware": lambda _: on_fastapi({}),
+    "flask": lambda own: on_flask(own, WAYS),
+    "flask, automatic": lambda own: on_flask(own, ["POST"]),
+    "django": lambda own: _over_werkzeug(wsgi_site([path("", django_limit("5/hour")(home))], own)),
+    "django async": lambda own: _over_httpx(asgi_site([path("", django_limit("5/hour")(home))], own)),
+    "rest framework": lambda own: _over_werkzeug(wsgi_site([path("", ThrottledView.as_view())], own)),
+    "rest framework async": lambda own: _over_httpx(asgi_site([path("", ThrottledView.as_view())], own)),
+}
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("where", ENDPOINTS)
+def test_a_preflight_is_charged_to_the_limit_of_the_endpoint_that_it_reaches(where: str) -> None:
+    send = ENDPOINTS[where]({"limits": [], "store": MemoryStore(clock=Clock())})
+    announced = ["POST", "XYZ", "", "get, post"] * 3
+    asked = [Step(method="OPTIONS", lines=(ORIGIN, ("Access-Control-Request-Method", each))) for each in announced]
+    assert [send(step).status for step in asked] == [200] * 5 + [429] * 7
+    assert [send(Step(method="POST")).status for _ in range(7)] == [200] * 5 + [429] * 2
+    assert send(Step(method="OPTIONS")).status == 429  # no preflight: it is an ordinary request
+
+
+@pytest.mark.promise(9)
+def test_a_preflight_meets_limits_on_a_view_for_the_method_that_it_announces() -> None:
+    store = RecordingStore(clock=Clock())
+    send = on_flask({"limits": "9/hour", "store": store}, ["POST"], methods=["POST"], name="own")
+    for method, buckets in (("POST", ["@own/preflight", "preflight"]), ("XYZ", ["preflight"])):
+        store.calls.clear()
+        send(Step(method="OPTIONS", lines=(ORIGIN, ("Access-Control-Request-Method", method))))
+        assert sorted(names_of(store)) == buckets
 
 
 @ALL
@@ -105,7 +249,7 @@ def test_a_preflight_while_the_store_is_down(face: str, mode: str, status: int) 
         ({"preflight": True, "methods": ["OPTIONS"]},
          "rules[0].methods: found ['OPTIONS']; a rule with preflight = true is for OPTIONS alone"),
         ({"name": "preflight"},
-         "rules[0].name: found 'preflight', which has a meaning of its own here; choose another"),
+         "rules[0] (preflight).name: found 'preflight', which has a meaning of its own here; choose another"),
     ],
 )  # fmt: skip
 def test_a_wrong_rule(rule: dict[str, Any], message: str) -> None:

@@ -1,0 +1,34 @@
+"""Every ASGI framework behind our middleware; answers which endpoints a request reached in any without a limit."""
+
+import atexit
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+
+from spellings.drive import WITHOUT_ROOT, frameworks, opened
+from spellings.endpoints import escaped
+
+RUNNING = ExitStack()
+atexit.register(RUNNING.close)
+ASKED = {name: RUNNING.enter_context(opened(name)) for name in frameworks("asgi")}
+READ = ("path", "raw_path", "root_path", "query_string", "method", "http_version", "scheme")
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] != "http":
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+        return
+    escapes, count = [], 0
+    for name, ask in ASKED.items():
+        if not scope.get("root_path") or name not in WITHOUT_ROOT:
+            reached, charged = await ask({part: scope[part] for part in READ if part in scope})
+            count += len(reached)
+            escapes += [(name, one, sorted(charged)) for one in reached if escaped(one, charged)]
+    body = msgspec.json.encode((count, escapes))
+    headers = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,30 @@
+"""Spellings of request targets, byte by byte, to real servers: no endpoint is reached without its rule being met."""
+
+import msgspec
+import pytest
+
+from attacks.wire import Request, send
+from spellings.served import ASGI_SERVERS, WITH_SCRIPT_NAME, WSGI_SERVERS
+from spellings.targets import random_targets, seeds
+
+pytestmark = [pytest.mark.promise(9), pytest.mark.promise(10)]
+
+SERVERS = {**ASGI_SERVERS, **WSGI_SERVERS, **WITH_SCRIPT_NAME}
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_spellings(name: str) -> None:
+    escapes, reached = [], 0
+    with SERVERS[name]("spelled_asgi:app" if name in ASGI_SERVERS else "spelled_wsgi:app") as server:
+        port = int(server.url.rpartition(":")[2])
+        for target in [*seeds(), *random_targets(name, 100)]:
+            if b"\r" in target or b"\n" in target:
+                continue  # it would be two requests
+            written = b"/api" + target if name in WITH_SCRIPT_NAME else target
+            reply = send(port, Request("GET", written.decode("latin-1")))
+            if reply.status == 200:
+                count, found = msgspec.json.decode(reply.body)
+                reached += count
+                escapes += [(target, *each) for each in found]
+    assert escapes == []
+    assert reached > 1000  # endpoints, of all frameworks together

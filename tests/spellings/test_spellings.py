@@ -1,0 +1,51 @@
+"""No spelling of a request target reaches an endpoint of a supported framework without meeting its rule."""
+
+import pytest
+
+from profiles import PROOF
+from spellings import drive
+from spellings.endpoints import EVERY, EXEMPT, TEMPLATES, WITHOUT_RULE, escaped
+from spellings.targets import FOUND, filled, random_targets, seeds, written
+
+pytestmark = [pytest.mark.promise(9), pytest.mark.promise(10)]
+
+PARTS = 20 if PROOF else 1  # of a run, so that several processes share it
+RANDOM = 100_000 // PARTS if PROOF else 300  # for each framework and part: 3,000 and more in every run of the tests
+
+
+@pytest.mark.parametrize("framework", drive.FRAMEWORKS)
+def test_each_endpoint_is_reached(framework: str) -> None:
+    reached = {name for name, path in EVERY.items() if drive.run(framework, [written(filled(path))]).reached}
+    missing = set(EVERY) - reached
+    allowed = {
+        "litestar": {"edit", "report", "row"},  # text beside a parameter, and more behind a path
+        "falcon": {"edit"},
+        "bottle": {"thing"},  # it has no UUIDs
+        "django": {"price"},  # and this one no floats
+    }
+    assert missing == allowed.get(framework.partition("-")[0], set())
+
+
+@pytest.mark.parametrize("framework", drive.FRAMEWORKS)
+def test_named_spellings(framework: str) -> None:
+    assert drive.run(framework, seeds()).escapes == []
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("framework", drive.FRAMEWORKS)
+def test_random_spellings(framework: str, part: int) -> None:
+    seen = drive.run(framework, random_targets(f"{framework} {part}", RANDOM))
+    assert seen.escapes == []
+    assert seen.reached > RANDOM // 5  # or the changes leave nothing that a router knows
+
+
+def test_what_was_found_once_is_among_the_named_ones() -> None:
+    assert len(FOUND) == len(set(FOUND) & set(seeds())) > 8
+
+
+def test_an_escape_is_seen() -> None:
+    assert escaped("login", frozenset({"default"}))
+    assert escaped("free", frozenset())
+    assert not escaped("login", frozenset({"login", "secret"}))
+    assert not escaped("health", frozenset())
+    assert {*TEMPLATES, *EXEMPT, *WITHOUT_RULE} == set(EVERY)

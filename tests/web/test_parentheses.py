@@ -1,0 +1,170 @@
+"""`@limit` without parentheses is an error where it is written, with what was meant."""
+# The decorators are parameters, so mypy knows nothing of them.
+# mypy: disable-error-code="untyped-decorator"
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import getmembers, signature
+from typing import Any
+
+import pytest
+from django.http import HttpRequest, HttpResponse
+from django.utils.decorators import method_decorator
+from django.views import View
+from fastapi import APIRouter, Depends, FastAPI
+from flask.views import MethodView
+from starlette.endpoints import HTTPEndpoint
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.websockets import WebSocket
+
+from ratelimit_mw import AsyncLimiter, ConfigError, Limiter
+from ratelimit_mw.django import limit as django_limit
+from ratelimit_mw.fastapi import RateLimit
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.flask import limit as flask_limit
+from ratelimit_mw.starlette import limit
+
+MEANT = r'^limits: found {}, allowed are limits: did you mean @limit\("5/minute"\)\?$'
+DECORATORS: list[Any] = [
+    limit,
+    flask_limit,
+    RateLimiter.limit,
+    django_limit,
+    Limiter().limit,
+    AsyncLimiter().limit,
+]
+ALL = pytest.mark.parametrize("decorator", DECORATORS)
+
+
+def meant(name: str) -> Any:
+    return pytest.raises(ConfigError, match=MEANT.format(name))
+
+
+def kept(call: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(call)
+    def wrapper(*arguments: Any, **named: Any) -> Any:
+        return call(*arguments, **named)
+
+    return wrapper
+
+
+@ALL
+def test_on_a_function(decorator: Any) -> None:
+    with meant(".*home"):
+
+        @decorator
+        def home(request: Request) -> str:
+            return f"{request}"
+
+    with meant(".*ahome"):
+
+        @decorator
+        async def ahome(request: Request) -> str:
+            return f"{request}"
+
+    with meant(".*item"):
+
+        @kept
+        @decorator
+        @kept
+        def item(item_id: int) -> str:
+            return f"{item_id}"
+
+    with meant(".*nothing"):
+
+        @decorator
+        def nothing() -> str:
+            return "x"
+
+
+@ALL
+def test_on_a_class_or_a_method(decorator: Any) -> None:
+    for kind in (HTTPEndpoint, MethodView, View):
+        with meant(".*Home"):
+            decorator(type("Home", (kind,), {}))
+    with meant(".*get"):
+
+        class Items(MethodView):
+            @decorator
+            def get(self) -> str:
+                return f"{self}"
+
+    with meant("classmethod"):
+
+        class Others:
+            @decorator
+            @classmethod
+            def get(cls) -> str:
+                return f"{cls}"
+
+
+def test_on_a_websocket() -> None:
+    with meant(".*chat"):
+
+        @limit  # type: ignore[arg-type]  # the point
+        async def chat(websocket: WebSocket) -> None:
+            await websocket.accept()
+
+
+def test_by_method_decorator() -> None:
+    with meant(".*"):
+
+        @method_decorator(django_limit, name="dispatch")
+        class Home(View):
+            def get(self, request: HttpRequest) -> HttpResponse:
+                return HttpResponse(request.path)
+
+
+def limits_of(request: Any) -> str:
+    return "5/minute" if request.path == "/" else "1/minute"
+
+
+@pytest.mark.parametrize("decorator", [limit, flask_limit, django_limit])
+def test_a_callable_that_gives_limits_is_none_of_these(decorator: Any) -> None:
+    @decorator(limits_of)
+    def home(request: Request) -> str:
+        return f"{request}"
+
+    @decorator(lambda request: "5/minute" if request else "1/minute")
+    def away(request: Request) -> str:
+        return f"{request}"
+
+    assert callable(home)
+    assert callable(away)
+
+
+async def hello() -> PlainTextResponse:
+    return PlainTextResponse("hello")
+
+
+def _on_parameter(given: Any) -> None:
+    @FastAPI().get("/")
+    async def home(_: Any = given) -> str:
+        return "x"
+
+
+PLACES: dict[str, Callable[[Any], object]] = {
+    "app": lambda given: FastAPI(dependencies=[given]).get("/")(hello),
+    "router": lambda given: FastAPI().include_router(_with_route(APIRouter(dependencies=[given]))),
+    "route": lambda given: FastAPI().get("/", dependencies=[given])(hello),
+    "parameter": _on_parameter,
+}
+
+
+@pytest.mark.parametrize("put", PLACES.values(), ids=PLACES)
+def test_a_dependency_that_nobody_called(put: Callable[[Any], object]) -> None:
+    given = Depends(RateLimit)
+    with pytest.raises(ConfigError, match=r'did you mean Depends\(RateLimit\("5/minute"\)\)\?'):
+        put(given)
+
+
+def _with_route(router: APIRouter) -> APIRouter:
+    router.get("/")(hello)
+    return router
+
+
+def test_the_signature_of_the_class_can_be_read_by_others() -> None:
+    assert list(signature(RateLimit).parameters) == ["limits", "store", "options"]
+    assert "responses" in dict(getmembers(RateLimit))
+    FastAPI().get("/", dependencies=[Depends(RateLimit("5/minute"))])(hello)

@@ -1,0 +1,82 @@
+"""Header names with underscores, under WSGI servers that keep them."""
+
+import logging
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import ConfigError
+from ratelimit_mw.testing import Clock, RecordingStore
+from ratelimit_mw.underscores import UNDERSCORES, keeps_underscores
+from ratelimit_mw.wsgi import RateLimitMiddleware
+from web.wsgi_talk import Server, hello, read
+
+pytestmark = pytest.mark.promise(10)
+
+ADAPTER = {"wsgi.multithread": True, "wsgi.multiprocess": True}  # of uvicorn, hypercorn, asgiref
+
+
+@pytest.mark.parametrize(
+    ("environ", "keeps"),
+    [
+        ({"SERVER_SOFTWARE": "Granian"}, True),
+        ({"SERVER_SOFTWARE": "WSGIServer/0.2"}, True),
+        ({"SERVER_SOFTWARE": "gunicorn/21.2.0"}, True),
+        ({"SERVER_SOFTWARE": "gunicorn/9.1"}, True),
+        ({"SERVER_SOFTWARE": "gunicorn/22.0.0"}, False),
+        ({"SERVER_SOFTWARE": "gunicorn/27.0.1", **ADAPTER}, False),
+        ({"SERVER_SOFTWARE": "waitress"}, False),
+        ({"SERVER_SOFTWARE": "Werkzeug/3.1.9"}, False),
+        (ADAPTER, True),
+        ({"wsgi.multithread": True, "wsgi.multiprocess": False}, False),
+        ({}, False),
+    ],
+)
+def test_servers(environ: dict[str, Any], keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "django.core.servers.basehttp", raising=False)
+    assert keeps_underscores(environ) is keeps
+
+
+def test_the_server_of_django_drops_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "django.core.servers.basehttp", ModuleType("basehttp"))
+    assert not keeps_underscores({"SERVER_SOFTWARE": "WSGIServer/0.2"})
+    assert keeps_underscores({"SERVER_SOFTWARE": "Granian"})
+
+
+def clients(software: str, *values: str, **settings: Any) -> list[str]:
+    """Whose buckets are charged when the proxy 10.0.0.1 sends these."""
+    store = RecordingStore(clock=Clock())
+    more = {"limits": "9/hour", "trusted_proxies": ["10.0.0.1"], "plain_keys": True, "key": "ip", **settings}
+    app = RateLimitMiddleware(hello, store=store, **more)
+    for value in values:
+        server = Server(SERVER_SOFTWARE=software, HTTP_X_FORWARDED_FOR=value, REMOTE_ADDR="10.0.0.1")
+        read(server.ask(app))
+    return [charge.key.partition("}")[0].removeprefix("{ip=") for _, charges in store.calls for charge in charges]
+
+
+JOINED = "192.0.2.1,203.0.113.9"
+
+
+def test_lines_that_such_a_server_joined_are_not_read(caplog: pytest.LogCaptureFixture) -> None:
+    values = ("192.0.2.1", "198.51.100.1, 192.0.2.1", JOINED, JOINED)
+    assert clients("Granian", *values) == ["192.0.2.1", "192.0.2.1", "10.0.0.1", "10.0.0.1"]
+    assert caplog.messages.count(f"ratelimit_mw: {UNDERSCORES.text}") == 1
+
+
+def test_other_servers_join_lines_of_the_proxy_alone(caplog: pytest.LogCaptureFixture) -> None:
+    assert clients("gunicorn/27.0.1", JOINED) == ["203.0.113.9"]
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_without_a_trusted_proxy_nobody_can_forge(caplog: pytest.LogCaptureFixture) -> None:
+    assert clients("Granian", JOINED, trusted_proxies=[]) == ["10.0.0.1"]
+    assert UNDERSCORES.text not in caplog.text
+
+
+def test_strict_serves_nothing_under_such_a_server() -> None:
+    with pytest.raises(ConfigError) as caught:
+        clients("Granian", "192.0.2.1", strict=True)
+    assert str(caught.value) == UNDERSCORES.text
+    assert clients("waitress", "192.0.2.1", strict=True) == ["192.0.2.1"]
