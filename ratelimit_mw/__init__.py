@@ -18,6 +18,8 @@ from ratelimit_mw.notation import parse
 from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.verdict import RateLimited, Verdict
 
+__version__ = "0.1.0"  # the build reads it here
+
 __all__ = [
     "GCRA",
     "AsyncLimiter",

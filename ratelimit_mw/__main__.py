@@ -4,4 +4,4 @@ import sys
 
 from ratelimit_mw.commands import main
 
-sys.exit(main(sys.argv[1:]))
+sys.exit(main())

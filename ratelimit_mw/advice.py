@@ -1,71 +1,159 @@
-"""What works, but hardly as it was meant: said in the log, once, with the fix."""
+"""What works, but probably not as intended: found at start, each with the fix."""
 
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import fields
 
+from ratelimit_mw.addresses import parse_address
+from ratelimit_mw.choices import NOT_BY_TIER
+from ratelimit_mw.client_ip import ClientFinder
+from ratelimit_mw.keys import Key
 from ratelimit_mw.limit import Limit
 from ratelimit_mw.lines import Line, Lines
-from ratelimit_mw.notices import logger
-from ratelimit_mw.reach import out_of_reach
+from ratelimit_mw.notices import Finding, logger, warn_or_fail
+from ratelimit_mw.reach import exempted, odd_methods, out_of_reach
 from ratelimit_mw.request import Request
 from ratelimit_mw.rules import Rule
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.vain import in_vain
 
 _WINDOWS: Final = {"fixed_window": 2, "sliding_window_counter": 2, "sliding_window_log": 1}  # quotas in a worst window
-_PROXY_HEADERS: Final = ("x-forwarded-for", "forwarded")
+_PROXY_HEADERS: Final = ("x-forwarded-for", "forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip")
 _LOOKED_AT: Final = 1000  # requests: headers are not read for nothing for ever
+_FROM_AFAR: Final = 100  # of these: any client of a public address can send such a header, a proxy always does
 _SERVERS: Final = ("uvicorn", "gunicorn", "hypercorn", "granian", "fastapi")
 _WORKERS: Final = re.compile(r"(?:--workers|-w)(?:=?([0-9]+))?")
 _TESTS: Final = "testserver"  # Django's test client, which says that it is several processes
+_LONG_TIMEOUT: Final = 5.0  # seconds
 _DEEPEST: Final = 50  # apps around apps
 _OF_SLOTS: Final = ("queue", "queue_timeout", "slot_lifetime", "slot_retry")
 
 
-def advise(rules: Sequence[Rule], compiled: Sequence[Lines], messages: Sequence[Lines], *, ignore_case: bool) -> None:
-    """Warn of rules that never match, and of limits of requests or messages that can be got around or never act."""
+def advice(
+    rules: Sequence[Rule], compiled: Sequence[Lines], messages: Sequence[Lines], *, ignore_case: bool
+) -> Iterator[Finding]:
+    """Rules that never match, and limits of requests or messages that clients can get around or that never act."""
     for index, first in out_of_reach(rules, ignore_case=ignore_case):
-        logger.warning(
-            "ratelimit_mw: rules[%d] (%s) can never match: rules[%d] (%s) ends the search for all that it is for; "
-            "put it before that one, or set final = false there",
-            *(index, rules[index].full_name, first, rules[first].full_name),
+        yield Finding(
+            f"rules[{index}] ({rules[index].full_name}) can never match: rules[{first}] ({rules[first].full_name}) "
+            "ends the search for all that it is for; put it before that one, or set final = false there"
         )
+    settings = compiled[0].settings
+    yield from _of_exempt(rules, settings)
+    for rule in rules:
+        yield from _of_methods(rule, f"rule {rule.full_name}")
     held = any(lines.rule == "app" and _holds(lines) for lines in compiled)
     for lines in compiled:
-        _advise(lines, "" if held and lines.rule != "app" else "add a limit with another key, or app_limits")
-        for text in in_vain(lines, compiled):
-            logger.warning("ratelimit_mw: rule %s: %s", lines.rule, text)
+        yield from _of(lines, "" if held and lines.rule != "app" else "add a limit with another key, or app_limits")
+        yield from in_vain(lines, compiled)
     for lines in messages:
-        _advise(lines, "add a limit with another key")
+        yield from _of(lines, "add a limit with another key")
+    if settings.store_timeout > _LONG_TIMEOUT:
+        yield Finding(
+            f"store_timeout: found {settings.store_timeout:g}, which is in seconds: while the store does not answer, a "
+            "request waits that long; write milliseconds as a fraction, such as 0.05 for 50 milliseconds",
+            limits_less=False,
+        )
+    words = [word for word in ("tier", "default_tier") if getattr(settings, word) is not None]
+    if words and not any(lines.tier for lines in (*compiled, *messages)):
+        yield Finding(f"{', '.join(words)}: {NOT_BY_TIER}")
+    if settings.proxy_header.lower() != _PROXY_HEADERS[0] and not settings.trusted_proxies:
+        yield Finding(
+            f"proxy_header: {settings.proxy_header} is never read, because trusted_proxies is empty, so clients are "
+            "counted by the socket's address; put your proxies into trusted_proxies, or remove proxy_header"
+        )
 
 
-def _advise(lines: Lines, fix: str) -> None:
-    """`fix`: against keys that clients write; empty where another limit holds them."""
+class AdviceOnMarks:
+    """Warns of limits on endpoints as `advice` does of rules, when they are compiled: each once.
+
+    It is a warning with `strict` too, because the app has started. `app`: the limits of every request.
+    """
+
+    __slots__ = ("_app", "_seen")
+
+    def __init__(self, app: Lines) -> None:
+        self._app: Final = app
+        self._seen: Final[set[str]] = set()
+
+    def look(self, marked: Iterable[Lines]) -> None:
+        """Warn of the limits of one endpoint."""
+        every = list(marked)
+        held = any(map(_holds, (self._app, *every)))
+        for lines in every:
+            if lines.bucket in self._seen or lines.own is None:
+                continue
+            self._seen.add(lines.bucket)
+            place = f"@limit {lines.rule}"
+            found = [
+                *_of_methods(lines.own, place),
+                *_of_limits(lines, "" if held else "add a limit with another key", place),
+            ]
+            warn_or_fail(found, strict=False)
+
+
+def _of_exempt(rules: Sequence[Rule], settings: Settings) -> Iterator[Finding]:
+    for index in exempted(rules, settings.exempt, ignore_case=settings.ignore_case):
+        if index is None:
+            yield Finding("exempt: it has every path, so nothing is limited; name the paths that are to be free")
+        else:
+            yield Finding(
+                f"rules[{index}] ({rules[index].full_name}) can never match: exempt has all of its paths; remove the "
+                "rule, or take them out of exempt"
+            )
+
+
+def _of_methods(rule: Rule, place: str) -> Iterator[Finding]:
+    for method, meant in odd_methods(rule.methods):
+        text = f"{place}: methods has {method}, which no server knows"
+        # a method of one's own is allowed
+        yield Finding(f"{text}; {meant or 'if clients do not send it, remove it'}", limits_less=meant is not None)
+
+
+def _of_limits(lines: Lines, fix: str, place: str) -> Iterator[Finding]:
+    """Findings on keys and costs. `fix`: for keys that clients write; empty if another limit holds these clients."""
     keys = lines.keys
     if keys and all(key.forgeable for key in keys) and fix:
-        logger.warning(
-            "ratelimit_mw: rule %s: its key, %s, is what clients write, who can have as many of it as they like; %s",
-            lines.rule,
-            keys[0].text,
-            fix,
+        yield Finding(
+            f"{place}: its key, {keys[0].text}, is written by the client, which can use a new one for each request; "
+            f"{fix}"
         )
+    else:
+        yield from _of_missing(lines, place)
     if lines.tier is not None and lines.tier.forgeable:
-        logger.warning(
-            "ratelimit_mw: rule %s: its tier, %s, is what clients write, who can have any of them",
-            lines.rule,
-            lines.tier.text,
+        yield Finding(f"{place}: its tier, {lines.tier.text}, is written by the client, which can choose any tier")
+    if any(line.cost == 0 for line in lines.known if not line.bans):
+        yield Finding(
+            f"{place}: a limit with cost = 0 is never charged and never refuses; give it a cost of at least 1"
         )
+
+
+def _of_missing(lines: Lines, place: str) -> Iterator[Finding]:
+    """Keys that a client leaves out at will, and then shares a bucket with all who do."""
+    if lines.settings.missing_key != "shared":
+        return
+    chosen = [lines.key] if lines.fixed is None and lines.tier is None else []
+    keys = [*chosen, *(line.key for line in lines.known if not line.bans and not line.shadow)]
+    for text in dict.fromkeys(key.text for key in keys if key.needs_header):
+        yield Finding(
+            f"{place}: all clients without {text} share one bucket of its limit, so that one of them can use it up for "
+            f"the others; let the key be {text} | ip, or set missing_key to exempt or deny",
+            limits_less=False,
+        )
+
+
+def _of(lines: Lines, fix: str) -> Iterator[Finding]:
+    """Findings in the limits of one rule. `fix`: as for `_of_limits`."""
+    yield from _of_limits(lines, fix, f"rule {lines.rule}")
     for idle, other in _idle(lines.fixed or ()):
-        logger.warning(
-            "ratelimit_mw: rule %s: %s never refuses what %s admits; remove it, or make it the smaller one",
-            lines.rule,
-            idle.policy.limit.notation,
-            other.policy.limit.notation,
+        yield Finding(
+            f"rule {lines.rule}: {idle.policy.limit.notation} never refuses what {other.policy.limit.notation} admits; "
+            "remove it, or make it the smaller one",
+            limits_less=False,
         )
 
 
@@ -109,29 +197,29 @@ def known_workers(environ: Mapping[str, str] = os.environ, arguments: Sequence[s
     return int(said) if said.isdecimal() and int(said) > 0 else 1
 
 
-def warn_of_workers(workers: int | None) -> None:
-    """Warn that a memory store counts for one process alone. `workers` None: several."""
-    logger.warning(
-        "ratelimit_mw: store: memory:// counts in one process, and there are %s: clients get that many times "
-        "the limits; set store to a redis:// URL",
-        workers or "several",
+def several_workers(workers: int | None) -> Finding:
+    """A memory store counts for one process alone. `workers` None: their number is not known."""
+    return Finding(
+        f"store: memory:// counts in one process, and there are {workers or 'several'}: clients get that many times "
+        "the limits; set store to a redis:// URL"
     )
 
 
 def warn_of_no_slots(settings: Settings, lines: Sequence[Lines]) -> None:
-    """Warn of settings on slots where none of these lines has any, and endpoints cannot."""
+    """Report settings on slots where none of these lines has any, and endpoints cannot."""
     usual = {field.name: field.default for field in fields(settings)}
     idle = [word for word in _OF_SLOTS if getattr(settings, word) != usual[word]]
     if idle and not any(one.holds for one in lines):
-        logger.warning(
-            "ratelimit_mw: %s: nothing here limits how many requests are at work; set concurrent, or remove %s",
-            ", ".join(idle),
-            "it" if len(idle) == 1 else "them",
-        )
+        them = "it" if len(idle) == 1 else "them"
+        text = f"nothing here limits how many requests are at work; set concurrent, or remove {them}"
+        warn_or_fail([Finding(f"{', '.join(idle)}: {text}")], strict=settings.strict)
 
 
 class Processes:
-    """Warns once where a WSGI server has several processes, and nothing else said so. `unknown`: it may still."""
+    """Warns once where a WSGI server has several processes, and nothing else said so. `unknown`: it may still.
+
+    Only a request shows it, so with `strict` too it is a warning.
+    """
 
     __slots__ = ("unknown",)
 
@@ -143,38 +231,62 @@ class Processes:
         if environ.get("SERVER_NAME") != _TESTS:
             self.unknown = False
             if environ.get("wsgi.multiprocess"):
-                warn_of_workers(None)
+                warn_or_fail([several_workers(None)], strict=False)
 
 
 class Unproxied:
-    """Looks whether a proxy says who the client is, while none is trusted: then all clients of it share a bucket.
+    """Looks in the first requests for a proxy whose header is not read: all clients of it share one bucket.
 
-    `done`: it has warned, or seen enough requests that give no reason to.
+    Either the proxy is not in `trusted_proxies`, or it sends another header than `proxy_header`. `done`: it has warned,
+    or has seen enough requests. Only requests show it, so with `strict` too it is a warning.
     """
 
-    __slots__ = ("_seen", "done")
+    __slots__ = ("_finder", "_from_afar", "_names", "_seen", "done")
 
-    def __init__(self) -> None:
-        self._seen = 0
+    def __init__(self, finder: ClientFinder) -> None:
+        self._finder = finder
+        self._names = tuple(dict.fromkeys((finder.header, *_PROXY_HEADERS)))
+        self._seen = self._from_afar = 0
         self.done = False
 
     def look(self, request: Request) -> None:
-        """Warn at the first request that shows it."""
+        """Warn at the first request that shows it. `request.client` is the other end of the socket."""
         self._seen += 1
+        if self.done:  # another gate of the same app shares this object
+            return
         self.done = self._seen >= _LOOKED_AT
-        for name in _PROXY_HEADERS:
-            lines = request.header_lines(name)
-            # a server that reads the header itself, as uvicorn does for a proxy on its host, has put it into `client`
-            if lines and request.client is not None and not any(_names(line, request.client) for line in lines):
-                self.done = True
-                logger.warning(
-                    "ratelimit_mw: trusted_proxies: %s is sent, but no proxy is trusted, so clients are counted by the "
-                    "socket's address, %s; if that is your proxy, set trusted_proxies = [%r]",
-                    name,
-                    request.client,
-                    request.client,
-                )
+        sent = {name: lines for name in self._names if (lines := request.header_lines(name))}
+        peer = request.client or ""
+        trusted = self._finder.trusts(peer)
+        if not sent or (trusted and self._finder.header in sent):
+            return
+        # a server that reads the header itself, as uvicorn does for a proxy on its host, has put it into `client`
+        if peer and any(_names(line, peer) for lines in sent.values() for line in lines):
+            return
+        address = parse_address(peer)
+        if address is not None and address.is_global:
+            self._from_afar += 1
+            if self._from_afar < _FROM_AFAR:
                 return
+        self.done = True
+        name, shown = next(iter(sent)), str(address or peer or "a unix socket")
+        if trusted:
+            logger.warning(
+                "ratelimit_mw: proxy_header: %s sends %s, but no %s, so all clients behind it are counted as one; if "
+                "it is your proxy, and it writes that header itself, set proxy_header = %r",
+                *(shown, name, self._finder.header, name),
+            )
+            return
+        # a name instead of an address, as waitress has for a unix socket, cannot be listed
+        listed = str(address) if address else "" if peer else "unix:"
+        fix = f"put {listed!r} into trusted_proxies" if listed else "set trusted_proxies = 1"
+        if name != self._finder.header:
+            fix += f", and set proxy_header = {name!r} if it writes that header itself"
+        logger.warning(
+            "ratelimit_mw: trusted_proxies: %s sends %s, but is not trusted, so all clients behind it are counted as "
+            "one; if it is your proxy, %s",
+            *(shown, name, fix),
+        )
 
 
 def _names(line: str, client: str) -> bool:
@@ -186,19 +298,46 @@ def warn_of_cors(app: Any, outer: Any) -> None:
 
     `app`: the app inside; `outer`: the Starlette app outside, if any, whose middleware names its options.
     """
-    for _ in range(_DEEPEST):
-        if type(app).__name__ == "CORSMiddleware":
-            logger.warning(
-                "ratelimit_mw: CORSMiddleware stands inside of RateLimitMiddleware, so browsers cannot read a refusal; "
-                "let it stand outside: with Starlette and FastAPI, add it after"
-            )
-            return
-        app = getattr(app, "app", None)
+    if any(_is_named(kind, "CORSMiddleware") for kind in _inside(app)):
+        _warn_of_headers(
+            "CORSMiddleware stands inside of RateLimitMiddleware, so browsers cannot read a refusal; "
+            "let it stand outside: with Starlette and FastAPI, add it after"
+        )
+        return
     for middleware in getattr(outer, "user_middleware", ()):
         exposed = {str(name).lower() for name in getattr(middleware, "kwargs", {}).get("expose_headers", ())}
         if getattr(middleware.cls, "__name__", "") == "CORSMiddleware" and not exposed & {"*", "ratelimit"}:
-            logger.warning(
-                "ratelimit_mw: CORSMiddleware does not show our headers to scripts; give it "
+            _warn_of_headers(
+                "CORSMiddleware does not show our headers to scripts; give it "
                 "expose_headers=['RateLimit', 'RateLimit-Policy', 'Retry-After']"
             )
             return
+
+
+def _warn_of_headers(text: str) -> None:
+    warn_or_fail([Finding(text, limits_less=False)], strict=False)
+
+
+def warn_of_authentication(app: Any, keys: Iterable[Key], *, strict: bool) -> None:
+    """Report a key that reads the user where the app inside finds out later who the user is."""
+    key = next((key for key in keys if key.reads_user), None)
+    if key is not None and any(_is_named(kind, "AuthenticationMiddleware") for kind in _inside(app)):
+        finding = Finding(
+            "AuthenticationMiddleware is inside of RateLimitMiddleware, so no user is known where the key, "
+            f"{key.text}, is read, and no client is counted by its user; put AuthenticationMiddleware outside (with "
+            "Starlette and FastAPI, add it after RateLimitMiddleware), or leave user out of the key"
+        )
+        warn_or_fail([finding], strict=strict)
+
+
+def _inside(app: Any) -> Iterator[object]:
+    """The classes of an app and of the middleware that it consists of."""
+    for _ in range(_DEEPEST):
+        yield type(app)
+        yield from (getattr(one, "cls", None) for one in getattr(app, "user_middleware", ()))
+        app = getattr(app, "app", None)
+
+
+def _is_named(kind: object, name: str) -> bool:
+    """Whether it is a class of this name, or a subclass of one."""
+    return any(one.__name__ == name for one in getattr(kind, "__mro__", ()))

@@ -4,11 +4,12 @@ The Gate calls them, before anything is charged; whoever needs an answer reads i
 in the docs and never frees a request.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import import_module
-from inspect import isawaitable, iscoroutine, iscoroutinefunction
+from inspect import isawaitable, iscoroutine
 from typing import Any, Final
 
+from ratelimit_mw.callables import REQUEST, check_call, check_plain, name_of
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.request import Request, as_text
@@ -18,6 +19,8 @@ Call = Callable[[Request], Awaitable[Any] | Any]
 Asked = Callable[[Request], bool] | str  # yes or no; text is its name
 Answers = Mapping[Call, Any]
 FAILED: Final = object()  # the answer of a callable that raised
+OF_WHEN: Final = "when", "the rule applies to the request"  # a setting, and what its failure means
+OF_ENABLED: Final = "enabled", "the request is limited"
 _PREFIX: Final = "call:"
 
 
@@ -26,34 +29,25 @@ def named_call(text: object) -> bool:
     return isinstance(text, str) and text.strip().startswith(_PREFIX)
 
 
-def call_from(value: object) -> Call:
-    """A callable, or one that `call:package.module:function` names. Raises `ConfigError` for anything else."""
-    found = _imported(value.strip()) if isinstance(value, str) and named_call(value) else value
+def call_from(value: object, given: Sequence[str] | None = REQUEST, *, plain: bool = False) -> Call:
+    """A callable, or one that `call:package.module:function` names. Raises `ConfigError` for anything else.
+
+    `given`: what it is called with, which it must take; None where more than one form is allowed. `plain`: nothing
+    awaits its answer, so it must not be async.
+    """
+    text = value.strip() if isinstance(value, str) and named_call(value) else None
+    found = value if text is None else _imported(text)
     if not callable(found):
         raise ConfigError(f"found {value!r:.100}, allowed is a callable, or call:PACKAGE.MODULE:FUNCTION")
     try:
         hash(found)
     except TypeError as error:
         raise ConfigError(f"found {found!r:.100}, allowed is a callable that can be hashed: {error}") from None
+    if given is not None:
+        check_call(found, given, text)
+    if plain:
+        check_plain(found)
     return found
-
-
-def sync_call_from(value: object) -> Call:
-    """The same where nothing can be awaited. Raises `ConfigError` for an async function too."""
-    call = call_from(value)
-    if is_async(call):
-        raise ConfigError(f"found {name_of(call)}, which is async; allowed is a plain function")
-    return call
-
-
-def is_async(call: Call) -> bool:
-    """Whether calling it gives something to await."""
-    return iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__)
-
-
-def name_of(call: Callable[..., Any]) -> str:
-    """What logs call it."""
-    return getattr(call, "__qualname__", type(call).__qualname__)
 
 
 def text_answer(call: Call, answers: Answers) -> str | None:
@@ -86,18 +80,21 @@ def cost_answer(call: Call, answers: Answers) -> int:
     return 1
 
 
-def asked(call: Call, request: Request) -> bool | None:
-    """What a plain callable says about a request, yes or no; None when it raised or said something else."""
+def asked(call: Call, request: Request, setting: str, effect: str) -> bool | None:
+    """What a plain callable says about a request, yes or no; None when it raised or said something else.
+
+    `setting`, `effect`: for the log, which setting it is, and what its failure means for the request.
+    """
     try:
         answer = call(request)
     except Exception as error:  # noqa: BLE001  # a callable that raises never frees a request
-        warn_rarely(name_of(call), "raised: it counts as said in the docs", error=error)
+        warn_rarely(f"{setting} {name_of(call)}", "raised an error: %s", effect, error=error)
         return None
     if isinstance(answer, bool):
         return answer
     close_unawaited(answer)
     said = "something to await" if isawaitable(answer) else type(answer).__name__
-    warn_rarely(name_of(call), "returned %s, not True or False: it counts as said in the docs", said)
+    warn_rarely(f"{setting} {name_of(call)}", "returned %s instead of True or False: %s", said, effect)
     return None
 
 

@@ -1,13 +1,14 @@
 """Limits on plain functions: what the decorators of Limiter and AsyncLimiter put around one."""
 
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import wraps
-from inspect import isasyncgenfunction, iscoroutine, iscoroutinefunction, isgeneratorfunction
+from inspect import Parameter, isasyncgenfunction, iscoroutine, isgeneratorfunction
 from typing import Any, ParamSpec, TypeVar
 
 from ratelimit_mw.blocks import aslot, slot
-from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.callables import check_plain, is_async, name_of, parameters_of, takes
+from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.limit import Charge, Limit
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.waiting import Take, aturn, turn
@@ -24,8 +25,9 @@ class Terms:
     def __init__(self, limits: Sequence[Limit], key: Any, cost: Any, bucket: Callable[[Any], str]) -> None:
         self._limits, self._key, self._cost, self._bucket = limits, key, cost, bucket
         for name, value in (("key", key), ("cost", cost)):
-            if callable(value) and _is_async(value):
-                raise ConfigError(f"{name}: found {_name(value)}, which is async; allowed is a plain function")
+            if callable(value):
+                with located(name):
+                    check_plain(value)
         if key is not None and not callable(key):
             bucket(key)
         if not callable(cost):
@@ -48,6 +50,10 @@ class Terms:
     def toll(self, function: Callable[..., Any]) -> Toll:
         """What calls of this function are charged. What does not depend on their arguments is worked out once."""
         key, cost = self._key, self._cost
+        for name, value in (("key", key), ("cost", cost)):
+            if callable(value):
+                with located(name):
+                    _check_taken(value, function)
         if key is None:
             key = _own_key(function)
         if not callable(key) and not callable(cost):
@@ -60,7 +66,7 @@ class Terms:
             try:
                 return self._charges(key_now, cost_now)
             except ConfigError as error:
-                raise error.at(_name(function)) from None
+                raise error.at(name_of(function)) from None
 
         return toll
 
@@ -72,16 +78,16 @@ class Terms:
 def limited(function: Callable[P, R], terms: Terms, store: Store) -> Callable[P, R]:
     """The function, charged at each call, for threads. Raises `ConfigError` for one that is async."""
     _check(function)
-    if _is_async(function):
+    if is_async(function):
         raise ConfigError(
-            f"limit: found {_name(function)}, which is async, and Limiter would block its event loop; "
+            f"limit: found {name_of(function)}, which is async, and Limiter would block its event loop; "
             "allowed is a plain function here, and an async one with AsyncLimiter"
         )
     toll = terms.toll(function)
     if terms.held:
         if isgeneratorfunction(function):
             raise ConfigError(
-                f"limit: found {_name(function)}, a generator, whose call is over before it is at work; "
+                f"limit: found {name_of(function)}, a generator, whose call is over before it is at work; "
                 "allowed is `with limiter.slot(...)` in it"
             )
 
@@ -105,9 +111,9 @@ def alimited(
 ) -> Callable[P, Coroutine[Any, Any, R]]:
     """The same for asyncio: charged when it is awaited. Raises `ConfigError` for a function that is not async."""
     _check(function)
-    if not _is_async(function):
+    if not is_async(function):
         raise ConfigError(
-            f"limit: found {_name(function)}, which is not async, so that nobody would await the store; "
+            f"limit: found {name_of(function)}, which is not async, so that nobody would await the store; "
             "allowed is an async function here, and a plain one with Limiter"
         )
     toll = terms.toll(function)
@@ -136,7 +142,7 @@ def _check(function: object) -> None:
         raise ConfigError(f"limit: found {function!r:.100}, allowed is a function")
     if isasyncgenfunction(function):
         raise ConfigError(
-            f"limit: found {_name(function)}, an async generator, and nobody awaits its call; "
+            f"limit: found {name_of(function)}, an async generator, and nobody awaits its call; "
             "allowed is to await AsyncLimiter.hit() in it"
         )
 
@@ -155,9 +161,24 @@ def _answer(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
     return answer
 
 
-def _is_async(call: Callable[..., Any]) -> bool:
-    return iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__)
+def _check_taken(call: Callable[..., Any], function: Callable[..., Any]) -> None:
+    """Raise `ConfigError` unless `call` takes the arguments of some call of `function`."""
+    parameters = parameters_of(function)
+    if parameters is None:
+        return
+    required = [one for one in parameters if one.default is Parameter.empty]
+    if not any(takes(call, *one) for some in (required, parameters) for one in _calls(some)):
+        raise ConfigError(
+            f"{name_of(call)} does not take the arguments of {name_of(function)}, with which it is called: "
+            f"allowed is a function with the parameters ({', '.join(map(str, parameters))})"
+        )
 
 
-def _name(call: Callable[..., Any]) -> str:
-    return getattr(call, "__qualname__", type(call).__qualname__)
+def _calls(parameters: Sequence[Parameter]) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """The ways to give these parameters their arguments: the first of them by position, the others by name."""
+    only = [one.name for one in parameters if one.kind is Parameter.POSITIONAL_ONLY]
+    both = [one.name for one in parameters if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    named = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY]
+    for number in range(len(both), -1, -1):
+        by_name = [*both[number:], *named]
+        yield [*only, *both[:number]], dict(zip(by_name, by_name, strict=True))

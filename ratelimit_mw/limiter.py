@@ -11,20 +11,23 @@ from contextlib import (
     nullcontext,
 )
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
+from ratelimit_mw.background import finished
 from ratelimit_mw.blocks import AsyncOnce, Once, aslot, slot
+from ratelimit_mw.callables import check_parentheses
 from ratelimit_mw.errors import ConfigError, located
 from ratelimit_mw.functions import P, R, Terms, alimited, limited
 from ratelimit_mw.identity import bucket_key, encode
 from ratelimit_mw.limit import LATEST, Charge, Limit, seconds, well_named
 from ratelimit_mw.notation import parse
 from ratelimit_mw.stores import AsyncStore, Store
-from ratelimit_mw.stores.memory import MemoryStore
+from ratelimit_mw.stores.url import open_async_store, open_store
 from ratelimit_mw.verdict import RateLimited, Verdict, verdict_of
-from ratelimit_mw.waiting import agive_back, ataking, finished, turn, waited_for
+from ratelimit_mw.waiting import agive_back, ataking, turn, waited_for
+from ratelimit_mw.words import answered
 
 Limits = str | Limit | Iterable[str | Limit]  # notation, a Limit, or a sequence of either
 Key = str | tuple[str, ...]
@@ -32,6 +35,15 @@ KeyOf = Key | Callable[..., Key] | None  # of a function: a key, or what gives o
 CostOf = int | Callable[..., int]
 Wait = bool | float  # whether a call waits for its turn, or for how many seconds at most
 
+_ENDPOINTS: Final = "limits on web endpoints are `limit` of ratelimit_mw.fastapi, starlette, flask or django"
+_OF_CALLS: Final = {
+    **dict.fromkeys(("limits", "cost"), "into each call: hit(limits, key, cost)"),
+    "key": f"into each call: hit(limits, key); {_ENDPOINTS}",
+}
+_OF_ENDPOINTS: Final = dict.fromkeys(
+    ("key_func", "key_function", "key_generator"), f"into `key`, called with the function's arguments; {_ENDPOINTS}"
+)
+_PATIENCE: Final = 1.0  # seconds: no web request waits, and a failing store is an error
 _REMEMBERED: Final = 4096  # turns: made once, they cost a look-up instead of a hash
 
 
@@ -93,15 +105,40 @@ class _Charging:
 class Limiter(_Charging):
     """Limits for threads. A failing store raises `StoreError`; wrong limits, keys and costs raise `ConfigError`.
 
-    `store`: a Store; None is a `MemoryStore` of its own. `name`: part of every bucket's key, so that two limiters over
-    one store with different names share nothing, and with the same name everything.
+    `store`: a Store, or a URL as in the settings: `redis://localhost:6379/0`; None is a `MemoryStore` of its own.
+    `name`: part of every bucket's key, so that two limiters over one store with different names share nothing, and with
+    the same name everything. `store_timeout`: seconds for a whole call of a store that a URL names; a store that is
+    passed in has its own.
+
+    A store that the limiter opened is closed by `close`, or at the end of a `with` block. It can be used again.
     """
 
-    def __init__(self, store: Store | None = None, *, name: str = "default") -> None:
+    @answered(elsewhere=_OF_CALLS)
+    def __init__(
+        self, store: Store | str | None = None, *, name: str = "default", store_timeout: float = _PATIENCE
+    ) -> None:
         super().__init__(name)
-        if store is not None and not isinstance(store, Store):
-            raise ConfigError(f"store: {type(store).__name__} has no take(); an AsyncStore goes with AsyncLimiter")
-        self.store: Final[Store] = MemoryStore() if store is None else store
+        found = open_store(*_to_open(store, store_timeout)) if store is None or isinstance(store, str) else store
+        self._owns_store: Final = found is not store
+        if not isinstance(found, Store):
+            raise ConfigError(
+                f"store: {type(found).__name__} has no take(); allowed is a URL or a Store, and an AsyncStore goes "
+                "with AsyncLimiter"
+            )
+        self.store: Final[Store] = found
+
+    def close(self) -> None:
+        """Close the store, if the limiter opened it."""
+        if self._owns_store:
+            self.store.close()
+
+    def __enter__(self) -> Self:
+        """Return the limiter, which is closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """See `close`."""
+        self.close()
 
     def hit(self, limits: Limits, key: Key, cost: int = 1) -> Verdict:
         """Take `cost` units of each limit for `key`, all or nothing."""
@@ -169,10 +206,15 @@ class Limiter(_Charging):
         """Forget what `key` took of these limits."""
         self.store.reset(self._charges(limits, key, 0))
 
+    @answered(elsewhere=_OF_ENDPOINTS)
     def limit(
         self, limits: Limits, *, key: KeyOf = None, cost: CostOf = 1, wait: Wait = False
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """A decorator: each call of the function takes `cost` units of each limit, or raises `RateLimited`.
+
+        It is for functions of jobs and clients, not for web endpoints: it knows no request, so without a `key` all
+        clients of an endpoint share one bucket, and `RateLimited` becomes a 500. For endpoints use `limit` of
+        `ratelimit_mw.fastapi`, `.starlette`, `.flask` or `.django`.
 
         `key`: whose bucket; a callable is given the arguments of the call, of a method `self` first; None is the
         function's module and name, one bucket for all who call it. `cost`: whole units, or a callable likewise. What
@@ -186,19 +228,41 @@ class Limiter(_Charging):
         cost can never pass, where one is to wait for windows alone, for an async function, and for a generator where a
         slot would be held.
         """
+        check_parentheses(limits)
         terms = self._terms(limits, key, cost, wait)
         return lambda function: limited(function, terms, self.store)
 
 
 class AsyncLimiter(_Charging):
-    """The same for asyncio, over an AsyncStore."""
+    """The same for asyncio, over an AsyncStore or a URL. `aclose` and `async with` close what the limiter opened."""
 
-    def __init__(self, store: AsyncStore | None = None, *, name: str = "default") -> None:
+    @answered(elsewhere=_OF_CALLS)
+    def __init__(
+        self, store: AsyncStore | str | None = None, *, name: str = "default", store_timeout: float = _PATIENCE
+    ) -> None:
         super().__init__(name)
-        if store is not None and not isinstance(store, AsyncStore):
-            raise ConfigError(f"store: {type(store).__name__} has no atake(); a Store for threads goes with Limiter")
-        self.store: Final[AsyncStore] = MemoryStore() if store is None else store
+        found = open_async_store(*_to_open(store, store_timeout)) if store is None or isinstance(store, str) else store
+        self._owns_store: Final = found is not store
+        if not isinstance(found, AsyncStore):
+            raise ConfigError(
+                f"store: {type(found).__name__} has no atake(); allowed is a URL or an AsyncStore, and a Store for "
+                "threads goes with Limiter"
+            )
+        self.store: Final[AsyncStore] = found
         self._take: Final = ataking(self.store, self.store.atake)
+
+    async def aclose(self) -> None:
+        """Close the store in this event loop, if the limiter opened it."""
+        if self._owns_store:
+            await self.store.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Return the limiter, which is closed at the end of the block."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """See `aclose`."""
+        await self.aclose()
 
     async def hit(self, limits: Limits, key: Key, cost: int = 1) -> Verdict:
         """See `Limiter.hit`."""
@@ -264,6 +328,7 @@ class AsyncLimiter(_Charging):
         """See `Limiter.reset`."""
         await self.store.areset(self._charges(limits, key, 0))
 
+    @answered(elsewhere=_OF_ENDPOINTS)
     def limit(
         self, limits: Limits, *, key: KeyOf = None, cost: CostOf = 1, wait: Wait = False
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
@@ -271,14 +336,22 @@ class AsyncLimiter(_Charging):
 
         Raises `ConfigError` for a function that is not async, and for an async generator, whose call nobody awaits.
         """
+        check_parentheses(limits)
         terms = self._terms(limits, key, cost, wait)
         return lambda function: alimited(function, terms, self.store, self._take)
+
+
+def _to_open(url: str | None, timeout: float) -> tuple[str, float]:
+    """A URL and seconds, for `open_store`. An empty URL is a mistake, and not the memory."""
+    if not seconds("store_timeout", timeout):
+        raise ConfigError("store_timeout: found 0, allowed is more than 0 seconds")
+    return ("memory://" if url is None else url), timeout
 
 
 def as_limits(limits: Limits) -> list[Limit]:
     """The limits that notation, a Limit, or a sequence of either stand for. Raises `ConfigError` when there is none."""
     if isinstance(limits, str):
-        return list(parse(limits))
+        return _different(list(parse(limits)))
     if isinstance(limits, Limit):
         return [limits]
     if not isinstance(limits, Iterable):
@@ -291,4 +364,14 @@ def as_limits(limits: Limits) -> list[Limit]:
             raise error.at(f"limits[{index}]") from None
     if not found:
         raise ConfigError("limits: found none, allowed is at least one")
-    return found
+    with located("limits"):
+        return _different(found)
+
+
+def _different(limits: list[Limit]) -> list[Limit]:
+    """The limits. Raises `ConfigError` for two that count in one bucket: each hit would count twice."""
+    if len(limits) > 1 and len({limit.bucket for limit in limits}) < len(limits):
+        buckets = [limit.bucket for limit in limits]
+        twice = next(limit for limit in limits if buckets.count(limit.bucket) > 1)
+        raise ConfigError(f"{twice.notation} is there twice, and would count each hit twice; give one of them a name")
+    return limits

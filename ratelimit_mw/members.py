@@ -6,8 +6,9 @@ from hmac import compare_digest
 from typing import Annotated, Any, Final, TypedDict
 
 from ratelimit_mw.addresses import LONGEST, Networks, parse_address
-from ratelimit_mw.calls import Call, asked, named_call, sync_call_from
-from ratelimit_mw.errors import ConfigError, Mistakes
+from ratelimit_mw.calls import Call, asked, call_from, named_call
+from ratelimit_mw.client_ip import check_no_underscore
+from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.request import Request
 from ratelimit_mw.words import TOKEN, check_words
 
@@ -42,7 +43,7 @@ class Members:
                 if isinstance(member, Mapping):
                     self._headers.append(_header(member))
                 elif callable(member) or named_call(member):
-                    self._calls.append(sync_call_from(member))
+                    self._calls.append(call_from(member, plain=True))
                 elif isinstance(member, str):
                     networks.append(_network(member))
                 else:
@@ -74,7 +75,7 @@ class Members:
                 values = [*values, *[part.strip(" \t") for value in values for part in value.split(",")]]
             if any(_same(value, secret) for value in values):
                 return True
-        return any(asked(call, request) for call in self._calls)
+        return any(asked(call, request, self.place, "the client is not on this list") for call in self._calls)
 
 
 def _same(line: str, secret: bytes) -> bool:
@@ -86,6 +87,8 @@ def _header(table: Mapping[Any, Any]) -> tuple[str, bytes]:
     name, value = table.get("header"), table.get("value")
     if not isinstance(name, str) or not TOKEN.fullmatch(name):
         raise ConfigError(f"header: found {name!r:.100}, allowed is the name of a header such as 'X-Internal-Token'")
+    with located("header"):
+        check_no_underscore(name)
     if not isinstance(value, str) or not value:
         raise ConfigError("value: allowed is text that is not empty; who sends it in that header is on the list")
     return name.lower(), value.encode("utf-8", "surrogatepass")

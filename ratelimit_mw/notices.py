@@ -1,17 +1,41 @@
-"""Log lines that a client can cause: at most one a minute for each place, so that nobody fills a disk with them."""
+"""What this package logs: warnings at start, each once, and warnings that a client can cause, rarely."""
 
 import logging
 import time
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from ratelimit_mw.errors import RateLimitError
+from ratelimit_mw.errors import ConfigError, RateLimitError
 
 logger = logging.getLogger("ratelimit_mw")
 
 _QUIET: float = 60.0  # seconds
 _MOST_PLACES = 1000
 _LONGEST = 500  # characters of what is not ours in a line: a place, a number, an error's text
-_SHORT = 200  # characters of an error of ours
+_SHORT = 400  # characters of an error of ours
 _said: dict[str, float] = {}
+
+
+class Finding(NamedTuple):
+    """A likely mistake that is found at start. `limits_less`: it limits less than the code or the settings suggest."""
+
+    text: str
+    limits_less: bool = True
+
+
+def warn_or_fail(findings: Iterable[Finding], *, strict: bool) -> None:
+    """Log each finding as a warning. With `strict`, those that limit less than they seem to raise one `ConfigError`.
+
+    Every warning of the start goes through here. `strict`: the setting of that name.
+    """
+    problems: list[str] = []
+    for finding in findings:
+        if strict and finding.limits_less:
+            problems.append(finding.text)
+        else:
+            logger.warning("ratelimit_mw: %s", finding.text)
+    if problems:
+        raise ConfigError(*problems)
 
 
 def warn_rarely(place: str, message: str, *args: object, error: BaseException | None = None) -> None:

@@ -5,10 +5,11 @@ of the request and the verdict that gives status, headers and body.
 """
 
 from collections.abc import Mapping
-from inspect import Parameter, isawaitable, signature
+from inspect import Parameter, isawaitable
 from typing import Any, Final, Literal, NamedTuple
 
-from ratelimit_mw.calls import call_from, close_unawaited, name_of
+from ratelimit_mw.callables import name_of, parameters_of
+from ratelimit_mw.calls import call_from, close_unawaited
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.request import Request
@@ -38,11 +39,8 @@ class Answerer(NamedTuple):
 
 def answerer(value: object) -> Answerer:
     """`on_refused`, understood. Raises `ConfigError` for what is none of the three."""
-    call = call_from(value)
-    try:
-        parameters = list(signature(call).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
+    call = call_from(value, None)
+    parameters = parameters_of(call) or ()
     names = [one.name for one in parameters if one.kind in _POSITIONAL and one.default is Parameter.empty]
     if len(names) == _ASGI_PARAMETERS:
         return Answerer("asgi", call)

@@ -67,7 +67,8 @@ class Options(TypedDict, total=False):
     store_timeout: Annotated[float, "seconds for a whole call of the store, more than 0"]
     max_waiting: Annotated[
         int,
-        "requests that a process holds back at one time; else 1,000, and under WSGI, where each takes a thread, 2",
+        "requests that a process holds back at one time, at most half of them of one key; else 1,000, and under WSGI, "
+        "where each takes a thread, 2",
     ]
     headers: Annotated[Headers, "`ietf`, `legacy` (`X-RateLimit-*`), `both` or `none`"]
     on_refused: Annotated[
@@ -84,6 +85,11 @@ class Options(TypedDict, total=False):
     missing_key: Annotated[
         MissingKey, "when a key is not there: `shared` (one bucket, one warning), `deny` (403), `exempt`"
     ]
-    key_secret: Annotated[str, "keys the hash of identities; at most 64 bytes"]
+    key_secret: Annotated[str, "keys the hash of identities; 16 to 64 bytes of random text"]
     plain_keys: Annotated[bool, "leaves identities readable in the store"]
+    strict: Annotated[
+        bool,
+        "a warning at start about something that limits less than it seems to is a `ConfigError` instead, and so is a "
+        "store that rejects us",
+    ]
     enabled: Annotated[bool | Asked, "`false` switches everything off; or a plain callable of the request"]

@@ -1,26 +1,29 @@
 """What a request is asked, and what the answer means: plan and conclude. Pure: no store, no clock, no I/O."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ratelimit_mw.calls import Answers, Call
+from ratelimit_mw.client_ip import client_address
 from ratelimit_mw.corrections import Bucket, bucket_of
-from ratelimit_mw.kept import Kept
+from ratelimit_mw.kept import Budget, Kept
 from ratelimit_mw.keys import Caller
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.lines import Line, Lines
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.request import Request
+from ratelimit_mw.stores.group import can_be_summed, identity
 from ratelimit_mw.verdict import Policy, Source, Verdict, verdict_of
 
 _SHORT: Final = 256  # characters of a user or client of whom a plan is remembered
-_REMEMBERED: Final = 4096  # plans
+PLANS: Final = Budget(16_384)  # of recent clients, for all combinations of rules
+_ADDRESSES: Final = 4096  # of IPv6 clients, whose networks are remembered
 
 
 class Match:
@@ -35,7 +38,7 @@ class Match:
 
     __slots__ = (
         *("calls", "closes", "defaults", "denied", "fixed", "follows", "groups", "messages", "policies", "reads_user"),
-        *("holds", "of_client", "queues", "remembered", "route", "rule", "waits"),
+        *("holds", "of_client", "prefix", "queues", "remembered", "route", "rule", "waits"),
     )
 
     def __init__(
@@ -67,14 +70,15 @@ class Match:
         self.reads_user = any(key.reads_user for key in keys)
         # plans by (user, client, route), where nothing else is looked at: a client that comes again costs one look-up
         again = self.fixed is not None and all(line.key.memorable and isinstance(line.cost, int) for line in self.fixed)
-        self.remembered = lru_cache(_REMEMBERED)(self._plan) if again and not denied else None
+        self.remembered = Kept(self._plan_of, PLANS) if again and not denied else None
+        self.prefix = max((line.key.prefix for line in self.fixed or ()), default=0)
         may_apply = [*groups, *([] if self.fixed is not None or defaults is None else [defaults])]
         self.waits = any(group.waits for group in may_apply)
         self.follows = any(group.follows for group in may_apply)
         self.holds = any(group.holds for group in may_apply)
         self.queues = any(group.queues for group in may_apply)
-        quick = self.remembered and not (self.waits or self.follows or self.holds)
-        self.of_client: Plans | None = Kept(self._plan_of_client, _REMEMBERED, _is_short) if quick else None
+        quick = self.remembered is not None and not (self.waits or self.follows or self.holds)
+        self.of_client: Plans | None = Plans(self._plan_of_client, self.prefix) if quick else None
 
     def lines(self, request: Caller, route: str, answers: Answers) -> Sequence[Line] | None:
         """The lines of a request; None when a callable gave no limits, and neither did that of the defaults."""
@@ -97,6 +101,9 @@ class Match:
         found = self._plan(None, client, None)
         alone = [charge.role for charge in found.charges] == ["limit"]
         return replace(found, match=self, alone=alone)
+
+    def _plan_of(self, who: tuple[str | None, str | None, str | None]) -> "Plan":
+        return self._plan(*who)
 
     def _plan(self, user: str | None, client: str | None, route: str | None) -> "Plan":
         return _plan(self, _Known(user, client), route or self.route, {})
@@ -136,11 +143,42 @@ def _is_short(who: str | None) -> bool:
     return who is None or len(who) <= _SHORT
 
 
-Plans = Kept[str | None, Plan]
-"""By the client's address."""
+@cache
+def _networks(prefix: int) -> Kept[str, str]:
+    """What `_of_network` says, remembered: one for all rules."""
+    return Kept(partial(_of_network, prefix=prefix), Budget(_ADDRESSES), _is_short)
+
+
+def _of_network(client: str, prefix: int) -> str:
+    """The first address of an IPv6 client's network, of which the same is asked; else the client itself."""
+    counted = client_address(client, prefix) if prefix else None
+    first = client if counted is None else counted.partition("/")[0]
+    return first if client_address(first, prefix) == counted else client  # such as one that means an IPv4 address
+
+
+class Plans(Kept[str | None, Plan]):
+    """What is asked of a client, by its address. `prefix`: by so many bits of an IPv6 address."""
+
+    def __init__(self, make: Callable[[str | None], Plan], prefix: int) -> None:
+        super().__init__(make, PLANS, _is_short)
+        self._networks: Final = _networks(prefix)
+
+    def __missing__(self, client: str | None) -> Plan:
+        if client is not None and ":" in client:
+            first = self._networks[client]
+            if first != client:
+                return self[first]
+        return super().__missing__(client)
+
 
 _DENIED: Final = Plan((), (), (), denied="store")
 _UNKNOWN: Final = Plan((), (), (), denied="denied_on_error")
+
+
+def owners(asked: Plan) -> Sequence[str]:
+    """The identities that a request has under its keys; none where it has no key but those that all clients share."""
+    pairs = zip(asked.charges, asked.lines, strict=True)
+    return list(dict.fromkeys(identity(charge.key) for charge, line in pairs if not line.key.is_shared))
 
 
 def plan(match: Match, request: Request, answers: Answers) -> Plan:
@@ -148,7 +186,9 @@ def plan(match: Match, request: Request, answers: Answers) -> Plan:
     if match.remembered is not None:
         user, client = request.user if match.reads_user else None, request.client
         if _is_short(user) and _is_short(client):
-            return match.remembered(user, client, request.route)
+            if client is not None and ":" in client:
+                client = _networks(match.prefix)[client]
+            return match.remembered[user, client, request.route]
     return _DENIED if match.denied else _plan(match, request, request.route or match.route, answers)
 
 
@@ -161,9 +201,8 @@ def _plan(match: Match, request: Caller, route: str, answers: Answers) -> Plan:
         identity = line.key.identity(request, route, answers)
         if identity is None:
             return _plan_without(lines, request, route, answers)
-        charges.append(line.charge(identity, line.cost_of(answers)))
-    # a tuple never changes: a store may remember what it makes of it
-    return Plan(tuple(charges), lines, match.policies if lines is match.fixed else [line.policy for line in lines])
+        charges.append(line.charges[identity, line.cost_of(answers)])
+    return Plan(_apart(charges), lines, match.policies if lines is match.fixed else [line.policy for line in lines])
 
 
 def _plan_without(candidates: Sequence[Line], request: Caller, route: str, answers: Answers) -> Plan:
@@ -178,9 +217,27 @@ def _plan_without(candidates: Sequence[Line], request: Caller, route: str, answe
             if line.bans or line.missing == "deny" or (line.missing == "exempt" and not line.key.failed(answers)):
                 continue  # a ban of all who have no key would be everybody's, for what one of them did
             identity = line.shared
-        charges.append(line.charge(identity, line.cost_of(answers)))
+        charges.append(line.charges[identity, line.cost_of(answers)])
         lines.append(line)
-    return Plan(tuple(charges), lines, [line.policy for line in lines])
+    return Plan(_apart(charges), lines, [line.policy for line in lines])
+
+
+def _apart(charges: Sequence[Charge]) -> Sequence[Charge]:
+    """The same charges; of two in one bucket that no store can sum, the second gets a bucket of its own.
+
+    So both limits hold, where a store would refuse to be asked: limits of one name that callables give, for example.
+    The answer is a tuple, which never changes: a store may remember what it makes of it.
+    """
+    if len(charges) == 1 or len({(charge.key, charge.limit.bucket) for charge in charges}) == len(charges):
+        return tuple(charges)
+    found: dict[tuple[str, str], Charge] = {}
+    apart = []
+    for charge in charges:
+        own = charge
+        while not can_be_summed(found.setdefault((own.key, own.limit.bucket), own), own):
+            own = replace(own, key=f"{own.key}+")  # no name has a plus
+        apart.append(own)
+    return tuple(apart)
 
 
 def without_charged(asked: Plan, outcome: Outcome) -> Plan:

@@ -1,10 +1,27 @@
-"""Rules that can never match, because an earlier one takes all that they are for."""
+"""Rules that can never match: an earlier rule or `exempt` takes all of their requests, or they name no method."""
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
-from ratelimit_mw.path_index import fold
+from ratelimit_mw.notation import close_to
+from ratelimit_mw.path_index import PARAMETER, fold
 from ratelimit_mw.paths import Paths, covers
-from ratelimit_mw.rules import Rule
+from ratelimit_mw.rules import PathSpec, Rule
+
+EVERY_PATH: Final = "/{rest:path}"
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY")
+INSTEAD: Final = {  # what others call a method
+    "ANY": "leave out methods for all of them",
+    "ALL": "leave out methods for all of them",
+    "WEBSOCKET": "a websocket begins with a GET",
+    "WS": "a websocket begins with a GET",
+}
+_RARE: Final = (  # of IANA's registry, of caches and of UPnP
+    "ACL BAN BIND CHECKIN CHECKOUT COPY LABEL LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE "
+    "MOVE NOTIFY ORDERPATCH PRI PROPFIND PROPPATCH PURGE REBIND REFRESH REPORT SEARCH SUBSCRIBE UNBIND UNCHECKOUT "
+    "UNLINK UNLOCK UNSUBSCRIBE UPDATE UPDATEREDIRECTREF"
+)
+RARE_METHODS: Final = frozenset(_RARE.split())
 
 
 def out_of_reach(rules: Sequence[Rule], *, ignore_case: bool) -> Iterator[tuple[int, int]]:
@@ -20,6 +37,36 @@ def out_of_reach(rules: Sequence[Rule], *, ignore_case: bool) -> Iterator[tuple[
         if rule.ends and rule.when is None:
             for template in paths[index].normal_templates:
                 enders.setdefault(_beginnings(template, ignore_case=ignore_case)[-1], []).append(index)
+
+
+def exempted(rules: Sequence[Rule], exempt: PathSpec, *, ignore_case: bool) -> Iterator[int | None]:
+    """Each rule whose paths are all in `exempt`, as an index; None alone if `exempt` has every path."""
+    if not exempt:
+        return
+    paths = Paths("exempt", exempt)
+    if _covers(paths, Paths("path", EVERY_PATH), ignore_case=False):
+        yield None
+        return
+    for index, rule in enumerate(rules):
+        own = Paths("path", rule.path)
+        # rules then match in any case, and exempt in one
+        cased = ignore_case and any(fold(one) != one or one.upper() != one for one in map(_fixed, own.normal_templates))
+        if not cased and _covers(paths, own, ignore_case=False):
+            yield index
+
+
+def odd_methods(methods: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Each method that no server knows, and what was probably meant; None where that is unclear."""
+    for method in methods:
+        if method in INSTEAD:
+            yield method, INSTEAD[method]
+        elif method not in METHODS and method not in RARE_METHODS:
+            found = close_to(method, METHODS)
+            yield method, None if found is None else f"did you mean {found}?"
+
+
+def _fixed(template: str) -> str:
+    return PARAMETER.sub("", template)
 
 
 def _beginnings(template: str, *, ignore_case: bool) -> list[str]:

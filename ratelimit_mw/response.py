@@ -137,10 +137,11 @@ def _is_there(name: str, theirs: Container[str]) -> bool:
     return name in theirs or (name in _LEGACY and any(one in theirs for one in _LEGACY))
 
 
-def refusal(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0) -> Response:
+def refusal(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0, at_least: float = 0.0) -> Response:
     """The answer to a refused request: 429; 503 when nobody can say what it may; 403 when it has no key, or is blocked.
 
-    `jitter`: seconds that `Retry-After` may be longer, by chance.
+    `jitter`: seconds that `Retry-After` may be longer, by chance. `at_least`: seconds until the limits of steps further
+    out, which admitted this request and keep its charge, admit it again.
     """
     if verdict.source == "denied_on_error":
         detail = "Requests cannot be counted at the moment."
@@ -161,7 +162,7 @@ def refusal(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0) -> R
         detail = "This request costs more than its quota ever allows; waiting does not help."
     else:
         later = uniform(0, jitter) if jitter else 0.0  # noqa: S311  # to spread clients, no secret
-        wait = max(1, ceil(verdict.retry_after + later))
+        wait = max(1, ceil(max(verdict.retry_after, at_least) + later))
         fields = [("Retry-After", str(wait))]
         detail = f"Try again in {wait} second{'s' if wait > 1 else ''}."
     return _problem(429, _PROBLEMS + "quota-exceeded", title, detail, refusing, [*fields, *headers(verdict, style)])

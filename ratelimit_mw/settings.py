@@ -10,12 +10,12 @@ from msgspec import Struct
 from msgspec.structs import asdict, fields
 
 from ratelimit_mw.algorithms.concurrency import LIFETIME, RETRY
-from ratelimit_mw.calls import Asked, call_from, named_call, sync_call_from
+from ratelimit_mw.calls import Asked, call_from, named_call
 from ratelimit_mw.choices import check_buckets, check_default_tier, check_estimates, compile_limits
 from ratelimit_mw.client_ip import ClientFinder
 from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.keys import KeySpec, check_ipv6_prefix, check_key, sound_key
-from ratelimit_mw.limit import seconds, whole
+from ratelimit_mw.limit import NAME, seconds, whole
 from ratelimit_mw.members import Members
 from ratelimit_mw.options import HEADERS, MISSING_KEY, Headers, MissingKey, Options
 from ratelimit_mw.paths import Paths
@@ -32,22 +32,26 @@ from ratelimit_mw.rules import (
 )
 from ratelimit_mw.settling import check_settle, check_statuses
 from ratelimit_mw.slots import check_none_held, check_one_of_them, check_slots, check_times
-from ratelimit_mw.sources import from_environment, from_file, origin
-from ratelimit_mw.words import flags, made, one_of
+from ratelimit_mw.sources import from_file, origin, placed, read_environment, without
+from ratelimit_mw.words import Worded, flags, made, one_of
 
 _NOTATION: Final = ("limits", "app_limits", "messages")  # text, which has commas of its own
 _HOOKS: Final = ("on_decision", "on_store_event")
-_FLAGS: Final = ("ignore_case", "shadow", "plain_keys")
+_FLAGS: Final = ("ignore_case", "shadow", "plain_keys", "strict")
 _ELSEWHERE: Final = {
     **dict.fromkeys(
         ("path", "methods", "host", "when", "preflight", "final", "name", "cost"), "into a rule: [[rules]]"
     ),
     **OF_A_LIMIT,
 }
+_REST: Final[Mapping[str, Any]] = {"limits": [], "tier": "ip"}  # with which any other settings can be right
+_SHORTEST_SECRET: Final = 16  # bytes
 _LONGEST_SECRET: Final = 64  # bytes; BLAKE2b takes no longer key
+_PUBLISHED: Final = ("a long random text of your own",)  # in the documentation of the first release candidate
+_MAKE_ONE: Final = "make one with python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class Settings(Struct, frozen=True, kw_only=True, metaclass=Worded):
     """What is limited, by what, and how. What each field means: `Options`.
 
     Raises `ConfigError` that names each field that is wrong, what was found and what is allowed.
@@ -90,6 +94,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     missing_key: MissingKey = "shared"
     key_secret: str = ""
     plain_keys: bool = False
+    strict: bool = False
     enabled: bool | Asked = True
 
     def __post_init__(self) -> None:
@@ -149,7 +154,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         rules: list[Rule] = []
         names: dict[str, int] = {}
         for index, value in enumerate(self.rules):
-            with mistakes.at(f"rules[{index}]"):
+            with mistakes.at(_place(index, value)):
                 rule = rule_from(value)
                 rules.append(rule)
                 first = names.setdefault(rule.full_name, index)
@@ -168,11 +173,26 @@ class Settings(Struct, frozen=True, kw_only=True):
         if isinstance(settings, cls):
             return settings if not options else made(cls, {**asdict(settings), **options}, Options, _ELSEWHERE)
         if settings is not None and not isinstance(settings, Mapping):
+            text = isinstance(settings, str)
+            shown = f"{settings!r:.100}" if text else type(settings).__name__
+            hint = f"limits={shown} sets limits; " if text else ""
             raise ConfigError(
-                f"settings: found {type(settings).__name__}, allowed is Settings or a mapping; Settings.load(path) "
-                "reads a file"
+                f"settings: found {shown}, allowed is Settings or a mapping; {hint}Settings.load(path) reads a file"
             )
-        return made(cls, {**cls._from_environment(), **(settings or {}), **options}, Options, _ELSEWHERE)
+        given = {**(settings or {}), **options}
+        read, wrong = cls._from_environment()
+        own = {word: value for word, value in read.items() if word not in given}
+
+        def named(problem: str) -> str:
+            variable = origin(problem, own)
+            return f"{variable}: {problem}" if variable else problem
+
+        return cls._made({**own, **given}, wrong, named)
+
+    @classmethod
+    def check(cls, given: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` for what is wrong in some of the settings, whatever the rest will be."""
+        made(cls, {**_REST, **given}, Options, _ELSEWHERE)
 
     @classmethod
     def load(cls, path: str | Path) -> "Settings":
@@ -180,27 +200,50 @@ class Settings(Struct, frozen=True, kw_only=True):
 
         Raises `ConfigError` that names the file.
         """
-        given, own = from_file(Path(path)), cls._from_environment()
-        try:
-            return made(cls, {**given, **own}, Options, _ELSEWHERE)
-        except ConfigError as error:
-            raise ConfigError(*[f"{origin(problem, own) or path}: {problem}" for problem in error.problems]) from None
+        given, (own, wrong) = from_file(Path(path)), cls._from_environment()
+        return cls._made({**given, **own}, wrong, lambda problem: placed(problem, Path(path), own))
 
     @classmethod
-    def _from_environment(cls) -> dict[str, Any]:
+    def strictness(cls, value: object) -> bool:
+        """The setting `strict` where nothing makes the settings: of this value, else of the environment."""
+        if isinstance(value, cls):
+            return value.strict
+        if isinstance(value, Mapping) and "strict" in value:
+            return value["strict"] is True
+        own, wrong = cls._from_environment()
+        if wrong:
+            raise ConfigError(*wrong.values())
+        return own.get("strict") is True
+
+    @classmethod
+    def _made(cls, given: Mapping[str, Any], wrong: Mapping[str, str], named: Callable[[str], str]) -> "Settings":
+        """Settings of what is given. `wrong`: by setting, what is wrong with variables that cannot be read.
+
+        Raises one `ConfigError` for these and for all else that is wrong, each problem as `named` makes it.
+        """
+        try:
+            made_of_them = made(cls, given, Options, _ELSEWHERE)
+        except ConfigError as error:
+            raise ConfigError(*wrong.values(), *map(named, without(error.problems, wrong))) from None
+        if wrong:
+            raise ConfigError(*wrong.values())
+        return made_of_them
+
+    @classmethod
+    def _from_environment(cls) -> tuple[dict[str, Any], dict[str, str]]:
         usual = {field.name: field.default for field in fields(cls) if field.name not in _NOTATION}
         usual["max_waiting"] = 0  # a number too: it has no default of its own, because that goes by who waits
-        return from_environment(environ, Options, usual)
+        return read_environment(environ, Options, usual)
 
     def _check_on_refused(self) -> None:
         if self.on_refused is not None:
             with located("on_refused"):
-                call_from(self.on_refused)
+                call_from(self.on_refused, None)
 
     def _check_hook(self, field: str) -> None:
         if (hook := getattr(self, field)) is not None:
             with located(field):
-                sync_call_from(hook)
+                call_from(hook, ("event",), plain=True)
 
     def _check_share(self) -> None:
         share = self.local_share
@@ -210,7 +253,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     def _check_enabled(self) -> None:
         if callable(self.enabled) or named_call(self.enabled):
             with located("enabled"):
-                sync_call_from(self.enabled)
+                call_from(self.enabled, plain=True)
         else:
             flags("enabled", self.enabled)
 
@@ -240,11 +283,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     def _check_rules(self) -> None:
         mistakes = Mistakes()
         for index, rule in enumerate(self.compiled_rules()):
+            place = _place(index, rule)
             key = sound_key(self.key) if rule.key is None else rule.key
             for field, found_by in (("limits", rule.limits_by), ("messages", rule.messages_by)):
-                with mistakes.at(f"rules[{index}]"):
+                with mistakes.at(place):
                     check_buckets(field, found_by(*self._tiers) or (), key)
-            with mistakes.at(f"rules[{index}]"):
+            with mistakes.at(place):
                 settle = self.settle if rule.settle is None else rule.settle
                 counts = self.count_status if rule.count_status is None else rule.count_status
                 if settle is not None or counts:
@@ -275,5 +319,15 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def _check_secret(self) -> None:
         secret = self.key_secret
-        if not isinstance(secret, str) or len(secret.encode("utf-8", "surrogatepass")) > _LONGEST_SECRET:
-            raise ConfigError(f"key_secret: allowed is text of at most {_LONGEST_SECRET} bytes")
+        size = len(secret.encode("utf-8", "surrogatepass")) if isinstance(secret, str) else -1
+        if size and not _SHORTEST_SECRET <= size <= _LONGEST_SECRET:
+            sizes = f"{_SHORTEST_SECRET} to {_LONGEST_SECRET}"
+            raise ConfigError(f"key_secret: allowed is text of {sizes} bytes; {_MAKE_ONE}")
+        if secret in _PUBLISHED:
+            raise ConfigError(f"key_secret: found the text of an example, which everybody knows; {_MAKE_ONE}")
+
+
+def _place(index: int, rule: object) -> str:
+    """Where a rule is, with its name where it says one: `rules[2] (login)`."""
+    name = rule.get("name") if isinstance(rule, Mapping) else getattr(rule, "name", None)
+    return f"rules[{index}] ({name})" if isinstance(name, str) and NAME.fullmatch(name) else f"rules[{index}]"

@@ -1,18 +1,26 @@
 """Where settings come from besides code: files and the environment."""
 
+import os
 import re
+import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec import DecodeError, json
 
-from ratelimit_mw.errors import ConfigError, Mistakes
+from ratelimit_mw.errors import ConfigError, located
+from ratelimit_mw.notices import Finding
+from ratelimit_mw.options import Options
+from ratelimit_mw.peers import word_here
+from ratelimit_mw.toml_lines import line_of
 from ratelimit_mw.words import check_words
 
 _PREFIX: Final = "RATELIMIT_MW_"
+_PREFIX_OF_PEERS: Final = "RATELIMIT_"
+_PEERS: Final = {"flask_limiter", "django_ratelimit"}  # which read such names themselves
 _SCHEMA: Final = "$schema"  # where editors look for the schema of a JSON file
 _YES_NO: Final = {
     "true": True,
@@ -41,30 +49,83 @@ def from_file(path: Path) -> dict[str, Any]:
 
 
 def from_environment(environ: Mapping[str, str], table: type, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that `RATELIMIT_MW_LIMITS` and its like name.
+    """The settings that `RATELIMIT_MW_LIMITS` and its like name. Raises `ConfigError` that names each wrong variable.
 
     Text stands for itself, and is yes or no, or a number, where the default is one; a list is written in JSON, or its
-    texts with commas between them; a table is written in JSON. Raises `ConfigError` that names the variable.
+    texts with commas between them; a table is written in JSON.
     """
-    mistakes = Mistakes()
-    found: dict[str, Any] = {}
-    for variable, text in environ.items():
-        if variable.startswith(_PREFIX) and text.strip():  # an empty one is as good as none
-            word = variable.removeprefix(_PREFIX).lower()
-            with mistakes.at(variable):
-                check_words([word], table)
-                found[word] = _read(text.strip(), defaults.get(word))
-    mistakes.tell()
+    found, wrong = read_environment(environ, table, defaults)
+    if wrong:
+        raise ConfigError(*wrong.values())
     return found
+
+
+def read_environment(
+    environ: Mapping[str, str], table: type, defaults: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The same, and by setting what is wrong with the variables that cannot be read."""
+    found: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
+    for variable, text in environ.items():
+        if variable.startswith(_PREFIX):
+            word = variable.removeprefix(_PREFIX).lower()
+            try:
+                with located(variable):
+                    check_words([word], table)
+                    found[word] = _read(text.strip(), defaults.get(word))
+            except ConfigError as error:
+                wrong[word] = error.problems[0]
+    return found, wrong
+
+
+def without(problems: Iterable[str], words: Container[str]) -> list[str]:
+    """The problems that are not about these settings."""
+    return [problem for problem in problems if _setting(problem) not in words]
+
+
+def unread(names: Iterable[str], setting: str) -> Iterator[Finding]:
+    """Names in a framework's configuration that look like settings and are not read: `RATELIMIT_MW_LIMITS`.
+
+    `setting`: where the settings go instead. A name that the environment has too was copied from there, and is read.
+    """
+    for name in sorted(names):
+        word = name.removeprefix(_PREFIX).removeprefix(_PREFIX_OF_PEERS).lower()
+        if name.startswith(_PREFIX):
+            if name in os.environ:
+                continue
+        elif not name.startswith(_PREFIX_OF_PEERS) or _PEERS & sys.modules.keys():
+            continue
+        if word in Options.__annotations__:
+            yield Finding(f"{name} is not read here; write `{word}` into {setting}")
+        elif answer := word_here(word) or word_here(f"{word}_limits"):  # RATELIMIT_DEFAULT: default_limits
+            yield Finding(f"{name} is not read here; write `{answer[0]}` into {setting}: {answer[1]}")
 
 
 def origin(problem: str, from_variables: Mapping[str, Any]) -> str | None:
     """The variable whose value a problem is about; None when the value came from elsewhere."""
-    word = re.split(r"[:.\[]", problem)[0]
+    word = _setting(problem)
     return f"{_PREFIX}{word.upper()}" if word in from_variables else None
 
 
+def _setting(problem: str) -> str:
+    return re.split(r"[:.\[]", problem)[0]
+
+
+def placed(problem: str, path: Path, from_variables: Mapping[str, Any]) -> str:
+    """A problem behind the variable that it is about; else behind the file, with the line where a scan finds it."""
+    if variable := origin(problem, from_variables):
+        return f"{variable}: {problem}"
+    line = None
+    if path.suffix != ".json":
+        with suppress(OSError, UnicodeDecodeError):
+            line = line_of(path.read_text("utf-8"), problem)
+    return f"{path}: {problem}" if line is None else f"{path}:{line}: {problem}"
+
+
 def _read(text: str, default: object) -> object:
+    if not text:  # hardly meant: a variable that a compose file refers to is not set, for example
+        fix = "; [] is an empty list" if isinstance(default, tuple) else ""
+        raise ConfigError(f"found no text; give the variable a value, or remove it{fix}")
     if text.startswith(("[", "{")) and not isinstance(default, str):
         try:
             return json.decode(text)

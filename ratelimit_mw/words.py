@@ -6,14 +6,37 @@ are made from it.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from functools import wraps
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
+from msgspec import Struct
+
+from ratelimit_mw.callables import name_of, parameters_of, takes
 from ratelimit_mw.errors import ConfigError, Mistakes
 from ratelimit_mw.notation import close_to
+from ratelimit_mw.peers import word_here
 
 T = TypeVar("T")
+P = ParamSpec("P")
 OWN_NAMES: Final = ("default", "app", "unmatched", "preflight", "blocklist")  # of rules and limits that have no other
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a header's name (RFC 9110, 5.6.2)
+
+if TYPE_CHECKING:
+    from msgspec import StructMeta  # by which the types of fields are those of keyword arguments
+
+    Worded = StructMeta
+else:
+
+    class Worded(type(Struct)):
+        """The metaclass of Structs that are made of keyword arguments: an unknown one is answered as in a table."""
+
+        def __call__(cls, *arguments: Any, **words: Any) -> Any:
+            """Make one. Raises `ConfigError` for a word that is no field."""
+            known = cls.__struct_fields__
+            if unknown := [unknown_word(word, known) for word in words if word not in known]:
+                raise ConfigError(*unknown)
+            return super().__call__(*arguments, **words)
 
 
 def check_words(given: Iterable[object], table: type, elsewhere: Mapping[str, str] = {}) -> None:
@@ -22,7 +45,7 @@ def check_words(given: Iterable[object], table: type, elsewhere: Mapping[str, st
     `elsewhere`: where words of other tables go.
     """
     known = list(table.__annotations__)
-    unknown = [_unknown(word, known, elsewhere) for word in given if word not in known]
+    unknown = [unknown_word(word, known, elsewhere) for word in given if word not in known]
     if unknown:
         raise ConfigError(*unknown)
 
@@ -38,12 +61,76 @@ def made(kind: Callable[..., T], given: Mapping[Any, Any], table: type, elsewher
     return found
 
 
-def _unknown(word: object, known: Sequence[str], elsewhere: Mapping[str, str]) -> str:
+def unknown_word(word: object, known: Sequence[str], elsewhere: Mapping[str, str] = {}) -> str:
+    """What is said of a word that is not known: where it goes, what it is here, or the nearest that is known."""
     if isinstance(word, str) and word in elsewhere:
         return f"unknown setting `{word}` here: it goes {elsewhere[word]}"
+    if isinstance(word, str) and (answer := word_here(word)) is not None:
+        here, meaning = answer
+        if here == "limits" and "limits" not in known and "limit" in known:  # the table of one limit
+            here = "limit"
+        goes = "" if here in known else f"; it goes {elsewhere.get(here, 'into the settings of the middleware')}"
+        return f"unknown setting `{word}`: here it is `{here}`: {meaning}{goes}"
     near = close_to(str(word), known)
     hint = f": did you mean `{near}`?" if near else f"; there are {', '.join(known)}"
     return f"unknown setting `{word}`{hint}"
+
+
+def answered(
+    table: type | None = None, elsewhere: Mapping[str, str] = {}
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a function or constructor so that a call whose arguments do not fit raises `ConfigError`, no TypeError.
+
+    `table`: the words that it takes besides its parameters. `elsewhere`: where words of other tables go.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def call(*arguments: P.args, **words: P.kwargs) -> T:
+            try:
+                return function(*arguments, **words)
+            except TypeError:
+                if takes(function, arguments, words):
+                    raise
+            known = list(parameters_of(function) or ())
+            raise ConfigError(*_misfits(known, arguments, words, table, elsewhere))
+
+        return call
+
+    return decorate
+
+
+def _misfits(
+    parameters: Sequence[Parameter],
+    arguments: Sequence[object],
+    words: Mapping[str, object],
+    table: type | None,
+    elsewhere: Mapping[str, str],
+) -> Sequence[str]:
+    """What is wrong with a call that a function does not take."""
+    named = [one for one in parameters if one.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
+    known = [one.name for one in named if one.name != "self"] + (list(table.__annotations__) if table else [])
+    if unknown := [unknown_word(word, known, elsewhere) for word in words if word not in known]:
+        return unknown
+    places = [one.name for one in named if one.kind is not Parameter.KEYWORD_ONLY]
+    by_place = dict(zip(places, arguments, strict=False))
+    twice = [
+        f"{word}: found twice, {_shown(by_place[word])} by position and `{word}=`; a callable that gives the key goes "
+        "into `key`"
+        for word in words
+        if word in by_place
+    ]
+    extra = [
+        f"found {_shown(one)} by position, allowed there are {', '.join(place for place in places if place != 'self')}"
+        for one in arguments[len(places) :]
+    ]
+    missing = [one.name for one in named if one.default is Parameter.empty and one.name not in {**by_place, **words}]
+    examples = {"limits": ", such as '100/minute'"}
+    return [*twice, *extra, *(f"{word}: required{examples.get(word, '')}" for word in missing)]
+
+
+def _shown(value: object) -> str:
+    return name_of(value) if callable(value) else f"{value!r:.100}"
 
 
 def check_name(name: str | None) -> None:

@@ -61,7 +61,7 @@ def python(*arguments: str, folder: Path | None = None) -> subprocess.CompletedP
         env=kept,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

@@ -1,6 +1,7 @@
 """Limits by hand: Limiter for threads, AsyncLimiter for asyncio; the same rows for both."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -142,6 +143,9 @@ def test_one_limit_alone(make: Make) -> None:
     assert make().hit(TokenBucket(10, 60, burst=3), "k").remaining == 2
 
 
+TWICE = "5/60s using sliding_window_counter is there twice, and would count each hit twice; give one of them a name"
+
+
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
@@ -150,6 +154,11 @@ def test_one_limit_alone(make: Make) -> None:
         (["5/hour", None], "limits[1]: found None, allowed is text"),
         (["5/hour", ["5/hour"]], "limits[1]: found ['5/hour'], allowed is text"),
         ([], "limits: found none, allowed is at least one"),
+        ("5/minute; 5/minute", TWICE),
+        (
+            ["5/minute", "9/hour", SlidingWindowCounter(5, 60)],
+            f"limits: {TWICE}",
+        ),
         (5, "limits: found 5, allowed is text"),
         (None, "limits: found None, allowed is text"),
         (TokenBucket, "limits: found <class"),
@@ -221,8 +230,114 @@ def test_a_store_of_the_other_kind_is_an_error_that_says_where_it_goes(redis_url
     with pytest.raises(ConfigError, match=r"store: AsyncRedisStore has no take\(\); .* goes with AsyncLimiter"):
         Limiter(store)
     for kind in (Limiter, AsyncLimiter):
-        with pytest.raises(ConfigError, match="store: str has no"):
-            kind("redis://")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=r"store: int has no a?take\(\); allowed is a URL or a"):
+            kind(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("", "store: found no scheme; allowed are memory://, redis://"),
+        ("localhost:6379", "store: found no scheme; allowed are memory://, redis://"),
+        ("reddis://:hunter2@h", "store: found the scheme 'reddis', did you mean 'redis'?; allowed are memory://"),
+        (
+            "redis://:hunter2@h:port",
+            "store: the URL cannot be read: the port is no number from 0 to 65535, allowed is redis://USER:PASSWORD@",
+        ),
+        ("redis+cluster://:hunter2@h:1/3", "store: a cluster has database 0 only"),
+        ("redis+sentinel://:hunter2@h:1", "store: the URL names no service, allowed is redis+sentinel://"),
+    ],
+)
+def test_a_wrong_url_is_an_error_without_its_password(kind: Any, url: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        kind(url)
+    assert str(caught.value).startswith(message)
+    assert "hunter2" not in f"{caught.value!r} {caught.value.__context__!r}"
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize("timeout", [0, -1, "1", None, True])
+def test_a_wrong_timeout_is_an_error(kind: Any, timeout: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^store_timeout: found "):
+        kind("redis://localhost", store_timeout=timeout)
+
+
+def connections(url: str) -> int:
+    """How many clients the server has, but for the one that asks."""
+    with Redis.from_url(url) as client:
+        return len(client.client_list()) - 1
+
+
+def eventually_none(url: str) -> bool:
+    """Whether the server sees that all have gone."""
+    end = time.monotonic() + 20
+    while connections(url):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_over_a_url(redis_url: str) -> None:
+    with Limiter(redis_url, name="mail", store_timeout=5) as limiter:
+        assert [limiter.hit("2/hour", "bob").allowed for _ in range(3)] == [True, True, False]
+        assert connections(redis_url) == 1
+    assert eventually_none(redis_url)
+    assert not limiter.hit("2/hour", "bob").allowed  # it can be used again
+    limiter.close()
+    assert eventually_none(redis_url)
+    with Limiter("memory://") as in_memory:
+        assert in_memory.hit("2/hour", "bob").allowed
+
+
+def test_over_a_url_awaited(redis_url: str) -> None:
+    async def main() -> list[bool]:
+        async with AsyncLimiter(redis_url, name="mail", store_timeout=5) as limiter:
+            found = [(await limiter.hit("2/hour", "bob")).allowed for _ in range(3)]
+            assert connections(redis_url) == 1
+        found.append((await limiter.hit("2/hour", "bob")).allowed)
+        await limiter.aclose()
+        async with AsyncLimiter("memory://") as in_memory:
+            assert (await in_memory.hit("2/hour", "bob")).allowed
+        return found
+
+    assert asyncio.run(main()) == [True, True, False, False]
+    assert eventually_none(redis_url)
+
+
+def test_a_store_that_was_passed_in_is_not_closed(redis_url: str) -> None:
+    store = RedisStore(redis_url, timeout=5)
+    with Limiter(store) as limiter:
+        limiter.hit("2/hour", "bob")
+    assert connections(redis_url) == 1
+    store.close()
+    assert eventually_none(redis_url)
+
+    async def main() -> None:
+        store = AsyncRedisStore(redis_url, timeout=5)
+        async with AsyncLimiter(store) as limiter:
+            await limiter.hit("2/hour", "bob")
+        assert connections(redis_url) == 1
+        await store.aclose()
+
+    asyncio.run(main())
+    assert eventually_none(redis_url)
+
+
+def test_an_error_names_the_server_and_not_the_password() -> None:
+    async def awaited() -> None:
+        async with AsyncLimiter("redis://:hunter2@127.0.0.1:1/0") as limiter:
+            await limiter.hit("2/hour", "bob")
+
+    def plain() -> None:
+        with Limiter("redis://:hunter2@127.0.0.1:1/0") as limiter:
+            limiter.hit("2/hour", "bob")
+
+    for call in (plain, lambda: asyncio.run(awaited())):
+        with pytest.raises(StoreError, match=r"^cannot connect: .*127\.0\.0\.1:1\b") as caught:
+            call()
+        assert "hunter2" not in f"{caught.value!r} {caught.value.__context__!r}"
 
 
 @pytest.mark.promise(8)
@@ -256,3 +371,25 @@ def test_over_an_async_redis() -> None:
         return [(await limiter.hit("2/hour", "k")).allowed for _ in range(3)]
 
     assert asyncio.run(main()) == [True, True, False]
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize(
+    ("url", "part"),
+    [
+        ("redis://h?ssl=true", "the option 'ssl' is unknown or has a wrong value; TLS is asked for with rediss://"),
+        ("redis://h/0?decode_responses=true&bogus=hunter2", "the option 'bogus' is unknown or has a wrong value"),
+        ("redis://h?hunter2=x", "an option is unknown or has a wrong value"),
+        ("redis+cluster://h?bogus=1", "the option 'bogus' is unknown or has a wrong value"),
+        ("unix:///s?bogus=1", "the option 'bogus' is unknown or has a wrong value"),
+        ("redis://:hun#ter2@h:1", "everything from '#' is cut off, so a password must have %23 in its place"),
+        ("redis://:hun/ter2@h:1", "there is a '/' before '@', so a password must have %2F in its place"),
+        ("redis://:hun?ter2@h:1", "there is a '?' before '@', so a password must have %3F in its place"),
+        ("redis://:hunter2@h:hunter2", "the port is no number from 0 to 65535"),
+    ],
+)
+def test_a_wrong_url_names_the_part_that_is_wrong(kind: Any, url: str, part: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        kind(url)
+    assert str(caught.value).startswith(f"store: the URL cannot be read: {part}, allowed is redis://")
+    assert "ter2" not in f"{caught.value!r} {caught.value.__context__!r}"

@@ -27,7 +27,7 @@ def speaks_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def at_first_and_settled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proxies are looked for in the first thousand requests; after them there is a short way."""
     if request.param == "settled":
-        monkeypatch.setattr(matching, "Unproxied", lambda: None)
+        monkeypatch.setattr(matching, "Unproxied", lambda _: None)
 
 
 @pytest.fixture(scope="module")

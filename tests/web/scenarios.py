@@ -6,7 +6,8 @@ from web.scenarios_choice import CHOICE
 from web.scenarios_faults import FAULTS
 from web.scenarios_keys import KEYS
 from web.scenarios_penalty import PENALTY
+from web.scenarios_preflights import PREFLIGHTS
 from web.scenarios_rules import RULES
 from web.scenarios_who import WHO
 
-SCENARIOS: tuple[Scenario, ...] = (*ANSWERS, *RULES, *KEYS, *WHO, *CHOICE, *FAULTS, *PENALTY)
+SCENARIOS: tuple[Scenario, ...] = (*ANSWERS, *RULES, *KEYS, *WHO, *PREFLIGHTS, *CHOICE, *FAULTS, *PENALTY)

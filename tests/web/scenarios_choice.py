@@ -46,7 +46,10 @@ CHOSEN: dict[str, Any] = {
     "tuple": (),
     "shadow": {"limit": "1/hour", "shadow": True},
 }
+TWICE = {"limit": "5/minute using gcra", "max_delay": 3}  # beside it, a limit that counts in the same bucket
 NO_LIMITS: dict[str, Any] = {
+    "gives two limits of one bucket": says(["5/minute using gcra", {**TWICE, "key": "user | ip"}]),
+    "gives two limits that some clients have in one bucket": says([TWICE, {**TWICE, "key": "ip", "shadow": True}]),
     "raises": raises,
     "gives None": says(None),
     "gives no notation": says("lots"),

@@ -1,6 +1,6 @@
-"""Scenarios: who asks, and for which host: lists, proxies, tiers, preflights."""
+"""Scenarios: who asks, and for which host: lists, proxies, tiers."""
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from typing import Any
 
 from ratelimit_mw.request import Request
@@ -10,7 +10,6 @@ NETWORKS = ["10.0.0.0/8", "2001:db8:5::/48", "203.0.113.7", "::ffff:172.16.0.0/1
 TOKEN = {"header": "X-Internal-Token", "value": "s3cret"}
 TIERS = {"free": "9/hour", "pro": "99/hour"}
 BOTH = {"X-Plan": "small", "X-Tier": "pro"}
-PREFLIGHT = {"Origin": "https://example.com", "Access-Control-Request-Method": "PUT"}
 EVERYWHERE = "/{rest:path}"
 
 
@@ -77,16 +76,6 @@ def token(value: str, **more: Any) -> Step:
 
 def tier(name: str, remaining: int, *, header: str = "X-Tier", **more: Any) -> Step:
     return Step(headers={header: name}, state=left(remaining), **more)
-
-
-def preflight(*, origin: bool = True, method: bool = True) -> Mapping[str, str]:
-    kept = {"Origin": origin, "Access-Control-Request-Method": method}
-    return {name: value for name, value in PREFLIGHT.items() if kept[name]}
-
-
-def asks(path: str = "/", **more: Any) -> Step:
-    """A browser's own question, before a request from another origin."""
-    return Step(method="OPTIONS", path=path, headers=PREFLIGHT, **more)
 
 
 LISTS = (
@@ -367,92 +356,4 @@ TIERED = (
         steps=(Step(state=left(8)), free(headers={"X-Tier": "staff"}), Step(state=left(7))),
     ),
 )
-PREFLIGHTS = (
-    Scenario(
-        name="preflights have the default limits in a bucket of their own",
-        settings={"limits": "3/hour", "rules": [{"path": "/a", "limits": "9/hour"}]},
-        steps=(
-            asks(state=left(2, "preflight"), policy=(("preflight", 3, 3600),)),
-            asks("/a", state=left(1, "preflight")),
-            Step(state=left(2)),
-            asks("//a", state=left(0, "preflight")),
-            no(3600, "preflight", method="OPTIONS", headers=PREFLIGHT, state=left(0, "preflight")),
-            Step(method="PUT", headers=preflight(method=False), state=left(1)),
-            Step(method="PUT", path="/a", state=left(8, "a")),
-        ),
-    ),
-    Scenario(
-        name="what is no preflight is an ordinary request",
-        settings={
-            "limits": "9/hour",
-            "rules": [{"path": "/a", "methods": ["OPTIONS"], "limits": "5/hour", "name": "a"}],
-        },
-        steps=(
-            Step(method="OPTIONS", state=left(8)),
-            Step(method="OPTIONS", headers=preflight(method=False), state=left(7)),
-            Step(method="OPTIONS", headers=preflight(origin=False), state=left(6)),
-            Step(method="GET", headers=PREFLIGHT, state=left(5)),
-            Step(method="OPTIONS", path="/a", state=left(4, "a")),
-            asks("/a", state=left(8, "preflight")),
-        ),
-    ),
-    Scenario(
-        name="without rules too",
-        settings={"limits": "2/hour"},
-        steps=(
-            Step(method="OPTIONS", state=left(1)),
-            asks(state=left(1, "preflight")),
-            Step(state=left(0)),
-            asks(state=left(0, "preflight")),
-        ),
-    ),
-    Scenario(
-        name="a rule for preflights is for nothing else",
-        settings={
-            "limits": "9/hour",
-            "rules": [
-                {"path": "/a", "preflight": True, "limits": "5/hour", "name": "cors"},
-                {"path": "/b", "preflight": True, "exempt": True, "name": "open"},
-                {"path": "/c", "preflight": True, "limits": "7/hour", "name": "more", "final": False},
-            ],
-        },
-        promises=(9,),
-        steps=(
-            asks("/a", state=left(4, "cors")),
-            Step(path="/a", state=left(8)),
-            Step(path="/a", method="OPTIONS", state=left(7)),
-            asks("//a", state=(("cors", 3, 3600), ("preflight", 8, 3600))),
-            asks("/b", asked=0, source=""),
-            Step(path="/b", state=left(6)),
-            asks("/c", state=(("preflight", 7, 3600), ("more", 6, 3600))),
-            asks("/d", state=left(6, "preflight")),
-        ),
-    ),
-    Scenario(
-        name="preflights are counted for the app, blocked, safe and exempt like all others",
-        settings={
-            "limits": "9/hour",
-            "app_limits": "5/hour",
-            "exempt": ["/health"],
-            "blocklist": ["10.0.0.1"],
-            "safelist": ["10.0.0.2"],
-        },
-        steps=(
-            asks(state=(("app", 4, 3600), ("preflight", 8, 3600))),
-            Step(state=(("app", 3, 3600), ("default", 8, 3600))),
-            asks("/health", asked=0, source=""),
-            asks("//health", state=(("app", 2, 3600), ("preflight", 7, 3600))),
-            blocked(method="OPTIONS", headers=PREFLIGHT, client="10.0.0.1"),
-            asks(client="10.0.0.2", asked=0, source=""),
-        ),
-    ),
-    Scenario(
-        name="preflights by tier",
-        settings={"limits": TIERS, "tier": "header:x-tier"},
-        steps=(
-            asks(state=left(8, "preflight")),
-            Step(method="OPTIONS", headers={**PREFLIGHT, "X-Tier": "pro"}, state=left(98, "preflight")),
-        ),
-    ),
-)
-WHO = (*LISTS, *HOSTS, *TIERED, *PREFLIGHTS)
+WHO = (*LISTS, *HOSTS, *TIERED)

@@ -34,7 +34,7 @@ def rows(scenarios: Sequence[Scenario]) -> list[Any]:
 
 ROWS = rows(SCENARIOS)
 ALL_ROWS = rows((*SCENARIOS, *AFTER))  # those in which something goes on after the response: where one can wait for it
-PATIENCE = 5.0  # seconds for an answer of Redis: a busy machine must not look like one that is down
+PATIENCE = 60.0  # seconds for an answer of Redis: a busy machine must not look like one that is down
 
 
 class TableStore(Protocol):

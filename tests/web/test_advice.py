@@ -7,18 +7,25 @@ from typing import Any
 import pytest
 from flask import Flask
 from starlette.applications import Starlette
+from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
 from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import HTTPConnection
+from starlette.requests import Request as StarletteRequest
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from ratelimit_mw import Concurrency, MemoryStore, advice, asgi, gate, wsgi
+from ratelimit_mw import Concurrency, ConfigError, MemoryStore, advice, asgi, flask, gate, starlette, wsgi
 from ratelimit_mw.advice import known_workers
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.request import Request
+from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, App200, talk
 from web.faces import _hello
+from web.plain_request import PlainRequest
 from web.wsgi_talk import Server, hello, read
 
 Ask = Callable[..., None]
@@ -196,7 +203,7 @@ def test_settings_on_slots_that_views_may_have(caplog: pytest.LogCaptureFixture)
 
 def forgeable(rule: str, key: str) -> str:
     return (
-        f"rule {rule}: its key, {key}, is what clients write, who can have as many of it as they like; "
+        f"rule {rule}: its key, {key}, is written by the client, which can use a new one for each request; "
         "add a limit with another key, or app_limits"
     )
 
@@ -205,8 +212,15 @@ def forgeable_messages(rule: str, key: str) -> str:
     return forgeable(rule, key).removesuffix(", or app_limits")
 
 
+def shared(place: str, key: str, of: str = "rule") -> str:
+    return (
+        f"{of} {place}: all clients without {key} share one bucket of its limit, so that one of them can use it up for "
+        f"the others; let the key be {key} | ip, or set missing_key to exempt or deny"
+    )
+
+
 def forgeable_tier(rule: str, key: str) -> str:
-    return f"rule {rule}: its tier, {key}, is what clients write, who can have any of them"
+    return f"rule {rule}: its tier, {key}, is written by the client, which can choose any tier"
 
 
 HEADER = {"limits": "9/hour", "key": "header:X-Key"}
@@ -222,9 +236,12 @@ RULE = {"path": "/a", "limits": "5/hour", "name": "a"}
         ({**HEADER, "key": "cookie:sid|header:x"}, [forgeable("default", "cookie:sid | header:x")]),
         ({**HEADER, "key": "cookie:sid+header:x"}, [forgeable("default", "cookie:sid+header:x")]),
         ({**HEADER, "key": "header:x|ip"}, []),
-        ({**HEADER, "key": "header:x+ip"}, []),
-        ({**HEADER, "limits": ["9/hour", {"limit": "5/hour", "key": "ip"}]}, []),
-        ({**HEADER, "app_limits": [{"limit": "99/hour", "key": "ip"}]}, []),
+        ({**HEADER, "key": "header:x+ip"}, [shared("default", "header:x+ip")]),
+        ({**HEADER, "key": "header:x+ip", "missing_key": "deny"}, []),
+        ({**HEADER, "limits": ["9/hour", {"limit": "5/hour", "key": "ip"}]}, [shared("default", "header:X-Key")]),
+        ({**HEADER, "limits": [{"limit": "9/hour", "shadow": True}, {"limit": "5/hour", "key": "ip"}]}, []),
+        ({**HEADER, "app_limits": [{"limit": "99/hour", "key": "ip"}]}, [shared("default", "header:X-Key")]),
+        ({**HEADER, "app_limits": [{"limit": "99/hour", "key": "ip"}], "missing_key": "exempt"}, []),
         ({**HEADER, "app_limits": "99/hour"}, [forgeable("app", "header:X-Key"), forgeable("default", "header:X-Key")]),
         ({**HEADER, "key": "ip", "rules": [{**RULE, "key": "header:x"}]}, [forgeable("a", "header:x")]),
         ({**HEADER, "key": lambda request: request.header("x")}, []),
@@ -235,7 +252,8 @@ RULE = {"path": "/a", "limits": "5/hour", "name": "a"}
         ({"limits": [], "app_limits": "9/hour",
           "rules": [{**RULE, "messages": {"limit": "9/second", "key": "header:x"}}]},
          [forgeable_messages("a/messages", "header:x")]),
-        ({"limits": [], "messages": [{"limit": "9/second", "key": "cookie:sid"}, "99/second"]}, []),
+        ({"limits": [], "messages": [{"limit": "9/second", "key": "cookie:sid"}, "99/second"]},
+         [shared("messages", "cookie:sid")]),
         ({**TIERS, "tier": "cookie:t"}, [forgeable_tier("default", "cookie:t")]),
         ({**TIERS, "tier": "user"}, []),
         ({**TIERS, "tier": "header:t", "key": "header:k"},
@@ -252,6 +270,117 @@ def test_what_clients_write(
     check(caplog, *warned)
 
 
+def in_flask(mark: Any, *above: Any) -> Any:
+    app = Flask(__name__)
+    RateLimiter(app, limits=[], store=MemoryStore(clock=Clock()), strict=True)
+
+    def view() -> str:
+        return "hello"
+
+    for one in (mark, *above):
+        view = one(view)
+    app.get("/a")(view)
+    return app.test_client().get
+
+
+def in_starlette(mark: Any, *above: Any) -> Any:
+    async def view(_: StarletteRequest) -> PlainTextResponse:
+        return PlainTextResponse("hello")
+
+    for one in (mark, *above):
+        view = one(view)
+    options: dict[str, Any] = {"limits": [], "store": MemoryStore(clock=Clock()), "strict": True}
+    app = Starlette(routes=[Route("/a", view)], middleware=[Middleware(asgi.RateLimitMiddleware, **options)])
+
+    def ask(path: str, headers: dict[str, str]) -> None:
+        lines = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        talk(app, {**HTTP, "path": path, "raw_path": path.encode()}, client=("192.0.2.1", 50000), headers=lines)
+
+    return ask
+
+
+@pytest.mark.parametrize(("serve", "mark"), [(in_flask, flask.limit), (in_starlette, starlette.limit)])
+def test_a_key_that_clients_write_on_an_endpoint_is_reported_once(
+    serve: Any, mark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = serve(mark("5/minute", key="header:X", name="a", methods=["GET", "GTE"]))
+    for _ in range(3):
+        ask("/a", headers={"X": "a"})
+    ours = [record.getMessage() for record in caplog.records if record.name == "ratelimit_mw"]
+    assert ours == [
+        "ratelimit_mw: @limit a: methods has GTE, which no server knows; did you mean GET?",
+        f"ratelimit_mw: @limit{forgeable('a', 'header:X').removeprefix('rule').removesuffix(', or app_limits')}",
+    ]
+
+
+@pytest.mark.parametrize(("serve", "mark"), [(in_flask, flask.limit), (in_starlette, starlette.limit)])
+def test_a_key_that_clients_write_beside_another_on_an_endpoint(
+    serve: Any, mark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = serve(mark("5/minute", key="header:X", name="a"), mark("9/minute", key="ip", name="b"))
+    for _ in range(2):
+        ask("/a", headers={"X": "a"})
+    ours = [record.getMessage() for record in caplog.records if record.name == "ratelimit_mw"]
+    assert ours == [f"ratelimit_mw: {shared('a', 'header:X', '@limit')}"]
+
+
+# rules that are dead
+
+EVERYTHING = "exempt: it has every path, so nothing is limited; name the paths that are to be free"
+
+
+def exempted(index: int, name: str) -> str:
+    return (
+        f"rules[{index}] ({name}) can never match: exempt has all of its paths; remove the rule, or take them out of "
+        "exempt"
+    )
+
+
+def odd(method: str, text: str) -> str:
+    return f"rule login: methods has {method}, which no server knows; {text}"
+
+
+ZERO = "rule {}: a limit with cost = 0 is never charged and never refuses; give it a cost of at least 1"
+
+
+@BOTH
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("settings", "less", "more"),
+    [
+        ({"exempt": ["/{rest:path}"], "rules": [ONE]}, [EVERYTHING], []),
+        ({"exempt": ["/health", "/login"], "rules": [{**ALL, "final": False}, ONE]}, [exempted(1, "login")], []),
+        ({"exempt": ["/login"], "rules": [{**ONE, "path": ["/login", "/in"]}]}, [], []),
+        ({"exempt": ["/login"], "rules": [ONE], "ignore_case": True}, [], []),
+        ({"exempt": ["/{rest:path}"], "ignore_case": True}, [EVERYTHING], []),
+        ({"rules": [{**ONE, "methods": ["GTE"]}]}, [odd("GTE", "did you mean GET?")], []),
+        ({"rules": [{**ONE, "methods": ["ANY"]}]}, [odd("ANY", "leave out methods for all of them")], []),
+        ({"rules": [{**ONE, "methods": ["WEBSOCKET"]}]}, [odd("WEBSOCKET", "a websocket begins with a GET")], []),
+        ({"rules": [{**ONE, "methods": ["ZZZZ"]}]}, [], [odd("ZZZZ", "if clients do not send it, remove it")]),
+        ({"rules": [{**ONE, "methods": ["PURGE", "PROPFIND", "QUERY"]}]}, [], []),
+        ({"rules": [{**ONE, "cost": 0}]}, [ZERO.format("login")], []),
+        ({"limits": {"limit": "9/hour", "cost": 0}}, [ZERO.format("default")], []),
+        ({"rules": [{**ONE, "cost": 0, "limits": []}]}, [], []),
+    ],
+)
+def test_what_limits_nothing(
+    serve: Any,
+    strict: bool,
+    settings: dict[str, Any],
+    less: list[str],
+    more: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made = {"limits": [], "strict": strict, **settings}
+    if strict and less:
+        with pytest.raises(ConfigError) as error:
+            serve(**made)
+        assert list(error.value.problems) == less
+        return
+    serve(**made)
+    check(caplog, *less, *more)
+
+
 # what nothing comes of
 
 PENALTY = {**RULE, "limits": "5/hour using fixed_window", "penalty": "3 refusals per minute: 1 hour"}
@@ -264,7 +393,8 @@ def vain(rule: str, text: str) -> str:
 
 def no_key(rule: str, key: str) -> str:
     text = (
-        f"its penalty counts what limits with its own key, {key}, refuse, and there is none; let it be the key of one"
+        f"its penalty never acts: it counts refusals by limits with the key {key}, and no limit has it; "
+        "give the penalty's rule the key of one of its limits"
     )
     return vain(rule, text)
 
@@ -372,7 +502,8 @@ def test_memory_for_several_processes(
         monkeypatch.setenv("WEB_CONCURRENCY", "3")
     else:
         monkeypatch.setattr("sys.argv", ["/usr/bin/gunicorn", "-w", "3"])
-    middleware(hello, limits="9/hour", store=store or MemoryStore())
+    app = hello if middleware is wsgi.RateLimitMiddleware else App200()
+    middleware(app, limits="9/hour", store=store or MemoryStore())
     check(caplog, *warned)
 
 
@@ -401,14 +532,26 @@ def test_a_store_that_counts_for_all_processes_is_not_warned_of(caplog: pytest.L
     check(caplog)
 
 
-# a proxy that nobody trusts
+# a proxy whose header is not read
 
 
-def unproxied(name: str, client: str = "192.0.2.1") -> str:
+def unproxied(name: str, client: str = "192.0.2.1", header: str = "x-forwarded-for", fix: str = "") -> str:
+    more = "" if name == header else f", and set proxy_header = {name!r} if it writes that header itself"
     return (
-        f"trusted_proxies: {name} is sent, but no proxy is trusted, so clients are counted by the "
-        f"socket's address, {client}; if that is your proxy, set trusted_proxies = ['{client}']"
+        f"trusted_proxies: {client} sends {name}, but is not trusted, so all clients behind it are counted as one; "
+        f"if it is your proxy, {fix or f'put {client!r} into trusted_proxies'}{more}"
     )
+
+
+def misread(name: str, client: str, header: str) -> str:
+    return (
+        f"proxy_header: {client} sends {name}, but no {header}, so all clients behind it are counted as one; "
+        f"if it is your proxy, and it writes that header itself, set proxy_header = {name!r}"
+    )
+
+
+UNIX = unproxied("x-forwarded-for", "a unix socket", fix="put 'unix:' into trusted_proxies")
+NAMED = unproxied("x-forwarded-for", "localhost", fix="set trusted_proxies = 1")
 
 
 @BOTH
@@ -419,30 +562,106 @@ def unproxied(name: str, client: str = "192.0.2.1") -> str:
         ([{"forwarded": "for=203.0.113.9"}] * 3, [unproxied("forwarded")]),
         ([{"forwarded": "for=203.0.113.9", "x_forwarded_for": "203.0.113.9"}] * 3, [unproxied("x-forwarded-for")]),
         ([{}, {"x_forwarded_for": ""}, {}], [unproxied("x-forwarded-for")]),
-        ([{"x_real_ip": "203.0.113.9"}, {"x_forwarded_host": "x"}], []),
+        ([{"x_real_ip": "203.0.113.9"}] * 2, [unproxied("x-real-ip")]),
+        ([{"cf_connecting_ip": "203.0.113.9"}], [unproxied("cf-connecting-ip")]),
+        ([{"true_client_ip": "203.0.113.9"}], [unproxied("true-client-ip")]),
+        ([{"x_forwarded_host": "x"}], []),
         ([{"client": "203.0.113.9", "x_forwarded_for": "203.0.113.9"}] * 2, []),
         ([{"client": "203.0.113.9", "x_forwarded_for": "198.51.100.1, 203.0.113.9, 10.0.0.1"}] * 2, []),
+        ([{"client": "203.0.113.9", "x_forwarded_for": "203.0.113.9", "x_real_ip": "10.0.0.1"}] * 2, []),
         ([{"client": "203.0.113.9", "forwarded": 'for="203.0.113.9:80"'}] * 2, []),
         ([{"client": "::1", "x_forwarded_for": "203.0.113.9"}] * 2, [unproxied("x-forwarded-for", "::1")]),
-        ([{"client": "1.1.1.1", "x_forwarded_for": "11.1.1.1"}] * 2, [unproxied("x-forwarded-for", "1.1.1.1")]),
-        ([{"client": None, "x_forwarded_for": "203.0.113.9"}], []),
+        ([{"client": "1.1.1.1", "x_forwarded_for": "11.1.1.1"}] * 99, []),
+        ([{"client": "1.1.1.1", "x_forwarded_for": "11.1.1.1"}] * 101, [unproxied("x-forwarded-for", "1.1.1.1")]),
+        ([{"client": None, "x_forwarded_for": "203.0.113.9"}] * 2, [UNIX]),
+        ([{"client": "localhost", "x_forwarded_for": "203.0.113.9"}] * 2, [NAMED]),
     ],
 )
 def test_a_proxy_that_nobody_trusts(
     serve: Any, requests: list[dict[str, str]], warned: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    ask = serve(limits="9/hour", key="user | ip | all")
+    ask = serve(limits="999/hour", key="user | ip | all")
     for request in requests:
         ask(**request)
     check(caplog, *warned)
 
 
+LOCAL = "127.0.0.1"
+
+
 @BOTH
-@pytest.mark.parametrize("trusted", [["10.0.0.0/8"], 1])
-def test_a_proxy_that_somebody_trusts(serve: Any, trusted: Any, caplog: pytest.LogCaptureFixture) -> None:
-    ask = serve(limits="9/hour", trusted_proxies=trusted)
-    ask(x_forwarded_for="203.0.113.9")
-    check(caplog)
+@pytest.mark.parametrize(
+    ("trusted", "header", "request_", "warned"),
+    [
+        (["10.0.0.0/8"], "x-forwarded-for", {"x_forwarded_for": "1.1.1.1"}, [unproxied("x-forwarded-for", LOCAL)]),
+        (["10.0.0.0/8"], "x-real-ip", {"x_real_ip": "1.1.1.1"}, [unproxied("x-real-ip", LOCAL, "x-real-ip")]),
+        (["10.0.0.0/8"], "x-real-ip", {"forwarded": "for=1.1.1.1"}, [unproxied("forwarded", LOCAL, "x-real-ip")]),
+        (["10.0.0.0/8"], "x-forwarded-for", {}, []),
+        (["127.0.0.0/8"], "x-forwarded-for", {"x_forwarded_for": "1.1.1.1", "x_real_ip": "1.1.1.1"}, []),
+        (["127.0.0.0/8"], "x-forwarded-for", {}, []),
+        (["127.0.0.0/8"], "X-Forwarded-Fro", {"x_forwarded_for": "1.1.1.1"},
+         [misread("x-forwarded-for", LOCAL, "x-forwarded-fro")]),
+        (["127.0.0.0/8"], "forwarded", {"x_forwarded_for": "1.1.1.1"},
+         [misread("x-forwarded-for", LOCAL, "forwarded")]),
+        (1, "forwarded", {"x_forwarded_for": "1.1.1.1"}, [misread("x-forwarded-for", LOCAL, "forwarded")]),
+        (1, "x-forwarded-for", {"x_forwarded_for": "1.1.1.1"}, []),
+        (["unix:"], "x-forwarded-for", {"x_real_ip": "1.1.1.1", "client": None},
+         [misread("x-real-ip", "a unix socket", "x-forwarded-for")]),
+    ],
+)  # fmt: skip
+def test_a_proxy_that_the_settings_do_not_fit(
+    serve: Any,
+    trusted: Any,
+    header: str,
+    request_: dict[str, str],
+    warned: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ask = serve(limits="9/hour", key="ip | all", trusted_proxies=trusted, proxy_header=header)
+    for _ in range(3):
+        ask(**{"client": LOCAL, **request_})
+    check(caplog, *warned)
+
+
+def test_limits_inside_of_a_middleware_do_not_warn_of_its_proxy_again(caplog: pytest.LogCaptureFixture) -> None:
+    outer = gate.Gate(Settings(limits="9/hour", store=MemoryStore()))
+    inner = outer.inner
+    request = PlainRequest(client=LOCAL, headers={"x-forwarded-for": "1.1.1.1"})
+    for one in (outer, inner, outer, inner):
+        one.admit(request)
+    check(caplog, unproxied("x-forwarded-for", LOCAL))
+
+
+UNREAD = (
+    "proxy_header: x-real-ip is never read, because trusted_proxies is empty, so clients are counted by the socket's "
+    "address; put your proxies into trusted_proxies, or remove proxy_header"
+)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({"proxy_header": "x-real-ip"}, [UNREAD]),
+        ({"proxy_header": "X-Forwarded-For"}, []),
+        ({"proxy_header": "x-real-ip", "trusted_proxies": ["10.0.0.0/8"]}, []),
+    ],
+)
+def test_a_header_that_is_never_read(
+    serve: Any, settings: dict[str, Any], warned: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    serve(limits="9/hour", **settings)()
+    check(caplog, *warned)
+    if warned:
+        with pytest.raises(ConfigError) as caught:
+            serve(limits="9/hour", strict=True, **settings)
+        assert caught.value.problems == (UNREAD,)
+
+
+def test_a_header_that_is_never_read_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    made = gate.Gate(Settings(limits="9/hour", store=MemoryStore(), proxy_header="x-real-ip"))
+    assert made.inner.settings.limits == []
+    check(caplog, UNREAD)
 
 
 @BOTH
@@ -526,6 +745,75 @@ def test_cors_around_an_app_by_hand(caplog: pytest.LogCaptureFixture) -> None:
     caplog.clear()
     app = CORSMiddleware(asgi.RateLimitMiddleware(App200(), limits="9/hour"), allow_origins=["*"])
     talk(app, HTTP)
+    check(caplog)
+
+
+def test_cors_in_an_app_inside(caplog: pytest.LogCaptureFixture) -> None:
+    asgi.RateLimitMiddleware(Starlette(middleware=[cors(expose_headers=EXPOSE)]), limits="9/hour")
+    check(caplog, INSIDE)
+
+
+# who the user is
+
+
+class Backend(AuthenticationBackend):
+    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser]:
+        return AuthCredentials(), SimpleUser(conn.headers["x-name"])
+
+
+class OwnAuthentication(AuthenticationMiddleware):
+    pass
+
+
+AUTHENTICATION = Middleware(AuthenticationMiddleware, backend=Backend())
+LATE = (
+    "AuthenticationMiddleware is inside of RateLimitMiddleware, so no user is known where the key, {}, is read, and no "
+    "client is counted by its user; put AuthenticationMiddleware outside (with Starlette and FastAPI, add it after "
+    "RateLimitMiddleware), or leave user out of the key"
+)
+
+
+@pytest.mark.parametrize("start", ["lifespan", "request"])
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("settings", "inside", "key"),
+    [
+        ({}, AUTHENTICATION, "user | ip"),
+        ({"key": "user"}, AUTHENTICATION, "user"),
+        ({"key": "ip", "tier": "user", "default_tier": "a", "limits": {"a": "9/hour"}}, AUTHENTICATION, "user"),
+        ({"key": "ip", "rules": [{**ONE, "key": "route+user"}]}, AUTHENTICATION, "route+user"),
+        ({}, Middleware(OwnAuthentication, backend=Backend()), "user | ip"),
+        ({"key": "ip"}, AUTHENTICATION, None),
+        ({"limits": []}, AUTHENTICATION, None),
+        ({}, Middleware(GZipMiddleware), None),
+    ],
+)
+def test_a_user_who_is_known_too_late(
+    settings: dict[str, Any], inside: Any, key: str | None, strict: bool, start: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = Middleware(asgi.RateLimitMiddleware, **{"limits": "9/hour", "strict": strict, **settings})
+    app = Starlette(routes=[Route("/", _hello)], middleware=[ours, Middleware(GZipMiddleware), inside])
+    if key and strict:
+        with pytest.raises(ConfigError) as caught:
+            talk(app, LIFESPAN, STARTUP) if start == "lifespan" else talk(app, HTTP)
+        assert caught.value.problems == (LATE.format(key),)
+        return
+    talk(app, LIFESPAN, STARTUP, SHUTDOWN) if start == "lifespan" else talk(app, HTTP, headers=[(b"x-name", b"ann")])
+    found = [message for message in caplog.messages if "AuthenticationMiddleware" in message]
+    assert found == [f"ratelimit_mw: {LATE.format(key)}"] * bool(key)
+
+
+def test_a_user_who_is_known_in_time(caplog: pytest.LogCaptureFixture) -> None:
+    app = Starlette(routes=[Route("/", _hello)], middleware=[AUTHENTICATION, OURS])
+    talk(app, LIFESPAN, STARTUP, SHUTDOWN)
+    check(caplog)
+
+
+def test_a_user_who_is_known_too_late_around_an_app_by_hand(caplog: pytest.LogCaptureFixture) -> None:
+    inside = Starlette(routes=[Route("/", _hello)], middleware=[AUTHENTICATION])
+    with pytest.raises(ConfigError) as caught:
+        asgi.RateLimitMiddleware(inside, limits="9/hour", strict=True)
+    assert caught.value.problems == (LATE.format("user | ip"),)
     check(caplog)
 
 

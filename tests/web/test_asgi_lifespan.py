@@ -136,7 +136,7 @@ def test_wrong_settings_stop_a_starlette_app() -> None:
 
 def test_slots_are_given_back_before_our_store_is_closed(redis_url: str) -> None:
     """Those of the last responses too."""
-    app = RateLimitMiddleware(lives, limits=[], concurrent=40, store=redis_url)
+    app = RateLimitMiddleware(lives, limits=[], concurrent=40, store=redis_url, store_timeout=20)  # on a busy machine
 
     async def run() -> list[Any]:
         spoken = [Talk() for _ in range(40)]

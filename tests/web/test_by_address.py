@@ -20,7 +20,7 @@ ADDRESS = "192.0.2.1"
 @pytest.fixture(autouse=True)
 def _no_proxy_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is after the first thousand requests."""
-    monkeypatch.setattr(matching, "Unproxied", lambda: None)
+    monkeypatch.setattr(matching, "Unproxied", lambda _: None)
 
 
 def yes(_: object) -> bool:

@@ -34,7 +34,12 @@ def client_of(app: Starlette) -> Any:
 def test_one_app_and_a_client_per_test(redis_server: RedisServer, entered: bool) -> None:
     app = Starlette(routes=[Route("/", home)])
     app.add_middleware(
-        RateLimitMiddleware, limits="6/hour", key="all", store=redis_server.url, store_timeout=5, on_store_error="deny"
+        RateLimitMiddleware,
+        limits="6/hour",
+        key="all",
+        store=redis_server.url,
+        store_timeout=60.0,
+        on_store_error="deny",
     )
     statuses = []
     for _ in range(4):

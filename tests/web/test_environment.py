@@ -50,7 +50,7 @@ KINDS: list[tuple[str, str, Any]] = [
     ("MESSAGES", "[]", []),
     ("ON_MESSAGE_REFUSED", "drop", "drop"),
     ("RULES", '[{"path": "/a", "limits": "5/minute"}]', [{"path": "/a", "limits": "5/minute"}]),
-    ("RULES", "", ()),  # an empty one is as good as none
+    ("RULES", "[]", []),
     ("CONCURRENT", "20", 20),
     ("QUEUE", "50", 50),
     ("QUEUE_TIMEOUT", "2.5", 2.5),
@@ -69,7 +69,7 @@ KINDS: list[tuple[str, str, Any]] = [
     ("TRUSTED_PROXIES", "2", 2),
     ("TRUSTED_PROXIES", "10.0.0.1", ["10.0.0.1"]),
     ("TRUSTED_PROXIES", '["10.0.0.0/8"]', ["10.0.0.0/8"]),
-    ("TRUSTED_PROXIES", " ", ()),
+    ("TRUSTED_PROXIES", "[]", []),
     ("PROXY_HEADER", "forwarded", "forwarded"),
     ("IPV6_PREFIX", "48", 48),
     ("EXEMPT", "/health,/static/{path:path}", ["/health", "/static/{path:path}"]),
@@ -92,15 +92,14 @@ KINDS: list[tuple[str, str, Any]] = [
     ("JITTER", "1.5", 1.5),
     ("JITTER", "0", 0),
     ("MISSING_KEY", "deny", "deny"),
-    ("KEY_SECRET", "s3cret", "s3cret"),
-    ("KEY_SECRET", "12345", "12345"),
-    ("KEY_SECRET", "[s3cret", "[s3cret"),
-    ("KEY_SECRET", '{"a": 1}', '{"a": 1}'),
-    ("KEY_SECRET", "[1]", "[1]"),
-    ("KEY_SECRET", "true", "true"),
-    *[(name, word, True) for name in ("IGNORE_CASE", "SHADOW", "PLAIN_KEYS", "ENABLED")
+    ("KEY_SECRET", "s3cret-of-our-own", "s3cret-of-our-own"),
+    ("KEY_SECRET", "1234567890123456", "1234567890123456"),
+    ("KEY_SECRET", "[s3cret-of-our-own", "[s3cret-of-our-own"),
+    ("KEY_SECRET", '{"a": 1234567890}', '{"a": 1234567890}'),
+    ("KEY_SECRET", "[12345678901234]", "[12345678901234]"),
+    *[(name, word, True) for name in ("IGNORE_CASE", "SHADOW", "PLAIN_KEYS", "STRICT", "ENABLED")
       for word in ("true", "1", "yes", "on", "TRUE", "Yes", " on ")],
-    *[(name, word, False) for name in ("IGNORE_CASE", "SHADOW", "PLAIN_KEYS", "ENABLED")
+    *[(name, word, False) for name in ("IGNORE_CASE", "SHADOW", "PLAIN_KEYS", "STRICT", "ENABLED")
       for word in ("false", "0", "no", "off", "FALSE", "No")],
 ]  # fmt: skip
 
@@ -145,7 +144,6 @@ def test_what_cannot_be_read_names_its_variable(
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("LIMITS", "", "limits: required, such as '100/minute'; [] says that there are none"),
         ("LIMITS", "lots", f"limits: 'lots': {RATE}"),
         ("APP_LIMITS", "5/minute,lots", f"app_limits: 'lots': {RATE}"),
         ("RULES", "/login", "rules[0]: found '/login', allowed is a table or a Rule"),
@@ -166,7 +164,7 @@ def test_what_cannot_be_read_names_its_variable(
         ("HEADERS", "IETF", "headers: found 'IETF', allowed is one of ietf, legacy, both, none"),
         ("SAFELIST", "10.0.0.0/8,x",
          "safelist[1]: found 'x', allowed is a network such as '10.0.0.0/8' or an address such as '192.0.2.1'"),
-        ("KEY_SECRET", "x" * 65, "key_secret: allowed is text of at most 64 bytes"),
+        ("KEY_SECRET", "x" * 65, "import secrets; print(secrets.token_urlsafe(32))'"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_as_it_is_of_other_settings(
@@ -176,6 +174,50 @@ def test_what_is_wrong_is_told_as_it_is_of_other_settings(
     with pytest.raises(ConfigError) as caught:
         of(monkeypatch, {name: text}, **more)
     assert str(caught.value).endswith(message)
+
+
+LISTS = ("rules", "exempt", "safelist", "blocklist", "trusted_proxies", "count_status")
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("text", ["", " "])
+@pytest.mark.parametrize("name", Settings.__struct_fields__)
+def test_an_empty_variable_is_a_mistake(name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fix = "; [] is an empty list" if name in LISTS else ""
+    message = f"{P}{name.upper()}: found no text; give the variable a value, or remove it{fix}"
+    with pytest.raises(ConfigError) as caught:
+        of(monkeypatch, {name.upper(): text}, **({} if name == "limits" else {"limits": "9/hour"}))
+    assert caught.value.problems == (message,)
+    file = tmp_path / "limits.toml"
+    file.write_text('limits = "9/hour"', "utf-8")
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(file)
+    assert caught.value.problems == (message,)
+
+
+def test_an_unknown_variable_hides_no_other_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "limits.toml"
+    file.write_text('key = "nobody"', "utf-8")
+    values = {"STROE": "x", "HEADERS": "yes", "STRICT": "ja", "LIMITS": "["}
+    for name, text in values.items():
+        monkeypatch.setenv(P + name, text)
+    known = [
+        f"{P}STROE: unknown setting `stroe`: did you mean `store`?",
+        f"{P}LIMITS: found no JSON: Input data was truncated",
+        f"{P}HEADERS: headers: found 'yes', allowed is one of ietf, legacy, both, none",
+        f"{P}STRICT: strict: found 'ja', allowed is {BOOL}",
+    ]
+    own = "key: found 'nobody', allowed is "
+    with pytest.raises(ConfigError) as caught:
+        asgi.RateLimitMiddleware(App200(), key="nobody")
+    (wrong,) = [problem for problem in caught.value.problems if problem not in known]
+    assert wrong.startswith(own)
+    assert sorted(caught.value.problems) == sorted([*known, wrong])
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(file)
+    (wrong,) = [problem for problem in caught.value.problems if problem not in known]
+    assert wrong.startswith(f"{file}:1: {own}")
+    assert sorted(caught.value.problems) == sorted([*known, wrong])
 
 
 @pytest.mark.promise(9)

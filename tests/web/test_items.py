@@ -137,6 +137,9 @@ def test_how_long_a_request_may_be_held_back(limit: Any, patience: int, at_once:
         assert charge.limit.numbers[-1] == at_once
 
 
+NOT_BY_TIER = "no limits here go by tier; allowed beside it are limits such as {free = '60/hour', pro = '600/hour'}"
+
+
 @pytest.mark.promise(9)
 @pytest.mark.parametrize(
     ("item", "said"),
@@ -287,6 +290,10 @@ def test_the_parameter_of_the_burst(face: str, limit: str, parameter: str) -> No
          [f"rules[0].limits: {NO_TIER}"]),
         ({"limits": [], "rules": [{"path": "/", "limits": {"a": "5/hour"}, "tier": "nope"}]},
          [f"rules[0].tier: found 'nope', allowed is {KEYS}"]),
+        ({"limits": [], "rules": [{"path": "/", "limits": "5/hour", "default_tier": "b"}]},
+         [f"rules[0].default_tier: {NOT_BY_TIER}"]),
+        ({"limits": [], "rules": [{"path": "/", "limits": lambda _: "5/hour", "tier": "user"}]},
+         [f"rules[0].tier: {NOT_BY_TIER}"]),
         ({"limits": [], "tier": "user", "rules": [{"path": "/", "limits": {"a": "5/hour"}, "default_tier": "b"}]},
          ["rules[0].default_tier: found 'b', allowed is one of a"]),
         ({"limits": "lots", "key": "nope", "safelist": [5], "blocklist": ["x"], "headers": "some", "jitter": -1,

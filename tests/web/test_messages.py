@@ -28,6 +28,7 @@ from web.websocket_talk import (
     says,
     spoken,
 )
+from web.wsgi_talk import hello
 
 ONE, TWO, THREE, FOUR = (says(text) for text in ("one", "two", "three", "four"))
 Test = Callable[[Any, Clock], Awaitable[None]]
@@ -39,7 +40,7 @@ def over(request: pytest.FixtureRequest) -> Iterator[Callable[[Test], None]]:
     clock = Clock()
 
     async def over_redis(test: Test, server: RedisServer) -> None:
-        store = AsyncRedisStore(server.url, clock=clock, timeout=2.0)
+        store = AsyncRedisStore(server.url, clock=clock, timeout=60.0)
         while True:
             try:
                 await store.apeek([Charge("ready", parse("1/second")[0])])
@@ -258,11 +259,15 @@ def test_callables_are_asked_once_for_all_messages_of_a_websocket() -> None:
         chat({"store": store, "messages": messages}, *"abc")
         assert len(store.calls) == 3
     assert asked == ["key", "cost", "limits"]
-    wsgi.RateLimitMiddleware(App200(), limits=[], messages=limits).close()  # type: ignore[arg-type]  # never called
+    wsgi.RateLimitMiddleware(hello, limits=[], messages=limits).close()  # never called
 
 
 def raises(_: Any) -> str:
     raise ZeroDivisionError
+
+
+def collides(_: Any) -> Any:
+    return ["9/second using gcra", {"limit": "9/second using gcra", "key": "ip", "shadow": True}]
 
 
 @pytest.mark.promise(9)
@@ -270,6 +275,8 @@ def raises(_: Any) -> str:
     ("settings", "texts", "end"),
     [
         ({"messages": "2/second", "rules": [{**CHAT, "messages": raises}]}, "ab", CLOSED),
+        ({"messages": "2/second", "rules": [{**CHAT, "messages": collides}]}, "ab", CLOSED),
+        ({"messages": collides}, "", DOWN),
         ({"messages": raises}, "", DOWN),
         ({"rules": [{**CHAT, "messages": raises}]}, "", DOWN),
         ({"messages": "1/second", "rules": [{**OWN, "messages": raises, "shadow": True}]}, "a", CLOSED),
@@ -372,6 +379,19 @@ def test_a_bucket_that_one_further_out_charged_is_charged_once() -> None:
     assert app.texts == ["a", "b"]
     verdict = app.scopes[0]["ratelimit_mw"].message.verdict
     assert [charge.limit.quota for charge in verdict.charges] == [2, 3]
+
+
+def test_the_cost_of_a_message_is_settled_where_each_step_took_it() -> None:
+    outer, inner = RecordingStore(clock=Clock()), RecordingStore(clock=Clock())
+    app = Echo()
+    around = limited(limited(app, store=inner, messages="9/second"), store=outer, messages="5/second")
+    asyncio.run(spoken(around, ONE))
+    app.scopes[0]["state"]["ratelimit"].message.settle(3)
+    for store, quota in ((outer, 5), (inner, 9)):
+        settled = [
+            (charge.limit.quota, charge.cost) for verb, group in store.calls if verb == "settle" for charge in group
+        ]
+        assert settled == [(quota, 2)]
 
 
 @pytest.mark.promise(8, 9)

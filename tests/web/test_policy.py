@@ -1,17 +1,19 @@
 """match, plan and conclude: what a request is asked, and under which names."""
 
-import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 
-from ratelimit_mw import Charge, Decision, SlidingWindowCounter, StoreError, TokenBucket, notices
+from ratelimit_mw import Charge, Decision, MemoryStore, SlidingWindowCounter, StoreError, TokenBucket, notices
 from ratelimit_mw.calls import FAILED
+from ratelimit_mw.marks import Mark
 from ratelimit_mw.matching import Rules
 from ratelimit_mw.policy import Match, Plan, conclude, plan, without_store
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.testing import Clock
 from web.plain_request import PlainRequest
 
 IP = "{ip=192.0.2.1}"
@@ -113,7 +115,8 @@ def test_each_callable_is_asked_once() -> None:
 @pytest.mark.promise(10)
 def test_keys_are_hashed_and_a_secret_changes_them() -> None:
     hashed, keyed, other = (
-        keys(planned(rules(plain_keys=False, key_secret=secret), PlainRequest()))[0] for secret in ("", "s", "\udcff")
+        keys(planned(rules(plain_keys=False, key_secret=secret), PlainRequest()))[0]
+        for secret in ("", "s" * 16, "\udcff" * 16)
     )
     assert len({hashed, keyed, other}) == 3
     for key in (hashed, keyed, other):
@@ -174,11 +177,10 @@ def test_a_missing_key_is_logged_once_and_names_its_key(
     ],
 )
 def test_a_key_that_only_the_client_writes_is_warned_about_at_start(
-    settings: dict[str, Any], warned: list[str], caplog: pytest.LogCaptureFixture
+    settings: dict[str, Any], warned: list[str]
 ) -> None:
-    Rules(Settings(**settings))
-    assert [record.levelno for record in caplog.records] == [logging.WARNING] * len(warned)
-    assert [message.split(": ")[1] for message in caplog.messages] == [f"rule {name}" for name in warned]
+    found = [finding for finding in Rules(Settings(**settings)).findings if finding.limits_less]
+    assert [finding.text.split(": ")[0] for finding in found] == [f"rule {name}" for name in warned]
 
 
 def test_conclude() -> None:
@@ -226,3 +228,17 @@ def test_a_callable_without_limits_frees_nobody_where_there_are_no_default_limit
     found = matched(compiled, PlainRequest("/"))
     asked = plan(found, PlainRequest("/"), dict.fromkeys(found.calls, answer))
     assert (asked.denied, list(asked.charges)) == ("denied_on_error", [])
+
+
+@pytest.mark.promise(2, 9)
+def test_limits_of_one_name_that_no_store_can_sum_count_in_buckets_of_their_own() -> None:
+    """Callables give them, so that they are not known at start: both limit, and no request gets an error."""
+    given = ["5/minute using gcra", {"limit": "5/minute using gcra", "max_delay": 3}, "5/minute using gcra"]
+    marks = [Mark(partial(str, index), name="own", final=False) for index in range(3)]  # only told apart
+    compiled = rules(limits=[], key="ip")
+    match = compiled.match(PlainRequest(), compiled.compiled(tuple(marks), "place"))
+    assert match is not None
+    asked = plan(match, PlainRequest(), dict(zip(match.calls, given, strict=True)))
+    assert keys(asked) == [f"{IP}:@own", f"{IP}:@own+", f"{IP}:@own"]
+    store = MemoryStore(clock=Clock())
+    assert [store.take(asked.charges)[0].allowed for _ in range(3)] == [True, True, False]

@@ -13,7 +13,7 @@ from web.table import ALL_ROWS, RecordingAsyncRedis, play, tell_time
 @pytest.fixture(autouse=True)
 def _no_proxy_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is after the first thousand: where only the client's address counts, nothing else is looked at."""
-    monkeypatch.setattr(matching, "Unproxied", lambda: None)
+    monkeypatch.setattr(matching, "Unproxied", lambda _: None)
 
 
 @pytest.mark.parametrize("face", FACES)

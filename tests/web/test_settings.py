@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import SlidingWindowCounter
+from ratelimit_mw.settings import Settings
 from web.messages import (
     BOOL,
     CLOSE_OR_DROP,
@@ -76,6 +77,7 @@ LIMIT_ROWS: list[tuple[Any, str]] = [  # what stands in limits, the message
     ),
 ]
 
+MAKE_ONE = "make one with python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
 SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the message
     ("app_limits", None, f"app_limits: {found(None, LIMITS)}"),
     ("app_limits", "1/fortnight", f"app_limits: '1/fortnight': unknown period 'fortnight' {PERIODS}"),
@@ -124,8 +126,15 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     ("shadow", 1, f"shadow: {found(1, BOOL)}"),
     ("plain_keys", 0, f"plain_keys: {found(0, BOOL)}"),
     ("enabled", "false", f"enabled: {found('false', BOOL)}"),
-    ("key_secret", b"x", "key_secret: allowed is text of at most 64 bytes"),
-    ("key_secret", "é" * 33, "key_secret: allowed is text of at most 64 bytes"),
+    *(
+        ("key_secret", secret, f"key_secret: allowed is text of 16 to 64 bytes; {MAKE_ONE}")
+        for secret in (b"x", "x", "x" * 15, "é" * 33, None)
+    ),
+    (
+        "key_secret",
+        "a long random text of your own",
+        f"key_secret: found the text of an example, which everybody knows; {MAKE_ONE}",
+    ),
 ]
 
 
@@ -145,7 +154,7 @@ def test_a_setting_whose_name_is_wrong() -> None:
         "slot_retry, key, tier, default_tier, settle, count_status, penalty, store, trusted_proxies, proxy_header, "
         "ipv6_prefix, exempt, safelist, blocklist, ignore_case, on_store_error, local_share, store_timeout, "
         "max_waiting, headers, on_refused, on_decision, on_store_event, jitter, shadow, missing_key, key_secret, "
-        "plain_keys, enabled"
+        "plain_keys, strict, enabled"
     )
     nine = {"limits": "9/hour"}
     assert message_of(**nine, trusted_proxy=1) == "unknown setting `trusted_proxy`: did you mean `trusted_proxies`?"
@@ -183,3 +192,8 @@ def test_each_that_is_wrong_in_a_list_is_told() -> None:
         "exempt[0]",
         "exempt[2]",
     ]
+
+
+@pytest.mark.parametrize("secret", ["", "x" * 16, "é" * 8, "x" * 64])
+def test_a_secret_of_a_good_length(secret: str) -> None:
+    assert Settings(limits=[], key_secret=secret).key_secret == secret

@@ -45,7 +45,10 @@ ROWS: list[tuple[dict[str, Any], str]] = [  # a rule, the message behind its pla
         ".methods[1]: found 'post', allowed is a method in upper case, such as 'POST'",
     ),
     ({**NONE, "path": "/a", "name": "a/b"}, f".name: {found('a/b', NAME, 'are')}"),
-    ({**NONE, "path": "/a", "name": "app"}, ".name: found 'app', which has a meaning of its own here; choose another"),
+    (
+        {**NONE, "path": "/a", "name": "app"},
+        " (app).name: found 'app', which has a meaning of its own here; choose another",
+    ),
     ({**NONE, "path": "/a", "final": 0}, f".final: {found(0, BOOL)}"),
     ({**NONE, "path": "/a", "shadow": None}, f".shadow: {found(None, BOOL)}"),
     ({"path": "/a", "exempt": "yes"}, f".exempt: {found('yes', BOOL)}"),
@@ -107,7 +110,7 @@ def test_a_rule_that_is_no_table(rule: Any) -> None:
         ),
         (
             [{**NONE, "path": "/a/b"}, {**NONE, "path": "/c"}, {**NONE, "path": "/d", "name": "a_b"}],
-            "rules[2].name: 'a_b' is the name of rules[0] too; give it one of its own",
+            "rules[2] (a_b).name: 'a_b' is the name of rules[0] too; give it one of its own",
         ),
         (
             [{**NONE, "path": "/a/b"}, {**NONE, "path": "/a{b}"}],

@@ -70,7 +70,7 @@ def store(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Store]:
         return
     server: RedisServer = next(iter(request.getfixturevalue("redis_servers").values()))
     server.flush()
-    with threads(server.url, clock=clock, timeout=5.0) as made:
+    with threads(server.url, clock=clock, timeout=60.0) as made:
         yield made
 
 
@@ -120,8 +120,8 @@ def test_under_asyncio_over_redis_too_where_words_come_while_one_is_under_way(
         raise AssertionError("it is under way still")
 
     async def main() -> int:
-        store = AsyncRedisStore(server.url, clock=clock, timeout=5.0)
-        gate = AsyncGate(Settings(limits=[], store=store, store_timeout=5.0))
+        store = AsyncRedisStore(server.url, clock=clock, timeout=60.0)
+        gate = AsyncGate(Settings(limits=[], store=store, store_timeout=60.0))
         for _ in range(SOME // 10):
             # few enough for one call: with a told clock, another one may bring an earlier time later
             await asyncio.gather(*(app(store, gate) for _ in range(10)))
@@ -218,7 +218,7 @@ def test_of_words_that_come_while_one_is_under_way_only_the_last_is_sent() -> No
 
     async def main() -> int:
         store = Late(clock=Clock())
-        outcome = request(AsyncGate(Settings(limits=[], store=store, store_timeout=5.0)), store, limit, 1)
+        outcome = request(AsyncGate(Settings(limits=[], store=store, store_timeout=60.0)), store, limit, 1)
         for word in (30, 0, 99, 10):
             outcome.settle(word)
             await asyncio.sleep(0)
@@ -262,7 +262,7 @@ def test_what_may_not_have_been_taken_is_not_given_back(make: Callable[..., Any]
     store.take([Charge("{k}0:r", limit, 40)])
 
     async def main() -> list[int]:
-        outcome = request(make(Settings(limits=[], store=store, store_timeout=5.0)), store, limit, 10)
+        outcome = request(make(Settings(limits=[], store=store, store_timeout=60.0)), store, limit, 10)
         found = []
         for word, broken in ((30, True), (15, False), (25, False), (5, False)):
             store.broken = broken

@@ -1,0 +1,88 @@
+"""The line that a problem is about is found in the text of a TOML file."""
+
+import pytest
+
+from ratelimit_mw import ConfigError, asgi
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.toml_lines import line_of
+from web.asgi_talk import App200
+
+TEXT = '''# limits = "1/minute"
+limits = [
+    "5/minute", # key = 1
+    ["x"], {limit = "6/minute"},
+]
+"key" = """
+exempt = "no key"
+[[rules]]
+"""
+store.url = "x"
+
+[[rules]]
+path = "/a[" # ]
+limits = "[5/minute"
+
+[rules.queue]
+limit = 5
+
+[[ rules ]]  # the second
+name = 'b"'
+path = "/b"
+
+[headers]
+x = 1
+'''
+
+
+@pytest.mark.parametrize(
+    ("problem", "line"),
+    [
+        ("limits: found 5", 2),
+        ("limits[1]: found 5", 2),
+        ("key: found 'x'", 6),
+        ("store: found", 10),
+        ("exempt: found 'no'", None),
+        ("unknown setting `key`: did you mean", 6),
+        ("unknown setting `nowhere`", None),
+        ("rules[0]: unknown setting `path`", 13),
+        ("rules[0].limits: found", 14),
+        ("rules[0].limits[0].cost: found", 14),
+        ("rules[0].queue: found", 16),
+        ("rules[1] (b).path: found", 21),
+        ("rules[1] (b).limits: required", 19),
+        ("rules[1] (b) can never match", 19),
+        ("rules[7].path: found", None),
+        ("headers: found", 23),
+        ("", None),
+    ],
+)
+def test_a_line(problem: str, line: int | None) -> None:
+    assert line_of(TEXT, problem) == line
+
+
+def test_rules_in_one_list() -> None:
+    assert line_of('limits = []\nrules = [\n  {path = "x"},\n]\n', "rules[0].path: found 'x'") == 2
+
+
+def test_one_group_of_settings_hides_no_other() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings(limits="9/hour", trusted_proxies=["*"], proxy_header="x y", ipv6_prefix=1)
+    assert [problem.split(":")[0] for problem in caught.value.problems] == [
+        "proxy_header",
+        "trusted_proxies[0]",
+        "ipv6_prefix",
+    ]
+
+
+def test_a_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATELIMIT_MW_HEADERS", "some")
+    with pytest.raises(ConfigError) as caught:
+        asgi.RateLimitMiddleware(App200(), limits="lots")
+    starts = [problem.split(" found")[0] for problem in caught.value.problems]
+    assert starts == ["limits: 'lots':", "RATELIMIT_MW_HEADERS: headers:"]
+    asgi.RateLimitMiddleware(App200(), limits="9/hour", headers="both")  # which goes before it
+
+
+def test_a_named_rule() -> None:
+    with pytest.raises(ConfigError, match=r"^rules\[1\] \(login\)\.limits: 'lots': found no rate"):
+        Settings(limits=[], rules=[{"path": "/", "limits": []}, {"path": "/", "limits": "lots", "name": "login"}])

@@ -1,0 +1,298 @@
+"""Calls that are written as another rate limiter wants them: one ConfigError each, which names the right word."""
+
+import sys
+from typing import Any
+
+import pytest
+from django.core.handlers.exception import convert_exception_to_response
+from fastapi import FastAPI
+from flask import Flask
+
+from ratelimit_mw import AsyncLimiter, ConfigError, Limiter, asgi, starlette, wsgi
+from ratelimit_mw.django import limit as django_limit
+from ratelimit_mw.fastapi import RateLimit
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.flask import limit as flask_limit
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.words import answered
+from web.asgi_talk import App200
+from web.django_site import wsgi_site
+from web.wsgi_talk import hello
+
+
+def problems_of(call: Any, *arguments: Any, **words: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        call(*arguments, **words)
+    return list(caught.value.problems)
+
+
+def get_remote_address(request: Any) -> str:
+    return str(request)
+
+
+# Flask's RateLimiter
+
+
+def served(app: Flask) -> list[int]:
+    app.add_url_rule("/", "home", lambda: "home")
+    return [app.test_client().get("/").status_code for _ in range(3)]
+
+
+def test_the_flask_app_as_a_keyword() -> None:
+    app = Flask(__name__)
+    RateLimiter(app=app, limits="2/minute", strict=True)
+    assert served(app) == [200, 200, 429]
+
+
+def test_the_flask_settings_as_a_keyword() -> None:
+    app = Flask(__name__)
+    RateLimiter(app, settings={"limits": "2/minute"})
+    assert served(app) == [200, 200, 429]
+
+
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [
+        ({"nonsense": 1}, ["unknown setting `nonsense`; there are limits"]),
+        ({"limits": "bogus"}, ["limits: 'bogus': "]),
+        ({"default_limits": ["1/minute"], "key_func": get_remote_address},
+         ["unknown setting `default_limits`: here it is `limits`", "unknown setting `key_func`: here it is `key`"]),
+        ({"nonsense": 1, "limits": "bogus"}, ["unknown setting `nonsense`", "limits: 'bogus': "]),
+        ({"settings": {"limits": "bogus"}}, ["limits: 'bogus': "]),
+        ({"settings": Settings(limits="1/minute"), "queue": -1}, ["queue: "]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("with_app", [False, True])
+def test_flask_settings_are_checked_at_construction(words: dict[str, Any], begins: list[str], with_app: bool) -> None:
+    more = {"app": Flask(__name__)} if with_app else {}
+    problems = problems_of(RateLimiter, **more, **words)
+    assert [problem[: len(start)] for problem, start in zip(problems, begins, strict=False)] == begins
+
+
+def test_flask_settings_that_need_others_wait_for_them() -> None:
+    limiter = RateLimiter(limits={"free": "2/minute", "pro": "9/minute"}, queue=5)
+    app = Flask(__name__)
+    app.config["RATELIMIT_MW"] = {"tier": "header:x-plan", "concurrent": 3}
+    limiter.init_app(app)
+    assert served(app) == [200, 200, 429]
+    RateLimiter(default_tier="pro")
+    RateLimiter()
+
+
+@pytest.mark.parametrize(
+    ("found", "begins"),
+    [
+        (get_remote_address,
+         "app: found get_remote_address, allowed is a Flask app; a callable that gives the key goes into `key`"),
+        ({"limits": "1/minute"},
+         "app: found a mapping, allowed is a Flask app; settings come second: RateLimiter(app, settings)"),
+        ("1/minute", "app: found '1/minute', allowed is a Flask app: RateLimiter(app, limits='100/minute')"),
+    ],
+)  # fmt: skip
+def test_what_is_no_flask_app(found: Any, begins: str) -> None:
+    assert problems_of(RateLimiter, found, limits="1/minute") == [begins]
+    assert problems_of(RateLimiter(limits="1/minute").init_app, found) == [begins]
+
+
+@pytest.mark.parametrize(
+    "face",
+    [
+        lambda settings: asgi.RateLimitMiddleware(App200(), settings),
+        lambda settings: wsgi.RateLimitMiddleware(hello, settings),
+        lambda settings: RateLimiter(Flask(__name__), settings),
+        lambda settings: RateLimiter(None, settings),
+    ],
+    ids=["asgi", "wsgi", "flask", "flask later"],
+)
+def test_limits_in_place_of_the_settings(face: Any) -> None:
+    (problem,) = problems_of(face, "1/minute")
+    assert problem == (
+        "settings: found '1/minute', allowed is Settings or a mapping; limits='1/minute' sets limits; "
+        "Settings.load(path) reads a file"
+    )
+
+
+# words and arguments that do not fit
+
+LIMITS = {
+    "starlette": starlette.limit,
+    "flask": flask_limit,
+    "django": django_limit,
+    "fastapi": RateLimit,
+    "route": lambda *given, **words: starlette.RateLimit(App200(), *given, **words),
+}
+IN_CALLS = [Limiter().limit, AsyncLimiter().limit]
+
+
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
+def test_the_words_of_django_ratelimit_and_fastapi_limiter(limit: Any) -> None:
+    problems = problems_of(limit, key="ip", rate="5/m", method="POST")
+    assert [problem[:52] for problem in problems] == [
+        "unknown setting `rate`: here it is `limits`: text su",
+        "unknown setting `method`: here it is `methods`: a li",
+    ]
+    problems = problems_of(limit, times=1, seconds=60)
+    assert [problem[:48] for problem in problems] == [
+        "unknown setting `times`: here it is `limits`: te",
+        "unknown setting `seconds`: here it is `limits`: ",
+    ]
+    assert problems_of(limit, key="ip") == ["limits: required, such as '100/minute'"]
+    (problem,) = problems_of(limit, "1/minute", "ip")
+    assert problem.startswith("found 'ip' by position, allowed there are ")
+    assert problem.endswith("limits")
+
+
+def test_flask_limiters_key_and_app() -> None:
+    assert problems_of(RateLimiter, get_remote_address, app=Flask(__name__)) == [
+        "app: found twice, get_remote_address by position and `app=`; a callable that gives the key goes into `key`"
+    ]
+
+
+def test_a_fastapi_limit_without_depends() -> None:
+    with pytest.raises(ConfigError, match=r'did you mean Depends\(RateLimit\("5/minute"\)\)\?'):
+        FastAPI().get("/", dependencies=[RateLimit("1/minute")])(lambda: 1)  # type: ignore[list-item]  # on purpose
+
+
+@pytest.mark.parametrize("limiter", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize(
+    ("word", "begins"),
+    [
+        ("key_func", "unknown setting `key_func`: here it is `key`: "),
+        ("key", "unknown setting `key` here: it goes into each call: hit(limits, key); limits on web endpoints are "),
+        ("default_limits", "unknown setting `default_limits`: here it is `limits`: "),
+        ("storage_uri", "unknown setting `storage_uri`: here it is `store`: a URL such as "),
+        ("headers_enabled", "unknown setting `headers_enabled`: here it is `headers`: "),
+        ("stroe", "unknown setting `stroe`: did you mean `store`?"),
+    ],
+)
+def test_the_words_of_other_limiters(limiter: Any, word: str, begins: str) -> None:
+    (problem,) = problems_of(limiter, **{word: "x"})
+    assert problem.startswith(begins)
+
+
+def test_where_the_key_of_a_limiter_goes() -> None:
+    (problem,) = problems_of(Limiter, key_func=get_remote_address)
+    assert problem.endswith(
+        "; it goes into each call: hit(limits, key); limits on web endpoints are `limit` of ratelimit_mw.fastapi, "
+        "starlette, flask or django"
+    )
+
+
+@pytest.mark.parametrize("limit", IN_CALLS, ids=["threads", "asyncio"])
+def test_the_words_of_other_limiters_on_a_function(limit: Any) -> None:
+    (problem,) = problems_of(limit, limit_value="1/minute")
+    assert problem.startswith("unknown setting `limit_value`: here it is `limits`: ")
+    (problem,) = problems_of(limit, "1/minute", key_func=get_remote_address)
+    assert problem == (
+        "unknown setting `key_func` here: it goes into `key`, called with the function's arguments; limits on web "
+        "endpoints are `limit` of ratelimit_mw.fastapi, starlette, flask or django"
+    )
+    assert problems_of(limit, "1/minute", "me") == ["found 'me' by position, allowed there are limits"]
+    assert problems_of(limit) == ["limits: required, such as '100/minute'"]
+
+
+def test_a_type_error_inside_stays_what_it_is() -> None:
+    @answered()
+    def function(limits: str) -> None:
+        raise TypeError(limits)
+
+    with pytest.raises(TypeError, match=r"^its own$"):
+        function("its own")
+
+
+# the middleware of another kind of app
+
+
+def django_view(request: Any) -> Any:
+    return request
+
+
+DJANGO_VIEW = convert_exception_to_response(django_view)
+
+
+@pytest.mark.parametrize(
+    ("middleware", "app", "found", "fix"),
+    [
+        (wsgi.RateLimitMiddleware, FastAPI(), "FastAPI is called with scope, receive, send", "asgi"),
+        (wsgi.RateLimitMiddleware, DJANGO_VIEW, "django_view is called with request", "django"),
+        (asgi.RateLimitMiddleware, DJANGO_VIEW, "django_view is called with request", "django"),
+        (asgi.RateLimitMiddleware, Flask(__name__).wsgi_app,
+         "Flask.wsgi_app is called with environ, start_response", "wsgi"),
+    ],
+)  # fmt: skip
+def test_middleware_of_another_kind(middleware: Any, app: Any, found: str, fix: str) -> None:
+    kind = "ASGI" if middleware is asgi.RateLimitMiddleware else "WSGI"
+    message = f"app: {found}, and this is the middleware for {kind}; use ratelimit_mw.{fix}.RateLimitMiddleware"
+    assert problems_of(middleware, app, limits="1/minute") == [message]
+    assert problems_of(middleware, app) == [message]
+
+
+def test_wsgi_middleware_in_the_settings_of_django() -> None:
+    with pytest.raises(ConfigError, match=r"use ratelimit_mw\.django\.RateLimitMiddleware"):
+        wsgi_site([], {"limits": "1/minute"}, ["ratelimit_mw.wsgi.RateLimitMiddleware"])
+
+
+def test_wsgi_middleware_in_fastapi() -> None:
+    app = FastAPI()
+    app.add_middleware(wsgi.RateLimitMiddleware, limits="1/minute")  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(ConfigError, match=r"use ratelimit_mw\.asgi\.RateLimitMiddleware"):
+        app.build_middleware_stack()
+
+
+# names in the configuration of a framework
+
+UNREAD = [
+    ("RATELIMIT_MW_LIMITS", "write `limits` into "),
+    ("RATELIMIT_MW_STORAGE_URI", "write `store` into "),
+    ("RATELIMIT_DEFAULT", "write `limits` into "),
+    ("RATELIMIT_APPLICATION", "write `app_limits` into "),
+    ("RATELIMIT_STORAGE_URI", "write `store` into "),
+    ("RATELIMIT_USE_CACHE", "write `store` into "),
+    ("RATELIMIT_ENABLED", "write `enabled` into "),
+]
+
+
+@pytest.fixture
+def _without_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for peer in ("flask_limiter", "django_ratelimit"):
+        monkeypatch.delitem(sys.modules, peer, raising=False)
+
+
+def flask_with(name: str, **settings: Any) -> str:
+    app = Flask(__name__)
+    app.config[name] = "1/minute"
+    RateLimiter(app, limits="1/minute", **settings)
+    return "app.config['RATELIMIT_MW']"
+
+
+def django_with(name: str, **settings: Any) -> str:
+    wsgi_site([], {"limits": "1/minute", **settings}, **{name: "1/minute"})
+    return "RATELIMIT_MW"
+
+
+CONFIGS = pytest.mark.parametrize("configured", [flask_with, django_with])
+
+
+@CONFIGS
+@pytest.mark.usefixtures("_without_peers")
+@pytest.mark.parametrize(("name", "fix"), UNREAD)
+def test_names_that_nothing_reads(configured: Any, name: str, fix: str, caplog: pytest.LogCaptureFixture) -> None:
+    setting = configured(name)
+    (message,) = caplog.messages
+    assert message.startswith(f"ratelimit_mw: {name} is not read here; {fix}{setting}")
+    with pytest.raises(ConfigError, match=f"{name} is not read here"):
+        configured(name, strict=True)
+
+
+@CONFIGS
+@pytest.mark.usefixtures("_without_peers")
+def test_names_that_something_reads(
+    configured: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured("RATELIMIT_OF_MY_OWN")
+    configured("RATELIMITED")
+    monkeypatch.setenv("RATELIMIT_MW_JITTER", "1")
+    configured("RATELIMIT_MW_JITTER")
+    monkeypatch.setitem(sys.modules, "flask_limiter", sys)
+    configured("RATELIMIT_DEFAULT")
+    assert caplog.messages == []

@@ -1,0 +1,24 @@
+"""Every scenario over every framework, in this process, over a real Redis."""
+
+from contextlib import closing
+
+import pytest
+
+from ratelimit_mw.testing import Clock
+from redis_servers import RedisServer
+from web.faces import ASGI, FACES
+from web.scenario import Scenario
+from web.table import ALL_ROWS, RecordingAsyncRedis, RecordingRedis, play, tell_time
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("scenario", ALL_ROWS)
+def test_scenario(face: str, scenario: Scenario, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    tell_time(clock, monkeypatch.setattr)
+    own_redis.flush()
+    if face in ASGI:  # each request has a loop of its own, which closes what it opened
+        play(face, scenario, RecordingAsyncRedis(own_redis.url, clock), clock)
+        return
+    with closing(RecordingRedis(own_redis.url, clock)) as store:
+        play(face, scenario, store, clock)

@@ -1,0 +1,117 @@
+"""Who comes with the words of another rate limiter is told ours, wherever the word is written."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from ratelimit_mw import ConfigError, asgi, wsgi
+from ratelimit_mw.django import limit as django_limit
+from ratelimit_mw.fastapi import RateLimit
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.flask import limit as flask_limit
+from ratelimit_mw.items import ItemOptions
+from ratelimit_mw.options import Options
+from ratelimit_mw.peers import _WORDS
+from ratelimit_mw.rules import MarkOptions, Rule, RuleOptions
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.starlette import limit
+from web.asgi_talk import App200
+from web.wsgi_talk import hello
+
+TOP = [
+    ("default_limits", "limits"),
+    ("key_func", "key"),
+    ("rate", "limits"),
+    ("strategy", "limits"),
+    ("storage_uri", "store"),
+    ("key_prefix", "store"),
+    ("headers_enabled", "headers"),
+    ("application_limits", "app_limits"),
+    ("swallow_errors", "on_store_error"),
+    ("windowMs", "limits"),
+    ("keyGenerator", "key"),
+    ("max", "limits"),
+    ("whitelist", "safelist"),
+    ("trust_proxy", "trusted_proxies"),
+    ("RATE", "limits"),
+    ("burst", "limits"),
+    ("enable", "enabled"),
+]
+FACES: dict[str, Callable[..., Any]] = {
+    "Settings": Settings,
+    "mapping": lambda **words: Settings.of(words, {}),
+    "asgi": lambda **words: asgi.RateLimitMiddleware(App200(), **words),
+    "wsgi": lambda **words: wsgi.RateLimitMiddleware(hello, **words),
+    "flask": lambda **words: RateLimiter(Flask(__name__), **words),
+}
+MARKS: dict[str, Callable[..., Any]] = {
+    "limit": limit,
+    "flask_limit": flask_limit,
+    "django_limit": django_limit,
+    "RateLimit": RateLimit,
+    "Rule": lambda limits, **words: Rule(path="/", limits=limits, **words),
+    "table": lambda limits, **words: Settings(limits=[], rules=[{"path": "/", "limits": limits, **words}]),
+}
+
+
+def problem_of(call: Callable[..., Any], *arguments: Any, **words: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        call(*arguments, **words)
+    (problem,) = caught.value.problems
+    return problem
+
+
+@pytest.mark.parametrize(("word", "ours"), TOP)
+@pytest.mark.parametrize("face", FACES.values(), ids=FACES)
+def test_a_word_of_a_peer_at_the_top(face: Any, word: str, ours: str) -> None:
+    problem = problem_of(face, **{"limits": "9/hour", word: "x"})
+    assert problem.startswith(f"unknown setting `{word}`: here it is `{ours}`: ")
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        ("key_func", "`key`: text such as 'ip' or 'user | ip', or a callable of the request"),
+        ("exempt_when", "`when`: a callable of the request that returns False where the rule does not apply"),
+        ("deduct_when", "`count_status`: the statuses of the responses that are charged, such as [401, '4xx']"),
+        ("method", "`methods`: a list such as ['GET', 'POST']"),
+        ("group", "`name`: endpoints whose limits have the same name share a bucket"),
+        ("strategy", "`limits`: the algorithm is part of the text: '100/minute using sliding_window_log'"),
+    ],
+)
+@pytest.mark.parametrize("mark", MARKS.values(), ids=MARKS)
+def test_a_word_of_a_peer_on_an_endpoint_or_rule(mark: Any, word: str, answer: str) -> None:
+    assert problem_of(mark, "9/hour", **{word: "x"}).endswith(f"unknown setting `{word}`: here it is {answer}")
+
+
+def test_where_ours_goes() -> None:
+    problem = problem_of(django_limit, "9/hour", storage_uri="redis://x")
+    assert problem.endswith("or a store; it goes into the settings of the middleware")
+    problem = problem_of(asgi.RateLimitMiddleware, App200(), limits="9/hour", exempt_when=lambda _: True)
+    assert problem.endswith("; it goes into a rule: [[rules]]")
+    problem = problem_of(Settings, limits=[{"limit": "9/hour", "burst": 20}])
+    assert problem == (
+        "limits[0]: unknown setting `burst`: here it is `limit`: the burst is part of the text: "
+        "'100/minute burst 20 using gcra'"
+    )
+
+
+def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATELIMIT_MW_STORAGE_URI", "redis://x")
+    problem = problem_of(asgi.RateLimitMiddleware, App200(), limits="9/hour")
+    assert problem.startswith("RATELIMIT_MW_STORAGE_URI: unknown setting `storage_uri`: here it is `store`: a URL")
+
+
+@pytest.mark.parametrize("kind", [Settings, Rule])
+def test_a_keyword_that_nobody_knows(kind: Any) -> None:
+    assert problem_of(kind, limits="9/hour", xyzzy=1).startswith("unknown setting `xyzzy`; there are ")
+    assert problem_of(kind, limits="9/hour", kye="ip") == "unknown setting `kye`: did you mean `key`?"
+
+
+def test_each_answer_is_a_word_of_ours_and_no_question_is() -> None:
+    tables = (Options, RuleOptions, MarkOptions, ItemOptions)
+    ours = {word for table in tables for word in table.__annotations__}
+    assert {here for here, _ in _WORDS.values()} <= ours
+    assert set(_WORDS) & (set(Options.__annotations__) | set(RuleOptions.__annotations__)) == set()
