@@ -23,7 +23,7 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
         env=os.environ | {"PYTHONPATH": path} | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

@@ -3,6 +3,7 @@
 import inspect
 import re
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,18 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, MemoryStore, notices, parse
+from ratelimit_mw import refusals as refusals_log
 from ratelimit_mw.addresses import parse_address
 from ratelimit_mw.calls import cost_answer
-from ratelimit_mw.client_ip import ClientFinder
+from ratelimit_mw.client_ip import ClientFinder, client_address
 from ratelimit_mw.forwarded import forwarded, x_forwarded_for
 from ratelimit_mw.hosts import Hosts
 from ratelimit_mw.identity import bucket_key, encode_part
+from ratelimit_mw.lines import CHARGES
 from ratelimit_mw.matching import Rules
-from ratelimit_mw.path_index import PathIndex
-from ratelimit_mw.paths import normal_path
-from ratelimit_mw.policy import Plans
+from ratelimit_mw.path_index import PathIndex, fold
+from ratelimit_mw.paths import Forms, normal_path
+from ratelimit_mw.policy import PLANS, Plans, _of_network
 from ratelimit_mw.request import as_text
 from ratelimit_mw.response import headers
 from ratelimit_mw.settings import Settings
@@ -80,7 +83,8 @@ def remembered_headers(bound: int) -> None:
 
 
 def plans() -> Plans:
-    found = Rules(Settings(limits="5/minute"))._table.combined(((),), ()).of_client
+    PLANS.clear()  # of other tests in this process
+    found = Rules(Settings(limits="5/minute"))._table.combined((((), ()),)).of_client
     assert found is not None
     return found
 
@@ -96,11 +100,25 @@ def a_remembered_address(bound: int) -> None:
 
 def remembered_addresses(bound: int) -> None:
     remembered = plans()
+    other = Rules(Settings(limits="6/minute"))._table.combined((((), ()),)).of_client
+    assert other is not None
     for number in range(bound):
-        assert remembered[f"{number}"] is remembered[f"{number}"]
-    assert len(remembered) == bound
+        kept = (remembered, other)[number % 2]
+        assert kept[f"{number}"] is kept[f"{number}"]
+    assert len(remembered) + len(other) == bound
     assert remembered[None] is remembered[None]
-    assert [*remembered] == [None]
+    assert ([*remembered], [*other]) == ([None], [])
+
+
+def remembered_charges(bound: int) -> None:
+    CHARGES.clear()
+    lines = Rules(Settings(limits="5/minute; 6/hour")).lines[-1].fixed
+    assert lines is not None
+    for number in range(bound):
+        lines[number % 2].charges[f"user={number}", 1]
+    assert sum(len(line.charges) for line in lines) == bound
+    lines[0].charges["user=x", 1]
+    assert [len(line.charges) for line in lines] == [1, 0]
 
 
 def a_value(bound: int) -> None:
@@ -174,6 +192,10 @@ def log_lines(bound: int) -> None:  # that it holds: test_notices.py
     assert bound == 60 / notices._QUIET
 
 
+def refusal_lines(bound: int) -> None:  # that it holds: the tests of the log of refusals
+    assert bound == refusals_log.MOST
+
+
 ROWS: dict[str, Callable[[int], None]] = {
     "an address, of the peer or in a header": an_address,
     "`X-Forwarded-For`, `Forwarded`": a_list,
@@ -183,7 +205,8 @@ ROWS: dict[str, Callable[[int], None]] = {
     "a header that is remembered as read": a_remembered_header,
     "headers and peers that are remembered": remembered_headers,
     "an address of which it is remembered what is asked": a_remembered_address,
-    "addresses of which that is remembered": remembered_addresses,
+    "client addresses whose limits a process remembers": remembered_addresses,
+    "buckets of recent clients that are remembered, in a process": remembered_charges,
     "the value of a key, as it stands": a_value,
     "an identity in the store": an_identity,
     "a number as a key": a_number,
@@ -198,6 +221,7 @@ ROWS: dict[str, Callable[[int], None]] = {
     "connections to a Redis server, for each event loop": tasks,
     "a text of others in a line of the log": a_text,
     "lines of the log from one place": log_lines,
+    "lines of the log on refused requests, which are off by default": refusal_lines,
 }
 
 
@@ -230,6 +254,8 @@ LONG: dict[str, Callable[[int], object]] = {  # what has no bound of its own, by
     "path of dots": lambda times: normal_path("/a/.." * times),
     "path of double slashes": lambda times: normal_path("//./" * times),
     "path of newlines": lambda times: normal_path("/a\n" * times + "/\n"),
+    "forms of a path": lambda times: Forms.of(["//a/../" * times, "a//" * times + "\n"]),
+    "folded path": lambda times: fold("\u0130x\u6771" * times),
     "list of addresses": lambda times: [*x_forwarded_for("x," * times)],
     "list of elements": lambda times: [*forwarded('for="x",' * times)],
     "quotes": lambda times: [*forwarded('"' * times)],
@@ -267,3 +293,67 @@ def squares(times: int) -> object:
 def test_steps_that_grow_faster_are_seen() -> None:
     once, twice = (steps(squares, times) for times in (40, 80))
     assert twice > 2 * once + 50
+
+
+MANY: dict[str, Any] = {
+    "limits": "5/minute",
+    "rules": [{"path": f"/{n}/{{x}}", "limits": "9/hour", "final": n % 2 == 0} for n in range(40)],
+}
+
+
+def test_addresses_of_one_network_are_remembered_as_one() -> None:
+    """Whatever part of it a client uses, over many combinations of rules; one that means an IPv4 address is that."""
+    PLANS.clear()
+    CHARGES.clear()
+    compiled = Rules(Settings(**MANY, app_limits="99/hour"))
+    matches = [compiled._table.combined((((n,), ()),)) for n in range(40)]
+    for number in range(200):
+        for match in matches:
+            assert match.of_client is not None
+            match.of_client[f"2001:db8::{number:x}"]
+    assert [len(match.of_client or ()) for match in matches] == [1] * 40
+    (charge, *_) = matches[0].of_client["2001:db8::1"].charges  # type: ignore[index]
+    for other, same in (("2001:db8::ffff:1", True), ("2001:db8:0:1::1", False), ("64:ff9b::1:0:0:1", False)):
+        assert (matches[0].of_client[other].charges[0] == charge) is same  # type: ignore[index]
+    for one, other in (("::ffff:192.0.2.1", "192.0.2.1"), ("64:ff9b::192.0.2.1", "192.0.2.1")):
+        assert matches[0].of_client[one].charges == matches[0].of_client[other].charges  # type: ignore[index]
+    far = Rules(Settings(limits="5/minute", key="ip/128", ipv6_prefix=64)).of_client
+    assert far is None or far["2001:db8::1"].charges != far["2001:db8::2"].charges
+
+
+def test_a_network_is_not_taken_for_an_address_that_means_another_client() -> None:
+    for client in (
+        "64:ff9b::1:0:0:1",
+        "::1",
+        "::ffff:0:0:1",
+        "2001:db8::1%eth0",
+        "[2001:db8::1]:80",
+        "no:address",
+        ":",
+    ):
+        for prefix in (0, 32, 48, 64, 96, 127, 128):
+            found = _of_network(client, prefix)
+            if prefix:
+                assert client_address(found, prefix) == client_address(client, prefix)
+            else:
+                assert found == client
+
+
+def test_many_addresses_over_many_rules_take_little_memory() -> None:
+    """20,000 IPv4 addresses and as many of one /64, over 40 combinations of rules."""
+    PLANS.clear()
+    CHARGES.clear()
+    compiled = Rules(Settings(**MANY, app_limits="99/hour"))
+    matches = [compiled._table.combined((((n,), ()),)) for n in range(40)]
+    tracemalloc.start()
+    try:
+        for number in range(20_000):
+            match = matches[number % 40]
+            assert match.of_client is not None
+            match.of_client[f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"]
+            match.of_client[f"2001:db8::{number:x}"]
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(len(match.of_client or ()) for match in matches) <= PLANS.most
+    assert held < 64 * 1024 * 1024

@@ -1,9 +1,13 @@
 """`python -m ratelimit_mw check`: what it prints of broken files, and of those that a start would warn of."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import ratelimit_mw
 from checking import Check, check_in, command
 
 pytestmark = pytest.mark.promise(9)
@@ -17,7 +21,7 @@ MISTAKES: dict[str, list[str]] = {
     "misspelt_period.toml": [
         f"rules[0].limits[0]: '10/minut': unknown period 'minut', did you mean 'minute'? {PERIODS}",
     ],
-    "rule_without_path.toml": ["rules[0].path: required, such as '/login' or '/{rest:path}'"],
+    "rule_without_path.toml": ["rules[0] (login).path: required, such as '/login' or '/{rest:path}'"],
     "lower_case_method.toml": [
         "rules[0].methods[0]: found 'post', allowed is a method in upper case, such as 'POST'",
     ],
@@ -43,7 +47,7 @@ MISTAKES: dict[str, list[str]] = {
             "function that can be imported: ModuleNotFoundError: No module named 'nowhere'"
         ),
     ],
-    "same_name_twice.toml": ["rules[1].name: 'api' is the name of rules[0] too; give it one of its own"],
+    "same_name_twice.toml": ["rules[1] (api).name: 'api' is the name of rules[0] too; give it one of its own"],
     "cost_above_quota.toml": [
         "rules[0].cost: 50 can never pass 20/3600s using sliding_window_counter, which admits at most 20 at once",
     ],
@@ -86,12 +90,29 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return check_in(tmp_path, monkeypatch, capsys)
 
 
+LINES = {  # where the mistakes of each file are; 0 is nowhere
+    "cost_above_quota.toml": [5],
+    "impossible_key.toml": [2, 6, 7],
+    "lower_case_method.toml": [5],
+    "misspelt_period.toml": [5],
+    "misspelt_setting.toml": [2],
+    "networks_too_wide.toml": [2, 3, 3],
+    "rule_without_path.toml": [3],
+    "same_name_twice.toml": [9],
+    "several_mistakes.toml": [1, 0, 7, 6, 8, 8, 11, 13, 12, 3, 2],
+    "tiers_without_tier.toml": [1],
+}
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in BROKEN.iterdir()))
 def test_a_broken_file(name: str) -> None:
     done = command("check", name, folder=BROKEN)
     mistakes = MISTAKES[name]
     count = f"{len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}"
-    assert done.stdout.splitlines() == [f"{name}: {line}" for line in [*mistakes, count]]
+    lines = LINES.get(name, [0] * len(mistakes))
+    places = [f"{name}:{number}" if number else name for number in lines]
+    told = [f"{place}: {mistake}" for place, mistake in zip(places, mistakes, strict=True)]
+    assert done.stdout.splitlines() == [*told, f"{name}: {count}"]
     assert (done.returncode, done.stderr) == (1, "")
 
 
@@ -119,8 +140,8 @@ def test_a_file_that_is_not_there() -> None:
                     "that one, or set final = false there"
                 ),
                 (
-                    "rule default: its key, header:X-Api-Key, is what clients write, who can have as many of it as "
-                    "they like; add a limit with another key, or app_limits"
+                    "rule default: its key, header:X-Api-Key, is written by the client, which can use a new one for "
+                    "each request; add a limit with another key, or app_limits"
                 ),
             ],
         ),
@@ -137,8 +158,8 @@ def test_a_file_that_is_not_there() -> None:
             'limits = "5/minute"\nstore = "redis+cluster://localhost:7000"',
             [
                 (
-                    "store: in a cluster without key_secret, whoever can choose an identity can choose its slot, and "
-                    "so put all load on one node; set key_secret"
+                    "store: in a cluster without key_secret, a client that can choose its identity can choose its "
+                    "slot, and so put all load on one node; set key_secret"
                 ),
             ],
         ),
@@ -154,11 +175,14 @@ def test_what_a_start_would_warn_of(settings: str, warnings: list[str], check: C
 @pytest.mark.parametrize(
     ("settings", "mistake"),
     [
-        ('store = "redis://localhost:port"', "store: the URL cannot be read, allowed is redis://USER:PASSWORD@HOST:"),
+        (
+            'store = "redis://localhost:port"',
+            "store: the URL cannot be read: the port is no number from 0 to 65535, allowed",
+        ),
         ('on_refused = "call:shop_of_check:one"', "on_refused: found 'call:shop_of_check:one', allowed is an ASGI app"),
         (
             'on_refused = "call:shop_of_check:wsgi_app"\nkey = "call:shop_of_check:plan"',
-            "plan is async; under WSGI keys, costs, tiers and limits ask plain functions",
+            "key: found plan, which is async; allowed under WSGI is a plain function",
         ),
         ('on_refused = "call:shop_of_check:nobody"', "on_refused: found 'call:shop_of_check:nobody', allowed is call:"),
     ],
@@ -166,7 +190,8 @@ def test_what_a_start_would_warn_of(settings: str, warnings: list[str], check: C
 def test_what_only_a_start_would_find(settings: str, mistake: str, check: Check) -> None:
     lines = check(f'limits = "5/minute"\n{settings}', code=1).splitlines()
     assert len(lines) == 2
-    assert lines[0].startswith(f"limits.toml: {mistake}")
+    assert lines[0].partition(" ")[2].startswith(mistake)
+    assert lines[0].partition(" ")[0] == f"limits.toml:{3 if mistake.startswith('key') else 2}:"
 
 
 @pytest.mark.parametrize("call", ["wsgi_app", "plain"])
@@ -178,14 +203,34 @@ def test_an_app_that_cannot_await(check: Check) -> None:
     settings = 'tier = "call:shop_of_check:plan"\nlimits = {free = "5/minute"}'
     assert "no mistakes" in check(settings)
     first = check(settings, "--wsgi", code=1).splitlines()[0]
-    assert first == "limits.toml: plan is async; under WSGI keys, costs, tiers and limits ask plain functions"
+    assert first == "limits.toml:1: tier: found plan, which is async; allowed under WSGI is a plain function"
 
 
 def test_a_variable_that_goes_before_the_file(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATELIMIT_MW_STORE", "reddis://")
-    assert "limits.toml: store: found the scheme 'reddis'" in check('limits = "5/minute"\nstore = "memory://"', code=1)
+    assert "RATELIMIT_MW_STORE: store: found the scheme 'reddis'" in check(
+        'limits = "5/minute"\nstore = "memory://"', code=1
+    )
     monkeypatch.setenv("RATELIMIT_MW_STORE", "memory://")
     printed = check('limits = "5/minute"\nstore = "reddis://"')
     assert printed == "limits.toml: no mistakes; 0 rules, no warnings\n  from the environment: RATELIMIT_MW_STORE\n"
     monkeypatch.setenv("RATELIMIT_MW_STOR", "memory://")
     assert "RATELIMIT_MW_STOR: unknown setting `stor`: did you mean `store`?" in check('limits = "5/minute"', code=1)
+
+
+@pytest.mark.parametrize("arguments", [["schema"], ["check", "limits.toml"]])
+def test_a_command_ends_quietly_when_its_reader_has_gone(arguments: list[str], tmp_path: Path) -> None:
+    (tmp_path / "limits.toml").write_text('limits = "5/minute"', "utf-8")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        ended = subprocess.run(
+            [sys.executable, "-m", "ratelimit_mw", *arguments],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(Path(ratelimit_mw.__file__).parent.parent)},
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            timeout=300,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (141, b"")

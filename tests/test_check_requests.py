@@ -23,7 +23,7 @@ SHOP = """
 limits = "100/minute"
 app_limits = {limit = "1000/second", key = "all"}
 key = "user | ip"
-key_secret = "sesame-street"
+key_secret = "open-sesame-street"
 trusted_proxies = ["10.0.0.0/8"]
 exempt = ["/health"]
 safelist = ["203.0.113.0/24", "call:shop_of_check:staff"]
@@ -99,6 +99,7 @@ def test_it_does_not_connect_to_the_store(check: Check) -> None:
             ["--request", "/", "--header", "X"],
             "--header: found 'X', allowed is a name and a value such as 'X-Api-Key: ",
         ),
+        (["--request", "/", "--ip", "foo"], "--ip: found 'foo', allowed is an address such as 192.0.2.1"),
         (["--request", "/", "--header", "X: a\tb"], "--header: found 'a\\tb', allowed is text without control"),
     ],
 )

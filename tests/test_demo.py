@@ -1,15 +1,21 @@
-"""`python -m ratelimit_mw demo --once`, as the README starts it."""
+"""`ratelimit-mw demo`, as the README starts it."""
 
 import re
+import signal
 import subprocess
 import sys
+from contextlib import closing
+from http.client import HTTPConnection
 
 from redis_servers import RedisServer
 
+DEMO = [sys.executable, "-m", "ratelimit_mw", "demo"]
+ENDS_WITHIN = 300.0  # seconds, on a busy machine
+ADMITTED, REFUSED = "200", "429"
+
 
 def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ratelimit_mw", "demo", "--once", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([*DEMO, *arguments], capture_output=True, text=True, timeout=ENDS_WITHIN, check=False)
 
 
 def rows(output: str) -> list[tuple[str, ...]]:
@@ -19,10 +25,15 @@ def rows(output: str) -> list[tuple[str, ...]]:
 
 def check(done: subprocess.CompletedProcess[str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
-    found = rows(done.stdout)
-    assert found[:5] == [("200", str(left), "-") for left in (4, 3, 2, 1, 0)]
-    assert [(status, left) for status, left, _ in found[5:]] == [("429", "0")] * 3
-    assert all(1 <= int(retry_after) <= 10 for _, _, retry_after in found[5:])
+    *calls, after = rows(done.stdout)
+    assert calls[0] == (ADMITTED, "4", "-")
+    assert [status for status, *_ in calls[:5]] == [ADMITTED] * 5
+    refused = [call for call in calls if call[0] == REFUSED]
+    assert [remaining for _, remaining, _ in refused] == ["0"] * 3
+    assert all(1 <= int(retry_after) <= 5 for *_, retry_after in refused)
+    assert f"\nWaiting {calls[-1][2]} s, as the last answer asks ...\n" in done.stdout
+    assert after[0] == ADMITTED
+    assert done.stdout.endswith("\nThe client waited as long as Retry-After says, and was admitted.\n")
 
 
 def test_on_memory() -> None:
@@ -31,6 +42,25 @@ def test_on_memory() -> None:
 
 def test_on_redis(redis_server: RedisServer) -> None:
     check(demo("--store", redis_server.url))
+
+
+def test_it_serves_on_if_asked_to() -> None:
+    # a job in the background of a shell ignores SIGINT, and so would the demo
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen([*DEMO, "--serve"], stdout=subprocess.PIPE, text=True) as running:
+        signal.signal(signal.SIGINT, before)
+        assert running.stdout is not None
+        try:
+            lines = (re.match(r"Still serving http://(\S+)/,", line) for line in running.stdout)
+            address = next(found[1] for found in lines if found)
+            with closing(HTTPConnection(address, timeout=ENDS_WITHIN)) as connection:
+                connection.request("GET", "/")
+                with connection.getresponse() as answer:
+                    assert answer.status in (200, 429)
+            running.send_signal(signal.SIGINT)
+            assert running.wait(ENDS_WITHIN) == 0
+        finally:
+            running.kill()
 
 
 def test_a_wrong_store_ends_it_with_the_reason() -> None:

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import io
 import json
+import logging
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +41,10 @@ SHELL = {
     'python3 -m pip install ".[demo]"': "tox -e demo",
     'python3 -m pip install ".[demo]" && python3 -m ratelimit_mw demo': "tox -e demo, test_demo.py",
     "python3 -m pip install tox && python3 -m tox": ".ci/run",
-    'python3 -m pip install "ratelimit-mw[redis]"': "tox installs this extra",
+    'python3 -m pip install "ratelimit-mw[redis]"': "tests/tutorials/test_install.py",
+    'python3 -m pip install ".[redis]"': "tests/tutorials/test_install.py",
+    'python3 -m pip install "ratelimit-mw[redis] @ git+https://HOST/PATH.git"': "tests/tutorials/test_install.py",
+    'python3 -m pip install "ratelimit-mw[fastapi,redis]"': "tests/tutorials/test_install.py, with one extra",
     "python -m ratelimit_mw schema > ratelimit.schema.json": "test_schema.py",
     "python -m benchmarks --json docs/explanation/performance.json": "tests/tools/test_benchmarks.py",
     "python docs/performance_figures.py": "tests/tools/test_benchmarks_chart.py",
@@ -101,6 +105,15 @@ def shown(page: Path, block: Block) -> Path:
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """A page may turn on a log for good; other tests must not get it."""
+    yield
+    log = logging.getLogger("ratelimit_mw.refusals")
+    log.setLevel(logging.NOTSET)
+    log.handlers.clear()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != ON_A_CLUSTER], ids=name_of)
@@ -225,7 +238,7 @@ def test_the_projects_of_django_refuse(page: Path, redis_server: RedisServer, tm
     for name, text in files.items():
         tmp_path.joinpath(name).write_text(text.replace("redis://localhost:6379/0", redis_server.url), "utf-8")
     command = [sys.executable, "-c", SERVED, *ON_DJANGO[page]]
-    done: Any = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+    done: Any = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
     statuses = json.loads(done.stdout.splitlines()[-1])
     assert (statuses[0], statuses[-1]) == (200, 429)

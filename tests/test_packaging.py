@@ -1,8 +1,11 @@
 """The tests run against what a user installs."""
 
 import os
+import re
+import subprocess
 import sys
-from importlib.metadata import metadata, requires
+import tomllib
+from importlib.metadata import metadata, requires, version
 from pathlib import Path
 
 import ratelimit_mw
@@ -23,7 +26,7 @@ def test_all_files_are_there() -> None:
     source = CHECKOUT / "ratelimit_mw"
     wanted = {path.relative_to(source) for kind in ("*.py", "*.lua", "py.typed") for path in source.rglob(kind)}
     assert wanted == {path.relative_to(PACKAGE) for path in [PACKAGE / name for name in wanted] if path.is_file()}
-    assert len({path for path in wanted if path.suffix == ".lua"}) == len(SCRIPTED) + 7
+    assert len({path for path in wanted if path.suffix == ".lua"}) == len(SCRIPTED) + 8
 
 
 def test_every_algorithm_has_both_files_vectors_and_docs() -> None:
@@ -36,7 +39,33 @@ def test_every_algorithm_has_both_files_vectors_and_docs() -> None:
         assert (CHECKOUT / "tests/vectors" / f"{name}.json").is_file()
         assert f"\n## {name}\n" in page
     stems = {path.stem for path in (CHECKOUT / "ratelimit_mw/algorithms").iterdir() if path.suffix in (".py", ".lua")}
-    assert stems - {"__init__"} == set(SCRIPTED)
+    assert stems - {"__init__", "slot_set"} == set(SCRIPTED)  # slot_set: what concurrency keeps in memory
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    installed = version("ratelimit-mw")
+    assert re.fullmatch(r"\d+\.\d+\.\d+", installed)
+    assert ratelimit_mw.__version__ == installed
+    for command in ([sys.executable, "-m", "ratelimit_mw"], [str(Path(sys.executable).with_name("ratelimit-mw"))]):
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+        assert done.stdout == f"ratelimit-mw {installed}\n"
+
+
+def test_security_fixes_are_for_this_version() -> None:
+    minor = ratelimit_mw.__version__.rpartition(".")[0]
+    assert f"\n| {minor}.x | yes |\n" in (CHECKOUT / "SECURITY.md").read_text("utf-8")
+
+
+def test_importing_reads_no_metadata() -> None:
+    code = "import sys, ratelimit_mw; print(ratelimit_mw.__version__, 'importlib.metadata' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [ratelimit_mw.__version__, "False"]
+
+
+def test_the_extra_all_has_every_framework_and_store() -> None:
+    known = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    (everything,) = known["all"]
+    assert set(everything.partition("[")[2].rstrip("]").split(",")) == set(known) - {"all", "demo"}
 
 
 def test_what_is_required() -> None:
@@ -45,6 +74,6 @@ def test_what_is_required() -> None:
     needs = [need for need in requires("ratelimit-mw") or [] if "extra ==" not in need]
     assert [need.partition(">")[0] for need in needs] == ["msgspec"]
     extras = metadata("ratelimit-mw").get_all("Provides-Extra") or []
-    assert {"redis", "starlette", "fastapi"} <= set(extras)
+    assert set(extras) == {"redis", "starlette", "fastapi", "flask", "django", "all", "demo"}
     assert metadata("ratelimit-mw")["License-Expression"] == "MIT"
     assert not [need for need in requires("ratelimit-mw") or [] if "<" in need.partition(";")[0]]  # no upper pins

@@ -12,21 +12,25 @@ from typing import Any
 from ratelimit_mw.commands.explain import explain
 from ratelimit_mw.commands.hearing import heard, one_line
 from ratelimit_mw.commands.inquiry import SOMEBODY, inquiry_from
+from ratelimit_mw.commands.look import Found
 from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.gate import AsyncGate, Gate
 from ratelimit_mw.on_refused import answerer
 from ratelimit_mw.options import Options
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.sources import from_environment, from_file
+from ratelimit_mw.sources import from_environment, from_file, placed, read_environment
 from ratelimit_mw.stores.url import open_store
 
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     about = "find all mistakes in a settings file, and say what applies to a request"
-    parser = commands.add_parser("check", help=about, description=f"{about}; the store is not asked")
+    parser = commands.add_parser("check", help=about, description=f"{about}; the store is asked with --store only")
     parser.add_argument("file", help="a TOML file, or one that ends in .json")
     parser.add_argument("--wsgi", action="store_true", help="the app is a WSGI app, which cannot await")
+    parser.add_argument(
+        "--store", action="store_true", help="connect to the store: 1 if it rejects us, 2 if it is away"
+    )
     parser.add_argument("--request", metavar="'POST /login'", help="a request: what applies to it?")
     parser.add_argument("--ip", default=SOMEBODY, help="the socket's other end; '' for none (default: %(default)s)")
     parser.add_argument("--user", help="who is logged in")
@@ -58,7 +62,20 @@ def run(given: argparse.Namespace) -> int:
     print("".join(f"  {line}\n" for line in warned), end="")
     if given.request is not None:
         print("\n".join(["", *explain(settings, make, warned)]))
+    if given.store:
+        with heard():  # what is logged is printed, too
+            found = Found(settings)
+        print("\n".join(["", *map(one_line, found.lines())]))
+        return found.code
     return 0
+
+
+class _Gate(Gate):
+    _probes = False
+
+
+class _AsyncGate(AsyncGate):
+    _probes = False
 
 
 def _started(file: str, *, wsgi: bool) -> Settings:
@@ -69,13 +86,14 @@ def _started(file: str, *, wsgi: bool) -> Settings:
     mistakes = Mistakes()
     with mistakes.at():
         settings = Settings.load(file)
-    mistakes.add(f"{file}: {problem}" for problem in _left_to_the_start(file))
+    words, _ = read_environment(environ, Options, {})  # what is wrong there, the settings have told
+    mistakes.add(placed(problem, Path(file), words) for problem in _left_to_the_start(file))
     mistakes.tell()
     wsgi = wsgi or (settings.on_refused is not None and answerer(settings.on_refused).kind == "wsgi")
     try:
-        (Gate if wsgi else AsyncGate)(settings)  # no connection is opened before the first request
+        (_Gate if wsgi else _AsyncGate)(settings)  # no connection is opened before the first request
     except ConfigError as error:
-        raise ConfigError(*[f"{file}: {problem}" for problem in error.problems]) from None
+        raise ConfigError(*[placed(problem, Path(file), words) for problem in error.problems]) from None
     return settings
 
 
@@ -83,7 +101,7 @@ def _left_to_the_start(file: str) -> Sequence[str]:
     """What is wrong that Settings do not look at: whether the store's URL can be read, and who answers refusals."""
     given: dict[str, Any] = {}
     with suppress(ConfigError):
-        given = from_file(Path(file)) | from_environment(environ, Options, {})
+        given = from_file(Path(file)) | read_environment(environ, Options, {})[0]
     problems: list[str] = []
     try:
         if isinstance(url := given.get("store"), str):

@@ -1,4 +1,4 @@
-"""`python -m ratelimit_mw demo`: a limited app on a real server, called more often than it allows."""
+"""`ratelimit-mw demo`: call a limited app on a real server too often, wait as it says, and be admitted again."""
 
 import argparse
 import http.client
@@ -6,14 +6,17 @@ import socket
 import threading
 import time
 from secrets import token_hex
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ratelimit_mw.errors import ConfigError, RateLimitError
 
-_LIMITS: Final = "5 per 10 seconds"
-_CALLS: Final = 8
-_PATIENCE: Final = 1.0  # seconds; whoever watches can wait, and wants to see the store decide
-_READY: Final = 10.0  # seconds the server has to start
+_LIMITS: Final = "5 per 5 seconds"
+_REFUSALS: Final = 3
+_MOST_CALLS: Final = 100  # until that many are refused: a slow machine may need more than it takes elsewhere
+_PATIENCE: Final = 1.0  # seconds: longer than in production, so that the store decides also on a slow machine
+_REFUSED: Final = 429
+_READY: Final = 60.0  # seconds the server has to start
+_ANSWERED: Final = 60.0  # seconds for one answer
 
 
 def add_to(commands: Any) -> None:
@@ -21,14 +24,14 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("demo", help="serve a limited app on loopback and call it too often")
     parser.add_argument("--store", default="memory://", help="memory:// or redis://HOST:PORT/DB (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free one)")
-    parser.add_argument("--once", action="store_true", help="end after the table")
+    parser.add_argument("--serve", action="store_true", help="keep serving afterwards, until Ctrl+C")
     parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
-    """Serve, call, print a table; then serve on unless `--once`.
+    """Serve the app, call it until it refuses, wait, and call it once more; then end, unless `--serve` was given.
 
-    Raises `ConfigError` when something to run it is missing.
+    Raises `ConfigError` when something to run it is missing, `RateLimitError` when the client that waited is refused.
     """
     server, listening = _server(given.store, given.port)
     port = listening.getsockname()[1]
@@ -36,11 +39,10 @@ def run(given: argparse.Namespace) -> int:
     thread.start()
     try:
         _wait_until_started(server, thread)
-        retry_after = _call_too_often(port)
-        if given.once:
-            return 0
-        _say_what_next(port, retry_after)
-        while thread.is_alive():
+        _show(port)
+        if given.serve:
+            print(f"\nStill serving http://127.0.0.1:{port}/, until Ctrl+C.", flush=True)
+        while given.serve and thread.is_alive():
             thread.join(1.0)
     except KeyboardInterrupt:
         print()
@@ -84,27 +86,46 @@ def _wait_until_started(server: Any, thread: threading.Thread) -> None:
         time.sleep(0.01)
 
 
-def _call_too_often(port: int) -> str:
-    """Print a line per answer; returns the last Retry-After."""
+def _show(port: int) -> None:
+    """Print a line for each call: until some are refused, and one after the wait that the last of them asks for."""
     print(f"GET http://127.0.0.1:{port}/ under {_LIMITS!r}:\n")
     print(f"{'call':>4}  {'status':>6}  {'remaining':>9}  {'Retry-After':>11}")
-    retry_after = ""
-    bodies = []
-    for call in range(1, _CALLS + 1):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-        connection.request("GET", "/")
-        answer = connection.getresponse()
-        bodies.append(answer.read())
-        connection.close()
-        retry_after = answer.getheader("Retry-After", "")
-        remaining = answer.getheader("RateLimit", "").partition(";r=")[2].partition(";")[0]
-        print(f"{call:>4}  {answer.status:>6}  {remaining:>9}  {retry_after or '-':>11}")
-    if any(body.endswith(b": local\n") for body in bodies):
-        print("\nThe store did not answer in time, so these were counted in this process (on_store_error).")
-    return retry_after
+    answers: list[_Answer] = []
+    while sum(one.status == _REFUSED for one in answers) < _REFUSALS:
+        if len(answers) == _MOST_CALLS:
+            raise RateLimitError(
+                f"{_MOST_CALLS} calls took too long to exceed {_LIMITS!r}; try again on a quiet machine"
+            )
+        answers.append(_call(port))
+        _print_row(len(answers), answers[-1])
+    wait = int(answers[-1].retry_after)
+    print(f"\nWaiting {wait} s, as the last answer asks ...\n", flush=True)
+    time.sleep(wait)
+    answers.append(_call(port))
+    _print_row(len(answers), answers[-1])
+    if any(one.counted_locally for one in answers):
+        print("\nThe store did not answer in time, so this process counted some of these calls (on_store_error).")
+    if answers[-1].status == _REFUSED:
+        raise RateLimitError(f"the call after {wait} s was refused")
+    print("\nThe client waited as long as Retry-After says, and was admitted.")
 
 
-def _say_what_next(port: int, retry_after: str) -> None:
-    print(f"\nStill serving. In another terminal, now and again after {retry_after or 'a few'} seconds:\n")
-    print(f"    curl -i http://127.0.0.1:{port}/\n")
-    print("Ctrl+C ends it.")
+class _Answer(NamedTuple):
+    status: int
+    remaining: str
+    retry_after: str
+    counted_locally: bool
+
+
+def _call(port: int) -> _Answer:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWERED)
+    connection.request("GET", "/")
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    remaining = answer.getheader("RateLimit", "").partition(";r=")[2].partition(";")[0]
+    return _Answer(answer.status, remaining, answer.getheader("Retry-After", ""), body.endswith(b": local\n"))
+
+
+def _print_row(call: int, answer: _Answer) -> None:
+    print(f"{call:>4}  {answer.status:>6}  {answer.remaining:>9}  {answer.retry_after or '-':>11}", flush=True)

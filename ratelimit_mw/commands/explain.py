@@ -5,13 +5,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from ratelimit_mw.calls import Answers, name_of
+from ratelimit_mw.callables import name_of
+from ratelimit_mw.calls import Answers
 from ratelimit_mw.choices import Tiers, compile_limits
 from ratelimit_mw.commands.hearing import Recorder, Said, answers_of, heard, recorded
 from ratelimit_mw.limit import Charge, Limit
 from ratelimit_mw.lines import Line, Lines
 from ratelimit_mw.matching import Rules
-from ratelimit_mw.paths import normal_path
+from ratelimit_mw.paths import Forms
 from ratelimit_mw.policy import Match, Plan, conclude, plan
 from ratelimit_mw.request import Request
 from ratelimit_mw.response import refusal
@@ -65,8 +66,9 @@ def columns(rows: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _path(request: Request) -> str:
-    normal = normal_path(request.path)
-    return request.path if normal == request.path else f"{request.path}, which is looked at as {normal} too,"
+    forms = Forms.of(request.paths)
+    others = dict.fromkeys(path for path in (*forms.received, *forms.normal) if path != request.path)
+    return f"{request.path}, which is looked at as {' and '.join(others)} too," if others else request.path
 
 
 def _client(request: Request) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from ratelimit_mw.calls import FAILED, Answers, Call, named_call, sync_call_from
+from ratelimit_mw.calls import FAILED, Answers, Call, call_from, named_call
 from ratelimit_mw.notices import logger
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
@@ -56,7 +56,7 @@ def recorded(settings: Settings, said: Said) -> Settings:
     """
 
     def told(value: Any) -> Any:
-        return Recorder(sync_call_from(value), said) if callable(value) or named_call(value) else value
+        return Recorder(call_from(value), said) if callable(value) or named_call(value) else value
 
     return replace(
         settings,

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
+from ratelimit_mw.addresses import parse_address
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.request import Request, below
 
@@ -46,6 +47,8 @@ class _Inquiry(Request):
 def inquiry_from(given: argparse.Namespace) -> Request:
     """The request that the arguments describe. Raises `ConfigError` for what is none."""
     method, target = _line(given.request)
+    if given.ip and parse_address(given.ip) is None:
+        raise ConfigError(f"--ip: found {given.ip!r}, allowed is an address such as 192.0.2.1 or 2001:db8::1, or ''")
     path, _, query = target.partition("?")
     headers = [_header(text) for text in given.header]
     if given.host is not None:

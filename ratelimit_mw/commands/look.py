@@ -1,0 +1,68 @@
+"""`check --store`: whether the store of the settings lets us in, and what it is."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.matching import Rules
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores.url import inspect_store, place_of
+
+FINE: Final = 0
+WRONG: Final = 1
+AWAY: Final = 2
+
+
+class Found:
+    """What was found of a store. `code`: what the command exits with."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Connect and look. May block for some seconds."""
+        self._store = settings.store
+        if not isinstance(self._store, str):
+            raise ConfigError(f"store: found {type(self._store).__name__}, --store looks at stores by URL only")
+        self._found = inspect_store(self._store, Rules(settings).algorithms, settings.store_timeout)
+        self.code = FINE
+        if self._found is not None:
+            self.code = WRONG if self._found.mistakes else AWAY if self._found.away else FINE
+
+    def lines(self) -> Iterator[str]:
+        """In words."""
+        yield f"Store {place_of(self._store)}:"
+        if self._found is None:
+            yield "  in the memory of each process: there is nothing to connect to"
+            return
+        for node in self._found.nodes:
+            yield f"  {node.place}"
+            yield from _columns(_of(node, self._found.kind))
+        for title, texts in (
+            ("rejects us", self._found.mistakes),
+            ("no answer", self._found.away),
+            ("warning", self._found.warnings),
+        ):
+            yield from (f"  {title}: {text}" for text in texts)
+        if self.code == FINE:
+            yield "  works: a unit was taken and given back"
+
+
+def _of(node: Any, kind: str) -> Iterator[tuple[str, str]]:
+    if node.version is not None:
+        yield "server", f"{node.server} {node.version}, {_KINDS[kind]}, mode {node.mode}, role {node.role}"
+    if node.missing is not None:
+        yield "rights", f"lacks {', '.join(node.missing)}" if node.missing else "all that the limits need"
+    if node.latency is not None:
+        yield "latency", f"{node.latency * 1000:.2f} ms, the median of five calls"
+    if node.clock is not None:
+        yield "clock", f"{node.clock:+.3f} s from this machine's"
+    if node.maxmemory_policy is not None:
+        bound = f"maxmemory {node.maxmemory}" if node.maxmemory else "no maxmemory"
+        yield "memory", f"{bound}, policy {node.maxmemory_policy}"
+    elif node.missing is not None:
+        yield "memory", "not known: the user may not run INFO"
+
+
+_KINDS: Final = {"server": "one server", "cluster": "node of a cluster", "sentinel": "master by Sentinel"}
+
+
+def _columns(rows: Iterator[tuple[str, str]]) -> Sequence[str]:
+    return [f"    {name:<8} {text}" for name, text in rows]
