@@ -31,7 +31,7 @@ class Library:
     serve: Serve = serve_uvicorn
     direct: Sequence[str] = _MINE
     behind: Sequence[str] = _MINE
-    lacks: frozenset[str] = frozenset()
+    lacks: frozenset[str] = frozenset({"/any", "/door", "/guarded"})  # which only our own app has
     note: str = ""
 
     @contextmanager
@@ -47,7 +47,9 @@ class Library:
 
 
 LIBRARIES: Final = (
-    Library("ratelimit_mw", "ratelimit_mw", ("ratelimit-mw", "fastapi", "uvicorn"), "attacked_asgi", APPS),
+    Library(
+        "ratelimit_mw", "ratelimit_mw", ("ratelimit-mw", "fastapi", "uvicorn"), "attacked_asgi", APPS, lacks=frozenset()
+    ),
     Library(
         "slowapi",
         "slowapi",
@@ -74,7 +76,7 @@ LIBRARIES: Final = (
         ("asgi-ratelimit", "fastapi", "uvicorn"),
         "on_asgi_ratelimit",
         ATTACKED,
-        lacks=frozenset({"/spend"}),
+        lacks=frozenset({"/spend", "/any", "/door", "/guarded"}),
         note="`MemoryBackend`, rules without a `zone`; behind the proxy its own `client_ip`",
     ),
 )
