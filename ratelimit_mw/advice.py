@@ -2,8 +2,11 @@
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import FrameType
 from typing import Any, Final
 
 from msgspec.structs import fields
@@ -187,14 +190,53 @@ def _never_acts(limit: Limit, other: Limit) -> bool:
 
 
 def known_workers(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] | None = None) -> int:
-    """How many processes a server was told to start, as far as its command line or WEB_CONCURRENCY says; else 1."""
+    """How many processes a server was told to start; 1 if nothing says so.
+
+    Read from the server that runs this code (gunicorn, uvicorn), else from its command line, `GUNICORN_CMD_ARGS` or
+    `WEB_CONCURRENCY`.
+    """
+    running = _running_workers()
+    if running is not None:
+        return running
     words = list(sys.argv if arguments is None else arguments)
     said = environ.get("WEB_CONCURRENCY", "")
     if words and any(name in words[0] for name in _SERVERS):
-        for word, following in zip(words, [*words[1:], ""], strict=True):
-            if found := _WORKERS.fullmatch(word):
-                said = found[1] or following
+        if "gunicorn" in words[0]:
+            with suppress(ValueError):  # a quote that is not closed, which gunicorn itself reports
+                said = _workers_option(shlex.split(environ.get("GUNICORN_CMD_ARGS", ""))) or said
+        said = _workers_option(words) or said
     return int(said) if said.isdecimal() and int(said) > 0 else 1
+
+
+def _workers_option(words: Sequence[str]) -> str:
+    """The last value of `-w` or `--workers` on a command line, or nothing."""
+    said = ""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if found := _WORKERS.fullmatch(word):
+            said = found[1] or following
+    return said
+
+
+def _running_workers() -> int | None:
+    """The number of workers that gunicorn or uvicorn has, if a call of theirs is on the stack of this thread.
+
+    It includes `gunicorn.conf.py` and `uvicorn.run(workers=...)`, which no command line shows. Both load the app, and
+    run its event loop, inside such a call. Nothing is imported for it.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # to see the server's call
+    while frame is not None:
+        module = frame.f_globals.get("__name__")
+        workers: object = None
+        if module == "gunicorn.arbiter":
+            workers = getattr(getattr(frame.f_locals.get("self"), "cfg", None), "workers", None)
+        elif module == "uvicorn._subprocess":
+            config = frame.f_locals.get("config")
+            # uvicorn ignores `workers` while it reloads
+            workers = 1 if getattr(config, "should_reload", False) else getattr(config, "workers", None)
+        if isinstance(workers, int):
+            return max(workers, 1)
+        frame = frame.f_back
+    return None
 
 
 def several_workers(workers: int | None) -> Finding:

@@ -119,6 +119,15 @@ def serve_uvicorn(app: str, app_dir: Path, *options: str, env: Mapping[str, str]
 
 
 @contextmanager
+def serve_uvicorn_run(
+    app: str, app_dir: Path, workers: int, env: Mapping[str, str] | None = None
+) -> Iterator[WebServer]:
+    """The same by `uvicorn.run(workers=...)`, whose number of workers no command line shows."""
+    with _serve(["run_uvicorn", str(workers), app], app_dir, _with_path(app_dir, env)) as server:
+        yield server
+
+
+@contextmanager
 def serve_gunicorn(app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[WebServer]:
     """Serve the WSGI application "module:name", or an ASGI one with a worker class for it; as serve_uvicorn."""
     fixed = ["gunicorn", "--chdir", str(app_dir.resolve()), "--bind", "127.0.0.1:0", "--graceful-timeout", "3"]

@@ -1,9 +1,13 @@
-"""No server starts with wrong settings: it ends, and says where the mistake is."""
+"""What a server prints at start: the mistake in its settings, after which it ends, or a warning."""
+
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 
 from web.real_servers import APPS, KINDS
-from web_servers import WebServerError
+from web_servers import WebServer, WebServerError, serve_gunicorn, serve_uvicorn, serve_uvicorn_run
 
 WRONG = {"asgi": "wrong_limit:app", "wsgi": "wrong_limit_wsgi:app"}
 
@@ -16,3 +20,33 @@ def test_wrong_settings_stop_the_server_with_their_message(name: str) -> None:
         pass
     assert "its process ended with" in str(caught.value)  # 0 for some: hypercorn 0.18, waitress 3.0
     assert "rules[0].limits[1]: '10/mfoo': unknown period 'mfoo'" in str(caught.value)
+
+
+def started(how: str, workers: int, folder: Path) -> AbstractContextManager[WebServer]:
+    """A server whose workers each count in memory, with their number where `how` says."""
+    memory = {"STORE": "memory://"}
+    if how == "uvicorn.run":
+        return serve_uvicorn_run("shared_asgi:app", APPS, workers, env=memory)
+    if how == "uvicorn --workers":
+        return serve_uvicorn("shared_asgi:app", APPS, "--workers", str(workers), env=memory)
+    if how == "GUNICORN_CMD_ARGS":
+        more = {"GUNICORN_CMD_ARGS": f"--workers={workers}"}
+        return serve_gunicorn("shared_wsgi:app", APPS, env=memory | more)
+    file = folder / "gunicorn.conf.py"
+    file.write_text(f"workers = {workers}\n")
+    options = ("-c", str(file), *(["--preload"] if how == "preloaded" else []))
+    return serve_gunicorn("shared_wsgi:app", APPS, *options, env=memory)
+
+
+@pytest.mark.parametrize(
+    "how", ["uvicorn.run", "uvicorn --workers", "GUNICORN_CMD_ARGS", "gunicorn.conf.py", "preloaded"]
+)
+def test_memory_for_several_workers_is_warned_of_at_start(how: str, tmp_path: Path) -> None:
+    with started(how, 2, tmp_path) as server:
+        deadline = time.monotonic() + 20
+        while "memory:// counts in one process, and there are 2: " not in server.output():
+            assert time.monotonic() < deadline, server.output()
+            time.sleep(0.05)
+    with started(how, 1, tmp_path) as server:
+        pass
+    assert "counts in one process" not in server.output()

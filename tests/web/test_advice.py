@@ -35,6 +35,7 @@ BY = "using sliding_window_counter"
 @pytest.fixture(autouse=True)
 def one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WEB_CONCURRENCY", raising=False)
+    monkeypatch.delenv("GUNICORN_CMD_ARGS", raising=False)
     monkeypatch.setattr("sys.argv", ["pytest"])
 
 
@@ -477,6 +478,15 @@ SEVERAL = (
         ({"WEB_CONCURRENCY": ""}, ["gunicorn"], 1),
         ({"WEB_CONCURRENCY": "-3"}, ["gunicorn"], 1),
         ({"WEB_CONCURRENCY": "many"}, ["gunicorn"], 1),
+        ({"GUNICORN_CMD_ARGS": "-w 4"}, ["/usr/bin/gunicorn", "app:app"], 4),
+        ({"GUNICORN_CMD_ARGS": "-w4 --bind '[::]:80'"}, ["gunicorn"], 4),
+        ({"GUNICORN_CMD_ARGS": "--bind=x --workers 4"}, ["gunicorn"], 4),
+        ({"GUNICORN_CMD_ARGS": "--workers=4"}, ["/x/gunicorn/__main__.py"], 4),
+        ({"GUNICORN_CMD_ARGS": "--workers=4", "WEB_CONCURRENCY": "6"}, ["gunicorn"], 4),
+        ({"GUNICORN_CMD_ARGS": "--workers=4"}, ["gunicorn", "-w", "2"], 2),
+        ({"GUNICORN_CMD_ARGS": "--bind=x", "WEB_CONCURRENCY": "6"}, ["gunicorn"], 6),
+        ({"GUNICORN_CMD_ARGS": "-w 4 'x"}, ["gunicorn"], 1),
+        ({"GUNICORN_CMD_ARGS": "-w 4"}, ["uvicorn", "app:app"], 1),
     ],
 )
 def test_how_many_processes_a_server_was_told_to_start(
