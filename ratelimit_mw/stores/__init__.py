@@ -1,7 +1,7 @@
 """Where state lives. A store runs `old state -> (decision, new state)` atomically and knows nothing of policies.
 
 `Store` and `AsyncStore` are the same four verbs; the `a` in front says that they are awaited. A store that answers a
-`take` from elsewhere than the state itself, from memory for example, says so by returning a `verdict.Answer`: a list of
+`take` from elsewhere than the state itself, from memory for example, says so by returning an `Answer`: a list of
 decisions with a `source`.
 """
 
@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.verdict import Answer
+
+__all__ = ["Answer", "AsyncStore", "Store"]
 
 
 @runtime_checkable

@@ -1,6 +1,10 @@
-"""What is public: the names, that each says what it is, and the signatures of DESIGN section 5."""
+"""What is public: import paths, names, docstrings and signatures."""
 
 import inspect
+import re
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
@@ -33,34 +37,69 @@ from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.group import Group, committed
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.stores.url import open_async_store, open_store
-from ratelimit_mw.testing import Clock, Control, RecordingStore, freeze
+from ratelimit_mw.testing import Control, RecordingStore, freeze
 from ratelimit_mw.testing.blocking import blocking
 from ratelimit_mw.testing.laws import LAWS, check_laws
-from ratelimit_mw.testing.store_suite import StoreSuite
 from ratelimit_mw.testing.walks import Step, Walk
 from ratelimit_mw.verdict import Source
 from ratelimit_mw.wsgi import RateLimitMiddleware as WsgiMiddleware
 
-PUBLIC = {name: getattr(ratelimit_mw, name) for name in ratelimit_mw.__all__}
-OPENERS = [open_store, open_async_store]
-ELSEWHERE = [
-    Store,
-    AsyncStore,
-    RedisStore,
-    AsyncRedisStore,
-    *OPENERS,
-    Clock,
-    Control,
-    freeze,
-    RecordingStore,
-    Ban,
-    AsgiMiddleware,
-    WsgiMiddleware,
-]
-IN_FACES = [RateLimiter, flask_limit, flask_exempt]
-IN_FACES += [getattr(face, name) for face in (starlette, fastapi) for name in face.__all__]
-IN_FACES += [DjangoMiddleware, Throttle, limit, exempt]
-FOR_PARTS_OF_ONES_OWN = [Group, committed, StoreSuite, blocking, check_laws, *LAWS, Step, Walk]
+ROOT = Path(__file__).resolve().parent.parent
+
+# Every import path that users have, with the names that are public there.
+PATHS = {
+    "ratelimit_mw": [
+        "AsyncLimiter",
+        "Charge",
+        "Concurrency",
+        "ConfigError",
+        "Decision",
+        "FixedWindow",
+        "GCRA",
+        "LeakyBucket",
+        "Limit",
+        "Limiter",
+        "MemoryStore",
+        "RateLimitError",
+        "RateLimited",
+        "SlidingWindowCounter",
+        "SlidingWindowLog",
+        "Smooth",
+        "StoreError",
+        "TokenBucket",
+        "Verdict",
+        "parse",
+    ],
+    "ratelimit_mw.algorithms.ban": ["Ban"],
+    "ratelimit_mw.asgi": ["RateLimitMiddleware"],
+    "ratelimit_mw.django": ["RateLimitMiddleware", "Throttle", "exempt", "limit"],
+    "ratelimit_mw.fastapi": ["RateLimit", "RateLimitMiddleware", "exempt", "limit"],
+    "ratelimit_mw.flask": ["RateLimiter", "exempt", "limit"],
+    "ratelimit_mw.rules": ["Rule"],
+    "ratelimit_mw.settings": ["Settings"],
+    "ratelimit_mw.starlette": ["RateLimit", "RateLimitMiddleware", "exempt", "limit"],
+    "ratelimit_mw.stores": ["Answer", "AsyncStore", "Store"],
+    "ratelimit_mw.stores.group": ["Group", "committed", "units_to_look_at"],
+    "ratelimit_mw.stores.memory": ["MemoryStore"],
+    "ratelimit_mw.stores.redis": ["AsyncRedisStore", "RedisStore"],
+    "ratelimit_mw.stores.url": ["open_async_store", "open_store"],
+    "ratelimit_mw.testing": ["Clock", "Control", "RecordingStore", "freeze"],
+    "ratelimit_mw.testing.blocking": ["blocking"],
+    "ratelimit_mw.testing.laws": ["LAWS", "check_laws"],
+    "ratelimit_mw.testing.plugin": [],  # pytest loads it by its entry point
+    "ratelimit_mw.testing.store_suite": ["StoreSuite"],
+    "ratelimit_mw.testing.walks": ["Step", "Walk"],
+    "ratelimit_mw.wsgi": ["RateLimitMiddleware"],
+}
+NO_PATHS = {"ratelimit_mw.refusals", "ratelimit_mw.__version__"}  # a logger's name; a string
+USER_FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
+INSIDE = ROOT / "docs/explanation"  # these pages explain the code and name what is not public
+IMPORT = re.compile(
+    r"^[> \t]*(?:from (ratelimit_mw(?:\.\w+)*) import (\([^)]*\)|[^\n#]*)|import (ratelimit_mw(?:\.\w+)*)\b)",
+    re.MULTILINE,
+)
+MENTION = re.compile(r"\bratelimit_mw(?:\.[A-Za-z_]+)+(?!\w|/|\.(?:py|lua)\b)")
+
 REDIS = "client_or_url, *, prefix='rl:', timeout=0.05, deny_cache=1.0, clock=None"
 
 SIGNATURES: list[tuple[Any, str]] = [
@@ -143,37 +182,99 @@ def documented(thing: Any) -> bool:
     return bool(thing.__doc__) and thing.__doc__ not in {base.__doc__ for base in getattr(thing, "__mro__", ())[1:]}
 
 
+def public(path: str, name: str = "") -> Any:
+    return getattr(import_module(path), name) if name else import_module(path)
+
+
+def imported(text: str) -> set[tuple[str, str]]:
+    """Return the paths and names of the package that a text imports, from code or from blocks of a page."""
+    found = set()
+    for path, names, module in IMPORT.findall(text):
+        found |= {(path, name.split(" as ")[0].strip()) for name in names.strip("()").split(",") if name.strip()}
+        found |= {(module, "")} if module else set()
+    return found
+
+
+def unlisted(imports: set[tuple[str, str]]) -> list[str]:
+    """Return those imports that `PATHS` does not list."""
+    return sorted(f"{path} {name}" for path, name in imports if path not in PATHS or name not in ["", *PATHS[path]])
+
+
+def is_public(mention: str) -> bool:
+    """Return whether a dotted name is a listed path, a listed name or an attribute of one."""
+    parts = mention.split(".")
+    prefixes = {".".join(parts[:length]) for length in range(2, len(parts) + 1)}
+    names = {f"{path}.{name}" for path in PATHS for name in PATHS[path]}
+    return mention in PATHS or bool(prefixes & (names | NO_PATHS))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+NAMED = [public(path, name) for path in PATHS for name in PATHS[path] if name != "LAWS"]
+THINGS = list({id(thing): thing for thing in [*NAMED, *LAWS]}.values())
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_each_path_can_be_imported(path: str) -> None:
+    module = public(path)
+    assert [name for name in PATHS[path] if not hasattr(module, name)] == []
+    assert set(getattr(module, "__all__", PATHS[path])) == set(PATHS[path])
+
+
+def test_what_pytest_loads_is_a_path() -> None:
+    loaded = {point.value for point in entry_points(group="pytest11") if point.name == "ratelimit_mw"}
+    assert loaded <= set(PATHS)
+
+
+@pytest.mark.parametrize("file", USER_FILES, ids=name_of)
+def test_docs_and_examples_import_what_is_listed(file: Path) -> None:
+    text = file.read_text("utf-8")
+    assert unlisted(imported(text)) == []
+    if not file.is_relative_to(INSIDE):
+        assert [mention for mention in MENTION.findall(text) if not is_public(mention)] == []
+
+
+def test_each_form_of_an_import_is_found() -> None:
+    text = """
+import ratelimit_mw
+    from ratelimit_mw.asgi import RateLimitMiddleware as Middleware, Other  # a comment
+from ratelimit_mw import (
+    Charge,
+    Limiter,
+)
+> from ratelimit_mw.stores import Store
+from ratelimit_mw.gate import Gate
+from ratelimit_mw_more import Thing
+"""
+    assert imported(text) == {
+        ("ratelimit_mw", ""),
+        ("ratelimit_mw.asgi", "RateLimitMiddleware"),
+        ("ratelimit_mw.asgi", "Other"),
+        ("ratelimit_mw", "Charge"),
+        ("ratelimit_mw", "Limiter"),
+        ("ratelimit_mw.stores", "Store"),
+        ("ratelimit_mw.gate", "Gate"),
+    }
+    assert unlisted(imported(text)) == ["ratelimit_mw.asgi Other", "ratelimit_mw.gate Gate"]
+    mentions = {
+        "stores": True,
+        "stores.Store": True,
+        "stores.Store.take": True,
+        "stores.take": False,
+        "gate.Gate": False,
+    }
+    assert {name: is_public(f"ratelimit_mw.{name}") for name in mentions} == mentions
+
+
 def test_all_is_what_can_be_imported() -> None:
     named = {name for name, value in vars(ratelimit_mw).items() if not isinstance(value, ModuleType)}
     assert {name for name in named if not name.startswith("_")} == set(ratelimit_mw.__all__)
     assert len(set(ratelimit_mw.__all__)) == len(ratelimit_mw.__all__)
-    assert sorted(PUBLIC) == [
-        "AsyncLimiter",
-        "Charge",
-        "Concurrency",
-        "ConfigError",
-        "Decision",
-        "FixedWindow",
-        "GCRA",
-        "LeakyBucket",
-        "Limit",
-        "Limiter",
-        "MemoryStore",
-        "RateLimitError",
-        "RateLimited",
-        "SlidingWindowCounter",
-        "SlidingWindowLog",
-        "Smooth",
-        "StoreError",
-        "TokenBucket",
-        "Verdict",
-        "parse",
-    ]
 
 
-@pytest.mark.parametrize(
-    "thing", [*PUBLIC.values(), *ELSEWHERE, *IN_FACES, *FOR_PARTS_OF_ONES_OWN], ids=lambda thing: thing.__name__
-)
+@pytest.mark.parametrize("thing", THINGS, ids=lambda thing: thing.__name__)
 def test_everything_public_says_what_it_is(thing: Any) -> None:
     assert documented(thing)
     for name, member in vars(thing).items() if isinstance(thing, type) else ():
@@ -249,7 +350,5 @@ def test_values_are_frozen_and_can_be_keys(thing: Any) -> None:
 
 
 def test_the_faces_of_frameworks() -> None:
-    names = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
-    assert starlette.__all__ == fastapi.__all__ == names
     assert starlette.RateLimitMiddleware is fastapi.RateLimitMiddleware is AsgiMiddleware
     assert (starlette.limit, starlette.exempt) == (fastapi.limit, fastapi.exempt)
