@@ -48,6 +48,7 @@ class Breaker(Layer):
             self._known = 0.0  # when the latest failure was known, or a probe was sent
             self._since = 0.0  # when it failed first
             self._error = ""
+            self._rejected = False  # by the latest failure
             self._told = False  # a line says that it is away
 
     def start_over(self) -> None:
@@ -97,7 +98,7 @@ class Breaker(Layer):
 
     def _check(self, now: float) -> None:
         if (until := self._until) is not None and until - now <= 2 * LONGEST and now < until:
-            raise NotAsked(f"not asked for a moment: {self._error}")
+            raise NotAsked(f"not asked for a moment: {self._error}", rejected=self._rejected)
 
     def _let_another_ask(self, began: float) -> None:
         """If that was the probe."""
@@ -117,7 +118,7 @@ class Breaker(Layer):
     def _count(self, error: StoreError, began: float, now: float) -> None:
         opens, away, pause = False, False, 0.0
         with self._lock:
-            self._error = one_line(error)
+            self._error, self._rejected = one_line(error), error.rejected
             if not self._failures:
                 self._since = now
             if not self._failures or not began < self._known < now + LONGEST:
@@ -134,7 +135,7 @@ class Breaker(Layer):
         self._tell("failed", now)
         if opens:
             self._tell("open", now, pause=pause)
-        if away:
+        if away and not error.rejected:  # a rejection is logged where it is found, with its fix
             logger.warning(
                 "ratelimit_mw: store: it failed, and is asked now and then until it answers: %s", self._error
             )

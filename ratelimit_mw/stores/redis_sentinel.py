@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlencode
 
 from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.notation import nearest
+from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.stores.redis_server import (
     FAILURES,
     AsyncConnections,
@@ -62,7 +63,10 @@ class Sentinels:
                     self._unknown((yield Errand(asked, ("SENTINEL", "MASTERS"))))
                 found = _address(reply)
             except StoreError as error:
-                reasons.append(f"Sentinel {asked[0]}:{asked[1]}: {error}")
+                place = f"{asked[0]}:{asked[1]}"
+                if error.rejected:
+                    warn_rarely(f"store {place} rejects us", "%s", error)
+                reasons.append(f"Sentinel {place}: {error}")
                 rejected |= error.rejected
                 continue
             self._known = sorted(self._known, key=asked.__ne__)
