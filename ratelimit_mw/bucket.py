@@ -12,8 +12,8 @@ from msgspec import Struct
 from ratelimit_mw.delay import DelayLimit, Outcome
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import LONGEST, Decision, seconds, whole
-from ratelimit_mw.ticks import MICROSECONDS, BucketTicks, bucket_ticks, ceil_div, microseconds, moved
+from ratelimit_mw.limit import LONGEST, MICROSECONDS, Decision, microseconds, seconds, whole
+from ratelimit_mw.ticks import BucketTicks, bucket_ticks, ceil_div, moved
 
 ADMITTED: Final[Outcome] = (True, 0.0, 0.0)
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from ratelimit_mw.callables import REQUEST, check_call, check_plain, name_of
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.limit import EXACT
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.request import Request, as_text
-from ratelimit_mw.ticks import EXACT
 
 Call = Callable[[Request], Awaitable[Any] | Any]
 Asked = Callable[[Request], bool] | str  # yes or no; text is its name

@@ -11,8 +11,8 @@ from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.items import Item, ItemOptions, check_different, compile_items
 from ratelimit_mw.keys import ANY_PREFIX, Caller, Key, KeySpec
 from ratelimit_mw.limit import Limit, well_named
-from ratelimit_mw.notation import close_to
 from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.words import close_to
 
 _DEFAULT_TIER: Final = "default"
 NOT_BY_TIER: Final = (

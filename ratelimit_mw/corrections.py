@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from ratelimit_mw.limit import Charge, Limit
-from ratelimit_mw.ticks import EXACT
+from ratelimit_mw.limit import EXACT, Charge, Limit
 from ratelimit_mw.verdict import Policy, Source, Verdict
 
 Bucket = tuple[str, str, str]

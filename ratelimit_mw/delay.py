@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import LONGEST, Limit
-from ratelimit_mw.ticks import EXACT, MICROSECONDS, ceil_div
+from ratelimit_mw.limit import EXACT, LONGEST, MICROSECONDS, Limit
+from ratelimit_mw.ticks import ceil_div
 
 Outcome = tuple[bool, float, float]
 """allowed, retry_after and delay (both in seconds) of a decision."""

@@ -10,7 +10,9 @@ from msgspec.structs import fields, replace
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.ticks import EXACT, MICROSECONDS, microseconds
+
+EXACT = 2**53  # every integer up to here is a double; floor(a / b) in doubles is exact below it
+MICROSECONDS = 1_000_000  # in a second
 
 Role = Literal["limit", "shadow", "penalty"]
 ROLES = ("limit", "shadow", "penalty")
@@ -21,6 +23,11 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 LEASE_TIME = 1.0  # seconds
 LATEST = EXACT - 1  # as `at` of a correction: what was taken last, whenever that was
 LONGEST = 100 * 365 * 24 * 3600.0  # 100 years, in seconds: twice that and now are still exact in microseconds
+
+
+def microseconds(seconds: float) -> int:
+    """Convert seconds to whole microseconds. Rounds, because truncating loses one now and then."""
+    return round(seconds * MICROSECONDS)
 
 
 class Decision(Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):

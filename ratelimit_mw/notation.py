@@ -1,15 +1,13 @@
 """The notation of limits: `100/minute burst 20 using token_bucket; 1000/hour`."""
 
 import re
-from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final, get_type_hints
 
 from ratelimit_mw.algorithms import ALGORITHMS, DEFAULT
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.limit import Limit
-from ratelimit_mw.ticks import EXACT
+from ratelimit_mw.limit import EXACT, Limit
+from ratelimit_mw.words import nearest
 
 PERIODS: Final = {  # seconds
     "us": 0.000001,
@@ -132,14 +130,3 @@ def _unknown_word(word: str, algorithm: type[Limit]) -> str:
     if others:
         return f"{word!r} does not go with {algorithm.algorithm}; it goes with 'using {' or '.join(others)}'"
     return f"unknown word {word!r}{nearest(word, algorithm.words)} (using, {', '.join(algorithm.words)})"
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`, did you mean ...?` when a known word is close, else nothing."""
-    found = close_to(word, known)
-    return f", did you mean {found!r}?" if found else ""
-
-
-def close_to(word: str, known: Iterable[str]) -> str | None:
-    """The known word that is closest to one with a slip of the pen."""
-    return next(iter(get_close_matches(word, list(known), n=1)), None)

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ratelimit_mw.notation import close_to
 from ratelimit_mw.path_index import PARAMETER, fold
 from ratelimit_mw.paths import Paths, covers
 from ratelimit_mw.rules import PathSpec, Rule
+from ratelimit_mw.words import close_to
 
 EVERY_PATH: Final = "/{rest:path}"
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY")

@@ -7,8 +7,8 @@ from typing import Any, Final
 from ratelimit_mw.callables import name_of
 from ratelimit_mw.calls import FAILED, call_from, close_unawaited
 from ratelimit_mw.errors import ConfigError, located
+from ratelimit_mw.limit import EXACT
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.ticks import EXACT
 from ratelimit_mw.verdict import Policy
 
 SettleSpec = Callable[..., Any] | str  # a callable of the request and its response; text is its name

@@ -9,20 +9,14 @@ from math import gcd
 from typing import NamedTuple
 
 from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.limit import EXACT
 
-EXACT = 2**53  # every integer up to here is a double; floor(a / b) in doubles is exact below it
-MICROSECONDS = 1_000_000  # in a second
 _COARSEST = 10**15  # a clock tick of thirty years: nothing that passes validation needs as much
 
 
 def ceil_div(a: int, b: int) -> int:
     """`a / b`, rounded up."""
     return -(-a // b)
-
-
-def microseconds(seconds: float) -> int:
-    """Seconds to whole microseconds. `round`, because truncating loses one now and then."""
-    return round(seconds * MICROSECONDS)
 
 
 def moved(at: int, ticks: int, drain: int, clock: int) -> int:

@@ -6,6 +6,7 @@ are made from it.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
@@ -14,7 +15,6 @@ from msgspec import Struct
 
 from ratelimit_mw.callables import name_of, parameters_of, takes
 from ratelimit_mw.errors import ConfigError, Mistakes
-from ratelimit_mw.notation import close_to
 from ratelimit_mw.peers import word_here
 
 T = TypeVar("T")
@@ -149,3 +149,14 @@ def one_of(field: str, value: object, allowed: tuple[str, ...]) -> None:
     """Raises `ConfigError` unless `value` is one of these."""
     if value not in allowed:
         raise ConfigError(f"{field}: found {value!r}, allowed is one of {', '.join(allowed)}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`, did you mean ...?` when a known word is close, else nothing."""
+    found = close_to(word, known)
+    return f", did you mean {found!r}?" if found else ""
+
+
+def close_to(word: str, known: Iterable[str]) -> str | None:
+    """The known word that is closest to one with a slip of the pen."""
+    return next(iter(get_close_matches(word, list(known), n=1)), None)

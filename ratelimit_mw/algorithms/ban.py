@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import Decision, Limit, seconds
-from ratelimit_mw.ticks import EXACT, MICROSECONDS, microseconds
+from ratelimit_mw.limit import EXACT, MICROSECONDS, Decision, Limit, microseconds, seconds
 
 
 class Refusals(Struct, frozen=True, gc=False):

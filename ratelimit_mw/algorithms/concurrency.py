@@ -8,8 +8,7 @@ from typing import ClassVar, Final
 from ratelimit_mw.algorithms.slot_set import Slots
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import Decision, Limit, seconds
-from ratelimit_mw.ticks import EXACT, microseconds
+from ratelimit_mw.limit import EXACT, Decision, Limit, microseconds, seconds
 
 MOST_SLOTS: Final = 10_000  # some 100 bytes each in Redis
 LIFETIME: Final = 15.0  # seconds

@@ -7,8 +7,7 @@ from msgspec import Struct
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import Decision, Limit
-from ratelimit_mw.ticks import EXACT, MICROSECONDS
+from ratelimit_mw.limit import EXACT, MICROSECONDS, Decision, Limit
 
 
 class Count(Struct, frozen=True, gc=False):

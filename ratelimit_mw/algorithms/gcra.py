@@ -9,8 +9,8 @@ from typing import ClassVar
 from msgspec import Struct
 
 from ratelimit_mw.bucket import ADMITTED, BucketLimit
-from ratelimit_mw.limit import Decision
-from ratelimit_mw.ticks import MICROSECONDS, ceil_div
+from ratelimit_mw.limit import MICROSECONDS, Decision
+from ratelimit_mw.ticks import ceil_div
 
 
 class Above(Struct, frozen=True, gc=False):

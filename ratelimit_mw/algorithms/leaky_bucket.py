@@ -9,8 +9,7 @@ from ratelimit_mw.bucket import Level, LevelLimit
 from ratelimit_mw.delay import Outcome
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import Decision, Limit, whole
-from ratelimit_mw.ticks import MICROSECONDS
+from ratelimit_mw.limit import MICROSECONDS, Decision, Limit, whole
 
 
 class LeakyBucket(LevelLimit, frozen=True, kw_only=True):

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import Decision, Limit, whole
-from ratelimit_mw.ticks import MICROSECONDS, CounterTicks, counter_ticks
+from ratelimit_mw.limit import MICROSECONDS, Decision, Limit, whole
+from ratelimit_mw.ticks import CounterTicks, counter_ticks
 
 _MOST_BUCKETS = 1000
 

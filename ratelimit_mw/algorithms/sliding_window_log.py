@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import LATEST, Decision, Limit
-from ratelimit_mw.ticks import MICROSECONDS
+from ratelimit_mw.limit import LATEST, MICROSECONDS, Decision, Limit
 
 _MOST_UNITS = 100_000  # 8 bytes each in memory, some 100 in Redis
 _MOST_AT_ONCE = 1_000  # units that one charge writes

@@ -11,18 +11,8 @@ from msgspec import Struct
 from ratelimit_mw.delay import DelayLimit, Outcome
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import LONGEST, Decision, seconds, whole
-from ratelimit_mw.ticks import (
-    EXACT,
-    MICROSECONDS,
-    SmoothTicks,
-    WarmUp,
-    ceil_div,
-    microseconds,
-    moved,
-    smooth_ticks,
-    stored_us,
-)
+from ratelimit_mw.limit import EXACT, LONGEST, MICROSECONDS, Decision, microseconds, seconds, whole
+from ratelimit_mw.ticks import SmoothTicks, WarmUp, ceil_div, moved, smooth_ticks, stored_us
 
 _COLDEST = 100  # times the usual price
 

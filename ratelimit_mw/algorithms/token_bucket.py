@@ -3,8 +3,7 @@
 from typing import ClassVar
 
 from ratelimit_mw.bucket import ADMITTED, Level, LevelLimit
-from ratelimit_mw.limit import Decision
-from ratelimit_mw.ticks import MICROSECONDS
+from ratelimit_mw.limit import MICROSECONDS, Decision
 
 
 class TokenBucket(LevelLimit, frozen=True, kw_only=True):

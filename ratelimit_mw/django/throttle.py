@@ -19,14 +19,13 @@ from ratelimit_mw.following import following
 from ratelimit_mw.gate import AsyncGate, Gate
 from ratelimit_mw.marks import Mark
 from ratelimit_mw.matching import Marked
-from ratelimit_mw.notation import close_to
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.peers import word_here
 from ratelimit_mw.request import user_id
 from ratelimit_mw.rules import MarkOptions
 from ratelimit_mw.verdict import Verdict
-from ratelimit_mw.words import unknown_word
+from ratelimit_mw.words import close_to, unknown_word
 
 _PENDING: Final = "_ratelimit_mw_throttles"
 

@@ -13,10 +13,9 @@ from typing import Final, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from ratelimit_mw.delay import DelayLimit
-from ratelimit_mw.limit import Charge, Decision, seconds
+from ratelimit_mw.limit import MICROSECONDS, Charge, Decision, microseconds, seconds
 from ratelimit_mw.stores.forks import lock
 from ratelimit_mw.stores.layer import Clock, Layer
-from ratelimit_mw.ticks import MICROSECONDS, microseconds
 from ratelimit_mw.verdict import Answer
 
 _GROUPS: Final = 10_000  # that are remembered

@@ -8,12 +8,11 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import fields, replace
 
-from ratelimit_mw.limit import Charge, Decision, Limit
+from ratelimit_mw.limit import Charge, Decision, Limit, microseconds
 from ratelimit_mw.stores.deny_cache import later
 from ratelimit_mw.stores.forks import lock
 from ratelimit_mw.stores.live import Stage
 from ratelimit_mw.stores.memory import MemoryStore
-from ratelimit_mw.ticks import microseconds
 
 _REFUSALS: Final = 10_000  # that are remembered
 _LIMITS: Final = 4096  # of which the shares are

@@ -6,13 +6,12 @@ from time import monotonic_ns
 from typing import ClassVar
 
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.limit import Charge, Decision, Limit, State, whole
+from ratelimit_mw.limit import Charge, Decision, Limit, State, microseconds, whole
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.stores.forks import lock
 from ratelimit_mw.stores.group import FORGIVEN, Group, committed, taken, units_to_look_at
 from ratelimit_mw.stores.live import STORES, Stage
 from ratelimit_mw.stores.shelf import PART, Shelf
-from ratelimit_mw.ticks import microseconds
 
 _LOOKS = 8  # states of a limit that are looked at for one that expired, to make room for a new one
 _OTHERS = 3  # limits, besides the one that holds most keys, that are searched for one

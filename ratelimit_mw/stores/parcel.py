@@ -7,10 +7,9 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct
 
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.limit import EXACT, Charge, Decision
 from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.scripts import Codec, group
-from ratelimit_mw.ticks import EXACT
 
 _UNITS: Final = 8  # units that are written one by one and are as much work as a usual charge
 

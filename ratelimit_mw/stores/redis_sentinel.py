@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from ratelimit_mw.errors import ConfigError, StoreError
-from ratelimit_mw.notation import nearest
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.stores.redis_server import (
     FAILURES,
@@ -25,6 +24,7 @@ from ratelimit_mw.stores.redis_server import (
 from ratelimit_mw.stores.talk import Steps, adrive, drive
 from ratelimit_mw.stores.topology import Address, Errand
 from ratelimit_mw.stores.wire import drop
+from ratelimit_mw.words import nearest
 
 _PORT: Final = 26379  # where a Sentinel listens unless the URL says otherwise
 _LAST_PORT: Final = 65535

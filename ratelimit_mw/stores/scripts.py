@@ -12,8 +12,7 @@ from msgspec import DecodeError, json, msgpack
 
 from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.errors import ConfigError, StoreError
-from ratelimit_mw.limit import Charge, Decision, Limit, Role
-from ratelimit_mw.ticks import MICROSECONDS
+from ratelimit_mw.limit import MICROSECONDS, Charge, Decision, Limit, Role
 
 Codec = Literal["packed", "plain", "text"]
 """How arguments, replies and states are written: packed, all of them; `plain`, but for the replies; all as text."""

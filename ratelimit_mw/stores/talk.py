@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ratelimit_mw.corrections import counting, in_parts
 from ratelimit_mw.errors import ConfigError, StoreError
-from ratelimit_mw.limit import Charge, Decision, seconds
+from ratelimit_mw.limit import EXACT, Charge, Decision, microseconds, seconds
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.stores.group import FORGIVEN, Group, taken
 from ratelimit_mw.stores.live import STORES, Stage
@@ -26,7 +26,6 @@ from ratelimit_mw.stores.scripts import (
     settled,
 )
 from ratelimit_mw.stores.slots import parts, take_apart
-from ratelimit_mw.ticks import EXACT, microseconds
 
 T = TypeVar("T")
 Command = tuple[str | bytes | int, ...]

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.notation import nearest
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
+from ratelimit_mw.words import nearest
 
 PREFIX: Final = "rl:"  # of the keys, unless a store in code has one of its own
 _REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")

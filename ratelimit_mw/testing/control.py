@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from secrets import token_hex
 
+from ratelimit_mw.limit import MICROSECONDS
 from ratelimit_mw.stores.live import STORES, Stage
 from ratelimit_mw.testing.clock import Clock
-from ratelimit_mw.ticks import MICROSECONDS
 
 
 class Control:

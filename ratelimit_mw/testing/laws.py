@@ -14,11 +14,10 @@ from random import Random
 from typing import Final
 
 from ratelimit_mw.algorithms import ALGORITHMS
-from ratelimit_mw.limit import Charge, Decision, Limit, State
+from ratelimit_mw.limit import MICROSECONDS, Charge, Decision, Limit, State, microseconds
 from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.testing.clock import Clock
 from ratelimit_mw.testing.walks import START, Walk, random_walk
-from ratelimit_mw.ticks import MICROSECONDS, microseconds
 
 Law = Callable[[Limit, Walk], bool]
 

@@ -31,8 +31,7 @@ from ratelimit_mw.algorithms.sliding_window_counter import Counts
 from ratelimit_mw.algorithms.sliding_window_log import Units, _units
 from ratelimit_mw.algorithms.smooth import Ticket
 from ratelimit_mw.bucket import BucketLimit, Level
-from ratelimit_mw.limit import State
-from ratelimit_mw.ticks import microseconds
+from ratelimit_mw.limit import State, microseconds
 
 NOW = 1_000_000  # microseconds: all states are kept as they are seen at this instant
 

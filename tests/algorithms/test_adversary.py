@@ -25,7 +25,7 @@ from ratelimit_mw import (
     TokenBucket,
 )
 from ratelimit_mw.bucket import BucketLimit, Level
-from ratelimit_mw.ticks import microseconds
+from ratelimit_mw.limit import microseconds
 
 pytestmark = pytest.mark.promise(3)
 

@@ -13,9 +13,9 @@ import pytest
 
 from conformance.tables import GUAVA
 from ratelimit_mw import Charge, ConfigError, Smooth, parse
+from ratelimit_mw.limit import MICROSECONDS
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import Clock
-from ratelimit_mw.ticks import MICROSECONDS
 
 pytestmark = [pytest.mark.promise(3), pytest.mark.promise(4)]
 

@@ -6,9 +6,9 @@ import pytest
 
 from conformance.tables import NGINX
 from ratelimit_mw import Charge, LeakyBucket
+from ratelimit_mw.limit import microseconds
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import Clock
-from ratelimit_mw.ticks import microseconds
 
 pytestmark = [pytest.mark.promise(2), pytest.mark.promise(3)]
 

@@ -8,9 +8,9 @@ import pytest
 
 from conformance.tables import REDIS_CELL
 from ratelimit_mw import GCRA, Charge, ConfigError, Decision, FixedWindow, response
+from ratelimit_mw.limit import microseconds
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import Clock
-from ratelimit_mw.ticks import microseconds
 from ratelimit_mw.verdict import verdict_of
 
 pytestmark = [pytest.mark.promise(3), pytest.mark.promise(4)]
