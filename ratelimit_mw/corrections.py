@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from ratelimit_mw.limit import EXACT, Charge, Limit
-from ratelimit_mw.verdict import Policy, Source, Verdict
+from ratelimit_mw.limit import Bucket, Charge, bucket_of
+from ratelimit_mw.response import Policy
+from ratelimit_mw.stores.group import in_parts
+from ratelimit_mw.verdict import Source, Verdict
 
-Bucket = tuple[str, str, str]
 Step = tuple[Any, Verdict]  # a gate, and what it found
 
 
@@ -30,11 +31,6 @@ class Paid(NamedTuple):
     policy: Policy
 
 
-def bucket_of(charge: Charge) -> Bucket:
-    """What tells the buckets of a request's charges apart; what a shadow counted was not held to it."""
-    return charge.key, charge.limit.bucket, charge.role
-
-
 def paid(steps: Sequence[Step]) -> dict[Bucket, Paid]:
     """What the steps took from each bucket that can be settled, in order. A ban counts refusals, and has no cost."""
     found: dict[Bucket, Paid] = {}
@@ -53,25 +49,6 @@ def paid(steps: Sequence[Step]) -> dict[Bucket, Paid]:
             before = found[bucket].parts if bucket in found else ()
             found[bucket] = Paid(gate, verdict.source, charge, [*before, (charge.cost, decision.at)], policy)
     return found
-
-
-def in_parts(units: int, limit: Limit) -> list[int]:
-    """Split a correction into the units of each step that the limit settles it in; below 0 all parts are.
-
-    More than two quotas never count, a full window and the debt: the last part has all that is beyond them.
-    """
-    most = limit.most_settled
-    if -most <= units <= most:
-        return [units]
-    whole, rest = divmod(max(most, counting(abs(units), limit)), most)
-    parts = [most] * whole + [rest] * (rest > 0)
-    parts[-1] += abs(units) - sum(parts)
-    return parts if units > 0 else [-part for part in parts]
-
-
-def counting(units: int, limit: Limit) -> int:
-    """So many of these units as can make a difference to a limit that writes down each unit."""
-    return units if limit.most_settled >= EXACT else max(-2 * limit.quota, min(units, 2 * limit.quota))
 
 
 class Account:

@@ -110,7 +110,7 @@ class AsyncGate(BaseGate):
             request.user  # noqa: B018  # a face that has to await it begins anew: before callables are asked, not after
         asked = await self.planned(match, request)
         if (outer := request.outcome) is not None and outer.verdict is not None:
-            asked = without_charged(asked, outer)
+            asked = without_charged(asked, outer.charged)
         verdict = await self.decided(match, asked, request, hold)
         if match.follows and verdict is not None and verdict.allowed:
             self._follow(request)

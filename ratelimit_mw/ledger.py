@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ratelimit_mw.corrections import Account, Bucket, Step, Taken, bucket_of, corrections
-from ratelimit_mw.limit import Charge
+from ratelimit_mw.corrections import Account, Step, Taken, corrections
+from ratelimit_mw.limit import Bucket, Charge, bucket_of
+from ratelimit_mw.response import Policy
 from ratelimit_mw.stores.forks import lock
-from ratelimit_mw.verdict import Policy
 
 ActualOf = Callable[[Policy], int | None]
 

@@ -301,3 +301,12 @@ def well_named(field: str, value: object) -> str:
     if not isinstance(value, str) or not NAME.fullmatch(value):
         raise ConfigError(f"{field}: found {value!r}, allowed are 1 to 64 of A-Z a-z 0-9 _ . -")
     return value
+
+
+Bucket = tuple[str, str, str]
+"""Key, bucket id of the limit, role: tells the buckets of a request's charges apart."""
+
+
+def bucket_of(charge: Charge) -> Bucket:
+    """The bucket that a charge goes to. A shadow's is another one: the request was not refused by it."""
+    return charge.key, charge.limit.bucket, charge.role

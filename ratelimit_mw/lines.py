@@ -16,12 +16,12 @@ from ratelimit_mw.limit import Charge, Role
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.options import MissingKey
 from ratelimit_mw.penalties import check_penalty
+from ratelimit_mw.response import Policy
 from ratelimit_mw.rules import OnStoreError, Rule
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settling import Settling, settling
+from ratelimit_mw.settle_options import Settling, settling
 from ratelimit_mw.slots import slots_item
 from ratelimit_mw.stores.local import share_of
-from ratelimit_mw.verdict import Policy
 
 _WSGI: Final = " under WSGI"
 _GIVEN: Final = 1024  # lists of limits that a callable gave: there may be one for each client

@@ -8,10 +8,10 @@ from ratelimit_mw.events import DecisionEvent, StoreEvent
 from ratelimit_mw.keys import KeySpec
 from ratelimit_mw.members import MemberSpec
 from ratelimit_mw.penalties import PenaltySpec
+from ratelimit_mw.response import Headers
 from ratelimit_mw.rules import LimitsSpec, OnMessageRefused, OnStoreError, PathSpec, Rule, RuleOptions
-from ratelimit_mw.settling import SettleSpec, StatusSpec
+from ratelimit_mw.settle_options import SettleSpec, StatusSpec
 
-Headers = Literal["ietf", "legacy", "both", "none"]
 HEADERS: Final = ("ietf", "legacy", "both", "none")
 MissingKey = Literal["shared", "deny", "exempt"]
 MISSING_KEY: Final = ("shared", "deny", "exempt")

@@ -6,12 +6,13 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ratelimit_mw.corrections import Step, bucket_of
+from ratelimit_mw.corrections import Step
 from ratelimit_mw.ledger import Ledger
-from ratelimit_mw.limit import EXACT, Charge
+from ratelimit_mw.limit import EXACT, Charge, bucket_of
 from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.response import Policy
 from ratelimit_mw.stores.forks import lock
-from ratelimit_mw.verdict import Policy, Verdict
+from ratelimit_mw.verdict import Verdict
 
 _opening: Final = lock()  # of a ledger: an app may say it from several threads
 

@@ -1,7 +1,7 @@
 """What a request is asked, and what the answer means: plan and conclude. Pure: no store, no clock, no I/O."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Final
 
@@ -10,16 +10,15 @@ from msgspec.structs import replace
 
 from ratelimit_mw.calls import Answers, Call
 from ratelimit_mw.client_ip import client_address
-from ratelimit_mw.corrections import Bucket, bucket_of
 from ratelimit_mw.kept import Budget, Kept
 from ratelimit_mw.keys import Caller
-from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.limit import Bucket, Charge, Decision, bucket_of
 from ratelimit_mw.lines import Line, Lines
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.request import Request
+from ratelimit_mw.response import Policy
 from ratelimit_mw.stores.group import can_be_summed, identity
-from ratelimit_mw.verdict import Policy, Source, Verdict, verdict_of
+from ratelimit_mw.verdict import Source, Verdict, verdict_of
 
 _SHORT: Final = 256  # characters of a user or client of whom a plan is remembered
 PLANS: Final = Budget(16_384)  # of recent clients, for all combinations of rules
@@ -240,14 +239,14 @@ def _apart(charges: Sequence[Charge]) -> Sequence[Charge]:
     return tuple(apart)
 
 
-def without_charged(asked: Plan, outcome: Outcome) -> Plan:
-    """What is left to ask when those of us further out have charged this request already.
+def without_charged(asked: Plan, charged: Iterable[Charge]) -> Plan:
+    """Drop what outer middleware has charged already: whole charges, or the part of a cost that was charged.
 
-    Other buckets, and what the same ones are to be charged beyond that. A penalty is asked again: it counts what is
-    refused here, of which those further out know nothing.
+    `charged`: the charges of the outer middleware. Penalties stay, because outer middleware cannot know whether this
+    one refuses.
     """
     paid = Counter[Bucket]()
-    for charge in outcome.charged:
+    for charge in charged:
         paid[bucket_of(charge)] += charge.cost
     if not any(bucket_of(charge) in paid for charge in asked.charges):
         return asked

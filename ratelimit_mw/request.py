@@ -6,7 +6,6 @@ from typing import Any, Final
 from uuid import UUID
 
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.outcome import Outcome
 
 _LARGEST: Final = 10**100  # no number of anything; writing much larger ones out is not free, or fails
 _USER_NAMES: Final = ("identity", "pk", "id", "username", "display_name")
@@ -24,7 +23,7 @@ class Request(ABC):
 
     __slots__ = ("client", "followers", "messages", "outcome", "raw", "route")
 
-    def __init__(self, raw: Any, client: str | None, outcome: Outcome | None = None, route: str | None = None) -> None:
+    def __init__(self, raw: Any, client: str | None, outcome: Any = None, route: str | None = None) -> None:
         self.raw = raw
         self.client = client
         self.outcome = outcome

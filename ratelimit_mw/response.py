@@ -9,14 +9,14 @@ from collections.abc import Container, Iterable, Sequence
 from functools import lru_cache
 from math import ceil, isinf
 from random import uniform
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from msgspec import json
+from msgspec import Struct, json
 
 from ratelimit_mw.limit import Decision, Limit
-from ratelimit_mw.options import Headers
-from ratelimit_mw.verdict import Policy, Said, Verdict
+from ratelimit_mw.verdict import Verdict
 
+_LARGEST: Final = 999_999_999_999_999  # the integers of structured fields end there
 _MOST_SHOWN: Final = 8  # policies in a field: proxies limit the size of headers
 _PROBLEMS: Final = "https://iana.org/assignments/http-problem-types#"
 _BURST: Final = "ratelimit-mw-burst"  # a parameter of our own carries our name
@@ -49,8 +49,45 @@ _LEGACY: Final = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-res
 _LISTS: Final = ("RateLimit", "RateLimit-Policy")
 ABOUT_THE_BODY: Final = ("content-type", "content-length")
 
+Headers = Literal["ietf", "legacy", "both", "none"]
 HeaderList = list[tuple[str, str]]
 RawFields = list[tuple[bytes, bytes]]
+
+
+class Said(Struct, frozen=True, gc=False):
+    """What fields say of a policy each time."""
+
+    policy: str
+    state: str  # with places for two numbers
+    raw: tuple[bytes, bytes]  # the field of the policy, as ASGI has it
+    raw_state: bytes
+
+
+class Policy:
+    """What headers and bodies call one charge of a request. Made once per limit; compared by identity."""
+
+    __slots__ = ("burst", "hidden", "limit", "longest", "most", "name", "said", "settles", "settling", "silent")
+
+    def __init__(
+        self,
+        name: str,
+        limit: Limit,
+        *,
+        hidden: bool = False,
+        shadow: bool = False,
+        settles: bool = True,
+        settling: Any = None,
+    ) -> None:
+        self.name = name
+        self.limit = limit
+        self.most = min(limit.quota, _LARGEST)  # units that headers may name
+        self.burst = min(getattr(limit, "burst", None) or limit.quota, _LARGEST)  # of these, how many at one instant
+        self.longest = ceil(limit.longest_wait)  # seconds that headers may name
+        self.hidden = hidden  # shown only when it refuses, because it tells about others than the client
+        self.silent = hidden or shadow  # not shown when it admits
+        self.said: Said | None = None  # `response` keeps it here
+        self.settles = settles  # whether it is corrected when the true cost is known
+        self.settling = settling  # how its rule learns that after the response, if it does
 
 
 class Response(NamedTuple):

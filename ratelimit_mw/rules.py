@@ -24,7 +24,7 @@ from ratelimit_mw.keys import KeySpec, check_key, sound_key
 from ratelimit_mw.limit import Limit, well_named
 from ratelimit_mw.paths import Paths
 from ratelimit_mw.penalties import PenaltySpec, check_penalty
-from ratelimit_mw.settling import SettleSpec, StatusSpec, check_settle, check_statuses
+from ratelimit_mw.settle_options import SettleSpec, StatusSpec, check_settle, check_statuses
 from ratelimit_mw.slots import check_line, check_none_held, check_one_of_them, check_slots
 from ratelimit_mw.words import OWN_NAMES, Worded, check_name, flags, made, one_of
 

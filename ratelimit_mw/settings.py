@@ -17,9 +17,10 @@ from ratelimit_mw.errors import ConfigError, Mistakes, located
 from ratelimit_mw.keys import KeySpec, check_ipv6_prefix, check_key, sound_key
 from ratelimit_mw.limit import NAME, seconds, whole
 from ratelimit_mw.members import Members
-from ratelimit_mw.options import HEADERS, MISSING_KEY, Headers, MissingKey, Options
+from ratelimit_mw.options import HEADERS, MISSING_KEY, MissingKey, Options
 from ratelimit_mw.paths import Paths
 from ratelimit_mw.penalties import PenaltySpec, check_penalty
+from ratelimit_mw.response import Headers
 from ratelimit_mw.rules import (
     OF_A_LIMIT,
     ON_MESSAGE_REFUSED,
@@ -30,7 +31,7 @@ from ratelimit_mw.rules import (
     Rule,
     rule_from,
 )
-from ratelimit_mw.settling import check_settle, check_statuses
+from ratelimit_mw.settle_options import check_settle, check_statuses
 from ratelimit_mw.slots import check_none_held, check_one_of_them, check_slots, check_times
 from ratelimit_mw.sources import from_file, origin, placed, read_environment, without
 from ratelimit_mw.words import Worded, flags, made, one_of

@@ -1,80 +1,18 @@
-"""What a rule settles after the response: by a callable that says the true cost, or by the status alone."""
+"""Settles a request after its response: by a callable that reports the true cost, or by the status alone."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from inspect import isawaitable
 from typing import Any, Final
 
 from ratelimit_mw.callables import name_of
-from ratelimit_mw.calls import FAILED, call_from, close_unawaited
-from ratelimit_mw.errors import ConfigError, located
+from ratelimit_mw.calls import FAILED, close_unawaited
 from ratelimit_mw.limit import EXACT
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.verdict import Policy
+from ratelimit_mw.response import Policy
+from ratelimit_mw.settle_options import SettleCall, Settling
 
-SettleSpec = Callable[..., Any] | str  # a callable of the request and its response; text is its name
-StatusSpec = Sequence[int | str]
-SettleCall = Callable[..., Any]
-
-_LOWEST: Final = 100
-_HIGHEST: Final = 599
 _RAISED: Final = "raised: what was taken for the request stays taken"
 _NONSENSE: Final = "returned %s, no whole number from 0: what was taken for the request stays taken"
-
-
-class Settling:
-    """How the limits of a rule are settled. `call`: says the true cost. `counts`: the statuses that are charged."""
-
-    __slots__ = ("call", "counts")
-
-    def __init__(self, call: SettleCall | None, counts: frozenset[int] | None) -> None:
-        self.call: Final = call
-        self.counts: Final = counts
-
-    def charges(self, response: Any) -> bool:
-        """Whether an answer is charged. A client that goes away before its status got none; what was cut off stays."""
-        if self.counts is None:
-            return True
-        return response.ending != "disconnected" if response.status is None else response.status in self.counts
-
-
-def settling(settle: SettleSpec | None, count_status: StatusSpec | None) -> Settling | None:
-    """What these settings say; None where nothing is settled. Raises `ConfigError` naming the one that is wrong."""
-    call, counts = check_settle(settle), check_statuses(count_status)
-    return None if call is None and counts is None else Settling(call, counts)
-
-
-def check_settle(value: SettleSpec | None) -> SettleCall | None:
-    """A callable, or one that `call:package.module:function` names. Raises `ConfigError` naming `settle`."""
-    if value is None:
-        return None
-    with located("settle"):
-        return call_from(value, ("request", "response"))
-
-
-def check_statuses(value: object) -> frozenset[int] | None:
-    """The statuses that `[401, "4xx"]` stands for; None for all, which an empty list says too.
-
-    Raises `ConfigError` naming `count_status`.
-    """
-    if value is None:
-        return None
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise ConfigError(f'count_status: found {value!r:.100}, allowed is a list of statuses such as [401, "4xx"]')
-    found: list[int] = []
-    for index, one in enumerate(value):
-        found += _statuses(index, one)
-    return frozenset(found) or None
-
-
-def _statuses(index: int, value: object) -> Iterable[int]:
-    text = str(value) if type(value) in (int, str) else ""
-    if len(text) == len("4xx") and text[1:].lower() == "xx" and text[0] in "12345":
-        return range(int(text[0]) * 100, int(text[0]) * 100 + 100)
-    if text.isascii() and text.isdecimal() and _LOWEST <= int(text) <= _HIGHEST:
-        return [int(text)]
-    raise ConfigError(
-        f'count_status[{index}]: found {value!r:.100}, allowed is a status from 100 to 599, or a class such as "4xx"'
-    )
 
 
 def settle_after(one: Any) -> None:

@@ -71,7 +71,7 @@ class Gate(BaseGate):
         request.messages = match.messages
         asked = plan(match, request, _ask(match.calls, request) if match.calls else NO_ANSWERS)
         if (outer := request.outcome) is not None and outer.verdict is not None:
-            asked = without_charged(asked, outer)
+            asked = without_charged(asked, outer.charged)
         who = self._who(asked, request) if match.waits else ()
         if match.waits:
             asked = self.room.asked(asked, who)

@@ -7,9 +7,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from ratelimit_mw.errors import RateLimitError, StoreError
-from ratelimit_mw.limit import Charge, Decision, Limit
-
-_LARGEST = 999_999_999_999_999  # the integers of structured fields end there
+from ratelimit_mw.limit import Charge, Decision
 
 Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease"]
 
@@ -27,42 +25,6 @@ class Answer(list[Decision]):
         self.source: Source = source
 
 
-class Said(Struct, frozen=True, gc=False):
-    """What fields say of a policy each time."""
-
-    policy: str
-    state: str  # with places for two numbers
-    raw: tuple[bytes, bytes]  # the field of the policy, as ASGI has it
-    raw_state: bytes
-
-
-class Policy:
-    """What headers and bodies call one charge of a request. Made once per limit; compared by identity."""
-
-    __slots__ = ("burst", "hidden", "limit", "longest", "most", "name", "said", "settles", "settling", "silent")
-
-    def __init__(
-        self,
-        name: str,
-        limit: Limit,
-        *,
-        hidden: bool = False,
-        shadow: bool = False,
-        settles: bool = True,
-        settling: Any = None,
-    ) -> None:
-        self.name = name
-        self.limit = limit
-        self.most = min(limit.quota, _LARGEST)  # units that headers may name
-        self.burst = min(getattr(limit, "burst", None) or limit.quota, _LARGEST)  # of these, how many at one instant
-        self.longest = math.ceil(limit.longest_wait)  # seconds that headers may name
-        self.hidden = hidden  # shown only when it refuses, because it tells about others than the client
-        self.silent = hidden or shadow  # not shown when it admits
-        self.said: Said | None = None  # `response` keeps it here
-        self.settles = settles  # whether it is corrected when the true cost is known
-        self.settling = settling  # how its rule learns that after the response, if it does
-
-
 class Verdict(Struct, frozen=True, gc=False):
     """The answer to the whole request: every decision, and of the one that binds, its numbers.
 
@@ -77,7 +39,7 @@ class Verdict(Struct, frozen=True, gc=False):
     decisions: Sequence[Decision]
     rule: str | None = None
     source: Source = "store"
-    policies: Sequence[Policy] = ()  # one per charge when the request came through the middleware
+    policies: Sequence[Any] = ()  # one per charge when the request came through the middleware
 
     @property
     def binding(self) -> int | None:
@@ -177,7 +139,7 @@ def verdict_of(
     decisions: Sequence[Decision],
     rule: str | None = None,
     source: Source = "store",
-    policies: Sequence[Policy] = (),
+    policies: Sequence[Any] = (),
 ) -> Verdict:
     """The verdict on a group: refused when a charge that is not a shadow refuses.
 

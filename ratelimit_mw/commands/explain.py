@@ -18,7 +18,7 @@ from ratelimit_mw.request import Request
 from ratelimit_mw.response import refusal
 from ratelimit_mw.rules import Rule
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settling import Settling
+from ratelimit_mw.settle_options import Settling
 
 _SHARED: Final = "missing="  # how the identity begins that all share whose key is not there
 _OF_THE_TOP: Final = {

@@ -12,10 +12,9 @@ from ratelimit_mw.callables import name_of
 from ratelimit_mw.following import Ending, Following
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.on_refused import FAILED_TO_ANSWER, Answerer, answered
-from ratelimit_mw.options import Headers
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.request import Request
-from ratelimit_mw.response import Response, beside, headers
+from ratelimit_mw.response import Headers, Response, beside, headers
 from ratelimit_mw.verdict import Verdict
 
 _OUTCOME: Final = "ratelimit_mw"  # where our WSGI and ASGI middleware, around Django, leave theirs

@@ -88,7 +88,7 @@ class _Limited:
                 raise  # else we have closed while it was on its way
 
     async def _decided(self, message: Message) -> Verdict | None:
-        asked = self._asked if self._outer is None else without_charged(self._asked, self._outer)
+        asked = self._asked if self._outer is None else without_charged(self._asked, self._outer.charged)
         deciding = self._gate.decided(self._match, asked, self._request)
         if not self._gate.waits and not self._match.waits:  # nor can it be cancelled midway
             return await deciding

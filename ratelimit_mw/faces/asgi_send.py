@@ -9,10 +9,19 @@ from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.gate import AsyncGate
 from ratelimit_mw.notices import logger, warn_rarely
 from ratelimit_mw.on_refused import FAILED_TO_ANSWER, aanswered
-from ratelimit_mw.options import Headers
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.request import Request
-from ratelimit_mw.response import ABOUT_THE_BODY, REASONS, HeaderList, Response, beside, headers, raw, raw_headers
+from ratelimit_mw.response import (
+    ABOUT_THE_BODY,
+    REASONS,
+    HeaderList,
+    Headers,
+    Response,
+    beside,
+    headers,
+    raw,
+    raw_headers,
+)
 from ratelimit_mw.verdict import Verdict
 
 Scope = MutableMapping[str, Any]

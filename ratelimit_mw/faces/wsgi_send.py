@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 from ratelimit_mw.callables import name_of
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.on_refused import FAILED_TO_ANSWER, Answerer, answered
-from ratelimit_mw.options import Headers
 from ratelimit_mw.outcome import Outcome
 from ratelimit_mw.request import Request
-from ratelimit_mw.response import ABOUT_THE_BODY, REASONS, HeaderList, Response, beside, headers
+from ratelimit_mw.response import ABOUT_THE_BODY, REASONS, HeaderList, Headers, Response, beside, headers
 from ratelimit_mw.verdict import Verdict
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any, Final
 
 from ratelimit_mw.errors import NotAsked, StoreError
-from ratelimit_mw.stores.parcel import TAKEN, Parcel, Recall
+from ratelimit_mw.stores.layer import Recall
+from ratelimit_mw.stores.parcel import TAKEN, Parcel
 from ratelimit_mw.stores.patience import LINGER, ListeningClock
 
 _CALLS: Final = 2  # under way at most: client and server work at the same time

@@ -13,8 +13,7 @@ from ratelimit_mw.events import Kind, StoreEvent
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.notices import logger, one_line
 from ratelimit_mw.stores.forks import lock
-from ratelimit_mw.stores.layer import Clock, Layer, Listener
-from ratelimit_mw.stores.scripts import WRONG
+from ratelimit_mw.stores.layer import WRONG, Clock, Layer, Listener
 from ratelimit_mw.verdict import Answer
 
 FAILURES: Final = 3  # in a row: each of a request that was asked after the one before had failed

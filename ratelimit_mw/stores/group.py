@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.limit import EXACT, Charge, Decision, Limit
 
 FORGIVEN: Final = "%d units go beyond a debt of one quota, and are not charged"
 
@@ -94,3 +94,22 @@ def committed(charges: Sequence[Charge], decisions: Sequence[Decision]) -> list[
             for index, charge in enumerate(charges)
         ]
     return found
+
+
+def in_parts(units: int, limit: Limit) -> list[int]:
+    """Split a correction into the units of each step that the limit settles it in; below 0 all parts are.
+
+    More than two quotas never count, a full window and the debt: the last part has all that is beyond them.
+    """
+    most = limit.most_settled
+    if -most <= units <= most:
+        return [units]
+    whole, rest = divmod(max(most, counting(abs(units), limit)), most)
+    parts = [most] * whole + [rest] * (rest > 0)
+    parts[-1] += abs(units) - sum(parts)
+    return parts if units > 0 else [-part for part in parts]
+
+
+def counting(units: int, limit: Limit) -> int:
+    """So many of these units as can make a difference to a limit that writes down each unit."""
+    return units if limit.most_settled >= EXACT else max(-2 * limit.quota, min(units, 2 * limit.quota))

@@ -8,6 +8,11 @@ from ratelimit_mw.limit import Charge, Decision
 Clock = Callable[[], float]
 """Seconds. What the store goes by, if it was told a clock; else time is monotonic."""
 
+Recall = Callable[[Sequence[Charge]], Sequence[Decision] | None]
+"""The decisions on a group that are known without the store; None if the store has to be asked."""
+
+WRONG = "ratelimit_mw: "  # errors of our scripts about their arguments begin with it; nothing was written then
+
 Listener = Callable[[StoreEvent], None]
 """Hears of what happens to the store, at once, in the thread or task of a request. It does not raise."""
 

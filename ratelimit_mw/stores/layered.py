@@ -17,10 +17,9 @@ from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.notices import warn_rarely
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.forks import start_over_in_child
-from ratelimit_mw.stores.layer import Clock, Layer, Listener
+from ratelimit_mw.stores.layer import Clock, Layer, Listener, Recall
 from ratelimit_mw.stores.lease import Errand, Leases
 from ratelimit_mw.stores.live import STORES, Stage
-from ratelimit_mw.stores.parcel import Recall
 
 T = TypeVar("T")
 

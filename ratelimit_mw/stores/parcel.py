@@ -7,14 +7,11 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct
 
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.limit import EXACT, Charge, Decision
+from ratelimit_mw.limit import EXACT, Charge
 from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.scripts import Codec, group
 
 _UNITS: Final = 8  # units that are written one by one and are as much work as a usual charge
-
-Recall = Callable[[Sequence[Charge]], Sequence[Decision] | None]
-"""What a group is answered without the store; None where it has to be asked."""
 
 
 class Written:

@@ -27,7 +27,6 @@ _ALIKE: Final = 4096  # kinds of charges of which it is kept how they are writte
 _SHORT: Final = 16  # values in a list of msgpack with the shortest head
 _COMMAS: Final = {"packed": b"", "plain": b"", "text": b","}  # between values
 TWINS: Final = frozenset(SCRIPTED.values())  # the types of limits whose algorithm has a Lua twin
-WRONG: Final = "ratelimit_mw: "  # begins what our scripts say of their arguments, before they write anything
 _taken: Final = msgpack.Decoder(list[Decision]).decode
 _settled: Final = msgpack.Decoder(tuple[list[Decision], list[int]]).decode
 

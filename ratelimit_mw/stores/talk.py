@@ -8,11 +8,10 @@ from typing import Any, Final, Literal, TypeVar
 
 from msgspec.structs import replace
 
-from ratelimit_mw.corrections import counting, in_parts
 from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.limit import EXACT, Charge, Decision, microseconds, seconds
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.stores.group import FORGIVEN, Group, taken
+from ratelimit_mw.stores.group import FORGIVEN, Group, counting, in_parts, taken
 from ratelimit_mw.stores.live import STORES, Stage
 from ratelimit_mw.stores.parcel import How, Parcel, Written
 from ratelimit_mw.stores.scripts import (

@@ -9,10 +9,11 @@ from ratelimit_mw.errors import NotAsked, StoreError
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.stores.batching import Batches, Heard
 from ratelimit_mw.stores.group import Group
+from ratelimit_mw.stores.layer import WRONG, Recall
 from ratelimit_mw.stores.loops import OfLoop
-from ratelimit_mw.stores.parcel import TAKEN, How, Parcel, Recall
+from ratelimit_mw.stores.parcel import TAKEN, How, Parcel
 from ratelimit_mw.stores.patience import LINGER, Patience
-from ratelimit_mw.stores.scripts import WRONG, Codec, decisions, decisions_apart
+from ratelimit_mw.stores.scripts import Codec, decisions, decisions_apart
 from ratelimit_mw.stores.talk import Command, Meaning, Steps, T, Talk, adrive
 from ratelimit_mw.verdict import Answer
 

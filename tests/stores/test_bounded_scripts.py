@@ -7,10 +7,11 @@ import pytest
 from redis import Redis
 
 from ratelimit_mw import Charge, MemoryStore, SlidingWindowLog
-from ratelimit_mw.corrections import Account, in_parts
+from ratelimit_mw.corrections import Account
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.limit import LATEST
 from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.group import in_parts
 from ratelimit_mw.stores.patience import Patience
 from ratelimit_mw.stores.redis import AsyncRedisStore
 from ratelimit_mw.stores.redis_server import Connections, source

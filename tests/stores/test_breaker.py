@@ -14,8 +14,8 @@ from ratelimit_mw.events import Hook, StoreEvent
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.breaker import FAILURES, FIRST, LONGEST, Breaker
 from ratelimit_mw.stores.deny_cache import DenyCache
+from ratelimit_mw.stores.layer import WRONG
 from ratelimit_mw.stores.layered import AsyncLayeredStore, LayeredStore
-from ratelimit_mw.stores.scripts import WRONG
 from ratelimit_mw.testing import Clock, RecordingStore
 from ratelimit_mw.testing.blocking import blocking
 from ratelimit_mw.verdict import Answer

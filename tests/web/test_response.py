@@ -22,9 +22,9 @@ from ratelimit_mw import (
     Verdict,
     response,
 )
-from ratelimit_mw.response import headers, refusal
+from ratelimit_mw.response import Policy, headers, refusal
 from ratelimit_mw.testing import Clock
-from ratelimit_mw.verdict import Policy, verdict_of
+from ratelimit_mw.verdict import verdict_of
 
 LIMIT = SlidingWindowCounter(5, 60)
 ADMITTED = Decision(True, 5, 3, 0.0, 12.0, 60.0, 0.0, 0)

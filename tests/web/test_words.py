@@ -12,11 +12,12 @@ from ratelimit_mw import Charge, Limit, MemoryStore, Smooth, StoreError
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.gate import AsyncGate, Gate
 from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.response import Policy
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
-from ratelimit_mw.verdict import Policy, verdict_of
+from ratelimit_mw.verdict import verdict_of
 from redis_servers import RedisServer
 from stores.opened import threads
 
