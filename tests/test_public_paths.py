@@ -46,9 +46,9 @@ from ratelimit_mw.wsgi import RateLimitMiddleware as WsgiMiddleware
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Every import path that users have, with the names that are public there.
-PATHS = {
-    "ratelimit_mw": [
+# Every import path that users have, without `ratelimit_mw` in front, and the names that are public there.
+NAMES = {
+    "": [
         "AsyncLimiter",
         "Charge",
         "Concurrency",
@@ -70,27 +70,28 @@ PATHS = {
         "Verdict",
         "parse",
     ],
-    "ratelimit_mw.algorithms.ban": ["Ban"],
-    "ratelimit_mw.asgi": ["RateLimitMiddleware"],
-    "ratelimit_mw.django": ["RateLimitMiddleware", "Throttle", "exempt", "limit"],
-    "ratelimit_mw.fastapi": ["RateLimit", "RateLimitMiddleware", "exempt", "limit"],
-    "ratelimit_mw.flask": ["RateLimiter", "exempt", "limit"],
-    "ratelimit_mw.rules": ["Rule"],
-    "ratelimit_mw.settings": ["Settings"],
-    "ratelimit_mw.starlette": ["RateLimit", "RateLimitMiddleware", "exempt", "limit"],
-    "ratelimit_mw.stores": ["Answer", "AsyncStore", "Store"],
-    "ratelimit_mw.stores.group": ["Group", "committed", "units_to_look_at"],
-    "ratelimit_mw.stores.memory": ["MemoryStore"],
-    "ratelimit_mw.stores.redis": ["AsyncRedisStore", "RedisStore"],
-    "ratelimit_mw.stores.url": ["open_async_store", "open_store"],
-    "ratelimit_mw.testing": ["Clock", "Control", "RecordingStore", "freeze"],
-    "ratelimit_mw.testing.blocking": ["blocking"],
-    "ratelimit_mw.testing.laws": ["LAWS", "check_laws"],
-    "ratelimit_mw.testing.plugin": [],  # pytest loads it by its entry point
-    "ratelimit_mw.testing.store_suite": ["StoreSuite"],
-    "ratelimit_mw.testing.walks": ["Step", "Walk"],
-    "ratelimit_mw.wsgi": ["RateLimitMiddleware"],
+    ".algorithms.ban": ["Ban"],
+    ".asgi": ["RateLimitMiddleware"],
+    ".django": ["RateLimitMiddleware", "Throttle", "exempt", "limit"],
+    ".fastapi": ["RateLimit", "RateLimitMiddleware", "exempt", "limit"],
+    ".flask": ["RateLimiter", "exempt", "limit"],
+    ".rules": ["Rule"],
+    ".settings": ["Settings"],
+    ".starlette": ["RateLimit", "RateLimitMiddleware", "exempt", "limit"],
+    ".stores": ["Answer", "AsyncStore", "Store"],
+    ".stores.group": ["Group", "committed", "units_to_look_at"],
+    ".stores.memory": ["MemoryStore"],
+    ".stores.redis": ["AsyncRedisStore", "RedisStore"],
+    ".stores.url": ["open_async_store", "open_store"],
+    ".testing": ["Clock", "Control", "RecordingStore", "freeze"],
+    ".testing.blocking": ["blocking"],
+    ".testing.laws": ["LAWS", "check_laws"],
+    ".testing.plugin": [],  # pytest loads it by its entry point
+    ".testing.store_suite": ["StoreSuite"],
+    ".testing.walks": ["Step", "Walk"],
+    ".wsgi": ["RateLimitMiddleware"],
 }
+PATHS = {f"ratelimit_mw{path}": names for path, names in NAMES.items()}
 NO_PATHS = {"ratelimit_mw.refusals", "ratelimit_mw.__version__"}  # a logger's name; a string
 USER_FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
 INSIDE = ROOT / "docs/explanation"  # these pages explain the code and name what is not public
@@ -245,7 +246,7 @@ from ratelimit_mw import (
     Limiter,
 )
 > from ratelimit_mw.stores import Store
-from ratelimit_mw.gate import Gate
+from ratelimit_mw.inner import Gate
 from ratelimit_mw_more import Thing
 """
     assert imported(text) == {
@@ -255,15 +256,15 @@ from ratelimit_mw_more import Thing
         ("ratelimit_mw", "Charge"),
         ("ratelimit_mw", "Limiter"),
         ("ratelimit_mw.stores", "Store"),
-        ("ratelimit_mw.gate", "Gate"),
+        ("ratelimit_mw.inner", "Gate"),
     }
-    assert unlisted(imported(text)) == ["ratelimit_mw.asgi Other", "ratelimit_mw.gate Gate"]
+    assert unlisted(imported(text)) == ["ratelimit_mw.asgi Other", "ratelimit_mw.inner Gate"]
     mentions = {
         "stores": True,
         "stores.Store": True,
         "stores.Store.take": True,
         "stores.take": False,
-        "gate.Gate": False,
+        "inner.Gate": False,
     }
     assert {name: is_public(f"ratelimit_mw.{name}") for name in mentions} == mentions
 
