@@ -1,14 +1,15 @@
 """FastAPI: limits as dependencies of an app, a router or a route, beside the middleware or without it."""
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from functools import partial
 from types import FrameType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Unpack
 
 from msgspec import json
 
 from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.callables import check_parentheses, name_of
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.faces.asgi_send import closing
 from ratelimit_mw.faces.asked import Asked, admit_client, ask
@@ -18,7 +19,9 @@ from ratelimit_mw.faces.missing import needs
 from ratelimit_mw.faces.unheeded import Heeding
 from ratelimit_mw.response import ABOUT_THE_BODY, RESPONSES, raw_headers
 from ratelimit_mw.response import Response as OwnResponse
+from ratelimit_mw.rules import LimitsSpec, MarkOptions
 from ratelimit_mw.verdict import RateLimited, Verdict
+from ratelimit_mw.words import answered
 
 with needs("fastapi"):
     from fastapi import HTTPException, Response, WebSocket, WebSocketException
@@ -30,6 +33,10 @@ from ratelimit_mw.starlette import exempt, limit, refused
 __all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
 
 _MEANT: Final = 'did you mean Depends(RateLimit("5/minute"))?'
+_ON_A_FUNCTION: Final = (
+    'did you mean @limit("5/minute"), or Depends(RateLimit("5/minute")) in the dependencies of the route?'
+)
+_DECORATED: Final[Any] = object()  # the response, where there is none
 Answer = Callable[[], Awaitable[Response | None]]
 
 
@@ -69,13 +76,28 @@ class RateLimit(EndpointMark, Heeding):
     responses: ClassVar[dict[int | str, dict[str, Any]]] = RESPONSES
     """What to document: `FastAPI(responses=RateLimit.responses)`, or that of a router or route."""
 
+    @answered(MarkOptions)
+    def __init__(self, limits: LimitsSpec, *, store: Any = None, **options: Unpack[MarkOptions]) -> None:
+        check_parentheses(limits)
+        super().__init__(limits, store=store, **options)
+        vars(self)["__call__"] = self._admit  # where FastAPI looks whether it is async
+
     @property
     def dependency(self) -> Any:
         """What FastAPI reads where it is among `dependencies` without `Depends`: raises ConfigError."""
         raise ConfigError(f"found a RateLimit as a dependency: {_MEANT}")
 
-    async def __call__(self, connection: HTTPConnection, response: Response) -> None:
-        """Admit a request, or raise."""
+    def __call__(self, connection: HTTPConnection, response: Response = _DECORATED) -> Coroutine[Any, Any, None]:
+        """Admit a request, or raise. Raises `ConfigError` at once where it decorates a function.
+
+        An async function would raise that only when it is awaited, and a decorator awaits nothing.
+        """
+        if response is _DECORATED:
+            shown = name_of(connection) if callable(connection) else f"{connection!r:.100}"
+            raise ConfigError(f"found @RateLimit(...) on {shown}: {_ON_A_FUNCTION}")
+        return self._admit(connection, response)
+
+    async def _admit(self, connection: HTTPConnection, response: Response) -> None:
         scope = connection.scope
         found = around(scope)
         if found.exempt:

@@ -77,11 +77,14 @@ def unknown_word(word: object, known: Sequence[str], elsewhere: Mapping[str, str
 
 
 def answered(
-    table: type | None = None, elsewhere: Mapping[str, str] = {}
+    table: type | None = None,
+    elsewhere: Mapping[str, str] = {},
+    meant: Callable[[Sequence[object]], str] = lambda _: "",
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate a function or constructor so that a call whose arguments do not fit raises `ConfigError`, no TypeError.
 
-    `table`: the words that it takes besides its parameters. `elsewhere`: where words of other tables go.
+    `table`: the words that it takes besides its parameters. `elsewhere`: where words of other tables go. `meant`: the
+    error for these positional arguments, if it knows what they were meant for.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -92,6 +95,8 @@ def answered(
             except TypeError:
                 if takes(function, arguments, words):
                     raise
+            if text := meant(arguments):
+                raise ConfigError(text)
             known = list(parameters_of(function) or ())
             raise ConfigError(*_misfits(known, arguments, words, table, elsewhere))
 

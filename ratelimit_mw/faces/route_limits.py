@@ -1,7 +1,7 @@
 """Limits of one route, mount or router, and of classes of endpoints: ASGI, whoever routes it."""
 
 import inspect
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final, Unpack
 
@@ -11,11 +11,24 @@ from ratelimit_mw.faces.endpoint import EndpointMark, EndpointOptions, Step, mar
 from ratelimit_mw.faces.remember import remembered
 from ratelimit_mw.faces.routes import endpoint_below, place_of, places, routes_below
 from ratelimit_mw.faces.unheeded import Heeding
+from ratelimit_mw.limit import Limit
 from ratelimit_mw.marks import Mark, is_exempt
 from ratelimit_mw.rules import LimitsSpec
 from ratelimit_mw.words import answered
 
 _ENDPOINTS: Final = 4096  # under one limit, whose names are remembered
+
+
+def _decorates(arguments: Sequence[object]) -> str:
+    """The error for `@RateLimit("5/minute")` on a function, which has limits where the app belongs."""
+    _, *given = arguments  # without `self`
+    found = given[0] if len(given) == 1 else None
+    if not isinstance(found, (str, Limit, Mapping, Sequence)):
+        return ""
+    return (
+        f"app: found {found!r:.100}: RateLimit is the middleware of a route, as in Middleware(RateLimit, '5/minute'); "
+        "on a function write @limit('5/minute')"
+    )
 
 
 class RateLimit(Heeding):
@@ -26,7 +39,7 @@ class RateLimit(Heeding):
     app, `RateLimitMiddleware`. Raises `ConfigError` for what is wrong.
     """
 
-    @answered(EndpointOptions)
+    @answered(EndpointOptions, meant=_decorates)
     def __init__(self, app: App, limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> None:
         self.app = app
         marks = (EndpointMark(limits, **options),)

@@ -23,6 +23,7 @@ from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import limit as flask_limit
+from ratelimit_mw.starlette import RateLimit as RouteLimit
 from ratelimit_mw.starlette import limit
 
 MEANT = r'^limits: found {}, allowed are limits: did you mean @limit\("5/minute"\)\?$'
@@ -132,6 +133,28 @@ def test_a_callable_that_gives_limits_is_none_of_these(decorator: Any) -> None:
 
     assert callable(home)
     assert callable(away)
+
+
+def test_the_class_for_routes_on_a_function() -> None:
+    with pytest.raises(ConfigError, match=r"^app: found '1/minute': .*; on a function write @limit\('5/minute'\)$"):
+        RouteLimit("1/minute")  # type: ignore[call-arg, arg-type]  # the point
+    with pytest.raises(ConfigError, match=r"^limits: required, such as '100/minute'$"):
+        RouteLimit(hello)  # type: ignore[call-arg, arg-type]  # the point
+
+
+def test_a_dependency_on_a_function() -> None:
+    expected = r'^found @RateLimit\(\.\.\.\) on .*home: did you mean @limit\("5/minute"\), or Depends\(RateLimit\("'
+    with pytest.raises(ConfigError, match=expected):
+
+        @RateLimit("1/minute")  # type: ignore[arg-type]  # the point
+        async def home() -> str:
+            return "x"
+
+    with meant(".*home"):
+
+        @RateLimit  # type: ignore[arg-type]  # the point
+        async def another_home() -> str:
+            return "x"
 
 
 async def hello() -> PlainTextResponse:
