@@ -1,5 +1,6 @@
 """The setting `penalty`: after so many refusals in a window, refuse for a while."""
 
+import re
 from typing import Final
 
 from ratelimit_mw.algorithms import DEFAULT
@@ -9,6 +10,8 @@ from ratelimit_mw.limit import Limit
 from ratelimit_mw.notation import parse
 
 PenaltySpec = str | Ban
+_NUMBER: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*")
+_NO_UNIT: Final = re.compile(rf"\b(?:per|for){_NUMBER.pattern}$")
 _ALLOWED: Final = "allowed is text such as '10 refusals per minute: 15 minutes', or a Ban"
 
 
@@ -23,8 +26,14 @@ def check_penalty(value: object) -> Ban | None:
     if not isinstance(value, str):
         raise ConfigError(f"penalty: found {value!r:.100}, {_ALLOWED}")
     rate, colon, duration = value.lower().partition(":")
+    if found := _NO_UNIT.search(rate) or _NUMBER.fullmatch(duration):
+        raise ConfigError(
+            f"penalty: found {value!r:.100}, where {found[1]} has no unit: write '{found[1]} seconds', or another "
+            f"unit; {_ALLOWED}"
+        )
     if not colon:
-        raise ConfigError(f"penalty: found {value!r:.100}, which does not say how long to refuse; {_ALLOWED}")
+        meant = ": write a colon in place of 'for'" if " for " in rate else ""
+        raise ConfigError(f"penalty: found {value!r:.100}, which does not say how long to refuse{meant}; {_ALLOWED}")
     with located("penalty"):
         counted = _rate(rate.replace("refusals", " ").replace("refusal", " "), value)
         length = _rate(f"1 per {duration.strip()}", value)

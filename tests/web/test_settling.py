@@ -589,6 +589,28 @@ def _called_with(taken: str, name: str) -> str:
             ),
         ),
         (
+            {"penalty": "10/minute for 5 minutes"},
+            (
+                "penalty: found '10/minute for 5 minutes', which does not say how long to refuse: write a colon in "
+                "place of 'for'; allowed is text such as '10 refusals per minute: 15 minutes', or a Ban"
+            ),
+        ),
+        *(
+            (
+                {"penalty": text},
+                (
+                    f"penalty: found {text!r}, where {number} has no unit: write '{number} seconds', or another unit; "
+                    "allowed is text such as '10 refusals per minute: 15 minutes', or a Ban"
+                ),
+            )
+            for text, number in (
+                ("10/minute for 5", "5"),
+                ("10/minute: 5", "5"),
+                ("10 per minute: 1.5", "1.5"),
+                ("10 refusals per 60: 15 minutes", "60"),
+            )
+        ),
+        (
             {"penalty": "10 refusals per minute using gcra: 1 hour"},
             (
                 "penalty: found '10 refusals per minute using gcra: 1 hour', allowed is text such as '10 refusals per "
