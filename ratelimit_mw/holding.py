@@ -8,10 +8,9 @@ from msgspec.structs import replace
 
 from ratelimit_mw.corrections import Taken
 from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.outcome import given_back
 from ratelimit_mw.policy import Plan
 from ratelimit_mw.stores.forks import lock, start_over_in_child
-from ratelimit_mw.verdict import Verdict
+from ratelimit_mw.verdict import Verdict, given_back
 
 
 class Room:

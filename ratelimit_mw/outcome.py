@@ -112,14 +112,6 @@ class Outcome(Struct, gc=False):
         ledger.correct(self.found, actual_of, loop)
 
 
-def given_back(verdict: Verdict) -> Sequence[Charge]:
-    """What gives back all that was taken with an admitting verdict."""
-    pairs = list(zip(verdict.charges, verdict.decisions, strict=False))  # on an error there are no decisions
-    shadows = all(one.allowed for charge, one in pairs if charge.role == "shadow")  # else none of them was charged
-    taken = [pair for pair in pairs if pair[0].cost and (pair[0].role == "limit" or shadows)]
-    return [replace(charge, cost=-charge.cost, at=one.at) for charge, one in taken if charge.role != "penalty"]
-
-
 def _both(outer: Verdict, own: Verdict) -> Verdict:
     """`own`, and the charges of `outer` behind; of one bucket that both charged, how it stands now."""
     charges, decisions, policies = list(own.charges[: len(own.decisions)]), [*own.decisions], [*own.policies]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ratelimit_mw.errors import RateLimitError, StoreError
 from ratelimit_mw.limit import Charge, Decision
@@ -158,6 +159,14 @@ def verdict_of(
     if type(decisions) is Answer:
         source = decisions.source
     return Verdict(allowed, charges, decisions, rule, source, policies)
+
+
+def given_back(verdict: Verdict) -> Sequence[Charge]:
+    """The charges that give back everything that an admitting verdict took."""
+    pairs = list(zip(verdict.charges, verdict.decisions, strict=False))  # on an error there are no decisions
+    shadows = all(one.allowed for charge, one in pairs if charge.role == "shadow")  # else none of them was charged
+    taken = [pair for pair in pairs if pair[0].cost and (pair[0].role == "limit" or shadows)]
+    return [replace(charge, cost=-charge.cost, at=one.at) for charge, one in taken if charge.role != "penalty"]
 
 
 class RateLimited(RateLimitError):

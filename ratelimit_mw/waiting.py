@@ -13,10 +13,9 @@ from ratelimit_mw.background import finished, keep
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.limit import Charge, Decision, Limit, seconds
 from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.outcome import given_back
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
-from ratelimit_mw.verdict import RateLimited, Verdict, verdict_of
+from ratelimit_mw.verdict import RateLimited, Verdict, given_back, verdict_of
 
 Sleep = Callable[[float], object]
 Take = Callable[[Sequence[Charge]], Coroutine[Any, Any, Sequence[Decision]]]

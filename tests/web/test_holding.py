@@ -23,11 +23,11 @@ from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.gate import AsyncGate, Gate
 from ratelimit_mw.holding import turned_away
-from ratelimit_mw.outcome import given_back
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.starlette import limit as starlette_limit
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock
+from ratelimit_mw.verdict import given_back
 from web.asgi_talk import BODY, HTTP, START, App200, Talk, header
 from web.faces import ASGI, FACES
 from web.scenario import Step
