@@ -78,8 +78,7 @@ INCLUDED = {
     ROOT / "examples/own_store.py": "test_own_parts.py",
     ROOT / "examples/own_algorithm.py": "test_own_parts.py",
     ROOT / "examples/plain_function.py": "test_examples.py",
-    ROOT / "ratelimit_mw/bucket.py": "tests/algorithms",
-    ROOT / "ratelimit_mw/stores/bucket.lua": "tests/stores",
+    **dict.fromkeys((ROOT / "ratelimit_mw").rglob("bucket.*"), "tests/algorithms, tests/stores"),
     **{ROOT / f"ratelimit_mw/algorithms/{name}.py": "tests/algorithms" for name in SCRIPTED},
     **{ROOT / f"ratelimit_mw/algorithms/{name}.lua": "tests/stores" for name in SCRIPTED},
 }

@@ -2,51 +2,58 @@
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import ratelimit_mw
-from ratelimit_mw.path_index import CONVERTERS
-from ratelimit_mw.paths import _MISTAKES
-from ratelimit_mw.stores.rejections import _EXPLANATIONS
+from ratelimit_mw import addresses, advice, hosts, notation, path_index, paths
+from ratelimit_mw.faces import routes
+from ratelimit_mw.stores import rejections
 from regular import is_linear
 
 PACKAGE = Path(ratelimit_mw.__file__).parent
 CALLS = {"compile", "match", "fullmatch", "search", "sub", "findall", "finditer", "split"}
-MADE = {  # where one pattern of a file is put together as it runs, and what of: escaped text, and these
-    "path_index.py": [f"a{one}b" for one in CONVERTERS.values()],
-    "paths.py": [mistake for mistake, _ in _MISTAKES],
-    "advice.py": ["(?<![0-9A-Fa-f:.])a(?![0-9A-Fa-f.])"],
-    "stores/rejections.py": [pattern for pattern, *_ in _EXPLANATIONS],
-    "faces/routes.py": [],  # the app's own routes, as the app's router matches them itself
+MADE = {  # where patterns of a module are put together as it runs, and what of: escaped text, and these
+    path_index: [f"a{one}b" for one in path_index.CONVERTERS.values()],
+    paths: [mistake for mistake, _ in paths._MISTAKES],
+    advice: ["(?<![0-9A-Fa-f:.])a(?![0-9A-Fa-f.])"],
+    rejections: [pattern for pattern, *_ in rejections._EXPLANATIONS],
+    routes: [],  # the app's own routes, as the app's router matches them itself
 }
-BOUNDED = {  # what is never given a long text: test_bounds_of_clients.py, test_notation.py
-    "notation.py": {"_RATE", "_IN_SECONDS"},  # 1,000 characters, of settings
-    "path_index.py": {"_WHOLE"},  # 64 characters
-    "addresses.py": {"_FORM"},  # 64 characters
-    "hosts.py": {"_AUTHORITY"},  # 300 characters
-}
+MADE_IN = {module.__file__: patterns for module, patterns in MADE.items()}
+BOUNDED = [  # what is never given a long text: test_bounds_of_clients.py, test_notation.py
+    notation._RATE,  # 1,000 characters, of settings
+    notation._IN_SECONDS,
+    path_index._WHOLE,  # 64 characters
+    addresses._FORM,  # 64 characters
+    hosts._AUTHORITY,  # 300 characters
+]
 
 
 def patterns() -> Iterator[tuple[str, str]]:
     """Where each pattern stands, and its text as it is compiled: constants are put into f-strings from the module."""
     for path in sorted(PACKAGE.rglob("*.py")):
         name, tree = path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text("utf-8"))
-        constants, made = dict(constants_of(tree)), list(MADE.get(name, []))
-        bounded = [
-            node.value for node in tree.body if isinstance(node, ast.Assign) and named(node) in BOUNDED.get(name, ())
-        ]
+        constants = dict(constants_of(tree))
+        bounded = [node.value for node in tree.body if isinstance(node, ast.Assign) and is_bounded(path, node)]
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call) or ast.unparse(node.func) not in {f"re.{call}" for call in CALLS}:
                 continue
             if node in bounded:
                 continue
             text = text_of(node.args[0], constants)
-            assert text is not None or name in MADE, ast.unparse(node)
-            for one in made if text is None else [text]:
+            assert text is not None or str(path) in MADE_IN, ast.unparse(node)
+            for one in MADE_IN[str(path)] if text is None else [text]:
                 yield f"{name}: {ast.unparse(node)}", one
+
+
+def is_bounded(path: Path, node: ast.Assign) -> bool:
+    """Return whether a module assigns one of `BOUNDED`."""
+    modules = [module for module in sys.modules.values() if getattr(module, "__file__", None) == str(path)]
+    return any(vars(module).get(named(node)) in BOUNDED for module in modules)
 
 
 def constants_of(tree: ast.Module) -> Iterator[tuple[str, str]]:

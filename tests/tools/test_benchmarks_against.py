@@ -9,6 +9,7 @@ from shutil import copytree, ignore_patterns, rmtree
 import pytest
 
 from benchmark_program import PACKAGE, ROOT, SMALL, row, run, written
+from ratelimit_mw import asgi
 
 REFUSES = """
 class RateLimitMiddleware:
@@ -107,7 +108,7 @@ def test_what_a_commit_does_not_have_is_told(checkout: Path) -> None:
 
 
 def test_changes_that_are_not_committed_are_measured_too(checkout: Path) -> None:
-    (checkout / "ratelimit_mw" / "asgi.py").write_text(REFUSES)
+    (checkout / Path(str(asgi.__file__)).relative_to(PACKAGE.parent)).write_text(REFUSES)
     done = against(checkout, "HEAD", "--only", "asgi-added", *SMALL)
     assert done.returncode == 1, done.stdout + done.stderr
     found = written(checkout / "it.json")["asgi-added"]

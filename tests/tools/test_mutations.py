@@ -2,17 +2,28 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+import ratelimit_mw
 from mutations.__main__ import main
 from mutations.listing import PACKAGE, ROOT, Mutation, load
 from mutations.runner import run
+from ratelimit_mw import bucket, delay
 from ratelimit_mw.algorithms import SCRIPTED
+from ratelimit_mw.stores import group, slots
 
 MUTATIONS = load()
-SHARED = ["delay.py", "bucket.py", *[f"stores/{name}" for name in ("bucket.lua", "head.lua", "take.lua", "settle.lua")]]
+INSTALLED = Path(ratelimit_mw.__file__).parent
+DECIDING = [Path(str(module.__file__)).relative_to(INSTALLED).as_posix() for module in (bucket, delay, group, slots)]
+DECIDING += [
+    path.relative_to(PACKAGE).as_posix()
+    for path in PACKAGE.rglob("*.lua")
+    if path.stem in ("bucket", "head", "take", "settle")  # what algorithms and stores share
+]
+DECIDING += [f"algorithms/{name}{suffix}" for name in SCRIPTED for suffix in (".py", ".lua")]
 TEST = "tests/stores/test_suite.py::TestMemoryStore::test_a_clock_that_steps_back_refills_nothing"
 REFILLS = Mutation(
     1,
@@ -34,11 +45,7 @@ def test_each_stands_for_a_defect_of_its_own() -> None:
     assert len({(mutation.file, mutation.why) for mutation in MUTATIONS}) == len(MUTATIONS) >= 20
 
 
-@pytest.mark.parametrize(
-    "file",
-    [f"algorithms/{name}{suffix}" for name in SCRIPTED for suffix in (".py", ".lua")]
-    + [*SHARED, "stores/group.py", "stores/slots.py"],
-)
+@pytest.mark.parametrize("file", DECIDING)
 def test_what_decides_is_mutated(file: str) -> None:
     assert file in {mutation.file for mutation in MUTATIONS}
 
