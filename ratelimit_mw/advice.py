@@ -18,7 +18,7 @@ from ratelimit_mw.keys import Key
 from ratelimit_mw.limit import Limit
 from ratelimit_mw.lines import Line, Lines
 from ratelimit_mw.notices import Finding, logger, warn_or_fail
-from ratelimit_mw.reach import exempted, odd_methods, out_of_reach
+from ratelimit_mw.reach import exempted, exempting_all, odd_methods, out_of_reach
 from ratelimit_mw.request import Request
 from ratelimit_mw.rules import Rule
 from ratelimit_mw.settings import Settings
@@ -39,7 +39,10 @@ _OF_SLOTS: Final = ("queue", "queue_timeout", "slot_lifetime", "slot_retry")
 def advice(
     rules: Sequence[Rule], compiled: Sequence[Lines], messages: Sequence[Lines], *, ignore_case: bool
 ) -> Iterator[Finding]:
-    """Rules that never match, and limits of requests or messages that clients can get around or that never act."""
+    """Rules that never match, and limits of requests or messages that clients can get around or that never act.
+
+    `compiled`: all limits of requests; `app_limits` come first, the default limits last.
+    """
     for index, first in out_of_reach(rules, ignore_case=ignore_case):
         yield Finding(
             f"rules[{index}] ({rules[index].full_name}) can never match: rules[{first}] ({rules[first].full_name}) "
@@ -47,6 +50,12 @@ def advice(
         )
     settings = compiled[0].settings
     yield from _of_exempt(rules, settings)
+    default = compiled[-1]
+    if (default.fixed is None or default.fixed) and (index := exempting_all(rules)) is not None:
+        yield Finding(
+            f"limits: rules[{index}] ({rules[index].full_name}) exempts every path, so the default limits are never "
+            "used; let that rule name the paths that are to be free, or set limits = []"
+        )
     for rule in rules:
         yield from _of_methods(rule, f"rule {rule.full_name}")
     held = any(lines.rule == "app" and _holds(lines) for lines in compiled)

@@ -55,6 +55,16 @@ def exempted(rules: Sequence[Rule], exempt: PathSpec, *, ignore_case: bool) -> I
             yield index
 
 
+def exempting_all(rules: Sequence[Rule]) -> int | None:
+    """The first rule that exempts every request that reaches it, as an index, if there is one."""
+    every = Paths("path", EVERY_PATH)
+    for index, rule in enumerate(rules):
+        asks = rule.methods or rule.host or rule.preflight or rule.when is not None
+        if rule.exempt and rule.ends and not asks and _covers(Paths("path", rule.path), every, ignore_case=False):
+            return index
+    return None
+
+
 def odd_methods(methods: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Each method that no server knows, and what was probably meant; None where that is unclear."""
     for method in methods:

@@ -47,8 +47,11 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"rules": [{**ONE, "limits": [], "count_status": [401]}]}, "rule login: settle and count_status change nothing"),
     ({"tier": "user", "default_tier": "pro"}, "tier, default_tier: no limits here go by tier"),
     ({"default_tier": "pro", "rules": [ONE]}, "default_tier: no limits here go by tier"),
+    ({"rules": [ONE, {"path": "/{rest:path}", "exempt": True, "name": "free"}]},
+     "limits: rules[1] (free) exempts every path, so the default limits are never used; let that rule name"),
     ({"queue": 5}, "queue: nothing here limits how many requests are at work"),
 ]  # fmt: skip
+FREE: dict[str, Any] = {"path": "/{rest:path}", "exempt": True}
 ONLY_WARNED: list[dict[str, Any]] = [
     {"limits": "5/minute; 9/minute"},
     {"limits": {"limit": "5/minute using gcra", "max_delay": 2.0}, "max_waiting": 0},
@@ -113,6 +116,23 @@ def test_all_of_them_are_told_at_once(serve: Any, monkeypatch: pytest.MonkeyPatc
         "rule",
         "store:",
     ]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"limits": []},
+        {"rules": [{**FREE, "methods": ["GET"]}]},
+        {"rules": [{**FREE, "host": "example.com"}]},
+        {"rules": [{**FREE, "preflight": True}]},
+        {"rules": [{**FREE, "when": lambda request: request.method == "GET"}]},
+        {"rules": [{**FREE, "final": False}]},
+        {"rules": [{**FREE, "path": "/static/{rest:path}"}]},
+    ],
+)
+def test_an_exemption_of_some_requests_is_none(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    over_wsgi(**{"limits": "9/hour", "rules": [FREE], **settings, "strict": True})
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("value", ["yes", "true", "1"])
