@@ -51,9 +51,9 @@ def advice(
     settings = compiled[0].settings
     yield from _of_exempt(rules, settings)
     default = compiled[-1]
-    if (default.fixed is None or default.fixed) and (index := exempting_all(rules)) is not None:
+    if (default.fixed is None or default.fixed) and (free := exempting_all(rules)) is not None:
         yield Finding(
-            f"limits: rules[{index}] ({rules[index].full_name}) exempts every path, so the default limits are never "
+            f"limits: rules[{free}] ({rules[free].full_name}) exempts every path, so the default limits are never "
             "used; let that rule name the paths that are to be free, or set limits = []"
         )
     for rule in rules:
