@@ -4,7 +4,9 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct, convert
+from msgspec import Struct, convert, field
+
+from mutations.matching import replaced, span_of
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGE: Final = ROOT / "ratelimit_mw"
@@ -17,6 +19,7 @@ class Change(Struct, frozen=True, forbid_unknown_fields=True):
     why: str  # the defect that it stands for
     old: str
     new: str
+    within: str = field(name="in", default="")  # the function or class that has `old`: "function", "Class.method"
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,18 +39,27 @@ class Mutation(Struct, frozen=True):
     old: str
     new: str
     tests: tuple[str, ...]
+    within: str = ""
 
     def __str__(self) -> str:
         return f"{self.number:2} {self.file}: {self.why}"
 
     def apply(self, package: Path) -> str:
-        """The text of its file with the change in it. `ValueError` unless `old` is there once and `new` is another."""
+        """Return the text of its file with the change in it.
+
+        `old` is searched as text first, then, in Python, by its tokens. Raises ValueError unless it is there once and
+        `new` is another.
+        """
         text = (package / self.file).read_text("utf-8")
-        if (times := text.count(self.old)) != 1:
-            raise ValueError(f"{self.old!r} stands there {times} times, allowed is once")
         if self.new == self.old:
             raise ValueError("it changes nothing")
-        return text.replace(self.old, self.new)
+        start, end = span_of(text, self.within) if self.within else (0, len(text))
+        times = text.count(self.old, start, end)
+        if times == 0 and self.file.endswith(".py"):
+            return replaced(text, self.old, self.new, (start, end))
+        if times != 1:
+            raise ValueError(f"{self.old!r} is there {times} times, not once")
+        return text[:start] + text[start:end].replace(self.old, self.new) + text[end:]
 
 
 def load(path: Path = LIST) -> list[Mutation]:
@@ -55,6 +67,6 @@ def load(path: Path = LIST) -> list[Mutation]:
     parts = convert(tomllib.loads(path.read_text("utf-8"))["part"], list[Part])
     pairs = [(part, change) for part in parts for change in part.changes]
     return [
-        Mutation(number, part.file, change.why, change.old, change.new, part.tests)
+        Mutation(number, part.file, change.why, change.old, change.new, part.tests, change.within)
         for number, (part, change) in enumerate(pairs, 1)
     ]

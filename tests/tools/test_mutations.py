@@ -1,13 +1,16 @@
 """The list of mutations fits the package, and its runner tells one that survives."""
 
+import ast
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 import ratelimit_mw
+from mutations import matching
 from mutations.__main__ import main
 from mutations.listing import PACKAGE, ROOT, Mutation, load
 from mutations.runner import run
@@ -39,6 +42,107 @@ REFILLS = Mutation(
 def test_each_can_be_applied(mutation: Mutation) -> None:
     assert mutation.apply(PACKAGE)
     assert [test for test in mutation.tests if not (ROOT / test.partition("::")[0]).is_file()] == []
+
+
+def without_prose(source: str) -> str:
+    """Return the code of a source: what two sources share if they differ in format, comments and docstrings alone."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(
+            node
+        ):
+            node.body[0] = ast.Pass()
+    return ast.dump(tree)
+
+
+def in_other_prose(source: str) -> str:
+    """Return a source with other docstrings, a comment at the end of each line, and more space between tokens."""
+    out, docstrings = [], matching.docstrings(source)
+    for match in matching.TOKEN.finditer(source):
+        text = match[0]
+        if text.startswith("#"):
+            text = "# other prose"
+        elif match["space"] and not text.startswith("\\"):
+            text = f"  # other prose{text}" if "\n" in text else 2 * text
+        elif match.start() in docstrings:
+            text = '"""Other prose."""'
+        out.append(text)
+    return "".join(out)
+
+
+@cache
+def other_prose(file: str, folder: Path) -> Path:
+    """Write a file of the package in other prose, once. Return where."""
+    source = (PACKAGE / file).read_text("utf-8")
+    path = folder / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(in_other_prose(source), "utf-8")
+    assert without_prose(path.read_text("utf-8")) == without_prose(source)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("package")
+
+
+@pytest.mark.parametrize("mutation", [mutation for mutation in MUTATIONS if mutation.file.endswith(".py")], ids=str)
+def test_each_in_python_survives_other_prose(mutation: Mutation, folder: Path) -> None:
+    other_prose(mutation.file, folder)
+    assert without_prose(mutation.apply(folder)) == without_prose(mutation.apply(PACKAGE))
+
+
+SOURCE = '''
+class Bucket:
+    """Holds units."""
+
+    def take(self, cost):
+        if cost > self.level:  # too much
+            return self.refused(
+                cost,
+            )
+        else:
+            self.level -= cost
+        return None
+
+    def peek(self, cost):
+        return self.refused(cost)
+'''
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "within", "line"),
+    [
+        ("if cost>self.level:\n    return", "if cost:\n    return", "", "        if cost:\n            return self"),
+        ("level : return self.refused(cost)", "level: return None", "", "        if cost > self.level: return None"),
+        ("\n    else:\n        self.level  -= cost", "", "", "            )\n        \n        return None"),
+        ("self.refused(cost)", "None", "Bucket.take", "            return None\n        else"),
+        ("self.refused(cost)", "None", "peek", "        return None\n"),
+        ("if  cost > self.level:", "if cost:  # now", "take", "        if cost:  # now  # too much"),
+    ],
+)
+def test_format_does_not_count(old: str, new: str, within: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / "bucket.py").write_text(SOURCE, "utf-8")
+    changed = Mutation(1, "bucket.py", "", old, new, (), within).apply(tmp_path)
+    assert line in changed
+    ast.parse(changed)
+
+
+@pytest.mark.parametrize(
+    ("old", "within", "times"),
+    [
+        ("self . refused", "", "'self . refused' is there 2 times"),
+        ("self . refused", "Bucket", "'self . refused' is there 2 times"),
+        ("self.level", "Bucket.peek", "'self.level' is there 0 times"),
+        ("self.level", "Bucket.drop", "Bucket.drop is there 0 times"),
+        ("Holds  units", "", "'Holds  units' is there 0 times"),
+        ("# too  much", "", "'# too  much' is there 0 times"),
+    ],
+)
+def test_a_fragment_must_be_there_once(old: str, within: str, times: str, tmp_path: Path) -> None:
+    (tmp_path / "bucket.py").write_text(SOURCE, "utf-8")
+    with pytest.raises(ValueError, match=re.escape(f"{times}, not once")):
+        Mutation(1, "bucket.py", "", old, "pass", (), within).apply(tmp_path)
 
 
 def test_each_stands_for_a_defect_of_its_own() -> None:
@@ -89,8 +193,8 @@ def test_one_that_survives_is_named_and_so_is_one_that_does_not_run() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("stood here once", "", "'stood here once' stands there 0 times, allowed is once"),
-        ("TokenBucket(", "Bucket(", "'TokenBucket(' stands there 2 times, allowed is once"),
+        ("stood here once", "", "'stood here once' is there 0 times, not once"),
+        ("TokenBucket(", "Bucket(", "'TokenBucket(' is there 2 times, not once"),
         ("drained = (now", "drained = (now", "it changes nothing"),
     ],
 )
