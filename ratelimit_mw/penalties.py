@@ -10,8 +10,9 @@ from ratelimit_mw.limit import Limit
 from ratelimit_mw.notation import parse
 
 PenaltySpec = str | Ban
-_NUMBER: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*")
-_NO_UNIT: Final = re.compile(rf"\b(?:per|for){_NUMBER.pattern}$")
+_FIGURE = r"\s*([0-9]+(?:\.[0-9]+)?)\s*"
+_NUMBER: Final = re.compile(_FIGURE)
+_NO_UNIT: Final = re.compile(rf"\b(?:per|for){_FIGURE}$")
 _ALLOWED: Final = "allowed is text such as '10 refusals per minute: 15 minutes', or a Ban"
 
 
