@@ -6,7 +6,7 @@ from typing import Any, Final, Unpack
 from ratelimit_mw.callables import name_of
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.faces.flask_hooks import Hooks
-from ratelimit_mw.faces.flask_marks import CONFIG, exempt, limit, watch
+from ratelimit_mw.faces.flask_marks import CONFIG, exempt, expect_app, has_app, limit, watch
 from ratelimit_mw.faces.missing import needs
 from ratelimit_mw.gate import Gate
 from ratelimit_mw.notices import warn_or_fail
@@ -52,6 +52,8 @@ class RateLimiter:
             Settings.of(self._settings, self._options)
         else:
             Settings.check(self._options)
+        if app is None and (settings or options) and self._options.get("enabled") is not False:
+            expect_app(self)
 
     def init_app(self, app: Flask) -> None:
         """Limit this app too.
@@ -71,6 +73,7 @@ class RateLimiter:
             got_request_exception.connect(hooks.failed, app)
         app.extensions["ratelimit_mw"] = hooks
         watch(app)
+        has_app(self)
 
     def _gate(self, app: Flask) -> Gate:
         config = app.config.get(CONFIG) if self._settings is None else None

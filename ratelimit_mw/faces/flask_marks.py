@@ -20,9 +20,11 @@ with needs("flask"):
 Target = TypeVar("Target", bound=Callable[..., Any] | Blueprint)
 
 CONFIG: Final = "RATELIMIT_MW"  # the settings in an app's config
+_NO_APP: Final = Finding("a RateLimiter has settings and no app, so it limits nothing; call its init_app(app)")
 _SILENT: Final = {"HEAD", "OPTIONS"}  # methods that Flask adds by itself
 _limited: Final[WeakSet[Flask]] = WeakSet()  # the apps that have a RateLimiter
 _unseen: Final[WeakKeyDictionary[Mark, str]] = WeakKeyDictionary()  # marks of which it is not known who enforces them
+_homeless: Final[WeakSet[Any]] = WeakSet()  # extensions with settings that no app has had yet
 _looking: Final = lock()
 
 
@@ -77,6 +79,17 @@ def watch(app: Flask) -> None:
     _limited.add(app)
 
 
+def expect_app(extension: object) -> None:
+    """Warn at the first request to any app, unless `has_app` was called for this extension before."""
+    _homeless.add(extension)
+    request_started.connect(_look)
+
+
+def has_app(extension: object) -> None:
+    """Take this extension for one that limits an app."""
+    _homeless.discard(extension)
+
+
 def _put(mark: Mark, target: Target, word: str) -> Target:
     mark.put_on(target)
     name = f"blueprint {target.name}" if isinstance(target, Blueprint) else f"{target.__module__}.{name_of(target)}"
@@ -86,7 +99,7 @@ def _put(mark: Mark, target: Target, word: str) -> Target:
 
 
 def _look(asked: Flask, **_: object) -> None:
-    """At the first request after marks were made, to any app: report those that no app enforces.
+    """At the first request after marks or extensions were made, to any app: report those that no app enforces.
 
     With `strict` every request raises the error until all of them are enforced.
     """
@@ -95,8 +108,10 @@ def _look(asked: Flask, **_: object) -> None:
         idle = sorted((name, not mark.rule.exempt) for mark, name in _unseen.items() if mark not in enforced)
         text = "nothing enforces it; it stands on no view or blueprint of an app with a RateLimiter"
         findings = [Finding(f"{name}: {text}", limits_less) for name, limits_less in idle]
+        findings += [_NO_APP] * bool(_homeless)
         warn_or_fail(findings, strict=any(map(_is_strict, {asked, *_limited})))
         _unseen.clear()
+        _homeless.clear()
         request_started.disconnect(_look)
 
 

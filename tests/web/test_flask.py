@@ -35,8 +35,10 @@ BY = "60s using sliding_window_counter"
 def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(notices, "_said", {})
     flask_marks._unseen.clear()
+    flask_marks._homeless.clear()
     yield
     flask_marks._unseen.clear()
+    flask_marks._homeless.clear()
 
 
 @pytest.fixture
@@ -516,6 +518,41 @@ def test_an_app_that_is_asked_later_is_not_told(app: Flask, caplog: pytest.LogCa
     assert statuses(app, "/", 1) == [200]
     assert statuses(other, "/login", 2) == [200, 429]
     assert warnings(caplog) == []
+
+
+NO_APP = "ratelimit_mw: a RateLimiter has settings and no app, so it limits nothing; call its init_app(app)"
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("words", "warned"),
+    [({"limits": "5/minute"}, [NO_APP]), ({"limits": "5/minute", "enabled": False}, []), ({}, [])],
+)
+def test_an_extension_without_an_app_is_told_once_at_the_first_request(
+    app: Flask, words: dict[str, Any], warned: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    forgotten = RateLimiter(**words)
+    assert statuses(app, "/", 2) == [200, 200]
+    assert warnings(caplog) == warned
+    del forgotten
+
+
+def test_an_extension_that_has_its_app_at_the_first_request_is_not_told(
+    app: Flask, caplog: pytest.LogCaptureFixture
+) -> None:
+    RateLimiter(key="ip").init_app(app)
+    assert statuses(app, "/", 1) == [200]
+    assert warnings(caplog) == []
+
+
+def test_with_strict_an_extension_without_an_app_is_an_error(app: Flask) -> None:
+    forgotten = RateLimiter(limits="5/minute")
+    app.config["RATELIMIT_MW"] |= {"strict": True}
+    app.testing = True
+    with pytest.raises(ConfigError, match="a RateLimiter has settings and no app"):
+        app.test_client().get("/")
+    forgotten.init_app(Flask("another"))
+    assert statuses(app, "/", 1) == [200]
 
 
 def test_once_all_is_said_nothing_listens(app: Flask) -> None:
