@@ -24,11 +24,13 @@ async def finished(work: Coroutine[Any, Any, Any]) -> None:
 
 
 async def all_done(seconds: float) -> None:
-    """Wait until all such work of the running loop is done, or so many seconds are over."""
+    """Wait until all such work of the running loop is done, also what it starts, or so many seconds are over."""
     loop = asyncio.get_running_loop()
-    under_way = {task for task in _tasks if task.get_loop() is loop}
-    if under_way:
-        await asyncio.wait(under_way, timeout=seconds)
+    end = loop.time() + seconds
+    while under_way := [task for task in _tasks if task.get_loop() is loop and not task.done()]:
+        if (left := end - loop.time()) <= 0:
+            return
+        await asyncio.wait(under_way, timeout=left)
 
 
 def _ended(task: "asyncio.Task[Any]") -> None:
