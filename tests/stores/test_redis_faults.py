@@ -19,19 +19,24 @@ from redis_servers import RedisServer
 pytestmark = pytest.mark.promise(8)
 
 PATIENCE = 5.0  # seconds; the store's own is 0.05
-Open = Callable[[str], AbstractContextManager[Store]]
+LONG = 2.0  # seconds: a timeout for tests that count, as a call that runs out of time may have been charged
+Open = Callable[..., AbstractContextManager[Store]]
 
 
 @contextmanager
-def _threaded(url: str) -> Iterator[Store]:
-    store = RedisStore(url)
+def _threaded(url: str, timeout: float = 0.05) -> Iterator[Store]:
+    store = RedisStore(url, timeout=timeout)
     yield store
     store.close()
 
 
-@pytest.fixture(params=[_threaded, lambda url: blocking(AsyncRedisStore(url))], ids=["threads", "asyncio"])
+def _awaited(url: str, timeout: float = 0.05) -> AbstractContextManager[Store]:
+    return blocking(AsyncRedisStore(url, timeout=timeout))
+
+
+@pytest.fixture(params=[_threaded, _awaited], ids=["threads", "asyncio"])
 def opened(request: pytest.FixtureRequest) -> Open:
-    """Opens a store with the default timeout."""
+    """Opens a store with the default timeout, or another."""
     opened: Open = request.param
     return opened
 
@@ -102,7 +107,7 @@ def test_a_port_where_nobody_listens(opened: Open) -> None:
 
 
 def test_a_server_that_crashed_and_came_back_empty(opened: Open, redis_server: RedisServer) -> None:
-    with opened(redis_server.url) as store:
+    with opened(redis_server.url, timeout=LONG) as store:
         assert [answered(store, 1).remaining for _ in range(3)] == [100, 99, 98]
         redis_server.kill()
         with in_time():
@@ -112,7 +117,7 @@ def test_a_server_that_crashed_and_came_back_empty(opened: Open, redis_server: R
 
 
 def test_a_restart_between_two_calls_is_hardly_felt(opened: Open, redis_server: RedisServer) -> None:
-    with opened(redis_server.url) as store:
+    with opened(redis_server.url, timeout=LONG) as store:
         answered(store, 1)
         redis_server.restart()
         assert answered(store, 1).remaining == 100
