@@ -122,8 +122,8 @@ class Bucket:
     ],
 )
 def test_format_does_not_count(old: str, new: str, within: str, line: str, tmp_path: Path) -> None:
-    (tmp_path / "bucket.py").write_text(SOURCE, "utf-8")
-    changed = Mutation(1, "bucket.py", "", old, new, (), within).apply(tmp_path)
+    (tmp_path / "sample.py").write_text(SOURCE, "utf-8")
+    changed = Mutation(1, "sample.py", "", old, new, (), within).apply(tmp_path)
     assert line in changed
     ast.parse(changed)
 
@@ -140,9 +140,9 @@ def test_format_does_not_count(old: str, new: str, within: str, line: str, tmp_p
     ],
 )
 def test_a_fragment_must_be_there_once(old: str, within: str, times: str, tmp_path: Path) -> None:
-    (tmp_path / "bucket.py").write_text(SOURCE, "utf-8")
+    (tmp_path / "sample.py").write_text(SOURCE, "utf-8")
     with pytest.raises(ValueError, match=re.escape(f"{times}, not once")):
-        Mutation(1, "bucket.py", "", old, "pass", (), within).apply(tmp_path)
+        Mutation(1, "sample.py", "", old, "pass", (), within).apply(tmp_path)
 
 
 def test_each_stands_for_a_defect_of_its_own() -> None:
