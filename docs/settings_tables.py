@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin
 
-from ratelimit_mw.schema import NAMED, STRUCTS, Word, alternatives, words_of
+from ratelimit_mw.schema import NAMED, STRUCTS, Option, alternatives, options_of
 
 PAGE: Final = Path(__file__).resolve().parent / "reference" / "settings.md"
 RENEW: Final = "python docs/settings_tables.py"
@@ -35,11 +35,11 @@ def renewed(text: str) -> str:
 
 
 def _table(table: Any) -> str:
-    rows = ["| name | type | default | meaning |", "|---|---|---|---|", *map(_row, words_of(table))]
+    rows = ["| name | type | default | meaning |", "|---|---|---|---|", *map(_row, options_of(table))]
     return "".join(f"{row}\n" for row in rows)
 
 
-def _row(word: Word) -> str:
+def _row(word: Option) -> str:
     required = word.required or word.meaning.startswith("required")
     default = "none" if word.default is None else f"`{json.dumps(word.default)}`"
     meaning = re.sub(r"^required[:,] ", "", word.meaning)

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from ratelimit_mw import Charge, Decision
-from ratelimit_mw.stores.group import Group, committed, units_to_look_at
+from ratelimit_mw.stores.group import Group, committed, cost_to_decide
 
 
 class DictStore:
@@ -16,7 +16,7 @@ class DictStore:
             group, now = Group(charges), round(self._clock() * 1_000_000)  # a group has one charge per bucket
             olds = [self._states.get((c.key, c.limit.bucket)) for c in group.charges]
             pairs = zip(group.charges, olds, strict=True)
-            looks = [c.limit.decide(old, now, units_to_look_at(c), c.max_delay_us) for c, old in pairs]
+            looks = [c.limit.decide(old, now, cost_to_decide(c), c.max_delay_us) for c, old in pairs]
             for i, charged in enumerate(committed(group.charges, [decision for decision, _ in looks])):
                 if looks[i][0].allowed and not charged:  # it had room: shown as it stands, and its state stays
                     looks[i] = group.charges[i].limit.decide(olds[i], now, 0, None)

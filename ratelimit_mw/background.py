@@ -4,36 +4,38 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.notices import warn_throttled
 
-UNHEARD: Final = "raised after a response: %s"
+CALLBACK_RAISED: Final = "raised after a response: %s"
 _tasks: Final[set["asyncio.Task[Any]"]] = set()  # a loop alone does not hold on to them
 
 
-def keep(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop | None = None) -> "asyncio.Task[Any]":
+def spawn_task(
+    coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop | None = None
+) -> "asyncio.Task[Any]":
     """Run this in a task of its own, in `loop` or else the running one. What it raises is logged, rarely."""
-    task = (loop or asyncio.get_running_loop()).create_task(work)
+    task = (loop or asyncio.get_running_loop()).create_task(coroutine)
     _tasks.add(task)
-    task.add_done_callback(_ended)
+    task.add_done_callback(_on_done)
     return task
 
 
-async def finished(work: Coroutine[Any, Any, Any]) -> None:
+async def run_to_completion(coroutine: Coroutine[Any, Any, Any]) -> None:
     """Wait until this is done. It goes on when the waiting task is cancelled, however often."""
-    await asyncio.shield(keep(work))
+    await asyncio.shield(spawn_task(coroutine))
 
 
-async def all_done(seconds: float) -> None:
+async def drain(seconds: float) -> None:
     """Wait until all such work of the running loop is done, also what it starts, or so many seconds are over."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
-    while under_way := [task for task in _tasks if task.get_loop() is loop and not task.done()]:
+    while running := [task for task in _tasks if task.get_loop() is loop and not task.done()]:
         if (left := end - loop.time()) <= 0:
             return
-        await asyncio.wait(under_way, timeout=left)
+        await asyncio.wait(running, timeout=left)
 
 
-def _ended(task: "asyncio.Task[Any]") -> None:
+def _on_done(task: "asyncio.Task[Any]") -> None:
     _tasks.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
-        warn_rarely("follower", UNHEARD, type(error).__name__, error=error)
+        warn_throttled("follower", CALLBACK_RAISED, type(error).__name__, error=error)

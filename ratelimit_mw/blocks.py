@@ -7,32 +7,32 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from types import TracebackType
 from typing import Final, Generic, TypeVar
 
-from ratelimit_mw.held import ASYNC_KEEPER, KEEPER
-from ratelimit_mw.holds import Hold, slots_of
+from ratelimit_mw.held import ASYNC_SLOT_RENEWER, SLOT_RENEWER
+from ratelimit_mw.holds import HeldSlots, slot_charges
 from ratelimit_mw.limit import Charge
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.verdict import RateLimited, Verdict, verdict_of
-from ratelimit_mw.waiting import ataking
+from ratelimit_mw.waiting import cancel_safe
 
 Block = TypeVar("Block")
 
 
-class _Once(Generic[Block]):
-    """`of`: what made the block, as errors call it."""
+class _SingleUse(Generic[Block]):
+    """`maker`: what made the block, as errors call it."""
 
-    def __init__(self, block: Block, of: str) -> None:
+    def __init__(self, block: Block, maker: str) -> None:
         self._block: Final = block
-        self._of: Final = of
+        self._maker: Final = maker
         self._entered = False
 
     def _enter(self) -> Block:
         if self._entered:
-            raise RuntimeError(f"{self._of}: this block was entered before; each `with` needs one of its own")
+            raise RuntimeError(f"{self._maker}: this block was entered before; each `with` needs one of its own")
         self._entered = True
         return self._block
 
 
-class Once(_Once[AbstractContextManager[Verdict]], AbstractContextManager[Verdict]):
+class SingleUseContext(_SingleUse[AbstractContextManager[Verdict]], AbstractContextManager[Verdict]):
     """A block. Raises `RuntimeError` when it is entered again."""
 
     def __enter__(self) -> Verdict:
@@ -44,7 +44,7 @@ class Once(_Once[AbstractContextManager[Verdict]], AbstractContextManager[Verdic
         return self._block.__exit__(kind, error, where)
 
 
-class AsyncOnce(_Once[AbstractAsyncContextManager[Verdict]], AbstractAsyncContextManager[Verdict]):
+class AsyncSingleUseContext(_SingleUse[AbstractAsyncContextManager[Verdict]], AbstractAsyncContextManager[Verdict]):
     """The same for `async with`."""
 
     async def __aenter__(self) -> Verdict:
@@ -59,39 +59,39 @@ class AsyncOnce(_Once[AbstractAsyncContextManager[Verdict]], AbstractAsyncContex
 @contextmanager
 def slot(store: Store, charges: Sequence[Charge]) -> Iterator[Verdict]:
     """Take the charges, and hold the slots among them until the block ends. Raises `RateLimited`."""
-    KEEPER.tend()
+    SLOT_RENEWER.renew_due()
     verdict = verdict_of(charges, store.take(charges))
     if not verdict.allowed:
         raise RateLimited(verdict)
-    slots = slots_of(charges, verdict.decisions)
+    slots = slot_charges(charges, verdict.decisions)
     if not slots:  # it costs nothing
         yield verdict
         return
-    hold = Hold(store, slots)
-    KEEPER.hold(hold)
+    held_slots = HeldSlots(store, slots)
+    SLOT_RENEWER.add(held_slots)
     try:
         if verdict.delay:
             time.sleep(verdict.delay)
         yield verdict
     finally:
-        KEEPER.release(hold)
+        SLOT_RENEWER.release(held_slots)
 
 
 @asynccontextmanager
-async def aslot(store: AsyncStore, charges: Sequence[Charge]) -> AsyncIterator[Verdict]:
+async def async_slot(store: AsyncStore, charges: Sequence[Charge]) -> AsyncIterator[Verdict]:
     """The same for asyncio."""
-    verdict = verdict_of(charges, await ataking(store, store.atake)(charges))
+    verdict = verdict_of(charges, await cancel_safe(store, store.atake)(charges))
     if not verdict.allowed:
         raise RateLimited(verdict)
-    slots = slots_of(charges, verdict.decisions)
+    slots = slot_charges(charges, verdict.decisions)
     if not slots:
         yield verdict
         return
-    hold = Hold(store, slots)
-    ASYNC_KEEPER.hold(hold)
+    held_slots = HeldSlots(store, slots)
+    ASYNC_SLOT_RENEWER.add(held_slots)
     try:
         if verdict.delay:
             await asyncio.sleep(verdict.delay)
         yield verdict
     finally:
-        await ASYNC_KEEPER.released(hold)
+        await ASYNC_SLOT_RENEWER.release_and_wait(held_slots)

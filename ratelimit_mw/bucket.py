@@ -9,16 +9,16 @@ from typing import ClassVar, Final
 
 from msgspec import Struct
 
-from ratelimit_mw.delay import DelayLimit, Outcome
+from ratelimit_mw.delay import Admission, DelayableLimit
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import LONGEST, MICROSECONDS, Decision, microseconds, seconds, whole
-from ratelimit_mw.ticks import BucketTicks, bucket_ticks, ceil_div, moved
+from ratelimit_mw.limit import MAX_SECONDS, MICROSECONDS, Decision, check_int, check_seconds, microseconds
+from ratelimit_mw.ticks import BucketTicks, bucket_ticks, ceil_div, shift_at
 
-ADMITTED: Final[Outcome] = (True, 0.0, 0.0)
+ADMITTED: Final[Admission] = (True, 0.0, 0.0)
 
 
-class BucketLimit(DelayLimit, frozen=True, kw_only=True):
+class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
     """A limit with a bucket: up to `burst` units at one instant, `quota` per `window` in the long run.
 
     `burst`: units, at least 1; None is the quota. `max_delay`: seconds that a request may be held back; 0.0 is never.
@@ -30,26 +30,30 @@ class BucketLimit(DelayLimit, frozen=True, kw_only=True):
 
     words: ClassVar[tuple[str, ...]] = ("burst",)
     ticks: ClassVar[BucketTicks]
-    usual: ClassVar[BucketTicks | None]
+    fast_ticks: ClassVar[BucketTicks | None]
     """Of the instance: `(drain, drain - 1, unit, burst, full)`, where the clock tick is one microsecond and nothing is
     held back. The second is added before a division by the first: that rounds up."""
-    waiting: ClassVar[tuple[int, int, int, int, int] | None]
+    fast_delay_ticks: ClassVar[tuple[int, int, int, int, int] | None]
     """Of the instance: the same where something is, and by how many ticks."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.burst is not None:
-            whole("burst", self.burst, 1)
-            if self.burst * self.window_us > self.quota * microseconds(LONGEST):
+            check_int("burst", self.burst, 1)
+            if self.burst * self.window_us > self.quota * microseconds(MAX_SECONDS):
                 raise ConfigError(
                     f"burst: found {self.burst!r}, allowed are at most the units that come back in a hundred years"
                 )
-        seconds("max_delay", self.max_delay)
+        check_seconds("max_delay", self.max_delay)
         self.__dict__["ticks"] = bucket_ticks(self.quota, self.window_us, self.most)
         self.delay_ticks(None)
-        one, drain = self.ticks[0] == 1, self.ticks[1]
-        self.__dict__["usual"] = (drain, drain - 1, *self.ticks[2:]) if one and not self.max_delay else None
-        self.__dict__["waiting"] = (*self.ticks[1:], self.delay_ticks(None)) if one and self.max_delay else None
+        clock_is_us, drain = self.ticks[0] == 1, self.ticks[1]
+        self.__dict__["fast_ticks"] = (
+            (drain, drain - 1, *self.ticks[2:]) if clock_is_us and not self.max_delay else None
+        )
+        self.__dict__["fast_delay_ticks"] = (
+            (*self.ticks[1:], self.delay_ticks(None)) if clock_is_us and self.max_delay else None
+        )
 
     @property
     def most(self) -> int:
@@ -60,55 +64,55 @@ class BucketLimit(DelayLimit, frozen=True, kw_only=True):
         clock, drain, unit, burst, _ = self.ticks
         return clock, drain, unit, burst, self.quota
 
-    def _written(self, words: Iterable[str]) -> str:
-        return super()._written(words).replace(f" burst {self.quota} ", " ")  # the same bucket as without it
+    def _format_notation(self, names: Iterable[str]) -> str:
+        return super()._format_notation(names).replace(f" burst {self.quota} ", " ")  # the same bucket as without it
 
-    def squeeze(self, now: int, cost: int, over: int, max_delay: int | None) -> Outcome:
+    def refuse_or_delay(self, now: int, cost: int, over: int, max_delay: int | None) -> Admission:
         """The outcome for a charge that goes `over` full, more than 0, unless it is held back."""
         clock, drain, _, burst, _ = self.ticks
         if cost > burst:
             return False, math.inf, 0.0
-        patience = self.delay_ticks(max_delay)
+        max_delay_ticks = self.delay_ticks(max_delay)
         phase = now % clock  # `wait` without its calls: refusals are what an attacker asks for
-        if over <= patience:
+        if over <= max_delay_ticks:
             return True, 0.0, (ceil_div(over, drain) * clock - phase) / MICROSECONDS
-        return False, (ceil_div(over - patience, drain) * clock - phase) / MICROSECONDS, 0.0
+        return False, (ceil_div(over - max_delay_ticks, drain) * clock - phase) / MICROSECONDS, 0.0
 
-    def answer(self, now: int, level: int, outcome: Outcome, at_once: int) -> Decision:
+    def decision(self, now: int, level: int, admission: Admission, at_once: int) -> Decision:
         """The decision, once the outcome and the level are known.
 
         `at_once`: ticks; at a higher level a charge that fits is held back all the same.
         """
         _, _, unit, burst, full = self.ticks
-        allowed, retry_after, delay = outcome
+        allowed, retry_after, delay = admission
         remaining = (full - level) // unit if level < full and level <= at_once else 0
-        taken = level + remaining * unit
-        next_after = self.wait(now, max(taken + unit - full, taken - at_once)) / MICROSECONDS
+        filled = level + remaining * unit
+        next_after = self.wait(now, max(filled + unit - full, filled - at_once)) / MICROSECONDS
         reset = self.wait(now, level) if level else 0
         return Decision(allowed, burst, remaining, retry_after, next_after, reset / MICROSECONDS, delay, now + reset)
 
-    def moved(self, at: int, units: int) -> int:
+    def shift_at(self, at: int, units: int) -> int:
         clock, drain, unit, *_ = self.ticks
-        return moved(at, units * unit, drain, clock)
+        return shift_at(at, units * unit, drain, clock)
 
-    def beyond(self, level: int, delta: int) -> int:
+    def excess_debt(self, level: int, delta: int) -> int:
         """Of a correction at this level, see `Limit.forgiven`."""
         _, _, unit, _, full = self.ticks
         return max(0, delta - max(0, full + self.quota * unit - level) // unit)
 
-    def corrected(self, level: int, tick: int, delta: int, at: int) -> int:
+    def settled_level(self, level: int, tick: int, delta: int, at: int) -> int:
         """The level after `Limit.settle`."""
         clock, drain, unit, _, full = self.ticks
         if delta > 0:
             return max(level, min(level + delta * unit, full + self.quota * unit))
         undrained = (at // clock - tick) * drain
-        back = min(-delta * unit, undrained)  # what has drained is gone
+        refund = min(-delta * unit, undrained)  # what has drained is gone
         if level > full:
-            back -= max(0, level - undrained)  # what others reserved after it stays reserved
-        return min(level, max(0, level - back))
+            refund -= max(0, level - undrained)  # what others reserved after it stays reserved
+        return min(level, max(0, level - refund))
 
 
-class Level(Struct, frozen=True, gc=False):
+class LevelState(Struct, frozen=True, gc=False):
     """What is in a bucket, and when that was so."""
 
     level: int  # ticks that have not drained; above full while requests are held back, or in debt
@@ -118,22 +122,22 @@ class Level(Struct, frozen=True, gc=False):
 class LevelLimit(BucketLimit, frozen=True, kw_only=True):
     """A bucket whose state is its level."""
 
-    def settle(self, state: Level | None, now: int, delta: int, at: int) -> Level | None:
+    def settle(self, state: LevelState | None, now: int, delta: int, at: int) -> LevelState | None:
         tick = now // self.ticks[0]
         level = self.level(state, tick)
-        corrected = self.corrected(level, tick, delta, at)
-        if corrected == level:
+        settled_level = self.settled_level(level, tick, delta, at)
+        if settled_level == level:
             return state
-        return Level(corrected, tick) if corrected else None
+        return LevelState(settled_level, tick) if settled_level else None
 
-    def forgiven(self, state: Level | None, now: int, delta: int) -> int:
-        return self.beyond(self.level(state, now // self.ticks[0]), delta)
+    def forgiven(self, state: LevelState | None, now: int, delta: int) -> int:
+        return self.excess_debt(self.level(state, now // self.ticks[0]), delta)
 
-    def expires(self, state: Level) -> int:
+    def expires(self, state: LevelState) -> int:
         clock, drain, *_ = self.ticks
         return (state.updated + ceil_div(state.level, drain)) * clock
 
-    def level(self, state: Level | None, tick: int) -> int:
+    def level(self, state: LevelState | None, tick: int) -> int:
         """Ticks that have not drained by `tick`; a clock that stepped back drains nothing."""
         if state is None:
             return 0

@@ -31,7 +31,7 @@ def is_async(call: Callable[..., Any]) -> bool:
     return iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__)
 
 
-def name_of(call: Callable[..., Any]) -> str:
+def callable_name(call: Callable[..., Any]) -> str:
     """What logs and errors call it."""
     return getattr(call, "__qualname__", type(call).__qualname__)
 
@@ -44,64 +44,64 @@ def parameters_of(call: Callable[..., Any]) -> Sequence[Parameter] | None:
         return None
 
 
-def takes(call: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any] = {}) -> bool:
+def accepts(call: Callable[..., Any], names: Sequence[Any], named: Mapping[str, Any] = {}) -> bool:
     """Whether it can be called with these arguments, as far as that can be told."""
     try:
-        found = signature_of(call)
+        bound = signature_of(call)
     except (TypeError, ValueError):
         return True
     try:
-        found.bind(*given, **named)
+        bound.bind(*names, **named)
     except TypeError:
         return False
     return True
 
 
-def check_call(call: Callable[..., Any], given: Sequence[str] = REQUEST, shown: str | None = None) -> None:
+def check_callable(call: Callable[..., Any], names: Sequence[str] = REQUEST, display_name: str | None = None) -> None:
     """Raise `ConfigError` unless it can be called with these arguments and returns its answer.
 
-    `shown`: what the setting says, where that is the name of the callable.
+    `display_name`: what the setting says, where that is the name of the callable.
     """
-    name = shown or name_of(call)
-    if not takes(call, given):
+    name = display_name or callable_name(call)
+    if not accepts(call, names):
         own = getattr(call, "__name__", "")
-        parameters = ", ".join(given)
+        parameters = ", ".join(names)
         example = f"lambda {parameters}: ..." if own in ("", _LAMBDA) else f"def {own}({parameters})"
-        called_with = " and ".join(f"the {one}" for one in given)
-        raise ConfigError(f"{name} takes {_taken(call)}; it is called with {called_with}: {example}")
+        arguments = " and ".join(f"the {one}" for one in names)
+        raise ConfigError(f"{name} takes {_parameters_text(call)}; it is called with {arguments}: {example}")
     if isgeneratorfunction(call) or isasyncgenfunction(call):
         raise ConfigError(f"found {name}, which yields; allowed is a function that returns its answer")
 
 
 def check_app(app: object, kind: str) -> None:
     """Raise `ConfigError` where the app that middleware of this kind is put around is clearly of another kind."""
-    if not callable(app) or takes(app, _APPS[kind]):
+    if not callable(app) or accepts(app, _APPS[kind]):
         return
-    other = next((other for other, given in _APPS.items() if takes(app, given)), None)
+    other = next((other for other, names in _APPS.items() if accepts(app, names)), None)
     if other is not None:
         raise ConfigError(
-            f"app: {name_of(app)} is called with {', '.join(_APPS[other])}, and this is the middleware for {kind}; use "
-            f"{_MIDDLEWARE[other]}"
+            f"app: {callable_name(app)} is called with {', '.join(_APPS[other])}, and this is the middleware for "
+            f"{kind}; use {_MIDDLEWARE[other]}"
         )
 
 
-def check_plain(call: Callable[..., Any], under: str = "") -> None:
+def reject_async(call: Callable[..., Any], under: str = "") -> None:
     """Raise `ConfigError` for an async callable, where nothing is awaited. `under`: what cannot await."""
     if is_async(call):
-        raise ConfigError(f"found {name_of(call)}, which is async; allowed{under} is a plain function")
+        raise ConfigError(f"found {callable_name(call)}, which is async; allowed{under} is a plain function")
 
 
 def check_parentheses(limits: object) -> None:
     """Raise `ConfigError` where `limits` is the function or class below a decorator without parentheses.
 
-    To be called by a decorator that is `words.answered`: it looks at the line where that is called.
+    To be called by a decorator that is `words.check_arguments`: it looks at the line where that is called.
     """
-    if isinstance(limits, (type, classmethod, staticmethod)) or _is_below(limits, sys._getframe(3)):  # noqa: SLF001  # as warnings do
-        name = name_of(limits) if callable(limits) else type(limits).__name__
+    if isinstance(limits, (type, classmethod, staticmethod)) or _is_decorated_function(limits, sys._getframe(3)):  # noqa: SLF001  # as warnings do
+        name = callable_name(limits) if callable(limits) else type(limits).__name__
         raise ConfigError(f'limits: found {name}, allowed are limits: did you mean @limit("5/minute")?')
 
 
-def _is_below(limits: object, caller: FrameType) -> bool:
+def _is_decorated_function(limits: object, caller: FrameType) -> bool:
     """Whether the caller is at a line of this function, which is so only while its decorators are called."""
     code = getattr(unwrap(limits), "__code__", None) if callable(limits) else None
     if code is None or code.co_name == _LAMBDA or code.co_filename != caller.f_code.co_filename:
@@ -110,12 +110,12 @@ def _is_below(limits: object, caller: FrameType) -> bool:
     return bool(code.co_firstlineno <= caller.f_lineno <= last)
 
 
-def _taken(call: Callable[..., Any]) -> str:
+def _parameters_text(call: Callable[..., Any]) -> str:
     """Its parameters, in words."""
-    words: list[str] = []
+    parts: list[str] = []
     for one in parameters_of(call) or ():
-        if one.kind is Parameter.KEYWORD_ONLY and not any(word.startswith("*") for word in words):
-            words.append("*")
+        if one.kind is Parameter.KEYWORD_ONLY and not any(word.startswith("*") for word in parts):
+            parts.append("*")
         stars = "*" if one.kind is Parameter.VAR_POSITIONAL else "**" if one.kind is Parameter.VAR_KEYWORD else ""
-        words.append(stars + one.name)
-    return f"({', '.join(words)})" if words else "no parameter"
+        parts.append(stars + one.name)
+    return f"({', '.join(parts)})" if parts else "no parameter"

@@ -5,33 +5,33 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from ratelimit_mw.callables import name_of
-from ratelimit_mw.calls import FAILED, Answers, Call, call_from, named_call
-from ratelimit_mw.errors import ConfigError, Mistakes, located
-from ratelimit_mw.items import Item, ItemOptions, check_different, compile_items
-from ratelimit_mw.keys import ANY_PREFIX, Caller, Key, KeySpec
-from ratelimit_mw.limit import Limit, well_named
-from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.words import close_to
+from ratelimit_mw.callables import callable_name
+from ratelimit_mw.calls import FAILED, CallResults, RequestCallable, is_callable_name, resolve_callable
+from ratelimit_mw.errors import ConfigError, ErrorCollector, error_location
+from ratelimit_mw.items import LimitOptions, LimitSpec, check_distinct_buckets, parse_limit_specs
+from ratelimit_mw.keys import ANY_PREFIX, Key, KeyContext, KeySpec
+from ratelimit_mw.limit import Limit, check_name
+from ratelimit_mw.notices import warn_throttled
+from ratelimit_mw.words import closest_match
 
 _DEFAULT_TIER: Final = "default"
 NOT_BY_TIER: Final = (
     "no limits here go by tier; allowed beside it are limits such as {free = '60/hour', pro = '600/hour'}"
 )
-_REMEMBERED: Final = 1024  # answers of a callable whose limits are kept
+_CACHE_SIZE: Final = 1024  # answers of a callable whose limits are kept
 
 
-class Choice(ABC):
-    """Limits that are chosen for each request. `calls`: the callables it needs."""
+class LimitSelector(ABC):
+    """Limits that are chosen for each request. `callables`: the callables it needs."""
 
-    calls: Sequence[Call]
+    callables: Sequence[RequestCallable]
 
     @abstractmethod
-    def items(self, request: Caller, route: str, answers: Answers) -> Sequence[Item] | None:
+    def select(self, request: KeyContext, route: str, results: CallResults) -> Sequence[LimitSpec] | None:
         """The limits of this request; None when the callable gave none that can be used."""
 
 
-class Tiers(Choice):
+class TieredLimits(LimitSelector):
     """`{free = "60/hour", pro = "5000/hour"}`: limits by the tier that a key names.
 
     The default tier is `default_tier`, or else the one called `default`, or else the first; it is for whoever has no
@@ -44,80 +44,80 @@ class Tiers(Choice):
                 f"{place}: found limits by tier ({', '.join(map(str, tiers))}), which need `tier`: a key that says "
                 "which, such as 'header:X-Plan'"
             )
-        self._tiers: Final = _compiled_tiers(place, tiers)
+        self._tiers: Final = _parse_tiers(place, tiers)
         if isinstance(default, str) and default not in tiers:
             raise ConfigError(f"default_tier: found {default!r}, allowed is one of {', '.join(tiers)}")
         self._default: Final = default or (_DEFAULT_TIER if _DEFAULT_TIER in tiers else next(iter(tiers)))
         self.key: Final = Key(tier, ANY_PREFIX)
-        self.calls = self.key.calls
+        self.callables = self.key.callables
 
     @property
-    def all(self) -> Mapping[str, Sequence[Item]]:
+    def all(self) -> Mapping[str, Sequence[LimitSpec]]:
         """All tiers with their limits, in order."""
         return self._tiers
 
-    def items(self, request: Caller, route: str, answers: Answers) -> Sequence[Item]:
+    def select(self, request: KeyContext, route: str, results: CallResults) -> Sequence[LimitSpec]:
         """The limits of the tier that the key names."""
-        identity = self.key.identity(request, route, answers) or ""
+        identity = self.key.identity(request, route, results) or ""
         # names of tiers have no character that an identity escapes: what stands behind the kind is the value itself
         return self._tiers.get(identity.partition("=")[2], self._tiers[self._default])
 
 
-class Dynamic(Choice):
+class DynamicLimits(LimitSelector):
     """A callable of the request that gives its limits: notation, Limits, or whatever else a list of limits may hold."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: RequestCallable) -> None:
         self._call: Final = call
-        self.calls = [call]
-        self._compiled: Final = lru_cache(_REMEMBERED)(_compiled)
+        self.callables = [call]
+        self._compiled: Final = lru_cache(_CACHE_SIZE)(_parse_result)
 
-    def items(self, _: Caller, __: str, answers: Answers) -> Sequence[Item] | None:
+    def select(self, _: KeyContext, __: str, results: CallResults) -> Sequence[LimitSpec] | None:
         """The limits that the callable gave."""
-        answer = answers[self._call]
-        if answer is FAILED:
+        result = results[self._call]
+        if result is FAILED:
             return None
         try:
-            return self._compiled(answer) if isinstance(answer, (str, Limit)) else _compiled(answer)
+            return self._compiled(result) if isinstance(result, (str, Limit)) else _parse_result(result)
         except Exception as error:  # noqa: BLE001  # whatever a callable gives, the request is limited
-            warn_rarely(f"limits {name_of(self._call)}", "gave no limits, the default ones apply: %s", error)
+            warn_throttled(f"limits {callable_name(self._call)}", "gave no limits, the default ones apply: %s", error)
             return None
 
 
-def _compiled(answer: Any) -> Sequence[Item]:
+def _parse_result(result: Any) -> Sequence[LimitSpec]:
     """The limits that a callable gave. Raises `ConfigError` for none: `[]` says in words that there are none."""
-    items = compile_items("limits", answer)
-    if any(item.limit.held for item in items):
+    specs = parse_limit_specs("limits", result)
+    if any(spec.limit.is_concurrency for spec in specs):
         raise ConfigError("limits: found a Concurrency; the rule may have it, as `concurrent`")
-    if any(callable(item.cost) or (item.key is not None and Key(item.key, ANY_PREFIX).calls) for item in items):
+    if any(callable(spec.cost) or (spec.key is not None and Key(spec.key, ANY_PREFIX).callables) for spec in specs):
         raise ConfigError(
             "limits: found a key or cost that is a callable; nobody asks it any more, the rule may have it"
         )
-    return items
+    return specs
 
 
-def _compiled_tiers(place: str, tiers: Mapping[str, Any]) -> dict[str, Sequence[Item]]:
-    mistakes = Mistakes()
-    compiled: dict[str, Sequence[Item]] = {}
+def _parse_tiers(place: str, tiers: Mapping[str, Any]) -> dict[str, Sequence[LimitSpec]]:
+    mistakes = ErrorCollector()
+    specs_by_tier: dict[str, Sequence[LimitSpec]] = {}
     for name, limits in tiers.items():
-        with mistakes.at(place):
-            well_named(f"tier {name!r}", name)
-            compiled[name] = compile_items(name, limits)
-    mistakes.tell()
-    return compiled
+        with mistakes.collect(place):
+            check_name(f"tier {name!r}", name)
+            specs_by_tier[name] = parse_limit_specs(name, limits)
+    mistakes.raise_if_any()
+    return specs_by_tier
 
 
 def compile_limits(
     place: str, value: object, tier: KeySpec | None = None, default_tier: str | None = None
-) -> Sequence[Item] | Choice:
+) -> Sequence[LimitSpec] | LimitSelector:
     """What `limits` says: the items, in order, or a Choice. Raises `ConfigError` naming `place`."""
-    if (callable(value) and not isinstance(value, type)) or named_call(value):
-        with located(place):
-            return Dynamic(call_from(value))
+    if (callable(value) and not isinstance(value, type)) or is_callable_name(value):
+        with error_location(place):
+            return DynamicLimits(resolve_callable(value))
     if isinstance(value, Mapping) and not value:
         raise ConfigError(f"{place}: found an empty table, allowed is one of a limit or of tiers; [] says none")
-    if isinstance(value, Mapping) and not _is_item(value, tier):
-        return Tiers(place, value, tier, default_tier)
-    return compile_items(place, value)
+    if isinstance(value, Mapping) and not _is_limit_table(value, tier):
+        return TieredLimits(place, value, tier, default_tier)
+    return parse_limit_specs(place, value)
 
 
 def check_default_tier(value: object) -> None:
@@ -126,38 +126,38 @@ def check_default_tier(value: object) -> None:
         raise ConfigError(f"default_tier: found {value!r}, allowed is the name of a tier")
 
 
-def _is_item(table: Mapping[Any, Any], tier: KeySpec | None) -> bool:
+def _is_limit_table(table: Mapping[Any, Any], tier: KeySpec | None) -> bool:
     """Whether this is one limit, perhaps without its `limit` or misspelt, rather than a table of tiers."""
-    words = ItemOptions.__annotations__
-    if any(not isinstance(name, str) or name in words for name in table):
+    options = LimitOptions.__annotations__
+    if any(not isinstance(name, str) or name in options for name in table):
         return True
-    return tier is None and any(close_to(name, words) for name in table)
+    return tier is None and any(closest_match(name, options) for name in table)
 
 
-def fixed_items(found: Sequence[Item] | Choice) -> list[Sequence[Item]]:
+def static_specs(limits: Sequence[LimitSpec] | LimitSelector) -> list[Sequence[LimitSpec]]:
     """The lists of limits that are known before a request comes: one, one for each tier, or none."""
-    if isinstance(found, Tiers):
-        return list(found.all.values())
-    return [] if isinstance(found, Choice) else [found]
+    if isinstance(limits, TieredLimits):
+        return list(limits.all.values())
+    return [] if isinstance(limits, LimitSelector) else [limits]
 
 
-def check_estimates(found: Sequence[Item] | Choice, cost: object) -> None:
+def check_estimates(limits: Sequence[LimitSpec] | LimitSelector, cost: object) -> None:
     """Raises `ConfigError` for a limit that is to be settled, of which nothing is taken before. `cost`: of the rule."""
-    for items in fixed_items(found):
-        for item in items:
-            own = cost if item.cost is None else item.cost
-            if own == 0 and type(own) is int and item.settle:
+    for specs in static_specs(limits):
+        for spec in specs:
+            own = cost if spec.cost is None else spec.cost
+            if own == 0 and type(own) is int and spec.settle:
                 raise ConfigError(
-                    f"cost: found 0 for {item.limit.notation} beside settle or count_status: what takes nothing is "
+                    f"cost: found 0 for {spec.limit.notation} beside settle or count_status: what takes nothing is "
                     "never refused, whatever is charged after it; allowed is an estimate of at least 1, or "
                     "settle = false in the limit's table"
                 )
 
 
-def check_buckets(place: str, found: Sequence[Item] | Choice, key: KeySpec) -> None:
+def check_buckets(place: str, limits: Sequence[LimitSpec] | LimitSelector, key: KeySpec) -> None:
     """Raises `ConfigError` for two limits that can count in one bucket. `key`: of items that have none of their own."""
-    if isinstance(found, Tiers):
-        for name, items in found.all.items():
-            check_different(f"{place}.{name}", items, key)
-    elif not isinstance(found, Choice):
-        check_different(place, found, key)
+    if isinstance(limits, TieredLimits):
+        for name, specs in limits.all.items():
+            check_distinct_buckets(f"{place}.{name}", specs, key)
+    elif not isinstance(limits, LimitSelector):
+        check_distinct_buckets(place, limits, key)

@@ -6,16 +6,16 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Network
 from itertools import islice
 
-from ratelimit_mw.addresses import LONGEST, Address, Networks, parse_address
-from ratelimit_mw.errors import ConfigError, Mistakes
+from ratelimit_mw.addresses import MAX_ADDRESS_LENGTH, Address, Networks, parse_address
+from ratelimit_mw.errors import ConfigError, ErrorCollector
 from ratelimit_mw.forwarded import forwarded, x_forwarded_for
 
 _UNIX = "unix:"  # stands for a peer without an address
-_MOST = 32  # proxies in a row, in the settings and in a header
-_REMEMBERED = 4096  # peers, and as many header values
-_SHORT = 512  # characters of a header value that may be remembered: longer ones are hardly a proxy's own
+_MAX_PROXIES = 32  # proxies in a row, in the settings and in a header
+_CACHE_SIZE = 4096  # peers, and as many header values
+_MAX_CACHED_LENGTH = 512  # characters of a header value that may be remembered: longer ones are hardly a proxy's own
 _NAME = re.compile(r"[!#$%&'*+.^`|~0-9A-Za-z-]+")  # a token (RFC 9110, 5.6.2) without `_`
-_LISTS: dict[str, Callable[[str], Iterator[Address | None]]] = {
+_LIST_PARSERS: dict[str, Callable[[str], Iterator[Address | None]]] = {
     "x-forwarded-for": x_forwarded_for,
     "forwarded": forwarded,
 }
@@ -33,7 +33,7 @@ def client_address(host: str | None, prefix: int) -> str | None:
     return str(IPv6Network((address, prefix), strict=False))
 
 
-class ClientFinder:
+class ClientIPResolver:
     """Finds the client's address: the socket's peer, or what a trusted proxy says.
 
     `trusted_proxies`: networks and addresses of proxies, and `unix:` for a peer without an address; or the number of
@@ -42,17 +42,17 @@ class ClientFinder:
     """
 
     def __init__(self, trusted_proxies: Sequence[str] | int, proxy_header: str) -> None:
-        mistakes, hops, networks = Mistakes(), 0, Networks("trusted_proxies", ())
+        mistakes, hops, networks = ErrorCollector(), 0, Networks("trusted_proxies", ())
         listed = () if isinstance(trusted_proxies, int) else trusted_proxies
         self.header = "x-forwarded-for"  # in case that the other is wrong
-        with mistakes.at():
+        with mistakes.collect():
             self.header = _header_name(proxy_header)
-        with mistakes.at():
+        with mistakes.collect():
             hops = _hops(trusted_proxies, self.header)
-            networks = Networks("trusted_proxies", listed, words=(_UNIX,))
-        mistakes.tell()
-        read = _LISTS.get(self.header)
-        self._stranger = (None, bool(hops))  # what a peer is that no address is as long as
+            networks = Networks("trusted_proxies", listed, placeholders=(_UNIX,))
+        mistakes.raise_if_any()
+        read = _LIST_PARSERS.get(self.header)
+        self._untrusted_peer = (None, bool(hops))  # what a peer is that no address is as long as
 
         def own(peer: str | None) -> tuple[str | None, bool]:
             """The peer's own address, and whether its header is believed."""
@@ -63,48 +63,52 @@ class ClientFinder:
         def client(text: str) -> str | None:
             """The client that a header's value names; None leaves it to be the peer."""
             if read is None:
-                found = parse_address(text)  # which is None for a list
+                address = parse_address(text)  # which is None for a list
             elif hops:
-                found = next(islice(read(text), hops - 1, None), None)
+                address = next(islice(read(text), hops - 1, None), None)
             else:
-                found = _first_untrusted(read(text), networks)
-            return str(found) if found else None
+                address = _first_untrusted(read(text), networks)
+            return str(address) if address else None
 
-        self._own = lru_cache(_REMEMBERED)(own)
-        self._client = client
-        self._remembered_client = lru_cache(_REMEMBERED)(client)
+        self._peer_address = lru_cache(_CACHE_SIZE)(own)
+        self._from_header = client
+        self._cached_from_header = lru_cache(_CACHE_SIZE)(client)
 
     def trusts(self, peer: str | None) -> bool:
         """Whether the header of this peer is believed."""
-        return (self._own(peer) if peer is None or len(peer) <= LONGEST else self._stranger)[1]
+        return (self._peer_address(peer) if peer is None or len(peer) <= MAX_ADDRESS_LENGTH else self._untrusted_peer)[
+            1
+        ]
 
-    def find(self, peer: str | None, lines: Callable[[str], Sequence[str]]) -> str | None:
+    def resolve(self, peer: str | None, values_of: Callable[[str], Sequence[str]]) -> str | None:
         """The client's address, in its shortest form; None when there is none.
 
-        `peer`: the socket's other end, None or empty on a unix socket. `lines(name)`: all lines of the header of this
-        name, which is in lower case, in order; not called unless the peer is trusted. Whatever is not well-formed
+        `peer`: the socket's other end, None or empty on a unix socket. `values_of(name)`: all lines of the header of
+        this name, which is in lower case, in order; not called unless the peer is trusted. Whatever is not well-formed
         where it is decided leaves the peer.
         """
-        own, trusted = self._own(peer) if peer is None or len(peer) <= LONGEST else self._stranger
+        own, trusted = (
+            self._peer_address(peer) if peer is None or len(peer) <= MAX_ADDRESS_LENGTH else self._untrusted_peer
+        )
         if not trusted:
             return own
-        values = lines(self.header)
+        values = values_of(self.header)
         if not values:
             return own
         text = values[0] if len(values) == 1 else ",".join(values)  # one list (RFC 9110, 5.3), and no single address
-        return (self._remembered_client(text) if len(text) <= _SHORT else self._client(text)) or own
+        return (self._cached_from_header(text) if len(text) <= _MAX_CACHED_LENGTH else self._from_header(text)) or own
 
 
 def _first_untrusted(addresses: Iterator[Address | None], networks: Networks) -> Address | None:
     """The first that is no proxy of ours, or the last of a list of nothing but proxies; None if it is no address."""
-    found = None
+    last = None
     for count, address in enumerate(addresses):
-        if address is None or count == _MOST:
+        if address is None or count == _MAX_PROXIES:
             return None
-        found = address
-        if found not in networks:
+        last = address
+        if last not in networks:
             break
-    return found
+    return last
 
 
 def _header_name(name: object) -> str:
@@ -121,12 +125,12 @@ def _hops(value: object, header: str) -> int:
     """The number of proxies, 0 when `value` is a list."""
     if isinstance(value, (list, tuple)):
         return 0
-    if type(value) is not int or not 1 <= value <= _MOST:
+    if type(value) is not int or not 1 <= value <= _MAX_PROXIES:
         raise ConfigError(
             f"trusted_proxies: found {value!r:.100}, allowed is a list such as ['10.0.0.0/8', '{_UNIX}'], "
-            f"or a number of proxies from 1 to {_MOST}"
+            f"or a number of proxies from 1 to {_MAX_PROXIES}"
         )
-    if header not in _LISTS:
+    if header not in _LIST_PARSERS:
         raise ConfigError(
             f"trusted_proxies: found {value}, allowed with proxy_header {header!r} is a list such as ['10.0.0.0/8']: "
             "a number counts the members of x-forwarded-for or forwarded"

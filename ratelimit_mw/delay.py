@@ -7,46 +7,46 @@ from typing import ClassVar
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import EXACT, LONGEST, MICROSECONDS, Limit
+from ratelimit_mw.limit import MAX_EXACT_INT, MAX_SECONDS, MICROSECONDS, Limit
 from ratelimit_mw.ticks import ceil_div
 
-Outcome = tuple[bool, float, float]
+Admission = tuple[bool, float, float]
 """allowed, retry_after and delay (both in seconds) of a decision."""
 
 
-class DelayLimit(Limit, frozen=True, kw_only=True):
+class DelayableLimit(Limit, frozen=True, kw_only=True):
     """A limit that can admit a request that is then to be held back: it has a `max_delay`, in seconds."""
 
     ticks: ClassVar[tuple[int, ...]]
     """Of the instance: the numbers that the algorithm and its Lua twin compute with."""
-    longest_ticks: ClassVar[int] = EXACT // 2  # of a delay; beyond, sums would no longer be exact
+    max_ticks: ClassVar[int] = MAX_EXACT_INT // 2  # of a delay; beyond, sums would no longer be exact
 
     def delay_ticks(self, max_delay: int | None) -> int:
-        """See `Limit.delay_ticks`. Raises `ConfigError` beyond `longest_ticks`."""
+        """See `Limit.delay_ticks`. Raises `ConfigError` beyond `max_ticks`."""
         if max_delay is None:
-            return self._own_delay_ticks
+            return self._max_delay_ticks
         clock, drain, *_ = self.ticks
         over = max_delay // clock * drain
-        if over > self.longest_ticks:
+        if over > self.max_ticks:
             raise ConfigError(
-                f"max_delay: found {max_delay / MICROSECONDS} seconds, allowed are {self._exactly}: beyond, "
+                f"max_delay: found {max_delay / MICROSECONDS} seconds, allowed are {self._max_exact_delay}: beyond, "
                 f"{self.notation} would not be exact"
             )
         return over
 
     @property
-    def longest_delay(self) -> float:
-        """See `Limit.longest_delay`."""
-        return min(LONGEST, self._exactly)
+    def max_delay_limit(self) -> float:
+        """See `Limit.max_delay_limit`."""
+        return min(MAX_SECONDS, self._max_exact_delay)
 
     @property
-    def _exactly(self) -> float:
+    def _max_exact_delay(self) -> float:
         clock, drain, *_ = self.ticks
-        return self.longest_ticks // drain * clock / MICROSECONDS
+        return self.max_ticks // drain * clock / MICROSECONDS
 
     @cached_property
-    def _own_delay_ticks(self) -> int:
-        return self.delay_ticks(self.patience_us)
+    def _max_delay_ticks(self) -> int:
+        return self.delay_ticks(self.effective_max_delay_us)
 
     def wait(self, now: int, ticks: int) -> int:
         """Microseconds until so many ticks, more than 0, have passed."""

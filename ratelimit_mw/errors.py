@@ -25,39 +25,39 @@ class ConfigError(RateLimitError, ValueError):
             return self.problems[0]
         return "\n  ".join([f"{len(self.problems)} mistakes:", *self.problems])
 
-    def at(self, place: str) -> "ConfigError":
-        """The same error, seen from one level further out: `at("rules[2]")` puts that before each place."""
-        return ConfigError(*[_placed(place, text) for text in self.problems])
+    def with_prefix(self, place: str) -> "ConfigError":
+        """The same error, seen from one level further out: `with_prefix("rules[2]")` puts that before each place."""
+        return ConfigError(*[_with_place(place, text) for text in self.problems])
 
 
 @contextmanager
-def located(place: str) -> Iterator[None]:
+def error_location(place: str) -> Iterator[None]:
     """A ConfigError that is raised inside is seen from `place`."""
     try:
         yield
     except ConfigError as error:
-        raise error.at(place) from None
+        raise error.with_prefix(place) from None
 
 
-class Mistakes:
+class ErrorCollector:
     """Collects `ConfigError`s, so that whoever made several reads of all at once."""
 
     def __init__(self) -> None:
         self._problems: list[str] = []
 
     @contextmanager
-    def at(self, place: str = "") -> Iterator[None]:
+    def collect(self, place: str = "") -> Iterator[None]:
         """Keep a ConfigError that is raised inside, seen from `place`."""
         try:
             yield
         except ConfigError as error:
-            self._problems += (error.at(place) if place else error).problems
+            self._problems += (error.with_prefix(place) if place else error).problems
 
     def add(self, problems: Iterable[str]) -> None:
         """Keep these too."""
         self._problems += problems
 
-    def tell(self) -> None:
+    def raise_if_any(self) -> None:
         """Raise what was kept, as one ConfigError."""
         if self._problems:
             raise ConfigError(*dict.fromkeys(self._problems))
@@ -73,18 +73,18 @@ class StoreError(RateLimitError):
         super().__init__(*args)
         self.rejected = rejected
 
-    def again(self) -> Self:
+    def copy(self) -> Self:
         """A copy, for another request: an error that is raised remembers where."""
         return type(self)(*self.args, rejected=self.rejected)
 
 
-class NotAsked(StoreError):
+class StoreNotAsked(StoreError):
     """The store was not asked, by a decision of this process: that says nothing of the store."""
 
 
-def _placed(place: str, text: str) -> str:
-    joint = "" if text.startswith("[") else "." if _starts_with_place(text) else ": "
-    return f"{place}{joint}{text}"
+def _with_place(place: str, text: str) -> str:
+    separator = "" if text.startswith("[") else "." if _starts_with_place(text) else ": "
+    return f"{place}{separator}{text}"
 
 
 def _starts_with_place(text: str) -> bool:

@@ -6,13 +6,13 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.notices import warn_throttled
 from ratelimit_mw.verdict import Verdict
 
 Kind = Literal["failed", "open", "probe", "closed"]
 
-_RAISED: Final = "raised: no request notices, and this event is lost"
-_AWAITS: Final = "returned something to await, and nobody awaits it: allowed is a plain function"
+_HOOK_RAISED: Final = "raised: no request notices, and this event is lost"
+_HOOK_IS_ASYNC: Final = "returned something to await, and nobody awaits it: allowed is a plain function"
 
 
 class DecisionEvent(Struct, frozen=True, gc=False):
@@ -57,10 +57,10 @@ class Hook(Struct, frozen=True):
     def __call__(self, event: DecisionEvent | StoreEvent) -> None:
         """Tell it."""
         try:
-            answer = self.call(event)
+            result = self.call(event)
         except Exception as error:  # noqa: BLE001  # whatever a hook does, no request feels it
-            warn_rarely(self.setting, _RAISED, error=error)
+            warn_throttled(self.setting, _HOOK_RAISED, error=error)
             return
-        if iscoroutine(answer):
-            answer.close()
-            warn_rarely(self.setting, _AWAITS)
+        if iscoroutine(result):
+            result.close()
+            warn_throttled(self.setting, _HOOK_IS_ASYNC)

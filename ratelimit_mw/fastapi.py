@@ -9,30 +9,30 @@ from typing import Any, ClassVar, Final, Unpack
 from msgspec import json
 
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.callables import check_parentheses, name_of
+from ratelimit_mw.callables import callable_name, check_parentheses
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.faces.asgi_send import closing
-from ratelimit_mw.faces.asked import Asked, admit_client, ask
-from ratelimit_mw.faces.dependencies import around
-from ratelimit_mw.faces.endpoint import EndpointMark
-from ratelimit_mw.faces.missing import needs
-from ratelimit_mw.faces.unheeded import Heeding
-from ratelimit_mw.response import ABOUT_THE_BODY, RESPONSES, raw_headers
+from ratelimit_mw.faces.asgi_send import close_message
+from ratelimit_mw.faces.asked import EndpointDecision, admit_by_address, enforce
+from ratelimit_mw.faces.dependencies import route_context
+from ratelimit_mw.faces.endpoint import AsgiEndpointLimit
+from ratelimit_mw.faces.missing import require
+from ratelimit_mw.faces.unheeded import HonorsExempt
+from ratelimit_mw.response import BODY_HEADERS, RESPONSES, raw_headers
 from ratelimit_mw.response import Response as OwnResponse
-from ratelimit_mw.rules import LimitsSpec, MarkOptions
+from ratelimit_mw.rules import EndpointLimitOptions, LimitsSpec
 from ratelimit_mw.verdict import RateLimited, Verdict
-from ratelimit_mw.words import answered
+from ratelimit_mw.words import check_arguments
 
-with needs("fastapi"):
+with require("fastapi"):
     from fastapi import HTTPException, Response, WebSocket, WebSocketException
     from fastapi.exception_handlers import http_exception_handler
     from fastapi.requests import HTTPConnection
 
-from ratelimit_mw.starlette import exempt, limit, refused
+from ratelimit_mw.starlette import exempt, limit, refusal_response
 
 __all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
 
-_MEANT: Final = 'did you mean Depends(RateLimit("5/minute"))?'
+_HINT: Final = 'did you mean Depends(RateLimit("5/minute"))?'
 _ON_A_FUNCTION: Final = (
     'did you mean @limit("5/minute"), or Depends(RateLimit("5/minute")) in the dependencies of the route?'
 )
@@ -49,11 +49,11 @@ class _Signature:
         while frame is not None and frame.f_globals.get("__name__") in ("inspect", "functools"):
             frame = frame.f_back
         if instance is None and frame is not None and str(frame.f_globals.get("__name__")).startswith("fastapi."):
-            raise ConfigError(f"found the class RateLimit as a dependency: {_MEANT}")
+            raise ConfigError(f"found the class RateLimit as a dependency: {_HINT}")
         raise AttributeError("__signature__")
 
 
-class RateLimit(EndpointMark, Heeding):
+class RateLimit(AsgiEndpointLimit, HonorsExempt):
     """A dependency that limits an app, a router or a route: `dependencies=[Depends(RateLimit("5/minute"))]`.
 
     `limits` and options: as in a rule of the settings, and `store`, a URL or an AsyncStore. Without a `name` each route
@@ -76,8 +76,8 @@ class RateLimit(EndpointMark, Heeding):
     responses: ClassVar[dict[int | str, dict[str, Any]]] = RESPONSES
     """What to document: `FastAPI(responses=RateLimit.responses)`, or that of a router or route."""
 
-    @answered(MarkOptions)
-    def __init__(self, limits: LimitsSpec, *, store: Any = None, **options: Unpack[MarkOptions]) -> None:
+    @check_arguments(EndpointLimitOptions)
+    def __init__(self, limits: LimitsSpec, *, store: Any = None, **options: Unpack[EndpointLimitOptions]) -> None:
         check_parentheses(limits)
         super().__init__(limits, store=store, **options)
         vars(self)["__call__"] = self._admit  # where FastAPI looks whether it is async
@@ -85,7 +85,7 @@ class RateLimit(EndpointMark, Heeding):
     @property
     def dependency(self) -> Any:
         """What FastAPI reads where it is among `dependencies` without `Depends`: raises ConfigError."""
-        raise ConfigError(f"found a RateLimit as a dependency: {_MEANT}")
+        raise ConfigError(f"found a RateLimit as a dependency: {_HINT}")
 
     def __call__(self, connection: HTTPConnection, response: Response = _DECORATED) -> Coroutine[Any, Any, None]:
         """Admit a request, or raise. Raises `ConfigError` at once where it decorates a function.
@@ -93,29 +93,29 @@ class RateLimit(EndpointMark, Heeding):
         An async function would raise that only when it is awaited, and a decorator awaits nothing.
         """
         if response is _DECORATED:
-            shown = name_of(connection) if callable(connection) else f"{connection!r:.100}"
+            shown = callable_name(connection) if callable(connection) else f"{connection!r:.100}"
             raise ConfigError(f"found @RateLimit(...) on {shown}: {_ON_A_FUNCTION}")
         return self._admit(connection, response)
 
     async def _admit(self, connection: HTTPConnection, response: Response) -> None:
         scope = connection.scope
-        found = around(scope)
-        if found.exempt:
+        context = route_context(scope)
+        if context.exempt:
             return
-        steps = found.steps(self)
-        verdict = None if response.raw_headers else admit_client(scope, steps)
+        checks = context.checks(self)
+        verdict = None if response.raw_headers else admit_by_address(scope, checks)
         if verdict is not None and verdict.allowed:  # the usual case, in short
             response.raw_headers += raw_headers(verdict)
             return
-        asked = await ask(scope, steps, found.template, verdict)
-        if asked is None:
+        decision = await enforce(scope, checks, context.template, verdict)
+        if decision is None:
             return
-        if asked.refused:
-            raise await _error(asked, asked.refused, connection)
+        if decision.refusing_verdict:
+            raise await _error(decision, decision.refusing_verdict, connection)
         if not response.raw_headers:
-            response.raw_headers += asked.raw_fields
+            response.raw_headers += decision.raw_fields
             return
-        for field, value in asked.fields:  # all that was charged so far, in place of what one before us said
+        for field, value in decision.fields:  # all that was charged so far, in place of what one before us said
             response.headers[field] = value
 
 
@@ -123,7 +123,7 @@ class _Refused(RateLimited, HTTPException):
     """A refusal that handlers of the app may answer: as such, by its status, or as any HTTPException."""
 
     def __init__(self, verdict: Verdict, own: OwnResponse, answer: Answer) -> None:
-        fields = {name: value for name, value in own.headers if name.lower() not in ABOUT_THE_BODY}
+        fields = {name: value for name, value in own.headers if name.lower() not in BODY_HEADERS}
         HTTPException.__init__(self, own.status, json.decode(own.body)["detail"], fields)
         self.verdict = verdict
         self.answer = answer
@@ -141,18 +141,18 @@ class _RefusedWebSocket(RateLimited):
         self.answer = answer
 
 
-async def _error(asked: Asked, verdict: Verdict, connection: HTTPConnection) -> Exception:
+async def _error(decision: EndpointDecision, verdict: Verdict, connection: HTTPConnection) -> Exception:
     """What to raise, and that the app knows how to answer it."""
-    answer = partial(refused, asked, verdict, connection)
-    own = asked.gate.refusal(asked.request, verdict)
+    answer = partial(refusal_response, decision, verdict, connection)
+    own = decision.gate.refusal(decision.request, verdict)
     # which the app looks at when it has caught the error
     handlers, _ = connection.scope.get("starlette.exception_handlers", (None, None))
     if isinstance(connection, WebSocket):
         if not isinstance(handlers, MutableMapping):
-            return WebSocketException(closing(own.status)["code"])
+            return WebSocketException(close_message(own.status)["code"])
         handlers[_RefusedWebSocket] = _answer
         return _RefusedWebSocket(verdict, answer)
-    if not isinstance(handlers, MutableMapping) or not _is_ours(handlers, asked):
+    if not isinstance(handlers, MutableMapping) or not _app_leaves_it(handlers, decision):
         return _Refused(verdict, own, answer)
     handlers[_RefusedOurWay] = _answer
     return _RefusedOurWay(verdict, own, answer)
@@ -163,10 +163,10 @@ async def _answer(_: HTTPConnection, error: Any) -> Response | None:
     return response
 
 
-def _is_ours(handlers: Mapping[Any, Any], asked: Asked) -> bool:
+def _app_leaves_it(handlers: Mapping[Any, Any], decision: EndpointDecision) -> bool:
     """Whether the app leaves the answer to us: it has no handler, or none but for any error, beside `on_refused`."""
     for kind in _Refused.__mro__:
         if (handler := handlers.get(kind)) is not None:
             for_any = issubclass(HTTPException, kind)
-            return handler is http_exception_handler or (for_any and asked.gate.answerer is not None)
+            return handler is http_exception_handler or (for_any and decision.gate.refusal_handler is not None)
     return True

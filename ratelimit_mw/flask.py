@@ -3,19 +3,19 @@
 from collections.abc import Mapping
 from typing import Any, Final, Unpack
 
-from ratelimit_mw.callables import name_of
+from ratelimit_mw.callables import callable_name
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.faces.flask_hooks import Hooks
-from ratelimit_mw.faces.flask_marks import CONFIG, exempt, expect_app, has_app, limit, watch
-from ratelimit_mw.faces.missing import needs
+from ratelimit_mw.faces.flask_marks import CONFIG, exempt, expect_app, has_app, limit, register_app
+from ratelimit_mw.faces.missing import require
 from ratelimit_mw.gate import Gate
 from ratelimit_mw.notices import warn_or_fail
 from ratelimit_mw.options import Options
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.sources import unread
-from ratelimit_mw.words import answered
+from ratelimit_mw.sources import unread_settings
+from ratelimit_mw.words import check_arguments
 
-with needs("flask"):
+with require("flask"):
     from flask import Flask, got_request_exception
 
 __all__ = ["RateLimiter", "exempt", "limit"]
@@ -36,7 +36,7 @@ class RateLimiter:
     limit = staticmethod(limit)
     exempt = staticmethod(exempt)
 
-    @answered(Options)
+    @check_arguments(Options)
     def __init__(
         self,
         app: Flask | None = None,
@@ -66,13 +66,13 @@ class RateLimiter:
         if "ratelimit_mw" in app.extensions:
             raise ConfigError(f"app {app.name!r} has a RateLimiter already")
         hooks = Hooks(self._gate(app))
-        warn_or_fail(unread(app.config, f"app.config[{CONFIG!r}]"), strict=hooks.gate.settings.strict)
+        warn_or_fail(unread_settings(app.config, f"app.config[{CONFIG!r}]"), strict=hooks.gate.settings.strict)
         if hooks.gate.settings.enabled is not False:
             app.before_request(hooks.before)
             app.after_request(hooks.after)
             got_request_exception.connect(hooks.failed, app)
         app.extensions["ratelimit_mw"] = hooks
-        watch(app)
+        register_app(app)
         has_app(self)
 
     def _gate(self, app: Flask) -> Gate:
@@ -82,8 +82,8 @@ class RateLimiter:
         except ConfigError as error:
             if config is None:
                 raise
-            own = set(config) - set(self._options) if isinstance(config, Mapping) else {"settings"}
-            raise ConfigError(*[_placed(problem, own) for problem in error.problems]) from None
+            config_names = set(config) - set(self._options) if isinstance(config, Mapping) else {"settings"}
+            raise ConfigError(*[_with_config_place(problem, config_names) for problem in error.problems]) from None
 
 
 def _no_app(found: object) -> str:
@@ -91,11 +91,15 @@ def _no_app(found: object) -> str:
     if isinstance(found, Mapping):
         return "app: found a mapping, allowed is a Flask app; settings come second: RateLimiter(app, settings)"
     if callable(found):
-        return f"app: found {name_of(found)}, allowed is a Flask app; a callable that gives the key goes into `key`"
+        return (
+            f"app: found {callable_name(found)}, allowed is a Flask app; a callable that gives the key goes into `key`"
+        )
     return f"app: found {found!r:.100}, allowed is a Flask app: RateLimiter(app, limits='100/minute')"
 
 
-def _placed(problem: str, own: set[str]) -> str:
+def _with_config_place(problem: str, config_names: set[str]) -> str:
     """A problem, with its place if it is about one of these words of the app's config."""
-    starts = [f"{word}{end}" for word in own for end in ":.["] + [f"unknown setting `{word}`" for word in own]
+    starts = [f"{word}{end}" for word in config_names for end in ":.["] + [
+        f"unknown setting `{word}`" for word in config_names
+    ]
     return f"app.config[{CONFIG!r}]: {problem}" if problem.startswith(tuple(starts)) else problem

@@ -1,6 +1,6 @@
 """After the response: who wants to know how a request was answered, and when that had ended.
 
-A rule that does makes the gate leave `Request.followers`; a face that finds some follows the response and tells them.
+A rule that does makes the gate leave `Request.on_end`; a face that finds some follows the response and tells them.
 Requests without them are not followed, and pay nothing.
 """
 
@@ -8,23 +8,23 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from ratelimit_mw.background import UNHEARD, keep
-from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.outcome import Outcome
-from ratelimit_mw.settling import settle_after
+from ratelimit_mw.background import CALLBACK_RAISED, spawn_task
+from ratelimit_mw.notices import warn_throttled
+from ratelimit_mw.outcome import RateLimitState
+from ratelimit_mw.settling import settle_after_response
 
-Ending = Literal["ended", "raised", "cancelled", "disconnected"]
+EndReason = Literal["ended", "raised", "cancelled", "disconnected"]
 """The response went out; the app raised; its task was cancelled; the client went away before it was whole."""
 
-Follower = Callable[["Following"], None]
-"""Hears once, in the thread or task that answered, which it must not hold up: what has to be awaited is for `soon`."""
+OnEnd = Callable[["ResponseTracker"], None]
+"""Hears once, in the thread or task that answered, which it must not hold up: what has to be awaited is for `spawn`."""
 
 Fields = Sequence[tuple[Any, Any]]  # headers as the face has them: text, or bytes under ASGI
 
 _ERROR: Final = 500  # what a server answers where the app raised
 
 
-class Answered:
+class ResponseInfo:
     """How a request was answered, as far as it was.
 
     `status`: 101 for a websocket that was accepted; None where nothing was sent. `ending`: in Flask and Django, which
@@ -35,7 +35,7 @@ class Answered:
 
     def __init__(self) -> None:
         self.status: int | None = None
-        self.ending: Ending | None = None
+        self.ending: EndReason | None = None
         self._fields: Fields = ()
 
     @property
@@ -52,73 +52,75 @@ class Answered:
         self.status, self._fields = status, fields
 
 
-class Following:
+class ResponseTracker:
     """One request that is followed. `end` tells the followers, whoever calls it first.
 
-    `request`, `outcome`: as the gate and the app have them. `response`: what is known of the answer. `loop`: where
+    `request`, `state`: as the gate and the app have them. `response`: what is known of the answer. `loop`: where
     followers find it if the end is told in another thread than the request's.
     """
 
-    __slots__ = ("_followers", "loop", "outcome", "request", "response")
+    __slots__ = ("_on_end", "loop", "request", "response", "state")
 
     def __init__(
         self,
         request: Any,
-        outcome: Outcome,
-        followers: Iterable[Follower],
+        state: RateLimitState,
+        on_end: Iterable[OnEnd],
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.request = request
-        self.outcome = outcome
-        self.response = Answered()
+        self.state = state
+        self.response = ResponseInfo()
         self.loop = loop
-        self._followers = list(followers)
-        outcome.following = self
+        self._on_end = list(on_end)
+        state.tracker = self
 
-    def add(self, followers: Iterable[Follower]) -> None:
+    def add(self, on_end: Iterable[OnEnd]) -> None:
         """More of them, from one of us further in."""
-        self._followers += [one for one in followers if one not in self._followers]
+        self._on_end += [one for one in on_end if one not in self._on_end]
 
-    def settles(self) -> None:
+    def settle_at_end(self) -> None:
         """The app has said the true cost, which is to be sent when the response has ended."""
-        self.add((settle_after,))
+        self.add((settle_after_response,))
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: EndReason) -> None:
         """It has ended. What is said after the first time is not heard."""
-        response, outcome = self.response, self.outcome
+        response, state = self.response, self.state
         if response.ending is not None:
             return
         response.ending = ending
         if ending == "raised" and response.status is None:
             response.status = _ERROR
-        outcome.following = None
-        for follower in self._followers:
+        state.tracker = None
+        for callback in self._on_end:
             try:
-                follower(self)
+                callback(self)
             except Exception as error:  # noqa: BLE001  # the response is out, and nobody is there to hear it
-                warn_rarely("follower", UNHEARD, type(error).__name__, error=error)
+                warn_throttled("follower", CALLBACK_RAISED, type(error).__name__, error=error)
 
-    def forget(self) -> None:
+    def abandon(self) -> None:
         """Nobody will say how it ended, so nobody will hear. The slots among what waited for it are not renewed."""
-        self._followers = []
+        self._on_end = []
         if self.request is not None:
-            self.request.followers = None
+            self.request.on_end = None
 
-    def soon(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Have this awaited, now that the response is out. See `soon`."""
-        soon(work, self.loop)
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Have this awaited, now that the response is out. See `spawn`."""
+        spawn(work, self.loop)
 
 
-def following(request: Any, outcome: Outcome, loop: asyncio.AbstractEventLoop | None = None) -> Following | None:
+def track_response(
+    request: Any, state: RateLimitState, loop: asyncio.AbstractEventLoop | None = None
+) -> ResponseTracker | None:
     """The following that a face is to begin; None where one further out follows the request already."""
-    followers = request.followers or ()
-    if outcome.following is not None:
-        outcome.following.add(followers)
+    on_end = request.on_end or ()
+    if state.tracker is not None:
+        state.tracker.add(on_end)
         return None
-    return Following(request, outcome, followers, loop)
+    return ResponseTracker(request, state, on_end, loop)
 
 
-def soon(work: Callable[[], Coroutine[Any, Any, object]], loop: asyncio.AbstractEventLoop | None = None) -> None:
+def spawn(work: Callable[[], Coroutine[Any, Any, object]], loop: asyncio.AbstractEventLoop | None = None) -> None:
     """Have this awaited in a task of its own: in the running loop, else in `loop`. What it raises is logged, rarely.
 
     Raises `RuntimeError` where there is neither.
@@ -128,13 +130,13 @@ def soon(work: Callable[[], Coroutine[Any, Any, object]], loop: asyncio.Abstract
     except RuntimeError:
         if loop is None or loop.is_closed():
             raise
-        loop.call_soon_threadsafe(_begin, work)
+        loop.call_soon_threadsafe(_start_task, work)
     else:
-        _begin(work)
+        _start_task(work)
 
 
-def _begin(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    keep(work())
+def _start_task(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    spawn_task(work())
 
 
 def _text(value: object) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from ratelimit_mw.addresses import Address, parse_address
 
 _WINDOW = 8192  # characters that are looked at, from the end
-_LONGEST = 512  # characters of one member
-_MEMBERS = 256  # of a list, the empty ones too
+_MAX_MEMBER_LENGTH = 512  # characters of one member
+_MAX_MEMBERS = 256  # of a list, the empty ones too
 
 # One pair and the `;` after it. RFC 7239, 4, and what proxies write besides: spaces around `;`, `[` and `:` without
 # quotes. A backslash in quotes is left out: it is never needed, and readers differ in what it hides.
@@ -24,7 +24,7 @@ def x_forwarded_for(text: str) -> Iterator[Address | None]:
 
     Ports, brackets and quotes around an address are let pass: Azure and AWS write them.
     """
-    for member in _members(text, quotes=False):
+    for member in _members_from_right(text, quotes=False):
         quoted = member and member[0] == member[-1] == '"'
         yield parse_address(member[1:-1] if member and quoted else member)
 
@@ -34,30 +34,30 @@ def forwarded(text: str) -> Iterator[Address | None]:
 
     None for an element without exactly one, for a malformed one, and for `unknown` and `_hidden`.
     """
-    for member in _members(text, quotes=True):
-        yield parse_address(_for(member)) if member else None
+    for member in _members_from_right(text, quotes=True):
+        yield parse_address(_for_value(member)) if member else None
 
 
-def _members(text: str, *, quotes: bool) -> Iterator[str | None]:
+def _members_from_right(text: str, *, quotes: bool) -> Iterator[str | None]:
     """List members from right to left without the empty ones (RFC 9110, 5.6.1); None for one that is cut or too long.
 
     Within `quotes`, a comma is none. What is too far to the left to be looked at is one more None.
     """
     floor, end = max(0, len(text) - _WINDOW), len(text)
-    for _ in range(_MEMBERS):
-        start = _start(text, floor, end) if quotes else text.rfind(",", floor, end) + 1
+    for _ in range(_MAX_MEMBERS):
+        start = _member_start(text, floor, end) if quotes else text.rfind(",", floor, end) + 1
         if floor and not start:
             break
         member = text[start:end].strip(" \t")
         if member:
-            yield member if len(member) <= _LONGEST else None
+            yield member if len(member) <= _MAX_MEMBER_LENGTH else None
         if not start:
             return
         end = start - 1
     yield None
 
 
-def _start(text: str, floor: int, end: int) -> int:
+def _member_start(text: str, floor: int, end: int) -> int:
     """Where the member that ends at `end` starts: behind the next comma to the left with even quotes behind it.
 
     0 when there is none.
@@ -72,17 +72,17 @@ def _start(text: str, floor: int, end: int) -> int:
     return 0
 
 
-def _for(element: str) -> str | None:
+def _for_value(element: str) -> str | None:
     """What the one `for` of an element says; None when it is not well-formed."""
     if element.lower().count("for=") != 1:  # not in quotes either: there it is another element's, swallowed
         return None
-    found, end = None, 0
+    value, end = None, 0
     while end < len(element):
         pair = _PAIR.match(element, end)
         if pair is None:
             return None
         name, quoted, plain = pair.groups()
         if name and name.lower() == "for":
-            found = quoted if plain is None else plain
+            value = quoted if plain is None else plain
         end = pair.end()
-    return found
+    return value

@@ -6,34 +6,34 @@ from functools import wraps
 from inspect import Parameter, isasyncgenfunction, iscoroutine, isgeneratorfunction
 from typing import Any, ParamSpec, TypeVar
 
-from ratelimit_mw.blocks import aslot, slot
-from ratelimit_mw.callables import check_plain, is_async, name_of, parameters_of, takes
-from ratelimit_mw.errors import ConfigError, located
+from ratelimit_mw.blocks import async_slot, slot
+from ratelimit_mw.callables import accepts, callable_name, is_async, parameters_of, reject_async
+from ratelimit_mw.errors import ConfigError, error_location
 from ratelimit_mw.limit import Charge, Limit
 from ratelimit_mw.stores import AsyncStore, Store
-from ratelimit_mw.waiting import Take, aturn, turn
+from ratelimit_mw.waiting import Take, acquire, acquire_async
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Toll = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Charge]]
+ChargeFactory = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Charge]]
 """What a call with these arguments is charged."""
 
 
-class Terms:
+class DecoratorOptions:
     """What stands in the decorator, checked when it is written. `bucket`: the bucket's key of a key, or ConfigError."""
 
     def __init__(self, limits: Sequence[Limit], key: Any, cost: Any, bucket: Callable[[Any], str]) -> None:
         self._limits, self._key, self._cost, self._bucket = limits, key, cost, bucket
         for name, value in (("key", key), ("cost", cost)):
             if callable(value):
-                with located(name):
-                    check_plain(value)
+                with error_location(name):
+                    reject_async(value)
         if key is not None and not callable(key):
             bucket(key)
         if not callable(cost):
             for limit in limits:
                 Charge("key", limit, cost)
-                if limit.held and not cost:
+                if limit.is_concurrency and not cost:
                     raise ConfigError(
                         f"cost: found 0, which takes no slot of {limit.notation!r}; allowed is at least 1"
                     )
@@ -43,98 +43,98 @@ class Terms:
                     )
 
     @property
-    def held(self) -> bool:
+    def has_slots(self) -> bool:
         """Whether slots are among what a call takes: they are held until it returns."""
-        return any(limit.held for limit in self._limits)
+        return any(limit.is_concurrency for limit in self._limits)
 
-    def toll(self, function: Callable[..., Any]) -> Toll:
+    def charges_for(self, function: Callable[..., Any]) -> ChargeFactory:
         """What calls of this function are charged. What does not depend on their arguments is worked out once."""
         key, cost = self._key, self._cost
         for name, value in (("key", key), ("cost", cost)):
             if callable(value):
-                with located(name):
-                    _check_taken(value, function)
+                with error_location(name):
+                    _check_accepts_arguments(value, function)
         if key is None:
-            key = _own_key(function)
+            key = _default_key(function)
         if not callable(key) and not callable(cost):
             fixed = self._charges(key, cost)
             return lambda _args, _kwargs: fixed
 
-        def toll(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Charge]:
-            key_now = _answer(key, args, kwargs) if callable(key) else key
-            cost_now = _answer(cost, args, kwargs) if callable(cost) else cost
+        def charges_for(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Charge]:
+            key_now = _evaluate(key, args, kwargs) if callable(key) else key
+            cost_now = _evaluate(cost, args, kwargs) if callable(cost) else cost
             try:
                 return self._charges(key_now, cost_now)
             except ConfigError as error:
-                raise error.at(name_of(function)) from None
+                raise error.with_prefix(callable_name(function)) from None
 
-        return toll
+        return charges_for
 
     def _charges(self, key: Any, cost: Any) -> Sequence[Charge]:
         bucket = self._bucket(key)
         return [Charge(bucket, limit, cost) for limit in self._limits]
 
 
-def limited(function: Callable[P, R], terms: Terms, store: Store) -> Callable[P, R]:
+def wrap(function: Callable[P, R], options: DecoratorOptions, store: Store) -> Callable[P, R]:
     """The function, charged at each call, for threads. Raises `ConfigError` for one that is async."""
-    _check(function)
+    _check_function(function)
     if is_async(function):
         raise ConfigError(
-            f"limit: found {name_of(function)}, which is async, and Limiter would block its event loop; "
+            f"limit: found {callable_name(function)}, which is async, and Limiter would block its event loop; "
             "allowed is a plain function here, and an async one with AsyncLimiter"
         )
-    toll = terms.toll(function)
-    if terms.held:
+    charges_for = options.charges_for(function)
+    if options.has_slots:
         if isgeneratorfunction(function):
             raise ConfigError(
-                f"limit: found {name_of(function)}, a generator, whose call is over before it is at work; "
+                f"limit: found {callable_name(function)}, a generator, whose call is over before it is at work; "
                 "allowed is `with limiter.slot(...)` in it"
             )
 
         @wraps(function)
-        def at_work(*args: P.args, **kwargs: P.kwargs) -> R:
-            with slot(store, toll(args, kwargs)):
+        def call_with_slot(*args: P.args, **kwargs: P.kwargs) -> R:
+            with slot(store, charges_for(args, kwargs)):
                 return function(*args, **kwargs)
 
-        return at_work
+        return call_with_slot
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        turn(store, toll(args, kwargs), time.sleep)
+        acquire(store, charges_for(args, kwargs), time.sleep)
         return function(*args, **kwargs)
 
     return call
 
 
-def alimited(
-    function: Callable[P, Coroutine[Any, Any, R]], terms: Terms, store: AsyncStore, take: Take
+def wrap_async(
+    function: Callable[P, Coroutine[Any, Any, R]], options: DecoratorOptions, store: AsyncStore, take: Take
 ) -> Callable[P, Coroutine[Any, Any, R]]:
     """The same for asyncio: charged when it is awaited. Raises `ConfigError` for a function that is not async."""
-    _check(function)
+    _check_function(function)
     if not is_async(function):
         raise ConfigError(
-            f"limit: found {name_of(function)}, which is not async, so that nobody would await the store; "
+            f"limit: found {callable_name(function)}, which is not async, so that nobody would await the store; "
             "allowed is an async function here, and a plain one with Limiter"
         )
-    toll = terms.toll(function)
-    if terms.held:
+    charges_for = options.charges_for(function)
+    if options.has_slots:
 
         @wraps(function)
-        async def at_work(*args: P.args, **kwargs: P.kwargs) -> R:
-            async with aslot(store, toll(args, kwargs)):
+        async def call_with_slot(*args: P.args, **kwargs: P.kwargs) -> R:
+            async with async_slot(store, charges_for(args, kwargs)):
                 return await function(*args, **kwargs)
 
-        return at_work
+        return call_with_slot
 
     @wraps(function)
     async def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        await aturn(store, take, toll(args, kwargs))
+        await acquire_async(store, take, charges_for(args, kwargs))
         return await function(*args, **kwargs)
 
     return call
 
 
-def _check(function: object) -> None:
+def _check_function(function: object) -> None:
     """It is a function, and its call is what runs it."""
     if isinstance(function, (classmethod, staticmethod)):
         raise ConfigError(f"limit: found a {type(function).__name__}, allowed is a function: limit goes below it")
@@ -142,39 +142,39 @@ def _check(function: object) -> None:
         raise ConfigError(f"limit: found {function!r:.100}, allowed is a function")
     if isasyncgenfunction(function):
         raise ConfigError(
-            f"limit: found {name_of(function)}, an async generator, and nobody awaits its call; "
+            f"limit: found {callable_name(function)}, an async generator, and nobody awaits its call; "
             "allowed is to await AsyncLimiter.hit() in it"
         )
 
 
-def _own_key(function: Callable[..., Any]) -> tuple[str, str]:
+def _default_key(function: Callable[..., Any]) -> tuple[str, str]:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not module or not name:
         raise ConfigError(f"key: {function!r:.100} has no name to stand for it, so it needs a key")
     return module, name
 
 
-def _answer(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    answer = call(*args, **kwargs)
-    if iscoroutine(answer):
-        answer.close()  # it is no key and no cost, which is said next; Python need not warn that nobody awaits it
-    return answer
+def _evaluate(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    result = call(*args, **kwargs)
+    if iscoroutine(result):
+        result.close()  # it is no key and no cost, which is said next; Python need not warn that nobody awaits it
+    return result
 
 
-def _check_taken(call: Callable[..., Any], function: Callable[..., Any]) -> None:
+def _check_accepts_arguments(call: Callable[..., Any], function: Callable[..., Any]) -> None:
     """Raise `ConfigError` unless `call` takes the arguments of some call of `function`."""
     parameters = parameters_of(function)
     if parameters is None:
         return
     required = [one for one in parameters if one.default is Parameter.empty]
-    if not any(takes(call, *one) for some in (required, parameters) for one in _calls(some)):
+    if not any(accepts(call, *one) for some in (required, parameters) for one in _argument_forms(some)):
         raise ConfigError(
-            f"{name_of(call)} does not take the arguments of {name_of(function)}, with which it is called: "
+            f"{callable_name(call)} does not take the arguments of {callable_name(function)}, with which it is called: "
             f"allowed is a function with the parameters ({', '.join(map(str, parameters))})"
         )
 
 
-def _calls(parameters: Sequence[Parameter]) -> Iterator[tuple[list[str], dict[str, str]]]:
+def _argument_forms(parameters: Sequence[Parameter]) -> Iterator[tuple[list[str], dict[str, str]]]:
     """The ways to give these parameters their arguments: the first of them by position, the others by name."""
     only = [one.name for one in parameters if one.kind is Parameter.POSITIONAL_ONLY]
     both = [one.name for one in parameters if one.kind is Parameter.POSITIONAL_OR_KEYWORD]

@@ -13,50 +13,50 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from ratelimit_mw.background import all_done, finished
+from ratelimit_mw.background import drain, run_to_completion
 from ratelimit_mw.base_gate import BaseGate
-from ratelimit_mw.callables import name_of
-from ratelimit_mw.calls import FAILED, Answers, Call
-from ratelimit_mw.corrections import Taken, as_taken
+from ratelimit_mw.callables import callable_name
+from ratelimit_mw.calls import FAILED, CallResults, RequestCallable
+from ratelimit_mw.corrections import PendingSettlement, settled_charges
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.held import kept_by_loop
-from ratelimit_mw.holding import taken_by, turned_away
-from ratelimit_mw.holds import Hold as Held
+from ratelimit_mw.held import renew_in_loop
+from ratelimit_mw.holding import pending_refund, refused_for_capacity
+from ratelimit_mw.holds import HeldSlots
 from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.marks import Mark
-from ratelimit_mw.matching import Marked
-from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.marks import EndpointLimit
+from ratelimit_mw.matching import EndpointRules
+from ratelimit_mw.notices import warn_throttled
 from ratelimit_mw.policy import Match, Plan, conclude, plan, without_charged
 from ratelimit_mw.refusals import log_refusal
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore
-from ratelimit_mw.stores.later import NOT_SENT, Corrections, Told, untold
-from ratelimit_mw.stores.loops import OfLoop
+from ratelimit_mw.stores.later import NOT_SENT, OnSettled, SettlementQueue, discard_settled
+from ratelimit_mw.stores.loops import PerLoop
 from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.stores.url import open_async_store
-from ratelimit_mw.sync_gate import KEPT, NO_ANSWERS, RAISED, Gate, TellingGate
-from ratelimit_mw.turns import Pause, Take, Turns, wish_of
+from ratelimit_mw.sync_gate import CALLABLE_RAISED, NO_RESULTS, NOT_REFUNDED, Gate, ReportingGate
+from ratelimit_mw.turns import Pause, SlotWait, Take, queue_request
 from ratelimit_mw.verdict import Answer, Source, Verdict
-from ratelimit_mw.waiting import Hold, asleep, ataking
+from ratelimit_mw.waiting import Sleep, async_sleep, cancel_safe
 
-__all__ = ["AsyncGate", "Gate", "Hold"]
+__all__ = ["AsyncGate", "Gate", "Sleep"]
 
-_ENDPOINTS: Final = 4096  # whose limits are remembered
+_MAX_CACHED_ENDPOINTS: Final = 4096  # whose limits are remembered
 
 
 class AsyncGate(BaseGate):
-    """For asyncio. `immediate`: a Gate that decides the same without a coroutine, where nothing is waited for.
+    """For asyncio. `sync_gate`: a Gate that decides the same without a coroutine, where nothing is waited for.
 
-    `waits`: whether the store may be waited for. `may_hold`: whether rules may have a request
+    `store_awaits`: whether the store may be waited for. `may_delay`: whether rules may have a request
     wait: for its turn, or for a slot.
     """
 
     _store: AsyncStore
-    _answerers: tuple[str, ...] = ("asgi", "plain")
-    _places = 1000
-    _allowed = "an ASGI app, or a callable (request, verdict)"
-    keeps = staticmethod(kept_by_loop)
+    _handler_kinds: tuple[str, ...] = ("asgi", "plain")
+    _default_max_waiting = 1000
+    _expected_handler = "an ASGI app, or a callable (request, verdict)"
+    renew_slots = staticmethod(renew_in_loop)
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -69,147 +69,166 @@ class AsyncGate(BaseGate):
             raise ConfigError(
                 f"store: found {type(store).__name__}, allowed is a URL or an AsyncStore with atake(): ASGI awaits"
             )
-        self._take_over(store)
+        self._use_store(store)
         memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake  # not a subclass's own
-        waits = not memory or self._rules.calls or self._rules.waits or self._rules.queues
-        self.waits: Final = not memory
-        self.may_hold: Final = self._rules.waits or self._rules.queues
+        needs_coroutine = not memory or self._rules.callables or self._rules.may_delay or self._rules.has_queue
+        self.store_awaits: Final = not memory
+        self.may_delay: Final = self._rules.may_delay or self._rules.has_queue
         at_once = replace(settings, store=store, on_refused=None, max_waiting=0)  # its thread is the loop's
-        kind = Gate if settings.on_decision is None else TellingGate
-        self.immediate: Final = None if waits else kind(at_once, self._rules, self._local)
-        if self.immediate is not None:
-            self.immediate.keeps = kept_by_loop
-        self.held: Final = lru_cache(_ENDPOINTS)(self._held)
-        self._corrections: Final = OfLoop(lambda: Corrections(store, settings.store_timeout))
+        kind = Gate if settings.on_decision is None else ReportingGate
+        self.sync_gate: Final = None if needs_coroutine else kind(at_once, self._rules, self._local)
+        if self.sync_gate is not None:
+            self.sync_gate.renew_slots = renew_in_loop
+        self.compile_for_endpoint: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self._compile_for_endpoint)
+        self._settlement_queues: Final = PerLoop(lambda: SettlementQueue(store, settings.store_timeout))
         self._loop: asyncio.AbstractEventLoop | None = None  # where such a store was asked last
-        self._take: Final = store.atake if getattr(store, "ends_in_time", False) else self._take_in_time
-        self._reserve: Final = ataking(store, self._take, self._freed)
+        self._take: Final = store.atake if getattr(store, "has_own_timeout", False) else self._take_in_time
+        self._take_cancel_safe: Final = cancel_safe(store, self._take, self._wake_waiters)
 
-    def _held(
-        self, marks: tuple[Mark, ...], among: tuple[Mark, ...], name: str, shown: str
-    ) -> tuple[Marked, Gate | None]:
+    def _compile_for_endpoint(
+        self, endpoint_limits: tuple[EndpointLimit, ...], registry: tuple[EndpointLimit, ...], name: str, shown: str
+    ) -> tuple[EndpointRules, Gate | None]:
         """Compile some marks among all of an endpoint; the second result is the gate that needs no coroutine, if any.
 
-        `name`, `shown`: see `Rules.compiled`.
+        `name`, `shown`: see `RuleSet.compile_endpoint_limits`.
         """
-        compiled = zip(among, self.compiled(among, name, shown), strict=True)
-        marked = tuple(ruled for mark, ruled in compiled if mark in marks)
-        awaited = any(one.lines.calls or one.lines.waits or one.lines.queues for one in marked)
-        return marked, None if awaited else self.immediate
+        compiled = zip(registry, self.compiled(registry, name, shown), strict=True)
+        endpoint_rules = tuple(ruled for endpoint_limit, ruled in compiled if endpoint_limit in endpoint_limits)
+        awaited = any(
+            one.limit_set.callables or one.limit_set.may_delay or one.limit_set.has_queue for one in endpoint_rules
+        )
+        return endpoint_rules, None if awaited else self.sync_gate
 
-    async def admit(self, request: Request, marked: Marked = (), hold: Hold = asleep) -> Verdict | None:
-        """The verdict on a request; None where nothing is limited. `marked`: what stands on its endpoint.
+    async def admit(
+        self, request: Request, endpoint_rules: EndpointRules = (), sleep: Sleep = async_sleep
+    ) -> Verdict | None:
+        """The verdict on a request; None where nothing is limited. `endpoint_rules`: what stands on its endpoint.
 
-        `hold`: how a request waits; what it raises, which ends the wait early, is raised again.
+        `sleep`: how a request waits; what it raises, which ends the wait early, is raised again.
         """
-        match = self._rules.match(request, marked)
+        match = self._rules.match(request, endpoint_rules)
         if match is None:
             return None
         request.messages = match.messages
-        if match.calls and match.reads_user:
+        if match.callables and match.may_read_user:
             request.user  # noqa: B018  # a face that has to await it begins anew: before callables are asked, not after
-        asked = await self.planned(match, request)
-        if (outer := request.outcome) is not None and outer.verdict is not None:
-            asked = without_charged(asked, outer.charged)
-        verdict = await self.decided(match, asked, request, hold)
-        if match.follows and verdict is not None and verdict.allowed:
-            self._follow(request)
+        charge_plan = await self.plan(match, request)
+        if (outer := request.state) is not None and outer.verdict is not None:
+            charge_plan = without_charged(charge_plan, outer.charged)
+        verdict = await self.decide(match, charge_plan, request, sleep)
+        if match.settles and verdict is not None and verdict.allowed:
+            self._settle_at_end(request)
         return verdict
 
-    def admit_client(self, client: str | None, method: str | None) -> Awaitable[Verdict | None] | None:
-        """See `Gate.admit_client`: what it says is to come, as one coroutine more would cost each request."""
-        of_client = self._rules.of_client
-        if of_client is None or method == "OPTIONS" or self._tell is not None:
+    def admit_by_address(self, client: str | None, method: str | None) -> Awaitable[Verdict | None] | None:
+        """See `Gate.admit_by_address`: what it says is to come, as one coroutine more would cost each request."""
+        plans_by_address = self._rules.plans_by_address
+        if plans_by_address is None or method == "OPTIONS" or self._on_decision is not None:
             return None
-        return self._decided_of_client(of_client[client])
+        return self._decide_by_address(plans_by_address[client])
 
-    async def planned(self, match: Match, request: Request) -> Plan:
+    async def plan(self, match: Match, request: Request) -> Plan:
         """What the store is to be asked."""
-        return plan(match, request, await _aask(match.calls, request) if match.calls else NO_ANSWERS)
+        return plan(
+            match, request, await _call_results_async(match.callables, request) if match.callables else NO_RESULTS
+        )
 
-    async def decided(self, match: Match, asked: Plan, request: Request, hold: Hold = asleep) -> Verdict | None:
+    async def decide(
+        self, match: Match, charge_plan: Plan, request: Request, sleep: Sleep = async_sleep
+    ) -> Verdict | None:
         """The verdict on what is asked, when its turn has come; None where nothing is.
 
-        Never raises for what a store does. `hold`: see `admit`.
+        Never raises for what a store does. `sleep`: see `admit`.
         """
-        began = perf_counter() if self._tell is not None else 0.0
-        patient = match.waits and any(charge.patience_us for charge in asked.charges)
-        who = self._who(asked, request) if patient else ()
-        if patient:
-            asked = self.room.asked(asked, who)
-        in_turn = self._decided_in_turn(match, asked, request, hold) if match.queues else self._decided(match, asked)
-        verdict = await in_turn
-        if patient and verdict is not None and verdict.delay:
-            verdict = await self._placed(verdict, who)
-        held = self._hold(match, verdict, request) if match.holds else None
-        if self._tell is not None:
-            self._tell_decision(verdict, request, began)
+        began = perf_counter() if self._on_decision is not None else 0.0
+        may_wait = match.may_delay and any(charge.effective_max_delay_us for charge in charge_plan.charges)
+        keys = self._waiter_keys(charge_plan, request) if may_wait else ()
+        if may_wait:
+            charge_plan = self.delay_capacity.without_delay_if_full(charge_plan, keys)
+        deciding = (
+            self._decide_in_queue(match, charge_plan, request, sleep)
+            if match.has_queue
+            else self._decide(match, charge_plan)
+        )
+        verdict = await deciding
+        if may_wait and verdict is not None and verdict.delay:
+            verdict = await self._reserve_capacity(verdict, keys)
+        held_slots = self._register_slots(match, verdict, request) if match.has_slots else None
+        if self._on_decision is not None:
+            self._emit_decision(verdict, request, began)
         if verdict is not None and not verdict.allowed:
             log_refusal(verdict, self.settings.key_secret)
-        if patient and verdict is not None and verdict.delay:
-            await self._wait(verdict, hold, held, who)
+        if may_wait and verdict is not None and verdict.delay:
+            await self._wait(verdict, sleep, held_slots, keys)
         return verdict
 
-    async def _placed(self, verdict: Verdict, who: Sequence[str]) -> Verdict:
+    async def _reserve_capacity(self, verdict: Verdict, keys: Sequence[str]) -> Verdict:
         """See `Gate`."""
-        if self.room.enter(who):
+        if self.delay_capacity.enter(keys):
             return verdict
-        await finished(self._undo(verdict, None))
-        return turned_away(verdict)
+        await run_to_completion(self._undo(verdict, None))
+        return refused_for_capacity(verdict)
 
-    async def _wait(self, verdict: Verdict, hold: Hold, held: Held | None, who: Sequence[str]) -> None:
+    async def _wait(self, verdict: Verdict, sleep: Sleep, held_slots: HeldSlots | None, keys: Sequence[str]) -> None:
         """See `Gate`."""
         try:
-            await hold(verdict.delay)
+            await sleep(verdict.delay)
         except (asyncio.CancelledError, Exception):
-            await finished(self._undo(verdict, held))
+            await run_to_completion(self._undo(verdict, held_slots))
             raise
         finally:
-            self.room.leave(who)
+            self.delay_capacity.leave(keys)
 
-    async def _undo(self, verdict: Verdict, held: Held | None) -> None:
+    async def _undo(self, verdict: Verdict, held_slots: HeldSlots | None) -> None:
         """See `Gate`."""
-        if held is not None:
-            held.among.end(held)
-        await self._give_back([taken_by(self, verdict)])
-        self._freed(verdict)
+        if held_slots is not None:
+            held_slots.registry.end(held_slots)
+        await self._refund([pending_refund(self, verdict)])
+        self._wake_waiters(verdict)
 
-    async def _decided_of_client(self, asked: Plan) -> Verdict | None:
-        """What `_decided` comes down to where one charge is asked, in short."""
-        if asked.alone:
+    async def _decide_by_address(self, charge_plan: Plan) -> Verdict | None:
+        """What `_decide` comes down to where one charge is asked, in short."""
+        if charge_plan.is_single:
             try:
-                (decision,) = decisions = await self._take(asked.charges)
+                (decision,) = decisions = await self._take(charge_plan.charges)
                 source = decisions.source if type(decisions) is Answer else "store"
-                alone = Verdict(decision.allowed, asked.charges, decisions, asked.match.rule, source, asked.policies)
-                if self._learns:
-                    self._learn(asked, decisions, alone)
+                alone = Verdict(
+                    decision.allowed,
+                    charge_plan.charges,
+                    decisions,
+                    charge_plan.match.rule,
+                    source,
+                    charge_plan.policies,
+                )
+                if self._feeds_fallback:
+                    self._feed_fallback(charge_plan, decisions, alone)
                 verdict: Verdict | None = alone
             except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
-                verdict = self._without_store(asked.match, asked, error)
+                verdict = self._without_store(charge_plan.match, charge_plan, error)
         else:
-            verdict = await self._decided(asked.match, asked)
+            verdict = await self._decide(charge_plan.match, charge_plan)
         if verdict is not None and not verdict.allowed:
             log_refusal(verdict, self.settings.key_secret)
         return verdict
 
-    async def _decided(self, match: Match, asked: Plan) -> Verdict | None:
-        if not asked.charges:
-            return conclude(match, asked, ()) if asked.denied else None
+    async def _decide(self, match: Match, charge_plan: Plan) -> Verdict | None:
+        if not charge_plan.charges:
+            return conclude(match, charge_plan, ()) if charge_plan.denied else None
         try:
-            take = self._reserve if match.waits or match.holds else self._take
-            decisions = await take(asked.charges)
-            verdict = conclude(match, asked, decisions)
-            if self._learns:
-                self._learn(asked, decisions, verdict)
+            take = self._take_cancel_safe if match.may_delay or match.has_slots else self._take
+            decisions = await take(charge_plan.charges)
+            verdict = conclude(match, charge_plan, decisions)
+            if self._feeds_fallback:
+                self._feed_fallback(charge_plan, decisions, verdict)
         except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
-            return self._without_store(match, asked, error)
+            return self._without_store(match, charge_plan, error)
         return verdict
 
-    async def _decided_in_turn(self, match: Match, asked: Plan, request: Request, hold: Hold) -> Verdict | None:
-        """See `Gate`. A request that is cancelled, or whose `hold` raises, leaves the line."""
-        wish = wish_of(asked, lambda: self._who(asked, request))
+    async def _decide_in_queue(self, match: Match, charge_plan: Plan, request: Request, sleep: Sleep) -> Verdict | None:
+        """See `Gate`. A request that is cancelled, or whose `sleep` raises, leaves the line."""
+        wish = queue_request(charge_plan, lambda: self._waiter_keys(charge_plan, request))
         if wish is None:
-            return await self._decided(match, asked)
+            return await self._decide(match, charge_plan)
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
 
@@ -217,62 +236,62 @@ class AsyncGate(BaseGate):
             with suppress(RuntimeError):  # in a loop that has ended nothing waits
                 loop.call_soon_threadsafe(lambda: None if woken.done() else woken.set_result(None))
 
-        with closing(Turns(self._queues, match, asked, wish, wake).steps()) as steps:
+        with closing(SlotWait(self._queues, match, charge_plan, wish, wake).actions()) as actions:
             answer: Any = None
             while True:
                 try:
-                    step = steps.send(answer)
+                    action = actions.send(answer)
                 except StopIteration as end:
                     verdict: Verdict | None = end.value
                     return verdict
-                if isinstance(step, Take):
-                    answer = await self._decided(match, step.asked)
-                elif isinstance(step, Pause):
-                    await hold(step.seconds, woken)
+                if isinstance(action, Take):
+                    answer = await self._decide(match, action.plan)
+                elif isinstance(action, Pause):
+                    await sleep(action.seconds, woken)
                     woken = loop.create_future()
                 else:
                     try:
                         async with asyncio.timeout(self.settings.store_timeout):
-                            answer = await self._store.apeek(step.asked.charges)
+                            answer = await self._store.apeek(action.plan.charges)
                     except Exception as error:  # noqa: BLE001  # whatever a store raises, the request is answered
-                        return self._without_store(match, asked, error)
+                        return self._without_store(match, charge_plan, error)
 
-    async def _give_back(self, steps: Sequence[Taken]) -> None:
+    async def _refund(self, refunds: Sequence[PendingSettlement]) -> None:
         """See `Gate`."""
-        for gate, source, charges in steps:
+        for gate, source, charges in refunds:
             try:
                 async with asyncio.timeout(self.settings.store_timeout):
-                    await gate.holds(source).asettle(charges)
+                    await gate.store_for(source).asettle(charges)
             except Exception as error:  # noqa: BLE001  # whatever a store raises, or one that cannot be awaited
-                warn_rarely("store", KEPT, error)
+                warn_throttled("store", NOT_REFUNDED, error)
 
-    def correct(
+    def settle(
         self,
         source: Source,
         charges: Sequence[Charge],
         loop: asyncio.AbstractEventLoop | None = None,
-        told: Told = untold,
+        on_settled: OnSettled = discard_settled,
     ) -> None:
-        """See `Gate.correct`. Nobody waits: what has to be awaited is sent in a task of the loop, together."""
-        if source == "local" or not self.waits:
-            taken: Sequence[Charge] = ()
+        """See `Gate.settle`. Nobody waits: what has to be awaited is sent in a task of the loop, together."""
+        if source == "local" or not self.store_awaits:
+            settled: Sequence[Charge] = ()
             try:
-                taken = as_taken(charges, self.holds(source).settle(charges))  # type: ignore[union-attr]  # which is in memory
+                settled = settled_charges(charges, self.store_for(source).settle(charges))  # type: ignore[union-attr]  # which is in memory
             except Exception as error:  # noqa: BLE001  # a subclass's own
-                warn_rarely("settle", NOT_SENT, type(error).__name__)
-            told(taken)
+                warn_throttled("settle", NOT_SENT, type(error).__name__)
+            on_settled(settled)
             return
         try:
-            corrections = self._corrections.get()
+            queue = self._settlement_queues.get()
         except RuntimeError:  # a thread without a loop, such as that of a plain endpoint
             loop = loop or getattr(self._store, "loop", None) or self._loop
             if loop is None or loop.is_closed():
-                warn_rarely("settle", NOT_SENT, "there is no event loop")
-                told(())
+                warn_throttled("settle", NOT_SENT, "there is no event loop")
+                on_settled(())
             else:
-                loop.call_soon_threadsafe(lambda: self._corrections.get().add(charges, told))
+                loop.call_soon_threadsafe(lambda: self._settlement_queues.get().add(charges, on_settled))
         else:
-            corrections.add(charges, told)
+            queue.add(charges, on_settled)
 
     async def _take_in_time(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Ask a store that makes no promise of its own about how long it takes."""
@@ -282,19 +301,19 @@ class AsyncGate(BaseGate):
 
     async def close(self) -> None:
         """Send what is to be given back or corrected yet, and close the store if it was made here."""
-        await all_done(self.settings.store_timeout)
-        await self._corrections.get().done()
+        await drain(self.settings.store_timeout)
+        await self._settlement_queues.get().done()
         if self._owns_store:
             await self._store.aclose()
 
 
-async def _aask(calls: Sequence[Call], request: Request) -> Answers:
-    answers: dict[Call, Any] = {}
+async def _call_results_async(calls: Sequence[RequestCallable], request: Request) -> CallResults:
+    answers: dict[RequestCallable, Any] = {}
     for call in calls:
         try:
             answer = call(request)
             answers[call] = await answer if isawaitable(answer) else answer
         except Exception as error:  # noqa: BLE001  # a callable that raises never frees a request
-            warn_rarely(name_of(call), RAISED, error=error)
+            warn_throttled(callable_name(call), CALLABLE_RAISED, error=error)
             answers[call] = FAILED
     return answers

@@ -6,37 +6,37 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from ratelimit_mw.background import finished, keep
-from ratelimit_mw.holds import Hold, Holds, renewal
-from ratelimit_mw.kept import made_once
-from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.stores.forks import start_over_in_child
-from ratelimit_mw.stores.loops import OfLoop
+from ratelimit_mw.background import run_to_completion, spawn_task
+from ratelimit_mw.holds import HeldSlots, SlotRegistry, renewal_charges
+from ratelimit_mw.kept import get_or_create
+from ratelimit_mw.notices import warn_throttled
+from ratelimit_mw.stores.forks import after_fork_in_child
+from ratelimit_mw.stores.loops import PerLoop
 from ratelimit_mw.stores.memory import MemoryStore
 
-_SOONEST: Final = 0.005  # seconds: what is under way need not be looked at in each turn of a loop
+_MIN_PAUSE: Final = 0.005  # seconds: what is under way need not be looked at in each turn of a loop
 _NO_THREAD: Final = "slots are renewed by the next requests for slots, as no thread can be started: %s"
-_LOST: Final = "slots are not known to be %s, and are free when their lifetime is over: %s"
+_STORE_FAILED: Final = "slots are not known to be %s, and are free when their lifetime is over: %s"
 
 
-def _give_back(hold: Hold) -> None:
+def _release_slots(held_slots: HeldSlots) -> None:
     try:
-        hold.store.settle(hold.back())
+        held_slots.store.settle(held_slots.refunds())
     except Exception as error:  # noqa: BLE001  # nobody waits for it
-        warn_rarely("slots", _LOST, "given back", error)
-    if hold.then is not None:
-        hold.then()
+        warn_throttled("slots", _STORE_FAILED, "given back", error)
+    if held_slots.on_released is not None:
+        held_slots.on_released()
 
 
-class Keeper:
+class SlotRenewer:
     """Renews and gives back in threads. Its own one runs while something is held, and a little longer."""
 
     def __init__(self) -> None:
-        self._start_over()
-        start_over_in_child(self._start_over)
+        self._reset()
+        after_fork_in_child(self._reset)
 
-    def _start_over(self) -> None:
-        self._holds = Holds()
+    def _reset(self) -> None:
+        self._registry = SlotRegistry()
         self.__dict__.pop("wake", None)
         self._running = False
         self._next = 0.0
@@ -44,85 +44,85 @@ class Keeper:
     @property
     def _wake(self) -> threading.Condition:
         """Made when it is first needed: gevent's workers patch `threading` after an app was loaded and forked."""
-        return made_once(self, "wake", threading.Condition)
+        return get_or_create(self, "wake", threading.Condition)
 
-    def hold(self, hold: Hold) -> None:
+    def add(self, held_slots: HeldSlots) -> None:
         """Renew it from now on."""
-        hold.among = self._holds
-        self._holds.add(hold)
+        held_slots.registry = self._registry
+        self._registry.add(held_slots)
         with self._wake:
             if not self._running:
                 self._start()
-            elif hold.renewed + hold.every < self._next:
+            elif held_slots.renewed_at + held_slots.renewal_interval < self._next:
                 self._wake.notify()
 
-    def release(self, hold: Hold) -> None:
+    def release(self, held_slots: HeldSlots) -> None:
         """Give it back."""
-        if self._holds.end(hold):
-            _give_back(hold)
+        if self._registry.end(held_slots):
+            _release_slots(held_slots)
 
-    def tend(self) -> None:
+    def renew_due(self) -> None:
         """Renew what is due where no thread could be started for that: called before slots are asked for."""
-        if self._running or self._holds.wait(time.monotonic()) is None:
+        if self._running or self._registry.wait(time.monotonic()) is None:
             return
         with self._wake:
             if not self._running:
                 self._start()
         if not self._running:
-            for call in self._holds.due(time.monotonic()):
-                self._renew(call)
+            for batch in self._registry.due(time.monotonic()):
+                self._renew(batch)
 
     def _start(self) -> None:
         """Start the thread. Where the system gives none just now, the next request tries again."""
         try:
             threading.Thread(target=self._run, name="ratelimit_mw slots", daemon=True).start()
         except RuntimeError as error:
-            warn_rarely("slots thread", _NO_THREAD, error)
+            warn_throttled("slots thread", _NO_THREAD, error)
         else:
             self._running = True
 
     def _run(self) -> None:
         while True:
             now = time.monotonic()
-            for call in self._holds.due(now):
-                self._renew(call)
+            for batch in self._registry.due(now):
+                self._renew(batch)
             with self._wake:
-                pause = self._holds.wait(time.monotonic())
+                pause = self._registry.wait(time.monotonic())
                 if pause is None:
                     self._running = False
                     return
                 self._next = time.monotonic() + pause
                 self._wake.wait(pause)
 
-    def _renew(self, call: Sequence[Hold]) -> None:
+    def _renew(self, batch: Sequence[HeldSlots]) -> None:
         try:
-            call[0].store.settle(renewal(call))
+            batch[0].store.settle(renewal_charges(batch))
         except Exception as error:  # noqa: BLE001  # nobody waits for it
-            warn_rarely("slots", _LOST, "renewed", error)
-        for hold in self._holds.done(call, time.monotonic()):
-            _give_back(hold)
+            warn_throttled("slots", _STORE_FAILED, "renewed", error)
+        for held_slots in self._registry.done(batch, time.monotonic()):
+            _release_slots(held_slots)
 
 
-class _Loop:
+class _LoopRenewer:
     """The holds of one event loop."""
 
     def __init__(self) -> None:
-        self.holds = Holds()
+        self.registry = SlotRegistry()
         self._timer: asyncio.TimerHandle | None = None  # one while something is held, and a little longer
         self._next = 0.0  # when it fires, by the clock of the holds
 
-    def hold(self, hold: Hold) -> None:
-        self.holds.add(hold)
-        if self._timer is None or hold.renewed + hold.every < self._next:
-            self._tick_in(hold.every)
+    def add(self, held_slots: HeldSlots) -> None:
+        self.registry.add(held_slots)
+        if self._timer is None or held_slots.renewed_at + held_slots.renewal_interval < self._next:
+            self._tick_in(held_slots.renewal_interval)
 
     def _tick(self) -> None:
-        for call in self.holds.due(time.monotonic()):
-            keep(self._renew(call))
+        for batch in self.registry.due(time.monotonic()):
+            spawn_task(self._renew(batch))
         self._timer = None
-        pause = self.holds.wait(time.monotonic())
+        pause = self.registry.wait(time.monotonic())
         if pause is not None:
-            self._tick_in(max(pause, _SOONEST))
+            self._tick_in(max(pause, _MIN_PAUSE))
 
     def _tick_in(self, pause: float) -> None:
         """So soon, and not at the time that was set before."""
@@ -131,63 +131,65 @@ class _Loop:
         self._timer = asyncio.get_running_loop().call_later(pause, self._tick)
         self._next = time.monotonic() + pause
 
-    async def _renew(self, call: Sequence[Hold]) -> None:
+    async def _renew(self, batch: Sequence[HeldSlots]) -> None:
         try:
-            await call[0].store.asettle(renewal(call))
+            await batch[0].store.asettle(renewal_charges(batch))
         except Exception as error:  # noqa: BLE001  # nobody waits for it
-            warn_rarely("slots", _LOST, "renewed", error)
+            warn_throttled("slots", _STORE_FAILED, "renewed", error)
         finally:
-            for hold in self.holds.done(call, time.monotonic()):
-                keep(_agive_back(hold))
+            for held_slots in self.registry.done(batch, time.monotonic()):
+                spawn_task(_release_slots_async(held_slots))
 
 
-class AsyncKeeper:
+class AsyncSlotRenewer:
     """The same in event loops."""
 
     def __init__(self) -> None:
-        self._loops = OfLoop(_Loop)
+        self._loops = PerLoop(_LoopRenewer)
 
-    def hold(self, hold: Hold) -> None:
+    def add(self, held_slots: HeldSlots) -> None:
         """Renew it from now on, in the running loop."""
         loop = self._loops.get()
-        hold.among = loop.holds
-        loop.hold(hold)
+        held_slots.registry = loop.registry
+        loop.add(held_slots)
 
-    def release(self, hold: Hold, soon: Callable[[Callable[[], Coroutine[Any, Any, None]]], object]) -> None:
-        """Give it back, in whatever thread. `soon`: has a coroutine awaited in its loop."""
-        if hold.among.end(hold):
-            if isinstance(hold.store, MemoryStore):
-                _give_back(hold)  # which waits for nothing
+    def release(
+        self, held_slots: HeldSlots, spawn: Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
+    ) -> None:
+        """Give it back, in whatever thread. `spawn`: has a coroutine awaited in its loop."""
+        if held_slots.registry.end(held_slots):
+            if isinstance(held_slots.store, MemoryStore):
+                _release_slots(held_slots)  # which waits for nothing
             else:
-                soon(lambda: _agive_back(hold))
+                spawn(lambda: _release_slots_async(held_slots))
 
-    async def released(self, hold: Hold) -> None:
+    async def release_and_wait(self, held_slots: HeldSlots) -> None:
         """Give it back, and wait until it is; whoever is cancelled meanwhile, it goes on."""
-        if hold.among.end(hold):
-            await finished(_agive_back(hold))
+        if held_slots.registry.end(held_slots):
+            await run_to_completion(_release_slots_async(held_slots))
 
 
-KEEPER: Final = Keeper()
-ASYNC_KEEPER: Final = AsyncKeeper()
+SLOT_RENEWER: Final = SlotRenewer()
+ASYNC_SLOT_RENEWER: Final = AsyncSlotRenewer()
 
 
-def kept_by_thread(hold: Hold) -> Callable[[Any], None]:
+def renew_in_thread(held_slots: HeldSlots) -> Callable[[Any], None]:
     """Renew it until what is returned is called: a follower of the request that holds it."""
-    KEEPER.hold(hold)
-    return lambda _: KEEPER.release(hold)
+    SLOT_RENEWER.add(held_slots)
+    return lambda _: SLOT_RENEWER.release(held_slots)
 
 
-def kept_by_loop(hold: Hold) -> Callable[[Any], None]:
+def renew_in_loop(held_slots: HeldSlots) -> Callable[[Any], None]:
     """The same in the running loop."""
-    ASYNC_KEEPER.hold(hold)
-    return lambda following: ASYNC_KEEPER.release(hold, following.soon)
+    ASYNC_SLOT_RENEWER.add(held_slots)
+    return lambda tracker: ASYNC_SLOT_RENEWER.release(held_slots, tracker.spawn)
 
 
-async def _agive_back(hold: Hold) -> None:
+async def _release_slots_async(held_slots: HeldSlots) -> None:
     try:
-        await hold.store.asettle(hold.back())
+        await held_slots.store.asettle(held_slots.refunds())
     except Exception as error:  # noqa: BLE001  # nobody waits for it
-        warn_rarely("slots", _LOST, "given back", error)
+        warn_throttled("slots", _STORE_FAILED, "given back", error)
     finally:
-        if hold.then is not None:
-            hold.then()
+        if held_slots.on_released is not None:
+            held_slots.on_released()

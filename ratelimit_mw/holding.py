@@ -6,75 +6,77 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from ratelimit_mw.corrections import Taken
+from ratelimit_mw.corrections import PendingSettlement
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.policy import Plan
-from ratelimit_mw.stores.forks import lock, start_over_in_child
-from ratelimit_mw.verdict import Verdict, given_back
+from ratelimit_mw.stores.forks import after_fork_in_child, fork_safe_lock
+from ratelimit_mw.verdict import Verdict, refunds_for
 
 
-class Room:
-    """The places of a process where requests are held back: `places` in all, and for each key half of them.
+class DelayCapacity:
+    """The places of a process where requests are held back: `capacity` in all, and for each key half of them.
 
-    One key has at least one place. Several threads may call at once. `who`: the keys of a request.
+    One key has at least one place. Several threads may call at once. `keys`: the keys of a request.
     """
 
-    def __init__(self, places: int) -> None:
-        self._lock: Final = lock()
-        self._places: Final = places
-        self._most: Final = max(1, places // 2)
-        start_over_in_child(self._start_over)
-        self._start_over()
+    def __init__(self, capacity: int) -> None:
+        self._lock: Final = fork_safe_lock()
+        self._capacity: Final = capacity
+        self._max_per_key: Final = max(1, capacity // 2)
+        after_fork_in_child(self._reset)
+        self._reset()
 
-    def _start_over(self) -> None:
+    def _reset(self) -> None:
         """Free all places, also in a child process, where no thread leaves the place that it had."""
-        self._free = self._places
-        self._held = Counter[str]()
+        self._free = self._capacity
+        self._used_by_key = Counter[str]()
 
-    def asked(self, plan: Plan, who: Sequence[str]) -> Plan:
+    def without_delay_if_full(self, plan: Plan, keys: Sequence[str]) -> Plan:
         """What to ask the store for a request: without a place for it, whether it may pass without being held back."""
-        if self._has_place(who):
+        if self._has_capacity(keys):
             return plan
-        return replace(plan, charges=[_at_once(charge) for charge in plan.charges])
+        return replace(plan, charges=[_without_max_delay(charge) for charge in plan.charges])
 
-    def enter(self, who: Sequence[str]) -> bool:
+    def enter(self, keys: Sequence[str]) -> bool:
         """Take a place. Whether there was one."""
         with self._lock:
-            if not self._has_place(who):
+            if not self._has_capacity(keys):
                 return False
             self._free -= 1
-            self._held.update(who)
+            self._used_by_key.update(keys)
             return True
 
-    def leave(self, who: Sequence[str]) -> None:
+    def leave(self, keys: Sequence[str]) -> None:
         """Free the place."""
         with self._lock:
             self._free += 1
-            for key in who:
-                self._held[key] -= 1
-                if not self._held[key]:
-                    del self._held[key]
+            for key in keys:
+                self._used_by_key[key] -= 1
+                if not self._used_by_key[key]:
+                    del self._used_by_key[key]
 
-    def _has_place(self, who: Sequence[str]) -> bool:
-        return self._free > 0 and all(self._held[key] < self._most for key in who)
+    def _has_capacity(self, keys: Sequence[str]) -> bool:
+        return self._free > 0 and all(self._used_by_key[key] < self._max_per_key for key in keys)
 
 
-def turned_away(verdict: Verdict) -> Verdict:
+def refused_for_capacity(verdict: Verdict) -> Verdict:
     """The verdict on a request for which there is no place after all: as without waiting. Nothing is taken for it."""
     pairs = zip(verdict.charges, verdict.decisions, strict=True)
-    return replace(verdict, allowed=False, decisions=[_without_turn(charge, decision) for charge, decision in pairs])
+    return replace(
+        verdict, allowed=False, decisions=[_refused_without_delay(charge, decision) for charge, decision in pairs]
+    )
 
 
-def taken_by(gate: object, verdict: Verdict) -> Taken:
+def pending_refund(gate: object, verdict: Verdict) -> PendingSettlement:
     """What a gate took for a request, as corrections that give it back."""
-    return Taken(gate, verdict.source, given_back(verdict))
+    return PendingSettlement(gate, verdict.source, refunds_for(verdict))
 
 
-def _at_once(charge: Charge) -> Charge:
-    return replace(charge, max_delay=0.0) if charge.patience_us and charge.role != "shadow" else charge
+def _without_max_delay(charge: Charge) -> Charge:
+    return replace(charge, max_delay=0.0) if charge.effective_max_delay_us and charge.role != "shadow" else charge
 
 
-def _without_turn(charge: Charge, decision: Decision) -> Decision:
+def _refused_without_delay(charge: Charge, decision: Decision) -> Decision:
     if charge.role == "shadow":
         return decision
     if decision.delay:  # by then what is before it has drained

@@ -13,7 +13,9 @@ from urllib.parse import quote_from_bytes
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@/-]*")
 _PERSON = b"ratelimit_mw"
 _SAFE = b"_.:@/-"
-_LONGEST = 1024  # characters kept readable; what is longer stands as its own hash, so that work on it stays bounded
+_MAX_READABLE = (
+    1024  # characters kept readable; what is longer stands as its own hash, so that work on it stays bounded
+)
 
 
 def encode(parts: Iterable[tuple[str, str]]) -> str:
@@ -23,7 +25,7 @@ def encode(parts: Iterable[tuple[str, str]]) -> str:
 
 def encode_part(kind: str, value: str) -> str:
     """`kind=value`, escaped; what `encode` joins by `+`. Kinds are ours, or the settings', and need no escape."""
-    if len(value) > _LONGEST:  # "~" is escaped in values, so nobody can write this himself
+    if len(value) > _MAX_READABLE:  # "~" is escaped in values, so nobody can write this himself
         return f"{kind}=~{blake2b(_bytes(value), digest_size=32, person=_PERSON).hexdigest()}"
     return _encode_part(kind, value)
 

@@ -6,21 +6,22 @@ from typing import Annotated, Any, TypedDict
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from ratelimit_mw.calls import Call, call_from, named_call
-from ratelimit_mw.errors import ConfigError, Mistakes, located
+from ratelimit_mw.calls import RequestCallable, is_callable_name, resolve_callable
+from ratelimit_mw.errors import ConfigError, ErrorCollector, error_location
 from ratelimit_mw.keys import ANY_PREFIX, Key, KeySpec, check_key
-from ratelimit_mw.limit import LEASE_TIME, Limit, check_lease, seconds, whole
+from ratelimit_mw.limit import DEFAULT_LEASE_TIME, Limit, check_int, check_lease, check_seconds
 from ratelimit_mw.notation import parse
-from ratelimit_mw.words import check_name, flags, made
+from ratelimit_mw.words import build_checked, check_bool, reject_reserved_name
 
 
-class ItemOptions(TypedDict, total=False):
+class LimitOptions(TypedDict, total=False):
     """A table in `limits`: one limit, with what is its own."""
 
     limit: Annotated[str | Limit, "required: one limit"]
     key: Annotated[KeySpec, "whose bucket, instead of the rule's key"]
     cost: Annotated[
-        int | Call | str, "units a request takes, or a callable of the request; what is no whole number counts 1"
+        int | RequestCallable | str,
+        "units a request takes, or a callable of the request; what is no whole number counts 1",
     ]
     name: Annotated[str, "in headers and in the bucket's key"]
     shadow: Annotated[bool, "decides and reports, but never refuses"]
@@ -34,55 +35,55 @@ class ItemOptions(TypedDict, total=False):
     ]
 
 
-class Item(Struct, frozen=True, kw_only=True):
+class LimitSpec(Struct, frozen=True, kw_only=True):
     """One limit of a rule, with what may be its own: key, cost, shadow, max_delay, lease, settle."""
 
     limit: Limit
     key: KeySpec | None = None
-    cost: int | Call | None = None  # None: the rule's
+    cost: int | RequestCallable | None = None  # None: the rule's
     shadow: bool = False
     max_delay: float | None = None
     lease: int = 0
-    lease_time: float = LEASE_TIME
+    lease_time: float = DEFAULT_LEASE_TIME
     settle: bool = True
 
 
-def compile_items(place: str, value: object) -> list[Item]:
+def parse_limit_specs(place: str, value: object) -> list[LimitSpec]:
     """The items that a list of limits stands for, in order; none for an empty list.
 
     Raises `ConfigError` naming `place[index]`, for all of them that are wrong.
     """
-    mistakes = Mistakes()
-    items: list[Item] = []
-    if isinstance(value, (str, Limit, Mapping, Item)):
-        with mistakes.at(place):
-            items += _items(value)
+    mistakes = ErrorCollector()
+    specs: list[LimitSpec] = []
+    if isinstance(value, (str, Limit, Mapping, LimitSpec)):
+        with mistakes.collect(place):
+            specs += _parse_spec(value)
     elif not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray)):
         raise ConfigError(
             f"{place}: found {value!r}, allowed is text such as '100/minute', a Limit, a table or a list of these"
         )
     else:
         for index, one in enumerate(value):
-            with mistakes.at(f"{place}[{index}]"):
-                items += _items(one)
-    mistakes.tell()
-    return items
+            with mistakes.collect(f"{place}[{index}]"):
+                specs += _parse_spec(one)
+    mistakes.raise_if_any()
+    return specs
 
 
-def _items(value: object) -> list[Item]:
-    if isinstance(value, Item):
-        return [_item(**asdict(value))]
+def _parse_spec(value: object) -> list[LimitSpec]:
+    if isinstance(value, LimitSpec):
+        return [_build_spec(**asdict(value))]
     if isinstance(value, Limit):
-        check_name(value.name)
-        return [Item(limit=value, cost=1 if value.held else None, settle=not value.held)]
+        reject_reserved_name(value.name)
+        return [LimitSpec(limit=value, cost=1 if value.is_concurrency else None, settle=not value.is_concurrency)]
     if isinstance(value, str):
-        return [Item(limit=limit) for limit in parse(value)]
+        return [LimitSpec(limit=limit) for limit in parse(value)]
     if not isinstance(value, Mapping):
         raise ConfigError(f"found {value!r}, allowed is text such as '100/minute', a Limit or a table")
-    return [made(_item, value, ItemOptions)]
+    return [build_checked(_build_spec, value, LimitOptions)]
 
 
-def _item(
+def _build_spec(
     *,
     limit: Any = None,
     name: Any = None,
@@ -91,32 +92,32 @@ def _item(
     shadow: Any = False,
     max_delay: Any = None,
     lease: Any = 0,
-    lease_time: Any = LEASE_TIME,
+    lease_time: Any = DEFAULT_LEASE_TIME,
     settle: Any = True,
-) -> Item:
-    mistakes = Mistakes()
+) -> LimitSpec:
+    mistakes = ErrorCollector()
     limits: list[Limit] = []
-    with mistakes.at():
+    with mistakes.collect():
         limits = [_one_limit(limit, name)]
-    with mistakes.at():
-        limits = [_holding(one, max_delay) for one in limits]
-    with mistakes.at():
+    with mistakes.collect():
+        limits = [_with_max_delay(one, max_delay) for one in limits]
+    with mistakes.collect():
         cost = check_cost(cost, limits)
-    with mistakes.at():
-        flags("shadow", shadow)
-    with mistakes.at():
-        flags("settle", settle)
-    with mistakes.at():
+    with mistakes.collect():
+        check_bool("shadow", shadow)
+    with mistakes.collect():
+        check_bool("settle", settle)
+    with mistakes.collect():
         if key is not None:
             check_key(key)
-    with mistakes.at():
+    with mistakes.collect():
         check_lease(limits, lease, lease_time)
-        if lease and any(one.patience_us for one in limits):
+        if lease and any(one.effective_max_delay_us for one in limits):
             raise ConfigError("lease: what is taken ahead cannot be held back; allowed is no max_delay beside it")
-    mistakes.tell()
-    if limits[0].held:  # a request is at work once, whatever else it costs
+    mistakes.raise_if_any()
+    if limits[0].is_concurrency:  # a request is at work once, whatever else it costs
         cost, settle = 1 if cost is None else cost, False
-    return Item(
+    return LimitSpec(
         limit=limits[0],
         key=key,
         cost=cost,
@@ -128,22 +129,22 @@ def _item(
     )
 
 
-def _one_limit(given: Any, name: Any) -> Limit:
-    with located("limit"):
-        limits = [given] if isinstance(given, Limit) else parse(given) if isinstance(given, str) else ()
+def _one_limit(value: Any, name: Any) -> Limit:
+    with error_location("limit"):
+        limits = [value] if isinstance(value, Limit) else parse(value) if isinstance(value, str) else ()
         if len(limits) != 1:
-            raise ConfigError(f"found {given!r}, allowed is one limit such as '100/minute'")
-    found = limits[0] if name is None else replace(limits[0], name=name)
-    check_name(found.name)
-    return found
+            raise ConfigError(f"found {value!r}, allowed is one limit such as '100/minute'")
+    named = limits[0] if name is None else replace(limits[0], name=name)
+    reject_reserved_name(named.name)
+    return named
 
 
-def _holding(limit: Limit, max_delay: Any) -> Limit:
+def _with_max_delay(limit: Limit, max_delay: Any) -> Limit:
     """The limit with this `max_delay`; None is its own."""
     if max_delay is None:
         return limit
-    if not limit.holds_back and seconds("max_delay", max_delay):
-        if limit.held:
+    if not limit.can_delay and check_seconds("max_delay", max_delay):
+        if limit.is_concurrency:
             raise ConfigError(
                 f"max_delay: nobody knows when one of {limit.notation} is given back; `queue` lets requests wait "
                 "for one"
@@ -152,19 +153,19 @@ def _holding(limit: Limit, max_delay: Any) -> Limit:
             f"max_delay: {limit.notation} holds nothing back; a bucket does, such as "
             f"'{limit.notation.partition(' ')[0]} using gcra'"
         )
-    return replace(limit, max_delay=max_delay) if limit.holds_back else limit
+    return replace(limit, max_delay=max_delay) if limit.can_delay else limit
 
 
-def check_cost(value: Any, limits: Sequence[Limit]) -> int | Call | None:
+def check_cost(value: Any, limits: Sequence[Limit]) -> int | RequestCallable | None:
     """A cost: units that all these limits can admit, or a callable. Raises `ConfigError` naming `cost`."""
     if value is None:
         return None
-    if callable(value) or named_call(value):
-        with located("cost"):
-            return call_from(value)
-    whole("cost", value, 0)
+    if callable(value) or is_callable_name(value):
+        with error_location("cost"):
+            return resolve_callable(value)
+    check_int("cost", value, 0)
     for limit in limits:
-        if limit.held and not value:
+        if limit.is_concurrency and not value:
             raise ConfigError(f"cost: 0 takes no slot of {limit.notation}, so it limits nothing; allowed is at least 1")
         if value > limit.most:
             raise ConfigError(
@@ -173,16 +174,16 @@ def check_cost(value: Any, limits: Sequence[Limit]) -> int | Call | None:
     return int(value)
 
 
-def check_different(place: str, items: Sequence[Item], key: KeySpec) -> None:
+def check_distinct_buckets(place: str, specs: Sequence[LimitSpec], key: KeySpec) -> None:
     """Raises `ConfigError` for two items that can count in one bucket. `key`: of items that have none of their own."""
     seen: dict[str, list[tuple[int, Key]]] = {}
-    for index, item in enumerate(items):
-        own = Key(key if item.key is None else item.key, ANY_PREFIX)
-        same = seen.setdefault(item.limit.bucket, [])
+    for index, spec in enumerate(specs):
+        own = Key(key if spec.key is None else spec.key, ANY_PREFIX)
+        same = seen.setdefault(spec.limit.bucket, [])
         for first, other in same:
-            if own.meets(other):
+            if own.can_collide_with(other):
                 raise ConfigError(
-                    f"{place}[{index}]: {item.limit.notation} can count in the same bucket as {place}[{first}]; "
+                    f"{place}[{index}]: {spec.limit.notation} can count in the same bucket as {place}[{first}]; "
                     "give one of them a name"
                 )
         same.append((index, own))

@@ -9,54 +9,54 @@ V = TypeVar("V")
 
 
 class Budget:
-    """The number of entries that several `Kept` may hold together. Beyond it all of them are emptied."""
+    """The number of entries that several `Memo` may hold together. Beyond it all of them are emptied."""
 
-    def __init__(self, most: int) -> None:
-        self.most: Final = most
+    def __init__(self, maxsize: int) -> None:
+        self.maxsize: Final = maxsize
         self._count = 0
-        self._kept: Final[WeakValueDictionary[int, Kept[Any, Any]]] = WeakValueDictionary()
+        self._memos: Final[WeakValueDictionary[int, Memo[Any, Any]]] = WeakValueDictionary()
 
-    def share_with(self, kept: "Kept[Any, Any]") -> None:
+    def register(self, memo: "Memo[Any, Any]") -> None:
         """Have the entries of this one counted, too."""
-        self._kept[id(kept)] = kept
+        self._memos[id(memo)] = memo
 
-    def spend(self) -> None:
+    def reserve(self) -> None:
         """Make room for one more entry."""
-        if self._count >= self.most:
+        if self._count >= self.maxsize:
             self.clear()
         self._count += 1
 
     def clear(self) -> None:
         """Forget all entries."""
         self._count = 0
-        for known in self._kept.valuerefs():
-            if (kept := known()) is not None:
-                kept.clear()
+        for reference in self._memos.valuerefs():
+            if (memo := reference()) is not None:
+                memo.clear()
 
 
-def _every(_: object) -> bool:
+def _always(_: object) -> bool:
     return True
 
 
-class Kept(dict[K, V], Generic[K, V]):
+class Memo(dict[K, V], Generic[K, V]):
     """`kept[key]` is what `make` says of it: a third of the price of an `lru_cache`, for what each request looks up.
 
-    `budget`: bounds how many are kept. `keeps`: which are kept at all.
+    `budget`: bounds how many are kept. `should_cache`: which are kept at all.
     """
 
-    def __init__(self, make: Callable[[K], V], budget: Budget, keeps: Callable[[K], bool] = _every) -> None:
+    def __init__(self, make: Callable[[K], V], budget: Budget, should_cache: Callable[[K], bool] = _always) -> None:
         super().__init__()
         self._make: Final = make
         self._budget: Final = budget
-        self._keeps: Final = keeps
-        budget.share_with(self)
+        self._should_cache: Final = should_cache
+        budget.register(self)
 
     def __missing__(self, key: K) -> V:
-        made = self._make(key)
-        if self._keeps(key):
-            self._budget.spend()
-            self[key] = made
-        return made
+        value = self._make(key)
+        if self._should_cache(key):
+            self._budget.reserve()
+            self[key] = value
+        return value
 
 
 if TYPE_CHECKING:
@@ -79,16 +79,16 @@ else:
         def __get__(self, instance: Any, owner: type) -> Any:
             if instance is None:
                 return self
-            made = instance.__dict__[self._name] = self._make(instance)  # over what `super()` computed under this name
-            return made
+            value = instance.__dict__[self._name] = self._make(instance)  # over what `super()` computed under this name
+            return value
 
 
-def made_once(owner: object, name: str, make: Callable[[], V]) -> V:
+def get_or_create(owner: object, name: str, make: Callable[[], V]) -> V:
     """What `owner` keeps under this name, made when it is first needed: the same one for all threads."""
-    kept: dict[str, Any] = owner.__dict__
-    found = kept.get(name)
-    made: V = kept.setdefault(name, make()) if found is None else found
-    return made
+    memo: dict[str, Any] = owner.__dict__
+    existing = memo.get(name)
+    value: V = memo.setdefault(name, make()) if existing is None else existing
+    return value
 
 
-__all__ = ["Budget", "Kept", "cached_property", "made_once"]
+__all__ = ["Budget", "Memo", "cached_property", "get_or_create"]

@@ -11,7 +11,7 @@ from msgspec.structs import fields, replace
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
 
-EXACT = 2**53  # every integer up to here is a double; floor(a / b) in doubles is exact below it
+MAX_EXACT_INT = 2**53  # every integer up to here is a double; floor(a / b) in doubles is exact below it
 MICROSECONDS = 1_000_000  # in a second
 
 Role = Literal["limit", "shadow", "penalty"]
@@ -20,9 +20,9 @@ ROLES = ("limit", "shadow", "penalty")
 State = Any  # each algorithm has its own; a store only keeps it. None is the state of a bucket that was never touched.
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-LEASE_TIME = 1.0  # seconds
-LATEST = EXACT - 1  # as `at` of a correction: what was taken last, whenever that was
-LONGEST = 100 * 365 * 24 * 3600.0  # 100 years, in seconds: twice that and now are still exact in microseconds
+DEFAULT_LEASE_TIME = 1.0  # seconds
+MOST_RECENT = MAX_EXACT_INT - 1  # as `at` of a correction: what was taken last, whenever that was
+MAX_SECONDS = 100 * 365 * 24 * 3600.0  # 100 years, in seconds: twice that and now are still exact in microseconds
 
 
 def microseconds(seconds: float) -> int:
@@ -65,10 +65,11 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
     algorithm: ClassVar[str] = ""  # the word after `using`; also the stem of the algorithm's files
     words: ClassVar[tuple[str, ...]] = ()  # fields that the notation can set, in the order it writes them
-    shapeless: ClassVar[tuple[str, ...]] = ()  # of these, the ones that do not shape a state
-    pays_later: ClassVar[bool] = False  # whether one charge may take more than `remaining`, and who comes next waits
-    most_settled: ClassVar[int] = EXACT  # units of one correction in one step; more are settled in several
-    held: ClassVar[bool] = False  # what is taken is held until it is given back, and nobody knows when that will be
+    not_in_bucket_id: ClassVar[tuple[str, ...]] = ()  # of these, the ones that do not shape a state
+    borrows: ClassVar[bool] = False  # whether one charge may take more than `remaining`, and who comes next waits
+    max_settle_units: ClassVar[int] = MAX_EXACT_INT  # units of one correction in one step; more are settled in several
+    # what is taken is held until it is given back, and nobody knows when that will be
+    is_concurrency: ClassVar[bool] = False
 
     # Of the instance, and not of the class: kept beside its fields, because a property is looked for in the class
     # first, at three times the price, and these are read with every request.
@@ -81,13 +82,15 @@ class Limit(_Rate, frozen=True, kw_only=True):
     """
 
     def __post_init__(self) -> None:
-        whole("quota", self.quota, 1)
-        self.__dict__["window_us"] = microseconds(seconds("window", self.window))
+        check_int("quota", self.quota, 1)
+        self.__dict__["window_us"] = microseconds(check_seconds("window", self.window))
         if self.window_us < 1:
             raise ConfigError(f"window: found {self.window!r} seconds, allowed is one microsecond to a hundred years")
         if self.name is not None:
-            well_named("name", self.name)
-        notation = self._written([word for word in self.words if word not in self.shapeless]).replace(" ", "_")
+            check_name("name", self.name)
+        notation = self._format_notation([word for word in self.words if word not in self.not_in_bucket_id]).replace(
+            " ", "_"
+        )
         self.__dict__["bucket"] = f"{self.name}:{notation}" if self.name else notation
 
     def __copy__(self) -> Self:
@@ -106,12 +109,12 @@ class Limit(_Rate, frozen=True, kw_only=True):
     def settle(self, state: State, now: int, delta: int, at: int) -> State:
         """The state after a correction.
 
-        `delta` < 0 gives back what was taken at `at`, > 0 takes though it may not fit. `LATEST` is what was taken
+        `delta` < 0 gives back what was taken at `at`, > 0 takes though it may not fit. `MOST_RECENT` is what was taken
         last: of a window what counts newest, of a bucket whatever has not drained.
         """
         raise TypeError(f"{type(self).__name__} must define settle()")
 
-    def moved(self, at: int, units: int) -> int:
+    def shift_at(self, at: int, units: int) -> int:
         """The `at` of a decision on a charge, had it been for so many units more; below 0 for fewer.
 
         Where units drain one after the other, that is another instant.
@@ -135,7 +138,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
         return self.quota
 
     @property
-    def worst_window(self) -> int | None:
+    def max_per_window(self) -> int | None:
         """The most units in any (x, x + window], whoever chooses instants and costs; None when that is not known.
 
         Where something is held back, those that leave. Where the clock of a limit is coarser than a microsecond, in a
@@ -144,14 +147,14 @@ class Limit(_Rate, frozen=True, kw_only=True):
         return None
 
     @property
-    def longest_wait(self) -> float:
+    def max_wait(self) -> float:
         """Seconds until a unit can pass, at most, where nothing is owed: the window."""
         return self.window
 
     @cached_property
     def notation(self) -> str:
         """Canonical notation, which `parse` reads back: `100/60s burst 20 using token_bucket`."""
-        return self._written(self.words)
+        return self._format_notation(self.words)
 
     def delay_ticks(self, max_delay: int | None) -> int:
         """How far over full a bucket may go when a request may be held back `max_delay` microseconds.
@@ -161,24 +164,24 @@ class Limit(_Rate, frozen=True, kw_only=True):
         raise ConfigError(f"max_delay: {self.algorithm} cannot hold a request back; a bucket algorithm can")
 
     @property
-    def longest_delay(self) -> float:
+    def max_delay_limit(self) -> float:
         """The longest `max_delay` that can be counted exactly, in seconds; 0.0 where nothing is ever held back."""
-        return LONGEST if self.holds_back else 0.0
+        return MAX_SECONDS if self.can_delay else 0.0
 
     @property
-    def holds_back(self) -> bool:
+    def can_delay(self) -> bool:
         """Whether a request can be held back until its turn comes: whether the limit has a `max_delay`."""
         return hasattr(self, "max_delay")
 
-    def patient(self, max_delay: float | None) -> "Limit":
+    def with_max_delay(self, max_delay: float | None) -> "Limit":
         """The same bucket, for whoever waits for a turn up to so many seconds; None is as long as can be said.
 
         Itself where nothing is ever held back. A longer time than can be counted exactly is as good as None.
         """
-        if not self.holds_back:
+        if not self.can_delay:
             return self
-        longest = self.longest_delay
-        return replace(self, max_delay=longest if max_delay is None else min(max_delay, longest))
+        maximum = self.max_delay_limit
+        return replace(self, max_delay=maximum if max_delay is None else min(max_delay, maximum))
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
@@ -186,26 +189,26 @@ class Limit(_Rate, frozen=True, kw_only=True):
         return ()
 
     @cached_property
-    def six(self) -> tuple[int, ...]:
+    def script_args(self) -> tuple[int, ...]:
         """`numbers`, which 1 makes up to six: as a script is told them."""
         return (*self.numbers, 1, 1, 1, 1, 1, 1)[:6]
 
     @cached_property
-    def patience_us(self) -> int:
+    def effective_max_delay_us(self) -> int:
         """How long a request may be held back, microseconds."""
         return microseconds(getattr(self, "max_delay", 0.0))
 
-    def _written(self, words: Iterable[str]) -> str:
+    def _format_notation(self, names: Iterable[str]) -> str:
         length = f"{self.window_us}us" if self.window_us % MICROSECONDS else f"{self.window_us // MICROSECONDS}s"
-        written = [f"{self.quota}/{length}"]
-        usual = {field.name: field.default for field in fields(self)}
-        for word in words:
+        parts = [f"{self.quota}/{length}"]
+        defaults = {field.name: field.default for field in fields(self)}
+        for word in names:
             value = getattr(self, word)
-            if value is not None and value != usual[word]:
-                written.append(
-                    word if value is True else f"{word} {_digits(value) if isinstance(value, float) else value}"
+            if value is not None and value != defaults[word]:
+                parts.append(
+                    word if value is True else f"{word} {_format_seconds(value) if isinstance(value, float) else value}"
                 )
-        return " ".join([*written, "using", self.algorithm])
+        return " ".join([*parts, "using", self.algorithm])
 
 
 class Charge(Struct, frozen=True, gc=False):
@@ -227,24 +230,27 @@ class Charge(Struct, frozen=True, gc=False):
     role: Role = "limit"
     at: int | None = None
     lease: int = 0
-    lease_time: float = LEASE_TIME  # seconds
+    lease_time: float = DEFAULT_LEASE_TIME  # seconds
 
     def __post_init__(self) -> None:
         if type(self.key) is not str or not self.key:
             raise ConfigError(f"key: found {self.key!r}, allowed is a string that is not empty")
         if not isinstance(self.limit, Limit):
             raise ConfigError(f"limit: found {self.limit!r}, allowed is a Limit, such as parse({str(self.limit)!r})[0]")
-        if type(self.cost) is not int or not (-EXACT if self.at is not None else -1) < self.cost < EXACT:
-            raise ConfigError(f"cost: found {self.cost!r}, allowed is a whole number from 0 to {EXACT - 1}")
-        if self.at is not None and (type(self.at) is not int or not -EXACT < self.at < EXACT):
+        if (
+            type(self.cost) is not int
+            or not (-MAX_EXACT_INT if self.at is not None else -1) < self.cost < MAX_EXACT_INT
+        ):
+            raise ConfigError(f"cost: found {self.cost!r}, allowed is a whole number from 0 to {MAX_EXACT_INT - 1}")
+        if self.at is not None and (type(self.at) is not int or not -MAX_EXACT_INT < self.at < MAX_EXACT_INT):
             raise ConfigError(f"at: found {self.at!r}, allowed is the `at` of a decision, in microseconds")
         if self.max_delay is not None:
-            self.limit.delay_ticks(microseconds(seconds("max_delay", self.max_delay)))
+            self.limit.delay_ticks(microseconds(check_seconds("max_delay", self.max_delay)))
         if self.role not in ROLES:
             raise ConfigError(f"role: found {self.role!r}, allowed is one of {', '.join(ROLES)}")
         if self.lease != 0:
             check_lease([self.limit], self.lease, self.lease_time)
-            if self.patience_us:
+            if self.effective_max_delay_us:
                 raise ConfigError("lease: what is taken ahead cannot be held back; allowed is no max_delay beside it")
 
     @property
@@ -253,12 +259,12 @@ class Charge(Struct, frozen=True, gc=False):
         return None if self.max_delay is None else microseconds(self.max_delay)
 
     @property
-    def patience_us(self) -> int:
+    def effective_max_delay_us(self) -> int:
         """How long this request may be held back, microseconds: its own `max_delay`, or else the limit's."""
-        return self.limit.patience_us if self.max_delay is None else microseconds(self.max_delay)
+        return self.limit.effective_max_delay_us if self.max_delay is None else microseconds(self.max_delay)
 
 
-def _digits(value: float) -> str:
+def _format_seconds(value: float) -> str:
     """Seconds as the notation reads them, to the microsecond."""
     if not math.isfinite(value):
         return str(value)  # wrong, as whoever checks the field says
@@ -268,35 +274,35 @@ def _digits(value: float) -> str:
 
 def check_lease(limits: Iterable[Limit], lease: object, lease_time: object) -> None:
     """Raises `ConfigError` for units that these limits cannot give at once, and for a time that is none."""
-    units = whole("lease", lease, 0)
+    units = check_int("lease", lease, 0)
     for limit in limits:
-        if units and limit.held:
+        if units and limit.is_concurrency:
             raise ConfigError(f"lease: slots of {limit.notation} are held by who is at work, and not taken ahead")
         if units > limit.most:
             raise ConfigError(
                 f"lease: {units} can never pass {limit.notation}, which admits at most {limit.most} at once"
             )
-    if not seconds("lease_time", lease_time):
+    if not check_seconds("lease_time", lease_time):
         raise ConfigError("lease_time: found 0, allowed is more than 0 seconds")
 
 
-def whole(field: str, value: object, least: int) -> int:
-    """`value` if it is a whole number from `least` to 2**53. Raises `ConfigError` naming `field`."""
-    if type(value) is not int or not least <= value < EXACT:
-        raise ConfigError(f"{field}: found {value!r}, allowed is a whole number from {least} to {EXACT - 1}")
+def check_int(field: str, value: object, minimum: int) -> int:
+    """`value` if it is a whole number from `minimum` to 2**53. Raises `ConfigError` naming `field`."""
+    if type(value) is not int or not minimum <= value < MAX_EXACT_INT:
+        raise ConfigError(f"{field}: found {value!r}, allowed is a whole number from {minimum} to {MAX_EXACT_INT - 1}")
     return value
 
 
-def seconds(field: str, value: object) -> float:
+def check_seconds(field: str, value: object) -> float:
     """`value` if it is a number of seconds, from 0 to a hundred years. Raises `ConfigError` naming `field`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
         raise ConfigError(f"{field}: found {value!r}, allowed is a finite number of seconds, 0 or more")
-    if value > LONGEST:
+    if value > MAX_SECONDS:
         raise ConfigError(f"{field}: found {value!r} seconds, allowed are at most a hundred years")
     return value
 
 
-def well_named(field: str, value: object) -> str:
+def check_name(field: str, value: object) -> str:
     """`value` if it can stand in a header and in a key. Raises `ConfigError` naming `field`."""
     if not isinstance(value, str) or not NAME.fullmatch(value):
         raise ConfigError(f"{field}: found {value!r}, allowed are 1 to 64 of A-Z a-z 0-9 _ . -")

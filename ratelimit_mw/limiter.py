@@ -15,19 +15,19 @@ from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
-from ratelimit_mw.background import finished
-from ratelimit_mw.blocks import AsyncOnce, Once, aslot, slot
+from ratelimit_mw.background import run_to_completion
+from ratelimit_mw.blocks import AsyncSingleUseContext, SingleUseContext, async_slot, slot
 from ratelimit_mw.callables import check_parentheses
-from ratelimit_mw.errors import ConfigError, located
-from ratelimit_mw.functions import P, R, Terms, alimited, limited
+from ratelimit_mw.errors import ConfigError, error_location
+from ratelimit_mw.functions import DecoratorOptions, P, R, wrap, wrap_async
 from ratelimit_mw.identity import bucket_key, encode
-from ratelimit_mw.limit import LATEST, Charge, Limit, seconds, well_named
+from ratelimit_mw.limit import MOST_RECENT, Charge, Limit, check_name, check_seconds
 from ratelimit_mw.notation import parse
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.url import open_async_store, open_store
 from ratelimit_mw.verdict import RateLimited, Verdict, verdict_of
-from ratelimit_mw.waiting import agive_back, ataking, turn, waited_for
-from ratelimit_mw.words import answered
+from ratelimit_mw.waiting import acquire, cancel_safe, limits_to_wait_for, refund_async
+from ratelimit_mw.words import check_arguments
 
 Limits = str | Limit | Iterable[str | Limit]  # notation, a Limit, or a sequence of either
 Key = str | tuple[str, ...]
@@ -36,64 +36,65 @@ CostOf = int | Callable[..., int]
 Wait = bool | float  # whether a call waits for its turn, or for how many seconds at most
 
 _ENDPOINTS: Final = "limits on web endpoints are `limit` of ratelimit_mw.fastapi, starlette, flask or django"
-_OF_CALLS: Final = {
+_ARGUMENTS_OF_HIT: Final = {
     **dict.fromkeys(("limits", "cost"), "into each call: hit(limits, key, cost)"),
     "key": f"into each call: hit(limits, key); {_ENDPOINTS}",
 }
-_OF_ENDPOINTS: Final = dict.fromkeys(
+_ARGUMENTS_OF_ENDPOINTS: Final = dict.fromkeys(
     ("key_func", "key_function", "key_generator"), f"into `key`, called with the function's arguments; {_ENDPOINTS}"
 )
-_PATIENCE: Final = 1.0  # seconds: no web request waits, and a failing store is an error
-_REMEMBERED: Final = 4096  # turns: made once, they cost a look-up instead of a hash
+_DEFAULT_STORE_TIMEOUT: Final = 1.0  # seconds: no web request waits, and a failing store is an error
+_MAX_CACHED_RESERVATIONS: Final = 4096  # turns: made once, they cost a look-up instead of a hash
 
 
-class _Charging:
+class _BaseLimiter:
     """What Limiter and AsyncLimiter share: everything but the asking."""
 
     def __init__(self, name: str) -> None:
-        self._name: Final = well_named("name", name)
+        self._name: Final = check_name("name", name)
         # typed: a cost of True is none, and has to be found wrong
-        self._turns: Final = lru_cache(_REMEMBERED, typed=True)(self._reservation)
+        self._cached_reservation: Final = lru_cache(_MAX_CACHED_RESERVATIONS, typed=True)(self._build_reservation)
 
     def _charges(self, limits: Limits, key: Key, cost: int) -> list[Charge]:
         bucket = self._key(key)
         return [Charge(bucket, limit, cost) for limit in as_limits(limits)]
 
-    def _reserved(self, limits: Limits, key: Key, cost: int, timeout: float | None) -> Sequence[Charge]:
+    def _reservation_charges(self, limits: Limits, key: Key, cost: int, timeout: float | None) -> Sequence[Charge]:
         """What a turn takes."""
         if isinstance(limits, (str, Limit)):
-            return self._turns(limits, key, cost, timeout)
-        return self._reservation(limits, key, cost, timeout)
+            return self._cached_reservation(limits, key, cost, timeout)
+        return self._build_reservation(limits, key, cost, timeout)
 
-    def _reservation(self, limits: Limits, key: Key, cost: int, timeout: float | None) -> Sequence[Charge]:
-        return self._charges(waited_for(as_limits(limits), timeout), key, cost)
+    def _build_reservation(self, limits: Limits, key: Key, cost: int, timeout: float | None) -> Sequence[Charge]:
+        return self._charges(limits_to_wait_for(as_limits(limits), timeout), key, cost)
 
-    def _corrections(self, limits: Limits, key: Key, delta: int) -> list[Charge]:
+    def _settlements(self, limits: Limits, key: Key, delta: int) -> list[Charge]:
         if type(delta) is not int:
             raise ConfigError(f"delta: found {delta!r}, allowed is a whole number: more to take, below 0 to give back")
-        bucket, at = self._key(key), LATEST if delta < 0 else None
+        bucket, at = self._key(key), MOST_RECENT if delta < 0 else None
         return [Charge(bucket, limit, delta, at=at) for limit in as_limits(limits)]
 
-    def _slots(self, limits: Limits, key: Key, cost: int) -> list[Charge]:
+    def _slot_charges(self, limits: Limits, key: Key, cost: int) -> list[Charge]:
         charges = self._charges(limits, key, cost)
-        if not any(charge.limit.held for charge in charges):
+        if not any(charge.limit.is_concurrency for charge in charges):
             raise ConfigError("limits: found none of which a slot is held, allowed is a Concurrency among them")
         if not cost:
             raise ConfigError("cost: found 0, which takes no slot to hold; allowed is at least 1")
         return charges
 
-    def _encoded(self, charges: Sequence[Charge]) -> list[Charge]:
+    def _with_encoded_keys(self, charges: Sequence[Charge]) -> list[Charge]:
         for index, charge in enumerate(charges):
             if not isinstance(charge, Charge):
                 raise ConfigError(f"charges[{index}]: found {charge!r:.100}, allowed is a Charge")
         return [replace(charge, key=self._key(charge.key)) for charge in charges]
 
-    def _terms(self, limits: Limits, key: KeyOf, cost: CostOf, wait: Wait) -> Terms:
-        with located("limits") if isinstance(limits, str) else nullcontext():  # other errors name that place already
-            parsed = as_limits(limits)
+    def _decorator_options(self, limits: Limits, key: KeyOf, cost: CostOf, wait: Wait) -> DecoratorOptions:
+        # other errors name that place already
+        with error_location("limits") if isinstance(limits, str) else nullcontext():
+            limit_list = as_limits(limits)
         if wait is not False:
-            parsed = waited_for(parsed, None if wait is True else seconds("wait", wait))
-        return Terms(parsed, key, cost, self._key)
+            limit_list = limits_to_wait_for(limit_list, None if wait is True else check_seconds("wait", wait))
+        return DecoratorOptions(limit_list, key, cost, self._key)
 
     def _key(self, key: Key) -> str:
         parts = (key,) if isinstance(key, str) else key
@@ -102,7 +103,7 @@ class _Charging:
         return bucket_key(encode([("key", part) for part in parts]), self._name)
 
 
-class Limiter(_Charging):
+class Limiter(_BaseLimiter):
     """Limits for threads. A failing store raises `StoreError`; wrong limits, keys and costs raise `ConfigError`.
 
     `store`: a Store, or a URL as in the settings: `redis://localhost:6379/0`; None is a `MemoryStore` of its own.
@@ -113,19 +114,21 @@ class Limiter(_Charging):
     A store that the limiter opened is closed by `close`, or at the end of a `with` block. It can be used again.
     """
 
-    @answered(elsewhere=_OF_CALLS)
+    @check_arguments(elsewhere=_ARGUMENTS_OF_HIT)
     def __init__(
-        self, store: Store | str | None = None, *, name: str = "default", store_timeout: float = _PATIENCE
+        self, store: Store | str | None = None, *, name: str = "default", store_timeout: float = _DEFAULT_STORE_TIMEOUT
     ) -> None:
         super().__init__(name)
-        found = open_store(*_to_open(store, store_timeout)) if store is None or isinstance(store, str) else store
-        self._owns_store: Final = found is not store
-        if not isinstance(found, Store):
+        result = (
+            open_store(*_url_and_timeout(store, store_timeout)) if store is None or isinstance(store, str) else store
+        )
+        self._owns_store: Final = result is not store
+        if not isinstance(result, Store):
             raise ConfigError(
-                f"store: {type(found).__name__} has no take(); allowed is a URL or a Store, and an AsyncStore goes "
+                f"store: {type(result).__name__} has no take(); allowed is a URL or a Store, and an AsyncStore goes "
                 "with AsyncLimiter"
             )
-        self.store: Final[Store] = found
+        self.store: Final[Store] = result
 
     def close(self) -> None:
         """Close the store, if the limiter opened it."""
@@ -155,8 +158,8 @@ class Limiter(_Charging):
 
         Each key is encoded as `hit` does.
         """
-        encoded = self._encoded(charges)
-        return verdict_of(encoded, self.store.take(encoded))
+        with_keys = self._with_encoded_keys(charges)
+        return verdict_of(with_keys, self.store.take(with_keys))
 
     def acquire(self, limits: Limits, key: Key, cost: int = 1, timeout: float | None = None) -> Verdict:
         """Wait for the turn of `cost` units, and take them: first come, first served.
@@ -170,7 +173,7 @@ class Limiter(_Charging):
         What ends the sleep early, such as Ctrl-C, gives the units back; those who wait behind keep their turns. Raises
         `ConfigError` where no limit hands out turns, and for a `timeout` that is no number of seconds.
         """
-        return turn(self.store, self._reserved(limits, key, cost, timeout), time.sleep)
+        return acquire(self.store, self._reservation_charges(limits, key, cost, timeout), time.sleep)
 
     def turn(
         self, limits: Limits, key: Key, cost: int = 1, timeout: float | None = None
@@ -179,10 +182,10 @@ class Limiter(_Charging):
 
         What was taken stays taken, however the block ends. Raises `RuntimeError` where it is entered again.
         """
-        return Once(self._in_turn(limits, key, cost, timeout), "turn")
+        return SingleUseContext(self._acquire_context(limits, key, cost, timeout), "turn")
 
     @contextmanager
-    def _in_turn(self, limits: Limits, key: Key, cost: int, timeout: float | None) -> Iterator[Verdict]:
+    def _acquire_context(self, limits: Limits, key: Key, cost: int, timeout: float | None) -> Iterator[Verdict]:
         yield self.acquire(limits, key, cost, timeout)
 
     def settle(self, limits: Limits, key: Key, delta: int) -> None:
@@ -191,7 +194,7 @@ class Limiter(_Charging):
         `delta`: whole units; more than 0 are taken, up to one quota of debt; below 0 are given back, of those taken
         last, as far as they still count. Raises `ConfigError` for what is no whole number.
         """
-        self.store.settle(self._corrections(limits, key, delta))
+        self.store.settle(self._settlements(limits, key, delta))
 
     def slot(self, limits: Limits, key: Key, cost: int = 1) -> AbstractContextManager[Verdict]:
         """Be at work: `with limiter.slot(Concurrency(20), "reports"):` raises `RateLimited` where 20 are already.
@@ -200,13 +203,13 @@ class Limiter(_Charging):
         `Concurrency` are charged in the same step, all or nothing. Raises `ConfigError` where there is none, and for a
         cost of 0; `RuntimeError` where the same block is entered again.
         """
-        return Once(slot(self.store, self._slots(limits, key, cost)), "slot")
+        return SingleUseContext(slot(self.store, self._slot_charges(limits, key, cost)), "slot")
 
     def reset(self, limits: Limits, key: Key) -> None:
         """Forget what `key` took of these limits."""
         self.store.reset(self._charges(limits, key, 0))
 
-    @answered(elsewhere=_OF_ENDPOINTS)
+    @check_arguments(elsewhere=_ARGUMENTS_OF_ENDPOINTS)
     def limit(
         self, limits: Limits, *, key: KeyOf = None, cost: CostOf = 1, wait: Wait = False
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -229,27 +232,35 @@ class Limiter(_Charging):
         slot would be held.
         """
         check_parentheses(limits)
-        terms = self._terms(limits, key, cost, wait)
-        return lambda function: limited(function, terms, self.store)
+        options = self._decorator_options(limits, key, cost, wait)
+        return lambda function: wrap(function, options, self.store)
 
 
-class AsyncLimiter(_Charging):
+class AsyncLimiter(_BaseLimiter):
     """The same for asyncio, over an AsyncStore or a URL. `aclose` and `async with` close what the limiter opened."""
 
-    @answered(elsewhere=_OF_CALLS)
+    @check_arguments(elsewhere=_ARGUMENTS_OF_HIT)
     def __init__(
-        self, store: AsyncStore | str | None = None, *, name: str = "default", store_timeout: float = _PATIENCE
+        self,
+        store: AsyncStore | str | None = None,
+        *,
+        name: str = "default",
+        store_timeout: float = _DEFAULT_STORE_TIMEOUT,
     ) -> None:
         super().__init__(name)
-        found = open_async_store(*_to_open(store, store_timeout)) if store is None or isinstance(store, str) else store
-        self._owns_store: Final = found is not store
-        if not isinstance(found, AsyncStore):
+        result = (
+            open_async_store(*_url_and_timeout(store, store_timeout))
+            if store is None or isinstance(store, str)
+            else store
+        )
+        self._owns_store: Final = result is not store
+        if not isinstance(result, AsyncStore):
             raise ConfigError(
-                f"store: {type(found).__name__} has no atake(); allowed is a URL or an AsyncStore, and a Store for "
+                f"store: {type(result).__name__} has no atake(); allowed is a URL or an AsyncStore, and a Store for "
                 "threads goes with Limiter"
             )
-        self.store: Final[AsyncStore] = found
-        self._take: Final = ataking(self.store, self.store.atake)
+        self.store: Final[AsyncStore] = result
+        self._take: Final = cancel_safe(self.store, self.store.atake)
 
     async def aclose(self) -> None:
         """Close the store in this event loop, if the limiter opened it."""
@@ -276,8 +287,8 @@ class AsyncLimiter(_Charging):
 
     async def take(self, *charges: Charge) -> Verdict:
         """See `Limiter.take`."""
-        encoded = self._encoded(charges)
-        return verdict_of(encoded, await self.store.atake(encoded))
+        with_keys = self._with_encoded_keys(charges)
+        return verdict_of(with_keys, await self.store.atake(with_keys))
 
     async def acquire(
         self,
@@ -287,8 +298,8 @@ class AsyncLimiter(_Charging):
         timeout: float | None = None,  # noqa: ASYNC109  # it says what is asked for, and stops nothing that runs
     ) -> Verdict:
         """See `Limiter.acquire`. A task that is cancelled while it waits gives its units back."""
-        charges = self._reserved(limits, key, cost, timeout)
-        # as `aturn`, of which the coroutine would be a tenth of what waiting costs
+        charges = self._reservation_charges(limits, key, cost, timeout)
+        # as `acquire_async`, of which the coroutine would be a tenth of what waiting costs
         verdict = verdict_of(charges, await self._take(charges))
         if not verdict.allowed:
             raise RateLimited(verdict)
@@ -296,7 +307,7 @@ class AsyncLimiter(_Charging):
             try:
                 await asyncio.sleep(delay)
             except asyncio.CancelledError:
-                await finished(agive_back(self.store, verdict))
+                await run_to_completion(refund_async(self.store, verdict))
                 raise
         return verdict
 
@@ -304,10 +315,10 @@ class AsyncLimiter(_Charging):
         self, limits: Limits, key: Key, cost: int = 1, timeout: float | None = None
     ) -> AbstractAsyncContextManager[Verdict]:
         """See `Limiter.turn`: `async with limiter.turn("10/second using gcra", "github"): ...`."""
-        return AsyncOnce(self._in_turn(limits, key, cost, timeout), "turn")
+        return AsyncSingleUseContext(self._acquire_context(limits, key, cost, timeout), "turn")
 
     @asynccontextmanager
-    async def _in_turn(
+    async def _acquire_context(
         self,
         limits: Limits,
         key: Key,
@@ -318,17 +329,17 @@ class AsyncLimiter(_Charging):
 
     async def settle(self, limits: Limits, key: Key, delta: int) -> None:
         """See `Limiter.settle`."""
-        await self.store.asettle(self._corrections(limits, key, delta))
+        await self.store.asettle(self._settlements(limits, key, delta))
 
     def slot(self, limits: Limits, key: Key, cost: int = 1) -> AbstractAsyncContextManager[Verdict]:
         """See `Limiter.slot`: `async with limiter.slot(...)`. A task that is cancelled in between holds nothing."""
-        return AsyncOnce(aslot(self.store, self._slots(limits, key, cost)), "slot")
+        return AsyncSingleUseContext(async_slot(self.store, self._slot_charges(limits, key, cost)), "slot")
 
     async def reset(self, limits: Limits, key: Key) -> None:
         """See `Limiter.reset`."""
         await self.store.areset(self._charges(limits, key, 0))
 
-    @answered(elsewhere=_OF_ENDPOINTS)
+    @check_arguments(elsewhere=_ARGUMENTS_OF_ENDPOINTS)
     def limit(
         self, limits: Limits, *, key: KeyOf = None, cost: CostOf = 1, wait: Wait = False
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
@@ -337,13 +348,13 @@ class AsyncLimiter(_Charging):
         Raises `ConfigError` for a function that is not async, and for an async generator, whose call nobody awaits.
         """
         check_parentheses(limits)
-        terms = self._terms(limits, key, cost, wait)
-        return lambda function: alimited(function, terms, self.store, self._take)
+        options = self._decorator_options(limits, key, cost, wait)
+        return lambda function: wrap_async(function, options, self.store, self._take)
 
 
-def _to_open(url: str | None, timeout: float) -> tuple[str, float]:
+def _url_and_timeout(url: str | None, timeout: float) -> tuple[str, float]:
     """A URL and seconds, for `open_store`. An empty URL is a mistake, and not the memory."""
-    if not seconds("store_timeout", timeout):
+    if not check_seconds("store_timeout", timeout):
         raise ConfigError("store_timeout: found 0, allowed is more than 0 seconds")
     return ("memory://" if url is None else url), timeout
 
@@ -351,27 +362,29 @@ def _to_open(url: str | None, timeout: float) -> tuple[str, float]:
 def as_limits(limits: Limits) -> list[Limit]:
     """The limits that notation, a Limit, or a sequence of either stand for. Raises `ConfigError` when there is none."""
     if isinstance(limits, str):
-        return _different(list(parse(limits)))
+        return _reject_duplicates(list(parse(limits)))
     if isinstance(limits, Limit):
         return [limits]
     if not isinstance(limits, Iterable):
         raise ConfigError(f"limits: found {limits!r}, allowed is text such as '100/minute', a Limit or a list of these")
-    found: list[Limit] = []
+    result: list[Limit] = []
     for index, item in enumerate(limits):
         try:
-            found += as_limits(item) if isinstance(item, (str, Limit)) else parse(item)
+            result += as_limits(item) if isinstance(item, (str, Limit)) else parse(item)
         except ConfigError as error:
-            raise error.at(f"limits[{index}]") from None
-    if not found:
+            raise error.with_prefix(f"limits[{index}]") from None
+    if not result:
         raise ConfigError("limits: found none, allowed is at least one")
-    with located("limits"):
-        return _different(found)
+    with error_location("limits"):
+        return _reject_duplicates(result)
 
 
-def _different(limits: list[Limit]) -> list[Limit]:
+def _reject_duplicates(limits: list[Limit]) -> list[Limit]:
     """The limits. Raises `ConfigError` for two that count in one bucket: each hit would count twice."""
     if len(limits) > 1 and len({limit.bucket for limit in limits}) < len(limits):
         buckets = [limit.bucket for limit in limits]
-        twice = next(limit for limit in limits if buckets.count(limit.bucket) > 1)
-        raise ConfigError(f"{twice.notation} is there twice, and would count each hit twice; give one of them a name")
+        duplicate = next(limit for limit in limits if buckets.count(limit.bucket) > 1)
+        raise ConfigError(
+            f"{duplicate.notation} is there twice, and would count each hit twice; give one of them a name"
+        )
     return limits

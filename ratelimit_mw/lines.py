@@ -4,102 +4,104 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Final
 
-from ratelimit_mw.callables import check_plain
-from ratelimit_mw.calls import Answers, Call, cost_answer
-from ratelimit_mw.choices import Choice, Dynamic, Tiers
-from ratelimit_mw.errors import Mistakes
+from ratelimit_mw.callables import reject_async
+from ratelimit_mw.calls import CallResults, RequestCallable, cost_result
+from ratelimit_mw.choices import DynamicLimits, LimitSelector, TieredLimits
+from ratelimit_mw.errors import ErrorCollector
 from ratelimit_mw.identity import bucket_key, encode
-from ratelimit_mw.items import Item, check_cost, check_different
-from ratelimit_mw.kept import Budget, Kept
-from ratelimit_mw.keys import Caller, Key
+from ratelimit_mw.items import LimitSpec, check_cost, check_distinct_buckets
+from ratelimit_mw.kept import Budget, Memo
+from ratelimit_mw.keys import Key, KeyContext
 from ratelimit_mw.limit import Charge, Role
-from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.notices import warn_throttled
 from ratelimit_mw.options import MissingKey
 from ratelimit_mw.penalties import check_penalty
 from ratelimit_mw.response import Policy
 from ratelimit_mw.rules import OnStoreError, Rule
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settle_options import Settling, settling
-from ratelimit_mw.slots import slots_item
-from ratelimit_mw.stores.local import share_of
+from ratelimit_mw.settle_options import SettlePolicy, settle_policy
+from ratelimit_mw.slots import slot_limit_spec
+from ratelimit_mw.stores.local import scaled
 
 _WSGI: Final = " under WSGI"
-_GIVEN: Final = 1024  # lists of limits that a callable gave: there may be one for each client
+_CACHE_SIZE: Final = 1024  # lists of limits that a callable gave: there may be one for each client
 CHARGES: Final = Budget(32_768)  # of recent clients, for all limits: made once, they cost a look-up instead of a hash
 
 
-class Line:
-    """One limit as it is asked. `charges[identity, cost]`: what the store is told. `bans`: it is the penalty."""
+class CompiledLimit:
+    """One limit as it is asked. `charges[identity, cost]`: what the store is told. `is_penalty`: it is the penalty."""
 
     __slots__ = (
         *(
-            "bans",
+            "is_penalty",
             "charges",
             "cost",
             "key",
-            "local",
-            "missing",
+            "local_policy",
+            "missing_key",
             "on_store_error",
             "policy",
             "queue",
             "queue_timeout",
             "shadow",
         ),
-        *("shared", "waits"),
+        *("missing_key_identity", "may_delay"),
     )
 
-    def __init__(self, item: Item, name: str, lines: "Lines", *, penalty: bool = False) -> None:
-        settings, own = lines.settings, lines.own
-        self.key: Final = lines.key if item.key is None else Key(item.key, settings.ipv6_prefix)
-        self.cost: Final = lines.cost if item.cost is None else item.cost
-        self.bans: Final = penalty
-        self.missing: Final[MissingKey] = settings.missing_key
+    def __init__(self, spec: LimitSpec, name: str, limit_set: "LimitSet", *, penalty: bool = False) -> None:
+        settings, own = limit_set.settings, limit_set.own
+        self.key: Final = limit_set.key if spec.key is None else Key(spec.key, settings.ipv6_prefix)
+        self.cost: Final = limit_set.cost if spec.cost is None else spec.cost
+        self.is_penalty: Final = penalty
+        self.missing_key: Final[MissingKey] = settings.missing_key
         self.on_store_error: Final[OnStoreError] = (own and own.on_store_error) or settings.on_store_error
-        self.shadow: Final = item.shadow or settings.shadow or (own is not None and own.shadow)
-        queue, longest = (None, None) if own is None else (own.queue, own.queue_timeout)
-        held = item.limit.held and not self.shadow
-        self.queue: Final = (settings.queue if queue is None else queue) if held else 0
-        self.queue_timeout: Final = settings.queue_timeout if longest is None else longest
-        self.waits: Final = item.limit.patience_us > 0 and not self.shadow
-        named = partial(
+        self.shadow: Final = spec.shadow or settings.shadow or (own is not None and own.shadow)
+        queue, timeout = (None, None) if own is None else (own.queue, own.queue_timeout)
+        takes_slot = spec.limit.is_concurrency and not self.shadow
+        self.queue: Final = (settings.queue if queue is None else queue) if takes_slot else 0
+        self.queue_timeout: Final = settings.queue_timeout if timeout is None else timeout
+        self.may_delay: Final = spec.limit.effective_max_delay_us > 0 and not self.shadow
+        make_policy = partial(
             Policy,
             name,
-            hidden=self.key.is_all or penalty,
+            only_when_refusing=self.key.is_all or penalty,
             shadow=self.shadow,
-            settles=item.settle,
-            settling=lines.settling if item.settle else None,
+            settles=spec.settle,
+            settle_policy=limit_set.settle_policy if spec.settle else None,
         )
-        self.policy: Final = named(item.limit)
-        part = share_of(item.limit, settings.local_share)  # while the store fails
-        self.local: Final = self.policy if part is item.limit else named(part)
-        self.shared: Final = encode([("missing", self.key.text)])  # the identity of all whose key is not there
+        self.policy: Final = make_policy(spec.limit)
+        local_limit = scaled(spec.limit, settings.local_share)  # while the store fails
+        self.local_policy: Final = self.policy if local_limit is spec.limit else make_policy(local_limit)
+        self.missing_key_identity: Final = encode(
+            [("missing", self.key.text)]
+        )  # the identity of all whose key is not there
         role: Final[Role] = "penalty" if penalty else "shadow" if self.shadow else "limit"
         secret = settings.key_secret.encode("utf-8", "surrogatepass")
 
         def charge(of: tuple[str, int]) -> Charge:
             identity, cost = of
-            key = bucket_key(identity, lines.bucket, secret=secret, plain=settings.plain_keys)
-            return Charge(key, item.limit, cost, None, role, None, item.lease, item.lease_time)
+            key = bucket_key(identity, limit_set.bucket, secret=secret, plain=settings.plain_keys)
+            return Charge(key, spec.limit, cost, None, role, None, spec.lease, spec.lease_time)
 
-        self.charges: Final = Kept(charge, CHARGES)
+        self.charges: Final = Memo(charge, CHARGES)
 
-    def cost_of(self, answers: Answers) -> int:
+    def cost_of(self, results: CallResults) -> int:
         """Units that a request takes."""
-        return self.cost if isinstance(self.cost, int) else cost_answer(self.cost, answers)
+        return self.cost if isinstance(self.cost, int) else cost_result(self.cost, results)
 
 
-class Lines:
-    """The lines of one rule: `fixed`, or else chosen for each request. `calls`: the callables they may need.
+class LimitSet:
+    """The lines of one rule: `static_limits`, or else chosen for each request. `callables`: those they may need.
 
     `rule`: its name in headers. `own`: the rule itself, where it is not one of ours. `bucket`: its name in bucket keys,
     where that is another. `concurrent`: how many may be at work.
-    `waits`: whether a request may be held back. `follows`: whether something of it is settled after the response;
-    `holds`: whether slots are given back then; `queues`: whether a request may have to wait for one.
+    `may_delay`: whether a request may be held back. `settles`: whether something of it is settled after the response;
+    `has_slots`: whether slots are given back then; `has_queue`: whether a request may have to wait for one.
     """
 
     def __init__(
         self,
-        found: Sequence[Item] | Choice,
+        limits: Sequence[LimitSpec] | LimitSelector,
         rule: str,
         settings: Settings,
         own: Rule | None = None,
@@ -113,117 +115,119 @@ class Lines:
         self._key: Final = settings.key if own is None or own.key is None else own.key
         self.key: Final = Key(self._key, settings.ipv6_prefix)
         cost = check_cost(own.cost, []) if own else None
-        self.cost: Final[int | Call] = 1 if cost is None else cost
+        self.cost: Final[int | RequestCallable] = 1 if cost is None else cost
         self._penalty: Final = _penalty(settings, own, rule)
-        self.settling: Final = _settling(settings, own)
-        self.follows: Final = self.settling is not None and found != []
+        self.settle_policy: Final = _settle_policy(settings, own)
+        self.settles: Final = self.settle_policy is not None and limits != []
         self._slots: Final = (
-            (slots_item(concurrent, settings.slot_lifetime, settings.slot_retry),) if concurrent else ()
+            (slot_limit_spec(concurrent, settings.slot_lifetime, settings.slot_retry),) if concurrent else ()
         )
-        self._choice: Final = found if isinstance(found, Choice) else None
-        self._chosen: Final = lru_cache(_GIVEN)(self._checked)
-        self.fixed: Final[Sequence[Line] | None] = None if isinstance(found, Choice) else self._made(tuple(found))
-        self.calls: Final = self._calls(found)
+        self._selector: Final = limits if isinstance(limits, LimitSelector) else None
+        self._compiled_choice: Final = lru_cache(_CACHE_SIZE)(self._compile_chosen)
+        self.static_limits: Final[Sequence[CompiledLimit] | None] = (
+            None if isinstance(limits, LimitSelector) else self._compile(tuple(limits))
+        )
+        self.callables: Final = self._referenced_callables(limits)
         # limits that a callable gives may hold back too
-        self.waits: Final = isinstance(found, Dynamic) or any(line.waits for line in self.known)
-        self.holds: Final = any(line.policy.limit.held for line in self.known)
-        self.queues: Final = any(line.queue for line in self.known)
+        self.may_delay: Final = isinstance(limits, DynamicLimits) or any(limit.may_delay for limit in self.all_static)
+        self.has_slots: Final = any(limit.policy.limit.is_concurrency for limit in self.all_static)
+        self.has_queue: Final = any(limit.queue for limit in self.all_static)
 
-    def of(self, request: Caller, route: str, answers: Answers) -> Sequence[Line] | None:
+    def limits_for(self, request: KeyContext, route: str, results: CallResults) -> Sequence[CompiledLimit] | None:
         """The lines of a request; None when a callable gave no limits that can be used."""
-        if self._choice is None:
-            return self.fixed
+        if self._selector is None:
+            return self.static_limits
         try:
-            items = self._choice.items(request, route, answers)
-            return None if items is None else self._chosen(tuple(items))
+            specs = self._selector.select(request, route, results)
+            return None if specs is None else self._compiled_choice(tuple(specs))
         except Exception as error:  # noqa: BLE001  # whatever a callable gives, the request is limited
-            warn_rarely(f"limits of {self.rule}", "cannot be used, the default ones apply: %s", error)
+            warn_throttled(f"limits of {self.rule}", "cannot be used, the default ones apply: %s", error)
             return None
 
     @property
     def tier(self) -> Key | None:
         """What names the tier, where limits go by tier."""
-        return self._choice.key if isinstance(self._choice, Tiers) else None
+        return self._selector.key if isinstance(self._selector, TieredLimits) else None
 
     @property
     def keys(self) -> Sequence[Key]:
         """The keys that are known before a request comes: the rule's own too, where a callable gives its limits."""
-        own = [self.key] if self.fixed is None and self.tier is None else []
-        return own + [line.key for line in self.known]
+        own = [self.key] if self.static_limits is None and self.tier is None else []
+        return own + [limit.key for limit in self.all_static]
 
     @property
-    def known(self) -> Sequence[Line]:
+    def all_static(self) -> Sequence[CompiledLimit]:
         """All lines that are known before a request comes."""
-        if isinstance(self._choice, Tiers):
-            return [line for items in self._choice.all.values() for line in self._chosen(tuple(items))]
-        return self._made(()) if self.fixed is None else self.fixed
+        if isinstance(self._selector, TieredLimits):
+            return [limit for specs in self._selector.all.values() for limit in self._compiled_choice(tuple(specs))]
+        return self._compile(()) if self.static_limits is None else self.static_limits
 
-    def _checked(self, items: tuple[Item, ...]) -> Sequence[Line]:
+    def _compile_chosen(self, specs: tuple[LimitSpec, ...]) -> Sequence[CompiledLimit]:
         """The lines of limits that are chosen. Raises `ConfigError` for two that can count in one bucket."""
-        if isinstance(self._choice, Dynamic):  # tiers are checked at start
-            check_different("limits", items, self._key)
-        return self._made(items)
+        if isinstance(self._selector, DynamicLimits):  # tiers are checked at start
+            check_distinct_buckets("limits", specs, self._key)
+        return self._compile(specs)
 
-    def _made(self, items: tuple[Item, ...]) -> Sequence[Line]:
+    def _compile(self, specs: tuple[LimitSpec, ...]) -> Sequence[CompiledLimit]:
         names = [
-            item.limit.name or (self.rule if index == 0 else f"{self.rule}-{index + 1}")
-            for index, item in enumerate(items)
+            spec.limit.name or (self.rule if index == 0 else f"{self.rule}-{index + 1}")
+            for index, spec in enumerate(specs)
         ]
         names += [f"{self.rule}-concurrent"] * len(self._slots)
-        lines = [Line(item, name, self) for item, name in zip((*items, *self._slots), names, strict=True)]
+        limits = [CompiledLimit(spec, name, self) for spec, name in zip((*specs, *self._slots), names, strict=True)]
         if self._penalty is not None:
-            lines.append(Line(self._penalty, f"{self.rule}-penalty", self, penalty=True))
-        return lines
+            limits.append(CompiledLimit(self._penalty, f"{self.rule}-penalty", self, penalty=True))
+        return limits
 
-    def named_calls(self) -> Iterator[tuple[str, Call]]:
+    def named_callables(self) -> Iterator[tuple[str, RequestCallable]]:
         """The callables that a request needs, and that of `settle`, each with the setting that it is."""
-        yield from (("key", call) for key in self.keys for call in key.calls)
-        costs = [self.cost, *(line.cost for line in self.known)]
+        yield from (("key", call) for key in self.keys for call in key.callables)
+        costs = [self.cost, *(limit.cost for limit in self.all_static)]
         yield from (("cost", cost) for cost in costs if not isinstance(cost, int))
-        if self._choice is not None:
-            word = "tier" if isinstance(self._choice, Tiers) else "limits"
-            yield from ((word, call) for call in self._choice.calls)
-        if self.settling is not None and self.settling.call is not None:
-            yield "settle", self.settling.call
+        if self._selector is not None:
+            setting = "tier" if isinstance(self._selector, TieredLimits) else "limits"
+            yield from ((setting, call) for call in self._selector.callables)
+        if self.settle_policy is not None and self.settle_policy.call is not None:
+            yield "settle", self.settle_policy.call
 
-    def _calls(self, found: Sequence[Item] | Choice) -> Sequence[Call]:
-        calls = list(found.calls) if isinstance(found, Choice) else []
-        for line in self.known:
-            calls += calls_of(line.key, line.cost)
-        if self.fixed is None:
-            calls += calls_of(self.key, self.cost)
-        return list(dict.fromkeys(calls))
+    def _referenced_callables(self, limits: Sequence[LimitSpec] | LimitSelector) -> Sequence[RequestCallable]:
+        callables = list(limits.callables) if isinstance(limits, LimitSelector) else []
+        for limit in self.all_static:
+            callables += callables_of(limit.key, limit.cost)
+        if self.static_limits is None:
+            callables += callables_of(self.key, self.cost)
+        return list(dict.fromkeys(callables))
 
 
-def check_all_plain(all_lines: Iterable[Lines]) -> None:
+def check_no_async_callables(limit_sets: Iterable[LimitSet]) -> None:
     """Raise `ConfigError` for the async callables of these lines, where nothing is awaited."""
-    mistakes = Mistakes()
-    for lines in all_lines:
-        for setting, call in lines.named_calls():
-            with mistakes.at(setting):
-                check_plain(call, _WSGI)
-    mistakes.tell()
+    mistakes = ErrorCollector()
+    for limit_set in limit_sets:
+        for setting, call in limit_set.named_callables():
+            with mistakes.collect(setting):
+                reject_async(call, _WSGI)
+    mistakes.raise_if_any()
 
 
-def _settling(settings: Settings, own: Rule | None) -> Settling | None:
+def _settle_policy(settings: Settings, own: Rule | None) -> SettlePolicy | None:
     """How it is settled after the response: as the rule says, else as the top does."""
     settle, counts = (
         getattr(settings if own is None or getattr(own, word) is None else own, word)
         for word in ("settle", "count_status")
     )
-    return settling(settle, counts)
+    return settle_policy(settle, counts)
 
 
-def _penalty(settings: Settings, own: Rule | None, rule: str) -> Item | None:
+def _penalty(settings: Settings, own: Rule | None, rule: str) -> LimitSpec | None:
     """What counts refusals: those of a rule, or the top's, which stands beside `app_limits` on every request.
 
     What refuses nobody, because it is a shadow, bans nobody.
     """
-    said = own.penalty if own is not None else settings.penalty if rule == "app" else None
-    ban = None if settings.shadow or (own is not None and own.shadow) else check_penalty(said)
-    return None if ban is None else Item(limit=ban, cost=1, settle=False)
+    penalty = own.penalty if own is not None else settings.penalty if rule == "app" else None
+    ban = None if settings.shadow or (own is not None and own.shadow) else check_penalty(penalty)
+    return None if ban is None else LimitSpec(limit=ban, cost=1, settle=False)
 
 
-def calls_of(key: Key, cost: int | Call) -> Sequence[Call]:
+def callables_of(key: Key, cost: int | RequestCallable) -> Sequence[RequestCallable]:
     """The callables whose answers a key and a cost need."""
-    return key.calls if isinstance(cost, int) else [*key.calls, cost]
+    return key.callables if isinstance(cost, int) else [*key.callables, cost]

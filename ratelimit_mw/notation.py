@@ -6,8 +6,8 @@ from typing import Any, Final, get_type_hints
 
 from ratelimit_mw.algorithms import ALGORITHMS, DEFAULT
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.limit import EXACT, Limit
-from ratelimit_mw.words import nearest
+from ratelimit_mw.limit import MAX_EXACT_INT, Limit
+from ratelimit_mw.words import did_you_mean
 
 PERIODS: Final = {  # seconds
     "us": 0.000001,
@@ -29,8 +29,8 @@ _WORDS: Final = {"using", *(word for algorithm in ALGORITHMS.values() for word i
 _IN_SECONDS = re.compile(rf"\s*([0-9]+)\s*/\s*([0-9]+)()((?:\s+(?:{'|'.join(sorted(_WORDS))})\b.*)?)", re.DOTALL)
 _SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _ZERO: Final = (
-    f"quota: found 0, allowed is a whole number from 1 to {EXACT - 1}; to refuse everything use blocklist, to limit "
-    "nothing say limits = []"
+    f"quota: found 0, allowed is a whole number from 1 to {MAX_EXACT_INT - 1}; to refuse everything use blocklist, "
+    "to limit nothing say limits = []"
 )
 _LONGEST = 1000  # characters; a limit that needs more is a mistake, or somebody's attack
 
@@ -83,23 +83,23 @@ def _period(word: str) -> float:
     singular = word if word in PERIODS else word.removesuffix("s") if len(word) > 1 else word
     singular = _SHORT.get(singular, singular)
     if singular not in PERIODS:
-        raise ConfigError(f"unknown period {word!r}{nearest(word, PERIODS)} ({', '.join(PERIODS)})")
+        raise ConfigError(f"unknown period {word!r}{did_you_mean(word, PERIODS)} ({', '.join(PERIODS)})")
     return PERIODS[singular]
 
 
-def _options(words: list[str]) -> tuple[type[Limit], dict[str, Any]]:
+def _options(tokens: list[str]) -> tuple[type[Limit], dict[str, Any]]:
     """The algorithm after `using`, and the values of its words, in whatever order they stand."""
     algorithm: type[Limit] = DEFAULT
-    if "using" in words:
-        where = words.index("using")
-        name = words[where + 1] if where + 1 < len(words) else ""
+    if "using" in tokens:
+        where = tokens.index("using")
+        name = tokens[where + 1] if where + 1 < len(tokens) else ""
         if name not in ALGORITHMS:
-            raise ConfigError(f"unknown algorithm {name!r}{nearest(name, ALGORITHMS)} ({', '.join(ALGORITHMS)})")
+            raise ConfigError(f"unknown algorithm {name!r}{did_you_mean(name, ALGORITHMS)} ({', '.join(ALGORITHMS)})")
         algorithm = ALGORITHMS[name]
-        words = words[:where] + words[where + 2 :]
+        tokens = tokens[:where] + tokens[where + 2 :]
     options: dict[str, Any] = {}
     types = get_type_hints(algorithm)
-    pending = iter(words)
+    pending = iter(tokens)
     for word in pending:
         if word == "using":
             raise ConfigError("'using' stands twice")
@@ -129,4 +129,4 @@ def _unknown_word(word: str, algorithm: type[Limit]) -> str:
     others = [name for name, other in ALGORITHMS.items() if word in other.words]
     if others:
         return f"{word!r} does not go with {algorithm.algorithm}; it goes with 'using {' or '.join(others)}'"
-    return f"unknown word {word!r}{nearest(word, algorithm.words)} (using, {', '.join(algorithm.words)})"
+    return f"unknown word {word!r}{did_you_mean(word, algorithm.words)} (using, {', '.join(algorithm.words)})"

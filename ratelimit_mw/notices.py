@@ -9,18 +9,21 @@ from ratelimit_mw.errors import ConfigError, RateLimitError
 
 logger = logging.getLogger("ratelimit_mw")
 
-_QUIET: float = 60.0  # seconds
-_MOST_PLACES = 1000
-_LONGEST = 500  # characters of what is not ours in a line: a place, a number, an error's text
-_SHORT = 400  # characters of an error of ours
-_said: dict[str, float] = {}
+_INTERVAL: float = 60.0  # seconds
+_MAX_TOPICS = 1000
+_MAX_LENGTH = 500  # characters of what is not ours in a line: a place, a number, an error's text
+_MAX_ERROR_LENGTH = 400  # characters of an error of ours
+_quiet_until: dict[str, float] = {}
 
 
 class Finding(NamedTuple):
-    """A likely mistake that is found at start. `limits_less`: it limits less than the code or the settings suggest."""
+    """A likely mistake that is found at start.
+
+    `weakens_limits`: it limits less than the code or the settings suggest.
+    """
 
     text: str
-    limits_less: bool = True
+    weakens_limits: bool = True
 
 
 def warn_or_fail(findings: Iterable[Finding], *, strict: bool) -> None:
@@ -30,7 +33,7 @@ def warn_or_fail(findings: Iterable[Finding], *, strict: bool) -> None:
     """
     problems: list[str] = []
     for finding in findings:
-        if strict and finding.limits_less:
+        if strict and finding.weakens_limits:
             problems.append(finding.text)
         else:
             logger.warning("ratelimit_mw: %s", finding.text)
@@ -38,41 +41,41 @@ def warn_or_fail(findings: Iterable[Finding], *, strict: bool) -> None:
         raise ConfigError(*problems)
 
 
-def warn_rarely(place: str, message: str, *args: object, error: BaseException | None = None) -> None:
-    """Log a warning, unless this `place` had one within the last minute.
+def warn_throttled(topic: str, message: str, *args: object, error: BaseException | None = None) -> None:
+    """Log a warning, unless this `topic` had one within the last minute.
 
     What `args` say may be somebody else's: a server's words, or what a callable of the app raises. It stands in one
     line, with control characters as escapes, and is cut when it is long.
     """
     now = time.monotonic()
-    if now < _said.get(place, 0.0):
+    if now < _quiet_until.get(topic, 0.0):
         return
-    if len(_said) >= _MOST_PLACES:
-        _said.clear()
-    _said[place] = now + _QUIET
-    shown = [_in_one_line(arg) for arg in (place, *args)]
-    logger.warning("ratelimit_mw: %s: " + message, *shown, exc_info=_without_text(error))  # noqa: G003  # it is ours
+    if len(_quiet_until) >= _MAX_TOPICS:
+        _quiet_until.clear()
+    _quiet_until[topic] = now + _INTERVAL
+    safe_args = [_escaped(arg) for arg in (topic, *args)]
+    logger.warning("ratelimit_mw: %s: " + message, *safe_args, exc_info=_without_message(error))  # noqa: G003  # it is ours
 
 
-def _in_one_line(value: object) -> object:
+def _escaped(value: object) -> object:
     if isinstance(value, int):
         return value
     text = str(value)
-    if len(text) > _LONGEST:
-        text = f"{text[:_LONGEST]}... ({len(text)} characters)"
+    if len(text) > _MAX_LENGTH:
+        text = f"{text[:_MAX_LENGTH]}... ({len(text)} characters)"
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
-def one_line(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """The text of an error of ours, short and on one line; of any other, in which there may be a secret, its name."""
     if not isinstance(error, RateLimitError):
         return type(error).__name__
-    return "".join(one if one.isprintable() else " " for one in str(error)[:_SHORT])
+    return "".join(char if char.isprintable() else " " for char in str(error)[:_MAX_ERROR_LENGTH])
 
 
-def _without_text(error: BaseException | None) -> BaseException | None:
+def _without_message(error: BaseException | None) -> BaseException | None:
     """An error with the same traceback, but without its text, in which there may be what a client sent: a key."""
     if error is None:
         return None

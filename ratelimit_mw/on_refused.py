@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from inspect import Parameter, isawaitable
 from typing import Any, Final, Literal, NamedTuple
 
-from ratelimit_mw.callables import name_of, parameters_of
-from ratelimit_mw.calls import call_from, close_unawaited
+from ratelimit_mw.callables import callable_name, parameters_of
+from ratelimit_mw.calls import close_unawaited, resolve_callable
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.notices import warn_throttled
 from ratelimit_mw.request import Request
-from ratelimit_mw.response import ABOUT_THE_BODY, Response, beside
+from ratelimit_mw.response import BODY_HEADERS, Response, non_conflicting
 from ratelimit_mw.verdict import Verdict
 from ratelimit_mw.words import TOKEN
 
-FAILED_TO_ANSWER: Final = "raised, our own answer is sent"
+HANDLER_FAILED: Final = "raised, our own answer is sent"
 _KINDS: Final = (
     "an ASGI app, a WSGI app (environ, start_response), or a callable (request, verdict) that gives status, headers "
     "and body"
@@ -25,70 +25,74 @@ _KINDS: Final = (
 _POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _ASGI_PARAMETERS, _PARAMETERS = 3, 2
 _BODILESS: Final = (204, 205, 304)
-_OF_THE_SERVER: Final = ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
-_LAST_LETTER: Final = "\xff"  # headers are latin-1
-_LOWEST, _HIGHEST = 200, 599  # a final status
+_SERVER_FIELDS: Final = ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
+_MAX_LATIN1: Final = "\xff"  # headers are latin-1
+_MIN_STATUS, _MAX_STATUS = 200, 599  # a final status
 
 
-class Answerer(NamedTuple):
+class RefusalHandler(NamedTuple):
     """What kind of callable it is, and the callable."""
 
     kind: Literal["asgi", "wsgi", "plain"]
     call: Any
 
 
-def answerer(value: object) -> Answerer:
+def refusal_handler(value: object) -> RefusalHandler:
     """`on_refused`, understood. Raises `ConfigError` for what is none of the three."""
-    call = call_from(value, None)
+    call = resolve_callable(value, None)
     parameters = parameters_of(call) or ()
     names = [one.name for one in parameters if one.kind in _POSITIONAL and one.default is Parameter.empty]
     if len(names) == _ASGI_PARAMETERS:
-        return Answerer("asgi", call)
+        return RefusalHandler("asgi", call)
     if len(names) == _PARAMETERS:
-        return Answerer("wsgi" if names[1] == "start_response" else "plain", call)
+        return RefusalHandler("wsgi" if names[1] == "start_response" else "plain", call)
     raise ConfigError(f"found {value!r:.100}, allowed is {_KINDS}")
 
 
-def answered(call: Any, answer: Any, own: Response) -> Response:
+def checked_response(call: Any, value: Any, own: Response) -> Response:
     """The response that a callable gave, with our fields; ours when it gave none that can be sent."""
-    close_unawaited(answer)
+    close_unawaited(value)
     try:
-        status, fields, body = answer
+        status, fields, body = value
         return _response(status, fields, body, own)
     except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable gave
-        warn_rarely(f"on_refused {name_of(call)}", "gave no response, ours is sent: %s", error)
+        warn_throttled(f"on_refused {callable_name(call)}", "gave no response, ours is sent: %s", error)
         return own
 
 
-async def aanswered(answerer: Answerer | None, request: Request, verdict: Verdict, own: Response) -> Response:
+async def call_refusal_handler(
+    refusal_handler: RefusalHandler | None, request: Request, verdict: Verdict, own: Response
+) -> Response:
     """The response of a plain `on_refused`, awaited where it has to be; ours where there is none, or it raised."""
-    if answerer is None or answerer.kind != "plain":
+    if refusal_handler is None or refusal_handler.kind != "plain":
         return own
-    call = answerer.call
+    call = refusal_handler.call
     try:
-        answer = call(request, verdict)
-        return answered(call, await answer if isawaitable(answer) else answer, own)
+        value = call(request, verdict)
+        return checked_response(call, await value if isawaitable(value) else value, own)
     except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable does
-        warn_rarely(f"on_refused {name_of(call)}", FAILED_TO_ANSWER, error=error)
+        warn_throttled(f"on_refused {callable_name(call)}", HANDLER_FAILED, error=error)
         return own
 
 
 def _response(status: Any, fields: Any, body: Any, own: Response) -> Response:
-    if type(status) is not int or not _LOWEST <= status <= _HIGHEST:
-        raise ValueError(f"status: found {status!r:.100}, allowed is a whole number from {_LOWEST} to {_HIGHEST}")
+    if type(status) is not int or not _MIN_STATUS <= status <= _MAX_STATUS:
+        raise ValueError(
+            f"status: found {status!r:.100}, allowed is a whole number from {_MIN_STATUS} to {_MAX_STATUS}"
+        )
     content = b"" if body is None else body.encode() if isinstance(body, str) else body
     if not isinstance(content, bytes):
         raise TypeError(f"body: found {type(body).__name__}, allowed is text or bytes")
     if content and status in _BODILESS:
         raise ValueError(f"body: a response of status {status} has none")
-    theirs = [_field(*pair) for pair in (fields.items() if isinstance(fields, Mapping) else fields or ())]
-    theirs = [pair for pair in theirs if pair[0].lower() != "content-length"]
-    names = {name.lower() for name, _ in theirs}
+    headers = [_field(*pair) for pair in (fields.items() if isinstance(fields, Mapping) else fields or ())]
+    headers = [pair for pair in headers if pair[0].lower() != "content-length"]
+    names = {name.lower() for name, _ in headers}
     if "content-type" not in names:
-        theirs.append(("Content-Type", "text/plain; charset=utf-8"))
+        headers.append(("Content-Type", "text/plain; charset=utf-8"))
     return Response(
         status,
-        [*theirs, ("Content-Length", str(len(content))), *beside(own.headers, {*names, *ABOUT_THE_BODY})],
+        [*headers, ("Content-Length", str(len(content))), *non_conflicting(own.headers, {*names, *BODY_HEADERS})],
         content,
     )
 
@@ -96,8 +100,8 @@ def _response(status: Any, fields: Any, body: Any, own: Response) -> Response:
 def _field(name: Any, value: Any) -> tuple[str, str]:
     if not isinstance(name, str) or not isinstance(value, str) or not TOKEN.fullmatch(name):
         raise ValueError(f"headers: found {name!r:.100}, allowed are a header's name and text")
-    if name.lower() in _OF_THE_SERVER:
+    if name.lower() in _SERVER_FIELDS:
         raise ValueError(f"headers: {name} is the server's")
-    if not value.isprintable() or max(value, default="") > _LAST_LETTER:
+    if not value.isprintable() or max(value, default="") > _MAX_LATIN1:
         raise ValueError(f"headers: the value of {name!r} holds what no header can")
     return name, value

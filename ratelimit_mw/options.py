@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypedDict
 
-from ratelimit_mw.calls import Asked
+from ratelimit_mw.calls import Predicate
 from ratelimit_mw.events import DecisionEvent, StoreEvent
 from ratelimit_mw.keys import KeySpec
-from ratelimit_mw.members import MemberSpec
+from ratelimit_mw.members import ClientListEntry
 from ratelimit_mw.penalties import PenaltySpec
 from ratelimit_mw.response import Headers
 from ratelimit_mw.rules import LimitsSpec, OnMessageRefused, OnStoreError, PathSpec, Rule, RuleOptions
@@ -57,8 +57,8 @@ class Options(TypedDict, total=False):
     proxy_header: Annotated[str, "where they say it: `x-forwarded-for`, `forwarded`, or a header of a single value"]
     ipv6_prefix: Annotated[int, "bits by which IPv6 clients are counted, 32 to 128"]
     exempt: Annotated[PathSpec, "paths that are not limited at all"]
-    safelist: Annotated[Sequence[MemberSpec], "networks, headers or callables: these clients are never limited"]
-    blocklist: Annotated[Sequence[MemberSpec], "the same: these get 403, and the store is not asked"]
+    safelist: Annotated[Sequence[ClientListEntry], "networks, headers or callables: these clients are never limited"]
+    blocklist: Annotated[Sequence[ClientListEntry], "the same: these get 403, and the store is not asked"]
     ignore_case: Annotated[bool, "rules match paths in any case; exemptions stay exact"]
     on_store_error: Annotated[OnStoreError, "`allow`, `deny` (503) or `local`, the same limits in this process"]
     local_share: Annotated[
@@ -92,4 +92,4 @@ class Options(TypedDict, total=False):
         "a warning at start about something that limits less than it seems to is a `ConfigError` instead, and so is a "
         "store that rejects us",
     ]
-    enabled: Annotated[bool | Asked, "`false` switches everything off; or a plain callable of the request"]
+    enabled: Annotated[bool | Predicate, "`false` switches everything off; or a plain callable of the request"]

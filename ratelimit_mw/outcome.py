@@ -6,40 +6,40 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ratelimit_mw.corrections import Step
-from ratelimit_mw.ledger import Ledger
-from ratelimit_mw.limit import EXACT, Charge, bucket_of
-from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.corrections import GateVerdict
+from ratelimit_mw.ledger import SettlementLog
+from ratelimit_mw.limit import MAX_EXACT_INT, Charge, bucket_of
+from ratelimit_mw.notices import warn_throttled
 from ratelimit_mw.response import Policy
-from ratelimit_mw.stores.forks import lock
+from ratelimit_mw.stores.forks import fork_safe_lock
 from ratelimit_mw.verdict import Verdict
 
-_opening: Final = lock()  # of a ledger: an app may say it from several threads
+_log_lock: Final = fork_safe_lock()  # of a ledger: an app may say it from several threads
 
 
-class Outcome(Struct, gc=False):
+class RateLimitState(Struct, gc=False):
     """What the app finds in its request.
 
     `verdict`: on all that was charged for the request; where several of us stand around the app, they add to it. None
-    when nothing was. `gate`: the outermost one's. `shown`: the outermost puts all of it into the answer's headers.
-    `message`: the same of the last message of a websocket, where these are limited. `steps`: who found what, where
-    there were several. `following`: who waits for the end of the response, where anybody does.
-    `said`: the true cost, as the app said it. `ledger`: what was corrected so far.
+    when nothing was. `gate`: the outermost one's. `headers_shown`: the outermost puts all of it into the headers.
+    `message`: the same of the last message of a websocket, where these are limited. `entries`: who found what, where
+    there were several. `tracker`: who waits for the end of the response, where anybody does.
+    `actual_cost`: the true cost, as the app said it. `settlement_log`: what was corrected so far.
     """
 
     verdict: Verdict | None
     gate: Any = None
-    shown: bool = False
-    message: "Outcome | None" = None
-    steps: list[tuple[Any, Verdict]] | None = None
-    following: Any = None
-    said: int | None = None
-    ledger: Ledger | None = None
+    headers_shown: bool = False
+    message: "RateLimitState | None" = None
+    entries: list[tuple[Any, Verdict]] | None = None
+    tracker: Any = None
+    actual_cost: int | None = None
+    settlement_log: SettlementLog | None = None
 
     @property
     def charged(self) -> Sequence[Charge]:
         """All that was charged for this request so far."""
-        return [charge for _, one in self.found if one.allowed and one.decisions for charge in one.charges]
+        return [charge for _, one in self.decisions_by_gate if one.allowed and one.decisions for charge in one.charges]
 
     @property
     def wait(self) -> float:
@@ -50,35 +50,35 @@ class Outcome(Struct, gc=False):
         return max(
             (
                 decision.next_after
-                for _, verdict in self.found
+                for _, verdict in self.decisions_by_gate
                 if verdict.allowed
                 for charge, decision in zip(verdict.charges, verdict.decisions, strict=False)
-                if charge.role == "limit" and decision.remaining < charge.cost and not charge.limit.held
+                if charge.role == "limit" and decision.remaining < charge.cost and not charge.limit.is_concurrency
             ),
             default=0.0,
         )
 
-    def add(self, verdict: Verdict, gate: Any) -> None:
+    def record(self, verdict: Verdict, gate: Any) -> None:
         """What one further in found: it answers, and all charges stand side by side."""
-        if self.steps is None:
+        if self.entries is None:
             if self.verdict is None and gate is self.gate:  # most often there is one of us, and no list of them
                 self.verdict = verdict
                 return
-            self.steps = [] if self.verdict is None else [(self.gate, self.verdict)]
-        self.steps.append((gate, verdict))
-        self.verdict = verdict if self.verdict is None else _both(self.verdict, verdict)
+            self.entries = [] if self.verdict is None else [(self.gate, self.verdict)]
+        self.entries.append((gate, verdict))
+        self.verdict = verdict if self.verdict is None else _merged(self.verdict, verdict)
 
-    def begin_anew(self, outer: "Outcome | None") -> None:
+    def reset(self, outer: "RateLimitState | None") -> None:
         """Start over for the next message. `outer`: what a middleware further out found for the same message."""
-        self.verdict, self.steps, self.said, self.ledger = None, None, None, None
+        self.verdict, self.entries, self.actual_cost, self.settlement_log = None, None, None, None
         if outer is not None and outer.verdict is not None:
-            self.verdict, self.steps = outer.verdict, [*outer.found]
+            self.verdict, self.entries = outer.verdict, [*outer.decisions_by_gate]
 
     @property
-    def found(self) -> Sequence[Step]:
+    def decisions_by_gate(self) -> Sequence[GateVerdict]:
         """Who found what."""
-        if self.steps is not None:
-            return self.steps
+        if self.entries is not None:
+            return self.entries
         return [] if self.verdict is None else [(self.gate, self.verdict)]
 
     def settle(self, actual: int) -> None:
@@ -92,32 +92,34 @@ class Outcome(Struct, gc=False):
         fails.
         """
         if type(actual) is not int or actual < 0:
-            warn_rarely("settle", "found %s, no whole number from 0: the estimate stays charged", type(actual).__name__)
+            warn_throttled(
+                "settle", "found %s, no whole number from 0: the estimate stays charged", type(actual).__name__
+            )
             return
-        self.said = said = min(actual, EXACT - 1)
-        if self.following is not None:
-            self.following.settles()
+        self.actual_cost = actual_cost = min(actual, MAX_EXACT_INT - 1)
+        if self.tracker is not None:
+            self.tracker.settle_at_end()
         else:
-            self.correct(lambda _: said)
+            self.settle_each(lambda _: actual_cost)
 
-    def correct(self, actual_of: Callable[[Policy], int | None], loop: Any = None) -> None:
+    def settle_each(self, actual_of: Callable[[Policy], int | None], loop: Any = None) -> None:
         """Have what was taken corrected, so that the true cost is charged. See `corrections`.
 
         `loop`: where it is to be awaited, if there is something to await and no loop runs here.
         """
-        with _opening:
-            if self.ledger is None:
-                self.ledger = Ledger()
-            ledger = self.ledger
-        ledger.correct(self.found, actual_of, loop)
+        with _log_lock:
+            if self.settlement_log is None:
+                self.settlement_log = SettlementLog()
+            settlement_log = self.settlement_log
+        settlement_log.settle(self.decisions_by_gate, actual_of, loop)
 
 
-def _both(outer: Verdict, own: Verdict) -> Verdict:
+def _merged(outer: Verdict, own: Verdict) -> Verdict:
     """`own`, and the charges of `outer` behind; of one bucket that both charged, how it stands now."""
     charges, decisions, policies = list(own.charges[: len(own.decisions)]), [*own.decisions], [*own.policies]
-    places = {bucket_of(charge): index for index, charge in enumerate(charges)}
+    positions = {bucket_of(charge): index for index, charge in enumerate(charges)}
     for charge, decision, policy in zip(outer.charges, outer.decisions, outer.policies, strict=False):
-        index = places.get(bucket_of(charge))
+        index = positions.get(bucket_of(charge))
         if index is None:
             charges.append(charge)
             decisions.append(decision)

@@ -18,8 +18,8 @@ CONVERTERS: Final = {
 
 
 _PATTERNS: Final = {name: re.compile(pattern) for name, pattern in CONVERTERS.items()}
-_WHOLE = re.compile(r"\s*\+?[+-]?[\d_]+\.0*\s*")  # Pydantic takes "7.0" for an int
-_LONGEST: Final = 64  # characters of a number or UUID that are examined: this bounds the work for each template
+_WHOLE_FLOAT = re.compile(r"\s*\+?[+-]?[\d_]+\.0*\s*")  # Pydantic takes "7.0" for an int
+_MAX_EXAMINED: Final = 64  # characters of a number or UUID that are examined: this bounds the work for each template
 _LAST_CASED: Final = 0x20000  # no letter behind these has two cases
 _NO, _LOOSELY, _EXACTLY = range(3)
 
@@ -31,35 +31,37 @@ class Segment(NamedTuple):
     converter: str | None = None
     after: str = ""
 
-    def fits(self, text: str, *, empty: bool = False) -> int:
+    def match_level_of(self, text: str, *, empty: bool = False) -> int:
         """How this parameter takes a segment of a path: not, loosely or exactly. Not for `{x:path}`.
 
         Loosely: some supported router takes it, others do not. `empty`: also that of Falcon, which takes an empty one.
         """
         if not self.before and not self.after:
-            return _EXACTLY if text and self.converter == "str" else self._takes(text, 0, len(text), empty=empty)
+            return (
+                _EXACTLY if text and self.converter == "str" else self._match_converter(text, 0, len(text), empty=empty)
+            )
         if text.startswith(self.before):
             start, end = len(self.before), len(text) - len(self.after)
-            if start <= end and text.endswith(self.after) and (how := self._takes(text, start, end)):
-                return how
-            if text.endswith(self.after + "\n") and start < end and self._takes(text, start, end - 1):
+            if start <= end and text.endswith(self.after) and (level := self._match_converter(text, start, end)):
+                return level
+            if text.endswith(self.after + "\n") and start < end and self._match_converter(text, start, end - 1):
                 return _LOOSELY  # the regular expressions of some routers end before a newline
         return _NO
 
-    def _takes(self, text: str, start: int, end: int, *, empty: bool = False) -> int:
+    def _match_converter(self, text: str, start: int, end: int, *, empty: bool = False) -> int:
         if start == end:
             return _LOOSELY if empty and self.converter == "str" else _NO
         if self.converter == "str":
             return _EXACTLY
-        return _LOOSELY if end - start > _LONGEST else taken(str(self.converter), text[start:end])
+        return _LOOSELY if end - start > _MAX_EXAMINED else match_level(str(self.converter), text[start:end])
 
 
 @lru_cache(maxsize=1024)
-def taken(converter: str, text: str) -> int:
+def match_level(converter: str, text: str) -> int:
     """How a converter of numbers or UUIDs takes a short text: not, loosely or exactly."""
     if _PATTERNS[converter].fullmatch(text):
         return _EXACTLY
-    if converter == "int" and _WHOLE.fullmatch(text):
+    if converter == "int" and _WHOLE_FLOAT.fullmatch(text):
         return _LOOSELY
     with suppress(ValueError):
         _PARSERS[converter](text)
@@ -73,16 +75,18 @@ _PARSERS: Final = {"int": int, "float": float, "uuid": UUID}  # what Litestar an
 class _Node:
     """A place in the tree. There are at most as many as all templates have segments, and a walk sees none twice."""
 
-    __slots__ = ("ends", "literals", "parameters", "rest", "wide")
+    __slots__ = ("catch_all", "catch_alls", "ends", "literals", "parameters")
 
     def __init__(self) -> None:
         self.literals: dict[str, _Node] = {}
         self.parameters: dict[Segment, _Node] = {}  # equal ones share a node
         self.ends: list[int] = []  # the numbers of the templates that end here
-        self.rest: _Node | None = None  # where {x:path} comes next: a tree of what follows it, from the end backwards
-        self.wide: list[tuple[str, str, int]] = []  # in such a tree: the text around {x:path}, and the number
+        self.catch_all: _Node | None = (
+            None  # where {x:path} comes next: a tree of what follows it, from the end backwards
+        )
+        self.catch_alls: list[tuple[str, str, int]] = []  # in such a tree: the text around {x:path}, and the number
 
-    def below(self, segments: Iterable[Segment]) -> "_Node":
+    def descend(self, segments: Iterable[Segment]) -> "_Node":
         """The place where these segments lead from here, made if there is none."""
         node = self
         for segment in segments:
@@ -93,7 +97,7 @@ class _Node:
         return node
 
 
-class _Places:
+class _Positions:
     """Nodes that a walk has come to. `loose`: by a parameter that took a segment loosely."""
 
     __slots__ = ("exact", "loose")
@@ -105,7 +109,7 @@ class _Places:
     def __bool__(self) -> bool:
         return bool(self.exact or self.loose)
 
-    def deeper(self, segment: str, *, empty: bool) -> "_Places":
+    def step(self, segment: str, *, empty: bool) -> "_Positions":
         """Where a segment of a path leads."""
         exact: list[_Node] = []
         loose: list[_Node] = []
@@ -114,16 +118,18 @@ class _Places:
                 exact.append(literal)
             if node.parameters:
                 for parameter, child in node.parameters.items():
-                    if how := parameter.fits(segment, empty=empty):
-                        (exact if how == _EXACTLY else loose).append(child)
+                    if level := parameter.match_level_of(segment, empty=empty):
+                        (exact if level == _EXACTLY else loose).append(child)
         for node in self.loose:
             if (literal := node.literals.get(segment)) is not None:
                 loose.append(literal)
-            loose += [child for parameter, child in node.parameters.items() if parameter.fits(segment, empty=empty)]
-        return _Places(exact, loose)
+            loose += [
+                child for parameter, child in node.parameters.items() if parameter.match_level_of(segment, empty=empty)
+            ]
+        return _Positions(exact, loose)
 
 
-class PathIndex:
+class PathTree:
     """Path templates, each with the number of its rule; they must be valid (`Paths` says whether they are).
 
     A look-up costs what the depth of the templates costs, times those that part only after they matched (`/{a}/x` and
@@ -145,63 +151,67 @@ class PathIndex:
             _add(self._root, segments_of(template, ignore_case=ignore_case), number)
 
     @classmethod
-    def of_rules(cls, templates: Iterable[Iterable[str]], *, ignore_case: bool = False) -> "PathIndex":
+    def from_rules(cls, templates: Iterable[Iterable[str]], *, ignore_case: bool = False) -> "PathTree":
         """Index the templates of several rules; each rule's number is its place in `templates`."""
         pairs = ((template, number) for number, of_rule in enumerate(templates) for template in of_rule)
         return cls(pairs, ignore_case=ignore_case)
 
-    def matching(self, path: str) -> list[int]:
+    def matching_rules(self, path: str) -> list[int]:
         """The rules one of whose templates matches the whole path, in order of their numbers, each once.
 
         As its number n, or as ~n where its templates match only loosely: in some routers, not in all.
         """
         segments = (fold(path) if self._ignore_case else path).split("/")
-        places = _Places([self._root], [])
-        found: list[int] = []
+        places = _Positions([self._root], [])
+        matches: list[int] = []
         loose: list[int] = []
         for depth, segment in enumerate(segments):
             for node in places.exact:
-                if node.rest is not None:
-                    self._backwards(_Places([node.rest], []), segments, depth, found, loose)
+                if node.catch_all is not None:
+                    self._match_backwards(_Positions([node.catch_all], []), segments, depth, matches, loose)
             for node in places.loose:
-                if node.rest is not None:
-                    self._backwards(_Places([], [node.rest]), segments, depth, found, loose)
-            places = places.deeper(segment, empty=self.empty)
+                if node.catch_all is not None:
+                    self._match_backwards(_Positions([], [node.catch_all]), segments, depth, matches, loose)
+            places = places.step(segment, empty=self.empty)
             if not places:
                 break
         for node in places.exact:
-            found += node.ends
+            matches += node.ends
         if not loose and not places.loose:
-            return found if len(found) < 2 else sorted(set(found))  # noqa: PLR2004  # most paths meet one rule or none
+            return matches if len(matches) < 2 else sorted(set(matches))  # noqa: PLR2004  # most paths meet one rule or none
         for node in places.loose:
             loose += node.ends
-        exact = set(found)
+        exact = set(matches)
         return sorted([*exact, *(~number for number in set(loose) - exact)], key=lambda number: max(number, ~number))
 
-    def _backwards(self, places: _Places, segments: list[str], first: int, found: list[int], loose: list[int]) -> None:
+    def _match_backwards(
+        self, places: _Positions, segments: list[str], first: int, matches: list[int], loose: list[int]
+    ) -> None:
         """Add the templates that match when `{x:path}` takes what begins in segment `first`."""
         for last in range(len(segments) - 1, first - 1, -1):
-            for nodes, numbers in ((places.exact, found), (places.loose, loose)):
+            for nodes, numbers in ((places.exact, matches), (places.loose, loose)):
                 for node in nodes:
-                    for before, after, number in node.wide:
-                        if is_wide(before, after, segments[first], segments[last], one=first == last):
+                    for before, after, number in node.catch_alls:
+                        if matches_catch_all(before, after, segments[first], segments[last], one=first == last):
                             numbers.append(number)
-            places = places.deeper(segments[last], empty=self.empty)
+            places = places.step(segments[last], empty=self.empty)
             if not places:
                 break
 
 
 def _add(root: _Node, segments: Sequence[Segment], number: int) -> None:
-    at = wide_at(segments)
-    node = root.below(segments[:at])
+    at = catch_all_index(segments)
+    node = root.descend(segments[:at])
     if at is None:
         node.ends.append(number)
         return
-    node.rest = node.rest or _Node()
-    node.rest.below(reversed(segments[at + 1 :])).wide.append((segments[at].before, segments[at].after, number))
+    node.catch_all = node.catch_all or _Node()
+    node.catch_all.descend(reversed(segments[at + 1 :])).catch_alls.append(
+        (segments[at].before, segments[at].after, number)
+    )
 
 
-def is_wide(before: str, after: str, first: str, last: str, *, one: bool) -> bool:
+def matches_catch_all(before: str, after: str, first: str, last: str, *, one: bool) -> bool:
     """Whether `before{x:path}after` matches what begins with one segment and ends with another, or is `one`."""
     long_enough = not one or len(first) >= len(before) + len(after)
     return long_enough and first.startswith(before) and last.endswith(after)
@@ -212,15 +222,15 @@ def segments_of(template: str, *, ignore_case: bool = False) -> tuple[Segment, .
     """A valid template, taken apart at its slashes."""
     segments = []
     for text in template.split("/"):
-        found = PARAMETER.search(text)
-        before, after = (text[: found.start()], text[found.end() :]) if found else (text, "")
+        parameter = PARAMETER.search(text)
+        before, after = (text[: parameter.start()], text[parameter.end() :]) if parameter else (text, "")
         if ignore_case:
             before, after = fold(before), fold(after)
-        segments.append(Segment(before, (found[2] or "str") if found else None, after))
+        segments.append(Segment(before, (parameter[2] or "str") if parameter else None, after))
     return tuple(segments)
 
 
-def wide_at(segments: Sequence[Segment]) -> int | None:
+def catch_all_index(segments: Sequence[Segment]) -> int | None:
     """Where `{x:path}` stands."""
     return next((index for index, segment in enumerate(segments) if segment.converter == "path"), None)
 
@@ -241,10 +251,10 @@ def fold(text: str) -> str:
 @cache
 def _odd_letters() -> dict[str, str]:
     """The letters that `lower` alone would not fold as needed, or not each by itself, and what they become."""
-    found = {"\u03a3": "\u03c3"}  # lower() reads the letters around it
+    folds = {"\u03a3": "\u03c3"}  # lower() reads the letters around it
     for letter in map(chr, range(128, _LAST_CASED)):
         upper = letter.upper()
         folded = (upper if len(upper) == 1 else letter).lower()[0]
         if folded != letter.lower():
-            found[letter] = folded
-    return found
+            folds[letter] = folded
+    return folds

@@ -4,8 +4,16 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from ratelimit_mw.errors import ConfigError, Mistakes
-from ratelimit_mw.path_index import CONVERTERS, PARAMETER, PathIndex, Segment, is_wide, segments_of, wide_at
+from ratelimit_mw.errors import ConfigError, ErrorCollector
+from ratelimit_mw.path_index import (
+    CONVERTERS,
+    PARAMETER,
+    PathTree,
+    Segment,
+    catch_all_index,
+    matches_catch_all,
+    segments_of,
+)
 
 _NORMAL = re.compile(
     r"/|(?:/(?!\.{1,2}(?:/|\Z))[^/\n]+)+"
@@ -28,28 +36,28 @@ class Paths:
     `/login/` in a rule means the app's `/login/`, and its normal form `/login` too. See `Forms`.
     """
 
-    __slots__ = ("_normal", "_received", "always_two", "normal_templates", "received_templates")
+    __slots__ = ("_normal", "_received", "has_two_forms", "normal_templates", "received_templates")
 
     def __init__(self, place: str, value: object) -> None:
         if not isinstance(value, str) and (not isinstance(value, Sequence) or not value):
             raise ConfigError(f"{place}: found {value!r}, allowed is a path such as '/users/{{id}}' or a list of these")
         named = [(place, value)] if isinstance(value, str) else [(f"{place}[{i}]", one) for i, one in enumerate(value)]
-        mistakes = Mistakes()
+        mistakes = ErrorCollector()
         self.received_templates: list[str] = []
         for where, template in named:
-            with mistakes.at():
-                self.received_templates.append(_checked(where, template))
-        mistakes.tell()
+            with mistakes.collect():
+                self.received_templates.append(_checked_template(where, template))
+        mistakes.raise_if_any()
         both = [dict.fromkeys((normal_path(each), merged_path(each))) for each in self.received_templates]
         self.normal_templates = [each for forms in both for each in forms]
-        self.always_two = self.received_templates != self.normal_templates  # then even a normal path has two forms
-        self._received = PathIndex((template, 0) for template in self.received_templates)
-        self._normal = PathIndex((template, 0) for template in self.normal_templates)
+        self.has_two_forms = self.received_templates != self.normal_templates  # then even a normal path has two forms
+        self._received = PathTree((template, 0) for template in self.received_templates)
+        self._normal = PathTree((template, 0) for template in self.normal_templates)
 
     def match(self, path: str, *, normal: bool) -> bool:
         """Whether `path`, in its normal form or as received, is one of these, letter by letter."""
-        found = (self._normal if normal else self._received).matching(path)
-        return bool(found) and found[0] >= 0  # not where it only matches loosely
+        numbers = (self._normal if normal else self._received).matching_rules(path)
+        return bool(numbers) and numbers[0] >= 0  # not where it only matches loosely
 
     def match_all(self, forms: "Forms") -> bool:
         """Whether a path is one of these in each of its forms."""
@@ -88,10 +96,10 @@ def is_normal(path: str) -> bool:
     return _NORMAL.fullmatch(path) is not None
 
 
-def covers(earlier: str, later: str, *, ignore_case: bool = False) -> bool:
-    """Whether every path that the valid template `later` matches is matched by `earlier`; False when not sure."""
-    wider, segments = (segments_of(template, ignore_case=ignore_case) for template in (earlier, later))
-    at = wide_at(wider)
+def covers(earlier: str, narrower: str, *, ignore_case: bool = False) -> bool:
+    """Whether every path that the valid template `narrower` matches is matched by `earlier`; False when not sure."""
+    wider, segments = (segments_of(template, ignore_case=ignore_case) for template in (earlier, narrower))
+    at = catch_all_index(wider)
     if at is None:
         return len(wider) == len(segments) and all(map(_segment_covers, wider, segments))
     end = len(segments) - (len(wider) - at - 1)  # where what follows {x:path} begins
@@ -100,22 +108,22 @@ def covers(earlier: str, later: str, *, ignore_case: bool = False) -> bool:
         len(segments) >= len(wider)
         and all(map(_segment_covers, wider[:at], segments[:at]))
         and all(map(_segment_covers, wider[at + 1 :], segments[end:]))
-        and _wide_covers(wider[at], middle[0], middle[-1], one=len(middle) == 1)
+        and _catch_all_covers(wider[at], middle[0], middle[-1], one=len(middle) == 1)
     )
 
 
-def _wide_covers(wide: Segment, first: Segment, last: Segment, *, one: bool) -> bool:
+def _catch_all_covers(wide: Segment, first: Segment, last: Segment, *, one: bool) -> bool:
     """By what is known of the two ends: a parameter between them can be anything."""
     end = last.before if last.converter is None else last.after
     one = one and first.converter is None
-    return is_wide(wide.before, wide.after, first.before, end, one=one)
+    return matches_catch_all(wide.before, wide.after, first.before, end, one=one)
 
 
 def _segment_covers(wider: Segment, segment: Segment) -> bool:
     if wider.converter is None or segment.converter == "path":
         return wider == segment
     if segment.converter is None:
-        return wider.fits(segment.before) > 1
+        return wider.match_level_of(segment.before) > 1
     if wider.converter == "str":
         return segment.before.startswith(wider.before) and segment.after.endswith(wider.after)
     return segment in (wider, wider._replace(converter="int" if wider.converter == "float" else wider.converter))
@@ -145,13 +153,13 @@ def merged_path(path: str) -> str:
     return _SLASHES.sub("/", "/" + path).rstrip("/") or "/"
 
 
-def _checked(place: str, template: object) -> str:
+def _checked_template(place: str, template: object) -> str:
     """The template itself, if it can match and takes no more than linear time to."""
     if not isinstance(template, str) or not template.lstrip().startswith("/"):
         raise ConfigError(f"{place}: found {template!r}, allowed is a path that starts with /, such as '/users/{{id}}'")
-    for found in PARAMETER.finditer(template):
-        if found[2] and found[2] not in CONVERTERS:
-            raise ConfigError(f"{place}: found {found[0]!r}, allowed are the converters {', '.join(CONVERTERS)}")
+    for parameter in PARAMETER.finditer(template):
+        if parameter[2] and parameter[2] not in CONVERTERS:
+            raise ConfigError(f"{place}: found {parameter[0]!r}, allowed are the converters {', '.join(CONVERTERS)}")
     text = PARAMETER.sub("x", template)
     if "{" in text or "}" in text:
         raise ConfigError(f"{place}: found {template!r}, allowed is '{{name}}' or '{{name:path}}' as parameter")

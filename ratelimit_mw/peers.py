@@ -24,7 +24,7 @@ _PENALTY: Final = ("penalty", "text such as '10 refusals per minute: 15 minutes'
 _BURST: Final = ("limits", "the burst is part of the text: '100/minute burst 20 using gcra'")
 _IPV6: Final = ("ipv6_prefix", "the bits by which IPv6 clients are counted")
 
-_WORDS: Final[Mapping[str, tuple[str, str]]] = {
+_EQUIVALENTS: Final[Mapping[str, tuple[str, str]]] = {
     **dict.fromkeys(("key_func", "key_function", "key_generator", "identifier", "get_ident", "ident"), _KEY),
     **dict.fromkeys(("get_cache_key", "request_identifier", "authenticate", "get_key"), _KEY),
     **dict.fromkeys(("default_limits", "default_limit", "limit_value", "rate", "rates", "rate_limit"), _LIMITS),
@@ -64,9 +64,9 @@ _WORDS: Final[Mapping[str, tuple[str, str]]] = {
     **dict.fromkeys(("dry_run", "report_only", "block"), ("shadow", "true: decide and report, but never refuse")),
     **dict.fromkeys(("max_concurrent", "concurrency", "max_concurrency"), ("concurrent", "requests at work at once")),
 }
-_FOUND: Final = {word.replace("_", ""): answer for word, answer in _WORDS.items()}
+_BY_SPELLING: Final = {option.replace("_", ""): translation for option, translation in _EQUIVALENTS.items()}
 
 
-def word_here(word: str) -> tuple[str, str] | None:
+def translate_option(option: str) -> tuple[str, str] | None:
     """What a word of slowapi, flask-limiter, django-ratelimit, express-rate-limit and others is here, and means."""
-    return _FOUND.get(word.replace("_", "").lower())
+    return _BY_SPELLING.get(option.replace("_", "").lower())

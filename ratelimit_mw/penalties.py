@@ -5,7 +5,7 @@ from typing import Final
 
 from ratelimit_mw.algorithms import DEFAULT
 from ratelimit_mw.algorithms.ban import Ban
-from ratelimit_mw.errors import ConfigError, located
+from ratelimit_mw.errors import ConfigError, error_location
 from ratelimit_mw.limit import Limit
 from ratelimit_mw.notation import parse
 
@@ -35,7 +35,7 @@ def check_penalty(value: object) -> Ban | None:
     if not colon:
         meant = ": write a colon in place of 'for'" if " for " in rate else ""
         raise ConfigError(f"penalty: found {value!r:.100}, which does not say how long to refuse{meant}; {_ALLOWED}")
-    with located("penalty"):
+    with error_location("penalty"):
         counted = _rate(rate.replace("refusals", " ").replace("refusal", " "), value)
         length = _rate(f"1 per {duration.strip()}", value)
         return Ban(counted.quota, counted.window, ban=length.window)

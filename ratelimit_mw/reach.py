@@ -6,11 +6,11 @@ from typing import Final
 from ratelimit_mw.path_index import PARAMETER, fold
 from ratelimit_mw.paths import Paths, covers
 from ratelimit_mw.rules import PathSpec, Rule
-from ratelimit_mw.words import close_to
+from ratelimit_mw.words import closest_match
 
 EVERY_PATH: Final = "/{rest:path}"
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY")
-INSTEAD: Final = {  # what others call a method
+METHOD_HINTS: Final = {  # what others call a method
     "ANY": "leave out methods for all of them",
     "ALL": "leave out methods for all of them",
     "WEBSOCKET": "a websocket begins with a GET",
@@ -24,22 +24,24 @@ _RARE: Final = (  # of IANA's registry, of caches and of UPnP
 RARE_METHODS: Final = frozenset(_RARE.split())
 
 
-def out_of_reach(rules: Sequence[Rule], *, ignore_case: bool) -> Iterator[tuple[int, int]]:
+def unreachable_rules(rules: Sequence[Rule], *, ignore_case: bool) -> Iterator[tuple[int, int]]:
     """Each rule that can never match, and the earlier one that ends the search for all that it is for; as indices."""
     enders: dict[str, list[int]] = {}  # by what their paths begin with, which another one's must begin with too
     paths = [Paths("path", rule.path) for rule in rules]
     for index, rule in enumerate(rules):
         begins = _beginnings(paths[index].normal_templates[0], ignore_case=ignore_case)
         for first in sorted({ender for beginning in begins for ender in enders.get(beginning, ())}):
-            if _asks_no_more(rules[first], rule) and _covers(paths[first], paths[index], ignore_case=ignore_case):
+            if _is_at_least_as_narrow(rules[first], rule) and _covers(
+                paths[first], paths[index], ignore_case=ignore_case
+            ):
                 yield index, first
                 break
-        if rule.ends and rule.when is None:
+        if rule.is_final and rule.when is None:
             for template in paths[index].normal_templates:
                 enders.setdefault(_beginnings(template, ignore_case=ignore_case)[-1], []).append(index)
 
 
-def exempted(rules: Sequence[Rule], exempt: PathSpec, *, ignore_case: bool) -> Iterator[int | None]:
+def exempted_rules(rules: Sequence[Rule], exempt: PathSpec, *, ignore_case: bool) -> Iterator[int | None]:
     """Each rule whose paths are all in `exempt`, as an index; None alone if `exempt` has every path."""
     if not exempt:
         return
@@ -60,18 +62,18 @@ def exempting_all(rules: Sequence[Rule]) -> int | None:
     every = Paths("path", EVERY_PATH)
     for index, rule in enumerate(rules):
         asks = rule.methods or rule.host or rule.preflight or rule.when is not None
-        if rule.exempt and rule.ends and not asks and _covers(Paths("path", rule.path), every, ignore_case=False):
+        if rule.exempt and rule.is_final and not asks and _covers(Paths("path", rule.path), every, ignore_case=False):
             return index
     return None
 
 
-def odd_methods(methods: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+def unknown_methods(methods: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Each method that no server knows, and what was probably meant; None where that is unclear."""
     for method in methods:
-        if method in INSTEAD:
-            yield method, INSTEAD[method]
+        if method in METHOD_HINTS:
+            yield method, METHOD_HINTS[method]
         elif method not in METHODS and method not in RARE_METHODS:
-            found = close_to(method, METHODS)
+            found = closest_match(method, METHODS)
             yield method, None if found is None else f"did you mean {found}?"
 
 
@@ -87,7 +89,7 @@ def _beginnings(template: str, *, ignore_case: bool) -> list[str]:
     return ["/".join(segments[:end]) for end in range(1, len(segments) + 1)]
 
 
-def _asks_no_more(earlier: Rule, rule: Rule) -> bool:
+def _is_at_least_as_narrow(earlier: Rule, rule: Rule) -> bool:
     """Whether whatever meets what `rule` asks besides its path meets what `earlier` asks."""
     hosts, own = ({one.host} if isinstance(one.host, str) else set(one.host) for one in (earlier, rule))
     return (
@@ -97,13 +99,13 @@ def _asks_no_more(earlier: Rule, rule: Rule) -> bool:
     )
 
 
-def _covers(earlier: Paths, later: Paths, *, ignore_case: bool) -> bool:
+def _covers(earlier: Paths, narrower: Paths, *, ignore_case: bool) -> bool:
     """In both forms, because a request is looked at in both."""
     return all(
         any(covers(wide, narrow, ignore_case=ignore_case) for wide in ours)
         for ours, theirs in (
-            (earlier.received_templates, later.received_templates),
-            (earlier.normal_templates, later.normal_templates),
+            (earlier.received_templates, narrower.received_templates),
+            (earlier.normal_templates, narrower.normal_templates),
         )
         for narrow in theirs
     )

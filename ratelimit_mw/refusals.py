@@ -10,8 +10,8 @@ from ratelimit_mw.verdict import Verdict
 
 logger = logging.getLogger("ratelimit_mw.refusals")
 
-MOST: Final = 10  # lines in a second
-_LINE: Final = "ratelimit_mw: refused by rule %s%s%s"
+MAX_PER_SECOND: Final = 10  # lines in a second
+_MESSAGE: Final = "ratelimit_mw: refused by rule %s%s%s"
 
 
 class _Second:
@@ -40,17 +40,17 @@ def log_refusal(verdict: Verdict, secret: str) -> None:
     global _second  # noqa: PLW0603  # one for the process
     current, now, left_out = _second, int(time.monotonic()), 0
     if current.at != now:
-        left_out = max(current.next() - MOST, 0)
+        left_out = max(current.next() - MAX_PER_SECOND, 0)
         current = _second = _Second(now)
-    if current.next() >= MOST:
+    if current.next() >= MAX_PER_SECOND:
         return
     binding = verdict.binding
-    limit, key, shown = None, None, ""
+    limit, key, details = None, None, ""
     if binding is not None:
         charge = verdict.charges[binding]
-        key = _hashed(charge.key, secret)
+        key = _hashed_identity(charge.key, secret)
         limit = verdict.policies[binding].name if binding < len(verdict.policies) else None
-        shown = f", limit {limit}, key {key}; retry after {verdict.retry_after:.3f} s"
+        details = f", limit {limit}, key {key}; retry after {verdict.retry_after:.3f} s"
     rest = f"; earlier refusals that were not logged: {left_out}" if left_out else ""
     fields = {
         "ratelimit_rule": verdict.rule,
@@ -60,10 +60,10 @@ def log_refusal(verdict: Verdict, secret: str) -> None:
         "ratelimit_source": verdict.source,
         "ratelimit_not_logged": left_out,
     }
-    logger.info(_LINE, verdict.rule, shown, rest, extra=fields)
+    logger.info(_MESSAGE, verdict.rule, details, rest, extra=fields)
 
 
-def _hashed(key: str, secret: str) -> str:
+def _hashed_identity(key: str, secret: str) -> str:
     """The hash in a key of the store, or that of the identity where `plain_keys` left it readable."""
     identity = key[1:].partition("}")[0]
     if "=" not in identity:  # every readable identity has one: kind=value

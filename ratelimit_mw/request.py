@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.notices import warn_throttled
 
 _LARGEST: Final = 10**100  # no number of anything; writing much larger ones out is not free, or fails
 _USER_NAMES: Final = ("identity", "pk", "id", "username", "display_name")
@@ -16,20 +16,20 @@ class Request(ABC):
 
     `raw`: the ASGI scope or the WSGI environ. `client`: the client's address: the socket's other end, as the server
     wrote it, or whom trusted proxies name; None where there is none, as on a unix socket. `route`: the framework's
-    route template, where the face knows it. `outcome`: what those of us further out have found, if there are any.
+    route template, where the face knows it. `state`: what those of us further out have found, if there are any.
     `messages`: what limits the messages of a websocket, once rules were looked for; None where nothing does.
-    `followers`: who is to hear how an admitted request was answered; None where nobody is.
+    `on_end`: who is to hear how an admitted request was answered; None where nobody is.
     """
 
-    __slots__ = ("client", "followers", "messages", "outcome", "raw", "route")
+    __slots__ = ("client", "messages", "on_end", "raw", "route", "state")
 
-    def __init__(self, raw: Any, client: str | None, outcome: Any = None, route: str | None = None) -> None:
+    def __init__(self, raw: Any, client: str | None, state: Any = None, route: str | None = None) -> None:
         self.raw = raw
         self.client = client
-        self.outcome = outcome
+        self.state = state
         self.route = route
         self.messages: Any = None
-        self.followers: Any = None
+        self.on_end: Any = None
 
     @property
     @abstractmethod
@@ -70,22 +70,22 @@ class Request(ABC):
 
         Of several lines an app may read the first, the last or all: none of them says whose request it is.
         """
-        lines = self.header_lines(name)
-        return lines[0] if len(lines) == 1 else None
+        values = self.header_lines(name)
+        return values[0] if len(values) == 1 else None
 
     @property
     def cookies(self) -> Mapping[str, str]:
         """The cookies that mean the same to every app: of one name none with several values, none with escapes."""
-        found: dict[str, str | None] = {}
+        values: dict[str, str | None] = {}
         for pair in self.headers.get("cookie", "").replace(", ", ";").split(";"):
             name, _, raw = pair.partition("=")
             name, value = name.strip(), raw.strip().strip('"')
-            same = found.get(name, value) == value and "\\" not in value
-            found[name] = value if same else None
-        return {name: value for name, value in found.items() if value is not None}
+            same = values.get(name, value) == value and "\\" not in value
+            values[name] = value if same else None
+        return {name: value for name, value in values.items() if value is not None}
 
 
-def below(root: str, path: str) -> str:
+def strip_root(root: str, path: str) -> str:
     """`path` without `root` in front, if it lies below it."""
     if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
         return path[len(root) :] or "/"
@@ -98,11 +98,11 @@ def user_id(user: object) -> str | None:
     The first of identity, pk, id, username, display_name.
     """
     try:
-        known = getattr(user, "is_authenticated", False)
-        if not (known() if callable(known) else known):
+        authenticated = getattr(user, "is_authenticated", False)
+        if not (authenticated() if callable(authenticated) else authenticated):
             return None
     except Exception as error:  # noqa: BLE001  # a lazy user may ask a database
-        warn_rarely("user", "is_authenticated raised", error=error)
+        warn_throttled("user", "is_authenticated raised", error=error)
         return None
     for name in _USER_NAMES:
         try:

@@ -16,11 +16,11 @@ from msgspec import Struct, json
 from ratelimit_mw.limit import Decision, Limit
 from ratelimit_mw.verdict import Verdict
 
-_LARGEST: Final = 999_999_999_999_999  # the integers of structured fields end there
-_MOST_SHOWN: Final = 8  # policies in a field: proxies limit the size of headers
+_MAX_FIELD_INT: Final = 999_999_999_999_999  # the integers of structured fields end there
+_MAX_POLICIES: Final = 8  # policies in a field: proxies limit the size of headers
 _PROBLEMS: Final = "https://iana.org/assignments/http-problem-types#"
 _BURST: Final = "ratelimit-mw-burst"  # a parameter of our own carries our name
-_AT_WORK: Final = "concurrent-requests"  # the quota unit of slots; that of all others is requests
+_SLOT_UNIT: Final = "concurrent-requests"  # the quota unit of slots; that of all others is requests
 _BLOCKED: Final = "Requests from here are not answered."
 _STORE_DOWN_RETRY: Final = 1  # seconds; a hint, nobody knows when the store is back
 
@@ -39,22 +39,22 @@ _NAMES: Final = (
 
 _CONTENT_TYPE: Final = "application/problem+json"
 _TEXT: Final = {"type": "string"}
-_MEANT: Final = {
+_DESCRIPTIONS: Final = {
     "Retry-After": "Seconds until the same request is admitted.",
     "RateLimit": "Per policy, how many units are left (r), and for how many seconds (t).",
     "RateLimit-Policy": "Per policy, its quota (q) and its window in seconds (w).",
 }
 _RAW_NAMES: Final = {name: name.lower().encode("ascii") for name in _NAMES}
 _LEGACY: Final = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
-_LISTS: Final = ("RateLimit", "RateLimit-Policy")
-ABOUT_THE_BODY: Final = ("content-type", "content-length")
+_LIST_FIELDS: Final = ("RateLimit", "RateLimit-Policy")
+BODY_HEADERS: Final = ("content-type", "content-length")
 
 Headers = Literal["ietf", "legacy", "both", "none"]
 HeaderList = list[tuple[str, str]]
 RawFields = list[tuple[bytes, bytes]]
 
 
-class Said(Struct, frozen=True, gc=False):
+class PolicyFields(Struct, frozen=True, gc=False):
     """What fields say of a policy each time."""
 
     policy: str
@@ -66,28 +66,41 @@ class Said(Struct, frozen=True, gc=False):
 class Policy:
     """What headers and bodies call one charge of a request. Made once per limit; compared by identity."""
 
-    __slots__ = ("burst", "hidden", "limit", "longest", "most", "name", "said", "settles", "settling", "silent")
+    __slots__ = (
+        "burst",
+        "fields",
+        "limit",
+        "max_wait_seconds",
+        "most",
+        "name",
+        "not_when_admitted",
+        "only_when_refusing",
+        "settle_policy",
+        "settles",
+    )
 
     def __init__(
         self,
         name: str,
         limit: Limit,
         *,
-        hidden: bool = False,
+        only_when_refusing: bool = False,
         shadow: bool = False,
         settles: bool = True,
-        settling: Any = None,
+        settle_policy: Any = None,
     ) -> None:
         self.name = name
         self.limit = limit
-        self.most = min(limit.quota, _LARGEST)  # units that headers may name
-        self.burst = min(getattr(limit, "burst", None) or limit.quota, _LARGEST)  # of these, how many at one instant
-        self.longest = ceil(limit.longest_wait)  # seconds that headers may name
-        self.hidden = hidden  # shown only when it refuses, because it tells about others than the client
-        self.silent = hidden or shadow  # not shown when it admits
-        self.said: Said | None = None  # `response` keeps it here
+        self.most = min(limit.quota, _MAX_FIELD_INT)  # units that headers may name
+        # of these, how many at one instant
+        self.burst = min(getattr(limit, "burst", None) or limit.quota, _MAX_FIELD_INT)
+        self.max_wait_seconds = ceil(limit.max_wait)  # seconds that headers may name
+        # shown only when it refuses, because it tells about others than the client
+        self.only_when_refusing = only_when_refusing
+        self.not_when_admitted = only_when_refusing or shadow  # not shown when it admits
+        self.fields: PolicyFields | None = None  # `response` keeps it here
         self.settles = settles  # whether it is corrected when the true cost is known
-        self.settling = settling  # how its rule learns that after the response, if it does
+        self.settle_policy = settle_policy  # how its rule learns that after the response, if it does
 
 
 class Response(NamedTuple):
@@ -98,22 +111,22 @@ class Response(NamedTuple):
     body: bytes
 
 
-def _documented(reason: str, *names: str) -> dict[str, Any]:
+def _openapi_response(reason: str, *names: str) -> dict[str, Any]:
     """A response, as OpenAPI describes it."""
     properties = {"type": _TEXT, "title": _TEXT, "status": {"type": "integer"}, "detail": _TEXT}
     policies = {"violated-policies": {"type": "array", "items": _TEXT}} if "RateLimit" in names else {}
     schema = {"type": "object", "required": [*properties], "properties": {**properties, **policies}}
     return {
         "description": reason,
-        "headers": {name: {"schema": _TEXT, "description": _MEANT[name]} for name in names},
+        "headers": {name: {"schema": _TEXT, "description": _DESCRIPTIONS[name]} for name in names},
         "content": {_CONTENT_TYPE: {"schema": schema}},
     }
 
 
 REASONS: Final = {403: "Forbidden", 429: "Too Many Requests", 503: "Service Unavailable"}
 RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
-    429: _documented(REASONS[429], "Retry-After", "RateLimit", "RateLimit-Policy"),
-    503: _documented(REASONS[503], "Retry-After"),
+    429: _openapi_response(REASONS[429], "Retry-After", "RateLimit", "RateLimit-Policy"),
+    503: _openapi_response(REASONS[503], "Retry-After"),
 }
 
 
@@ -122,20 +135,22 @@ def headers(verdict: Verdict | None, style: Headers = "ietf") -> HeaderList:
     if style == "none" or verdict is None or not verdict.decisions:
         return []
     policies = verdict.policies
-    if style == "ietf" and len(policies) == 1 and not policies[0].silent:  # the common case, in short
+    if style == "ietf" and len(policies) == 1 and not policies[0].not_when_admitted:  # the common case, in short
         policy = policies[0]
-        said = policy.said or _said(policy)
-        return [("RateLimit-Policy", said.policy), ("RateLimit", said.state % _state(policy, verdict.decisions[0]))]
-    shown = _shown(verdict)
+        cached = policy.fields or _fields_of(policy)
+        return [("RateLimit-Policy", cached.policy), ("RateLimit", cached.state % _state(policy, verdict.decisions[0]))]
+    visible = _visible_policies(verdict)
     fields: HeaderList = []
-    if shown and style != "legacy":
-        states = [(policy.said or _said(policy)).state % _state(policy, decision) for policy, decision in shown]
+    if visible and style != "legacy":
+        states = [
+            (policy.fields or _fields_of(policy)).state % _state(policy, decision) for policy, decision in visible
+        ]
         fields += [
-            ("RateLimit-Policy", _listed(tuple([policy for policy, _ in shown]))),
+            ("RateLimit-Policy", _policy_list(tuple([policy for policy, _ in visible]))),
             ("RateLimit", ", ".join(states)),
         ]
-    if shown and style != "ietf":
-        binding = shown[0][1]
+    if visible and style != "ietf":
+        binding = visible[0][1]
         fields += [
             ("X-RateLimit-Limit", str(binding.limit)),
             ("X-RateLimit-Remaining", str(binding.remaining)),
@@ -144,16 +159,16 @@ def headers(verdict: Verdict | None, style: Headers = "ietf") -> HeaderList:
     return fields
 
 
-def raw_headers(verdict: Verdict, theirs: Iterable[tuple[bytes, bytes]] = ()) -> RawFields:
+def raw_headers(verdict: Verdict, app_headers: Iterable[tuple[bytes, bytes]] = ()) -> RawFields:
     """`headers` in the style `ietf`, as ASGI has them, behind those of an app: lists that go on."""
     policies, decisions = verdict.policies, verdict.decisions
-    if len(policies) != 1 or not decisions or (policy := policies[0]).silent:
-        return [*theirs, *raw(headers(verdict))]
-    said, decision = policy.said or _said(policy), decisions[0]
+    if len(policies) != 1 or not decisions or (policy := policies[0]).not_when_admitted:
+        return [*app_headers, *raw(headers(verdict))]
+    cached, decision = policy.fields or _fields_of(policy), decisions[0]
     available, wait = decision.remaining, ceil(decision.next_after)
-    if available > policy.most or wait > policy.longest:
+    if available > policy.most or wait > policy.max_wait_seconds:
         available, wait = _state(policy, decision)
-    return [*theirs, said.raw, (b"ratelimit", said.raw_state % (available, wait))]
+    return [*app_headers, cached.raw, (b"ratelimit", cached.raw_state % (available, wait))]
 
 
 def raw(fields: HeaderList) -> RawFields:
@@ -161,17 +176,17 @@ def raw(fields: HeaderList) -> RawFields:
     return [(_RAW_NAMES[name], value.encode()) for name, value in fields]
 
 
-def beside(own: HeaderList, theirs: Container[str]) -> HeaderList:
+def non_conflicting(own: HeaderList, app_headers: Container[str]) -> HeaderList:
     """Those of our fields that go with the fields of an app, whose names are in lower case.
 
     `RateLimit` and `RateLimit-Policy` are lists, of which ours are further members; of others the app's are kept, and
     the three of `X-RateLimit` go together.
     """
-    return [(name, value) for name, value in own if name in _LISTS or not _is_there(name.lower(), theirs)]
+    return [(name, value) for name, value in own if name in _LIST_FIELDS or not _is_present(name.lower(), app_headers)]
 
 
-def _is_there(name: str, theirs: Container[str]) -> bool:
-    return name in theirs or (name in _LEGACY and any(one in theirs for one in _LEGACY))
+def _is_present(name: str, app_headers: Container[str]) -> bool:
+    return name in app_headers or (name in _LEGACY and any(one in app_headers for one in _LEGACY))
 
 
 def refusal(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0, at_least: float = 0.0) -> Response:
@@ -198,8 +213,8 @@ def refusal(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0, at_l
         fields: HeaderList = []
         detail = "This request costs more than its quota ever allows; waiting does not help."
     else:
-        later = uniform(0, jitter) if jitter else 0.0  # noqa: S311  # to spread clients, no secret
-        wait = max(1, ceil(max(verdict.retry_after, at_least) + later))
+        delay = uniform(0, jitter) if jitter else 0.0  # noqa: S311  # to spread clients, no secret
+        wait = max(1, ceil(max(verdict.retry_after, at_least) + delay))
         fields = [("Retry-After", str(wait))]
         detail = f"Try again in {wait} second{'s' if wait > 1 else ''}."
     return _problem(429, _PROBLEMS + "quota-exceeded", title, detail, refusing, [*fields, *headers(verdict, style)])
@@ -216,57 +231,60 @@ def _problem(status: int, kind: str, title: str, detail: str, policies: Sequence
     return Response(status, [*own, *fields], body)
 
 
-def _shown(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:
+def _visible_policies(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:
     """What a client is told about: what binds of it first, the rest in order."""
     charges, decisions, refusing = verdict.charges, verdict.decisions, verdict.refusing
-    shown = [
+    visible = [
         (index, policy, decisions[index])
         for index, policy in enumerate(_policies(verdict))
-        if charges[index].role != "shadow" and not (policy.hidden and index not in refusing)
+        if charges[index].role != "shadow" and not (policy.only_when_refusing and index not in refusing)
     ]
-    if len(shown) > 1:
-        first = verdict.binding_of([index for index, *_ in shown])
-        shown.sort(key=lambda one: one[0] != first)  # sort keeps the order of the rest
-    return [(policy, decision) for _, policy, decision in shown[:_MOST_SHOWN]]
+    if len(visible) > 1:
+        first = verdict.binding_of([index for index, *_ in visible])
+        visible.sort(key=lambda one: one[0] != first)  # sort keeps the order of the rest
+    return [(policy, decision) for _, policy, decision in visible[:_MAX_POLICIES]]
 
 
 @lru_cache(maxsize=1024)
-def _listed(policies: tuple[Policy, ...]) -> str:
+def _policy_list(policies: tuple[Policy, ...]) -> str:
     """Their items."""
-    return ", ".join([(policy.said or _said(policy)).policy for policy in policies])
+    return ", ".join([(policy.fields or _fields_of(policy)).policy for policy in policies])
 
 
-def _said(policy: Policy) -> Said:
+def _fields_of(policy: Policy) -> PolicyFields:
     """`"default";q=100;w=60`, and how many can pass at once where that is not the quota; and `"default"`.
 
     The window stands there only if it is whole seconds: the field has no fractions.
     """
     window, name = policy.limit.window, f'"{policy.name}"'
     length = f";w={int(window)}" if window == int(window) else ""
-    if policy.limit.held:
-        length = f';qu="{_AT_WORK}"'  # a slot has no window
+    if policy.limit.is_concurrency:
+        length = f';qu="{_SLOT_UNIT}"'  # a slot has no window
     burst = f";{_BURST}={policy.burst}" if policy.burst != policy.most else ""
     text = f"{name};q={policy.most}{length}{burst}"
     state = f"{name};r=%d;t=%d"  # there is no % in a name
-    policy.said = Said(text, state, (b"ratelimit-policy", text.encode()), state.encode())
-    return policy.said
+    policy.fields = PolicyFields(text, state, (b"ratelimit-policy", text.encode()), state.encode())
+    return policy.fields
 
 
 def _state(policy: Policy, decision: Decision) -> tuple[int, int]:
     """Units left, and seconds until there are more. Rounding up can pass the window by a second."""
     units, wait = decision.remaining, ceil(decision.next_after)
-    return units if units < policy.most else policy.most, wait if wait < policy.longest else policy.longest
+    return (
+        units if units < policy.most else policy.most,
+        wait if wait < policy.max_wait_seconds else policy.max_wait_seconds,
+    )
 
 
 def _policies(verdict: Verdict) -> Sequence[Policy]:
     """The names of the charges. A verdict that did not come through the middleware is named by its keys."""
-    return verdict.policies or _named(
+    return verdict.policies or _policies_of_charges(
         tuple([(charge.key.rpartition(":")[2], charge.limit) for charge in verdict.charges])
     )
 
 
 @lru_cache(maxsize=1024)
-def _named(charges: tuple[tuple[str, Limit], ...]) -> tuple[Policy, ...]:
+def _policies_of_charges(charges: tuple[tuple[str, Limit], ...]) -> tuple[Policy, ...]:
     return tuple(
         Policy(limit.name or (rule if index == 0 else f"{rule}-{index + 1}"), limit)
         for index, (rule, limit) in enumerate(charges)

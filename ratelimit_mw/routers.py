@@ -2,8 +2,8 @@
 
 from typing import Final
 
-_DEEPEST: Final = 50  # apps around apps
-_INSIDE: Final = ("app", "application", "wsgi_app", "__wrapped__", "__self__")  # where middleware keeps its app
+_MAX_DEPTH: Final = 50  # apps around apps
+_APP_ATTRIBUTES: Final = ("app", "application", "wsgi_app", "__wrapped__", "__self__")  # where middleware keeps its app
 
 
 def is_falcon(app: object) -> bool:
@@ -11,10 +11,10 @@ def is_falcon(app: object) -> bool:
 
     No other supported router does. There `/users/` is mostly an endpoint of its own, which is not `/users/{id}`.
     """
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         if any(kind.__module__.partition(".")[0] == "falcon" for kind in type(app).__mro__):
             return True
-        app = next((found for name in _INSIDE if (found := getattr(app, name, None)) is not None), None)
+        app = next((inner for name in _APP_ATTRIBUTES if (inner := getattr(app, name, None)) is not None), None)
         if app is None:
             return False
     return False

@@ -7,55 +7,63 @@ from typing import Annotated, Any, Final, Literal, TypedDict
 
 from msgspec import Struct
 
-from ratelimit_mw.calls import Asked, Call, call_from
+from ratelimit_mw.calls import Predicate, RequestCallable, resolve_callable
 from ratelimit_mw.choices import (
     NOT_BY_TIER,
-    Choice,
-    Tiers,
+    LimitSelector,
+    TieredLimits,
     check_default_tier,
     check_estimates,
     compile_limits,
-    fixed_items,
+    static_specs,
 )
-from ratelimit_mw.errors import ConfigError, Mistakes, located
+from ratelimit_mw.errors import ConfigError, ErrorCollector, error_location
 from ratelimit_mw.hosts import Hosts
-from ratelimit_mw.items import Item, ItemOptions, check_cost
-from ratelimit_mw.keys import KeySpec, check_key, sound_key
-from ratelimit_mw.limit import Limit, well_named
+from ratelimit_mw.items import LimitOptions, LimitSpec, check_cost
+from ratelimit_mw.keys import KeySpec, check_key, key_or_placeholder
+from ratelimit_mw.limit import Limit, check_name
 from ratelimit_mw.paths import Paths
 from ratelimit_mw.penalties import PenaltySpec, check_penalty
 from ratelimit_mw.settle_options import SettleSpec, StatusSpec, check_settle, check_statuses
-from ratelimit_mw.slots import check_line, check_none_held, check_one_of_them, check_slots
-from ratelimit_mw.words import OWN_NAMES, Worded, check_name, flags, made, one_of
+from ratelimit_mw.slots import check_no_concurrency, check_queue_has_slots, check_single_concurrency, check_slots
+from ratelimit_mw.words import (
+    RESERVED_NAMES,
+    OptionsMeta,
+    build_checked,
+    check_bool,
+    check_choice,
+    reject_reserved_name,
+)
 
 OnStoreError = Literal["allow", "deny", "local"]
 ON_STORE_ERROR: Final = ("allow", "deny", "local")
 OnMessageRefused = Literal["close", "drop"]
 ON_MESSAGE_REFUSED: Final = ("close", "drop")
 
-OF_A_LIMIT: Final = dict.fromkeys(
+LIMIT_TABLE_OPTIONS: Final = dict.fromkeys(
     ("max_delay", "lease", "lease_time"),
     "into the table of a limit, such as {limit = '10/second using gcra', max_delay = 2}",
 )
 
-ItemSpec = str | Limit | ItemOptions | Item | Mapping[str, Any]
+LimitSpecValue = str | Limit | LimitOptions | LimitSpec | Mapping[str, Any]
 LimitsSpec = (
-    ItemSpec | Sequence[ItemSpec] | Call
+    LimitSpecValue | Sequence[LimitSpecValue] | RequestCallable
 )  # notation, a Limit, a table, a list of these; tiers with theirs; or a callable of the request
 PathSpec = str | Sequence[str]
 
 _METHOD = re.compile(r"[A-Z]+")
 
 
-class MarkOptions(TypedDict, total=False):
+class EndpointLimitOptions(TypedDict, total=False):
     """What a rule may say of the requests that it is for, wherever it stands: in settings, or on an endpoint."""
 
     name: Annotated[str, "in headers and in every bucket's key; else made of methods, hosts and paths"]
     methods: Annotated[Sequence[str], "in upper case, else all; `GET` is also HEAD and websocket handshakes"]
-    when: Annotated[Asked, "a plain callable of the request: False passes this rule by"]
+    when: Annotated[Predicate, "a plain callable of the request: False passes this rule by"]
     key: Annotated[KeySpec, "whose bucket, instead of the top's key"]
     cost: Annotated[
-        int | Call | str, "units a request takes, or a callable of the request; what is no whole number counts 1"
+        int | RequestCallable | str,
+        "units a request takes, or a callable of the request; what is no whole number counts 1",
     ]
     tier: Annotated[KeySpec, "a key that names the tier, instead of the top's"]
     default_tier: Annotated[str, "the tier of whoever has none, instead of the top's"]
@@ -77,7 +85,7 @@ class MarkOptions(TypedDict, total=False):
     queue_timeout: Annotated[float, "for how many seconds at most, instead of the top's"]
 
 
-class RuleOptions(MarkOptions, total=False):
+class RuleOptions(EndpointLimitOptions, total=False):
     """A rule as a table: `[[rules]]`."""
 
     path: Annotated[PathSpec, "required: `/users/{id}`, `/api/{rest:path}`; several are one bucket"]
@@ -91,7 +99,7 @@ class RuleOptions(MarkOptions, total=False):
     on_message_refused: Annotated[OnMessageRefused, "instead of the top's; of several that match, `close` counts"]
 
 
-class Rule(Struct, frozen=True, kw_only=True, metaclass=Worded):
+class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     """Which requests, and what limits them. What each field means: `RuleOptions`.
 
     Raises `ConfigError` that names each field that is wrong, what was found and what is allowed.
@@ -122,9 +130,9 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=Worded):
     on_message_refused: OnMessageRefused | None = None
 
     def __post_init__(self) -> None:
-        mistakes = Mistakes()
+        mistakes = ErrorCollector()
         checks: Sequence[Callable[[], object]] = (
-            *(partial(flags, field, getattr(self, field)) for field in ("exempt", "shadow", "final", "preflight")),
+            *(partial(check_bool, field, getattr(self, field)) for field in ("exempt", "shadow", "final", "preflight")),
             self._check_name,
             self._check_path,
             self._check_methods,
@@ -140,19 +148,21 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=Worded):
             self._check_tiers,
         )
         for check in checks:
-            with mistakes.at():
+            with mistakes.collect():
                 check()
-        mistakes.tell()
+        mistakes.raise_if_any()
 
-    def limits_by(self, tier: KeySpec | None, default_tier: str | None) -> Sequence[Item] | Choice:
+    def resolve_limits(self, tier: KeySpec | None, default_tier: str | None) -> Sequence[LimitSpec] | LimitSelector:
         """The limits of this rule. `tier`, `default_tier`: the top's, for a rule that names none of its own."""
-        return () if self.limits is None else self._compiled("limits", tier, default_tier)
+        return () if self.limits is None else self._compile_limits("limits", tier, default_tier)
 
-    def messages_by(self, tier: KeySpec | None, default_tier: str | None) -> Sequence[Item] | Choice | None:
+    def resolve_messages(
+        self, tier: KeySpec | None, default_tier: str | None
+    ) -> Sequence[LimitSpec] | LimitSelector | None:
         """The limits of messages, in the same way; None where they are the top's."""
         if self.messages is None:
             return () if self.exempt else None
-        return self._compiled("messages", tier, default_tier)
+        return self._compile_limits("messages", tier, default_tier)
 
     @property
     def full_name(self) -> str:
@@ -160,12 +170,12 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=Worded):
         if self.name:
             return self.name
         hosts, paths = ([one] if isinstance(one, str) else one for one in (self.host, self.path))
-        words = [*(["preflight"] if self.preflight else self.methods), *hosts, *paths]
-        name = re.sub(r"[^A-Za-z0-9.-]+", "_", "_".join(words)).strip("_.")[:64] or "root"
-        return f"path_{name}" if name in OWN_NAMES else name
+        parts = [*(["preflight"] if self.preflight else self.methods), *hosts, *paths]
+        name = re.sub(r"[^A-Za-z0-9.-]+", "_", "_".join(parts)).strip("_.")[:64] or "root"
+        return f"path_{name}" if name in RESERVED_NAMES else name
 
     @property
-    def follows(self) -> bool:
+    def settles(self) -> bool:
         """Whether it says of itself that something is settled after the response."""
         return self.settle is not None or bool(self.count_status)
 
@@ -175,20 +185,22 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=Worded):
         return {*self.methods, "HEAD"} if "GET" in self.methods else set(self.methods)
 
     @property
-    def ends(self) -> bool:
+    def is_final(self) -> bool:
         """Whether the search ends with it: a shadow rule never does."""
         return self.final and not self.shadow
 
-    def _compiled(self, field: str, tier: KeySpec | None, default_tier: str | None) -> Sequence[Item] | Choice:
+    def _compile_limits(
+        self, field: str, tier: KeySpec | None, default_tier: str | None
+    ) -> Sequence[LimitSpec] | LimitSelector:
         own = (
-            tier if self.tier is None else sound_key(self.tier),
+            tier if self.tier is None else key_or_placeholder(self.tier),
             default_tier if self.default_tier is None else self.default_tier,
         )
         return compile_limits(field, getattr(self, field), *own)
 
     def _check_name(self) -> None:
         if self.name is not None:
-            check_name(well_named("name", self.name))
+            reject_reserved_name(check_name("name", self.name))
 
     def _check_path(self) -> None:
         if self.path is None:
@@ -210,19 +222,21 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=Worded):
 
     def _check_when(self) -> None:
         if self.when is not None:
-            with located("when"):
-                call_from(self.when, plain=True)
+            with error_location("when"):
+                resolve_callable(self.when, plain=True)
 
     def _check_keys(self) -> None:
         if self.on_store_error is not None:
-            one_of("on_store_error", self.on_store_error, ON_STORE_ERROR)
+            check_choice("on_store_error", self.on_store_error, ON_STORE_ERROR)
         for field in ("key", "tier"):
             if (key := getattr(self, field)) is not None:
                 check_key(key, field)
         check_default_tier(self.default_tier)
 
     def _check_tiers(self) -> None:
-        by_tier = any(isinstance(found("all", None), Tiers) for found in (self.limits_by, self.messages_by))
+        by_tier = any(
+            isinstance(resolve("all", None), TieredLimits) for resolve in (self.resolve_limits, self.resolve_messages)
+        )
         for field in ("tier", "default_tier"):
             if getattr(self, field) is not None and not by_tier:
                 raise ConfigError(f"{field}: {NOT_BY_TIER}")
@@ -232,11 +246,11 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=Worded):
             raise ConfigError("limits: a rule with exempt = true has none")
         if not self.exempt and self.limits is None and not self.concurrent:
             raise ConfigError("limits: required; a rule that limits nothing says limits = []")
-        found = self.limits_by("all", None)  # whether there is a tier is known where the top is
-        own = [item for items in fixed_items(found) for item in items if item.cost is None]
-        check_cost(self.cost, [item.limit for item in own])
-        if self.follows:
-            check_estimates(found, self.cost)
+        limits = self.resolve_limits("all", None)  # whether there is a tier is known where the top is
+        own = [spec for specs in static_specs(limits) for spec in specs if spec.cost is None]
+        check_cost(self.cost, [spec.limit for spec in own])
+        if self.settles:
+            check_estimates(limits, self.cost)
 
     def _check_penalty(self) -> None:
         if check_penalty(self.penalty) is not None and (self.exempt or self.limits == []):
@@ -246,16 +260,16 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=Worded):
         check_slots(self.concurrent, self.queue, self.queue_timeout)
         if self.exempt and self.concurrent:
             raise ConfigError("concurrent: a rule with exempt = true has none")
-        found = self.limits_by("all", None)
-        check_one_of_them(found, self.concurrent)
-        check_line(found, self.concurrent, queue=self.queue, queue_timeout=self.queue_timeout)
+        limits = self.resolve_limits("all", None)
+        check_single_concurrency(limits, self.concurrent)
+        check_queue_has_slots(limits, self.concurrent, queue=self.queue, queue_timeout=self.queue_timeout)
 
     def _check_messages(self) -> None:
         if self.on_message_refused is not None:
-            one_of("on_message_refused", self.on_message_refused, ON_MESSAGE_REFUSED)
+            check_choice("on_message_refused", self.on_message_refused, ON_MESSAGE_REFUSED)
         if self.exempt and self.messages:
             raise ConfigError("messages: a rule with exempt = true has none")
-        check_none_held("messages", self.messages_by("all", None) or ())
+        check_no_concurrency("messages", self.resolve_messages("all", None) or ())
 
 
 def rule_from(value: object) -> Rule:
@@ -264,4 +278,4 @@ def rule_from(value: object) -> Rule:
         return value
     if not isinstance(value, Mapping):
         raise ConfigError(f"found {value!r}, allowed is a table or a Rule")
-    return made(Rule, value, RuleOptions, OF_A_LIMIT)
+    return build_checked(Rule, value, RuleOptions, LIMIT_TABLE_OPTIONS)

@@ -11,10 +11,10 @@ from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin,
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 
-from ratelimit_mw.calls import Call
-from ratelimit_mw.items import Item, ItemOptions
+from ratelimit_mw.calls import RequestCallable
+from ratelimit_mw.items import LimitOptions, LimitSpec
 from ratelimit_mw.keys import KeySpec
-from ratelimit_mw.members import HeaderOptions, MemberSpec
+from ratelimit_mw.members import ClientListEntry, HeaderOptions
 from ratelimit_mw.options import Options
 from ratelimit_mw.rules import LimitsSpec, Rule, RuleOptions
 from ratelimit_mw.settings import Settings
@@ -25,19 +25,19 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 STRUCTS: Final[dict[Any, type[Struct] | None]] = {  # every table of a file; where its defaults are
     Options: Settings,
     RuleOptions: Rule,
-    ItemOptions: Item,
+    LimitOptions: LimitSpec,
     HeaderOptions: None,
 }
 NAMED: Final[dict[Any, str]] = {  # types that have a name in the schema and in the reference
     LimitsSpec: "limits",
     KeySpec: "key",
-    MemberSpec: "member",
-    Call: "call",
+    ClientListEntry: "member",
+    RequestCallable: "call",
     RuleOptions: "rule",
-    ItemOptions: "item",
+    LimitOptions: "item",
     HeaderOptions: "header",
 }
-_MEANINGS: Final = {  # of the named types that are no tables
+_DESCRIPTIONS: Final = {  # of the named types that are no tables
     "limits": "notation such as '100/minute', a table of one limit, a list of these, or limits by tier",
     "key": "ip, ip/48, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +",
     "member": "a network or an address, a header with its value, or a callable",
@@ -48,7 +48,7 @@ _PLAIN: Final[dict[Any, str]] = {str: "string", bool: "boolean", int: "integer",
 _REQUIRED: Final = "required"
 
 
-class Word(NamedTuple):
+class Option(NamedTuple):
     """One word of a table. `default` is None where there is none that a file could say."""
 
     name: str
@@ -58,27 +58,29 @@ class Word(NamedTuple):
     required: bool
 
 
-def words_of(table: Any) -> list[Word]:
+def options_of(table: Any) -> list[Option]:
     """The words of a TypedDict, the required ones first, else in order.
 
     What must be there has no default, or its meaning begins with `required:`.
     """
     struct = STRUCTS[table]
     defaults = {field.name: field.default for field in fields(struct)} if struct else {}
-    words = []
+    own_options = []
     for name, hint in get_type_hints(table, include_extras=True).items():
         kind, meaning = get_args(hint)
         default = defaults.get(name, None if struct else NODEFAULT)
         required = default is NODEFAULT or meaning.startswith(f"{_REQUIRED}:")
         default = list(default) if isinstance(default, tuple) else default
-        words.append(Word(name, _known(kind, default), meaning, None if default is NODEFAULT else default, required))
-    return sorted(words, key=lambda word: not word.meaning.startswith(_REQUIRED))
+        own_options.append(
+            Option(name, _concrete_type(kind, default), meaning, None if default is NODEFAULT else default, required)
+        )
+    return sorted(own_options, key=lambda option: not option.meaning.startswith(_REQUIRED))
 
 
 def alternatives(kind: Any) -> list[Any]:
     """What a file can say for a type. Objects are dropped, and mappings beside a table, which they stand in for."""
-    found = get_args(kind) if get_origin(kind) in (Union, UnionType) else [kind]
-    return [one for one in found if not _only_in_code(one)]
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else [kind]
+    return [one for one in kinds if not _only_in_code(one)]
 
 
 def settings_schema() -> Schema:
@@ -87,17 +89,17 @@ def settings_schema() -> Schema:
     return {"$schema": DIALECT, "title": "ratelimit_mw settings", **_table(Options), "$defs": named}
 
 
-def _known(kind: Any, default: Any) -> Any:
+def _concrete_type(kind: Any, default: Any) -> Any:
     """The type of a word; where that is anything, it is what the default is: a store is a URL.
 
     Text beside a callable is its name, and so is a callable in a file.
     """
     if kind is Any:
         return type(default)
-    found = [Call if get_origin(one) is Callable else one for one in alternatives(kind)]
-    if kind in NAMED or Call not in found:
+    kinds = [RequestCallable if get_origin(one) is Callable else one for one in alternatives(kind)]
+    if kind in NAMED or RequestCallable not in kinds:
         return kind
-    return Union[tuple(one for one in found if one is not str)]  # noqa: UP007  # of types known when it runs
+    return Union[tuple(one for one in kinds if one is not str)]  # noqa: UP007  # of types known when it runs
 
 
 def _only_in_code(kind: Any) -> bool:
@@ -108,45 +110,45 @@ def _only_in_code(kind: Any) -> bool:
 def _definition(kind: Any, name: str) -> Schema:
     if is_typeddict(kind):
         return _table(kind)
-    if kind == Call:
-        return {"type": "string", "pattern": _CALL, "description": _MEANINGS[name]}
+    if kind == RequestCallable:
+        return {"type": "string", "pattern": _CALL, "description": _DESCRIPTIONS[name]}
     options = [_schema(one) for one in alternatives(kind)]
     if kind == LimitsSpec:
         options.append(_tiers(options))
-    return {"description": _MEANINGS[name], "anyOf": options}
+    return {"description": _DESCRIPTIONS[name], "anyOf": options}
 
 
 def _tiers(options: Sequence[Schema]) -> Schema:
     """Limits by tier: a table with none of the words of an item, as `compile_limits` tells them apart."""
-    of_a_tier = [option for option in options if option != _reference(NAMED[Call])]
-    words = [{"required": [word.name]} for word in words_of(ItemOptions)]
+    of_a_tier = [option for option in options if option != _reference(NAMED[RequestCallable])]
+    own_options = [{"required": [option.name]} for option in options_of(LimitOptions)]
     return {
         "type": "object",
         "description": "limits by tier: the names of tiers, and the limits of each",
         "minProperties": 1,
-        "not": {"anyOf": words},
+        "not": {"anyOf": own_options},
         "additionalProperties": {"anyOf": of_a_tier},
     }
 
 
 def _table(table: Any) -> Schema:
-    words = words_of(table)
-    found: Schema = {
+    own_options = options_of(table)
+    schema_so_far: Schema = {
         "type": "object",
         "description": (table.__doc__ or "").partition("\n")[0],
         "additionalProperties": False,
-        "properties": {word.name: _property(word) for word in words},
+        "properties": {option.name: _property(option) for option in own_options},
     }
-    required = [word.name for word in words if word.required]
-    return found | ({"required": required} if required else {})
+    required = [option.name for option in own_options if option.required]
+    return schema_so_far | ({"required": required} if required else {})
 
 
-def _property(word: Word) -> Schema:
-    found: Schema = {"description": word.meaning}
-    if word.default is not None:
-        found["default"] = word.default
-    schema = _schema(word.kind)
-    return found | ({"allOf": [schema]} if "$ref" in schema else schema)
+def _property(option: Option) -> Schema:
+    schema_so_far: Schema = {"description": option.meaning}
+    if option.default is not None:
+        schema_so_far["default"] = option.default
+    schema = _schema(option.kind)
+    return schema_so_far | ({"allOf": [schema]} if "$ref" in schema else schema)
 
 
 def _schema(kind: Any) -> Schema:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from ratelimit_mw.calls import call_from
-from ratelimit_mw.errors import ConfigError, located
+from ratelimit_mw.calls import resolve_callable
+from ratelimit_mw.errors import ConfigError, error_location
 
 SettleSpec = Callable[..., Any] | str  # a callable of the request and its response; text is its name
 StatusSpec = Sequence[int | str]
@@ -14,34 +14,36 @@ _LOWEST: Final = 100
 _HIGHEST: Final = 599
 
 
-class Settling:
-    """How the limits of a rule are settled. `call`: says the true cost. `counts`: the statuses that are charged."""
+class SettlePolicy:
+    """How the limits of a rule are settled. `call`: says the true cost. `counted_statuses`: those charged."""
 
-    __slots__ = ("call", "counts")
+    __slots__ = ("call", "counted_statuses")
 
-    def __init__(self, call: SettleCall | None, counts: frozenset[int] | None) -> None:
+    def __init__(self, call: SettleCall | None, counted_statuses: frozenset[int] | None) -> None:
         self.call: Final = call
-        self.counts: Final = counts
+        self.counted_statuses: Final = counted_statuses
 
     def charges(self, response: Any) -> bool:
         """Whether an answer is charged. A client that goes away before its status got none; what was cut off stays."""
-        if self.counts is None:
+        if self.counted_statuses is None:
             return True
-        return response.ending != "disconnected" if response.status is None else response.status in self.counts
+        return (
+            response.ending != "disconnected" if response.status is None else response.status in self.counted_statuses
+        )
 
 
-def settling(settle: SettleSpec | None, count_status: StatusSpec | None) -> Settling | None:
+def settle_policy(settle: SettleSpec | None, count_status: StatusSpec | None) -> SettlePolicy | None:
     """What these settings say; None where nothing is settled. Raises `ConfigError` naming the one that is wrong."""
-    call, counts = check_settle(settle), check_statuses(count_status)
-    return None if call is None and counts is None else Settling(call, counts)
+    call, counted_statuses = check_settle(settle), check_statuses(count_status)
+    return None if call is None and counted_statuses is None else SettlePolicy(call, counted_statuses)
 
 
 def check_settle(value: SettleSpec | None) -> SettleCall | None:
     """A callable, or one that `call:package.module:function` names. Raises `ConfigError` naming `settle`."""
     if value is None:
         return None
-    with located("settle"):
-        return call_from(value, ("request", "response"))
+    with error_location("settle"):
+        return resolve_callable(value, ("request", "response"))
 
 
 def check_statuses(value: object) -> frozenset[int] | None:
@@ -53,10 +55,10 @@ def check_statuses(value: object) -> frozenset[int] | None:
         return None
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise ConfigError(f'count_status: found {value!r:.100}, allowed is a list of statuses such as [401, "4xx"]')
-    found: list[int] = []
+    statuses: list[int] = []
     for index, one in enumerate(value):
-        found += _statuses(index, one)
-    return frozenset(found) or None
+        statuses += _statuses(index, one)
+    return frozenset(statuses) or None
 
 
 def _statuses(index: int, value: object) -> Iterable[int]:

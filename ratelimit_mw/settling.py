@@ -4,85 +4,89 @@ from collections.abc import Iterable
 from inspect import isawaitable
 from typing import Any, Final
 
-from ratelimit_mw.callables import name_of
+from ratelimit_mw.callables import callable_name
 from ratelimit_mw.calls import FAILED, close_unawaited
-from ratelimit_mw.limit import EXACT
-from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.limit import MAX_EXACT_INT
+from ratelimit_mw.notices import warn_throttled
 from ratelimit_mw.response import Policy
-from ratelimit_mw.settle_options import SettleCall, Settling
+from ratelimit_mw.settle_options import SettleCall, SettlePolicy
 
 _RAISED: Final = "raised: what was taken for the request stays taken"
-_NONSENSE: Final = "returned %s, no whole number from 0: what was taken for the request stays taken"
+_INVALID_RESULT: Final = "returned %s, no whole number from 0: what was taken for the request stays taken"
 
 
-def settle_after(one: Any) -> None:
-    """Settle a request whose response has ended, as its rules and the app say. A follower; `one` is its Following."""
-    answers: dict[SettleCall, Any] = {}
-    for call in _calls(one):
+def settle_after_response(tracker: Any) -> None:
+    """Settle a request whose response has ended, as its rules and the app say. A follower; `tracker`: its own."""
+    results: dict[SettleCall, Any] = {}
+    for call in _settle_callables(tracker):
         try:
-            answers[call] = call(one.request, one.response)
+            results[call] = call(tracker.request, tracker.response)
         except Exception as error:  # noqa: BLE001  # the response is out, and what was taken stays taken
-            answers[call] = _failed(call, error)
-    if any(isawaitable(answer) for answer in answers.values()):
-        _settle_later(one, answers)
+            results[call] = _failed(call, error)
+    if any(isawaitable(result) for result in results.values()):
+        _settle_later(tracker, results)
     else:
-        _settle(one, answers)
+        _settle(tracker, results)
 
 
-def _settle_later(one: Any, answers: dict[SettleCall, Any]) -> None:
+def _settle_later(tracker: Any, results: dict[SettleCall, Any]) -> None:
     async def work() -> None:
-        for call, answer in answers.items():
-            if isawaitable(answer):
+        for call, result in results.items():
+            if isawaitable(result):
                 try:
-                    answers[call] = await answer
+                    results[call] = await result
                 except Exception as error:  # noqa: BLE001  # as above
-                    answers[call] = _failed(call, error)
-        _settle(one, answers)
+                    results[call] = _failed(call, error)
+        _settle(tracker, results)
 
     try:
-        one.soon(work)
+        tracker.spawn(work)
     except RuntimeError:  # no loop: a plain function has returned what nobody can await here
-        for call, answer in answers.items():
-            close_unawaited(answer)
-            answers[call] = None if isawaitable(answer) else answer
-        _settle(one, answers)
+        for call, result in results.items():
+            close_unawaited(result)
+            results[call] = None if isawaitable(result) else result
+        _settle(tracker, results)
 
 
-def _settle(one: Any, answers: dict[SettleCall, Any]) -> None:
-    actual = {call: _actual(call, answer) for call, answer in answers.items()}
-    said: int | None = one.outcome.said
+def _settle(tracker: Any, results: dict[SettleCall, Any]) -> None:
+    actual = {call: _actual(call, result) for call, result in results.items()}
+    actual_cost: int | None = tracker.state.actual_cost
 
     def actual_of(policy: Policy) -> int | None:
-        own: Settling | None = policy.settling
-        if own is not None:
-            if not own.charges(one.response):
+        settle_rule: SettlePolicy | None = policy.settle_policy
+        if settle_rule is not None:
+            if not settle_rule.charges(tracker.response):
                 return 0
-            if said is None and own.call is not None:
-                return actual.get(own.call)
-        return said  # the app's own word goes before what a callable makes of the response
+            if actual_cost is None and settle_rule.call is not None:
+                return actual.get(settle_rule.call)
+        return actual_cost  # the app's own word goes before what a callable makes of the response
 
-    one.outcome.correct(actual_of, one.loop)
+    tracker.state.settle_each(actual_of, tracker.loop)
 
 
-def _calls(one: Any) -> Iterable[SettleCall]:
+def _settle_callables(tracker: Any) -> Iterable[SettleCall]:
     """Whom to ask: nobody, where the app has said it, or where the status is not counted."""
-    if one.outcome.said is not None:
+    if tracker.state.actual_cost is not None:
         return ()
-    charged = [verdict for _, verdict in one.outcome.found if verdict.allowed]
-    owns = [policy.settling for verdict in charged for policy in verdict.policies if policy.settles]
-    asked = [own for own in owns if own is not None and own.charges(one.response)]
-    return dict.fromkeys(own.call for own in asked if own.call is not None)
+    charged = [verdict for _, verdict in tracker.state.decisions_by_gate if verdict.allowed]
+    settle_policies = [policy.settle_policy for verdict in charged for policy in verdict.policies if policy.settles]
+    applicable = [
+        settle_rule
+        for settle_rule in settle_policies
+        if settle_rule is not None and settle_rule.charges(tracker.response)
+    ]
+    return dict.fromkeys(settle_rule.call for settle_rule in applicable if settle_rule.call is not None)
 
 
 def _failed(call: SettleCall, error: Exception) -> object:
-    warn_rarely(f"settle {name_of(call)}", _RAISED, error=error)
+    warn_throttled(f"settle {callable_name(call)}", _RAISED, error=error)
     return FAILED
 
 
-def _actual(call: SettleCall, answer: object) -> int | None:
+def _actual(call: SettleCall, result: object) -> int | None:
     """Its answer as a cost; None where it is none."""
-    if type(answer) is int and answer >= 0:
-        return min(answer, EXACT - 1)
-    if answer is not FAILED:
-        warn_rarely(f"settle {name_of(call)}", _NONSENSE, type(answer).__name__)
+    if type(result) is int and result >= 0:
+        return min(result, MAX_EXACT_INT - 1)
+    if result is not FAILED:
+        warn_throttled(f"settle {callable_name(call)}", _INVALID_RESULT, type(result).__name__)
     return None

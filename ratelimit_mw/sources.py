@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from msgspec import DecodeError, json
 
-from ratelimit_mw.errors import ConfigError, located
+from ratelimit_mw.errors import ConfigError, error_location
 from ratelimit_mw.notices import Finding
 from ratelimit_mw.options import Options
-from ratelimit_mw.peers import word_here
-from ratelimit_mw.toml_lines import line_of
-from ratelimit_mw.words import check_words
+from ratelimit_mw.peers import translate_option
+from ratelimit_mw.toml_lines import find_line
+from ratelimit_mw.words import reject_unknown_keys
 
 _PREFIX: Final = "RATELIMIT_MW_"
 _PREFIX_OF_PEERS: Final = "RATELIMIT_"
@@ -34,18 +34,18 @@ _YES_NO: Final = {
 }
 
 
-def from_file(path: Path) -> dict[str, Any]:
+def read_file(path: Path) -> dict[str, Any]:
     """The table in a TOML file, or in one that ends in `.json`. Raises `ConfigError` that names the file."""
     try:
         text = path.read_text("utf-8")
-        found = json.decode(text) if path.suffix == ".json" else tomllib.loads(text)
+        table = json.decode(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path}: {error}") from None
     except (ValueError, DecodeError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
         raise ConfigError(f"{path}: no valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: found {type(found).__name__}, allowed is a table of settings")
-    return {word: value for word, value in found.items() if word != _SCHEMA}
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: found {type(table).__name__}, allowed is a table of settings")
+    return {option: value for option, value in table.items() if option != _SCHEMA}
 
 
 def from_environment(environ: Mapping[str, str], table: type, defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,71 +54,73 @@ def from_environment(environ: Mapping[str, str], table: type, defaults: Mapping[
     Text stands for itself, and is yes or no, or a number, where the default is one; a list is written in JSON, or its
     texts with commas between them; a table is written in JSON.
     """
-    found, wrong = read_environment(environ, table, defaults)
+    values, wrong = read_environment(environ, table, defaults)
     if wrong:
         raise ConfigError(*wrong.values())
-    return found
+    return values
 
 
 def read_environment(
     environ: Mapping[str, str], table: type, defaults: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The same, and by setting what is wrong with the variables that cannot be read."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     wrong: dict[str, str] = {}
     for variable, text in environ.items():
         if variable.startswith(_PREFIX):
-            word = variable.removeprefix(_PREFIX).lower()
+            option = variable.removeprefix(_PREFIX).lower()
             try:
-                with located(variable):
-                    check_words([word], table)
-                    found[word] = _read(text.strip(), defaults.get(word))
+                with error_location(variable):
+                    reject_unknown_keys([option], table)
+                    values[option] = _read(text.strip(), defaults.get(option))
             except ConfigError as error:
-                wrong[word] = error.problems[0]
-    return found, wrong
+                wrong[option] = error.problems[0]
+    return values, wrong
 
 
-def without(problems: Iterable[str], words: Container[str]) -> list[str]:
+def problems_except(problems: Iterable[str], names: Container[str]) -> list[str]:
     """The problems that are not about these settings."""
-    return [problem for problem in problems if _setting(problem) not in words]
+    return [problem for problem in problems if _setting(problem) not in names]
 
 
-def unread(names: Iterable[str], setting: str) -> Iterator[Finding]:
+def unread_settings(names: Iterable[str], setting: str) -> Iterator[Finding]:
     """Names in a framework's configuration that look like settings and are not read: `RATELIMIT_MW_LIMITS`.
 
     `setting`: where the settings go instead. A name that the environment has too was copied from there, and is read.
     """
     for name in sorted(names):
-        word = name.removeprefix(_PREFIX).removeprefix(_PREFIX_OF_PEERS).lower()
+        option = name.removeprefix(_PREFIX).removeprefix(_PREFIX_OF_PEERS).lower()
         if name.startswith(_PREFIX):
             if name in os.environ:
                 continue
         elif not name.startswith(_PREFIX_OF_PEERS) or _PEERS & sys.modules.keys():
             continue
-        if word in Options.__annotations__:
-            yield Finding(f"{name} is not read here; write `{word}` into {setting}")
-        elif answer := word_here(word) or word_here(f"{word}_limits"):  # RATELIMIT_DEFAULT: default_limits
-            yield Finding(f"{name} is not read here; write `{answer[0]}` into {setting}: {answer[1]}")
+        if option in Options.__annotations__:
+            yield Finding(f"{name} is not read here; write `{option}` into {setting}")
+        elif equivalent := translate_option(option) or translate_option(
+            f"{option}_limits"
+        ):  # RATELIMIT_DEFAULT: default_limits
+            yield Finding(f"{name} is not read here; write `{equivalent[0]}` into {setting}: {equivalent[1]}")
 
 
-def origin(problem: str, from_variables: Mapping[str, Any]) -> str | None:
+def variable_of(problem: str, from_variables: Mapping[str, Any]) -> str | None:
     """The variable whose value a problem is about; None when the value came from elsewhere."""
-    word = _setting(problem)
-    return f"{_PREFIX}{word.upper()}" if word in from_variables else None
+    option = _setting(problem)
+    return f"{_PREFIX}{option.upper()}" if option in from_variables else None
 
 
 def _setting(problem: str) -> str:
     return re.split(r"[:.\[]", problem)[0]
 
 
-def placed(problem: str, path: Path, from_variables: Mapping[str, Any]) -> str:
+def with_location(problem: str, path: Path, from_variables: Mapping[str, Any]) -> str:
     """A problem behind the variable that it is about; else behind the file, with the line where a scan finds it."""
-    if variable := origin(problem, from_variables):
+    if variable := variable_of(problem, from_variables):
         return f"{variable}: {problem}"
     line = None
     if path.suffix != ".json":
         with suppress(OSError, UnicodeDecodeError):
-            line = line_of(path.read_text("utf-8"), problem)
+            line = find_line(path.read_text("utf-8"), problem)
     return f"{path}: {problem}" if line is None else f"{path}:{line}: {problem}"
 
 

@@ -7,22 +7,30 @@ from typing import Any, Final, TypeVar, Unpack
 
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.callables import check_parentheses
-from ratelimit_mw.faces.asgi_send import Receive, Scope, Send, closing, refusal, refuse
-from ratelimit_mw.faces.asked import Asked, ask
-from ratelimit_mw.faces.endpoint import EndpointMark, EndpointOptions, Step, marks_on, name_of, shown_of, steps
-from ratelimit_mw.faces.missing import needs
-from ratelimit_mw.faces.parameters import where_is
-from ratelimit_mw.faces.route_limits import RateLimit, limited_class
-from ratelimit_mw.faces.routes import place_of
-from ratelimit_mw.faces.unheeded import wrapped
-from ratelimit_mw.marks import Mark
+from ratelimit_mw.faces.asgi_send import Receive, Scope, Send, close_message, refusal, refuse
+from ratelimit_mw.faces.asked import EndpointDecision, enforce
+from ratelimit_mw.faces.endpoint import (
+    AsgiEndpointLimit,
+    EndpointCheck,
+    EndpointOptions,
+    asgi_limits_on,
+    callable_name,
+    display_name,
+    endpoint_checks,
+)
+from ratelimit_mw.faces.missing import require
+from ratelimit_mw.faces.parameters import request_parameter
+from ratelimit_mw.faces.route_limits import RateLimit, limit_class
+from ratelimit_mw.faces.routes import route_info
+from ratelimit_mw.faces.unheeded import WRAPPED
+from ratelimit_mw.marks import EndpointLimit
 from ratelimit_mw.response import Response as OwnResponse
-from ratelimit_mw.response import beside
+from ratelimit_mw.response import non_conflicting
 from ratelimit_mw.rules import LimitsSpec
 from ratelimit_mw.verdict import Verdict
-from ratelimit_mw.words import answered
+from ratelimit_mw.words import check_arguments
 
-with needs("starlette"):
+with require("starlette"):
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import HTTPConnection, Request
     from starlette.responses import Response
@@ -42,7 +50,7 @@ _OF_MESSAGES: Final = ("on_receive", "on_disconnect")
 _MESSAGES: Final = "let it stand on the class or on_connect, and limit messages by the middleware's `messages`"
 
 
-@answered(EndpointOptions)
+@check_arguments(EndpointOptions)
 def limit(limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> Callable[[_Endpoint], _Endpoint]:
     """A decorator that limits one endpoint: a function, plain or async, a method, or a class of endpoints.
 
@@ -59,8 +67,8 @@ def limit(limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> Callable[[_
     for the request: it could never refuse one.
     """
     check_parentheses(limits)
-    mark = EndpointMark(limits, **options)
-    return functools.partial(_limited, mark)
+    endpoint_limit = AsgiEndpointLimit(limits, **options)
+    return functools.partial(_limit_endpoint, endpoint_limit)
 
 
 def exempt(endpoint: _Endpoint) -> _Endpoint:
@@ -69,45 +77,49 @@ def exempt(endpoint: _Endpoint) -> _Endpoint:
     `RateLimitMiddleware` decides before a route is looked for, and cannot see it: there a rule with `exempt=True`, or
     the setting `exempt`, says so by path. Of what stands on the endpoint itself, `limit` holds.
     """
-    return Mark.exempting().put_on(endpoint)
+    return EndpointLimit.exemption().attach(endpoint)
 
 
-def _limited(mark: EndpointMark, endpoint: Any) -> Any:
+def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
     if isinstance(endpoint, type):
-        return limited_class(mark, endpoint)
+        return limit_class(endpoint_limit, endpoint)
     _check(endpoint)
-    where = where_is(endpoint, _CONNECTIONS, _NAMES)
-    if where is None:
-        raise TypeError(f"{name_of(endpoint)} has no parameter for the request, so no limit can hold it; {_INSTEAD}")
+    parameter = request_parameter(endpoint, _CONNECTIONS, _NAMES)
+    if parameter is None:
+        raise TypeError(
+            f"{callable_name(endpoint)} has no parameter for the request, so no limit can hold it; {_INSTEAD}"
+        )
     is_async = inspect.iscoroutinefunction(endpoint)
 
     @functools.wraps(endpoint)
-    async def limited(*arguments: Any, **named: Any) -> Any:
-        connection = where.of(arguments, named)
+    async def limited_endpoint(*arguments: Any, **named: Any) -> Any:
+        connection = parameter.of(arguments, named)
         if not isinstance(connection, HTTPConnection):
-            raise TypeError(f"{name}: {where.name} is no request but {type(connection).__name__}; {_INSTEAD}")
-        place = place_of(connection.scope)
-        asked = await ask(connection.scope, own(shown_of(place, endpoint)), None if place is None else place.template)
-        if asked is not None and asked.refused:
-            return await refused(asked, asked.refused, connection)
+            raise TypeError(f"{name}: {parameter.name} is no request but {type(connection).__name__}; {_INSTEAD}")
+        info = route_info(connection.scope)
+        decision = await enforce(
+            connection.scope, own(display_name(info, endpoint)), None if info is None else info.template
+        )
+        if decision is not None and decision.refusing_verdict:
+            return await refusal_response(decision, decision.refusing_verdict, connection)
         if is_async:
             answer = await endpoint(*arguments, **named)
         else:
             answer = await run_in_threadpool(endpoint, *arguments, **named)
-        if asked is not None and isinstance(answer, Response):
-            _show(asked, answer)
+        if decision is not None and isinstance(answer, Response):
+            _add_headers(decision, answer)
         return answer
 
-    mark.put_on(limited, deep=False)  # others may wrap the same function
-    wrapped.add(endpoint)
-    name = name_of(endpoint)
-    marks = marks_on(limited)
+    endpoint_limit.attach(limited_endpoint, deep=False)  # others may wrap the same function
+    WRAPPED.add(endpoint)
+    name = callable_name(endpoint)
+    endpoint_limits = asgi_limits_on(limited_endpoint)
 
     @functools.lru_cache(_ROUTES)
-    def own(shown: str) -> Sequence[Step]:
-        return steps(marks, name, shown)
+    def own(shown: str) -> Sequence[EndpointCheck]:
+        return endpoint_checks(endpoint_limits, name, shown)
 
-    return limited
+    return limited_endpoint
 
 
 def _check(endpoint: Any) -> None:
@@ -118,42 +130,42 @@ def _check(endpoint: Any) -> None:
         raise TypeError(f"a limit stands on a function or a class, as @limit('5/minute'); found {endpoint!r:.100}")
     if endpoint.__name__ in _OF_MESSAGES:
         raise TypeError(
-            f"{name_of(endpoint)} is called for each message, and a limit is for the handshake; {_MESSAGES}"
+            f"{callable_name(endpoint)} is called for each message, and a limit is for the handshake; {_MESSAGES}"
         )
     if inspect.isgeneratorfunction(endpoint) or inspect.isasyncgenfunction(endpoint):
-        raise TypeError(f"{name_of(endpoint)} yields, and cannot be wrapped; {_INSTEAD}")
+        raise TypeError(f"{callable_name(endpoint)} yields, and cannot be wrapped; {_INSTEAD}")
 
 
 class _Refusal(Response):
     """Our answer, which decorators further out may still look at."""
 
-    def __init__(self, asked: Asked, verdict: Verdict, own: OwnResponse) -> None:
-        super().__init__(b"" if asked.request.method == "HEAD" else own.body, own.status)
+    def __init__(self, decision: EndpointDecision, verdict: Verdict, own: OwnResponse) -> None:
+        super().__init__(b"" if decision.request.method == "HEAD" else own.body, own.status)
         self.raw_headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in own.headers]
-        self._asked, self._verdict = asked, verdict
+        self._asked, self._verdict = decision, verdict
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answerer = self._asked.gate.answerer
-        if answerer is not None and answerer.kind == "asgi":
+        refusal_handler = self._asked.gate.refusal_handler
+        if refusal_handler is not None and refusal_handler.kind == "asgi":
             await refuse(self._asked.request, self._verdict, self._asked.gate, receive, send)
         else:
             await super().__call__(scope, receive, send)
 
 
-async def refused(asked: Asked, verdict: Verdict, connection: HTTPConnection) -> Response | None:
+async def refusal_response(decision: EndpointDecision, verdict: Verdict, connection: HTTPConnection) -> Response | None:
     """The response to a refused request; a websocket is answered at once."""
-    request, gate = asked.request, asked.gate
+    request, gate = decision.request, decision.gate
     if not isinstance(connection, WebSocket):
-        return _Refusal(asked, verdict, await refusal(request, verdict, gate))
+        return _Refusal(decision, verdict, await refusal(request, verdict, gate))
     if connection.client_state is WebSocketState.CONNECTING:
         await refuse(request, verdict, gate, connection.receive, connection.send)
     else:  # accepted before we were asked
-        await connection.send(closing(gate.refusal(request, verdict).status))
+        await connection.send(close_message(gate.refusal(request, verdict).status))
     return None
 
 
-def _show(asked: Asked, response: Response) -> None:
+def _add_headers(decision: EndpointDecision, response: Response) -> None:
     """Put into the response's headers what nobody further out puts there."""
-    for name, value in beside(asked.fields, {name.lower() for name in response.headers}):
+    for name, value in non_conflicting(decision.fields, {name.lower() for name in response.headers}):
         response.headers.append(name, value)
-    asked.are_shown()
+    decision.mark_headers_shown()

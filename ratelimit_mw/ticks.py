@@ -9,9 +9,9 @@ from math import gcd
 from typing import NamedTuple
 
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.limit import EXACT
+from ratelimit_mw.limit import MAX_EXACT_INT
 
-_COARSEST = 10**15  # a clock tick of thirty years: nothing that passes validation needs as much
+_MAX_CLOCK_TICK = 10**15  # a clock tick of thirty years: nothing that passes validation needs as much
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -19,10 +19,10 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def moved(at: int, ticks: int, drain: int, clock: int) -> int:
+def shift_at(at: int, ticks: int, drain: int, clock: int) -> int:
     """The instant at which so many ticks more have drained, or fewer below 0: with `at` rounded up, it is too."""
-    there = abs(ticks) // drain
-    return (at // clock + (there if ticks > 0 else -there)) * clock
+    clock_ticks = abs(ticks) // drain
+    return (at // clock + (clock_ticks if ticks > 0 else -clock_ticks)) * clock
 
 
 # Plain tuples, because they are unpacked on every decision.
@@ -41,11 +41,11 @@ def bucket_ticks(quota: int, window: int, burst: int) -> BucketTicks:
     units. Raises `ConfigError` when no clock tick makes that fit into 2**52.
     """
     clock = 1
-    while clock <= _COARSEST:
+    while clock <= _MAX_CLOCK_TICK:
         length = ceil_div(window, clock)
         shared = gcd(quota, length)
         unit = length // shared
-        if (2 * burst + quota) * unit < EXACT // 2:
+        if (2 * burst + quota) * unit < MAX_EXACT_INT // 2:
             return clock, quota // shared, unit, burst, burst * unit
         clock *= 10
     raise ConfigError(
@@ -60,9 +60,9 @@ def counter_ticks(quota: int, window: int, buckets: int) -> CounterTicks:
     Raises `ConfigError` when no clock tick makes that fit into 2**53.
     """
     clock = 1
-    while clock <= _COARSEST:
+    while clock <= _MAX_CLOCK_TICK:
         length = ceil_div(ceil_div(window, clock), buckets)
-        if 2 * quota * length < EXACT:
+        if 2 * quota * length < MAX_EXACT_INT:
             return clock, length
         clock *= 10
     raise ConfigError(f"quota {quota} is too large to count exactly: it must stay below 2**52")
@@ -82,14 +82,14 @@ class WarmUp(NamedTuple):
     """
 
     edge: int
-    over: int
-    under: int
+    numerator: int
+    denominator: int
     scale: int  # a tick is such a part of one that would do without a warm-up
 
     def surcharge(self, stored: int) -> int:
         """By how much all that is stored costs more than it would at the usual price; ticks."""
         above = stored - self.edge
-        return above * above * self.over // self.under if above > 0 else 0
+        return above * above * self.numerator // self.denominator if above > 0 else 0
 
 
 def stored_us(idle: int, cold: int, clock: int) -> int:
@@ -104,16 +104,16 @@ def smooth_ticks(quota: int, window: int, idle: int, cold: int) -> tuple[SmoothT
     makes that fit.
     """
     clock = 1
-    while clock <= _COARSEST:
+    while clock <= _MAX_CLOCK_TICK:
         length = ceil_div(window, clock)
         shared = gcd(quota, length)
-        ticks, warming, fits = _smooth_ticks(
+        ticks, warm_up, fits = _smooth_ticks(
             clock, quota // shared, length // shared, stored_us(idle, cold, clock), cold
         )
-        _, _, fresh, own, full = ticks
-        dearest = full + 4 * quota * max(fresh, own) + (warming.surcharge(full) if warming else 0)
-        if fits and dearest < EXACT // 8:
-            return ticks, warming
+        _, _, unit_time, unit_storage, full = ticks
+        max_price = full + 4 * quota * max(unit_time, unit_storage) + (warm_up.surcharge(full) if warm_up else 0)
+        if fits and max_price < MAX_EXACT_INT // 8:
+            return ticks, warm_up
         clock *= 10
     raise ConfigError(f"quota {quota} is too large to count exactly: its price must stay below 2**50")
 
@@ -123,12 +123,12 @@ def _smooth_ticks(clock: int, drain: int, unit: int, idle: int, cold: int) -> tu
     if not cold:
         return (clock, drain, unit, unit, idle * drain), None, True
     part = gcd(4, cold + 1)
-    scale, own, time = (cold + 5) // part, 2 * (cold + 1) // part, idle * drain
+    scale, unit_storage, time = (cold + 5) // part, 2 * (cold + 1) // part, idle * drain
     # with f the cold factor: a quota of stored units takes (f + 5) / 2 (f + 1) of a warm-up, and half a warm-up of them
     # is below the edge
-    over, under = scale * (cold - 1) * part * part, 16 * (cold + 1)
-    twos = gcd(over, under, 2**20)  # smaller numbers are easier to divide
-    warming = WarmUp(time * own // 2, over // twos, under // twos * time, scale)
+    numerator, denominator = scale * (cold - 1) * part * part, 16 * (cold + 1)
+    twos = gcd(numerator, denominator, 2**20)  # smaller numbers are easier to divide
+    warm_up = WarmUp(time * unit_storage // 2, numerator // twos, denominator // twos * time, scale)
     most = 4 * time // part  # above the edge
-    fits = (warming.under + most * warming.over) * 2 <= EXACT
-    return (clock, drain * scale, unit * scale, unit * own, time * scale), warming, fits
+    fits = (warm_up.denominator + most * warm_up.numerator) * 2 <= MAX_EXACT_INT
+    return (clock, drain * scale, unit * scale, unit * unit_storage, time * scale), warm_up, fits

@@ -11,25 +11,25 @@ _KEY: Final = re.compile(r"""["']?([\w-]+)["']?\s*[=.]""")
 _STRINGS: Final = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|#.*""")
 _LONG: Final = ('"""', "'''")
 _RULES: Final = "rules"
-_Place = tuple[int | None, str]  # which rule, None at the top; and the word, empty for the rule itself
+_Key = tuple[int | None, str]  # which rule, None at the top; and the word, empty for the rule itself
 
 
-def line_of(text: str, problem: str) -> int | None:
+def find_line(text: str, problem: str) -> int | None:
     """The line that a problem of the settings in `text` is about; None where the scan does not find it."""
-    lines = dict(reversed(list(_places(text))))  # of several the first
+    numbers = dict(reversed(list(_keys_of_lines(text))))  # of several the first
     rule = _RULE.match(problem)
     word = _WORD.match(problem, rule.end() if rule else 0)
     name = (word[1] or word[2]) if word else ""
     if rule is None:
-        return lines.get((None, name))
+        return numbers.get((None, name))
     index = int(rule[1])
-    return lines.get((index, name)) or lines.get((index, "")) or lines.get((None, _RULES))
+    return numbers.get((index, name)) or numbers.get((index, "")) or numbers.get((None, _RULES))
 
 
-def _places(text: str) -> Iterator[tuple[_Place, int]]:
+def _keys_of_lines(text: str) -> Iterator[tuple[_Key, int]]:
     """What each line begins, outside of arrays and texts of several lines."""
     rule: int | None = None
-    known, depth, quotes = -1, 0, ""
+    last_rule, depth, quotes = -1, 0, ""
     for number, line in enumerate(text.splitlines(), 1):
         if quotes:
             quotes = "" if quotes in line else quotes
@@ -38,12 +38,12 @@ def _places(text: str) -> Iterator[tuple[_Place, int]]:
         header = None if depth else _HEADER.fullmatch(bare)
         if header is not None:
             if header[1] and header[2] == _RULES:
-                known += 1
-                rule = known
+                last_rule += 1
+                rule = last_rule
                 yield (rule, ""), number
             else:
                 table, _, field = header[2].partition(".")
-                rule = known if table == _RULES else None
+                rule = last_rule if table == _RULES else None
                 yield (rule, (field or table).partition(".")[0]), number
             continue
         if not depth and (key := _KEY.match(bare)):

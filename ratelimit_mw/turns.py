@@ -14,20 +14,20 @@ from msgspec.structs import replace
 
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.policy import Match, Plan, conclude
-from ratelimit_mw.queues import Bucket, Place, Queues, Wish
+from ratelimit_mw.queues import Bucket, QueueRequest, Queues, Waiter
 from ratelimit_mw.verdict import Verdict
 
 
 class Take(Struct, frozen=True):
     """Take this. To be answered with the verdict."""
 
-    asked: Plan
+    plan: Plan
 
 
 class Peek(Struct, frozen=True):
     """Look at this. To be answered with the decisions."""
 
-    asked: Plan
+    plan: Plan
 
 
 class Pause(Struct, frozen=True):
@@ -36,149 +36,153 @@ class Pause(Struct, frozen=True):
     seconds: float
 
 
-Step = Take | Peek | Pause
-Steps = Generator[Step, Any, Verdict | None]
+Action = Take | Peek | Pause
+Actions = Generator[Action, Any, Verdict | None]
 
 
-def wish_of(asked: Plan, who: Callable[[], Sequence[str]]) -> Wish | None:
-    """What a request may wait for; None where it waits for nothing. `who`: see `Wish`."""
+def queue_request(plan: Plan, keys: Callable[[], Sequence[str]]) -> QueueRequest | None:
+    """What a request may wait for; None where it waits for nothing. `keys`: see `QueueRequest`."""
     buckets: dict[Bucket, int] = {}
-    shared, longest = set[Bucket](), math.inf
-    for charge, line in zip(asked.charges, asked.lines, strict=True):
+    shared, max_wait = set[Bucket](), math.inf
+    for charge, line in zip(plan.charges, plan.compiled_limits, strict=True):
         if line.queue:
-            bucket = bucket_of(charge)
+            bucket = slot_bucket(charge)
             buckets[bucket] = min(line.queue, buckets.get(bucket, line.queue))
-            longest = min(longest, line.queue_timeout)
+            max_wait = min(max_wait, line.queue_timeout)
             if line.key.is_shared:
                 shared.add(bucket)
-    return Wish(buckets, longest, who() if shared else (), frozenset(shared)) if buckets else None
+    return QueueRequest(buckets, max_wait, keys() if shared else (), frozenset(shared)) if buckets else None
 
 
-class Turns:
-    """How one request waits. `wake`: see `Queues.join`. `steps` end with the verdict; closed early, they leave."""
+class SlotWait:
+    """How one request waits. `wake`: see `Queues.join`. `actions` end with the verdict; closed early, they leave."""
 
     def __init__(
         self,
         queues: Queues,
         match: Match,
-        asked: Plan,
-        wish: Wish,
+        plan: Plan,
+        entry: QueueRequest,
         wake: Callable[[], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queues: Final = queues
         self._match: Final = match
-        self._asked: Final = asked
-        self._looked: Final = _uncounted(asked)
-        self._wish: Final = wish
+        self._plan: Final = plan
+        self._uncounted_plan: Final = _without_counting(plan)
+        self._entry: Final = entry
         self._wake: Final = wake
         self._clock: Final = clock
 
-    def steps(self) -> Steps:
+    def actions(self) -> Actions:
         """Ask, and wait where nothing but slots refuses. Nobody who waits already is overtaken."""
         given = self._queues.given
-        if self._queues.busy(self._wish.buckets):
-            decisions = yield Peek(self._looked)
-            verdict: Verdict | None = conclude(self._match, self._looked, decisions)
+        if self._queues.has_waiters(self._entry.buckets):
+            decisions = yield Peek(self._uncounted_plan)
+            verdict: Verdict | None = conclude(self._match, self._uncounted_plan, decisions)
         else:
-            verdict = yield Take(self._looked)
+            verdict = yield Take(self._uncounted_plan)
             if verdict is None or verdict.allowed:
-                return self._admitted(verdict)
-        full = self._full(verdict)
+                return self._with_original_charges(verdict)
+        full = self._full_buckets(verdict)
         if full is None:
-            return (yield from self._counted(verdict))
-        place = self._queues.join(self._wish, full, self._wake, given)
-        if place is None:
-            return (yield from self._without(full or tuple(self._wish.buckets)))
-        return (yield from self._in_line(place))
+            return (yield from self._count_refusal(verdict))
+        waiter = self._queues.join(self._entry, full, self._wake, given)
+        if waiter is None:
+            return (yield from self._refuse_as_full(full or tuple(self._entry.buckets)))
+        return (yield from self._wait_in_queue(waiter))
 
-    def _in_line(self, place: Place) -> Steps:
-        until = self._clock() + self._wish.longest
-        none_left: tuple[Bucket, ...] = ()
+    def _wait_in_queue(self, waiter: Waiter) -> Actions:
+        until = self._clock() + self._entry.max_wait
+        exhausted: tuple[Bucket, ...] = ()
         try:
             while True:
-                if place.turn:
-                    verdict: Verdict | None = yield Take(self._looked)
+                if waiter.may_try:
+                    verdict: Verdict | None = yield Take(self._uncounted_plan)
                     if verdict is None or verdict.allowed:
-                        none_left = self._none_left(verdict)
-                        return self._admitted(verdict)
-                    full = self._full(verdict)
+                        exhausted = self._exhausted(verdict)
+                        return self._with_original_charges(verdict)
+                    full = self._full_buckets(verdict)
                     if full is None:
                         break
-                    self._queues.looked(place, full)
+                    self._queues.looked(waiter, full)
                 rest = until - self._clock()
                 if rest <= 0:
-                    full = tuple(place.full or self._wish.buckets)
+                    full = tuple(waiter.full or self._entry.buckets)
                     break
-                yield Pause(min(rest, self._queues.pause(place)))
+                yield Pause(min(rest, self._queues.pause(waiter)))
         finally:
-            self._queues.leave(place, none_left)
-        return (yield from (self._counted(verdict) if full is None else self._without(full)))
+            self._queues.leave(waiter, exhausted)
+        return (yield from (self._count_refusal(verdict) if full is None else self._refuse_as_full(full)))
 
-    def _admitted(self, verdict: Verdict | None) -> Verdict | None:
-        if verdict is None or verdict.charges is not self._looked.charges:
+    def _with_original_charges(self, verdict: Verdict | None) -> Verdict | None:
+        if verdict is None or verdict.charges is not self._uncounted_plan.charges:
             return verdict
-        return replace(verdict, charges=self._asked.charges)
+        return replace(verdict, charges=self._plan.charges)
 
-    def _counted(self, verdict: Verdict | None) -> Steps:
+    def _count_refusal(self, verdict: Verdict | None) -> Actions:
         """The verdict on a request that something else than slots refuses: what was looked at is counted now."""
         if verdict is not None and any(
             charge.role == "penalty" and decision.allowed
-            for charge, decision in zip(self._looked.charges, verdict.decisions, strict=False)
+            for charge, decision in zip(self._uncounted_plan.charges, verdict.decisions, strict=False)
         ):
-            verdict = yield Take(self._asked)
+            verdict = yield Take(self._plan)
         return verdict
 
-    def _without(self, barred: Collection[Bucket]) -> Steps:
+    def _refuse_as_full(self, full_buckets: Collection[Bucket]) -> Actions:
         """The verdict on a request that waits no more: as if no slot of these were free, whatever was given back."""
         charges = [
-            replace(charge, cost=charge.limit.quota + 1) if bucket_of(charge) in barred else charge
-            for charge in self._asked.charges
+            replace(charge, cost=charge.limit.quota + 1) if slot_bucket(charge) in full_buckets else charge
+            for charge in self._plan.charges
         ]
-        verdict: Verdict | None = yield Take(replace(self._asked, charges=charges))
+        verdict: Verdict | None = yield Take(replace(self._plan, charges=charges))
         if verdict is None or len(verdict.decisions) != len(charges):
             return verdict
         decisions = [
-            _none_free(charge, one) if bucket_of(charge) in barred else one
+            _as_all_in_use(charge, one) if slot_bucket(charge) in full_buckets else one
             for charge, one in zip(charges, verdict.decisions, strict=True)
         ]
-        return replace(verdict, charges=self._asked.charges, decisions=decisions)
+        return replace(verdict, charges=self._plan.charges, decisions=decisions)
 
-    def _full(self, verdict: Verdict | None) -> tuple[Bucket, ...] | None:
+    def _full_buckets(self, verdict: Verdict | None) -> tuple[Bucket, ...] | None:
         """The buckets whose slots are all taken, where nothing else refuses; else None."""
-        if verdict is None or len(verdict.decisions) != len(self._asked.lines):
+        if verdict is None or len(verdict.decisions) != len(self._plan.compiled_limits):
             return None
         full: dict[Bucket, None] = {}
-        for charge, line, one in zip(self._looked.charges, self._asked.lines, verdict.decisions, strict=True):
+        for charge, line, one in zip(
+            self._uncounted_plan.charges, self._plan.compiled_limits, verdict.decisions, strict=True
+        ):
             if one.allowed or line.shadow:
                 continue
             if not line.queue or charge.cost > one.limit:
                 return None
-            full[bucket_of(charge)] = None
+            full[slot_bucket(charge)] = None
         return tuple(full)
 
-    def _none_left(self, verdict: Verdict | None) -> tuple[Bucket, ...]:
-        if verdict is None or len(verdict.decisions) != len(self._looked.charges):
+    def _exhausted(self, verdict: Verdict | None) -> tuple[Bucket, ...]:
+        if verdict is None or len(verdict.decisions) != len(self._uncounted_plan.charges):
             return ()
-        pairs = zip(self._looked.charges, verdict.decisions, strict=True)
+        pairs = zip(self._uncounted_plan.charges, verdict.decisions, strict=True)
         return tuple(
-            bucket for charge, one in pairs if (bucket := bucket_of(charge)) in self._wish.buckets and not one.remaining
+            bucket
+            for charge, one in pairs
+            if (bucket := slot_bucket(charge)) in self._entry.buckets and not one.remaining
         )
 
 
-def bucket_of(charge: Charge) -> Bucket:
+def slot_bucket(charge: Charge) -> Bucket:
     """What a request waits for."""
     return charge.key, charge.limit.bucket
 
 
-def _uncounted(asked: Plan) -> Plan:
+def _without_counting(plan: Plan) -> Plan:
     """The same without counting a refusal."""
-    if not any(charge.role == "penalty" for charge in asked.charges):
-        return asked
-    charges = [replace(charge, cost=0) if charge.role == "penalty" else charge for charge in asked.charges]
-    return replace(asked, charges=tuple(charges))
+    if not any(charge.role == "penalty" for charge in plan.charges):
+        return plan
+    charges = [replace(charge, cost=0) if charge.role == "penalty" else charge for charge in plan.charges]
+    return replace(plan, charges=tuple(charges))
 
 
-def _none_free(charge: Charge, decision: Decision) -> Decision:
-    retry = charge.limit.longest_wait
+def _as_all_in_use(charge: Charge, decision: Decision) -> Decision:
+    retry = charge.limit.max_wait
     return replace(decision, allowed=False, remaining=0, retry_after=retry, next_after=retry, reset_after=retry)

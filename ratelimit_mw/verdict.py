@@ -64,46 +64,46 @@ class Verdict(Struct, frozen=True, gc=False):
         return [
             index
             for index, (charge, decision) in pairs
-            if charge.role != "shadow" and (not decision.allowed or self._begins(index))
+            if charge.role != "shadow" and (not decision.allowed or self._starts_ban(index))
         ]
 
-    def _begins(self, index: int) -> bool:
+    def _starts_ban(self, index: int) -> bool:
         decision = self.decisions[index]
         return self.charges[index].role == "penalty" and decision.allowed and not decision.remaining
 
     def _wait(self, index: int) -> float:
         """Seconds until this charge of a refused request would pass."""
         decision = self.decisions[index]
-        return decision.next_after if self._begins(index) else decision.retry_after
+        return decision.next_after if self._starts_ban(index) else decision.retry_after
 
     def binding_of(self, candidates: Sequence[int]) -> int | None:
         """Which of some charges binds: of equals the first."""
-        found, least = None, (math.inf, math.inf)
+        best, smallest = None, (math.inf, math.inf)
         for index in candidates:
             slack = self._slack(index)
-            if found is None or slack < least:
-                found, least = index, slack
-        return found
+            if best is None or slack < smallest:
+                best, smallest = index, slack
+        return best
 
     def _slack(self, index: int) -> tuple[float, float]:
         decision = self.decisions[index]
         if not self.allowed:  # what refuses goes before what has room
-            return float(decision.allowed and not self._begins(index)), -self._wait(index)
+            return float(decision.allowed and not self._starts_ban(index)), -self._wait(index)
         return decision.remaining / (decision.limit or 1), -decision.next_after
 
     @property
-    def _bound(self) -> Decision:
-        return _UNBOUND if self.binding is None else self.decisions[self.binding]
+    def _binding_decision(self) -> Decision:
+        return _NO_DECISION if self.binding is None else self.decisions[self.binding]
 
     @property
     def limit(self) -> int:
         """What `remaining` counts down from, units."""
-        return self._bound.limit
+        return self._binding_decision.limit
 
     @property
     def remaining(self) -> int:
         """Whole units left."""
-        return self._bound.remaining
+        return self._binding_decision.remaining
 
     @property
     def retry_after(self) -> float:
@@ -114,12 +114,12 @@ class Verdict(Struct, frozen=True, gc=False):
     @property
     def next_after(self) -> float:
         """Seconds until one unit more than `remaining` could pass."""
-        return self._bound.next_after
+        return self._binding_decision.next_after
 
     @property
     def reset_after(self) -> float:
         """Seconds until the quota is whole again."""
-        return self._bound.reset_after
+        return self._binding_decision.reset_after
 
     @property
     def delay(self) -> float:
@@ -132,7 +132,7 @@ class Verdict(Struct, frozen=True, gc=False):
         return max((decision.delay for charge, decision in pairs if charge.role != "shadow"), default=0.0)
 
 
-_UNBOUND = Decision(True, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
+_NO_DECISION = Decision(True, 0, 0, 0.0, 0.0, 0.0, 0.0, 0)
 
 
 def verdict_of(
@@ -161,12 +161,12 @@ def verdict_of(
     return Verdict(allowed, charges, decisions, rule, source, policies)
 
 
-def given_back(verdict: Verdict) -> Sequence[Charge]:
+def refunds_for(verdict: Verdict) -> Sequence[Charge]:
     """The charges that give back everything that an admitting verdict took."""
     pairs = list(zip(verdict.charges, verdict.decisions, strict=False))  # on an error there are no decisions
     shadows = all(one.allowed for charge, one in pairs if charge.role == "shadow")  # else none of them was charged
-    taken = [pair for pair in pairs if pair[0].cost and (pair[0].role == "limit" or shadows)]
-    return [replace(charge, cost=-charge.cost, at=one.at) for charge, one in taken if charge.role != "penalty"]
+    charged_pairs = [pair for pair in pairs if pair[0].cost and (pair[0].role == "limit" or shadows)]
+    return [replace(charge, cost=-charge.cost, at=one.at) for charge, one in charged_pairs if charge.role != "penalty"]
 
 
 class RateLimited(RateLimitError):

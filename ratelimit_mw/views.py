@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from urllib.parse import urlparse
 
-from ratelimit_mw.request import Request, as_text, below, user_id
+from ratelimit_mw.request import Request, as_text, strip_root, user_id
 from ratelimit_mw.underscores import keeps_underscores
 
 
@@ -20,26 +20,26 @@ class AsgiRequest(Request):
 
     @property
     def path(self) -> str:
-        return below(self.raw.get("root_path", ""), self.raw["path"])
+        return strip_root(self.raw.get("root_path", ""), self.raw["path"])
 
     @property
     def paths(self) -> Sequence[str]:
         path, root = self.raw["path"], self.raw.get("root_path", "")
         if not root and path[:1] == "/":
             return (path,)
-        found = [below(root, path)]
-        for whole in (path, _path_of_url(path)):
-            found.append(whole)
+        readings = [strip_root(root, path)]
+        for target in (path, _path_of_url(path)):
+            readings.append(target)
             if root:  # Litestar drops all up to its first occurrence, Quart and Django what begins with it
-                found[-1] = whole.partition(root)[2] if root in whole else whole
-        return tuple(dict.fromkeys(one or "/" for one in found))
+                readings[-1] = target.partition(root)[2] if root in target else target
+        return tuple(dict.fromkeys(one or "/" for one in readings))
 
     @property
     def headers(self) -> Mapping[str, str]:
-        found: dict[bytes, list[bytes]] = {}
+        values_by_name: dict[bytes, list[bytes]] = {}
         for name, value in self.raw["headers"]:
-            found.setdefault(name.lower(), []).append(value)
-        return {name.decode("latin-1"): b", ".join(values).decode("latin-1") for name, values in found.items()}
+            values_by_name.setdefault(name.lower(), []).append(value)
+        return {name.decode("latin-1"): b", ".join(values).decode("latin-1") for name, values in values_by_name.items()}
 
     def header_lines(self, name: str) -> Sequence[str]:
         wanted = name.encode("latin-1")
@@ -79,13 +79,13 @@ class WsgiRequest(Request):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        found = {
+        values_by_name = {
             name[5:].replace("_", "-").lower(): value for name, value in self.raw.items() if name.startswith("HTTP_")
         }
         for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
             if self.raw.get(name):
-                found[name.replace("_", "-").lower()] = self.raw[name]
-        return found
+                values_by_name[name.replace("_", "-").lower()] = self.raw[name]
+        return values_by_name
 
     def header_lines(self, name: str) -> Sequence[str]:
         value = self.raw.get(_variable(name))

@@ -77,7 +77,7 @@ def check_in(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "shop_of_check", raising=False)
-    monkeypatch.setattr("ratelimit_mw.notices._said", {})
+    monkeypatch.setattr("ratelimit_mw.notices._quiet_until", {})
     for name in os.environ:
         if name.startswith(("RATELIMIT_MW_", "WEB_")):
             monkeypatch.delenv(name)

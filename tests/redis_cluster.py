@@ -140,7 +140,7 @@ def _view(node: RedisServer) -> Mapping[str, _Member]:
     """Every node that `node` knows, by id."""
     known = {}
     for line in node.ask("CLUSTER NODES").splitlines()[1:]:
-        name, address, flags, _primary, _ping, _pong, epoch, _link, *slots = line.split()
+        name, address, flags, _primary, _ping, _pong, epoch, _transport, *slots = line.split()
         known[name] = _Member(address.partition("@")[0], flags.removeprefix("myself,"), epoch, tuple(slots))
     return known
 

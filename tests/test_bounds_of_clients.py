@@ -13,16 +13,16 @@ import pytest
 from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, MemoryStore, notices, parse
 from ratelimit_mw import refusals as refusals_log
 from ratelimit_mw.addresses import parse_address
-from ratelimit_mw.calls import cost_answer
-from ratelimit_mw.client_ip import ClientFinder, client_address
+from ratelimit_mw.calls import cost_result
+from ratelimit_mw.client_ip import ClientIPResolver, client_address
 from ratelimit_mw.forwarded import forwarded, x_forwarded_for
 from ratelimit_mw.hosts import Hosts
 from ratelimit_mw.identity import bucket_key, encode_part
 from ratelimit_mw.lines import CHARGES
-from ratelimit_mw.matching import Rules
-from ratelimit_mw.path_index import PathIndex, fold
+from ratelimit_mw.matching import RuleSet
+from ratelimit_mw.path_index import PathTree, fold
 from ratelimit_mw.paths import Forms, normal_path
-from ratelimit_mw.policy import PLANS, Plans, _of_network
+from ratelimit_mw.policy import PLANS, PlanCache, _network_representative
 from ratelimit_mw.request import as_text
 from ratelimit_mw.response import headers
 from ratelimit_mw.settings import Settings
@@ -63,28 +63,28 @@ def an_entry(bound: int) -> None:
 
 
 def proxies(bound: int) -> None:
-    finder = ClientFinder(["10.0.0.0/8"], "x-forwarded-for")
+    finder = ClientIPResolver(["10.0.0.0/8"], "x-forwarded-for")
     for others, found in ((bound - 1, CLIENT), (bound, OURS)):
-        assert finder.find(OURS, line(", ".join([CLIENT, *[OURS] * others]))) == found
+        assert finder.resolve(OURS, line(", ".join([CLIENT, *[OURS] * others]))) == found
     with pytest.raises(ConfigError):
-        ClientFinder(bound + 1, "x-forwarded-for")
+        ClientIPResolver(bound + 1, "x-forwarded-for")
 
 
 def a_remembered_header(bound: int) -> None:
-    finder = ClientFinder(["10.0.0.0/8"], "x-forwarded-for")
+    finder = ClientIPResolver(["10.0.0.0/8"], "x-forwarded-for")
     for length, remembered in ((bound + 1, 0), (bound, 1)):
-        assert finder.find(OURS, line(f"{CLIENT:>{length}}")) == CLIENT
-        assert finder._remembered_client.cache_info().currsize == remembered
+        assert finder.resolve(OURS, line(f"{CLIENT:>{length}}")) == CLIENT
+        assert finder._cached_from_header.cache_info().currsize == remembered
 
 
 def remembered_headers(bound: int) -> None:
-    finder = ClientFinder(["10.0.0.0/8"], "x-forwarded-for")
-    assert finder._remembered_client.cache_info().maxsize == finder._own.cache_info().maxsize == bound
+    finder = ClientIPResolver(["10.0.0.0/8"], "x-forwarded-for")
+    assert finder._cached_from_header.cache_info().maxsize == finder._peer_address.cache_info().maxsize == bound
 
 
-def plans() -> Plans:
+def plans() -> PlanCache:
     PLANS.clear()  # of other tests in this process
-    found = Rules(Settings(limits="5/minute"))._table.combined((((), ()),)).of_client
+    found = RuleSet(Settings(limits="5/minute"))._table.combined((((), ()),)).plans_by_address
     assert found is not None
     return found
 
@@ -100,7 +100,7 @@ def a_remembered_address(bound: int) -> None:
 
 def remembered_addresses(bound: int) -> None:
     remembered = plans()
-    other = Rules(Settings(limits="6/minute"))._table.combined((((), ()),)).of_client
+    other = RuleSet(Settings(limits="6/minute"))._table.combined((((), ()),)).plans_by_address
     assert other is not None
     for number in range(bound):
         kept = (remembered, other)[number % 2]
@@ -112,7 +112,7 @@ def remembered_addresses(bound: int) -> None:
 
 def remembered_charges(bound: int) -> None:
     CHARGES.clear()
-    lines = Rules(Settings(limits="5/minute; 6/hour")).lines[-1].fixed
+    lines = RuleSet(Settings(limits="5/minute; 6/hour")).limit_sets[-1].static_limits
     assert lines is not None
     for number in range(bound):
         lines[number % 2].charges[f"user={number}", 1]
@@ -147,7 +147,7 @@ def a_cost(bound: int) -> None:
         return 1
 
     for answer in (bound, bound + 1, 10**400):
-        assert cost_answer(call, {call: answer}) == bound
+        assert cost_result(call, {call: answer}) == bound
 
 
 def made_limits(bound: int) -> None:
@@ -168,32 +168,32 @@ def states(bound: int) -> None:  # that it holds: tests/stores/test_memory.py
 
 
 def refusals(bound: int) -> None:  # that it holds: tests/stores/test_deny_cache.py
-    assert bound == deny_cache._GROUPS
+    assert bound == deny_cache._MAX_GROUPS
 
 
 def leased(bound: int) -> None:  # that it holds: tests/stores/test_lease.py
-    assert bound == lease._STOCKS
+    assert bound == lease._MAX_ALLOTMENTS
 
 
 def threads(bound: int) -> None:  # that it holds: tests/stores/test_pool.py
-    assert bound == redis_server._THREADS
+    assert bound == redis_server._MAX_SYNC_CONNECTIONS
 
 
 def tasks(bound: int) -> None:
-    assert bound == redis_server._TASKS
+    assert bound == redis_server._MAX_ASYNC_CONNECTIONS
 
 
 def a_text(bound: int) -> None:
-    assert notices._in_one_line("x" * bound) == "x" * bound
-    assert str(notices._in_one_line("x" * (bound + 1))).startswith(f"{'x' * bound}... (")
+    assert notices._escaped("x" * bound) == "x" * bound
+    assert str(notices._escaped("x" * (bound + 1))).startswith(f"{'x' * bound}... (")
 
 
 def log_lines(bound: int) -> None:  # that it holds: test_notices.py
-    assert bound == 60 / notices._QUIET
+    assert bound == 60 / notices._INTERVAL
 
 
 def refusal_lines(bound: int) -> None:  # that it holds: the tests of the log of refusals
-    assert bound == refusals_log.MOST
+    assert bound == refusals_log.MAX_PER_SECOND
 
 
 ROWS: dict[str, Callable[[int], None]] = {
@@ -240,16 +240,16 @@ def test_bound(what: str) -> None:
     ROWS[what](bounds()[what])
 
 
-INDEX = PathIndex(
+INDEX = PathTree(
     (template, number)
     for number, template in enumerate(
         ("/a/{x}/b/{y}", "/a/{rest:path}", "/{rest:path}/end", "/a/a/{rest:path}/a/a", "/{a}/{b}/{rest:path}/{c}")
     )
 )
 LONG: dict[str, Callable[[int], object]] = {  # what has no bound of its own, by how often a piece stands there
-    "path": lambda times: INDEX.matching("/a" * times),
-    "path of slashes": lambda times: INDEX.matching("/" * times),
-    "path that ends well": lambda times: INDEX.matching("/a/x" * times + "/end"),
+    "path": lambda times: INDEX.matching_rules("/a" * times),
+    "path of slashes": lambda times: INDEX.matching_rules("/" * times),
+    "path that ends well": lambda times: INDEX.matching_rules("/a/x" * times + "/end"),
     "normal path": lambda times: normal_path("/a" * times),
     "path of dots": lambda times: normal_path("/a/.." * times),
     "path of double slashes": lambda times: normal_path("//./" * times),
@@ -305,19 +305,19 @@ def test_addresses_of_one_network_are_remembered_as_one() -> None:
     """Whatever part of it a client uses, over many combinations of rules; one that means an IPv4 address is that."""
     PLANS.clear()
     CHARGES.clear()
-    compiled = Rules(Settings(**MANY, app_limits="99/hour"))
+    compiled = RuleSet(Settings(**MANY, app_limits="99/hour"))
     matches = [compiled._table.combined((((n,), ()),)) for n in range(40)]
     for number in range(200):
         for match in matches:
-            assert match.of_client is not None
-            match.of_client[f"2001:db8::{number:x}"]
-    assert [len(match.of_client or ()) for match in matches] == [1] * 40
-    (charge, *_) = matches[0].of_client["2001:db8::1"].charges  # type: ignore[index]
+            assert match.plans_by_address is not None
+            match.plans_by_address[f"2001:db8::{number:x}"]
+    assert [len(match.plans_by_address or ()) for match in matches] == [1] * 40
+    (charge, *_) = matches[0].plans_by_address["2001:db8::1"].charges  # type: ignore[index]
     for other, same in (("2001:db8::ffff:1", True), ("2001:db8:0:1::1", False), ("64:ff9b::1:0:0:1", False)):
-        assert (matches[0].of_client[other].charges[0] == charge) is same  # type: ignore[index]
+        assert (matches[0].plans_by_address[other].charges[0] == charge) is same  # type: ignore[index]
     for one, other in (("::ffff:192.0.2.1", "192.0.2.1"), ("64:ff9b::192.0.2.1", "192.0.2.1")):
-        assert matches[0].of_client[one].charges == matches[0].of_client[other].charges  # type: ignore[index]
-    far = Rules(Settings(limits="5/minute", key="ip/128", ipv6_prefix=64)).of_client
+        assert matches[0].plans_by_address[one].charges == matches[0].plans_by_address[other].charges  # type: ignore[index]
+    far = RuleSet(Settings(limits="5/minute", key="ip/128", ipv6_prefix=64)).plans_by_address
     assert far is None or far["2001:db8::1"].charges != far["2001:db8::2"].charges
 
 
@@ -332,7 +332,7 @@ def test_a_network_is_not_taken_for_an_address_that_means_another_client() -> No
         ":",
     ):
         for prefix in (0, 32, 48, 64, 96, 127, 128):
-            found = _of_network(client, prefix)
+            found = _network_representative(client, prefix)
             if prefix:
                 assert client_address(found, prefix) == client_address(client, prefix)
             else:
@@ -343,17 +343,17 @@ def test_many_addresses_over_many_rules_take_little_memory() -> None:
     """20,000 IPv4 addresses and as many of one /64, over 40 combinations of rules."""
     PLANS.clear()
     CHARGES.clear()
-    compiled = Rules(Settings(**MANY, app_limits="99/hour"))
+    compiled = RuleSet(Settings(**MANY, app_limits="99/hour"))
     matches = [compiled._table.combined((((n,), ()),)) for n in range(40)]
     tracemalloc.start()
     try:
         for number in range(20_000):
             match = matches[number % 40]
-            assert match.of_client is not None
-            match.of_client[f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"]
-            match.of_client[f"2001:db8::{number:x}"]
+            assert match.plans_by_address is not None
+            match.plans_by_address[f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"]
+            match.plans_by_address[f"2001:db8::{number:x}"]
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert sum(len(match.of_client or ()) for match in matches) <= PLANS.most
+    assert sum(len(match.plans_by_address or ()) for match in matches) <= PLANS.maxsize
     assert held < 64 * 1024 * 1024

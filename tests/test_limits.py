@@ -24,13 +24,13 @@ from ratelimit_mw import (
 )
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.bucket import BucketLimit
-from ratelimit_mw.delay import DelayLimit
+from ratelimit_mw.delay import DelayableLimit
 
 YEAR = 365 * 24 * 3600.0  # seconds
 BUCKET = TokenBucket(10, 60)
 BUCKETS = [kind for kind in ALGORITHMS.values() if issubclass(kind, BucketLimit)]
-DELAYING = [kind for kind in ALGORITHMS.values() if issubclass(kind, DelayLimit)]
-WINDOWS = [kind for kind in ALGORITHMS.values() if not issubclass(kind, DelayLimit)]
+DELAYING = [kind for kind in ALGORITHMS.values() if issubclass(kind, DelayableLimit)]
+WINDOWS = [kind for kind in ALGORITHMS.values() if not issubclass(kind, DelayableLimit)]
 
 # Section 5 of the design, to the letter.
 FIELDS: dict[type[Struct], str] = {

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from own_store import DictStore
 from ratelimit_mw import Charge, Decision, Limit, TokenBucket
-from ratelimit_mw.bucket import Level
+from ratelimit_mw.bucket import LevelState
 from ratelimit_mw.limit import State
 from ratelimit_mw.testing import Clock, laws
 from ratelimit_mw.testing.laws import LAWS, Law, check_laws
@@ -63,11 +63,11 @@ class ForgetsHits(Mutant, frozen=True, kw_only=True):
 class CreatesForNothing(Mutant, frozen=True, kw_only=True):
     def decide(self, state: State, now: int, cost: int, max_delay: int | None) -> tuple[Decision, State]:
         decision, after = super().decide(state, now, cost, max_delay)
-        return decision, Level(0, now) if after is None else after
+        return decision, LevelState(0, now) if after is None else after
 
 
 class ExpiresTooSoon(Mutant, frozen=True, kw_only=True):
-    def expires(self, state: Level) -> int:
+    def expires(self, state: LevelState) -> int:
         return super().expires(state) - 1
 
 
@@ -75,7 +75,7 @@ class RefillsBackInTime(Mutant, frozen=True, kw_only=True):
     """As much time has passed as there is between the two instants, in whichever direction."""
 
     def decide(self, state: State, now: int, cost: int, max_delay: int | None) -> tuple[Decision, State]:
-        seen = Level(state.level, 2 * now - state.updated) if state and state.updated > now else state
+        seen = LevelState(state.level, 2 * now - state.updated) if state and state.updated > now else state
         decision, after = super().decide(seen, now, cost, max_delay)
         return decision, state if after is seen else after
 
@@ -107,7 +107,7 @@ class RefusesDebt(Mutant, frozen=True, kw_only=True):
 
 
 class Raises(Mutant, frozen=True, kw_only=True):
-    def expires(self, state: Level) -> int:
+    def expires(self, state: LevelState) -> int:
         return 1 // 0
 
 

@@ -21,7 +21,7 @@ from ratelimit_mw import (
     parse,
 )
 from ratelimit_mw.algorithms import ALGORITHMS, DEFAULT
-from ratelimit_mw.delay import DelayLimit
+from ratelimit_mw.delay import DelayableLimit
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
@@ -173,7 +173,7 @@ def test_text_without_end_is_an_error() -> None:
 def test_a_limit_is_read_as_it_is_written(limit: Limit) -> None:
     (read,) = parse(limit.notation)
     assert (type(read), read.notation, read.bucket) == (type(limit), limit.notation, limit.bucket)
-    plain = replace(limit, max_delay=0.0) if isinstance(limit, DelayLimit) else limit  # max_delay is never written
+    plain = replace(limit, max_delay=0.0) if isinstance(limit, DelayableLimit) else limit  # max_delay is never written
     assert (read.quota, read.window_us, read.numbers) == (limit.quota, limit.window_us, plain.numbers)
 
 

@@ -32,7 +32,7 @@ from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import exempt as flask_exempt
 from ratelimit_mw.flask import limit as flask_limit
 from ratelimit_mw.limit import Role
-from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.outcome import RateLimitState
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.group import Group, committed
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
@@ -79,7 +79,7 @@ NAMES = {
     ".settings": ["Settings"],
     ".starlette": ["RateLimit", "RateLimitMiddleware", "exempt", "limit"],
     ".stores": ["Answer", "AsyncStore", "Store"],
-    ".stores.group": ["Group", "committed", "units_to_look_at"],
+    ".stores.group": ["Group", "committed", "cost_to_decide"],
     ".stores.memory": ["MemoryStore"],
     ".stores.redis": ["AsyncRedisStore", "RedisStore"],
     ".stores.url": ["open_async_store", "open_store"],
@@ -165,7 +165,7 @@ METHODS = [
             "limit": "self, limits, *, key=None, cost=1, wait=False",
         },
     ),
-    (Outcome, {"settle": "self, actual"}),
+    (RateLimitState, {"settle": "self, actual"}),
     (Control, {"freeze": "self", "advance": "self, by", "reset": "self"}),
     (Store, {**dict.fromkeys(("take", "peek", "settle", "reset"), "self, charges"), "close": "self"}),
 ]

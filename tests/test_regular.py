@@ -27,8 +27,8 @@ MADE_IN = {module.__file__: patterns for module, patterns in MADE.items()}
 BOUNDED = [  # what is never given a long text: test_bounds_of_clients.py, test_notation.py
     notation._RATE,  # 1,000 characters, of settings
     notation._IN_SECONDS,
-    path_index._WHOLE,  # 64 characters
-    addresses._FORM,  # 64 characters
+    path_index._WHOLE_FLOAT,  # 64 characters
+    addresses._ADDRESS,  # 64 characters
     hosts._AUTHORITY,  # 300 characters
 ]
 

@@ -11,18 +11,18 @@ from jsonschema import Draft4Validator, Draft202012Validator
 
 from checking import command
 from ratelimit_mw import ConfigError, Limit
-from ratelimit_mw.items import ItemOptions
+from ratelimit_mw.items import LimitOptions
 from ratelimit_mw.members import HeaderOptions
 from ratelimit_mw.options import Options
 from ratelimit_mw.rules import RuleOptions
-from ratelimit_mw.schema import NAMED, STRUCTS, _schema, alternatives, settings_schema, words_of
+from ratelimit_mw.schema import NAMED, STRUCTS, _schema, alternatives, options_of, settings_schema
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
 BROKEN = Path(__file__).parent / "broken_settings"
 SCHEMA = settings_schema()
 VALIDATORS: list[Any] = [Draft202012Validator(SCHEMA), Draft4Validator({**SCHEMA, "$schema": None})]
-TABLES: list[Any] = [Options, RuleOptions, ItemOptions, HeaderOptions]
+TABLES: list[Any] = [Options, RuleOptions, LimitOptions, HeaderOptions]
 
 # Of the design: every setting that a file is likely to say.
 SAMPLE = """
@@ -153,20 +153,20 @@ def test_what_is_required_is_what_cannot_be_left_out() -> None:
     complete: dict[Any, Any] = {
         Options: {"limits": "5/minute"},
         RuleOptions: {"path": "/", "limits": []},
-        ItemOptions: {"limit": "5/minute"},
+        LimitOptions: {"limit": "5/minute"},
         HeaderOptions: {"header": "x-a", "value": "b"},
     }
     within: dict[Any, Any] = {
         Options: lambda table: table,
         RuleOptions: lambda table: {"limits": [], "rules": [table]},
-        ItemOptions: lambda table: {"limits": [table]},
+        LimitOptions: lambda table: {"limits": [table]},
         HeaderOptions: lambda table: {"limits": [], "safelist": [table]},
     }
     for table in TABLES:
         assert known(within[table](complete[table]))
-        for name in (word.name for word in words_of(table) if word.required):
+        for name in (word.name for word in options_of(table) if word.required):
             assert not known(within[table]({word: value for word, value in complete[table].items() if word != name}))
-        assert {word.name for word in words_of(table) if word.required} <= set(complete[table])
+        assert {word.name for word in options_of(table) if word.required} <= set(complete[table])
 
 
 @pytest.mark.parametrize("validator", VALIDATORS, ids=["2020-12", "4"])
@@ -208,12 +208,12 @@ def test_what_it_can_see_of_the_broken_files(name: str, said: str) -> None:
 @pytest.mark.parametrize("validator", VALIDATORS, ids=["2020-12", "4"])
 @pytest.mark.parametrize("table", TABLES)
 def test_a_misspelt_word_is_seen_in_every_table(table: Any, validator: Any) -> None:
-    for word in words_of(table):
+    for word in options_of(table):
         misspelt = {f"{word.name}x": 1}
         places: dict[Any, dict[str, Any]] = {
             Options: {"limits": [], **misspelt},
             RuleOptions: {"limits": [], "rules": [{"path": "/", "limits": [], **misspelt}]},
-            ItemOptions: {"limits": [{"limit": "5/minute", **misspelt}]},
+            LimitOptions: {"limits": [{"limit": "5/minute", **misspelt}]},
             HeaderOptions: {"limits": [], "safelist": [{"header": "a", "value": "b", **misspelt}]},
         }
         assert not known(places[table])

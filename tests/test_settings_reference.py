@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from checking import python
-from ratelimit_mw.schema import STRUCTS, words_of
+from ratelimit_mw.schema import STRUCTS, options_of
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "reference" / "settings.md"
@@ -24,8 +24,8 @@ def test_the_page_is_as_the_types_say() -> None:
 def test_every_word_has_a_row(table: Any) -> None:
     found = re.search(TABLE.format(table.__name__), PAGE.read_text("utf-8"), re.DOTALL)
     assert found is not None
-    assert re.findall(r"^\| `(\w+)` \|", found[1], re.MULTILINE) == [word.name for word in words_of(table)]
-    assert {word.name for word in words_of(table)} == set(get_type_hints(table))
+    assert re.findall(r"^\| `(\w+)` \|", found[1], re.MULTILINE) == [word.name for word in options_of(table)]
+    assert {word.name for word in options_of(table)} == set(get_type_hints(table))
 
 
 def test_a_stale_page_is_shown_with_what_renews_it(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from ratelimit_mw import (
     blocks,
     held,
 )
-from ratelimit_mw.held import ASYNC_KEEPER, KEEPER, AsyncKeeper, Keeper
-from ratelimit_mw.holds import Hold, Holds, slots_of
+from ratelimit_mw.held import ASYNC_SLOT_RENEWER, SLOT_RENEWER, AsyncSlotRenewer, SlotRenewer
+from ratelimit_mw.holds import HeldSlots, SlotRegistry, slot_charges
 from ratelimit_mw.limit import Decision
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
@@ -281,8 +281,8 @@ def until(holds: Callable[[], bool]) -> bool:
 
 def test_a_slot_is_renewed_while_its_thread_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a thread that ends when nothing is held any more: here one of this test's own."""
-    keeper, before = Keeper(), set(threading.enumerate())
-    monkeypatch.setattr(blocks, "KEEPER", keeper)
+    keeper, before = SlotRenewer(), set(threading.enumerate())
+    monkeypatch.setattr(blocks, "SLOT_RENEWER", keeper)
     store = RecordingStore(clock=Clock())
     limiter, limit = Limiter(store), Concurrency(1, 0.03)
     with limiter.slot(limit, "k"):
@@ -357,16 +357,16 @@ def test_one_timer_while_something_is_held_and_none_after() -> None:
     loop = Timed()
 
     async def run() -> None:
-        keeper, store = AsyncKeeper(), MemoryStore(clock=Clock())
-        holds = [Hold(store, [Charge("k", Concurrency(1, window), at=7)]) for window in (3600, 7200, 0.03)]
+        keeper, store = AsyncSlotRenewer(), MemoryStore(clock=Clock())
+        holds = [HeldSlots(store, [Charge("k", Concurrency(1, window), at=7)]) for window in (3600, 7200, 0.03)]
         for hold, cancelled in zip(holds, ([False], [False], [True, False]), strict=True):  # the second is due later
-            keeper.hold(hold)
+            keeper.add(hold)
             assert loop.cancelled == cancelled
         for hold in holds:
             keeper.release(hold, lambda _: None)
         await asyncio.sleep(0.05)
         assert (loop.cancelled, len(asyncio.all_tasks())) == ([True, False], 1)
-        keeper.hold(holds[0])
+        keeper.add(holds[0])
         assert loop.cancelled == [True, False, False]
 
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -381,17 +381,17 @@ def test_a_store_that_fails_ends_no_block_and_is_asked_again(caplog: pytest.LogC
     assert "slots are not known to be" in caplog.text
 
 
-def hold_of(window: float, charges: int = 1) -> Hold:
+def hold_of(window: float, charges: int = 1) -> HeldSlots:
     limit = Concurrency(10, window)
-    return Hold(MemoryStore(), [Charge(f"k{n}", limit, at=7) for n in range(charges)])
+    return HeldSlots(MemoryStore(), [Charge(f"k{n}", limit, at=7) for n in range(charges)])
 
 
 def test_what_is_due_and_when() -> None:
     """A renewal each third of a lifetime; in calls of some five hundred charges, each to one store."""
-    holds = Holds()
+    holds = SlotRegistry()
     assert holds.wait(0) is None
     one, other = hold_of(9), hold_of(3)
-    one.renewed = other.renewed = 100.0
+    one.renewed_at = other.renewed_at = 100.0
     holds.add(one)
     holds.add(other)
     assert (holds.wait(100.25), holds.wait(104)) == (0.75, 0.0)
@@ -403,7 +403,7 @@ def test_what_is_due_and_when() -> None:
     assert sorted(map(len, holds.due(103))) == [1, 1]  # two stores
     many = [hold_of(3, 300) for _ in range(5)]
     for each in many:
-        each.renewed = 200.0
+        each.renewed_at = 200.0
         each.store = many[0].store  # type: ignore[misc]  # all are of one store
         holds.add(each)
     assert [len(call) for call in holds.due(201)] == [2, 2, 1]
@@ -411,10 +411,10 @@ def test_what_is_due_and_when() -> None:
 
 def test_what_ends_while_it_is_renewed_is_given_back_after_that() -> None:
     """Else a renewal that comes second would take it again."""
-    holds = Holds()
+    holds = SlotRegistry()
     one, other = hold_of(3), hold_of(3)
     for each in (one, other):
-        each.renewed = 0.0
+        each.renewed_at = 0.0
         holds.add(each)
     assert holds.end(other) is True
     assert holds.end(other) is False  # once is enough
@@ -424,13 +424,13 @@ def test_what_ends_while_it_is_renewed_is_given_back_after_that() -> None:
     assert holds.wait(1) is None
 
 
-@pytest.mark.parametrize("keeper", [KEEPER, ASYNC_KEEPER])
-def test_what_nobody_refers_to_is_not_renewed(keeper: Keeper | AsyncKeeper) -> None:
+@pytest.mark.parametrize("keeper", [SLOT_RENEWER, ASYNC_SLOT_RENEWER])
+def test_what_nobody_refers_to_is_not_renewed(keeper: SlotRenewer | AsyncSlotRenewer) -> None:
     async def run() -> None:
         store = RecordingStore(clock=Clock())
-        hold = Hold(store, [Charge("k", Concurrency(1, 0.03), at=7)])
+        hold = HeldSlots(store, [Charge("k", Concurrency(1, 0.03), at=7)])
         alive = weakref.ref(hold)
-        keeper.hold(hold)
+        keeper.add(hold)
         del hold
         for _ in range(1000):  # a renewal that has begun refers to it until it ends
             gc.collect()
@@ -457,10 +457,10 @@ def test_slots_of_a_group() -> None:
     ]
     decisions = store.take(charges)
     at = 1_000_000_000_000_000
-    assert slots_of(charges, decisions) == [Charge("a", limit, 3, at=at), Charge("c", limit, at=at)]
+    assert slot_charges(charges, decisions) == [Charge("a", limit, 3, at=at), Charge("c", limit, at=at)]
     refused = [Charge("a", limit, 3), Charge("e", limit)]
-    assert slots_of(refused, store.take(refused)) == []
-    assert slots_of(charges, []) == []  # on an error there are no decisions
+    assert slot_charges(refused, store.take(refused)) == []
+    assert slot_charges(charges, []) == []  # on an error there are no decisions
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
@@ -474,6 +474,6 @@ def test_a_child_process_renews_nothing_of_its_parents() -> None:
             time.sleep(0.05)
             own = RecordingStore(clock=Clock())
             with Limiter(own).slot(Concurrency(1, 0.03), "k"):
-                renewed = until(lambda: len(own.calls) >= 3)
-            os._exit(0 if renewed and len(store.calls) == count else 1)
+                renewed_at = until(lambda: len(own.calls) >= 3)
+            os._exit(0 if renewed_at and len(store.calls) == count else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -4,7 +4,7 @@ import pytest
 
 from ratelimit_mw import ConfigError, asgi
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.toml_lines import line_of
+from ratelimit_mw.toml_lines import find_line
 from web.asgi_talk import App200
 
 TEXT = '''# limits = "1/minute"
@@ -57,11 +57,11 @@ x = 1
     ],
 )
 def test_a_line(problem: str, line: int | None) -> None:
-    assert line_of(TEXT, problem) == line
+    assert find_line(TEXT, problem) == line
 
 
 def test_rules_in_one_list() -> None:
-    assert line_of('limits = []\nrules = [\n  {path = "x"},\n]\n', "rules[0].path: found 'x'") == 2
+    assert find_line('limits = []\nrules = [\n  {path = "x"},\n]\n', "rules[0].path: found 'x'") == 2
 
 
 def test_one_group_of_settings_hides_no_other() -> None:

@@ -36,8 +36,8 @@ SMALL: Sequence[Limit] = [
 
 @pytest.mark.parametrize("limit", SMALL, ids=lambda limit: limit.notation.replace(" ", "_"))
 def test_no_window_holds_more_than_a_limit_says(limit: Limit) -> None:
-    assert limit.worst_window is not None
-    assert Adversary(limit).worst().units <= limit.worst_window == bound(limit)
+    assert limit.max_per_window is not None
+    assert Adversary(limit).worst().units <= limit.max_per_window == bound(limit)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -48,7 +48,7 @@ def test_the_worst_window_is_that_of_the_table(algorithm: str) -> None:
     known = {"2q - 1": 199, "2q": 200, "q": 100, "b + q - 1": 119, "2q + s - 1": 201}
     burst = "burst 20 " if stated.startswith("b") else ""
     (limit,) = parse(f"100/minute {burst}using {algorithm}")
-    assert limit.worst_window == known[stated] == bound(limit)
+    assert limit.max_per_window == known[stated] == bound(limit)
 
 
 def test_whoever_does_not_say_is_not_spoken_for() -> None:
@@ -58,5 +58,5 @@ def test_whoever_does_not_say_is_not_spoken_for() -> None:
     class OwnBucket(BucketLimit, frozen=True, kw_only=True):
         """A bucket of somebody else, whose `decide` may be anything."""
 
-    assert Own(5, 60).worst_window is None
-    assert OwnBucket(5, 60).worst_window is None
+    assert Own(5, 60).max_per_window is None
+    assert OwnBucket(5, 60).max_per_window is None

@@ -13,7 +13,7 @@ from benchmarks.takes import takes
 from ratelimit_mw import Charge, Limit, Limiter, TokenBucket
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.stores import Store
-from ratelimit_mw.stores.scripts import decisions, script, take_arguments
+from ratelimit_mw.stores.scripts import read_decisions, script, take_arguments
 
 _DAY: Final = 24 * 3600.0  # seconds
 _PLENTY: Final = 10**9
@@ -83,12 +83,12 @@ def our_script(limit: Limit) -> Setup:
     The more a client does between two calls, the colder a server on the same machine finds its caches.
     """
     charges = [Charge("latency", limit)]
-    arguments = take_arguments("packed", 0, charges, commit=True)
+    arguments = take_arguments("msgpack", 0, charges, commit=True)
 
     def admits(reply: Any) -> bool:
-        return decisions(reply, charges)[0].allowed
+        return read_decisions(reply, charges)[0].allowed
 
-    return _script(script("take", "packed").text, f"rl:1:latency:{limit.bucket}", repeat((arguments,)), admits)
+    return _script(script("take", "msgpack").text, f"rl:1:latency:{limit.bucket}", repeat((arguments,)), admits)
 
 
 def minimal_gcra(limit: Limit) -> Setup:

@@ -11,10 +11,10 @@ from msgspec import Struct
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import EXACT, MICROSECONDS, Decision, Limit, microseconds, seconds
+from ratelimit_mw.limit import MAX_EXACT_INT, MICROSECONDS, Decision, Limit, check_seconds, microseconds
 
 
-class Refusals(Struct, frozen=True, gc=False):
+class BanState(Struct, frozen=True, gc=False):
     """What was refused in a window, and the ban that followed."""
 
     count: int  # refusals
@@ -37,22 +37,22 @@ class Ban(Limit, frozen=True, kw_only=True):
     """Of the instance: the ban in whole microseconds."""
 
     def __post_init__(self) -> None:
-        self.__dict__["ban_us"] = microseconds(seconds("ban", self.ban))
+        self.__dict__["ban_us"] = microseconds(check_seconds("ban", self.ban))
         if not self.ban_us:
             raise ConfigError(f"ban: found {self.ban!r} seconds, allowed is one microsecond to a hundred years")
         super().__post_init__()
-        if self.quota >= EXACT // 2:
+        if self.quota >= MAX_EXACT_INT // 2:
             raise ConfigError(f"quota {self.quota} is too large to count exactly: it must stay below 2**52")
 
     @property
-    def longest_wait(self) -> float:
+    def max_wait(self) -> float:
         """Seconds until it admits again, at most: the ban."""
         return self.ban
 
     def decide(
-        self, state: Refusals | None, now: int, cost: int, max_delay: int | None
-    ) -> tuple[Decision, Refusals | None]:
-        count, start, until = self._running(state, now)
+        self, state: BanState | None, now: int, cost: int, max_delay: int | None
+    ) -> tuple[Decision, BanState | None]:
+        count, start, until = self._current_ban(state, now)
         rest, retry, reset = self.ban_us, 0, 0
         if until:
             rest = until - now
@@ -60,11 +60,11 @@ class Ban(Limit, frozen=True, kw_only=True):
             if (
                 state is not None and cost and state.until != until
             ):  # else the lock-out would last until that time comes
-                state = Refusals(count, start, until)
+                state = BanState(count, start, until)
         elif cost:
             count = min(count + cost, self.quota)
             until = now + self.ban_us if count == self.quota else 0
-            state = Refusals(count, start, until)
+            state = BanState(count, start, until)
         if until:
             reset = until - now
         elif count:
@@ -80,31 +80,31 @@ class Ban(Limit, frozen=True, kw_only=True):
             now,
         ), state
 
-    def settle(self, state: Refusals | None, now: int, delta: int, at: int) -> Refusals | None:
-        count, start, until = self._running(state, now)
+    def settle(self, state: BanState | None, now: int, delta: int, at: int) -> BanState | None:
+        count, start, until = self._current_ban(state, now)
         if delta > 0 and not until:
             count = min(count + delta, self.quota)
-            return Refusals(count, start, now + self.ban_us if count == self.quota else 0)
+            return BanState(count, start, now + self.ban_us if count == self.quota else 0)
         if delta >= 0 or at < (
             until - self.ban_us if until else start
         ):  # what was refused before the ban began is gone
             return state
         count += delta
-        return Refusals(count, start) if count > 0 and now - start < self.window_us else None
+        return BanState(count, start) if count > 0 and now - start < self.window_us else None
 
-    def expires(self, state: Refusals) -> int:
+    def expires(self, state: BanState) -> int:
         return state.until or state.start + self.window_us
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
         return self.window_us, self.quota, self.ban_us
 
-    def _written(self, words: Iterable[str]) -> str:
-        whole = self.ban_us % MICROSECONDS == 0
-        length = f"{self.ban_us // MICROSECONDS}s" if whole else f"{self.ban_us}us"
-        return super()._written(words).replace(" using ", f" ban {length} using ")
+    def _format_notation(self, names: Iterable[str]) -> str:
+        is_whole_seconds = self.ban_us % MICROSECONDS == 0
+        length = f"{self.ban_us // MICROSECONDS}s" if is_whole_seconds else f"{self.ban_us}us"
+        return super()._format_notation(names).replace(" using ", f" ban {length} using ")
 
-    def _running(self, state: Refusals | None, now: int) -> tuple[int, int, int]:
+    def _current_ban(self, state: BanState | None, now: int) -> tuple[int, int, int]:
         """Count, start and end of the ban, 0 if none runs; a clock that stepped back makes no ban longer."""
         if state is None:
             return 0, now, 0

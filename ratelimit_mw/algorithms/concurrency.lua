@@ -100,28 +100,28 @@ if look.concurrency then
     function settle.concurrency(key, now, delta, at, length, quota)
       local used, last, name = read(key, now)
       local room = delta > 0 and at <= EXACT / 2 and max(0, 2 * quota - used) or 0
-      local there, lost = {}, {}
+      local current, lost = {}, {}
       for i = 1, min(math.abs(delta), MOST) do
         local one = named(at + i - 1)
         local ends = used > 0 and redis.call("ZSCORE", key, one)
         if ends and tonumber(ends) > now then
-          there[#there + 1] = one
+          current[#current + 1] = one
         elseif #lost < room then
           lost[#lost + 1] = one
         end
       end
       if delta < 0 then
-        if #there == 0 then return nil end
-        if #there == used then return false end
+        if #current == 0 then return nil end
+        if #current == used then return false end
         return function()
           tidy(key, now, length, last, name)
-          each("ZREM", key, nil, there)
+          each("ZREM", key, nil, current)
         end, now + length
       end
-      if at > EXACT / 2 or #there + #lost == 0 then return nil end
+      if at > EXACT / 2 or #current + #lost == 0 then return nil end
       return function()
         tidy(key, now, length, last, name)
-        each("ZADD", key, now + length, there)
+        each("ZADD", key, now + length, current)
         each("ZADD", key, now + length, lost)
       end, now + length
     end

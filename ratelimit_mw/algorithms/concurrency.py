@@ -5,21 +5,21 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import ClassVar, Final
 
-from ratelimit_mw.algorithms.slot_set import Slots
+from ratelimit_mw.algorithms.slot_set import SlotState
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import EXACT, Decision, Limit, microseconds, seconds
+from ratelimit_mw.limit import MAX_EXACT_INT, Decision, Limit, check_seconds, microseconds
 
-MOST_SLOTS: Final = 10_000  # some 100 bytes each in Redis
+MAX_SLOTS: Final = 10_000  # some 100 bytes each in Redis
 LIFETIME: Final = 15.0  # seconds
 RETRY: Final = 1.0  # seconds
 
 
-class _Held(Limit, frozen=True):
+class _SlotLifetime(Limit, frozen=True):
     window: float = LIFETIME
 
 
-class Concurrency(_Held, frozen=True, kw_only=True):
+class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
     """Admits while at most `quota` units are at work at once: a unit is a slot, held until it is given back.
 
     `quota`: slots, at most 10,000. `window`: a slot's lifetime, seconds: one that is neither renewed nor given back is
@@ -34,52 +34,54 @@ class Concurrency(_Held, frozen=True, kw_only=True):
     retry: float = RETRY
 
     algorithm: ClassVar[str] = "concurrency"
-    held: ClassVar[bool] = True
+    is_concurrency: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.quota > MOST_SLOTS:
-            raise ConfigError(f"quota: found {self.quota}, allowed are at most {MOST_SLOTS} slots")
-        if microseconds(seconds("retry", self.retry)) < 1:
+        if self.quota > MAX_SLOTS:
+            raise ConfigError(f"quota: found {self.quota}, allowed are at most {MAX_SLOTS} slots")
+        if microseconds(check_seconds("retry", self.retry)) < 1:
             raise ConfigError(f"retry: found {self.retry!r}, allowed is more than 0 seconds")
         # without the quota: who changes it changes how many may be at work, and those who are stay so
         self.__dict__["bucket"] = self.bucket.replace(f"{self.quota}/", "")
 
     @property
-    def longest_wait(self) -> float:
+    def max_wait(self) -> float:
         return self.retry
 
-    def decide(self, state: Slots | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Slots | None]:
+    def decide(
+        self, state: SlotState | None, now: int, cost: int, max_delay: int | None
+    ) -> tuple[Decision, SlotState | None]:
         quota, at, retry_after = self.quota, now, 0.0
-        used = state.at_work(now) if state is not None else 0
+        used = state.in_use(now) if state is not None else 0
         if allowed := not cost or used + cost <= quota:
             if cost:
                 at = _free_name(state, now, now + self.window_us, cost)
-                state = self._tidied(state, now, range(at, at + cost))
+                state = self._with_slots(state, now, range(at, at + cost))
                 used += cost
         else:
             retry_after = self.retry if cost <= quota else math.inf
             if state is not None and state.last[0] > now + self.window_us:
-                state = self._tidied(
+                state = self._with_slots(
                     state, now, ()
                 )  # else they would outlive their holders until that time comes again
         remaining = quota - used if used < quota else 0
         return Decision(allowed, quota, remaining, retry_after, self.retry, self.retry * (used > 0), 0.0, at), state
 
-    def settle(self, state: Slots | None, now: int, delta: int, at: int) -> Slots | None:
-        used = state.at_work(now) if state is not None else 0
-        names = range(max(at, 0), max(at, 0) + min(abs(delta), MOST_SLOTS))
-        there = [name for name in names if used and state is not None and state.end(name) > now]
-        if delta > 0 and at <= EXACT // 2:  # names that follow must be exact
-            held = set(there)
-            lost = (name for name in names if name not in held)
-            there += islice(lost, max(0, 2 * self.quota - used))
-            return self._tidied(state, now, there) if there else state
-        if delta >= 0 or not there:
+    def settle(self, state: SlotState | None, now: int, delta: int, at: int) -> SlotState | None:
+        used = state.in_use(now) if state is not None else 0
+        names = range(max(at, 0), max(at, 0) + min(abs(delta), MAX_SLOTS))
+        current = [name for name in names if used and state is not None and state.end(name) > now]
+        if delta > 0 and at <= MAX_EXACT_INT // 2:  # names that follow must be exact
+            to_hold = set(current)
+            lost = (name for name in names if name not in to_hold)
+            current += islice(lost, max(0, 2 * self.quota - used))
+            return self._with_slots(state, now, current) if current else state
+        if delta >= 0 or not current:
             return state
-        return None if len(there) == used else self._tidied(state, now, (), there)
+        return None if len(current) == used else self._with_slots(state, now, (), current)
 
-    def expires(self, state: Slots) -> int:
+    def expires(self, state: SlotState) -> int:
         return state.last[0]
 
     @cached_property
@@ -91,7 +93,9 @@ class Concurrency(_Held, frozen=True, kw_only=True):
     def numbers(self) -> tuple[int, ...]:
         return self.window_us, self.quota, microseconds(self.retry)
 
-    def _tidied(self, state: Slots | None, now: int, held: Iterable[int], back: Iterable[int] = ()) -> Slots:
+    def _with_slots(
+        self, state: SlotState | None, now: int, to_hold: Iterable[int], to_release: Iterable[int] = ()
+    ) -> SlotState:
         """The state in which these are held from now on and those given back. What ended is dropped.
 
         No lifetime ends later than one that begins now.
@@ -99,14 +103,14 @@ class Concurrency(_Held, frozen=True, kw_only=True):
         latest = now + self.window_us
         changes: list[tuple[int, int | None]] = []
         if state is not None:
-            changes += [(name, None) for _, name in state.ended(now)]
-            changes += [(name, latest) for _, name in state.ending_from(latest + 1)]
-        changes += [(name, latest) for name in held]
-        changes += [(name, None) for name in back]
-        return (state or Slots(None, ())).changed(changes)
+            changes += [(name, None) for _, name in state.expired(now)]
+            changes += [(name, latest) for _, name in state.expiring_from(latest + 1)]
+        changes += [(name, latest) for name in to_hold]
+        changes += [(name, None) for name in to_release]
+        return (state or SlotState(None, ())).with_changes(changes)
 
 
-def _free_name(slots: Slots | None, now: int, latest: int, cost: int) -> int:
+def _free_name(slots: SlotState | None, now: int, latest: int, cost: int) -> int:
     """The first name from now on, and from the name of the last to end on, that is free with those after it.
 
     Whatever is taken at one instant is named after what was taken before, so there is next to nothing to look for.
@@ -115,7 +119,7 @@ def _free_name(slots: Slots | None, now: int, latest: int, cost: int) -> int:
         return now
     last = slots.last[1]
     if slots.last[0] > latest:  # all that end later will end then
-        last = max(name for _, name in slots.ending_from(latest))
+        last = max(name for _, name in slots.expiring_from(latest))
     first = name = max(now, last + 1)
     while name < first + cost:
         name += 1

@@ -24,7 +24,7 @@ if look.fixed_window then
       if allowed == 1 or ahead then state = write_state("<dd", count, start) end
     end
     local remaining, reset_after = count < quota and quota - count or 0, count > 0 and rest or 0
-    local expires = (told or not runs) and start + length
+    local expires = (has_injected_time or not runs) and start + length
     return state, expires, allowed, quota, remaining, retry_after, rest, reset_after, 0, now
   end
 

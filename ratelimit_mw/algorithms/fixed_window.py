@@ -7,10 +7,10 @@ from msgspec import Struct
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import EXACT, MICROSECONDS, Decision, Limit
+from ratelimit_mw.limit import MAX_EXACT_INT, MICROSECONDS, Decision, Limit
 
 
-class Count(Struct, frozen=True, gc=False):
+class WindowState(Struct, frozen=True, gc=False):
     """What was taken in a window."""
 
     count: int  # units
@@ -28,53 +28,55 @@ class FixedWindow(Limit, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.quota >= EXACT // 2:
+        if self.quota >= MAX_EXACT_INT // 2:
             raise ConfigError(f"quota {self.quota} is too large to count exactly: it must stay below 2**52")
 
     @property
-    def worst_window(self) -> int:
+    def max_per_window(self) -> int:
         return 2 * self.quota - 1
 
-    def decide(self, state: Count | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Count | None]:
+    def decide(
+        self, state: WindowState | None, now: int, cost: int, max_delay: int | None
+    ) -> tuple[Decision, WindowState | None]:
         quota = self.quota
-        count, start = self._running(state, now)
+        count, start = self._current_window(state, now)
         rest = start + self.window_us - now
         retry_after = 0.0
         if allowed := count + cost <= quota or not cost:
             if cost:
                 count += cost
-                state = Count(count, start)
+                state = WindowState(count, start)
         else:
             retry_after = rest / MICROSECONDS if cost <= quota else math.inf
             if state is not None and state.start > now:
-                state = Count(count, start)  # else the lock-out would last until that time comes again
+                state = WindowState(count, start)  # else the lock-out would last until that time comes again
         remaining = quota - count if count < quota else 0
         next_after = rest / MICROSECONDS
         return Decision(
             allowed, quota, remaining, retry_after, next_after, next_after if count else 0.0, 0.0, now
         ), state
 
-    def settle(self, state: Count | None, now: int, delta: int, at: int) -> Count | None:
-        count, start = self._running(state, now)
+    def settle(self, state: WindowState | None, now: int, delta: int, at: int) -> WindowState | None:
+        count, start = self._current_window(state, now)
         if delta > 0:
-            corrected = max(count, min(count + delta, 2 * self.quota))
+            new_count = max(count, min(count + delta, 2 * self.quota))
         else:
-            corrected = max(0, count + delta) if at >= start else count
-        if corrected == count:
+            new_count = max(0, count + delta) if at >= start else count
+        if new_count == count:
             return state
-        return Count(corrected, start) if corrected else None
+        return WindowState(new_count, start) if new_count else None
 
-    def forgiven(self, state: Count | None, now: int, delta: int) -> int:
-        return max(0, delta - max(0, 2 * self.quota - self._running(state, now)[0]))
+    def forgiven(self, state: WindowState | None, now: int, delta: int) -> int:
+        return max(0, delta - max(0, 2 * self.quota - self._current_window(state, now)[0]))
 
-    def expires(self, state: Count) -> int:
+    def expires(self, state: WindowState) -> int:
         return state.start + self.window_us
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
         return self.window_us, self.quota
 
-    def _running(self, state: Count | None, now: int) -> tuple[int, int]:
+    def _current_window(self, state: WindowState | None, now: int) -> tuple[int, int]:
         """Count and start of the window that runs at `now`; a clock that stepped back does not end one."""
         if state is None or now - state.start >= self.window_us:
             return 0, now

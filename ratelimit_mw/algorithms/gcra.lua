@@ -32,19 +32,19 @@ if look.gcra then
     if cost > 0 then
       local taken = level + cost * unit
       if taken > full then
-        allowed, retry_after, delay = squeeze(cost, taken - full, max_delay, phase, clock, drain, burst)
+        allowed, retry_after, delay = refuse_or_delay(cost, taken - full, max_delay, phase, clock, drain, burst)
       end
       if allowed == 1 then level = taken end
       if allowed == 1 or ahead then state, expires = write(tick, level, full, clock, drain) end
     end
-    return state, expires, answer(now, level, allowed, retry_after, delay, full, phase, clock, drain, unit, burst)
+    return state, expires, bucket_decision(now, level, allowed, retry_after, delay, full, phase, clock, drain, unit, burst)
   end
 
   if settle then
     function settle.gcra(key, now, delta, at, clock, drain, unit, burst, quota)
       local tick, full = (now - now % clock) / clock, burst * unit
       local level = read(key, tick, drain, full)
-      local new = corrected(level, tick, delta, at, clock, drain, unit, burst, quota)
+      local new = settled_level(level, tick, delta, at, clock, drain, unit, burst, quota)
       if new == level then return nil end
       if new == 0 then return false end
       return write(tick, new, full, clock, drain)

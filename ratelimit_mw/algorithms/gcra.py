@@ -13,7 +13,7 @@ from ratelimit_mw.limit import MICROSECONDS, Decision
 from ratelimit_mw.ticks import ceil_div
 
 
-class Above(Struct, frozen=True, gc=False):
+class GcraDebtState(Struct, frozen=True, gc=False):
     """A bucket above full, while requests are held back or units are owed: then how far is no longer plain."""
 
     tat: int
@@ -33,51 +33,51 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
     # The state is the TAT in ticks, an int: tick * drain + level.
 
     @property
-    def worst_window(self) -> int:
+    def max_per_window(self) -> int:
         return self.most + self.quota - 1
 
     def decide(
-        self, state: int | Above | None, now: int, cost: int, max_delay: int | None
-    ) -> tuple[Decision, int | Above | None]:
-        if (usual := self.usual) is None or not cost or type(state) is Above:
-            if self.waiting is None or not cost or type(state) is not Above or max_delay is not None:
+        self, state: int | GcraDebtState | None, now: int, cost: int, max_delay: int | None
+    ) -> tuple[Decision, int | GcraDebtState | None]:
+        if (fast_ticks := self.fast_ticks) is None or not cost or type(state) is GcraDebtState:
+            if self.fast_delay_ticks is None or not cost or type(state) is not GcraDebtState or max_delay is not None:
                 return self._decide(state, now, cost, max_delay)
-            return self._behind(state, now, cost, self.waiting)
-        drain, less, unit, burst, full = usual
+            return self._decide_delayed(state, now, cost, self.fast_delay_ticks)
+        drain, rounding, unit, burst, full = fast_ticks
         # the usual cases: what every case comes down to, in a third of its time
         start, level, retry_after = now * drain, 0, 0.0
         if type(state) is int and state > start:
             level = state - start
-        taken = level + cost * unit
-        if allowed := taken <= full:
-            level = taken
+        new_level = level + cost * unit
+        if allowed := new_level <= full:
+            level = new_level
             state = start + level
         elif level > full or cost > burst or max_delay is not None:
             return self._decide(state, now, cost, max_delay)
         else:
-            retry_after = (taken - full + less) // drain / MICROSECONDS
-        room, reset = full - level, (level + less) // drain
+            retry_after = (new_level - full + rounding) // drain / MICROSECONDS
+        free, reset = full - level, (level + rounding) // drain
         return Decision(
             allowed,
             burst,
-            room // unit,
+            free // unit,
             retry_after,
-            (unit - room % unit + less) // drain / MICROSECONDS,
+            (unit - free % unit + rounding) // drain / MICROSECONDS,
             reset / MICROSECONDS,
             0.0,
             now + reset,
         ), state
 
-    def _behind(
-        self, state: Above, now: int, cost: int, turns: tuple[int, int, int, int, int]
-    ) -> tuple[Decision, Above | int | None]:
+    def _decide_delayed(
+        self, state: GcraDebtState, now: int, cost: int, delay_ticks: tuple[int, int, int, int, int]
+    ) -> tuple[Decision, GcraDebtState | int | None]:
         """Behind those who wait already: what every case comes down to then, in half of its time."""
-        drain, unit, burst, full, patience = turns
+        drain, unit, burst, full, max_delay_ticks = delay_ticks
         level = state.tat - now * drain
         if level < full or state.updated > now or cost > burst:
             return self._decide(state, now, cost, None)
         level += cost * unit
-        if level - full > patience:
+        if level - full > max_delay_ticks:
             return self._decide(state, now, cost, None)
         reset = -(-level // drain)
         return Decision(
@@ -89,44 +89,44 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
             reset / MICROSECONDS,
             -((full - level) // drain) / MICROSECONDS,
             now + reset,
-        ), Above(now * drain + level, now)
+        ), GcraDebtState(now * drain + level, now)
 
     def _decide(
-        self, state: int | Above | None, now: int, cost: int, max_delay: int | None
-    ) -> tuple[Decision, int | Above | None]:
+        self, state: int | GcraDebtState | None, now: int, cost: int, max_delay: int | None
+    ) -> tuple[Decision, int | GcraDebtState | None]:
         """In every case."""
         clock, drain, unit, _, full = self.ticks
         tick = now // clock
         level, ahead = self._level(state, tick)
-        outcome = ADMITTED
+        admission = ADMITTED
         if cost:
             over = level + cost * unit - full
             if over > 0:
-                outcome = self.squeeze(now, cost, over, max_delay)
-            if outcome[0]:
+                admission = self.refuse_or_delay(now, cost, over, max_delay)
+            if admission[0]:
                 level += cost * unit
-            if outcome[0] or ahead:  # refused too, else the lock-out would last until that time comes again
-                state = Above(tick * drain + level, tick) if level > full else tick * drain + level
-        return self.answer(now, level, outcome, full), state
+            if admission[0] or ahead:  # refused too, else the lock-out would last until that time comes again
+                state = GcraDebtState(tick * drain + level, tick) if level > full else tick * drain + level
+        return self.decision(now, level, admission, full), state
 
-    def settle(self, state: int | Above | None, now: int, delta: int, at: int) -> int | Above | None:
+    def settle(self, state: int | GcraDebtState | None, now: int, delta: int, at: int) -> int | GcraDebtState | None:
         clock, drain, *_, full = self.ticks
         tick = now // clock
         level, _ = self._level(state, tick)
-        corrected = self.corrected(level, tick, delta, at)
-        if corrected == level:
+        settled_level = self.settled_level(level, tick, delta, at)
+        if settled_level == level:
             return state
-        tat = tick * drain + corrected
-        return Above(tat, tick) if corrected > full else tat if corrected else None
+        tat = tick * drain + settled_level
+        return GcraDebtState(tat, tick) if settled_level > full else tat if settled_level else None
 
-    def forgiven(self, state: int | Above | None, now: int, delta: int) -> int:
-        return self.beyond(self._level(state, now // self.ticks[0])[0], delta)
+    def forgiven(self, state: int | GcraDebtState | None, now: int, delta: int) -> int:
+        return self.excess_debt(self._level(state, now // self.ticks[0])[0], delta)
 
-    def expires(self, state: int | Above) -> int:
+    def expires(self, state: int | GcraDebtState) -> int:
         clock, drain, *_ = self.ticks
         return ceil_div(state if isinstance(state, int) else state.tat, drain) * clock
 
-    def _level(self, state: int | Above | None, tick: int) -> tuple[int, bool]:
+    def _level(self, state: int | GcraDebtState | None, tick: int) -> tuple[int, bool]:
         """Ticks that have not drained by `tick`, and whether the state is from a time ahead of it."""
         if state is None:
             return 0, False

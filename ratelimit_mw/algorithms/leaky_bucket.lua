@@ -12,20 +12,20 @@ if look.leaky_bucket then
     at_once = at_once * unit
     if cost > 0 then
       local over = level + (cost - burst) * unit
-      local before = level - at_once -- ticks that have to leak before its turn
-      local patience = (max_delay - max_delay % clock) / clock * drain
+      local ticks_before = level - at_once -- ticks that have to leak before its turn
+      local max_delay_ticks = (max_delay - max_delay % clock) / clock * drain
       if cost > burst then
         allowed, retry_after = 0, -1
-      elseif over > 0 or before > patience then
-        if before - patience > over then over = before - patience end
+      elseif over > 0 or ticks_before > max_delay_ticks then
+        if ticks_before - max_delay_ticks > over then over = ticks_before - max_delay_ticks end
         allowed, retry_after = 0, (over + -over % drain) / drain * clock - phase
       else
-        if before > 0 then delay = (before + -before % drain) / drain * clock - phase end
+        if ticks_before > 0 then delay = (ticks_before + -ticks_before % drain) / drain * clock - phase end
         level = level + cost * unit
       end
       if allowed == 1 or updated > tick then state, expires = write_level(tick, level, clock, drain) end
     end
-    return state, expires, answer(now, level, allowed, retry_after, delay, at_once, phase, clock, drain, unit, burst)
+    return state, expires, bucket_decision(now, level, allowed, retry_after, delay, at_once, phase, clock, drain, unit, burst)
   end
 
   if settle then settle.leaky_bucket = settle_level end

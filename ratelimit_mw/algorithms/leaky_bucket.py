@@ -5,11 +5,11 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from ratelimit_mw.bucket import Level, LevelLimit
-from ratelimit_mw.delay import Outcome
+from ratelimit_mw.bucket import LevelLimit, LevelState
+from ratelimit_mw.delay import Admission
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import MICROSECONDS, Decision, Limit, whole
+from ratelimit_mw.limit import MICROSECONDS, Decision, Limit, check_int
 
 
 class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
@@ -27,32 +27,41 @@ class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
 
     algorithm: ClassVar[str] = "leaky_bucket"
     words: ClassVar[tuple[str, ...]] = ("burst", "at_once")
-    shapeless: ClassVar[tuple[str, ...]] = ("at_once",)
+    not_in_bucket_id: ClassVar[tuple[str, ...]] = ("at_once",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.at_once is not None and whole("at_once", self.at_once, 0) > self.most:
+        if self.at_once is not None and check_int("at_once", self.at_once, 0) > self.most:
             raise ConfigError(f"at_once: found {self.at_once}, allowed is at most the burst, {self.most}")
 
     @property
-    def worst_window(self) -> int:
+    def max_per_window(self) -> int:
         return self.most + self.quota - 1
 
-    def decide(self, state: Level | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Level | None]:
+    def decide(
+        self, state: LevelState | None, now: int, cost: int, max_delay: int | None
+    ) -> tuple[Decision, LevelState | None]:
         clock, _, unit, *_ = self.ticks
         tick = now // clock
         level = self.level(state, tick)
-        outcome = self._queue(now, level, cost, max_delay)
+        admission = self._queue(now, level, cost, max_delay)
         if cost:
-            if outcome[0]:
+            if admission[0]:
                 level += cost * unit
-            if outcome[0] or (state is not None and state.updated > tick):
-                state = Level(level, tick)  # refused too, else the lock-out would last until that time comes again
-        return self.answer(now, level, outcome, self._units_at_once * unit), state
+            if admission[0] or (state is not None and state.updated > tick):
+                state = LevelState(level, tick)  # refused too, else the lock-out would last until that time comes again
+        return self.decision(now, level, admission, self._units_at_once * unit), state
 
-    def patient(self, max_delay: float | None) -> Limit:
-        """See `Limit.patient`. It is a queue from its first unit on, unless `at_once` says otherwise: for 0 s too."""
-        return super().patient(max_delay) if self.at_once is not None else replace(self, at_once=0).patient(max_delay)
+    def with_max_delay(self, max_delay: float | None) -> Limit:
+        """See `Limit.with_max_delay`.
+
+        It is a queue from its first unit on, unless `at_once` says otherwise: for 0 s too.
+        """
+        return (
+            super().with_max_delay(max_delay)
+            if self.at_once is not None
+            else replace(self, at_once=0).with_max_delay(max_delay)
+        )
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
@@ -64,14 +73,14 @@ class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
             return 0 if self.max_delay else self.most
         return self.at_once
 
-    def _queue(self, now: int, level: int, cost: int, max_delay: int | None) -> Outcome:
+    def _queue(self, now: int, level: int, cost: int, max_delay: int | None) -> Admission:
         """The outcome for a charge that finds the bucket at this level."""
         _, _, unit, burst, full = self.ticks
         if cost > burst:
             return False, math.inf, 0.0
         over = level + cost * unit - full
-        before = level - self._units_at_once * unit  # ticks that have to leak before its turn
-        patience = self.delay_ticks(max_delay)
-        if not cost or (over <= 0 and before <= patience):
-            return True, 0.0, self.wait(now, before) / MICROSECONDS if cost and before > 0 else 0.0
-        return False, self.wait(now, max(over, before - patience)) / MICROSECONDS, 0.0
+        ticks_before = level - self._units_at_once * unit  # ticks that have to leak before its turn
+        max_delay_ticks = self.delay_ticks(max_delay)
+        if not cost or (over <= 0 and ticks_before <= max_delay_ticks):
+            return True, 0.0, self.wait(now, ticks_before) / MICROSECONDS if cost and ticks_before > 0 else 0.0
+        return False, self.wait(now, max(over, ticks_before - max_delay_ticks)) / MICROSECONDS, 0.0

@@ -8,15 +8,15 @@ if look.sliding_window_counter then
   -- was kept, -1 for none; the units of all, and how many of them count.
   local function read(key, tick, length, buckets, strict)
     local last = buckets + 2
-    local kept, newest, oldest, c
+    local stored_start, newest, oldest, c
     if buckets == 1 then
-      kept, newest, oldest = load(key)
-      c = oldest and { kept, newest, oldest }
+      stored_start, newest, oldest = load(key)
+      c = oldest and { stored_start, newest, oldest }
     else -- more than `load` can hold
       local text = redis.pcall("GET", key) or ""
       if #text == last * WIDTH then
         c = { unpack_state("<" .. string.rep("d", last), text) }
-        kept = c[1]
+        stored_start = c[1]
         for i = 1, last do
           local x = c[i]
           if not (x >= 0 and x <= EXACT and x % 1 == 0) then
@@ -29,20 +29,20 @@ if look.sliding_window_counter then
       end
     end
     if not c then return { tick, 0, [last] = 0 }, -1, 0, 0 end
-    local gone = (tick - kept - (tick - kept) % length) / length
-    if gone > buckets then return { tick, 0, [last] = 0 }, kept, 0, 0 end
-    if gone < 0 then
+    local passed = (tick - stored_start - (tick - stored_start) % length) / length
+    if passed > buckets then return { tick, 0, [last] = 0 }, stored_start, 0, 0 end
+    if passed < 0 then
       c[1] = tick
-    elseif gone > 0 then
-      for i = last, 2, -1 do c[i] = i - gone >= 2 and c[i - gone] or 0 end
-      c[1] = kept + gone * length
+    elseif passed > 0 then
+      for i = last, 2, -1 do c[i] = i - passed >= 2 and c[i - passed] or 0 end
+      c[1] = stored_start + passed * length
     end
     local units = c[2] + c[last]
     for i = 3, last - 1 do units = units + c[i] end
-    if units == 0 then return { tick, 0, [last] = 0 }, kept, 0, 0 end
-    if strict == 1 then return c, kept, units, units end
+    if units == 0 then return { tick, 0, [last] = 0 }, stored_start, 0, 0 end
+    if strict == 1 then return c, stored_start, units, units end
     local weighted = c[last] * (length - (tick - c[1]) - 1)
-    return c, kept, units, units - c[last] + (weighted - weighted % length) / length
+    return c, stored_start, units, units - c[last] + (weighted - weighted % length) / length
   end
 
   local function write(c, clock, length, buckets)
@@ -54,22 +54,22 @@ if look.sliding_window_counter then
 
   -- Clock ticks until at most `room` units count; `extra` are on top of the newest count.
   local function wait(c, units, extra, elapsed, room, length, buckets, strict)
-    local inside, oldest, i = units + extra, 0, buckets + 2
+    local counted, oldest, i = units + extra, 0, buckets + 2
     if strict == 0 then
       oldest = c[i]
-      inside = inside - oldest
+      counted = counted - oldest
       i = i - 1
     end
-    while inside > room and i >= 2 do -- the oldest leaves, the next one is the oldest
+    while counted > room and i >= 2 do -- the oldest leaves, the next one is the oldest
       oldest = (c[i] or 0) + (i == 2 and extra or 0)
-      inside = inside - oldest
+      counted = counted - oldest
       if strict == 1 then oldest = 0 end
       elapsed = elapsed - length
       i = i - 1
     end
     local ticks = -elapsed
     if oldest > 0 then
-      local fits = (room - inside + 1) * length - 1
+      local fits = (room - counted + 1) * length - 1
       local overlap = (fits - fits % oldest) / oldest
       if overlap < length then ticks = length - 1 - overlap - elapsed end
     end
@@ -79,7 +79,7 @@ if look.sliding_window_counter then
   function look.sliding_window_counter(key, now, cost, _, clock, length, quota, buckets, strict)
     local phase = now % clock
     local tick = (now - phase) / clock
-    local c, kept, units, used = read(key, tick, length, buckets, strict)
+    local c, stored_start, units, used = read(key, tick, length, buckets, strict)
     local elapsed, room = tick - c[1], quota - used
     local allowed, retry_after, state, expires = 1, 0, nil, nil
     if cost > 0 then
@@ -92,8 +92,8 @@ if look.sliding_window_counter then
           retry_after = wait(c, units, 0, elapsed, quota - cost, length, buckets, strict) * clock - phase
         end
       end
-      if allowed == 1 or kept > tick then state, expires = write(c, clock, length, buckets) end
-      if c[1] == kept and not told then expires = false end
+      if allowed == 1 or stored_start > tick then state, expires = write(c, clock, length, buckets) end
+      if c[1] == stored_start and not has_injected_time then expires = false end
     end
     local remaining, next_after, reset_after = room > 0 and room or 0, 0, 0
     local newest = c[2]

@@ -10,13 +10,13 @@ from msgspec import Struct
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import MICROSECONDS, Decision, Limit, whole
+from ratelimit_mw.limit import MICROSECONDS, Decision, Limit, check_int
 from ratelimit_mw.ticks import CounterTicks, counter_ticks
 
-_MOST_BUCKETS = 1000
+_MAX_BUCKETS = 1000
 
 
-class Counts(Struct, frozen=True, gc=False):
+class SubWindowState(Struct, frozen=True, gc=False):
     """Units per sub-window.
 
     Three fields, not a tuple: the usual state of two counters then costs the collector nothing.
@@ -46,18 +46,18 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     words: ClassVar[tuple[str, ...]] = ("buckets", "strict")
     ticks: ClassVar[CounterTicks]
     """Of the instance: the numbers that the algorithm and its Lua twin compute with."""
-    _two: ClassVar[tuple[int, int, int, int] | None]
+    _fast_ticks: ClassVar[tuple[int, int, int, int] | None]
     """Of the instance: these, `length - 1` and the quota, where there are two counters and the older is weighted."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if whole("buckets", self.buckets, 1) > _MOST_BUCKETS:
-            raise ConfigError(f"buckets: found {self.buckets}, allowed is at most {_MOST_BUCKETS}")
+        if check_int("buckets", self.buckets, 1) > _MAX_BUCKETS:
+            raise ConfigError(f"buckets: found {self.buckets}, allowed is at most {_MAX_BUCKETS}")
         if type(self.strict) is not bool:
             raise ConfigError(f"strict: found {self.strict!r}, allowed is true or false")
         self.__dict__["ticks"] = counter_ticks(self.quota, self.window_us, self.buckets)
-        two = (*self.ticks, self.ticks[1] - 1, self.quota)
-        self.__dict__["_two"] = None if self.buckets > 1 or self.strict else two
+        fast_ticks = (*self.ticks, self.ticks[1] - 1, self.quota)
+        self.__dict__["_fast_ticks"] = None if self.buckets > 1 or self.strict else fast_ticks
         if self.ticks[0] * self.buckets > self.window_us:
             raise ConfigError(
                 f"buckets: found {self.buckets}, allowed are at most {self.window_us // self.ticks[0]} in a window of "
@@ -65,34 +65,34 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
             )
 
     @property
-    def longest_wait(self) -> float:
+    def max_wait(self) -> float:
         clock, length = self.numbers[:2]
         return clock * length * (self.buckets + self.strict) / MICROSECONDS
 
     @property
-    def worst_window(self) -> int:
+    def max_per_window(self) -> int:
         return self.quota if self.strict else 2 * self.quota
 
     def decide(
-        self, state: Counts | None, now: int, cost: int, max_delay: int | None
-    ) -> tuple[Decision, Counts | None]:
-        if (two := self._two) is None or state is None or not cost:
+        self, state: SubWindowState | None, now: int, cost: int, max_delay: int | None
+    ) -> tuple[Decision, SubWindowState | None]:
+        if (fast_ticks := self._fast_ticks) is None or state is None or not cost:
             return self._decide(state, now, cost)
-        clock, length, last, quota = two
+        clock, length, last, quota = fast_ticks
         rest = state.start + length - (now if clock == 1 else now // clock)  # until the next sub-window begins
         if not 0 < rest <= length:
             return self._decide(state, now, cost)
         # the usual cases: what every case comes down to, in half of its time
         newest, oldest = state.newest, state.oldest
-        room, following = quota - newest, rest
+        room, next_wait = quota - newest, rest
         allowed, retry = True, 0
         if oldest and (weighted := oldest * (rest - 1) // length):
             room -= weighted
-            following -= (weighted * length - 1) // oldest + 1
+            next_wait -= (weighted * length - 1) // oldest + 1
         if cost <= room:
             room -= cost
             newest += cost
-            state = Counts(state.start, newest, oldest)
+            state = SubWindowState(state.start, newest, oldest)
         elif room < 0 or not newest or cost > quota:
             return self._decide(state, now, cost)
         else:
@@ -104,13 +104,13 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         reset = rest + last - last // newest
         if clock > 1:
             phase = now % clock  # the part of this clock tick that is gone
-            following, reset, retry = following * clock - phase, reset * clock - phase, retry and retry * clock - phase
+            next_wait, reset, retry = next_wait * clock - phase, reset * clock - phase, retry and retry * clock - phase
         retry_after = retry / MICROSECONDS if retry else 0.0
         return Decision(
-            allowed, quota, room, retry_after, following / MICROSECONDS, reset / MICROSECONDS, 0.0, now
+            allowed, quota, room, retry_after, next_wait / MICROSECONDS, reset / MICROSECONDS, 0.0, now
         ), state
 
-    def _decide(self, state: Counts | None, now: int, cost: int) -> tuple[Decision, Counts | None]:
+    def _decide(self, state: SubWindowState | None, now: int, cost: int) -> tuple[Decision, SubWindowState | None]:
         """In every case."""
         clock, length = self.ticks
         quota = self.quota
@@ -126,7 +126,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
             if cost:
                 room -= cost
                 newest += cost
-                state = Counts(start, newest, oldest, between)
+                state = SubWindowState(start, newest, oldest, between)
         else:
             retry_after = math.inf
             if cost <= quota:
@@ -134,20 +134,20 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
                 retry_after = (wait * clock - now % clock) / MICROSECONDS
             if state is not None and state.start > tick:
                 # else the lock-out would last until that time comes again
-                state = Counts(start, newest, oldest, between)
+                state = SubWindowState(start, newest, oldest, between)
         remaining = room if room > 0 else 0
         filled = newest + remaining
-        following = self._wait(elapsed, filled, between, oldest, quota - 1)
+        next_wait = self._wait(elapsed, filled, between, oldest, quota - 1)
         reset = self._wait(elapsed, newest, between, oldest, 0)
         if clock > 1:
             phase = now % clock  # the part of this clock tick that is gone
-            following = following * clock - phase
+            next_wait = next_wait * clock - phase
             reset = reset and reset * clock - phase
         return Decision(
-            allowed, quota, remaining, retry_after, following / MICROSECONDS, reset / MICROSECONDS, 0.0, now
+            allowed, quota, remaining, retry_after, next_wait / MICROSECONDS, reset / MICROSECONDS, 0.0, now
         ), state
 
-    def settle(self, state: Counts | None, now: int, delta: int, at: int) -> Counts | None:
+    def settle(self, state: SubWindowState | None, now: int, delta: int, at: int) -> SubWindowState | None:
         clock, length = self.ticks
         tick = now // clock
         start, newest, between, oldest = self._slide(state, tick)
@@ -164,14 +164,14 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         if not delta:
             return state
         counts = (*counts[:age], counts[age] + delta, *counts[age + 1 :])
-        return Counts(start, counts[0], counts[-1], counts[1:-1]) if any(counts) else None
+        return SubWindowState(start, counts[0], counts[-1], counts[1:-1]) if any(counts) else None
 
-    def forgiven(self, state: Counts | None, now: int, delta: int) -> int:
+    def forgiven(self, state: SubWindowState | None, now: int, delta: int) -> int:
         tick = now // self.ticks[0]
         start, newest, between, oldest = self._slide(state, tick)
         return max(0, delta - max(0, 2 * self.quota - self._used(tick - start, newest, between, oldest)))
 
-    def expires(self, state: Counts) -> int:
+    def expires(self, state: SubWindowState) -> int:
         clock, length = self.ticks
         return (state.start + (self.buckets + 1) * length) * clock
 
@@ -179,16 +179,18 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     def numbers(self) -> tuple[int, ...]:
         return *self.ticks, self.quota, self.buckets, int(self.strict)
 
-    def _slide(self, state: Counts | None, tick: int) -> tuple[int, int, tuple[int, ...], int]:
+    def _slide(self, state: SubWindowState | None, tick: int) -> tuple[int, int, tuple[int, ...], int]:
         """Start of the newest sub-window, and the newest, between and oldest counts as they are at `tick`."""
         length = self.ticks[1]
         if state is not None:
-            gone = (tick - state.start) // length
-            if gone <= 0:  # below 0 the clock stepped back
+            passed = (tick - state.start) // length
+            if passed <= 0:  # below 0 the clock stepped back
                 return min(state.start, tick), state.newest, state.between, state.oldest
-            counts = ((0,) * gone + (state.newest, *state.between))[: self.buckets + 1] if gone <= self.buckets else ()
+            counts = (
+                ((0,) * passed + (state.newest, *state.between))[: self.buckets + 1] if passed <= self.buckets else ()
+            )
             if any(counts):
-                return state.start + gone * length, counts[0], counts[1:-1], counts[-1]
+                return state.start + passed * length, counts[0], counts[1:-1], counts[-1]
         return tick, 0, self._none_between, 0
 
     @cached_property
@@ -208,19 +210,19 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         strict = self.strict
         if strict:  # the same as one sub-window more, of which nothing is ever weighted
             between, oldest = (*between, oldest), 0
-        inside = newest
+        counted = newest
         if between:
-            inside += sum(between)
+            counted += sum(between)
             for count in reversed(between):  # the oldest leaves, the next one is the oldest
-                if inside <= room:
+                if counted <= room:
                     break
-                inside -= count
+                counted -= count
                 elapsed -= length
                 oldest = 0 if strict else count
-        if inside > room:
-            inside = 0
+        if counted > room:
+            counted = 0
             elapsed -= length
             oldest = 0 if strict else newest
-        overlap = ((room - inside + 1) * length - 1) // oldest if oldest else length
+        overlap = ((room - counted + 1) * length - 1) // oldest if oldest else length
         wait = length - 1 - overlap - elapsed if overlap < length else -elapsed
         return wait if wait > 0 else 0

@@ -11,7 +11,7 @@ if look.sliding_window_log then
   local CHUNK = 1000 -- members in one command
   local TRIM = 2000 -- members that one charge drops: twice what it can add, so that dropping always catches up
 
-  local function whole(x)
+  local function is_int(x)
     return x and x >= 0 and x <= EXACT and x % 1 == 0
   end
 
@@ -26,16 +26,16 @@ if look.sliding_window_log then
     if not found[1] then return 0, 0, 0 end
     local newest = tonumber(found[2])
     local last = #found[1] == 16 and not string.find(found[1], "%D") and tonumber(found[1])
-    if not whole(newest) or not last or last > EXACT / 2 then return 0, 0, nil end -- as many are not used in an age
+    if not is_int(newest) or not last or last > EXACT / 2 then return 0, 0, nil end -- as many are not used in an age
     return redis.call("ZCOUNT", key, now - length + 1, "+inf"), newest, last
   end
 
   -- When so many of the `used` units have left; what is not there yet leaves a window from now.
-  local function leaves(key, now, length, used, which)
-    if which > used then return length end
-    local rank = which - used - 1
+  local function us_until_gone(key, now, length, used, nth)
+    if nth > used then return length end
+    local rank = nth - used - 1
     local instant = tonumber(redis.call("ZRANGE", key, rank, rank, "WITHSCORES")[2])
-    return (whole(instant) and min(instant, now) or now) + length - now
+    return (is_int(instant) and min(instant, now) or now) + length - now
   end
 
   -- Writes `units` more at `now`, drops units that left, and moves what is ahead of now back to it. `used`: as it is.
@@ -51,12 +51,12 @@ if look.sliding_window_log then
     while newest > now do
       local ahead = redis.call("ZRANGEBYSCORE", key, now + 1, "+inf", "LIMIT", 0, CHUNK)
       if #ahead == 0 then break end
-      local moved = {}
+      local clamped = {}
       for _, name in ipairs(ahead) do
-        moved[#moved + 1] = now
-        moved[#moved + 1] = name
+        clamped[#clamped + 1] = now
+        clamped[#clamped + 1] = name
       end
-      redis.call("ZADD", key, unpack(moved))
+      redis.call("ZADD", key, unpack(clamped))
     end
     for first = 1, units, CHUNK do
       local members = { now, string.format("%016.0f", (last or 0) + first) }
@@ -76,7 +76,7 @@ if look.sliding_window_log then
       if cost > most then
         allowed, retry_after = 0, -1
       elseif used + cost > quota then
-        allowed, retry_after = 0, leaves(key, now, length, used, used + cost - quota)
+        allowed, retry_after = 0, us_until_gone(key, now, length, used, used + cost - quota)
       else
         final = now
       end
@@ -84,10 +84,10 @@ if look.sliding_window_log then
         state = function() add(key, now, length, used, newest, last, allowed * cost) end
       end
     end
-    local taken = used + allowed * cost
-    local remaining = max(0, quota - taken)
-    local next_after = leaves(key, now, length, used, taken + remaining + 1 - quota)
-    local reset_after = taken > 0 and final + length - now or 0
+    local new_used = used + allowed * cost
+    local remaining = max(0, quota - new_used)
+    local next_after = us_until_gone(key, now, length, used, new_used + remaining + 1 - quota)
+    local reset_after = new_used > 0 and final + length - now or 0
     return state, final + length, allowed, quota, remaining, retry_after, next_after, reset_after, 0, now
   end
 

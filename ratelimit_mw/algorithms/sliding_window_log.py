@@ -9,14 +9,14 @@ from msgspec import Struct
 
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import LATEST, MICROSECONDS, Decision, Limit
+from ratelimit_mw.limit import MICROSECONDS, MOST_RECENT, Decision, Limit
 
-_MOST_UNITS = 100_000  # 8 bytes each in memory, some 100 in Redis
-_MOST_AT_ONCE = 1_000  # units that one charge writes
+_MAX_QUOTA = 100_000  # 8 bytes each in memory, some 100 in Redis
+_MAX_COST = 1_000  # units that one charge writes
 _TRIM = 2_000  # units that one charge drops: twice what it can add, so that dropping always catches up
 
 
-class Units(Struct, frozen=True, gc=False):
+class LogState(Struct, frozen=True, gc=False):
     """Instants of units, microseconds, oldest first.
 
     `past[head:tail]` and `count` times `newest`. States share `past`, to which is only ever appended. The newest
@@ -39,25 +39,27 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
     """
 
     algorithm: ClassVar[str] = "sliding_window_log"
-    most_settled: ClassVar[int] = _MOST_AT_ONCE
+    max_settle_units: ClassVar[int] = _MAX_COST
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.quota > _MOST_UNITS:
+        if self.quota > _MAX_QUOTA:
             raise ConfigError(
-                f"quota: found {self.quota}, allowed is at most {_MOST_UNITS}: {self.algorithm} keeps every unit; "
+                f"quota: found {self.quota}, allowed is at most {_MAX_QUOTA}: {self.algorithm} keeps every unit; "
                 "sliding_window_counter does not"
             )
 
     @property
     def most(self) -> int:
-        return min(self.quota, _MOST_AT_ONCE)
+        return min(self.quota, _MAX_COST)
 
     @property
-    def worst_window(self) -> int:
+    def max_per_window(self) -> int:
         return self.quota
 
-    def decide(self, state: Units | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Units | None]:
+    def decide(
+        self, state: LogState | None, now: int, cost: int, max_delay: int | None
+    ) -> tuple[Decision, LogState | None]:
         quota = self.quota
         used = self._used(state, now)
         retry_after = 0.0
@@ -68,88 +70,88 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
         else:
             retry_after = math.inf
             if cost <= self.most:
-                retry_after = self._leaves(state, now, used, used + cost - quota)
+                retry_after = self._seconds_until_gone(state, now, used, used + cost - quota)
             if state is not None and state.newest > now:
-                state = self._moved(state, now)  # else the lock-out would last until that time comes again
+                state = self._clamped_to_now(state, now)  # else the lock-out would last until that time comes again
         remaining = quota - used if used < quota else 0
-        next_after = self._leaves(state, now, used, used + remaining + 1 - quota)
-        reset_after = self._leaves(state, now, used, used) if used else 0.0
+        next_after = self._seconds_until_gone(state, now, used, used + remaining + 1 - quota)
+        reset_after = self._seconds_until_gone(state, now, used, used) if used else 0.0
         return Decision(allowed, quota, remaining, retry_after, next_after, reset_after, 0.0, now), state
 
-    def settle(self, state: Units | None, now: int, delta: int, at: int) -> Units | None:
+    def settle(self, state: LogState | None, now: int, delta: int, at: int) -> LogState | None:
         used = self._used(state, now)
         if delta > 0:
-            taken = min(delta, 2 * self.quota - used)
-            return self._add(state, now, taken) if taken > 0 else state
+            added = min(delta, 2 * self.quota - used)
+            return self._add(state, now, added) if added > 0 else state
         if state is None or at <= now - self.window_us:
             return state
         times = state.past[state.head : state.tail] + array("q", [state.newest]) * state.count
         first, last = bisect_left(times, at), bisect_right(times, at)
         last = min(last, first - delta)
-        if at == LATEST:
+        if at == MOST_RECENT:
             first, last = len(times) - min(used, -delta), len(times)
         if first == last:
             return state
         if last - first == used:
             return None
         del times[first:last]
-        left = _units(times)
-        return self._moved(left, now) if left.newest > now else left
+        rest = _state_of(times)
+        return self._clamped_to_now(rest, now) if rest.newest > now else rest
 
-    def forgiven(self, state: Units | None, now: int, delta: int) -> int:
+    def forgiven(self, state: LogState | None, now: int, delta: int) -> int:
         return max(0, delta - max(0, 2 * self.quota - self._used(state, now)))
 
-    def expires(self, state: Units) -> int:
+    def expires(self, state: LogState) -> int:
         return state.newest + self.window_us
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
         return self.window_us, self.quota, self.most
 
-    def _used(self, state: Units | None, now: int) -> int:
+    def _used(self, state: LogState | None, now: int) -> int:
         """Units in (now - window, now], and those from a time ahead of now."""
         if state is None or state.newest <= now - self.window_us:
             return 0
         return state.tail - self._first(state, now) + state.count
 
-    def _first(self, state: Units, now: int) -> int:
+    def _first(self, state: LogState, now: int) -> int:
         """Where in `past` the units begin that count at `now`."""
         return bisect_right(state.past, now - self.window_us, state.head, state.tail)
 
-    def _leaves(self, state: Units | None, now: int, used: int, which: int) -> float:
+    def _seconds_until_gone(self, state: LogState | None, now: int, used: int, nth: int) -> float:
         """Seconds until so many of the used units have left; what is not there yet leaves a window from now."""
         instant = now
-        if state is not None and which <= used:
-            index = state.tail + state.count - used + which - 1
+        if state is not None and nth <= used:
+            index = state.tail + state.count - used + nth - 1
             instant = min(state.past[index] if index < state.tail else state.newest, now)
         return (instant + self.window_us - now) / MICROSECONDS
 
-    def _add(self, state: Units | None, now: int, units: int) -> Units:
+    def _add(self, state: LogState | None, now: int, units: int) -> LogState:
         """The state with so many units more, and without the first ones that left."""
         if state is None or state.newest <= now - self.window_us:
-            return Units(array("q"), 0, 0, now, units)
+            return LogState(array("q"), 0, 0, now, units)
         if state.newest > now:
-            state = self._moved(state, now)
+            state = self._clamped_to_now(state, now)
         past, head, tail = state.past, min(self._first(state, now), state.head + _TRIM), state.tail + state.count
         newest = array("q", [state.newest]) * state.count
         if len(past) == state.tail and head <= tail - head:
             past.extend(newest)
         elif past[state.tail : tail] != newest or head > tail - head:  # another state went on from here, or much left
             past, head, tail = past[head : state.tail] + newest, 0, tail - head
-        return Units(past, head, tail, now, units)
+        return LogState(past, head, tail, now, units)
 
-    def _counting(self, state: Units, now: int) -> "array[int]":
+    def _counted_instants(self, state: LogState, now: int) -> "array[int]":
         """A list of its own, of the instants that count."""
         if not self._used(state, now):
             return array("q")
         return state.past[self._first(state, now) : state.tail] + array("q", [state.newest]) * state.count
 
-    def _moved(self, state: Units, now: int) -> Units:
+    def _clamped_to_now(self, state: LogState, now: int) -> LogState:
         """The state without what left, and with no time ahead of now."""
-        return _units(array("q", [min(instant, now) for instant in self._counting(state, now)]))
+        return _state_of(array("q", [min(instant, now) for instant in self._counted_instants(state, now)]))
 
 
-def _units(times: "array[int]") -> Units:
+def _state_of(times: "array[int]") -> LogState:
     """The state of these instants, at least one."""
     newest = times.pop()
-    return Units(times, 0, len(times), newest, 1)
+    return LogState(times, 0, len(times), newest, 1)

@@ -31,19 +31,19 @@ class _Core:
         return old
 
 
-class Slots:
+class SlotState:
     """The slots that are held. Never changed, as far as can be seen. Several threads must not read it at once."""
 
     __slots__ = ("_base", "_changes", "_core", "_newer", "_undo")
 
-    def __init__(self, base: Optional["Slots"], changes: Sequence[tuple[int, int | None]]) -> None:
+    def __init__(self, base: Optional["SlotState"], changes: Sequence[tuple[int, int | None]]) -> None:
         self._base = base
         self._changes = changes
         self._core: _Core | None = None
-        self._newer: Slots | None = None  # the state that has the list now, and what leads back to this one
+        self._newer: SlotState | None = None  # the state that has the list now, and what leads back to this one
         self._undo: list[tuple[int, int | None]] = []
 
-    def at_work(self, now: int) -> int:
+    def in_use(self, now: int) -> int:
         """How many are held at `now`."""
         order = self._read().order
         return len(order) - bisect_right(order, (now, _LAST))
@@ -57,28 +57,28 @@ class Slots:
         """The last of them to end, by its name where several end then."""
         return self._read().order[-1]
 
-    def ended(self, now: int) -> list[Slot]:
+    def expired(self, now: int) -> list[Slot]:
         """Those that are not held any more at `now`."""
         order = self._read().order
         return order[: bisect_right(order, (now, _LAST))]
 
-    def ending_from(self, instant: int) -> list[Slot]:
+    def expiring_from(self, instant: int) -> list[Slot]:
         """Those that end at this instant or later."""
         order = self._read().order
         return order[bisect_left(order, (instant, 0)) :]
 
-    def changed(self, changes: Iterable[tuple[int, int | None]]) -> "Slots":
+    def with_changes(self, changes: Iterable[tuple[int, int | None]]) -> "SlotState":
         """The same with some that end at other times; None is a slot that is not held."""
-        return Slots(self, list(changes))
+        return SlotState(self, list(changes))
 
     def _read(self) -> _Core:
         core = self._core
         if core is None:
-            core = self._core = _Core(self._older()) if self._newer is not None else self._taken_over()
+            core = self._core = _Core(self._rebuilt_ends()) if self._newer is not None else self._take_list_from_base()
             self._newer, self._undo = None, []
         return core
 
-    def _taken_over(self) -> _Core:
+    def _take_list_from_base(self) -> _Core:
         """The list of the state that this one was made of, with its changes."""
         base, self._base = self._base, None
         core = _Core({}) if base is None else base._read()  # noqa: SLF001  # one of us
@@ -88,14 +88,14 @@ class Slots:
             base._core, base._newer, base._undo = None, self, undo[::-1]  # noqa: SLF001  # the same
         return core
 
-    def _older(self) -> dict[int, int]:
+    def _rebuilt_ends(self) -> dict[int, int]:
         """What was held before newer states were made of this one."""
-        back, one = [self._undo], self._newer
+        undone, one = [self._undo], self._newer
         while one is not None and one._newer is not None:  # noqa: SLF001  # one of us
-            back.append(one._undo)  # noqa: SLF001  # the same
+            undone.append(one._undo)  # noqa: SLF001  # the same
             one = one._newer  # noqa: SLF001  # the same
         ends = {} if one is None else dict(one._read().ends)  # noqa: SLF001  # the same
-        for changes in reversed(back):
+        for changes in reversed(undone):
             ends.update({name: end or 0 for name, end in changes})
         return {name: end for name, end in ends.items() if end}
 

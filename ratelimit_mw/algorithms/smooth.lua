@@ -1,12 +1,12 @@
 -- Guava's RateLimiter. Twin of smooth.py: the same steps on the same whole numbers.
 -- State: wait (ticks until the next free ticket), stored (ticks; more than there can be is how much of the wait is for
--- units that were not stored), held (ticks of the wait that charges cost which were held back themselves), updated (clock ticks), drain (ticks in a clock tick) and clock (us in a clock tick).
+-- units that were not stored), delayed_ticks (ticks of the wait that charges cost which were held back themselves), updated (clock ticks), drain (ticks in a clock tick) and clock (us in a clock tick).
 -- Numbers of the limit: clock (us in a clock tick), drain and unit (ticks, before a warm-up makes them finer), quota
 -- (units), idle (us to store), cold (factor; 0 is no warm-up).
 
 if look.smooth then
   local max, min = math.max, math.min
-  local fine, fresh, own, full, edge, over, under, longer, shorter -- see ticks.py; of the limit at hand
+  local fine, unit_time, unit_storage, full, edge, over, under, longer, shorter -- see ticks.py; of the limit at hand
 
   -- Ticks of storage, where a clock tick has so many us and ticks.
   local function storage(idle, cold, clock, drain)
@@ -15,7 +15,7 @@ if look.smooth then
 
   local function measure(clock, drain, unit, _, idle, cold)
     if cold == 0 then
-      fine, fresh, own, edge, longer, shorter = drain, unit, unit, nil, 1, 1
+      fine, unit_time, unit_storage, edge, longer, shorter = drain, unit, unit, nil, 1, 1
     else
       local function by_two(a, b) -- both without the twos that they have in common
         while a % 2 == 0 and b % 2 == 0 do
@@ -26,7 +26,7 @@ if look.smooth then
       local part = (cold + 1) % 4 == 0 and 4 or (cold + 1) % 2 == 0 and 2 or 1
       local time = storage(idle, cold, clock, drain)
       longer, shorter = (cold + 5) / part, 2 * (cold + 1) / part
-      fine, fresh, own = drain * longer, unit * longer, unit * shorter
+      fine, unit_time, unit_storage = drain * longer, unit * longer, unit * shorter
       edge, over, under = time * shorter / 2, longer * (cold - 1) * part * part, 16 * (cold + 1)
       longer, shorter = by_two(longer, shorter)
       over, under = by_two(over, under)
@@ -57,13 +57,13 @@ if look.smooth then
   end
 
   -- The least that `stored` can be while there are so many ticks to wait.
-  local function not_stored(wait)
+  local function min_stored(wait)
     return -((wait + -wait % longer) / longer * shorter)
   end
 
   -- wait, stored and held, in ticks of this limit, and whether the state is from a time ahead of now.
-  local function seen(key, now, clock, idle, cold)
-    local wait, stored, held, updated, drain, its_clock = load(key)
+  local function current(key, now, clock, idle, cold)
+    local wait, stored, delayed_ticks, updated, drain, its_clock = load(key)
     if not its_clock or drain < 1 or its_clock < 1 then return 0, full, 0, false end
     local most, tick = storage(idle, cold, its_clock, drain), (now - now % its_clock) / its_clock
     if stored > most then stored = most - stored end
@@ -77,98 +77,98 @@ if look.smooth then
       local ratio = (fine / drain) * (its_clock / clock)
       wait = min(EXACT / 2, math.ceil(wait * ratio))
       stored = min(full, math.floor(stored * ratio))
-      held = math.ceil(held * ratio)
+      delayed_ticks = math.ceil(delayed_ticks * ratio)
     end
-    if stored < 0 then stored = max(stored, not_stored(wait)) end
-    return wait, stored, min(held, wait), ahead
+    if stored < 0 then stored = max(stored, min_stored(wait)) end
+    return wait, stored, min(delayed_ticks, wait), ahead
   end
 
   -- The same after so many units: first those that are stored, at their price, then others.
-  local function taken(wait, stored, cost)
-    local left = stored - cost * own
-    return wait + cost * fresh + surcharge(stored) - surcharge(left), left
+  local function after_charge(wait, stored, cost)
+    local left = stored - cost * unit_storage
+    return wait + cost * unit_time + surcharge(stored) - surcharge(left), left
   end
 
-  local function write(now, wait, stored, held, clock)
+  local function write(now, wait, stored, delayed_ticks, clock)
     local tick, ticks = (now - now % clock) / clock, wait + full - max(0, stored)
     local expires = (tick + (ticks + -ticks % fine) / fine) * clock
-    return write_state("<dddddd", wait, stored < 0 and full - stored or stored, held, tick, fine, clock), expires
+    return write_state("<dddddd", wait, stored < 0 and full - stored or stored, delayed_ticks, tick, fine, clock), expires
   end
 
   function look.smooth(key, now, cost, max_delay, clock, drain, unit, quota, idle, cold)
     measure(clock, drain, unit, quota, idle, cold)
     local phase = now % clock
-    local wait, stored, held, ahead = seen(key, now, clock, idle, cold)
+    local wait, stored, delayed_ticks, ahead = current(key, now, clock, idle, cold)
     local allowed, retry_after, delay, state, expires = 1, 0, 0, nil, nil
     if cost > 0 then
-      local patience = (max_delay - max_delay % clock) / clock * fine
+      local max_delay_ticks = (max_delay - max_delay % clock) / clock * fine
       if cost > quota then
         allowed, retry_after = 0, -1
-      elseif wait > patience then
-        allowed, retry_after = 0, (wait - patience + -(wait - patience) % fine) / fine * clock - phase
+      elseif wait > max_delay_ticks then
+        allowed, retry_after = 0, (wait - max_delay_ticks + -(wait - max_delay_ticks) % fine) / fine * clock - phase
       else
         if wait > 0 then delay = (wait + -wait % fine) / fine * clock - phase end
         local before = wait
-        wait, stored = taken(wait, stored, cost)
-        held = before > 0 and held + wait - before or 0
+        wait, stored = after_charge(wait, stored, cost)
+        delayed_ticks = before > 0 and delayed_ticks + wait - before or 0
       end
-      if allowed == 1 or ahead then state, expires = write(now, wait, stored, held, clock) end
+      if allowed == 1 or ahead then state, expires = write(now, wait, stored, delayed_ticks, clock) end
     end
 
     if stored < 0 then stored = 0 end
-    local limit, free, following, short = 1, 1, wait, 0
+    local limit, free, next_wait, missing = 1, 1, wait, 0
     if not edge then
-      limit, free = (full - full % own) / own + 1, (stored - stored % own) / own + 1
-      if wait == 0 then following = free * own - stored end
-      short = max(0, (limit - 1) * own - stored)
+      limit, free = (full - full % unit_storage) / unit_storage + 1, (stored - stored % unit_storage) / unit_storage + 1
+      if wait == 0 then next_wait = free * unit_storage - stored end
+      missing = max(0, (limit - 1) * unit_storage - stored)
     elseif wait == 0 then -- whoever comes first makes the next one wait
-      following = taken(0, stored, 1)
+      next_wait = after_charge(0, stored, 1)
     end
     if wait > 0 then free = 0 end
-    following = (following + -following % fine) / fine * clock - phase
-    short = wait + short
-    if short > 0 then short = (short + -short % fine) / fine * clock - phase end
-    return state, expires, allowed, limit, free, retry_after, following, short, delay, now + short
+    next_wait = (next_wait + -next_wait % fine) / fine * clock - phase
+    missing = wait + missing
+    if missing > 0 then missing = (missing + -missing % fine) / fine * clock - phase end
+    return state, expires, allowed, limit, free, retry_after, next_wait, missing, delay, now + missing
   end
 
   if settle then
     -- wait, stored and held after giving back units that count for so many ticks more, without what others have built on.
-    local function given_back(wait, stored, held, units, left)
+    local function after_refund(wait, stored, delayed_ticks, units, left)
       if not edge then
-        left = left + full % own -- `at` is when all whole units are stored again
-        local later = max(0, wait + full - max(0, stored) - left)
-        local back = max(0, min(units * own, left) - min(held, later))
-        stored = min(full, (wait > 0 and -wait or stored) + back)
-        return max(0, -stored), stored, later > 0 and held or max(0, held - back)
+        left = left + full % unit_storage -- `at` is when all whole units are stored again
+        local later_wait = max(0, wait + full - max(0, stored) - left)
+        local refund = max(0, min(units * unit_storage, left) - min(delayed_ticks, later_wait))
+        stored = min(full, (wait > 0 and -wait or stored) + refund)
+        return max(0, -stored), stored, later_wait > 0 and delayed_ticks or max(0, delayed_ticks - refund)
       end
-      local before = min(full, stored + units * own)
-      local price = units * fresh + surcharge(before) - surcharge(stored)
-      local later = max(0, wait - left)
-      local back = max(0, min(price, left) - min(held, later))
-      return max(0, wait - back), before, later > 0 and held or max(0, held - back)
+      local before = min(full, stored + units * unit_storage)
+      local price = units * unit_time + surcharge(before) - surcharge(stored)
+      local later_wait = max(0, wait - left)
+      local refund = max(0, min(price, left) - min(delayed_ticks, later_wait))
+      return max(0, wait - refund), before, later_wait > 0 and delayed_ticks or max(0, delayed_ticks - refund)
     end
 
     function settle.smooth(key, now, delta, at, clock, drain, unit, quota, idle, cold)
       measure(clock, drain, unit, quota, idle, cold)
-      local wait, stored, held = seen(key, now, clock, idle, cold)
+      local wait, stored, delayed_ticks = current(key, now, clock, idle, cold)
       local wait_before, stored_before = wait, stored
-      local units = min(delta > 0 and delta or -delta, 2 * quota + (full - full % own) / own + 1)
-      local debt = taken(0, edge and full or 0, quota) + quota * fresh
+      local units = min(delta > 0 and delta or -delta, 2 * quota + (full - full % unit_storage) / unit_storage + 1)
+      local debt = after_charge(0, edge and full or 0, quota) + quota * unit_time
       local left = (math.floor(at / clock) - (now - now % clock) / clock) * fine
       if delta > 0 and wait < debt then
-        wait, stored = taken(wait, stored, units)
+        wait, stored = after_charge(wait, stored, units)
         local over = max(0, wait - debt)
-        forgiven = forgiven + delta - units + (over + -over % fresh) / fresh
+        forgiven = forgiven + delta - units + (over + -over % unit_time) / unit_time
         wait = min(wait, debt)
-        stored = max(stored, not_stored(wait))
+        stored = max(stored, min_stored(wait))
       elseif delta > 0 then
         forgiven = forgiven + delta
       elseif delta < 0 and left > 0 then
-        wait, stored, held = given_back(wait, stored, held, units, left)
+        wait, stored, delayed_ticks = after_refund(wait, stored, delayed_ticks, units, left)
       end
       if wait == wait_before and stored == stored_before then return nil end
       if wait == 0 and stored == full then return false end
-      return write(now, wait, stored, min(held, wait), clock)
+      return write(now, wait, stored, min(delayed_ticks, wait), clock)
     end
   end
 end

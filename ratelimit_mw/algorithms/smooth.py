@@ -8,27 +8,35 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from ratelimit_mw.delay import DelayLimit, Outcome
+from ratelimit_mw.delay import Admission, DelayableLimit
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import EXACT, LONGEST, MICROSECONDS, Decision, microseconds, seconds, whole
-from ratelimit_mw.ticks import SmoothTicks, WarmUp, ceil_div, moved, smooth_ticks, stored_us
+from ratelimit_mw.limit import (
+    MAX_EXACT_INT,
+    MAX_SECONDS,
+    MICROSECONDS,
+    Decision,
+    check_int,
+    check_seconds,
+    microseconds,
+)
+from ratelimit_mw.ticks import SmoothTicks, WarmUp, ceil_div, shift_at, smooth_ticks, stored_us
 
-_COLDEST = 100  # times the usual price
+_MAX_COLD_FACTOR = 100  # times the usual price
 
 
-class Ticket(Struct, frozen=True, gc=False):
+class SmoothState(Struct, frozen=True, gc=False):
     """The next free ticket and what is stored, when that was so, and in which ticks: another rate has others."""
 
     wait: int  # ticks until the next free ticket
     stored: int  # ticks; below 0, how much of the wait is for units that were not stored
-    held: int  # how many ticks of the wait are the price of charges that were held back themselves
+    delayed_ticks: int  # how many ticks of the wait are the price of charges that were held back themselves
     updated: int  # clock ticks
     drain: int  # ticks in a clock tick
     clock: int  # microseconds in a clock tick
 
 
-class Smooth(DelayLimit, frozen=True, kw_only=True):
+class Smooth(DelayableLimit, frozen=True, kw_only=True):
     """Admits while the next free ticket is due, or within `max_delay` seconds; the cost is paid by the next caller.
 
     `Smooth(5, 1)`: one unit every 0.2 s; a charge of 5 passes at once, and the next one waits for a second. Idle time
@@ -49,103 +57,104 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
 
     algorithm: ClassVar[str] = "smooth"
     words: ClassVar[tuple[str, ...]] = ("max_burst", "warmup", "cold_factor")
-    pays_later: ClassVar[bool] = True
-    longest_ticks: ClassVar[int] = EXACT // 4
+    borrows: ClassVar[bool] = True
+    max_ticks: ClassVar[int] = MAX_EXACT_INT // 4
     ticks: ClassVar[SmoothTicks]
-    warming: ClassVar[WarmUp | None]
+    warm_up: ClassVar[WarmUp | None]
     """Of the instance: how the price of a unit falls, where there is a warm-up."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check()
-        self.__dict__["ticks"], self.__dict__["warming"] = smooth_ticks(
-            self.quota, self.window_us, self._idle_us, self._cold
+        self.__dict__["ticks"], self.__dict__["warm_up"] = smooth_ticks(
+            self.quota, self.window_us, self._idle_us, self._cold_factor_or_0
         )
         self.delay_ticks(None)
-        notation = self._written(self.words).split(" ", 1)[1].replace(" ", "_")  # without the rate
+        notation = self._format_notation(self.words).split(" ", 1)[1].replace(" ", "_")  # without the rate
         self.__dict__["bucket"] = f"{self.name}:{notation}" if self.name else notation
 
     @property
-    def worst_window(self) -> int:
-        stored = 0 if self._cold else ceil_div(self._idle_us * self.quota, self.window_us)
+    def max_per_window(self) -> int:
+        stored = 0 if self._cold_factor_or_0 else ceil_div(self._idle_us * self.quota, self.window_us)
         return 2 * self.quota - 1 + stored
 
     @property
-    def longest_wait(self) -> float:
-        return self.wait(0, self._dearest) / MICROSECONDS
+    def max_wait(self) -> float:
+        return self.wait(0, self._max_quota_price) / MICROSECONDS
 
     def decide(
-        self, state: Ticket | None, now: int, cost: int, max_delay: int | None
-    ) -> tuple[Decision, Ticket | None]:
+        self, state: SmoothState | None, now: int, cost: int, max_delay: int | None
+    ) -> tuple[Decision, SmoothState | None]:
         clock, drain, *_ = self.ticks
-        wait, stored, held = self._seen(state, now)
+        wait, stored, delayed_ticks = self._current(state, now)
         allowed, retry_after, delay = True, 0.0, 0.0
         if cost:
-            patience = self.delay_ticks(max_delay)
+            max_delay_ticks = self.delay_ticks(max_delay)
             if cost > self.quota:
                 allowed, retry_after = False, math.inf
-            elif wait > patience:
-                allowed, retry_after = False, self.wait(now, wait - patience) / MICROSECONDS
+            elif wait > max_delay_ticks:
+                allowed, retry_after = False, self.wait(now, wait - max_delay_ticks) / MICROSECONDS
             else:
                 delay = self.wait(now, wait) / MICROSECONDS if wait else 0.0
-                before, (wait, stored) = wait, self._taken(wait, stored, cost)
-                held = held + wait - before if before else 0
+                before, (wait, stored) = wait, self._after_charge(wait, stored, cost)
+                delayed_ticks = delayed_ticks + wait - before if before else 0
             if allowed or (state is not None and state.updated * state.clock > now):
                 # refused too, else the lock-out would last until that time comes again
-                state = Ticket(wait, stored, held, now // clock, drain, clock)
-        return self._answer(now, wait, stored, (allowed, retry_after, delay)), state
+                state = SmoothState(wait, stored, delayed_ticks, now // clock, drain, clock)
+        return self._decision(now, wait, stored, (allowed, retry_after, delay)), state
 
-    def settle(self, state: Ticket | None, now: int, delta: int, at: int) -> Ticket | None:
+    def settle(self, state: SmoothState | None, now: int, delta: int, at: int) -> SmoothState | None:
         clock, drain, _, _, full = self.ticks
-        wait, stored, held = self._seen(state, now)
+        wait, stored, delayed_ticks = self._current(state, now)
         before = wait, stored
-        units = min(abs(delta), self._whole)
-        debt = self._debt
+        units = min(abs(delta), self._max_correction)
+        debt = self._max_wait_ticks
         left = (at // clock - now // clock) * drain  # of the time for which the units count
         if delta > 0 and wait < debt:
-            wait, stored = self._taken(wait, stored, units)
+            wait, stored = self._after_charge(wait, stored, units)
             wait = min(wait, debt)
-            stored = max(stored, self._not_stored(wait))
+            stored = max(stored, self._min_stored(wait))
         elif delta < 0 < left:
-            wait, stored, held = self._given_back(wait, stored, held, units, left)
+            wait, stored, delayed_ticks = self._after_refund(wait, stored, delayed_ticks, units, left)
         if (wait, stored) == before:
             return state
         if (wait, stored) == (0, full):
             return None
-        return Ticket(wait, stored, min(held, wait), now // clock, drain, clock)
+        return SmoothState(wait, stored, min(delayed_ticks, wait), now // clock, drain, clock)
 
-    def moved(self, at: int, units: int) -> int:
-        clock, drain, fresh, *_ = self.ticks
-        price = fresh * max(1, self._cold) if units < 0 else fresh  # the one on which nobody gets back too much
-        return moved(at, units * price, drain, clock)
+    def shift_at(self, at: int, units: int) -> int:
+        clock, drain, unit_time, *_ = self.ticks
+        # the one on which nobody gets back too much
+        price = unit_time * max(1, self._cold_factor_or_0) if units < 0 else unit_time
+        return shift_at(at, units * price, drain, clock)
 
-    def forgiven(self, state: Ticket | None, now: int, delta: int) -> int:
-        wait, stored, _ = self._seen(state, now)
-        if wait >= self._debt:
+    def forgiven(self, state: SmoothState | None, now: int, delta: int) -> int:
+        wait, stored, _ = self._current(state, now)
+        if wait >= self._max_wait_ticks:
             return delta
-        units = min(delta, self._whole)
-        over = max(0, self._taken(wait, stored, units)[0] - self._debt)
+        units = min(delta, self._max_correction)
+        over = max(0, self._after_charge(wait, stored, units)[0] - self._max_wait_ticks)
         return delta - units + ceil_div(over, self.ticks[2])
 
-    def expires(self, state: Ticket) -> int:
-        until = state.wait + self._full(state) - max(0, state.stored)
+    def expires(self, state: SmoothState) -> int:
+        until = state.wait + self._capacity(state) - max(0, state.stored)
         return (state.updated + ceil_div(until, state.drain)) * state.clock
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
-        clock, drain, fresh, *_ = self.ticks
-        scale = self.warming.scale if self.warming else 1
-        return clock, drain // scale, fresh // scale, self.quota, self._idle_us, self._cold
+        clock, drain, unit_time, *_ = self.ticks
+        scale = self.warm_up.scale if self.warm_up else 1
+        return clock, drain // scale, unit_time // scale, self.quota, self._idle_us, self._cold_factor_or_0
 
     def _check(self) -> None:
         for field in ("max_burst", "warmup"):
-            given = seconds(field, getattr(self, field))
-            if given and not microseconds(given):
-                raise ConfigError(f"{field}: found {given!r} seconds, allowed are 0 or a microsecond and more")
-        seconds("max_delay", self.max_delay)
-        if whole("cold_factor", self.cold_factor, 1) > _COLDEST:
-            raise ConfigError(f"cold_factor: found {self.cold_factor}, allowed is at most {_COLDEST}")
-        if self.warmup and self.warmup + self.window > LONGEST:
+            duration = check_seconds(field, getattr(self, field))
+            if duration and not microseconds(duration):
+                raise ConfigError(f"{field}: found {duration!r} seconds, allowed are 0 or a microsecond and more")
+        check_seconds("max_delay", self.max_delay)
+        if check_int("cold_factor", self.cold_factor, 1) > _MAX_COLD_FACTOR:
+            raise ConfigError(f"cold_factor: found {self.cold_factor}, allowed is at most {_MAX_COLD_FACTOR}")
+        if self.warmup and self.warmup + self.window > MAX_SECONDS:
             raise ConfigError(
                 f"warmup: found {self.warmup!r} seconds, allowed are at most a hundred years with the window"
             )
@@ -157,7 +166,7 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
             raise ConfigError(f"cold_factor: found {self.cold_factor} without warmup, allowed is 3, or a warmup")
 
     @cached_property
-    def _cold(self) -> int:
+    def _cold_factor_or_0(self) -> int:
         """How many times the usual price a unit costs at first; 0 without a warm-up."""
         return self.cold_factor if self.warmup else 0
 
@@ -167,97 +176,100 @@ class Smooth(DelayLimit, frozen=True, kw_only=True):
         return microseconds(self.warmup or self.max_burst)
 
     @cached_property
-    def _whole(self) -> int:
+    def _max_correction(self) -> int:
         """Units of which more are neither there to give back, nor to be taken."""
-        _, _, _, own, full = self.ticks
-        return 2 * self.quota + full // own + 1
+        _, _, _, unit_storage, full = self.ticks
+        return 2 * self.quota + full // unit_storage + 1
 
     @cached_property
-    def _debt(self) -> int:
+    def _max_wait_ticks(self) -> int:
         """Ticks that the next free ticket can be away at most."""
-        return self._dearest + self.quota * self.ticks[2]
+        return self._max_quota_price + self.quota * self.ticks[2]
 
     @cached_property
-    def _dearest(self) -> int:
+    def _max_quota_price(self) -> int:
         """Ticks that a whole quota costs at most."""
         *_, full = self.ticks
-        return self._taken(0, full if self.warming else 0, self.quota)[0]
+        return self._after_charge(0, full if self.warm_up else 0, self.quota)[0]
 
-    def _full(self, state: Ticket) -> int:
+    def _capacity(self, state: SmoothState) -> int:
         """Ticks of storage, in those of a state."""
-        return stored_us(self._idle_us, self._cold, state.clock) * state.drain
+        return stored_us(self._idle_us, self._cold_factor_or_0, state.clock) * state.drain
 
-    def _not_stored(self, wait: int) -> int:
+    def _min_stored(self, wait: int) -> int:
         """The least that `stored` can be while there are so many ticks to wait."""
-        _, _, fresh, own, _ = self.ticks
-        part = math.gcd(fresh, own)
-        return -(ceil_div(wait, fresh // part) * (own // part))
+        _, _, unit_time, unit_storage, _ = self.ticks
+        part = math.gcd(unit_time, unit_storage)
+        return -(ceil_div(wait, unit_time // part) * (unit_storage // part))
 
-    def _seen(self, state: Ticket | None, now: int) -> tuple[int, int, int]:
-        """`wait`, `stored` and `held` by now, in the ticks of this limit; a clock that stepped back stores nothing."""
+    def _current(self, state: SmoothState | None, now: int) -> tuple[int, int, int]:
+        """`wait`, `stored` and `delayed_ticks` by now, in the ticks of this limit.
+
+        A clock that stepped back stores nothing.
+        """
         clock, drain, *_, full = self.ticks
         if state is None:
             return 0, full, 0
         wait = state.wait - max(0, now // state.clock - state.updated) * state.drain
-        stored, held = state.stored, state.held
+        stored, delayed_ticks = state.stored, state.delayed_ticks
         if wait <= 0:  # time since it was due is stored
-            most = self._full(state)
+            most = self._capacity(state)
             wait, stored = 0, min(most, max(0, stored) - wait)
             if stored == most:
                 return 0, full, 0
         if (state.drain, state.clock) != (drain, clock):  # the rate was changed: the same times in other ticks
             ratio = (drain / state.drain) * (state.clock / clock)  # as in Lua, where all numbers are doubles
-            wait = min(EXACT // 2, math.ceil(wait * ratio))
+            wait = min(MAX_EXACT_INT // 2, math.ceil(wait * ratio))
             stored = min(full, math.floor(stored * ratio))
-            held = math.ceil(held * ratio)
+            delayed_ticks = math.ceil(delayed_ticks * ratio)
         if stored < 0:
-            stored = max(stored, self._not_stored(wait))
-        return wait, stored, min(held, wait)
+            stored = max(stored, self._min_stored(wait))
+        return wait, stored, min(delayed_ticks, wait)
 
-    def _taken(self, wait: int, stored: int, cost: int) -> tuple[int, int]:
+    def _after_charge(self, wait: int, stored: int, cost: int) -> tuple[int, int]:
         """The same after so many units: first those that are stored, at their price, then others."""
-        _, _, fresh, own, _ = self.ticks
-        left = stored - cost * own
-        return wait + cost * fresh + self._surcharge(stored) - self._surcharge(left), left
+        _, _, unit_time, unit_storage, _ = self.ticks
+        left = stored - cost * unit_storage
+        return wait + cost * unit_time + self._surcharge(stored) - self._surcharge(left), left
 
     def _surcharge(self, stored: int) -> int:
         """By how much all that is stored costs more than as many units that are not; ticks."""
-        if self.warming is None:
+        if self.warm_up is None:
             return -max(0, stored)
-        return self.warming.surcharge(stored)
+        return self.warm_up.surcharge(stored)
 
-    def _given_back(self, wait: int, stored: int, held: int, units: int, left: int) -> tuple[int, int, int]:
-        """`wait`, `stored` and `held` after giving back units that count for so many ticks more.
+    def _after_refund(self, wait: int, stored: int, delayed_ticks: int, units: int, left: int) -> tuple[int, int, int]:
+        """`wait`, `stored` and `delayed_ticks` after giving back units that count for so many ticks more.
 
         Whoever took its units later and is held back goes when it was told to: that much of the wait stays. What was
         taken last is as if it had never been.
         """
-        _, _, fresh, own, full = self.ticks
-        if self.warming is None:
-            left += full % own  # `at` is when all whole units are stored again
-            later = max(0, wait + full - max(0, stored) - left)
-            back = max(0, min(units * own, left) - min(held, later))
-            stored = min(full, (-wait if wait else stored) + back)
-            return max(0, -stored), stored, held if later else max(0, held - back)
-        before = min(full, stored + units * own)
-        price = units * fresh + self._surcharge(before) - self._surcharge(stored)
-        later = max(0, wait - left)
-        back = max(0, min(price, left) - min(held, later))
-        return max(0, wait - back), before, held if later else max(0, held - back)
+        _, _, unit_time, unit_storage, full = self.ticks
+        if self.warm_up is None:
+            left += full % unit_storage  # `at` is when all whole units are stored again
+            later_wait = max(0, wait + full - max(0, stored) - left)
+            refund = max(0, min(units * unit_storage, left) - min(delayed_ticks, later_wait))
+            stored = min(full, (-wait if wait else stored) + refund)
+            return max(0, -stored), stored, delayed_ticks if later_wait else max(0, delayed_ticks - refund)
+        before = min(full, stored + units * unit_storage)
+        price = units * unit_time + self._surcharge(before) - self._surcharge(stored)
+        later_wait = max(0, wait - left)
+        refund = max(0, min(price, left) - min(delayed_ticks, later_wait))
+        return max(0, wait - refund), before, delayed_ticks if later_wait else max(0, delayed_ticks - refund)
 
-    def _answer(self, now: int, wait: int, stored: int, outcome: Outcome) -> Decision:
-        _, _, _, own, full = self.ticks
-        allowed, retry_after, delay = outcome
+    def _decision(self, now: int, wait: int, stored: int, admission: Admission) -> Decision:
+        _, _, _, unit_storage, full = self.ticks
+        allowed, retry_after, delay = admission
         stored = max(0, stored)
-        if self.warming is None:
-            limit, free = full // own + 1, stored // own + 1
-            following = wait or free * own - stored
-            short = max(0, (limit - 1) * own - stored)
+        if self.warm_up is None:
+            limit, free = full // unit_storage + 1, stored // unit_storage + 1
+            next_wait = wait or free * unit_storage - stored
+            missing = max(0, (limit - 1) * unit_storage - stored)
         else:  # whoever comes first makes the next one wait
             limit = free = 1
-            following = wait or self._taken(0, stored, 1)[0]
-            short = 0
-        next_after = self.wait(now, following) / MICROSECONDS
-        reset = self.wait(now, wait + short) if wait + short else 0
+            next_wait = wait or self._after_charge(0, stored, 1)[0]
+            missing = 0
+        next_after = self.wait(now, next_wait) / MICROSECONDS
+        reset = self.wait(now, wait + missing) if wait + missing else 0
         left = 0 if wait else free
         return Decision(allowed, limit, left, retry_after, next_after, reset / MICROSECONDS, delay, now + reset)

@@ -12,12 +12,12 @@ if look.token_bucket then
     if cost > 0 then
       local taken = level + cost * unit
       if taken > full then
-        allowed, retry_after, delay = squeeze(cost, taken - full, max_delay, phase, clock, drain, burst)
+        allowed, retry_after, delay = refuse_or_delay(cost, taken - full, max_delay, phase, clock, drain, burst)
       end
       if allowed == 1 then level = taken end
       if allowed == 1 or updated > tick then state, expires = write_level(tick, level, clock, drain) end
     end
-    return state, expires, answer(now, level, allowed, retry_after, delay, full, phase, clock, drain, unit, burst)
+    return state, expires, bucket_decision(now, level, allowed, retry_after, delay, full, phase, clock, drain, unit, burst)
   end
 
   if settle then settle.token_bucket = settle_level end

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from ratelimit_mw.bucket import ADMITTED, Level, LevelLimit
+from ratelimit_mw.bucket import ADMITTED, LevelLimit, LevelState
 from ratelimit_mw.limit import MICROSECONDS, Decision
 
 
@@ -17,13 +17,15 @@ class TokenBucket(LevelLimit, frozen=True, kw_only=True):
     algorithm: ClassVar[str] = "token_bucket"
 
     @property
-    def worst_window(self) -> int:
+    def max_per_window(self) -> int:
         return self.most + self.quota - 1
 
-    def decide(self, state: Level | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Level | None]:
-        if (usual := self.usual) is None or not cost:
+    def decide(
+        self, state: LevelState | None, now: int, cost: int, max_delay: int | None
+    ) -> tuple[Decision, LevelState | None]:
+        if (fast_ticks := self.fast_ticks) is None or not cost:
             return self._decide(state, now, cost, max_delay)
-        drain, less, unit, burst, full = usual
+        drain, rounding, unit, burst, full = fast_ticks
         # the usual cases: what every case comes down to, in half of its time
         level = drained = 0
         if state is not None:
@@ -31,37 +33,39 @@ class TokenBucket(LevelLimit, frozen=True, kw_only=True):
             drained = (now - state.updated) * drain
             if drained > 0:
                 level = level - drained if drained < level else 0
-        taken, retry_after = level + cost * unit, 0.0
-        if allowed := taken <= full:
-            level = taken
-            state = Level(level, now)
+        new_level, retry_after = level + cost * unit, 0.0
+        if allowed := new_level <= full:
+            level = new_level
+            state = LevelState(level, now)
         elif drained < 0 or level > full or cost > burst or max_delay is not None:
             return self._decide(state, now, cost, max_delay)
         else:
-            retry_after = (taken - full + less) // drain / MICROSECONDS
-        room, reset = full - level, (level + less) // drain
+            retry_after = (new_level - full + rounding) // drain / MICROSECONDS
+        free, reset = full - level, (level + rounding) // drain
         return Decision(
             allowed,
             burst,
-            room // unit,
+            free // unit,
             retry_after,
-            (unit - room % unit + less) // drain / MICROSECONDS,
+            (unit - free % unit + rounding) // drain / MICROSECONDS,
             reset / MICROSECONDS,
             0.0,
             now + reset,
         ), state
 
-    def _decide(self, state: Level | None, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Level | None]:
+    def _decide(
+        self, state: LevelState | None, now: int, cost: int, max_delay: int | None
+    ) -> tuple[Decision, LevelState | None]:
         """In every case."""
         clock, _, unit, _, full = self.ticks
         tick = now // clock
-        level, outcome = self.level(state, tick), ADMITTED
+        level, admission = self.level(state, tick), ADMITTED
         if cost:
             over = level + cost * unit - full
             if over > 0:
-                outcome = self.squeeze(now, cost, over, max_delay)
-            if outcome[0]:
+                admission = self.refuse_or_delay(now, cost, over, max_delay)
+            if admission[0]:
                 level += cost * unit
-            if outcome[0] or (state is not None and state.updated > tick):
-                state = Level(level, tick)  # refused too, else the lock-out would last until that time comes again
-        return self.answer(now, level, outcome, full), state
+            if admission[0] or (state is not None and state.updated > tick):
+                state = LevelState(level, tick)  # refused too, else the lock-out would last until that time comes again
+        return self.decision(now, level, admission, full), state

@@ -19,9 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns the exit code: 0, or 1 with the reason on stderr. Ends quietly where the reader of stdout, such as `head`,
     has gone.
     """
-    given = _parser().parse_args(arguments)
+    args = _parser().parse_args(arguments)
     try:
-        code = int(given.run(given))
+        code = int(args.run(args))
         sys.stdout.flush()
     except RateLimitError as error:
         print(f"ratelimit_mw: {error}", file=sys.stderr)

@@ -5,56 +5,62 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from ratelimit_mw.callables import name_of
-from ratelimit_mw.calls import Answers
-from ratelimit_mw.choices import Tiers, compile_limits
-from ratelimit_mw.commands.hearing import Recorder, Said, answers_of, heard, recorded
+from ratelimit_mw.callables import callable_name
+from ratelimit_mw.calls import CallResults
+from ratelimit_mw.choices import TieredLimits, compile_limits
+from ratelimit_mw.commands.hearing import (
+    CallLog,
+    RecordedCallable,
+    capture_warnings,
+    evaluate_callables,
+    with_recording,
+)
 from ratelimit_mw.limit import Charge, Limit
-from ratelimit_mw.lines import Line, Lines
-from ratelimit_mw.matching import Rules
+from ratelimit_mw.lines import CompiledLimit, LimitSet
+from ratelimit_mw.matching import RuleSet
 from ratelimit_mw.paths import Forms
 from ratelimit_mw.policy import Match, Plan, conclude, plan
 from ratelimit_mw.request import Request
 from ratelimit_mw.response import refusal
 from ratelimit_mw.rules import Rule
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settle_options import Settling
+from ratelimit_mw.settle_options import SettlePolicy
 
 _SHARED: Final = "missing="  # how the identity begins that all share whose key is not there
-_OF_THE_TOP: Final = {
+_GLOBAL_LIMITS: Final = {
     "app": "app_limits, asked of every request",
     "default": "limits, the default ones",
     "preflight": "limits, in buckets of their own for CORS preflights",
 }
-_OF_MESSAGES: Final = "If it opens a websocket, limits of each message; "
+_MESSAGE_LIMITS: Final = "If it opens a websocket, limits of each message; "
 
 
-def explain(settings: Settings, make: Callable[[], Request], warned: Sequence[str]) -> Iterator[str]:
-    """What applies to the request that `make` makes, line by line. Asks the callables of the settings, not the store.
+def explain(settings: Settings, make_request: Callable[[], Request], warnings: Sequence[str]) -> Iterator[str]:
+    """What applies to the request that `make_request` makes, line by line.
 
-    `warned`: what the start warned of already.
+    Asks the callables of the settings, not the store. `warnings`: what the start warned of already.
     """
-    request = make()
-    said: Said = []
-    with heard() as notes:
-        shown = recorded(settings, said)
-        match = Rules(shown).match(request)
+    request = make_request()
+    call_log: CallLog = []
+    with capture_warnings() as notes:
+        recording_settings = with_recording(settings, call_log)
+        match = RuleSet(recording_settings).match(request)
         messages = match.messages if match and request.method == "GET" else None
-        calls = [*(match.calls if match else ()), *(messages.calls if messages else ())]
-        answers = answers_of(list(dict.fromkeys(calls)), request, said)
+        calls = [*(match.callables if match else ()), *(messages.callables if messages else ())]
+        answers = evaluate_callables(list(dict.fromkeys(calls)), request, call_log)
         asked = plan(match, request, answers) if match else None
-        each = plan(messages, request, answers) if messages else None
+        message_plan = plan(messages, request, answers) if messages else None
     yield f"{request.method} {_path(request)} from {_client(request)}, user {request.user or 'nobody'}"
     yield ""
     if match is None or asked is None:
-        yield f"Not limited: {_why_not(settings, make())}."
+        yield f"Not limited: {_why_not(settings, make_request())}."
     else:
-        yield from _applies(shown, match, asked, request, answers)
-    if messages is not None and each is not None:
-        yield from ("", *_messages(messages, each))
-    if said:
-        yield from ("", "Callables that were asked:", *columns(dict.fromkeys(said)))
-    if notes := [note for note in notes if note not in warned]:
+        yield from _applies(recording_settings, match, asked, request, answers)
+    if messages is not None and message_plan is not None:
+        yield from ("", *_messages(messages, message_plan))
+    if call_log:
+        yield from ("", "Callables that were asked:", *columns(dict.fromkeys(call_log)))
+    if notes := [note for note in notes if note not in warnings]:
         yield from ("", "Logged on the way:", *(f"  {note}" for note in notes))
 
 
@@ -80,14 +86,14 @@ def _client(request: Request) -> str:
 def _why_not(settings: Settings, request: Request) -> str:
     if not settings.enabled:
         return "enabled = false switches everything off"
-    with heard():
-        without_paths = Rules(replace(settings, exempt=())).match(request)
+    with capture_warnings():
+        without_paths = RuleSet(replace(settings, exempt=())).match(request)
     return "the client is on the safelist" if without_paths is None else "the path is exempt"
 
 
-def _applies(settings: Settings, match: Match, asked: Plan, request: Request, answers: Answers) -> Iterator[str]:
+def _applies(settings: Settings, match: Match, asked: Plan, request: Request, answers: CallResults) -> Iterator[str]:
     if not match.denied:
-        yield "Rules that apply, in order:"
+        yield "RuleSet that apply, in order:"
         yield from columns(_rules(settings, match, request, answers))
         yield ""
     if asked.denied:
@@ -99,8 +105,8 @@ def _applies(settings: Settings, match: Match, asked: Plan, request: Request, an
     else:
         yield "Limits, asked in one step, all or none:"
     yield from _limits(asked)
-    for line in match.lines(request, match.route, answers) or ():
-        if not any(line is kept for kept in asked.lines):
+    for line in match.limits_for(request, match.route, answers) or ():
+        if not any(line is planned for planned in asked.compiled_limits):
             yield ""
             yield f"  {line.policy.name}: not asked, because its key, {line.key.text}, is not there (missing_key)"
 
@@ -113,15 +119,15 @@ def _why_denied(match: Match, asked: Plan) -> str:
     return "a callable gave no limits, and there are no others to put in their place"
 
 
-def _rules(settings: Settings, match: Match, request: Request, answers: Answers) -> Iterator[tuple[str, str]]:
+def _rules(settings: Settings, match: Match, request: Request, answers: CallResults) -> Iterator[tuple[str, str]]:
     names = [rule.full_name for rule in settings.compiled_rules()]
     for lines in match.groups:
-        if lines.fixed == [] and lines.own is None and lines.rule == "app":
+        if lines.static_limits == [] and lines.own is None and lines.rule == "app":
             continue
-        facts = [_OF_THE_TOP.get(lines.rule, "")]
+        facts = [_GLOBAL_LIMITS.get(lines.rule, "")]
         if lines.own is not None:
             facts = [f"rules[{names.index(lines.rule)}]", *_facts(lines.own)]
-        found = lines.of(request, match.route, answers)
+        found = lines.limits_for(request, match.route, answers)
         if lines.tier is not None:
             facts.append(_tier(settings, lines, request, match.route, answers))
         elif found is None:
@@ -133,20 +139,20 @@ def _rules(settings: Settings, match: Match, request: Request, answers: Answers)
 
 def _facts(rule: Rule) -> Iterator[str]:
     yield from (word for word in ("exempt", "shadow") if getattr(rule, word))
-    if isinstance(rule.when, Recorder) and rule.when.failed:
+    if isinstance(rule.when, RecordedCallable) and rule.when.failed:
         yield "its `when` failed, so it applies and the search goes on"
-    elif rule.ends:
+    elif rule.is_final:
         yield "ends the search"
 
 
-def _tier(settings: Settings, lines: Lines, request: Request, route: str, answers: Answers) -> str:
+def _tier(settings: Settings, lines: LimitSet, request: Request, route: str, answers: CallResults) -> str:
     """Which tier was chosen, and by what."""
     top = (settings.tier, settings.default_tier)
     field = "app_limits" if lines.rule == "app" else "limits"
-    found = lines.own.limits_by(*top) if lines.own else compile_limits(field, getattr(settings, field), *top)
-    if not isinstance(found, Tiers):
+    found = lines.own.resolve_limits(*top) if lines.own else compile_limits(field, getattr(settings, field), *top)
+    if not isinstance(found, TieredLimits):
         return ""
-    chosen = found.items(request, route, answers)
+    chosen = found.select(request, route, answers)
     name = next(name for name, items in found.all.items() if items is chosen)
     identity = found.key.identity(request, route, answers) or f"{found.key.text} is not there"
     return f"tier {name} ({identity})"
@@ -156,17 +162,17 @@ def _messages(match: Match, asked: Plan) -> Iterator[str]:
     if asked.denied:
         yield f"If it opens a websocket, the first message closes it: {_why_denied(match, asked)}."
     elif asked.charges:
-        yield _OF_MESSAGES + ("a refused one closes it:" if match.closes else "a refused one is dropped:")
+        yield _MESSAGE_LIMITS + ("a refused one closes it:" if match.closes else "a refused one is dropped:")
         yield from _limits(asked)
 
 
 def _limits(asked: Plan) -> Iterator[str]:
-    for number, (charge, line) in enumerate(zip(asked.charges, asked.lines, strict=True)):
+    for number, (charge, line) in enumerate(zip(asked.charges, asked.compiled_limits, strict=True)):
         yield from ("",) * (number > 0)
         yield from _limit(charge, line)
 
 
-def _limit(charge: Charge, line: Line) -> Iterator[str]:
+def _limit(charge: Charge, line: CompiledLimit) -> Iterator[str]:
     identity, _, rule = charge.key.removeprefix("{").rpartition("}:")
     limit = charge.limit
     yield f"  {line.policy.name}"
@@ -177,26 +183,28 @@ def _limit(charge: Charge, line: Line) -> Iterator[str]:
     else:
         rows.append(("identity", identity))
     if kind == "limit":
-        rows += [("cost", str(charge.cost)), ("at most", _worst(limit))]
+        rows += [("cost", str(charge.cost)), ("at most", _at_most(limit))]
     if line.queue:
         rows.append(("queue", f"{line.queue} wait for a slot in each process, {line.queue_timeout:g} s at most"))
-    if line.policy.settling is not None:
-        rows.append(("settled", _settled(line.policy.settling)))
+    if line.policy.settle_policy is not None:
+        rows.append(("settled", _settlement(line.policy.settle_policy)))
     if line.shadow:
         rows.append(("shadow", "it is counted and reported, and never refuses"))
     yield from (f"  {row}" for row in columns(rows))
 
 
-def _settled(own: Settling) -> str:
-    says = [] if own.call is None else [f"{name_of(own.call)} says the true cost"]
-    if own.counts is not None:
-        says.append(f"only answers with these statuses are charged: {', '.join(map(str, sorted(own.counts)))}")
-    return "; ".join(says)
+def _settlement(own: SettlePolicy) -> str:
+    clauses = [] if own.call is None else [f"{callable_name(own.call)} says the true cost"]
+    if own.counted_statuses is not None:
+        clauses.append(
+            f"only answers with these statuses are charged: {', '.join(map(str, sorted(own.counted_statuses)))}"
+        )
+    return "; ".join(clauses)
 
 
-def _worst(limit: Limit) -> str:
+def _at_most(limit: Limit) -> str:
     window = f"{limit.window:.6f}".rstrip("0").rstrip(".")
-    if limit.held:
+    if limit.is_concurrency:
         return f"{limit.quota} at work at once; a slot that nobody renews is free after {window} s"
-    most = limit.worst_window
+    most = limit.max_per_window
     return f"{most} in any {window} s" if most is not None else "not known, its algorithm does not say"

@@ -9,95 +9,97 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from ratelimit_mw.calls import FAILED, Answers, Call, call_from, named_call
+from ratelimit_mw.calls import FAILED, CallResults, RequestCallable, is_callable_name, resolve_callable
 from ratelimit_mw.notices import logger
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
 
-_LONGEST: Final = 100  # characters of an answer
-_OURS: Final = "ratelimit_mw: "  # how our log lines begin
+_MAX_ANSWER_LENGTH: Final = 100  # characters of an answer
+_LOG_PREFIX: Final = "ratelimit_mw: "  # how our log lines begin
 
-Said = list[tuple[str, str]]
+CallLog = list[tuple[str, str]]
 """Names of callables, and what each answered."""
 
 
 @contextmanager
-def heard() -> Iterator[list[str]]:
+def capture_warnings() -> Iterator[list[str]]:
     """The warnings that are logged inside, each once and in one line; nobody else hears them."""
-    lines: list[str] = []
+    messages: list[str] = []
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            line = one_line(record.getMessage().removeprefix(_OURS))
-            if line not in lines:
-                lines.append(line)
+            message = single_line(record.getMessage().removeprefix(_LOG_PREFIX))
+            if message not in messages:
+                messages.append(message)
 
     listener, before = Listener(), (logger.propagate, logger.level, logger.disabled)
     logger.addHandler(listener)
     logger.propagate, logger.disabled = False, False
     logger.setLevel(logging.WARNING)
     try:
-        yield lines
+        yield messages
     finally:
         logger.removeHandler(listener)
         logger.propagate, logger.disabled = before[0], before[2]
         logger.setLevel(before[1])
 
 
-def one_line(text: str) -> str:
+def single_line(text: str) -> str:
     """The text without line breaks."""
     return " ".join(text.split("\n"))
 
 
-def recorded(settings: Settings, said: Said) -> Settings:
+def with_recording(settings: Settings, call_log: CallLog) -> Settings:
     """The settings, with identities in clear, and with callables of `when` and of the lists that tell what they said.
 
-    These are asked while rules are looked for; the others by `answers_of`.
+    These are asked while rules are looked for; the others by `evaluate_callables`.
     """
 
-    def told(value: Any) -> Any:
-        return Recorder(call_from(value), said) if callable(value) or named_call(value) else value
+    def recording_of(value: Any) -> Any:
+        return (
+            RecordedCallable(resolve_callable(value), call_log) if callable(value) or is_callable_name(value) else value
+        )
 
     return replace(
         settings,
-        rules=[replace(rule, when=told(rule.when)) for rule in settings.compiled_rules()],
-        safelist=[told(member) for member in settings.safelist],
-        blocklist=[told(member) for member in settings.blocklist],
+        rules=[replace(rule, when=recording_of(rule.when)) for rule in settings.compiled_rules()],
+        safelist=[recording_of(member) for member in settings.safelist],
+        blocklist=[recording_of(member) for member in settings.blocklist],
         key_secret="",
         plain_keys=True,
     )
 
 
-def answers_of(calls: Sequence[Call], request: Request, said: Said) -> Answers:
+def evaluate_callables(calls: Sequence[RequestCallable], request: Request, call_log: CallLog) -> CallResults:
     """What the callables answer. One that is async is waited for; one that raises has failed, as in the middleware."""
-    answers: dict[Call, Any] = {}
+    answers: dict[RequestCallable, Any] = {}
     for call in calls:
         try:
             answer = call(request)
-            answers[call] = asyncio.run(_awaited(answer)) if isawaitable(answer) else answer
-            said.append((full_name(call), _shown(answers[call])))
+            answers[call] = asyncio.run(_wait_for(answer)) if isawaitable(answer) else answer
+            call_log.append((qualified_name(call), _format_answer(answers[call])))
         except Exception as error:  # noqa: BLE001  # it is told, with what follows
             answers[call] = FAILED
-            said.append((full_name(call), _raised(error)))
+            call_log.append((qualified_name(call), _format_error(error)))
     return answers
 
 
-def full_name(call: Any) -> str:
+def qualified_name(call: Any) -> str:
     """`package.module:function`."""
     return f"{getattr(call, '__module__', '')}:{getattr(call, '__qualname__', type(call).__qualname__)}"
 
 
-class Recorder:
+class RecordedCallable:
     """A plain callable that does what another one does, and writes down what came of it.
 
     `failed`: it raised, or said neither True nor False.
     """
 
-    def __init__(self, call: Call, said: Said) -> None:
+    def __init__(self, call: RequestCallable, call_log: CallLog) -> None:
         self._call: Final = call
-        self._said: Final = said
+        self._call_log: Final = call_log
         self.failed = False
-        self.__qualname__ = full_name(call)
+        self.__qualname__ = qualified_name(call)
 
     def __call__(self, request: Request) -> Any:
         """Ask it."""
@@ -105,20 +107,20 @@ class Recorder:
             answer = self._call(request)
         except Exception as error:
             self.failed = True
-            self._said.append((full_name(self._call), _raised(error)))
+            self._call_log.append((qualified_name(self._call), _format_error(error)))
             raise
         self.failed = not isinstance(answer, bool)
-        self._said.append((full_name(self._call), _shown(answer)))
+        self._call_log.append((qualified_name(self._call), _format_answer(answer)))
         return answer
 
 
-async def _awaited(answer: Awaitable[Any]) -> Any:
+async def _wait_for(answer: Awaitable[Any]) -> Any:
     return await answer
 
 
-def _shown(answer: object) -> str:
-    return one_line(f"{answer!r:.{_LONGEST}}")
+def _format_answer(answer: object) -> str:
+    return single_line(f"{answer!r:.{_MAX_ANSWER_LENGTH}}")
 
 
-def _raised(error: Exception) -> str:
-    return one_line(f"raised {type(error).__name__}: {error}")
+def _format_error(error: Exception) -> str:
+    return single_line(f"raised {type(error).__name__}: {error}")

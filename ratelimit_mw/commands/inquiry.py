@@ -7,13 +7,13 @@ from urllib.parse import unquote_to_bytes
 
 from ratelimit_mw.addresses import parse_address
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.request import Request, below
+from ratelimit_mw.request import Request, strip_root
 
-SOMEBODY: Final = "192.0.2.1"  # an address for documentation (RFC 5737): in nobody's network
-_WORDS: Final = 2  # method and path
+EXAMPLE_IP: Final = "192.0.2.1"  # an address for documentation (RFC 5737): in nobody's network
+_PARTS: Final = 2  # method and path
 
 
-class _Inquiry(Request):
+class _MadeUpRequest(Request):
     """A request that no server has seen. `raw` is an ASGI scope, with no more in it than was said."""
 
     __slots__ = ("_user",)
@@ -28,7 +28,7 @@ class _Inquiry(Request):
 
     @property
     def path(self) -> str:
-        return below("", self.raw["path"])
+        return strip_root("", self.raw["path"])
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -37,22 +37,22 @@ class _Inquiry(Request):
 
     def header_lines(self, name: str) -> Sequence[str]:
         wanted = name.encode("latin-1")
-        return [value.decode("latin-1") for found, value in self.raw["headers"] if found == wanted]
+        return [value.decode("latin-1") for header_name, value in self.raw["headers"] if header_name == wanted]
 
     @property
     def user(self) -> str | None:
         return self._user
 
 
-def inquiry_from(given: argparse.Namespace) -> Request:
+def request_from_args(args: argparse.Namespace) -> Request:
     """The request that the arguments describe. Raises `ConfigError` for what is none."""
-    method, target = _line(given.request)
-    if given.ip and parse_address(given.ip) is None:
-        raise ConfigError(f"--ip: found {given.ip!r}, allowed is an address such as 192.0.2.1 or 2001:db8::1, or ''")
+    method, target = _parse_request_line(args.request)
+    if args.ip and parse_address(args.ip) is None:
+        raise ConfigError(f"--ip: found {args.ip!r}, allowed is an address such as 192.0.2.1 or 2001:db8::1, or ''")
     path, _, query = target.partition("?")
-    headers = [_header(text) for text in given.header]
-    if given.host is not None:
-        headers.insert(0, (b"host", _bytes("--host", given.host)))
+    headers = [_parse_header(text) for text in args.header]
+    if args.host is not None:
+        headers.insert(0, (b"host", _to_bytes("--host", args.host)))
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -64,29 +64,29 @@ def inquiry_from(given: argparse.Namespace) -> Request:
         "query_string": query.encode(),
         "root_path": "",
         "headers": headers,
-        "client": (given.ip, 0) if given.ip else None,
+        "client": (args.ip, 0) if args.ip else None,
         "state": {},
     }
-    return _Inquiry(scope, given.user or None)
+    return _MadeUpRequest(scope, args.user or None)
 
 
-def _line(text: str) -> tuple[str, str]:
-    words = text.split()
-    if len(words) == 1:
-        words.insert(0, "GET")
-    if len(words) != _WORDS or not words[0].isalpha() or not words[1].startswith("/"):
+def _parse_request_line(text: str) -> tuple[str, str]:
+    parts = text.split()
+    if len(parts) == 1:
+        parts.insert(0, "GET")
+    if len(parts) != _PARTS or not parts[0].isalpha() or not parts[1].startswith("/"):
         raise ConfigError(f"--request: found {text!r}, allowed is a method and a path such as 'POST /login'")
-    return words[0].upper(), words[1]
+    return parts[0].upper(), parts[1]
 
 
-def _header(text: str) -> tuple[bytes, bytes]:
+def _parse_header(text: str) -> tuple[bytes, bytes]:
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
         raise ConfigError(f"--header: found {text!r}, allowed is a name and a value such as 'X-Api-Key: abc'")
-    return _bytes("--header", name.strip().lower()), _bytes("--header", value.strip())
+    return _to_bytes("--header", name.strip().lower()), _to_bytes("--header", value.strip())
 
 
-def _bytes(argument: str, text: str) -> bytes:
+def _to_bytes(argument: str, text: str) -> bytes:
     if not text.isprintable():
         raise ConfigError(f"{argument}: found {text!r}, allowed is text without control characters")
     return text.encode()

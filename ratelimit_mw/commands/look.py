@@ -4,16 +4,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.matching import Rules
+from ratelimit_mw.matching import RuleSet
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores.url import inspect_store, place_of
+from ratelimit_mw.stores.url import inspect_store, redacted_url
 
-FINE: Final = 0
-WRONG: Final = 1
-AWAY: Final = 2
+OK: Final = 0
+REJECTED: Final = 1
+UNREACHABLE: Final = 2
 
 
-class Found:
+class StoreReport:
     """What was found of a store. `code`: what the command exits with."""
 
     def __init__(self, settings: Settings) -> None:
@@ -21,31 +21,31 @@ class Found:
         self._store = settings.store
         if not isinstance(self._store, str):
             raise ConfigError(f"store: found {type(self._store).__name__}, --store looks at stores by URL only")
-        self._found = inspect_store(self._store, Rules(settings).algorithms, settings.store_timeout)
-        self.code = FINE
-        if self._found is not None:
-            self.code = WRONG if self._found.mistakes else AWAY if self._found.away else FINE
+        self._inspection = inspect_store(self._store, RuleSet(settings).algorithms, settings.store_timeout)
+        self.code = OK
+        if self._inspection is not None:
+            self.code = REJECTED if self._inspection.mistakes else UNREACHABLE if self._inspection.unreachable else OK
 
-    def lines(self) -> Iterator[str]:
+    def describe(self) -> Iterator[str]:
         """In words."""
-        yield f"Store {place_of(self._store)}:"
-        if self._found is None:
+        yield f"Store {redacted_url(self._store)}:"
+        if self._inspection is None:
             yield "  in the memory of each process: there is nothing to connect to"
             return
-        for node in self._found.nodes:
+        for node in self._inspection.nodes:
             yield f"  {node.place}"
-            yield from _columns(_of(node, self._found.kind))
+            yield from _aligned(_node_rows(node, self._inspection.kind))
         for title, texts in (
-            ("rejects us", self._found.mistakes),
-            ("no answer", self._found.away),
-            ("warning", self._found.warnings),
+            ("rejects us", self._inspection.mistakes),
+            ("no answer", self._inspection.unreachable),
+            ("warning", self._inspection.warnings),
         ):
             yield from (f"  {title}: {text}" for text in texts)
-        if self.code == FINE:
+        if self.code == OK:
             yield "  works: a unit was taken and given back"
 
 
-def _of(node: Any, kind: str) -> Iterator[tuple[str, str]]:
+def _node_rows(node: Any, kind: str) -> Iterator[tuple[str, str]]:
     if node.version is not None:
         yield "server", f"{node.server} {node.version}, {_KINDS[kind]}, mode {node.mode}, role {node.role}"
     if node.missing is not None:
@@ -64,5 +64,5 @@ def _of(node: Any, kind: str) -> Iterator[tuple[str, str]]:
 _KINDS: Final = {"server": "one server", "cluster": "node of a cluster", "sentinel": "master by Sentinel"}
 
 
-def _columns(rows: Iterator[tuple[str, str]]) -> Sequence[str]:
+def _aligned(rows: Iterator[tuple[str, str]]) -> Sequence[str]:
     return [f"    {name:<8} {text}" for name, text in rows]

@@ -5,9 +5,9 @@
 enforces.
 """
 
-from ratelimit_mw.faces.missing import needs
+from ratelimit_mw.faces.missing import require
 
-with needs("django"):
+with require("django"):
     import django as _django  # noqa: F401  # before its parts, whose absence would say less
 
 from ratelimit_mw.django import checks as _checks  # noqa: F401  # registers them

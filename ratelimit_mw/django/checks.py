@@ -8,14 +8,14 @@ from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A
 from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
-from ratelimit_mw.django.endpoints import PLACES, is_strict, marks_on, unenforced
-from ratelimit_mw.django.gates import SETTING, gate_of
+from ratelimit_mw.django.endpoints import LOCATIONS, is_strict, limits_by_level, unenforced
+from ratelimit_mw.django.gates import SETTING_NAME, build_gate
 from ratelimit_mw.django.idle import FIX, idle_throttles, uses_of, views_of
 from ratelimit_mw.django.middleware import METHODS, RateLimitMiddleware
 from ratelimit_mw.django.throttle import Throttle
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.keys import Key
-from ratelimit_mw.marks import Mark
+from ratelimit_mw.marks import EndpointLimit
 
 _OURS: Final = "ratelimit_mw.django.RateLimitMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -25,17 +25,17 @@ _BOTH: Final = (False, True)  # under WSGI, under ASGI
 @register
 def check_settings(**_: Any) -> list[CheckMessage]:
     """Each mistake in `RATELIMIT_MW`, and middleware that is missing or stands where it knows no user."""
-    value, place = getattr(settings, SETTING, None), _place()
+    value, place = getattr(settings, SETTING_NAME, None), _middleware_index()
     if value is None and place is None:
         return []
     found: list[CheckMessage] = []
     if place is None:
-        text = f"{SETTING} is set, but RateLimitMiddleware is not in MIDDLEWARE: its limits are not enforced."
+        text = f"{SETTING_NAME} is set, but RateLimitMiddleware is not in MIDDLEWARE: its limits are not enforced."
         found.append(_finding(text, f"Add {_OURS!r} to MIDDLEWARE.", "ratelimit_mw.W001"))
-    keys, problems = _compiled(value)
+    keys, problems = _keys_or_problems(value)
     hint = "The server does not start with it. The page on settings in the documentation lists what is allowed."
     found += [Error(problem, hint=hint, id="ratelimit_mw.E001") for problem in problems]
-    if place is not None and _knows_no_user(keys, place):
+    if place is not None and _user_unknown(keys, place):
         text = "Keys read who is logged in, which is known only after AuthenticationMiddleware."
         hint = f"Let {_AUTHENTICATION!r} stand before {settings.MIDDLEWARE[place]!r} in MIDDLEWARE."
         found.append(_finding(text, hint, "ratelimit_mw.W002"))
@@ -54,15 +54,15 @@ def check_views(**_: Any) -> list[CheckMessage]:
     ]
     hint = f"{FIX[0].upper()}{FIX[1:]}."
     found += [_finding(f"{idle.text}.", hint, "ratelimit_mw.W004") for idle in idle_throttles(views, Throttle)]
-    if PLACES and _place() is None:
+    if LOCATIONS and _middleware_index() is None:
         found.append(_finding(unenforced(), None, "ratelimit_mw.W001"))
         return found
-    reached = _reached(views)
+    reached = _reached_limits(views)
     hint = "A decorator above it hides the view, unless it uses functools.wraps; or no path leads there."
     found += [
         _finding(f"The limit at {place} stands on no view of the URLs.", hint, "ratelimit_mw.W003")
-        for mark, place in sorted(PLACES.items(), key=lambda pair: pair[1])
-        if mark not in reached
+        for endpoint_limit, place in sorted(LOCATIONS.items(), key=lambda pair: pair[1])
+        if endpoint_limit not in reached
     ]
     return found
 
@@ -76,7 +76,7 @@ def _finding(text: str, hint: str | None, name: str) -> CheckMessage:
     return (Error if strict else Warning)(text, hint=hint, id=name)
 
 
-def _place() -> int | None:
+def _middleware_index() -> int | None:
     """Where our middleware, or one that inherits from it, stands."""
     for index, path in enumerate(settings.MIDDLEWARE):
         try:
@@ -88,25 +88,31 @@ def _place() -> int | None:
     return None
 
 
-def _compiled(value: Any) -> tuple[Sequence[Key], Sequence[str]]:
+def _keys_or_problems(value: Any) -> tuple[Sequence[Key], Sequence[str]]:
     """The keys of the settings, or what is wrong with them; some are right under ASGI only."""
     problems: list[Sequence[str]] = []
     for is_async in _BOTH:
         try:
-            return gate_of(value, is_async=is_async).keys, ()
+            return build_gate(value, is_async=is_async).keys, ()
         except ConfigError as error:
             problems.append(error.problems)
     return (), problems[0]
 
 
-def _knows_no_user(keys: Sequence[Key], place: int) -> bool:
+def _user_unknown(keys: Sequence[Key], place: int) -> bool:
     if _AUTHENTICATION in settings.MIDDLEWARE:
-        return settings.MIDDLEWARE.index(_AUTHENTICATION) > place and any(key.reads_user for key in keys)
-    return any(key.needs_user for key in keys)
+        return settings.MIDDLEWARE.index(_AUTHENTICATION) > place and any(key.may_read_user for key in keys)
+    return any(key.requires_user for key in keys)
 
 
-def _reached(views: Sequence[Any]) -> set[Mark]:
-    return {mark for view in views for method in METHODS for marks, *_ in marks_on(view, method, "") for mark in marks}
+def _reached_limits(views: Sequence[Any]) -> set[EndpointLimit]:
+    return {
+        endpoint_limit
+        for view in views
+        for method in METHODS
+        for endpoint_limits, *_ in limits_by_level(view, method, "")
+        for endpoint_limit in endpoint_limits
+    }
 
 
 def _problems_of_throttles(views: Sequence[Any]) -> Iterator[str]:

@@ -12,25 +12,27 @@ from django.conf import settings
 from django.core.signals import request_started
 
 from ratelimit_mw.callables import check_parentheses
-from ratelimit_mw.django.gates import SETTING
-from ratelimit_mw.marks import Mark, marks_of
-from ratelimit_mw.matching import Level
+from ratelimit_mw.django.gates import SETTING_NAME
+from ratelimit_mw.marks import EndpointLimit, limits_on
+from ratelimit_mw.matching import EndpointLevel
 from ratelimit_mw.notices import Finding, warn_or_fail
-from ratelimit_mw.rules import LimitsSpec, MarkOptions
+from ratelimit_mw.rules import EndpointLimitOptions, LimitsSpec
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.words import answered
+from ratelimit_mw.words import check_arguments
 
 View = TypeVar("View", bound=Callable[..., Any])
-Marks = tuple[Mark, ...]
+EndpointLimits = tuple[EndpointLimit, ...]
 
-PLACES: Final[WeakKeyDictionary[Mark, str]] = WeakKeyDictionary()  # file and line of every limit that stands somewhere
-_NAMED: Final = 3  # places, in a message
-ENFORCED: Final = Event()  # set once there is a middleware
-_EXEMPT: Final = Mark.exempting()
+LOCATIONS: Final[WeakKeyDictionary[EndpointLimit, str]] = (
+    WeakKeyDictionary()
+)  # file and line of every limit that stands somewhere
+_MAX_NAMED: Final = 3  # places, in a message
+MIDDLEWARE_LOADED: Final = Event()  # set once there is a middleware
+_EXEMPT: Final = EndpointLimit.exemption()
 
 
-@answered(MarkOptions)
-def limit(limits: LimitsSpec, **options: Unpack[MarkOptions]) -> Callable[[View], View]:
+@check_arguments(EndpointLimitOptions)
+def limit(limits: LimitsSpec, **options: Unpack[EndpointLimitOptions]) -> Callable[[View], View]:
     """A decorator: these limits on a view, instead of the default ones; the middleware enforces them.
 
     On functions, classes and methods of classes, on viewsets, by `method_decorator`, or in urlpatterns; the order of
@@ -38,46 +40,46 @@ def limit(limits: LimitsSpec, **options: Unpack[MarkOptions]) -> Callable[[View]
     bucket of its own. Raises `ConfigError` where it stands for what is wrong.
     """
     check_parentheses(limits)
-    mark = Mark(limits, **options)
+    endpoint_limit = EndpointLimit(limits, **options)
     caller = sys._getframe(2)  # noqa: SLF001  # as warnings do, to say where
     place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
 
     def put(view: View) -> View:
-        PLACES.setdefault(mark, place)
-        if not ENFORCED.is_set():
+        LOCATIONS.setdefault(endpoint_limit, place)
+        if not MIDDLEWARE_LOADED.is_set():
             request_started.connect(_warn, dispatch_uid=_warn)
         # on this very object: method_decorator hands over wrappers of methods that all views inherit
-        return mark.put_on(view, deep=False)
+        return endpoint_limit.attach(view, deep=False)
 
     return put
 
 
 def exempt(view: View) -> View:
     """A decorator: no default limits on this view. Rules that match its path, and `app_limits`, stay."""
-    return _EXEMPT.put_on(view, deep=False)
+    return _EXEMPT.attach(view, deep=False)
 
 
 def _warn(**_: Any) -> None:
     """At the first request, when all middleware is there; with `strict` at each one, as an error."""
-    if not ENFORCED.is_set():
+    if not MIDDLEWARE_LOADED.is_set():
         warn_or_fail([Finding(unenforced())], strict=is_strict())
     request_started.disconnect(dispatch_uid=_warn)
 
 
 def is_strict() -> bool:
     """Whether the project's settings are strict, where no middleware has read them."""
-    return Settings.strictness(getattr(settings, SETTING, None))
+    return Settings.strict_setting(getattr(settings, SETTING_NAME, None))
 
 
 def unenforced() -> str:
     """What is said of limits on views when the middleware is not there."""
     return (
-        f"{len(PLACES)} limits stand on views ({', '.join(sorted(PLACES.values())[:_NAMED])}), and nothing enforces "
-        "them: add ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE"
+        f"{len(LOCATIONS)} limits stand on views ({', '.join(sorted(LOCATIONS.values())[:_MAX_NAMED])}), and nothing "
+        "enforces them: add ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE"
     )
 
 
-def marks_on(view: Any, method: str, route: str) -> Iterator[Level]:
+def limits_by_level(view: Any, method: str, route: str) -> Iterator[EndpointLevel]:
     """Find the marks of a view for requests of one method.
 
     Marks without a name share one bucket per view, wherever it is routed; only a view without an import path of its
@@ -88,13 +90,13 @@ def marks_on(view: Any, method: str, route: str) -> Iterator[Level]:
         bare = bare.func
     kind = getattr(bare, "view_class", None) or getattr(bare, "cls", None)  # Django's, REST framework's viewsets'
     if not isinstance(kind, type):
-        yield marks_of(view), _path(bare, route), route
+        yield limits_on(view), _path(bare, route), route
         return
     handler = _handler(bare, kind, method.lower())
-    of_handler = marks_of(handler)
-    of_kind = _without(dict.fromkeys([*marks_of(kind), *marks_of(getattr(kind, "dispatch", None))]), of_handler)
+    of_handler = limits_on(handler)
+    of_kind = _excluding(dict.fromkeys([*limits_on(kind), *limits_on(getattr(kind, "dispatch", None))]), of_handler)
     path = _path(kind, route)
-    yield _without(marks_of(view), (*of_kind, *of_handler)), route, route
+    yield _excluding(limits_on(view), (*of_kind, *of_handler)), route, route
     yield of_kind, path, route
     if _hides_function(kind):
         yield of_handler, path, route
@@ -102,8 +104,8 @@ def marks_on(view: Any, method: str, route: str) -> Iterator[Level]:
         yield of_handler, f"{path}.{getattr(handler, '__name__', '')}", f"{method} {route}"
 
 
-def _without(marks: Any, others: Marks) -> Marks:
-    return tuple(mark for mark in marks if mark not in others)
+def _excluding(endpoint_limits: Any, others: EndpointLimits) -> EndpointLimits:
+    return tuple(endpoint_limit for endpoint_limit in endpoint_limits if endpoint_limit not in others)
 
 
 def _handler(view: Any, kind: type, method: str) -> Any:

@@ -4,49 +4,49 @@ from typing import Any, Final
 
 from django.conf import settings
 
-from ratelimit_mw.errors import located
+from ratelimit_mw.errors import error_location
 from ratelimit_mw.gate import AsyncGate, Gate
 from ratelimit_mw.notices import Finding, warn_or_fail
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores.forks import lock
+from ratelimit_mw.stores.forks import fork_safe_lock
 
-SETTING: Final = "RATELIMIT_MW"
+SETTING_NAME: Final = "RATELIMIT_MW"
 _ALLOWED: Final = "a callable (request, verdict)"
-_ALONE: Final = Finding(
+_NO_MIDDLEWARE: Final = Finding(
     "Throttle without RateLimitMiddleware and RATELIMIT_MW: it counts in one process; "
     "add ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE"
 )
-_lock: Final = lock()
-_alone: list[tuple[Any, Gate | AsyncGate]] = []
+_lock: Final = fork_safe_lock()
+_standalone: list[tuple[Any, Gate | AsyncGate]] = []
 
 
 class DjangoGate(Gate):
     """For threads. Apps do not answer inside of Django: of `on_refused`, only a callable does."""
 
-    _answerers = ("plain",)
-    _allowed = _ALLOWED
+    _handler_kinds = ("plain",)
+    _expected_handler = _ALLOWED
 
 
 class AsyncDjangoGate(AsyncGate):
     """The same for asyncio."""
 
-    _answerers = ("plain",)
-    _allowed = _ALLOWED
+    _handler_kinds = ("plain",)
+    _expected_handler = _ALLOWED
 
 
-def gate_of(value: Any, *, is_async: bool) -> DjangoGate | AsyncDjangoGate:
+def build_gate(value: Any, *, is_async: bool) -> DjangoGate | AsyncDjangoGate:
     """The gate of `RATELIMIT_MW`. Raises `ConfigError` that names it."""
-    with located(SETTING):
+    with error_location(SETTING_NAME):
         found = Settings.of(value, {})
         return AsyncDjangoGate(found) if is_async else DjangoGate(found)
 
 
-def alone() -> Gate | AsyncGate:
+def standalone_gate() -> Gate | AsyncGate:
     """The gate of throttles where no middleware runs: of the same settings if there are any, made once."""
-    value = getattr(settings, SETTING, None)
+    value = getattr(settings, SETTING_NAME, None)
     with _lock:
-        if not _alone or _alone[0][0] is not value:
+        if not _standalone or _standalone[0][0] is not value:
             if value is None:
-                warn_or_fail([_ALONE], strict=Settings.strictness(value))
-            _alone[:] = [(value, gate_of({"limits": []} if value is None else value, is_async=False))]
-        return _alone[0][1]
+                warn_or_fail([_NO_MIDDLEWARE], strict=Settings.strict_setting(value))
+            _standalone[:] = [(value, build_gate({"limits": []} if value is None else value, is_async=False))]
+        return _standalone[0][1]

@@ -11,7 +11,7 @@ from django.urls import get_resolver
 from ratelimit_mw.django.endpoints import is_strict
 from ratelimit_mw.notices import Finding, warn_or_fail
 
-_NAMED: Final = 3  # views, in a message
+_MAX_NAMED: Final = 3  # views, in a message
 RATES: Final = "DEFAULT_THROTTLE_RATES"
 FIX: Final = (
     f"set `throttle_scope` on the views, with a rate in {RATES}, or use a subclass of Throttle with `limits` or `scope`"
@@ -65,19 +65,19 @@ def idle_throttles(views: Sequence[Any], base: type) -> Iterator[Idle]:
     A throttle that all views inherit may be meant for those with a `throttle_scope`. So views without one count only
     if no view has one, or if the view names the throttle itself.
     """
-    found: dict[type, list[Use]] = {}
+    by_throttle: dict[type, list[Use]] = {}
     for use in uses_of(views, base):
         throttle: Any = use.throttle
         decides = throttle.allow_request is base.allow_request  # type: ignore[attr-defined]  # it is Throttle
         if decides and not throttle.limits_itself():
-            found.setdefault(throttle, []).append(use)
-    for throttle, uses in found.items():
+            by_throttle.setdefault(throttle, []).append(use)
+    for throttle, uses in by_throttle.items():
         scoped = any(use.options.throttle_scope for use in uses)
         idle = [use for use in uses if not use.options.throttle_scope and (use.declared or not scoped)]
         kinds = list(dict.fromkeys(use.view for use in idle if _has_usual_throttles(use.view)))
         if kinds:
-            names = ", ".join(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds[:_NAMED])
-            more = f" and {len(kinds) - _NAMED} more" if len(kinds) > _NAMED else ""
+            names = ", ".join(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds[:_MAX_NAMED])
+            more = f" and {len(kinds) - _MAX_NAMED} more" if len(kinds) > _MAX_NAMED else ""
             text = (
                 f"{throttle.__module__}.{throttle.__qualname__} throttles nothing on {names}{more}: it has neither "
                 "`limits` nor `scope`, and the views have no `throttle_scope`"

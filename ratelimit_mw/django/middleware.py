@@ -9,23 +9,30 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from ratelimit_mw.advice import Processes
-from ratelimit_mw.django.answers import Turn, answer, follow, instead, show, turn_of
-from ratelimit_mw.django.endpoints import ENFORCED, marks_on
-from ratelimit_mw.django.gates import SETTING, gate_of
-from ratelimit_mw.django.request import AsyncDjangoRequest, DjangoRequest, UserIsAwaited, awaited_user
+from ratelimit_mw.advice import ProcessCountCheck
+from ratelimit_mw.django.answers import (
+    RequestContext,
+    add_headers,
+    end_on_close,
+    refusal_from_handler,
+    replace_response,
+    request_context,
+)
+from ratelimit_mw.django.endpoints import MIDDLEWARE_LOADED, limits_by_level
+from ratelimit_mw.django.gates import SETTING_NAME, build_gate
+from ratelimit_mw.django.request import AsyncDjangoRequest, DjangoRequest, UserNotLoaded, load_user
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.following import following
+from ratelimit_mw.following import track_response
 from ratelimit_mw.gate import Gate
-from ratelimit_mw.kept import Budget, Kept
-from ratelimit_mw.matching import Marked
+from ratelimit_mw.kept import Budget, Memo
+from ratelimit_mw.matching import EndpointRules
 from ratelimit_mw.notices import Finding, warn_or_fail
-from ratelimit_mw.on_refused import aanswered
-from ratelimit_mw.outcome import Outcome
-from ratelimit_mw.sources import unread
+from ratelimit_mw.on_refused import call_refusal_handler
+from ratelimit_mw.outcome import RateLimitState
+from ratelimit_mw.sources import unread_settings
 from ratelimit_mw.verdict import Verdict
 
-_ENDPOINTS: Final = 4096  # whose limits are remembered
+_MAX_CACHED_ENDPOINTS: Final = 4096  # whose limits are remembered
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # no view tells others apart
 
 
@@ -44,114 +51,124 @@ class RateLimitMiddleware:
     def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
         self._get_response: Final = get_response
         self._is_async: Final = iscoroutinefunction(get_response)
-        self._gate: Any = gate_of(getattr(settings, SETTING, None), is_async=self._is_async)
-        warn_or_fail(unread(dir(settings), SETTING), strict=self._gate.settings.strict)
+        self._gate: Any = build_gate(getattr(settings, SETTING_NAME, None), is_async=self._is_async)
+        warn_or_fail(unread_settings(dir(settings), SETTING_NAME), strict=self._gate.settings.strict)
         self._style: Final = self._gate.settings.headers
-        self._limits: Final = Kept[tuple[Any, str, str], tuple[Marked, bool]](self._limits_on, Budget(_ENDPOINTS))
-        self._processes: Final = Processes(self._gate.settings.store)
+        self._limits: Final = Memo[tuple[Any, str, str], tuple[EndpointRules, bool]](
+            self._limits_on, Budget(_MAX_CACHED_ENDPOINTS)
+        )
+        self._processes: Final = ProcessCountCheck(self._gate.settings.store)
         # Django looks at what kind of function it is, and would have a thread run a plain one
         self.process_view: Final[Callable[..., Any]] = self._adecide if self._is_async else self._decide
         if self._is_async:
             markcoroutinefunction(self)
-        ENFORCED.set()
+        MIDDLEWARE_LOADED.set()
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         """Have one request answered. The response is the very one that is inside, with our headers."""
         if self._is_async:
             return self._acall(request)
         if self._processes.unknown and not hasattr(request, "scope"):  # under ASGI Django says several, always
-            self._processes.look(request.META)
-        turn = self._turn(request)
+            self._processes.examine(request.META)
+        context = self._context(request)
         try:
             response: HttpResponseBase = self._get_response(request)
         except BaseException:
-            turn.ends("raised")
+            context.end("raised")
             raise
-        if not turn.decided and turn.due and (refused := self._decide(request)) is not None:
-            response = instead(refused, response)
-        if turn.shows:
-            show(response, turn.outcome.verdict, self._style)
-        if turn.following is not None:
-            follow(response, turn.following)
+        if not context.is_decided and context.needs_decision and (refused := self._decide(request)) is not None:
+            response = replace_response(refused, response)
+        if context.adds_headers:
+            add_headers(response, context.state.verdict, self._style)
+        if context.tracker is not None:
+            end_on_close(response, context.tracker)
         return response
 
     async def _acall(self, request: HttpRequest) -> HttpResponseBase:
-        turn = self._turn(request)
+        context = self._context(request)
         try:
             response: HttpResponseBase = await self._get_response(request)
         except asyncio.CancelledError:
-            turn.ends("cancelled")
+            context.end("cancelled")
             raise
         except BaseException:
-            turn.ends("raised")
+            context.end("raised")
             raise
-        if not turn.decided and turn.due and (refused := await self._adecide(request)) is not None:
-            response = instead(refused, response)
-        if turn.shows:
-            show(response, turn.outcome.verdict, self._style)
-        if turn.following is not None:
-            follow(response, turn.following)
+        if not context.is_decided and context.needs_decision and (refused := await self._adecide(request)) is not None:
+            response = replace_response(refused, response)
+        if context.adds_headers:
+            add_headers(response, context.state.verdict, self._style)
+        if context.tracker is not None:
+            end_on_close(response, context.tracker)
         return response
 
     def _decide(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
         """The answer to a request that is refused. It is decided once."""
-        turn = self._turn(request)
-        if turn.decided:
-            return turn.answer(request)
-        turn.decided = True
-        marked, _ = self._marked(request)
-        verdict = admit_client(self._gate, turn.outcome, request, marked)
+        context = self._context(request)
+        if context.is_decided:
+            return context.answer(request)
+        context.is_decided = True
+        endpoint_rules, _ = self._limits_of(request)
+        verdict = admit_by_address(self._gate, context.state, request, endpoint_rules)
         if verdict is not None and verdict.allowed:  # the usual case, in short
-            turn.outcome.add(verdict, self._gate)
+            context.state.record(verdict, self._gate)
             return None
-        seen = DjangoRequest(request, turn.outcome)
+        django_request = DjangoRequest(request, context.state)
         if verdict is None:
-            verdict = self._gate.admit(seen, marked)
+            verdict = self._gate.admit(django_request, endpoint_rules)
         if verdict is not None:
-            turn.outcome.add(verdict, self._gate)
+            context.state.record(verdict, self._gate)
             if not verdict.allowed:
-                turn.refused = answer(self._gate.answerer, seen, verdict, self._gate.refusal(seen, verdict))
-            elif seen.followers is not None:
-                turn.following = following(seen, turn.outcome)
-        return None if turn.refused is None else turn.answer(request)
+                context.refused = refusal_from_handler(
+                    self._gate.refusal_handler, django_request, verdict, self._gate.refusal(django_request, verdict)
+                )
+            elif django_request.on_end is not None:
+                context.tracker = track_response(django_request, context.state)
+        return None if context.refused is None else context.answer(request)
 
     async def _adecide(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
-        turn = self._turn(request)
-        if turn.decided:
-            return turn.answer(request)
-        turn.decided = True
-        marked, asks = self._marked(request)
-        immediate = None if asks else self._gate.immediate
-        verdict = None if immediate is None else admit_client(immediate, turn.outcome, request, marked)
+        context = self._context(request)
+        if context.is_decided:
+            return context.answer(request)
+        context.is_decided = True
+        endpoint_rules, may_await = self._limits_of(request)
+        sync_gate = None if may_await else self._gate.sync_gate
+        verdict = None if sync_gate is None else admit_by_address(sync_gate, context.state, request, endpoint_rules)
         if verdict is not None and verdict.allowed:
-            turn.outcome.add(verdict, self._gate)
+            context.state.record(verdict, self._gate)
             return None
-        seen = AsyncDjangoRequest(request, turn.outcome)
+        django_request = AsyncDjangoRequest(request, context.state)
         for _ in range(2 if verdict is None else 0):
             try:
-                verdict = immediate.admit(seen, marked) if immediate else await self._gate.admit(seen, marked)
+                verdict = (
+                    sync_gate.admit(django_request, endpoint_rules)
+                    if sync_gate
+                    else await self._gate.admit(django_request, endpoint_rules)
+                )
                 break
-            except UserIsAwaited:
-                seen = AsyncDjangoRequest(request, turn.outcome, await awaited_user(request))
+            except UserNotLoaded:
+                django_request = AsyncDjangoRequest(request, context.state, await load_user(request))
         if verdict is not None:
-            turn.outcome.add(verdict, self._gate)
+            context.state.record(verdict, self._gate)
             if not verdict.allowed:
-                turn.refused = await aanswered(self._gate.answerer, seen, verdict, self._gate.refusal(seen, verdict))
-            elif seen.followers is not None:
-                turn.following = following(seen, turn.outcome, asyncio.get_running_loop())
-        return None if turn.refused is None else turn.answer(request)
+                context.refused = await call_refusal_handler(
+                    self._gate.refusal_handler, django_request, verdict, self._gate.refusal(django_request, verdict)
+                )
+            elif django_request.on_end is not None:
+                context.tracker = track_response(django_request, context.state, asyncio.get_running_loop())
+        return None if context.refused is None else context.answer(request)
 
-    def _turn(self, request: Any) -> Turn:
+    def _context(self, request: Any) -> RequestContext:
         """Our part in this request; the same one however often whoever stands further out has it answered."""
-        turns: dict[Any, Turn] | None = getattr(request, "_ratelimit_mw", None)
-        if turns is None:
-            turns = request._ratelimit_mw = {}  # noqa: SLF001  # ours
-        turn = turns.get(self)
-        if turn is None:
-            turn = turns[self] = turn_of(request, self._gate, self._style)
-        return turn
+        contexts: dict[Any, RequestContext] | None = getattr(request, "_ratelimit_mw", None)
+        if contexts is None:
+            contexts = request._ratelimit_mw = {}  # noqa: SLF001  # ours
+        context = contexts.get(self)
+        if context is None:
+            context = contexts[self] = request_context(request, self._gate, self._style)
+        return context
 
-    def _marked(self, request: HttpRequest) -> tuple[Marked, bool]:
+    def _limits_of(self, request: HttpRequest) -> tuple[EndpointRules, bool]:
         """What stands on the view of a request, and whether somebody has to be waited for."""
         match = request.resolver_match
         if match is None:
@@ -163,22 +180,24 @@ class RateLimitMiddleware:
         except TypeError:  # an instance as a view, that cannot be hashed
             return self._limits_on(endpoint)
 
-    def _limits_on(self, endpoint: tuple[Any, str, str]) -> tuple[Marked, bool]:
+    def _limits_on(self, endpoint: tuple[Any, str, str]) -> tuple[EndpointRules, bool]:
         view, method, route = endpoint
-        found: Marked = ()
-        for marks, name, shown in marks_on(view, method, f"/{route}"):
-            found += self._gate.compiled(marks, name, shown, beside=found)
-            for mark in () if self._is_async else marks:
+        limits: EndpointRules = ()
+        for endpoint_limits, name, shown in limits_by_level(view, method, f"/{route}"):
+            limits += self._gate.compiled(endpoint_limits, name, shown, beside=limits)
+            for endpoint_limit in () if self._is_async else endpoint_limits:
                 try:
-                    mark.without_awaiting()
+                    endpoint_limit.reject_async_callables()
                 except ConfigError as error:
                     finding = Finding(f"limits on {name}: {error}")
                     warn_or_fail([finding], strict=self._gate.settings.strict)
-        return found, any(rule.lines.calls or rule.lines.waits for rule in found)
+        return limits, any(rule.limit_set.callables or rule.limit_set.may_delay for rule in limits)
 
 
-def admit_client(gate: Gate, outcome: Outcome, request: HttpRequest, marked: Marked) -> Verdict | None:
+def admit_by_address(
+    gate: Gate, state: RateLimitState, request: HttpRequest, endpoint_rules: EndpointRules
+) -> Verdict | None:
     """The verdict where nothing but the client's address counts; None where more has to be looked at."""
-    if outcome.verdict is not None or hasattr(request, "user"):
+    if state.verdict is not None or hasattr(request, "user"):
         return None
-    return gate.admit_client(request.META.get("REMOTE_ADDR") or None, request.method, marked)
+    return gate.admit_by_address(request.META.get("REMOTE_ADDR") or None, request.method, endpoint_rules)

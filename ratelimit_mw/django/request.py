@@ -9,16 +9,16 @@ from django.http import HttpRequest
 from django.http.request import HttpHeaders
 from django.utils.functional import LazyObject, SimpleLazyObject, empty
 
-from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.notices import warn_throttled
+from ratelimit_mw.outcome import RateLimitState
 from ratelimit_mw.request import Request, user_id
 from ratelimit_mw.underscores import keeps_underscores
 
-_NOT_ASKED: Final = object()
+_NOT_LOADED: Final = object()
 _AUTHENTICATION: Final = "django.contrib.auth.middleware"  # where Django's own middleware is
 
 
-class UserIsAwaited(BaseException):
+class UserNotLoaded(BaseException):
     """Who is logged in has to be awaited first. No `Exception`: callables that catch those are none the wiser."""
 
 
@@ -28,8 +28,8 @@ class DjangoRequest(Request):
     __slots__ = ()
     raw: HttpRequest
 
-    def __init__(self, raw: HttpRequest, outcome: Outcome | None) -> None:
-        Request.__init__(self, raw, raw.META.get("REMOTE_ADDR") or None, outcome, route_of(raw))
+    def __init__(self, raw: HttpRequest, state: RateLimitState | None) -> None:
+        Request.__init__(self, raw, raw.META.get("REMOTE_ADDR") or None, state, route_of(raw))
 
     @property
     def method(self) -> str:
@@ -64,23 +64,23 @@ class DjangoRequest(Request):
 
 
 class AsyncDjangoRequest(DjangoRequest):
-    """The same where nothing may block. `user`: raises `UserIsAwaited` unless it is known, or was handed in."""
+    """The same where nothing may block. `user`: raises `UserNotLoaded` unless it is known, or was handed in."""
 
     __slots__ = ("_user",)
 
-    def __init__(self, raw: HttpRequest, outcome: Outcome | None, user: Any = _NOT_ASKED) -> None:
-        super().__init__(raw, outcome)
+    def __init__(self, raw: HttpRequest, state: RateLimitState | None, user: Any = _NOT_LOADED) -> None:
+        super().__init__(raw, state)
         self._user = user
 
     @property
     def user(self) -> str | None:
         """`request.user`, unless that would ask a database."""
-        if self._user is _NOT_ASKED:
+        if self._user is _NOT_LOADED:
             user = getattr(self.raw, "user", None)
             if _has_no_session(self.raw, user):
                 user = None
             elif isinstance(user, LazyObject):
-                raise UserIsAwaited
+                raise UserNotLoaded
             self._user = user_id(user)
         known: str | None = self._user
         return known
@@ -101,12 +101,12 @@ def _has_no_session(raw: HttpRequest, user: object) -> bool:
     return isinstance(session, SessionBase) and session.is_empty()
 
 
-async def awaited_user(raw: HttpRequest) -> str | None:
+async def load_user(raw: HttpRequest) -> str | None:
     """Who is logged in: by `auser`, or in a thread where a middleware has set a lazy `user` alone."""
     try:
         return user_id(await raw.auser()) if hasattr(raw, "auser") else await sync_to_async(user_id)(raw.user)
     except Exception as error:  # noqa: BLE001  # as in user_id: whom a database does not name counts as nobody
-        warn_rarely("user", "raised", error=error)
+        warn_throttled("user", "raised", error=error)
         return None
 
 

@@ -9,23 +9,23 @@ from typing import Any, ClassVar, Final
 from asgiref.sync import async_to_sync
 from django.conf import settings
 
-from ratelimit_mw.django.answers import Turn
-from ratelimit_mw.django.gates import alone
+from ratelimit_mw.django.answers import RequestContext
+from ratelimit_mw.django.gates import standalone_gate
 from ratelimit_mw.django.idle import RATES, report_idle
 from ratelimit_mw.django.request import DjangoRequest
-from ratelimit_mw.errors import ConfigError, located
-from ratelimit_mw.faces.loops import inside_a_loop
-from ratelimit_mw.following import following
+from ratelimit_mw.errors import ConfigError, error_location
+from ratelimit_mw.faces.loops import in_event_loop
+from ratelimit_mw.following import track_response
 from ratelimit_mw.gate import AsyncGate, Gate
-from ratelimit_mw.marks import Mark
-from ratelimit_mw.matching import Marked
-from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.outcome import Outcome
-from ratelimit_mw.peers import word_here
+from ratelimit_mw.marks import EndpointLimit
+from ratelimit_mw.matching import EndpointRules
+from ratelimit_mw.notices import warn_throttled
+from ratelimit_mw.outcome import RateLimitState
+from ratelimit_mw.peers import translate_option
 from ratelimit_mw.request import user_id
-from ratelimit_mw.rules import MarkOptions
+from ratelimit_mw.rules import EndpointLimitOptions
 from ratelimit_mw.verdict import Verdict
-from ratelimit_mw.words import close_to, unknown_word
+from ratelimit_mw.words import closest_match, unknown_key_message
 
 _PENDING: Final = "_ratelimit_mw_throttles"
 
@@ -44,13 +44,13 @@ class Throttle:
 
     limits: ClassVar[Any] = None
     scope: ClassVar[str | None] = None
-    _mark: ClassVar[Mark | None] = None
+    _endpoint_limit: ClassVar[EndpointLimit | None] = None
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        with located(cls.__qualname__):
+        with error_location(cls.__qualname__):
             _check_attributes(vars(cls))
-        cls._mark = None if cls.limits is None else cls._made(cls.limits)
+        cls._endpoint_limit = None if cls.limits is None else cls._build(cls.limits)
 
     def __init__(self) -> None:
         self._wait = 0.0  # seconds
@@ -62,39 +62,39 @@ class Throttle:
             pending.remove(type(self))
             return True
         raw = getattr(request, "_request", request)
-        outcome = getattr(raw, "ratelimit", None)
-        if not isinstance(outcome, Outcome):
-            outcome = None
-        elif outcome.verdict is not None and not outcome.verdict.allowed:
-            return self._said(outcome.verdict, outcome)
-        together = self._together(view)
+        state = getattr(raw, "ratelimit", None)
+        if not isinstance(state, RateLimitState):
+            state = None
+        elif state.verdict is not None and not state.verdict.allowed:
+            return self._record_wait(state.verdict, state)
+        together = self._shared_throttles(view)
         pending += [kind for kind in together if kind is not type(self)]
         limits = _limits_of(together, view)
         if not limits:
             return True
-        gate = _gate(outcome)
-        marked: Marked = ()
-        for mark, name, shown in limits:
-            marked += gate.compiled((mark,), name, shown, beside=marked)
-        seen = _Asked(raw, outcome, request)
-        verdict = _admitted(gate, seen, marked)
+        gate = _gate(state)
+        endpoint_rules: EndpointRules = ()
+        for endpoint_limit, name, shown in limits:
+            endpoint_rules += gate.compiled((endpoint_limit,), name, shown, beside=endpoint_rules)
+        django_request = _ThrottleRequest(raw, state, request)
+        verdict = _admit(gate, django_request, endpoint_rules)
         if verdict is None:
             return True
-        if outcome is not None:
-            outcome.add(verdict, gate)
-        if seen.followers is not None:
-            _have_followed(raw, seen, outcome)
-        return self._said(verdict, outcome)
+        if state is not None:
+            state.record(verdict, gate)
+        if django_request.on_end is not None:
+            _track(raw, django_request, state)
+        return self._record_wait(verdict, state)
 
     def wait(self) -> float | None:
         """Seconds until a refused request would pass, exactly; None when nobody knows, or never."""
         return self._wait if self._wait > 0 and not isinf(self._wait) else None
 
-    def _said(self, verdict: Verdict, outcome: Outcome | None) -> bool:
-        self._wait = max(verdict.retry_after, 0.0 if outcome is None else outcome.wait)
+    def _record_wait(self, verdict: Verdict, state: RateLimitState | None) -> bool:
+        self._wait = max(verdict.retry_after, 0.0 if state is None else state.wait)
         return verdict.allowed
 
-    def _together(self, view: Any) -> "list[type[Throttle]]":
+    def _shared_throttles(self, view: Any) -> "list[type[Throttle]]":
         """Those of a view's throttles that are asked in one step: none that decides in its own way."""
         throttles = view.get_throttles() if hasattr(view, "get_throttles") else ()
         alike = [type(one) for one in throttles if getattr(type(one), "allow_request", None) is Throttle.allow_request]
@@ -103,13 +103,13 @@ class Throttle:
     @classmethod
     def limits_itself(cls) -> bool:
         """Whether it has limits or a scope of its own; else it limits views with a `throttle_scope` only."""
-        return cls._mark is not None or bool(cls.scope)
+        return cls._endpoint_limit is not None or bool(cls.scope)
 
     @classmethod
-    def limits_of(cls, view: Any) -> tuple[Mark | None, str, str]:
+    def limits_of(cls, view: Any) -> tuple[EndpointLimit | None, str, str]:
         """The limits, what identifies their bucket, and the name that clients see."""
-        if cls._mark is not None:
-            return cls._mark, f"{cls.__module__}.{cls.__qualname__}", cls.scope or cls.__name__
+        if cls._endpoint_limit is not None:
+            return cls._endpoint_limit, f"{cls.__module__}.{cls.__qualname__}", cls.scope or cls.__name__
         scope = cls.scope or getattr(view, "throttle_scope", None)
         if not scope:
             return None, "", ""
@@ -120,55 +120,55 @@ class Throttle:
 
     @classmethod
     @cache
-    def _scoped(cls, rate: str) -> Mark:
-        with located(RATES):
-            return cls._made(rate)
+    def _scoped(cls, rate: str) -> EndpointLimit:
+        with error_location(RATES):
+            return cls._build(rate)
 
     @classmethod
-    def _made(cls, limits: Any) -> Mark:
+    def _build(cls, limits: Any) -> EndpointLimit:
         options: dict[str, Any] = {}
-        with located(cls.__qualname__):
-            for word in MarkOptions.__annotations__:
+        with error_location(cls.__qualname__):
+            for word in EndpointLimitOptions.__annotations__:
                 if (value := getattr(cls, word, None)) is not None:
                     options[word] = value
                     if isfunction(value) and "self" in signature(value).parameters:
                         raise ConfigError(f"{word}: found a method, allowed is a function of the request, as static")
-            return Mark(limits, **options).without_awaiting().without_slots()
+            return EndpointLimit(limits, **options).reject_async_callables().reject_concurrency()
 
 
 def _check_attributes(own: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for attributes of a throttle that look like settings and are none."""
-    known = ["limits", "scope", *MarkOptions.__annotations__]
+    known = ["limits", "scope", *EndpointLimitOptions.__annotations__]
     likely: list[str] = []
     for name, value in own.items():
         if name in known or name in vars(Throttle) or name.startswith("_"):
             continue
-        here, _ = word_here(name) or ("", "")
-        if here in known or (not isroutine(value) and close_to(name, known)):
+        here, _ = translate_option(name) or ("", "")
+        if here in known or (not isroutine(value) and closest_match(name, known)):
             likely.append(name)
     if likely:
-        raise ConfigError(*[unknown_word(name, known) for name in likely])
+        raise ConfigError(*[unknown_key_message(name, known) for name in likely])
 
 
-def _limits_of(throttles: Sequence[type[Throttle]], view: Any) -> Sequence[tuple[Mark, str, str]]:
+def _limits_of(throttles: Sequence[type[Throttle]], view: Any) -> Sequence[tuple[EndpointLimit, str, str]]:
     """The limits of those throttles that have any. A throttle that limits no view is reported."""
-    found: list[tuple[Mark, str, str]] = []
+    found: list[tuple[EndpointLimit, str, str]] = []
     for throttle in throttles:
-        mark, name, shown = throttle.limits_of(view)
-        if mark is not None:
-            found.append((mark, name, shown))
+        endpoint_limit, name, shown = throttle.limits_of(view)
+        if endpoint_limit is not None:
+            found.append((endpoint_limit, name, shown))
         elif not name:
             report_idle(throttle, view, Throttle)
     return found
 
 
-class _Asked(DjangoRequest):
+class _ThrottleRequest(DjangoRequest):
     """A view of Django's request. `user`: whom REST framework has found, which may read tokens that Django does not."""
 
     __slots__ = ("_user",)
 
-    def __init__(self, raw: Any, outcome: Outcome | None, request: Any) -> None:
-        super().__init__(raw, outcome)
+    def __init__(self, raw: Any, state: RateLimitState | None, request: Any) -> None:
+        super().__init__(raw, state)
         self._user = user_id(getattr(request, "user", None))
 
     @property
@@ -177,28 +177,32 @@ class _Asked(DjangoRequest):
         return self._user
 
 
-def _have_followed(raw: Any, seen: _Asked, outcome: Outcome | None) -> None:
+def _track(raw: Any, django_request: _ThrottleRequest, state: RateLimitState | None) -> None:
     """By the middleware, which sees the response."""
-    turns: dict[Any, Turn] = getattr(raw, "_ratelimit_mw", {})
-    if outcome is None or not turns:
-        warn_rarely("throttle", "settle and count_status need the middleware, which sees the response")
-    elif (begun := following(seen, outcome)) is not None:
-        next(iter(turns.values())).following = begun
+    contexts: dict[Any, RequestContext] = getattr(raw, "_ratelimit_mw", {})
+    if state is None or not contexts:
+        warn_throttled("throttle", "settle and count_status need the middleware, which sees the response")
+    elif (tracker := track_response(django_request, state)) is not None:
+        next(iter(contexts.values())).tracker = tracker
 
 
-def _gate(outcome: Outcome | None) -> Gate | AsyncGate:
+def _gate(state: RateLimitState | None) -> Gate | AsyncGate:
     """The middleware's, wherever it stands; else one of this process."""
-    gate = alone() if outcome is None or outcome.gate is None else outcome.gate
-    if isinstance(gate, AsyncGate) and gate.inner.immediate is None and inside_a_loop():
-        warn_rarely(
+    gate = standalone_gate() if state is None or state.gate is None else state.gate
+    if isinstance(gate, AsyncGate) and gate.nested.sync_gate is None and in_event_loop():
+        warn_throttled(
             "throttle", "is asked inside of a running loop, where it cannot wait for the store: it counts alone"
         )
-        gate = alone()
-    inner: Gate | AsyncGate = gate.inner
-    return inner
+        gate = standalone_gate()
+    nested: Gate | AsyncGate = gate.nested
+    return nested
 
 
-def _admitted(gate: Gate | AsyncGate, seen: DjangoRequest, marked: Marked) -> Verdict | None:
+def _admit(gate: Gate | AsyncGate, django_request: DjangoRequest, endpoint_rules: EndpointRules) -> Verdict | None:
     if not isinstance(gate, AsyncGate):
-        return gate.admit(seen, marked)
-    return gate.immediate.admit(seen, marked) if gate.immediate else async_to_sync(gate.admit)(seen, marked)
+        return gate.admit(django_request, endpoint_rules)
+    return (
+        gate.sync_gate.admit(django_request, endpoint_rules)
+        if gate.sync_gate
+        else async_to_sync(gate.admit)(django_request, endpoint_rules)
+    )

@@ -4,46 +4,46 @@ import asyncio
 from typing import Final
 
 from ratelimit_mw.faces.asgi_send import App, Message, Receive, Scope, Send
-from ratelimit_mw.following import Following, following
-from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.following import ResponseTracker, track_response
+from ratelimit_mw.outcome import RateLimitState
 from ratelimit_mw.request import Request
 
-_GONE: Final = ("http.disconnect", "websocket.disconnect")
+_DISCONNECTS: Final = ("http.disconnect", "websocket.disconnect")
 _ACCEPTED: Final = 101
 _DENIED: Final = 403  # what a server answers to a handshake that is closed
 
 
-def watched(request: Request, outcome: Outcome, app: App, receive: Receive, send: Send) -> tuple[App, Receive, Send]:
+def track(request: Request, state: RateLimitState, app: App, receive: Receive, send: Send) -> tuple[App, Receive, Send]:
     """The app of an admitted request and what it is called with, so that its response is followed.
 
     They are what they were where one further out follows it already.
     """
-    begun = following(request, outcome)
-    if begun is None:
+    tracker = track_response(request, state)
+    if tracker is None:
         return app, receive, send
-    watch = Watch(begun, app, receive, send)
-    return watch.call, watch.receive, watch.send
+    tracked = TrackedApp(tracker, app, receive, send)
+    return tracked.call, tracked.receive, tracked.send
 
 
-class Watch:
-    """`receive` and `send` of one request, which tell a `Following` what passes; it passes as it is."""
+class TrackedApp:
+    """`receive` and `send` of one request, which tell a `ResponseTracker` what passes; it passes as it is."""
 
-    __slots__ = ("_app", "_following", "_gone", "_receive", "_send", "_trailers")
+    __slots__ = ("_app", "_disconnected", "_receive", "_send", "_tracker", "_trailers")
 
-    def __init__(self, begun: Following, app: App, receive: Receive, send: Send) -> None:
-        self._following, self._app, self._receive, self._send = begun, app, receive, send
-        self._gone = self._trailers = False
+    def __init__(self, tracker: ResponseTracker, app: App, receive: Receive, send: Send) -> None:
+        self._tracker, self._app, self._receive, self._send = tracker, app, receive, send
+        self._disconnected = self._trailers = False
 
     async def receive(self) -> Message:
         """What the server says."""
         message = await self._receive()
-        if message["type"] in _GONE:
-            self._gone = True
+        if message["type"] in _DISCONNECTS:
+            self._disconnected = True
         return message
 
     async def send(self, message: Message) -> None:
         """What the app says. When the last of a response is out, that has ended, whatever the app does then."""
-        kind, response = message["type"], self._following.response
+        kind, response = message["type"], self._tracker.response
         if kind in ("http.response.start", "websocket.http.response.start"):
             response.started(message.get("status"), message.get("headers", ()))
             self._trailers = message.get("trailers", False)
@@ -53,19 +53,19 @@ class Watch:
             response.started(_DENIED, ())
         await self._send(message)
         if self._is_last(message):
-            self._following.end("ended")
+            self._tracker.end("ended")
 
     async def call(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the app, and see how it ends. `receive`, `send`: these, and whatever else stands before the app."""
         try:
             await self._app(scope, receive, send)
         except asyncio.CancelledError:
-            self._following.end("cancelled")
+            self._tracker.end("cancelled")
             raise
         except BaseException:
-            self._following.end("disconnected" if self._gone else "raised")  # of a body that does not come, say
+            self._tracker.end("disconnected" if self._disconnected else "raised")  # of a body that does not come, say
             raise
-        self._following.end("disconnected" if self._gone else "ended")
+        self._tracker.end("disconnected" if self._disconnected else "ended")
 
     def _is_last(self, message: Message) -> bool:
         """Whether nothing follows: of an HTTP response, or of a websocket, which may end with the app's call too."""

@@ -5,9 +5,9 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Final
 
-from ratelimit_mw.faces.asgi_send import Message, Receive, Send, closing
+from ratelimit_mw.faces.asgi_send import Message, Receive, Send, close_message
 from ratelimit_mw.gate import AsyncGate
-from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.outcome import RateLimitState
 from ratelimit_mw.policy import Match, Plan, without_charged
 from ratelimit_mw.request import Request
 from ratelimit_mw.response import refusal
@@ -17,39 +17,39 @@ _ENDS: Final = ("websocket.close", "websocket.http.response.start")  # by what a
 
 
 async def with_messages(
-    request: Request, gate: AsyncGate, outcome: Outcome, receive: Receive, send: Send
+    request: Request, gate: AsyncGate, state: RateLimitState, receive: Receive, send: Send
 ) -> tuple[Receive, Send]:
     """The `receive` and `send` of an admitted websocket whose messages are limited: the server's own if none is.
 
     Keys, costs and tiers are read here, once; so a message costs no more than one call of the store.
     """
     try:
-        asked = await gate.planned(request.messages, request)
+        plan = await gate.plan(request.messages, request)
     except BaseException:  # cancelled: the app is never called, so nothing else tells the followers
-        if outcome.following is not None:
-            outcome.following.end("cancelled")
+        if state.tracker is not None:
+            state.tracker.end("cancelled")
         raise
-    if not asked.charges and asked.denied is None:
+    if not plan.charges and plan.denied is None:
         return receive, send
-    limited = _Limited(gate, request, asked, outcome, receive, send)
-    return limited.receive, limited.send
+    websocket = _LimitedWebSocket(gate, request, plan, state, receive, send)
+    return websocket.receive, websocket.send
 
 
-class _Limited:
+class _LimitedWebSocket:
     """One websocket. `_end`: what the app receives for ever after we have closed it."""
 
     def __init__(
-        self, gate: AsyncGate, request: Request, asked: Plan, outcome: Outcome, receive: Receive, send: Send
+        self, gate: AsyncGate, request: Request, plan: Plan, state: RateLimitState, receive: Receive, send: Send
     ) -> None:
         self._gate: Final = gate
         self._request: Final = request
         self._match: Final[Match] = request.messages
-        self._asked: Final = asked
+        self._plan: Final = plan
         self._receive: Final = receive
         self._send: Final = send
-        self._outer: Final = outcome.message  # what one of us further out knows of the same message
-        self._last: Final = Outcome(None, gate)
-        outcome.message = self._last
+        self._outer_state: Final = state.message  # what one of us further out knows of the same message
+        self._message_state: Final = RateLimitState(None, gate)
+        state.message = self._message_state
         self._pending: tuple[Message, Awaitable[Verdict | None]] | None = None
         self._ended = False  # by the app
         self._end: Message | None = None
@@ -61,14 +61,14 @@ class _Limited:
                 message = await self._receive()
                 if message["type"] != "websocket.receive":
                     return message
-                verdict = await self._decided(message)
+                verdict = await self._decide(message)
             else:  # read for a receive that was cancelled before the store had answered
                 message, deciding = self._pending
                 verdict = await asyncio.shield(deciding)
             self._pending = None
-            self._last.begin_anew(self._outer)
+            self._message_state.reset(self._outer_state)
             if verdict is not None:
-                self._last.add(verdict, self._gate)
+                self._message_state.record(verdict, self._gate)
                 if not verdict.allowed:
                     await self._refuse(verdict)
                     continue
@@ -87,10 +87,10 @@ class _Limited:
             if self._end is None:
                 raise  # else we have closed while it was on its way
 
-    async def _decided(self, message: Message) -> Verdict | None:
-        asked = self._asked if self._outer is None else without_charged(self._asked, self._outer.charged)
-        deciding = self._gate.decided(self._match, asked, self._request)
-        if not self._gate.waits and not self._match.waits:  # nor can it be cancelled midway
+    async def _decide(self, message: Message) -> Verdict | None:
+        plan = self._plan if self._outer_state is None else without_charged(self._plan, self._outer_state.charged)
+        deciding = self._gate.decide(self._match, plan, self._request)
+        if not self._gate.store_awaits and not self._match.may_delay:  # nor can it be cancelled midway
             return await deciding
         task = asyncio.ensure_future(deciding)
         self._pending = message, task
@@ -100,7 +100,7 @@ class _Limited:
         """Close, unless the message is only dropped: nothing is over a limit where none could be asked."""
         if self._ended or (verdict.decisions and not self._match.closes):
             return
-        close = closing(refusal(verdict, "none").status)
+        close = close_message(refusal(verdict, "none").status)
         self._end = {**close, "type": "websocket.disconnect"}
         await asyncio.shield(asyncio.ensure_future(self._close(close)))  # begun, it is done, whoever is cancelled
 

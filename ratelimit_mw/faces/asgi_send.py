@@ -4,21 +4,21 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import partial
 from typing import Any
 
-from ratelimit_mw.callables import name_of
+from ratelimit_mw.callables import callable_name
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.gate import AsyncGate
-from ratelimit_mw.notices import logger, warn_rarely
-from ratelimit_mw.on_refused import FAILED_TO_ANSWER, aanswered
-from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.notices import logger, warn_throttled
+from ratelimit_mw.on_refused import HANDLER_FAILED, call_refusal_handler
+from ratelimit_mw.outcome import RateLimitState
 from ratelimit_mw.request import Request
 from ratelimit_mw.response import (
-    ABOUT_THE_BODY,
+    BODY_HEADERS,
     REASONS,
     HeaderList,
     Headers,
     Response,
-    beside,
     headers,
+    non_conflicting,
     raw,
     raw_headers,
 )
@@ -30,61 +30,61 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-OUTCOME = "ratelimit_mw"  # key of the scope; the state's, too, may not be of this request alone, if a server errs
+STATE_KEY = "ratelimit_mw"  # key of the scope; the state's, too, may not be of this request alone, if a server errs
 _TRY_AGAIN_LATER, _POLICY_VIOLATION = 1013, 1008  # websocket close codes
 _FORBIDDEN = 403
 
 
-def with_headers(outcome: Outcome, style: Headers, send: Send) -> Send:
+def with_headers(state: RateLimitState, style: Headers, send: Send) -> Send:
     """A `send` that adds our headers to the start of the app's response; all else goes through untouched.
 
     They say what is known of the request by then.
     """
     if style != "ietf":
-        return partial(_send_in_style, outcome, style, send)
+        return partial(_send_in_style, state, style, send)
 
     def send_with_headers(message: Message) -> "Awaitable[None]":  # in quotes: else it is made for each request
         """Passes on the awaitable, without one of its own."""
-        if message["type"] == "http.response.start" and outcome.verdict is not None:
+        if message["type"] == "http.response.start" and state.verdict is not None:
             # fields that are lists, and stand beside whatever the app says
             message = {**message}  # an app may send the same one again
-            message["headers"] = raw_headers(outcome.verdict, message.get("headers", ()))
+            message["headers"] = raw_headers(state.verdict, message.get("headers", ()))
         return send(message)
 
     return send_with_headers
 
 
-def _send_in_style(outcome: Outcome, style: Headers, send: Send, message: Message) -> Awaitable[None]:
-    if message["type"] == "http.response.start" and outcome.verdict is not None:
+def _send_in_style(state: RateLimitState, style: Headers, send: Send, message: Message) -> Awaitable[None]:
+    if message["type"] == "http.response.start" and state.verdict is not None:
         fields = list(message.get("headers", ()))
-        message = {**message, "headers": [*fields, *raw(_beside(headers(outcome.verdict, style), fields))]}
+        message = {**message, "headers": [*fields, *raw(_beside(headers(state.verdict, style), fields))]}
     return send(message)
 
 
 def _beside(own: HeaderList, fields: Sequence[tuple[bytes, bytes]]) -> HeaderList:
-    return beside(own, {bytes(name).lower().decode("latin-1") for name, _ in fields})
+    return non_conflicting(own, {bytes(name).lower().decode("latin-1") for name, _ in fields})
 
 
 async def refusal(request: Request, verdict: Verdict, gate: AsyncGate) -> Response:
     """What a refused request is answered: our own, or what a plain `on_refused` gives."""
-    return await aanswered(gate.answerer, request, verdict, gate.refusal(request, verdict))
+    return await call_refusal_handler(gate.refusal_handler, request, verdict, gate.refusal(request, verdict))
 
 
 async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: Receive, send: Send) -> None:
     """Answer a refused request, or have it answered by `on_refused`."""
-    scope, own, answerer = request.raw, gate.refusal(request, verdict), gate.answerer
+    scope, own, refusal_handler = request.raw, gate.refusal(request, verdict), gate.refusal_handler
     if scope["type"] == "websocket":
         await receive()  # the handshake is answered only after websocket.connect
         if "websocket.http.response" not in (scope.get("extensions") or {}):
-            await send(closing(own.status))
+            await send(close_message(own.status))
             return
     elif (
-        answerer is not None
-        and answerer.kind == "asgi"
-        and await _has_answered(answerer.call, own, scope, receive, send)
+        refusal_handler is not None
+        and refusal_handler.kind == "asgi"
+        and await _answered_by_app(refusal_handler.call, own, scope, receive, send)
     ):
         return
-    own = await aanswered(gate.answerer, request, verdict, own)
+    own = await call_refusal_handler(gate.refusal_handler, request, verdict, own)
     prefix = "http" if scope["type"] == "http" else "websocket.http"
     fields = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in own.headers]
     body = b"" if scope.get("method") == "HEAD" else own.body
@@ -92,20 +92,20 @@ async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: R
     await send({"type": f"{prefix}.response.body", "body": body})
 
 
-def closing(status: int) -> Message:
+def close_message(status: int) -> Message:
     """The close of a websocket that says what a response of this status would."""
     code = _POLICY_VIOLATION if status == _FORBIDDEN else _TRY_AGAIN_LATER
     return {"type": "websocket.close", "code": code, "reason": REASONS[status]}
 
 
-async def _has_answered(app: App, own: Response, scope: Scope, receive: Receive, send: Send) -> bool:
+async def _answered_by_app(app: App, own: Response, scope: Scope, receive: Receive, send: Send) -> bool:
     """Have an app answer, with what a refusal says added. False when it raised before it began."""
-    fields = [(name, value) for name, value in own.headers if name.lower() not in ABOUT_THE_BODY]
-    begun = False
+    fields = [(name, value) for name, value in own.headers if name.lower() not in BODY_HEADERS]
+    started = False
 
     async def send_with_refusal(message: Message) -> None:
-        nonlocal begun
-        begun = True
+        nonlocal started
+        started = True
         if message["type"] == "http.response.start":
             theirs = list(message.get("headers", ()))
             message = {**message, "headers": [*theirs, *raw(_beside(fields, theirs))]}
@@ -114,10 +114,10 @@ async def _has_answered(app: App, own: Response, scope: Scope, receive: Receive,
     try:
         await app(scope, receive, send_with_refusal)
     except Exception as error:
-        if begun:
+        if started:
             raise
-        warn_rarely(f"on_refused {name_of(app)}", FAILED_TO_ANSWER, error=error)
-    return begun
+        warn_throttled(f"on_refused {callable_name(app)}", HANDLER_FAILED, error=error)
+    return started
 
 
 async def refuse_to_start(error: ConfigError, scope: Scope, receive: Receive, send: Send) -> None:

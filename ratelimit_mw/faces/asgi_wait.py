@@ -5,16 +5,16 @@ from collections import deque
 from typing import Any, Final
 
 from ratelimit_mw.faces.asgi_send import Message, Receive, Scope, Send
-from ratelimit_mw.waiting import asleep
+from ratelimit_mw.waiting import async_sleep
 
 _CLIENT_CLOSED_REQUEST: Final = 499  # as nginx has it: for logs, and for whoever stands further out
 
 
-class ClientGone(Exception):
+class ClientDisconnected(Exception):
     """Nobody waits for an answer any more."""
 
 
-class Waiting:
+class DisconnectWatcher:
     """One HTTP request that may have to wait. `receive` gives every message that the server gives, once and in order.
 
     Of a body one message is heard at most: with more, the whole of it would be kept here.
@@ -22,43 +22,43 @@ class Waiting:
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._receive: Final = receive
-        self._heard: Final[deque[Message]] = deque()
+        self._buffered: Final[deque[Message]] = deque()
         self._next: asyncio.Future[Message] | None = None  # asked for, and not given to the app
         # who is asked for the body tells such a client to send it, which is for the app to do
-        self._listens = not any(name.lower() == b"expect" for name, _ in scope["headers"])
+        self._may_receive = not any(name.lower() == b"expect" for name, _ in scope["headers"])
 
-    async def hold(self, seconds: float, woken: "asyncio.Future[None] | None" = None, /) -> None:
-        """A `Hold`, of the same request perhaps several times. Raises `ClientGone` when the client leaves meanwhile."""
+    async def sleep(self, seconds: float, woken: "asyncio.Future[None] | None" = None, /) -> None:
+        """A `Hold`, of the same request perhaps several times. Raises `ClientDisconnected` when it leaves."""
         loop = asyncio.get_running_loop()
         due = loop.time() + seconds
-        while self._listens and (left := due - loop.time()) > 0:
-            asked = self._next = self._next or asyncio.ensure_future(self._receive())
-            either: list[asyncio.Future[Any]] = [asked] if woken is None else [asked, woken]
+        while self._may_receive and (left := due - loop.time()) > 0:
+            receiving = self._next = self._next or asyncio.ensure_future(self._receive())
+            either: list[asyncio.Future[Any]] = [receiving] if woken is None else [receiving, woken]
             await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if not asked.done():
+            if not receiving.done():
                 return
-            if asked.cancelled() or asked.exception() is not None:
-                self._listens = False  # the app hears of it when it asks
+            if receiving.cancelled() or receiving.exception() is not None:
+                self._may_receive = False  # the app hears of it when it asks
                 break
-            self._next, message = None, asked.result()
-            self._heard.append(message)
+            self._next, message = None, receiving.result()
+            self._buffered.append(message)
             if message["type"] == "http.disconnect":
-                raise ClientGone
-            self._listens = not message.get("more_body", False)
+                raise ClientDisconnected
+            self._may_receive = not message.get("more_body", False)
         if (left := due - loop.time()) > 0:
-            await asleep(left, woken)
+            await async_sleep(left, woken)
 
     async def receive(self) -> Message:
         """The next message."""
-        if self._heard:
-            return self._heard.popleft()
-        asked, self._next = self._next, None  # an app may ask twice at one time: the second one gets the one behind
-        if asked is None:
+        if self._buffered:
+            return self._buffered.popleft()
+        receiving, self._next = self._next, None  # an app may ask twice at one time: the second one gets the one behind
+        if receiving is None:
             return await self._receive()
         try:
-            return await asyncio.shield(asked)
+            return await asyncio.shield(receiving)
         except asyncio.CancelledError:
-            self._next = asked  # which is for whoever asks next
+            self._next = receiving  # which is for whoever asks next
             raise
 
     def end(self) -> None:

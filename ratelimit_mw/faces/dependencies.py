@@ -5,82 +5,93 @@ from functools import cache
 from typing import Any, Final
 
 from ratelimit_mw.faces.asgi_send import Scope
-from ratelimit_mw.faces.endpoint import EndpointMark, Step, name_of, shown_of, steps
-from ratelimit_mw.faces.remember import remembered
-from ratelimit_mw.faces.routes import Place, first_of, leaf_of, matched, place_of, places_of
-from ratelimit_mw.marks import Mark, is_exempt
+from ratelimit_mw.faces.endpoint import AsgiEndpointLimit, EndpointCheck, callable_name, display_name, endpoint_checks
+from ratelimit_mw.faces.remember import app_cache
+from ratelimit_mw.faces.routes import RouteInfo, first_match, matched_route, route_info, route_infos, route_leaf
+from ratelimit_mw.marks import EndpointLimit, is_exempt
 
 
-class Around:
+class RouteContext:
     """The limits of a route in one place, worked out once: marks put somewhere later are found too, and new routes.
 
-    `template`: None where the place is not known. `steps`: what is asked when FastAPI calls one: those of its run, in
-    which no other dependency stands between them. `scoped`: what the scope has named the route by, so that nothing else
-    gets their ids.
+    `template`: None where the place is not known. `checks`: what is asked when FastAPI calls one: those of its run, in
+    which no other dependency stands between them. `scope_key`: what the scope has named the route by, so that nothing
+    else gets their ids.
     """
 
-    __slots__ = ("_everyone", "_name", "_runs", "_shown", "endpoint", "exempt", "latest", "scoped", "steps", "template")
+    __slots__ = (
+        "_all_limits",
+        "_name",
+        "_runs",
+        "_shown",
+        "checks",
+        "endpoint",
+        "exempt",
+        "latest",
+        "scope_key",
+        "template",
+    )
 
-    def __init__(self, scope: Scope, place: Place | None, overrides: Container[Any] = ()) -> None:
-        self.latest: Final = Mark.latest
-        self.scoped: Final = scope.get("route"), leaf_of(scope)
+    def __init__(self, scope: Scope, info: RouteInfo | None, overrides: Container[Any] = ()) -> None:
+        self.latest: Final = EndpointLimit.version
+        self.scope_key: Final = scope.get("route"), route_leaf(scope)
         self.endpoint: Final = scope.get("endpoint")
         self.exempt: Final = is_exempt(self.endpoint)
-        self.template: Final = None if place is None else place.template
-        self._name: Final = name_of(self.endpoint) if place is None else place.name
-        self._shown: Final = shown_of(place, self.endpoint)
-        self._runs: Final = _runs(matched(scope), overrides)
-        self._everyone: Final = tuple(dict.fromkeys(one for run in self._runs for one in run))
-        self.steps: Final = cache(self._beside)
+        self.template: Final = None if info is None else info.template
+        self._name: Final = callable_name(self.endpoint) if info is None else info.name
+        self._shown: Final = display_name(info, self.endpoint)
+        self._runs: Final = _runs(matched_route(scope), overrides)
+        self._all_limits: Final = tuple(dict.fromkeys(one for run in self._runs for one in run))
+        self.checks: Final = cache(self._checks_for)
 
-    def _beside(self, one: EndpointMark) -> Sequence[Step]:
+    def _checks_for(self, one: AsgiEndpointLimit) -> Sequence[EndpointCheck]:
         # one that is in no run is in a route whose dependencies this FastAPI does not show
         run = next((run for run in self._runs if one in run), (one,))
-        return steps(run, self._name, self._shown, self._everyone if one in self._everyone else run)
+        return endpoint_checks(run, self._name, self._shown, self._all_limits if one in self._all_limits else run)
 
 
-def around(scope: Scope) -> Around:
+def route_context(scope: Scope) -> RouteContext:
     """What stands around the endpoint that a request found."""
     if overrides := getattr(scope.get("app"), "dependency_overrides", None):  # in tests
-        return Around(scope, place_of(scope), overrides)
-    kept = remembered(scope.get("router"), "around")
-    scoped: tuple[Any, ...] = id(scope.get("route")), id(leaf_of(scope))
-    known: Around | None = kept.get(scoped)
-    if known is None or known.latest != Mark.latest or known.endpoint is not scope.get("endpoint"):
-        known = _looked_for(scope, scoped, kept)
-    return known
+        return RouteContext(scope, route_info(scope), overrides)
+    contexts = app_cache(scope.get("router"), "around")
+    scope_key: tuple[Any, ...] = id(scope.get("route")), id(route_leaf(scope))
+    context: RouteContext | None = contexts.get(scope_key)
+    if context is None or context.latest != EndpointLimit.version or context.endpoint is not scope.get("endpoint"):
+        context = _find_context(scope, scope_key, contexts)
+    return context
 
 
-def _looked_for(scope: Scope, scoped: tuple[Any, ...], kept: dict[Any, Any]) -> Around:
-    found = places_of(scope)
-    place = first_of(found, scope)
-    if len(found) > 1 and place is not None:  # which of them it is depends on the request
-        scoped = (*scoped, place.template)
-    known: Around | None = kept.get(scoped)
-    if known is None or known.latest != Mark.latest or known.endpoint is not scope.get("endpoint"):
-        known = Around(scope, place)
-        if place is not None:
-            kept[scoped] = known
-    return known
+def _find_context(scope: Scope, scope_key: tuple[Any, ...], contexts: dict[Any, Any]) -> RouteContext:
+    infos = route_infos(scope)
+    info = first_match(infos, scope)
+    if len(infos) > 1 and info is not None:  # which of them it is depends on the request
+        scope_key = (*scope_key, info.template)
+    context: RouteContext | None = contexts.get(scope_key)
+    if context is None or context.latest != EndpointLimit.version or context.endpoint is not scope.get("endpoint"):
+        context = RouteContext(scope, info)
+        if info is not None:
+            contexts[scope_key] = context
+    return context
 
 
-def _runs(route: Any, overrides: Container[Any]) -> Sequence[tuple[EndpointMark, ...]]:
+def _runs(route: Any, overrides: Container[Any]) -> Sequence[tuple[AsgiEndpointLimit, ...]]:
     """Those that stand one after the other, with no others between."""
     leaf = getattr(route, "starlette_route", None) or route  # that of a websocket in a router
-    runs: list[list[EndpointMark]] = [[]]
-    for call in _calls(getattr(leaf, "dependant", None), overrides):
-        if isinstance(call, EndpointMark):
+    runs: list[list[AsgiEndpointLimit]] = [[]]
+    for call in _dependency_calls(getattr(leaf, "dependant", None), overrides):
+        if isinstance(call, AsgiEndpointLimit):
             runs[-1].append(call)
         else:
             runs.append([])
     return [tuple(dict.fromkeys(run)) for run in runs]
 
 
-def _calls(dependant: Any, overrides: Container[Any]) -> Iterator[Any]:
+def _dependency_calls(dependant: Any, overrides: Container[Any]) -> Iterator[Any]:
     """What FastAPI calls, in that order."""
     for one in getattr(dependant, "dependencies", ()):
         if one.call in overrides:
             yield None
         else:
-            yield from _calls(one, overrides)
+            yield from _dependency_calls(one, overrides)
             yield one.call

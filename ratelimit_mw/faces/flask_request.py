@@ -2,12 +2,12 @@
 
 from typing import Any, TypeVar
 
-from ratelimit_mw.faces.missing import needs
-from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.faces.missing import require
+from ratelimit_mw.notices import warn_throttled
 from ratelimit_mw.request import as_text, user_id
 from ratelimit_mw.views import WsgiRequest
 
-with needs("flask"):
+with require("flask"):
     from flask import Flask, current_app, g, request
     from flask.sessions import SecureCookieSessionInterface
 
@@ -15,7 +15,7 @@ with needs("flask"):
 T = TypeVar("T")
 
 
-def itself(proxy: T) -> T:
+def unproxied(proxy: T) -> T:
     """What a proxy of Flask stands for: each look through one costs half a microsecond."""
     found: T = proxy._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001  # documented
     return found
@@ -34,7 +34,7 @@ class FlaskRequest(WsgiRequest):
 
 def _logged_in() -> str | None:
     """Who is logged in with Flask-Login, if the app has it. Asking loads the user."""
-    app = itself(current_app)
+    app = unproxied(current_app)
     manager = getattr(app, "login_manager", None)
     if manager is None or _has_no_session(app, manager):
         return None
@@ -46,7 +46,7 @@ def _logged_in() -> str | None:
             return None
         return as_text(current_user.get_id()) or user_id(current_user)
     except Exception as error:  # noqa: BLE001  # a user is loaded from a database
-        warn_rarely("user", "Flask-Login raised: it counts as nobody", error=error)
+        warn_throttled("user", "Flask-Login raised: it counts as nobody", error=error)
         return None
 
 
@@ -63,5 +63,5 @@ def _has_no_session(app: Flask, manager: Any) -> bool:
         return False
     names = app.session_interface.get_cookie_name(app), app.config.get("REMEMBER_COOKIE_NAME", "remember_token")
     header = app.config.get("AUTH_HEADER_NAME", "Authorization")
-    found = itself(request)
+    found = unproxied(request)
     return header not in found.headers and not any(name in found.cookies for name in names)

@@ -7,7 +7,7 @@ process, it follows none.
 from typing import Any, Final
 from weakref import WeakSet
 
-from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.notices import warn_throttled
 
 _ALONE: Final = (
     "settle and count_status on endpoints need RateLimitMiddleware around the app, which sees the response; "
@@ -15,28 +15,28 @@ _ALONE: Final = (
 )
 
 
-class _Inside:
+class _MiddlewareRegistry:
     """Which middleware there are, and whether any is to follow all requests."""
 
     def __init__(self) -> None:
-        self.needed = False
-        self._around: Final[WeakSet[Any]] = WeakSet()
+        self.tracking_required = False
+        self._middleware: Final[WeakSet[Any]] = WeakSet()
 
-    def enrol(self, middleware: Any) -> bool:
-        """Have this one told, by its `follow_all`. Whether it is to follow from the start."""
-        self._around.add(middleware)
-        return self.needed
+    def register(self, middleware: Any) -> bool:
+        """Have this one told, by its `track_all`. Whether it is to follow from the start."""
+        self._middleware.add(middleware)
+        return self.tracking_required
 
-    def tell(self) -> None:
+    def require_tracking(self) -> None:
         """There is a limit on an endpoint that needs it."""
-        self.needed = True
-        for middleware in list(self._around):
-            middleware.follow_all()
+        self.tracking_required = True
+        for middleware in list(self._middleware):
+            middleware.track_all()
 
 
-INSIDE: Final = _Inside()
+MIDDLEWARE_REGISTRY: Final = _MiddlewareRegistry()
 
 
-def warn_alone() -> None:
+def warn_not_tracked() -> None:
     """Nobody follows the response."""
-    warn_rarely("endpoint", _ALONE)
+    warn_throttled("endpoint", _ALONE)

@@ -3,7 +3,7 @@
 import asyncio
 
 
-def inside_a_loop() -> bool:
+def in_event_loop() -> bool:
     """Whether one runs in this thread, so that nothing may block it."""
     try:
         asyncio.get_running_loop()

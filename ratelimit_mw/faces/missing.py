@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def needs(package: str) -> Iterator[None]:
+def require(package: str) -> Iterator[None]:
     """Inside, `package` is imported. Raises `ImportError` that says what to install when it cannot be found."""
     try:
         yield

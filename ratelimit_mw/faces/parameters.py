@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_type_hints
 from ratelimit_mw.callables import signature_of
 
 
-class Where(NamedTuple):
+class RequestParameter(NamedTuple):
     """Where the request is among the arguments."""
 
     name: str
@@ -21,7 +21,9 @@ class Where(NamedTuple):
         return arguments[self.number] if self.number < len(arguments) else None
 
 
-def where_is(function: Callable[..., Any], kinds: tuple[type, ...], names: Sequence[str]) -> Where | None:
+def request_parameter(
+    function: Callable[..., Any], kinds: tuple[type, ...], names: Sequence[str]
+) -> RequestParameter | None:
     """The parameter that is annotated as one of `kinds`; else one that is called by one of `names`.
 
     Of these only one whose annotation says nothing, or cannot be read yet. None when there is neither.
@@ -31,10 +33,10 @@ def where_is(function: Callable[..., Any], kinds: tuple[type, ...], names: Seque
     hints = [_hint(parameter, scope) for parameter in parameters]
     for index, (parameter, hint) in enumerate(zip(parameters, hints, strict=True)):
         if isinstance(hint, type) and issubclass(hint, kinds):
-            return Where(parameter.name, index)
+            return RequestParameter(parameter.name, index)
     for index, (parameter, hint) in enumerate(zip(parameters, hints, strict=True)):
         if parameter.name in names and hint is Any:
-            return Where(parameter.name, index)
+            return RequestParameter(parameter.name, index)
     return None
 
 

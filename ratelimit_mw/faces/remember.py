@@ -5,28 +5,28 @@ from typing import Any, Final
 _ATTRIBUTE: Final = "__remembered_by_ratelimit_mw__"
 
 
-class Nobody:
+class NoApp:
     """Remembers what is of no app."""
 
 
-_NOBODY: Final = Nobody()
+_NO_APP: Final = NoApp()
 
 
-def remembered(owner: object, what: str) -> dict[Any, Any]:
+def app_cache(owner: object, what: str) -> dict[Any, Any]:
     """A dictionary of the owner's, the same one each time. None, and what bears no attribute, share theirs."""
     try:  # the common case, in one step
-        known: dict[Any, Any] = owner.__dict__[_ATTRIBUTE][what]
+        cache: dict[Any, Any] = owner.__dict__[_ATTRIBUTE][what]
     except (AttributeError, KeyError):
-        return _begun(owner, what)
-    return known
+        return _create(owner, what)
+    return cache
 
 
-def _begun(owner: object, what: str) -> dict[Any, Any]:
+def _create(owner: object, what: str) -> dict[Any, Any]:
     own = getattr(owner, "__dict__", {})
     if _ATTRIBUTE not in own:
         try:
             setattr(owner, _ATTRIBUTE, {})
         except (AttributeError, TypeError):
-            return remembered(_NOBODY, what)
-    found: dict[str, dict[Any, Any]] = own[_ATTRIBUTE]
-    return found.setdefault(what, {})
+            return app_cache(_NO_APP, what)
+    caches: dict[str, dict[Any, Any]] = own[_ATTRIBUTE]
+    return caches.setdefault(what, {})

@@ -6,15 +6,23 @@ from functools import lru_cache, partial
 from typing import Any, Final, Unpack
 
 from ratelimit_mw.faces.asgi_send import App, Receive, Scope, Send, refuse
-from ratelimit_mw.faces.asked import ask
-from ratelimit_mw.faces.endpoint import EndpointMark, EndpointOptions, Step, marks_on, name_of, shown_of, steps
-from ratelimit_mw.faces.remember import remembered
-from ratelimit_mw.faces.routes import endpoint_below, place_of, places, routes_below
-from ratelimit_mw.faces.unheeded import Heeding
+from ratelimit_mw.faces.asked import enforce
+from ratelimit_mw.faces.endpoint import (
+    AsgiEndpointLimit,
+    EndpointCheck,
+    EndpointOptions,
+    asgi_limits_on,
+    callable_name,
+    display_name,
+    endpoint_checks,
+)
+from ratelimit_mw.faces.remember import app_cache
+from ratelimit_mw.faces.routes import all_routes, endpoint_below, route_info, routes_below
+from ratelimit_mw.faces.unheeded import HonorsExempt
 from ratelimit_mw.limit import Limit
-from ratelimit_mw.marks import Mark, is_exempt
+from ratelimit_mw.marks import EndpointLimit, is_exempt
 from ratelimit_mw.rules import LimitsSpec
-from ratelimit_mw.words import answered
+from ratelimit_mw.words import check_arguments
 
 _ENDPOINTS: Final = 4096  # under one limit, whose names are remembered
 
@@ -31,7 +39,7 @@ def _decorates(arguments: Sequence[object]) -> str:
     )
 
 
-class RateLimit(Heeding):
+class RateLimit(HonorsExempt):
     """ASGI middleware for a route, mount or router: `Route("/", home, middleware=[Middleware(RateLimit, "5/minute")])`.
 
     `limits` and `options`: as for `limit`. Without a `name`, the bucket is that of the route's endpoint, and headers
@@ -39,35 +47,37 @@ class RateLimit(Heeding):
     app, `RateLimitMiddleware`. Raises `ConfigError` for what is wrong.
     """
 
-    @answered(EndpointOptions, meant=_decorates)
+    @check_arguments(EndpointOptions, meant=_decorates)
     def __init__(self, app: App, limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> None:
         self.app = app
-        marks = (EndpointMark(limits, **options),)
-        self._steps = lru_cache(_ENDPOINTS)(partial(steps, marks))
+        endpoint_limits = (AsgiEndpointLimit(limits, **options),)
+        self._checks = lru_cache(_ENDPOINTS)(partial(endpoint_checks, endpoint_limits))
         self._routes: list[Any] | None = None  # inside, if one of them is exempt
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit or refuse one request; what is neither HTTP nor a websocket goes straight through."""
-        if scope["type"] in ("http", "websocket") and not self._passes(scope):
-            place, endpoint = place_of(scope), scope.get("endpoint")
-            template = None if place is None else place.template
-            name = name_of(endpoint) if inspect.isroutine(endpoint) or inspect.isclass(endpoint) else template or ""
-            asked = await ask(scope, self._steps(name, shown_of(place, endpoint)), template)
-            if asked is not None:
-                if asked.refused:
-                    await refuse(asked.request, asked.refused, asked.gate, receive, send)
+        if scope["type"] in ("http", "websocket") and not self._is_exempt(scope):
+            info, endpoint = route_info(scope), scope.get("endpoint")
+            template = None if info is None else info.template
+            name = (
+                callable_name(endpoint) if inspect.isroutine(endpoint) or inspect.isclass(endpoint) else template or ""
+            )
+            decision = await enforce(scope, self._checks(name, display_name(info, endpoint)), template)
+            if decision is not None:
+                if decision.refusing_verdict:
+                    await refuse(decision.request, decision.refusing_verdict, decision.gate, receive, send)
                     return
-                send = asked.showing(send)
+                send = decision.with_headers(send)
         await self.app(scope, receive, send)
 
-    def _passes(self, scope: Scope) -> bool:
+    def _is_exempt(self, scope: Scope) -> bool:
         if self._routes is None:
             routes = routes_below(self.app)
-            self._routes = list(routes) if any(is_exempt(place.endpoint) for place in places(routes)) else []
+            self._routes = list(routes) if any(is_exempt(info.endpoint) for info in all_routes(routes)) else []
         return bool(self._routes) and is_exempt(endpoint_below(self._routes, scope))
 
 
-def limited_class(mark: EndpointMark, endpoint: Any) -> Any:
+def limit_class(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
     """A class of endpoints, each of whose objects is one request's: Starlette's `HTTPEndpoint`, `WebSocketEndpoint`.
 
     Raises `TypeError` for any other.
@@ -76,34 +86,34 @@ def limited_class(mark: EndpointMark, endpoint: Any) -> Any:
     if inner is None or not hasattr(endpoint, "dispatch"):
         raise TypeError(f"a limit stands on functions and on classes with dispatch(); found {endpoint!r:.100}")
 
-    def held(self: Any) -> Generator[Any, None, None]:
-        if (yield from _admitted(self).__await__()):
+    def checked_await(self: Any) -> Generator[Any, None, None]:
+        if (yield from _enforce_on_instance(self).__await__()):
             yield from inner(self)
 
-    endpoint.__await__ = held
-    return mark.put_on(endpoint)
+    endpoint.__await__ = checked_await
+    return endpoint_limit.attach(endpoint)
 
 
-async def _admitted(endpoint: Any) -> bool:
+async def _enforce_on_instance(endpoint: Any) -> bool:
     """Whether the endpoint is to answer; if not, the refusal was sent."""
     kind, scope = type(endpoint), endpoint.scope
-    place = place_of(scope)
-    asked = await ask(scope, _steps_of(kind, shown_of(place, kind)), None if place is None else place.template)
-    if asked is None:
+    info = route_info(scope)
+    decision = await enforce(scope, _checks_of(kind, display_name(info, kind)), None if info is None else info.template)
+    if decision is None:
         return True
-    if asked.refused:
-        await refuse(asked.request, asked.refused, asked.gate, endpoint.receive, endpoint.send)
+    if decision.refusing_verdict:
+        await refuse(decision.request, decision.refusing_verdict, decision.gate, endpoint.receive, endpoint.send)
         return False
-    endpoint.send = asked.showing(endpoint.send)
+    endpoint.send = decision.with_headers(endpoint.send)
     return True
 
 
-def _steps_of(kind: type, shown: str) -> Sequence[Step]:
-    known = remembered(kind, "steps")
-    latest = Mark.latest
-    found: Sequence[Step] | None = known.get((latest, shown))
+def _checks_of(kind: type, shown: str) -> Sequence[EndpointCheck]:
+    known = app_cache(kind, "steps")
+    latest = EndpointLimit.version
+    found: Sequence[EndpointCheck] | None = known.get((latest, shown))
     if found is None:
         if any(before != latest for before, _ in list(known)):
             known.clear()
-        found = known[latest, shown] = steps(marks_on(kind), name_of(kind), shown)
+        found = known[latest, shown] = endpoint_checks(asgi_limits_on(kind), callable_name(kind), shown)
     return found

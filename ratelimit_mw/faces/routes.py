@@ -5,19 +5,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from ratelimit_mw.faces.asgi_send import Scope
-from ratelimit_mw.faces.remember import remembered
-from ratelimit_mw.request import below
+from ratelimit_mw.faces.remember import app_cache
+from ratelimit_mw.request import strip_root
 
-_DEEPEST: Final = 20  # mounts in mounts
+_MAX_DEPTH: Final = 20  # mounts in mounts
 _NAMED: Final = re.compile(r"\(\?P<\w+>")
 _PORT: Final = re.compile(r":\d*$")
 _REST: Final = "/{path}", "/(?:.*)$"  # what Starlette puts behind a mount's path
 
 
-class Place(NamedTuple):
+class RouteInfo(NamedTuple):
     """Where a route stands. `template`: `/shops/{shop}/items/{item}`, with the mounts above; `methods`: empty for all.
 
-    `endpoint`: the function, class or mounted app. `within`: the mounts and hosts above, the outermost first. `name`:
+    `endpoint`: the function, class or mounted app. `parents`: the mounts and hosts above, the outermost first. `name`:
     `GET /items/{item}`, which tells it apart from the other routes of the app.
     """
 
@@ -26,22 +26,22 @@ class Place(NamedTuple):
     endpoint: Any
     pattern: re.Pattern[str]
     route: Any
-    within: tuple[Any, ...]
+    parents: tuple[Any, ...]
     name: str
 
     def has(self, path: str, host: str) -> bool:
         """Whether a request is for it, as far as one of several places of the same route is concerned."""
-        hosts = [one.host_regex for one in self.within if hasattr(one, "host_regex")]
+        hosts = [one.host_regex for one in self.parents if hasattr(one, "host_regex")]
         return self.pattern.match(path) is not None and all(regex.match(host) for regex in hosts)
 
 
-def places(
-    routes: Sequence[Any], within: tuple[Any, ...] = (), host: str = "", above: Any = ("", "")
-) -> Iterator[Place]:
+def all_routes(
+    routes: Sequence[Any], parents: tuple[Any, ...] = (), host: str = "", above: Any = ("", "")
+) -> Iterator[RouteInfo]:
     """All routes and mounts, those inside of others too."""
     for one, leaf in _leaves(routes):
         if (name := getattr(one, "host_format", None)) is not None:
-            yield from places(_inside(one), (*within, one), name, above)
+            yield from all_routes(_child_routes(one), (*parents, one), name, above)
         if not hasattr(one, "path_format") or not hasattr(one, "path_regex"):
             continue
         is_mount = hasattr(one, "routes")
@@ -53,9 +53,9 @@ def places(
         endpoint = getattr(one, "app" if is_mount else "endpoint", None)
         full = re.compile(whole + "(?:/|$)" if is_mount else whole)
         shown = host + template or "/"
-        yield Place(shown, methods, endpoint, full, leaf, within, " ".join([*methods, shown]))
-        if is_mount and len(within) < _DEEPEST:
-            yield from places(_inside(one), (*within, one), host, (template, whole))
+        yield RouteInfo(shown, methods, endpoint, full, leaf, parents, " ".join([*methods, shown]))
+        if is_mount and len(parents) < _MAX_DEPTH:
+            yield from all_routes(_child_routes(one), (*parents, one), host, (template, whole))
 
 
 def _leaves(routes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
@@ -66,20 +66,20 @@ def _leaves(routes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
             yield getattr(leaf, "starlette_route", None) or leaf, leaf
 
 
-def _inside(one: Any) -> Sequence[Any]:
-    found = getattr(one, "routes", None)
-    return found if isinstance(found, (list, tuple)) else ()  # else it is no Starlette's
+def _child_routes(one: Any) -> Sequence[Any]:
+    infos = getattr(one, "routes", None)
+    return infos if isinstance(infos, (list, tuple)) else ()  # else it is no Starlette's
 
 
-def leaf_of(scope: Scope) -> Any:
+def route_leaf(scope: Scope) -> Any:
     """The leaf of FastAPI's tree that was found last, which may stand further out than the route."""
     fastapi = scope.get("fastapi")
     return fastapi.get("effective_route_context") if isinstance(fastapi, dict) else None
 
 
-def matched(scope: Scope) -> Any:
-    """The route that was found, as `places` names it; None where the framework does not say."""
-    route, leaf = scope.get("route"), leaf_of(scope)
+def matched_route(scope: Scope) -> Any:
+    """The route that was found, as `all_routes` names it; None where the framework does not say."""
+    route, leaf = scope.get("route"), route_leaf(scope)
     endpoint = scope.get("endpoint", route)
     if getattr(route, "endpoint", endpoint) is not endpoint or route is None:
         return None  # it is that of a mount further out
@@ -88,61 +88,63 @@ def matched(scope: Scope) -> Any:
     return route
 
 
-def _of(leaf: Any) -> Any:
+def _starlette_route(leaf: Any) -> Any:
     return getattr(leaf, "starlette_route", None)
 
 
-class _Table:
-    """The places of one app. `by`: the id of a route or an endpoint."""
+class _RouteTable:
+    """The places of one app. `by_id`: the id of a route or an endpoint."""
 
-    def __init__(self, routes: Sequence[Any], strangers: Sequence[Any] = ()) -> None:
-        self.strangers: Final = strangers  # which stand nowhere; kept, so that nothing else gets their ids
-        self.by: Final[dict[int, list[Place]]] = {id(one): [] for one in strangers}
-        for place in places(routes):
-            for one in {id(one): one for one in (place.route, _of(place.route), place.endpoint)}.values():
+    def __init__(self, routes: Sequence[Any], unknown: Sequence[Any] = ()) -> None:
+        self.unknown: Final = unknown  # which stand nowhere; kept, so that nothing else gets their ids
+        self.by_id: Final[dict[int, list[RouteInfo]]] = {id(one): [] for one in unknown}
+        for info in all_routes(routes):
+            for one in {id(one): one for one in (info.route, _starlette_route(info.route), info.endpoint)}.values():
                 if one is not None:
-                    self.by.setdefault(id(one), []).append(place)
+                    self.by_id.setdefault(id(one), []).append(info)
 
 
-def place_of(scope: Scope) -> Place | None:
+def route_info(scope: Scope) -> RouteInfo | None:
     """Where the route stands that a request found, with the mounts above; None where that cannot be said."""
-    found = places_of(scope)
-    return found[0] if len(found) == 1 else first_of(found, scope)
+    infos = route_infos(scope)
+    return infos[0] if len(infos) == 1 else first_match(infos, scope)
 
 
-def places_of(scope: Scope) -> Sequence[Place]:
+def route_infos(scope: Scope) -> Sequence[RouteInfo]:
     """All places of that route, which may be mounted more than once."""
-    router, route = scope.get("router"), matched(scope)
+    router, route = scope.get("router"), matched_route(scope)
     thing = scope.get("endpoint") if route is None else route
     if router is None or thing is None:
         return ()
-    tables = remembered(router, "routes")
-    table: _Table | None = tables.get("table")
-    if table is None or id(thing) not in table.by:  # the first request, or a route that was added since
-        strangers = () if table is None else table.strangers
-        table = _Table(_inside(router), strangers)
-        tables["table"] = table = table if id(thing) in table.by else _Table(_inside(router), (*strangers, thing))
-    return table.by[id(thing)]
+    tables = app_cache(router, "routes")
+    table: _RouteTable | None = tables.get("table")
+    if table is None or id(thing) not in table.by_id:  # the first request, or a route that was added since
+        unknown = () if table is None else table.unknown
+        table = _RouteTable(_child_routes(router), unknown)
+        tables["table"] = table = (
+            table if id(thing) in table.by_id else _RouteTable(_child_routes(router), (*unknown, thing))
+        )
+    return table.by_id[id(thing)]
 
 
-def first_of(found: Sequence[Place], scope: Scope) -> Place | None:
+def first_match(infos: Sequence[RouteInfo], scope: Scope) -> RouteInfo | None:
     """Of several places that which the request's path is of."""
-    if len(found) > 1:
-        path = below(scope.get("app_root_path", scope.get("root_path", "")), scope["path"])
+    if len(infos) > 1:
+        path = strip_root(scope.get("app_root_path", scope.get("root_path", "")), scope["path"])
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         host = _PORT.sub("", hosts[0]) if hosts else ""
-        found = [place for place in found if place.has(path, host)] or found
-    return found[0] if found else None
+        infos = [info for info in infos if info.has(path, host)] or infos
+    return infos[0] if infos else None
 
 
 def routes_below(app: Any) -> Sequence[Any]:
     """The routes that an app has inside of the middleware around it; none if it has no such thing."""
-    found: Sequence[Any] = ()
-    for _ in range(_DEEPEST):
-        if app is None or (found := _inside(app) or _inside(getattr(app, "__self__", None))):
+    infos: Sequence[Any] = ()
+    for _ in range(_MAX_DEPTH):
+        if app is None or (infos := _child_routes(app) or _child_routes(getattr(app, "__self__", None))):
             break
         app = getattr(app, "app", None)
-    return found
+    return infos
 
 
 def endpoint_below(routes: Sequence[Any], scope: Scope) -> Any:
@@ -150,6 +152,6 @@ def endpoint_below(routes: Sequence[Any], scope: Scope) -> Any:
     for route in routes:
         match, more = route.matches(dict(scope))
         if match.name == "FULL":
-            inside = _inside(route)
+            inside = _child_routes(route)
             return endpoint_below(inside, {**scope, **more}) if inside else more.get("endpoint")
     return None

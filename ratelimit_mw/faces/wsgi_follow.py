@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ratelimit_mw.following import Following
+from ratelimit_mw.following import ResponseTracker
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 _ERROR: Final = 500
 
 
-def followed(
-    app: "WSGIApplication", environ: "WSGIEnvironment", start_response: "StartResponse", following: Following
+def call_tracked(
+    app: "WSGIApplication", environ: "WSGIEnvironment", start_response: "StartResponse", tracker: ResponseTracker
 ) -> Iterable[bytes]:
     """Call the app. What it returns, so that its end is known: when the server has closed it.
 
@@ -21,18 +21,18 @@ def followed(
     """
 
     def start(status: str, fields: list[tuple[str, str]], *more: Any) -> Callable[[bytes], object]:
-        following.response.started(int(status[:3]), fields)
+        tracker.response.started(int(status[:3]), fields)
         return start_response(status, fields, *more)
 
     try:
         body: Iterable[bytes] = app(environ, start)
     except BaseException:
-        following.response.started(_ERROR, ())  # nothing was sent yet: so a server answers
-        following.end("raised")
+        tracker.response.started(_ERROR, ())  # nothing was sent yet: so a server answers
+        tracker.end("raised")
         raise
-    if _is_file(body, environ) and _closes(body, following):
+    if _is_file(body, environ) and _end_on_close(body, tracker):
         return body  # of its class, so that the server may send the file by itself
-    return _SizedBody(body, following) if isinstance(body, Sized) else _Body(body, following)
+    return _SizedBody(body, tracker) if isinstance(body, Sized) else _TrackedBody(body, tracker)
 
 
 def _is_file(body: object, environ: "WSGIEnvironment") -> bool:
@@ -40,7 +40,7 @@ def _is_file(body: object, environ: "WSGIEnvironment") -> bool:
     return isinstance(kind, type) and isinstance(body, kind)
 
 
-def _closes(body: Any, following: Following) -> bool:
+def _end_on_close(body: Any, tracker: ResponseTracker) -> bool:
     """Have the end told when a file is closed. Whether that could be done to this object."""
     own = getattr(body, "close", None)
 
@@ -49,7 +49,7 @@ def _closes(body: Any, following: Following) -> bool:
             if own is not None:
                 own()
         finally:
-            following.end("ended")
+            tracker.end("ended")
 
     with suppress(AttributeError, TypeError):
         body.close = close
@@ -57,15 +57,15 @@ def _closes(body: Any, following: Following) -> bool:
     return False
 
 
-class _Body:
+class _TrackedBody:
     """An app's iterable."""
 
-    __slots__ = ("_body", "_following", "_iterator", "_whole")
+    __slots__ = ("_body", "_is_complete", "_iterator", "_tracker")
 
-    def __init__(self, body: Iterable[bytes], following: Following) -> None:
-        self._body, self._following = body, following
+    def __init__(self, body: Iterable[bytes], tracker: ResponseTracker) -> None:
+        self._body, self._tracker = body, tracker
         self._iterator: Iterator[bytes] | None = None
-        self._whole = False
+        self._is_complete = False
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -76,12 +76,12 @@ class _Body:
                 self._iterator = iter(self._body)
             return next(self._iterator)
         except StopIteration:
-            self._whole = True
-            if "content-length" in self._following.response.headers:
-                self._following.end("ended")
+            self._is_complete = True
+            if "content-length" in self._tracker.response.headers:
+                self._tracker.end("ended")
             raise
         except BaseException:
-            self._following.end("raised")
+            self._tracker.end("raised")
             raise
 
     def close(self) -> None:
@@ -92,14 +92,14 @@ class _Body:
                 close()
         finally:
             # a body that was not begun was not asked for: HEAD, or a response without one
-            self._following.end("disconnected" if self._iterator is not None and not self._whole else "ended")
+            self._tracker.end("disconnected" if self._iterator is not None and not self._is_complete else "ended")
 
     def __del__(self) -> None:
         """A server that forgets it has not closed it. Nothing is done here that locks or asks: it is done anywhere."""
-        self._following.forget()
+        self._tracker.abandon()
 
 
-class _SizedBody(_Body):
+class _SizedBody(_TrackedBody):
     """One whose number of parts is known: of a single one, servers work out the Content-Length."""
 
     __slots__ = ()

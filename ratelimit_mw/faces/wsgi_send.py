@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ratelimit_mw.callables import name_of
-from ratelimit_mw.notices import warn_rarely
-from ratelimit_mw.on_refused import FAILED_TO_ANSWER, Answerer, answered
-from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.callables import callable_name
+from ratelimit_mw.notices import warn_throttled
+from ratelimit_mw.on_refused import HANDLER_FAILED, RefusalHandler, checked_response
+from ratelimit_mw.outcome import RateLimitState
 from ratelimit_mw.request import Request
-from ratelimit_mw.response import ABOUT_THE_BODY, REASONS, HeaderList, Headers, Response, beside, headers
+from ratelimit_mw.response import BODY_HEADERS, REASONS, HeaderList, Headers, Response, headers, non_conflicting
 from ratelimit_mw.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -20,70 +20,74 @@ _LISTS = 2  # RateLimit and RateLimit-Policy, which stand beside whatever the ap
 
 
 def refuse(
-    request: Request, verdict: Verdict, own: Response, answerer: Answerer | None, start_response: "StartResponse"
+    request: Request,
+    verdict: Verdict,
+    own: Response,
+    refusal_handler: RefusalHandler | None,
+    start_response: "StartResponse",
 ) -> Iterable[bytes]:
-    """Answer a refused request: as `answerer` says, else with `own`."""
-    if answerer is not None and answerer.kind == "wsgi":
-        answer = _answer_of(answerer.call, request, own, start_response)
+    """Answer a refused request: as `refusal_handler` says, else with `own`."""
+    if refusal_handler is not None and refusal_handler.kind == "wsgi":
+        answer = _app_response(refusal_handler.call, request, own, start_response)
         if answer is not None:
             return answer
-    elif answerer is not None:
-        own = _answered(answerer.call, request, verdict, own)
+    elif refusal_handler is not None:
+        own = _handler_response(refusal_handler.call, request, verdict, own)
     start_response(f"{own.status} {REASONS.get(own.status, 'Refused')}", own.headers)
     return [] if request.raw["REQUEST_METHOD"] == "HEAD" else [own.body]
 
 
-def with_headers(outcome: Outcome, style: Headers, start_response: "StartResponse") -> "StartResponse":
+def with_headers(state: RateLimitState, style: Headers, start_response: "StartResponse") -> "StartResponse":
     """A `start_response` that adds our headers. They say what is known of the request by then."""
-    return partial(_start, outcome, style, start_response)  # a function made here would cost twice as much
+    return partial(_start, state, style, start_response)  # a function made here would cost twice as much
 
 
 def _start(
-    outcome: Outcome,
+    state: RateLimitState,
     style: Headers,
     start_response: "StartResponse",
     status: str,
     fields: HeaderList,
     exc_info: Any = None,
 ) -> Callable[[bytes], object]:
-    both = _both(fields, headers(outcome.verdict, style))
+    both = _both(fields, headers(state.verdict, style))
     return start_response(status, both) if exc_info is None else start_response(status, both, exc_info)
 
 
-def beyond_the_body(own: Response) -> HeaderList:
+def headers_without_body(own: Response) -> HeaderList:
     """What a refusal says in headers, whoever writes its body."""
-    return [(name, value) for name, value in own.headers if name.lower() not in ABOUT_THE_BODY]
+    return [(name, value) for name, value in own.headers if name.lower() not in BODY_HEADERS]
 
 
-def _answer_of(
+def _app_response(
     app: "WSGIApplication", request: Request, own: Response, start_response: "StartResponse"
 ) -> Iterable[bytes] | None:
     """Have an app answer, with what a refusal says added. None when it raised before it began."""
-    fields = beyond_the_body(own)
-    begun = False
+    fields = headers_without_body(own)
+    started = False
 
     def start(status: str, theirs: HeaderList, *more: Any) -> Callable[[bytes], object]:
-        nonlocal begun
-        begun = True
+        nonlocal started
+        started = True
         return start_response(status, _both(theirs, fields), *more)
 
     try:
         return app(request.raw, start)
     except Exception as error:
-        if begun:
+        if started:
             raise
-        warn_rarely(f"on_refused {name_of(app)}", FAILED_TO_ANSWER, error=error)
+        warn_throttled(f"on_refused {callable_name(app)}", HANDLER_FAILED, error=error)
         return None
 
 
 def _both(theirs: HeaderList, own: HeaderList) -> HeaderList:
     lists = len(own) == _LISTS and own[-1][0] == "RateLimit"
-    return [*theirs, *(own if lists else beside(own, {name.lower() for name, _ in theirs}))]
+    return [*theirs, *(own if lists else non_conflicting(own, {name.lower() for name, _ in theirs}))]
 
 
-def _answered(call: Any, request: Request, verdict: Verdict, own: Response) -> Response:
+def _handler_response(call: Any, request: Request, verdict: Verdict, own: Response) -> Response:
     try:
-        return answered(call, call(request, verdict), own)
+        return checked_response(call, call(request, verdict), own)
     except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable does
-        warn_rarely(f"on_refused {name_of(call)}", FAILED_TO_ANSWER, error=error)
+        warn_throttled(f"on_refused {callable_name(call)}", HANDLER_FAILED, error=error)
         return own

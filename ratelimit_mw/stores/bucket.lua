@@ -1,46 +1,46 @@
 -- What the bucket algorithms share, as ratelimit_mw/bucket.py is to their twins. A level is what was taken and has not
 -- drained yet, in ticks; `phase` is the part of this clock tick that is gone, in us.
 
-local squeeze
+local refuse_or_delay
 if look.gcra or look.token_bucket then
   -- allowed, retry_after and delay of a charge that goes `over` full, more than 0, unless it is held back.
-  function squeeze(cost, over, max_delay, phase, clock, drain, burst)
+  function refuse_or_delay(cost, over, max_delay, phase, clock, drain, burst)
     if cost > burst then return 0, -1, 0 end
-    local patience = (max_delay - max_delay % clock) / clock * drain
-    if over <= patience then return 1, 0, (over + -over % drain) / drain * clock - phase end
-    over = over - patience
+    local max_delay_ticks = (max_delay - max_delay % clock) / clock * drain
+    if over <= max_delay_ticks then return 1, 0, (over + -over % drain) / drain * clock - phase end
+    over = over - max_delay_ticks
     return 0, (over + -over % drain) / drain * clock - phase, 0
   end
 end
 
-local answer, corrected
+local bucket_decision, settled_level
 if look.gcra or look.token_bucket or look.leaky_bucket then
   -- What a look returns from `allowed` on. At a level higher than `at_once` a charge that fits is held back.
-  function answer(now, level, allowed, retry_after, delay, at_once, phase, clock, drain, unit, burst)
-    local room, remaining, reset_after = burst * unit - level, 0, 0
-    if room > 0 and level <= at_once then remaining = (room - room % unit) / unit end
-    local following = unit + remaining * unit - room
-    if level + remaining * unit - at_once > following then following = level + remaining * unit - at_once end
-    following = (following + -following % drain) / drain * clock - phase
+  function bucket_decision(now, level, allowed, retry_after, delay, at_once, phase, clock, drain, unit, burst)
+    local free, remaining, reset_after = burst * unit - level, 0, 0
+    if free > 0 and level <= at_once then remaining = (free - free % unit) / unit end
+    local next_wait = unit + remaining * unit - free
+    if level + remaining * unit - at_once > next_wait then next_wait = level + remaining * unit - at_once end
+    next_wait = (next_wait + -next_wait % drain) / drain * clock - phase
     if level > 0 then reset_after = (level + -level % drain) / drain * clock - phase end
-    return allowed, burst, remaining, retry_after, following, reset_after, delay, now + reset_after
+    return allowed, burst, remaining, retry_after, next_wait, reset_after, delay, now + reset_after
   end
 
   if settle then
     local floor, max, min = math.floor, math.max, math.min
 
     -- The level after a correction.
-    function corrected(level, tick, delta, at, clock, drain, unit, burst, quota)
+    function settled_level(level, tick, delta, at, clock, drain, unit, burst, quota)
       local full = burst * unit
       if delta > 0 then
-        local room = max(0, full + quota * unit - level)
-        forgiven = forgiven + max(0, delta - (room - room % unit) / unit)
+        local free = max(0, full + quota * unit - level)
+        forgiven = forgiven + max(0, delta - (free - free % unit) / unit)
         return max(level, min(level + min(delta, burst + quota) * unit, full + quota * unit))
       end
       local undrained = (floor(at / clock) - tick) * drain
-      local back = min(-delta * unit, undrained) -- what has drained is gone
-      if level > full then back = back - max(0, level - undrained) end -- what others reserved after it stays reserved
-      return min(level, max(0, level - back))
+      local refund = min(-delta * unit, undrained) -- what has drained is gone
+      if level > full then refund = refund - max(0, level - undrained) end -- what others reserved after it stays reserved
+      return min(level, max(0, level - refund))
     end
   end
 end
@@ -64,7 +64,7 @@ if look.token_bucket or look.leaky_bucket then
     function settle_level(key, now, delta, at, clock, drain, unit, burst, quota)
       local tick = (now - now % clock) / clock
       local level = read_level(key, tick, drain)
-      local new = corrected(level, tick, delta, at, clock, drain, unit, burst, quota)
+      local new = settled_level(level, tick, delta, at, clock, drain, unit, burst, quota)
       if new == level then return nil end
       if new == 0 then return false end
       return write_level(tick, new, clock, drain)

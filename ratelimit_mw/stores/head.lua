@@ -12,7 +12,7 @@
 -- group has, the two that the driver names, the numbers of its limit, which 1 makes up to six. All in one flat list: one
 -- table is made at its full size at once, several would grow value by value.
 local args = { decode(ARGV[1]) }
-local told = args[1] ~= 0
+local has_injected_time = args[1] ~= 0
 local CHARGES = args[3] + 4 -- where they begin
 local look = {} -- algorithm = its function, at first true: it is needed
 for c = CHARGES, #args, 11 do look[args[c]] = true end
@@ -77,11 +77,11 @@ end
 local function save(key, state, expires, now)
   if not expires then
     redis.call("SET", key, state, "KEEPTTL")
-  elseif type(state) == "string" and not told then
+  elseif type(state) == "string" and not has_injected_time then
     redis.call("SET", key, state, "PXAT", (expires + -expires % 1000) / 1000)
   else
     local px = (expires - now + -(expires - now) % 1000) / 1000 + 1
-    if told then px = px + 3600000 end
+    if has_injected_time then px = px + 3600000 end
     if type(state) == "string" then
       redis.call("SET", key, state, "PX", px)
     else
@@ -92,7 +92,7 @@ local function save(key, state, expires, now)
 end
 
 local now = args[1]
-if not told then
+if not has_injected_time then
   local time = redis.call("TIME")
   now = time[1] * 1000000 + time[2]
 elseif not (now > 0 and now <= EXACT and now % 1 == 0) then

@@ -10,7 +10,7 @@ from msgspec import Struct
 from redis.exceptions import NoPermissionError, ResponseError
 
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores.patience import LINGER
+from ratelimit_mw.stores.patience import ORPHAN_TIMEOUT
 from ratelimit_mw.stores.redis import probe
 from ratelimit_mw.stores.redis_cluster import nodes_of
 from ratelimit_mw.stores.redis_sentinel import parts_of
@@ -18,33 +18,42 @@ from ratelimit_mw.stores.redis_server import (
     CLUSTER_SCHEMES,
     FAILURES,
     SENTINEL_SCHEMES,
-    Source,
-    ask_once,
-    meaning,
-    not_opened,
-    source,
+    ConnectionFactory,
+    classify_error,
+    connection_error,
+    connection_factory,
+    query_once,
 )
 from ratelimit_mw.stores.rejections import Role
 from ratelimit_mw.stores.slots import slot
 from ratelimit_mw.stores.talk import FORMAT, drive
 from ratelimit_mw.stores.thread_wire import connect
-from ratelimit_mw.stores.topology import Address, Errand, Topology
+from ratelimit_mw.stores.topology import Address, RoutedCommand, SlotMap
 
 # commands that the scripts call, and those that the store sends; the page on Redis lists them all
-ALWAYS: Final = ("get", "pexpire", "set", "time")
-OF_SETS: Final = ("zadd", "zcount", "zrange", "zrangebyscore", "zrem", "zremrangebyrank", "zremrangebyscore", "zscore")
-SENT: Final = ("eval", "evalsha", "script|load", "unlink")
-SENT_TO_CLUSTERS: Final = ("asking", "cluster|slots")
-_OTHERS: Final = {  # by mode or role: what is not to be named as one server
+SCRIPT_COMMANDS: Final = ("get", "pexpire", "set", "time")
+SORTED_SET_COMMANDS: Final = (
+    "zadd",
+    "zcount",
+    "zrange",
+    "zrangebyscore",
+    "zrem",
+    "zremrangebyrank",
+    "zremrangebyscore",
+    "zscore",
+)
+CLIENT_COMMANDS: Final = ("eval", "evalsha", "script|load", "unlink")
+CLUSTER_COMMANDS: Final = ("asking", "cluster|slots")
+_WRONG_KINDS: Final = {  # by mode or role: what is not to be named as one server
     "cluster": "a node of a cluster; begin the store's URL with redis+cluster://",
     "sentinel": "a Sentinel; begin the store's URL with redis+sentinel://",
     "replica": "a replica, which may not write; name the master in the store's URL, or use redis+sentinel://",
 }
-_SETS: Final = frozenset({"sliding_window_log", "concurrency"})  # algorithms that keep sorted sets
-_CALLS: Final = 5  # of which the median is the latency
-_CLOCKS: Final = 1.0  # seconds that two clocks may differ
-_NOTHING: Final = "return 1"
-_KEY: Final = "ratelimit-mw-check"
+_SORTED_SET_ALGORITHMS: Final = frozenset({"sliding_window_log", "concurrency"})  # algorithms that keep sorted sets
+_LATENCY_CALLS: Final = 5  # of which the median is the latency
+_MAX_CLOCK_DIFFERENCE: Final = 1.0  # seconds that two clocks may differ
+_NOOP_SCRIPT: Final = "return 1"
+_PROBE_KEY: Final = "ratelimit-mw-check"
 
 
 class Node(Struct, kw_only=True):
@@ -68,58 +77,61 @@ class Node(Struct, kw_only=True):
 
 
 class Inspection(Struct):
-    """What was found. `mistakes`: what rejects us. `away`: why there was no answer. Both empty: the store works."""
+    """What was found. `mistakes`: what rejects us. `unreachable`: why there was no answer.
+
+    Both empty: the store works.
+    """
 
     kind: str
     nodes: list[Node] = []
     mistakes: list[str] = []
     warnings: list[str] = []
-    away: list[str] = []
+    unreachable: list[str] = []
 
     def add(self, place: str, error: StoreError) -> None:
         """Keep an error: a rejection is a mistake."""
         text = f"{place}: {error}" if place not in str(error) else str(error)
-        kept = self.mistakes if error.rejected else self.away
-        if text not in kept:
-            kept.append(text)
+        errors = self.mistakes if error.rejected else self.unreachable
+        if text not in errors:
+            errors.append(text)
 
 
 def inspect(url: str, prefix: str, algorithms: Iterable[str], timeout: float) -> Inspection:
     """Connect to the servers of a URL, and look. `timeout`: seconds that a request would wait for them."""
     names = frozenset(algorithms)
     if url.startswith(CLUSTER_SCHEMES):
-        found = _cluster(url, prefix, names)
+        report = _cluster(url, prefix, names)
     elif url.startswith(SENTINEL_SCHEMES):
-        found = _sentinels(url, prefix, names)
+        report = _sentinels(url, prefix, names)
     else:
-        found = Inspection("server")
-        _look(found, source(url, LINGER), "server", prefix, names)
-    if not found.mistakes and not found.away and (error := probe(url, prefix, names)) is not None:
-        found.add("store", error)
-    found.warnings += _warnings(found.nodes, timeout)
-    return found
+        report = Inspection("server")
+        _inspect_server(report, connection_factory(url, ORPHAN_TIMEOUT), "server", prefix, names)
+    if not report.mistakes and not report.unreachable and (error := probe(url, prefix, names)) is not None:
+        report.add("store", error)
+    report.warnings += _warnings(report.nodes, timeout)
+    return report
 
 
 def _cluster(url: str, prefix: str, names: frozenset[str]) -> Inspection:
-    found = Inspection("cluster")
+    report = Inspection("cluster")
     kind, start = nodes_of(url)
-    topology = Topology(start)
+    slot_map = SlotMap(start)
 
-    def ask(errand: Errand) -> Any:
-        return ask_once(kind.at(errand.address), "cluster", errand.command)
+    def query(routed_command: RoutedCommand) -> Any:
+        return query_once(kind.at(routed_command.address), "cluster", routed_command.command)
 
     try:
-        drive(topology.look(), ask)
+        drive(slot_map.refresh(), query)
     except StoreError as error:
-        found.add("cluster", error)
-        return found
-    for address, numbers in topology.slots_by_node().items():
-        _look(found, kind.at(address), "cluster", prefix, names, numbers)
-    return found
+        report.add("cluster", error)
+        return report
+    for address, numbers in slot_map.slots_by_node().items():
+        _inspect_server(report, kind.at(address), "cluster", prefix, names, numbers)
+    return report
 
 
 def _sentinels(url: str, prefix: str, names: frozenset[str]) -> Inspection:
-    found = Inspection("sentinel")
+    report = Inspection("sentinel")
     parts = parts_of(url)
     masters: dict[Address, list[str]] = {}
     for address in parts.sentinels.addresses:
@@ -127,118 +139,127 @@ def _sentinels(url: str, prefix: str, names: frozenset[str]) -> Inspection:
         try:
             master = drive(
                 parts.sentinels.only(address).master(),
-                lambda errand: ask_once(parts.asked.at(errand.address), "sentinel", errand.command),
+                lambda routed_command: query_once(
+                    parts.sentinel_servers.at(routed_command.address), "sentinel", routed_command.command
+                ),
             )
         except StoreError as error:
             if error.rejected:
-                found.mistakes.append(str(error))
+                report.mistakes.append(str(error))
             else:
-                found.warnings.append(f"{error}: the others are asked")
+                report.warnings.append(f"{error}: the others are asked")
         else:
             masters.setdefault(master, []).append(place)
     if len(masters) > 1:
-        known = "; ".join(f"{', '.join(who)} names {host}:{port}" for (host, port), who in masters.items())
-        found.warnings.append(f"the Sentinels do not agree where the master is: {known}")
+        known = "; ".join(
+            f"{', '.join(names_of_sentinels)} names {host}:{port}"
+            for (host, port), names_of_sentinels in masters.items()
+        )
+        report.warnings.append(f"the Sentinels do not agree where the master is: {known}")
     if masters:
-        _look(found, parts.servers.at(next(iter(masters))), "master", prefix, names)
-    elif not found.mistakes:
-        found.away, found.warnings = found.warnings, []
-    return found
+        _inspect_server(report, parts.servers.at(next(iter(masters))), "master", prefix, names)
+    elif not report.mistakes:
+        report.unreachable, report.warnings = report.warnings, []
+    return report
 
 
-def _look(
-    found: Inspection,
-    where: Source,
+def _inspect_server(
+    report: Inspection,
+    factory: ConnectionFactory,
     role: Role,
     prefix: str,
     names: frozenset[str],
     numbers: Sequence[int] | None = None,
 ) -> None:
     """Look at one server, and keep what there is to say. `numbers`: its slots, of a cluster."""
-    node = Node(place=where.place)
-    found.nodes.append(node)
-    if where.tls and str(where.options.get("ssl_cert_reqs")) == "none":
-        found.warnings.append(
+    node = Node(place=factory.place)
+    report.nodes.append(node)
+    if factory.tls and str(factory.options.get("ssl_cert_reqs")) == "none":
+        report.warnings.append(
             f"{node.place}: ssl_cert_reqs=none checks no certificate, so a server in between can read the password; "
             "name the authority with ssl_ca_certs"
         )
-    connection = where.connection()
+    raw_connection = factory.raw_connection()
 
-    def ask(*command: Any) -> Any:
-        connection.send_command(*command)
-        return connection.read_response()
+    def query(*command: Any) -> Any:
+        raw_connection.send_command(*command)
+        return raw_connection.read_response()
 
     try:
-        connect(connection)
-        _what_it_is(node, ask)
-        if role == "server" and (other := _OTHERS.get(node.mode or "") or _OTHERS.get(node.role or "")):
-            found.mistakes.append(f"{node.place}: it is {other}")
+        connect(raw_connection)
+        _read_server_info(node, query)
+        if role == "server" and (other := _WRONG_KINDS.get(node.mode or "") or _WRONG_KINDS.get(node.role or "")):
+            report.mistakes.append(f"{node.place}: it is {other}")
             return
-        _memory(node, ask)
-        key = f"{prefix}{FORMAT}:{_tag(numbers)}:rights"
-        node.missing = _missing(ask, key, names, cluster=numbers is not None)
-        _times(node, ask)
+        _read_memory(node, query)
+        key = f"{prefix}{FORMAT}:{_hash_tag(numbers)}:rights"
+        node.missing = _missing_rights(query, key, names, cluster=numbers is not None)
+        _measure_times(node, query)
     except FAILURES as error:
-        problem = not_opened(where, error, role) if not isinstance(error, ResponseError) else _of(error, role)
-        found.add(node.place, problem)
+        problem = (
+            connection_error(factory, error, role)
+            if not isinstance(error, ResponseError)
+            else _command_error(error, role)
+        )
+        report.add(node.place, problem)
     finally:
-        connection.disconnect()
+        raw_connection.disconnect()
     if node.missing:
         rights = " ".join(f"+{name}" for name in node.missing)
-        found.mistakes.append(f"{node.place}: the user lacks rights; grant them: ACL SETUSER USER {rights}")
+        report.mistakes.append(f"{node.place}: the user lacks rights; grant them: ACL SETUSER USER {rights}")
 
 
-def _of(error: ResponseError, role: Role) -> StoreError:
-    found = meaning(error, role)
-    return found if isinstance(found, StoreError) else StoreError(f"{type(error).__name__}: {error}")
+def _command_error(error: ResponseError, role: Role) -> StoreError:
+    result = classify_error(error, role)
+    return result if isinstance(result, StoreError) else StoreError(f"{type(error).__name__}: {error}")
 
 
-def _what_it_is(node: Node, ask: Callable[..., Any]) -> None:
+def _read_server_info(node: Node, query: Callable[..., Any]) -> None:
     """By HELLO, for which every user has the right."""
     try:
-        flat = ask("HELLO")
+        flat = query("HELLO")
     except ResponseError:
         return
-    said = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=False)}
-    texts = {name: value.decode() for name, value in said.items() if isinstance(value, bytes)}
+    fields = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=False)}
+    texts = {name: value.decode() for name, value in fields.items() if isinstance(value, bytes)}
     node.server, node.version = texts.get("server"), texts.get("version")
     node.mode, node.role = texts.get("mode"), texts.get("role")
 
 
-def _memory(node: Node, ask: Callable[..., Any]) -> None:
+def _read_memory(node: Node, query: Callable[..., Any]) -> None:
     try:
-        text = ask("INFO", "memory").decode()
+        text = query("INFO", "memory").decode()
     except NoPermissionError:
         return
-    said = dict(line.partition(":")[::2] for line in text.splitlines())
-    if said.get("maxmemory", "").isdecimal():
-        node.maxmemory = int(said["maxmemory"])
-    node.maxmemory_policy = said.get("maxmemory_policy")
+    fields = dict(line.partition(":")[::2] for line in text.splitlines())
+    if fields.get("maxmemory", "").isdecimal():
+        node.maxmemory = int(fields["maxmemory"])
+    node.maxmemory_policy = fields.get("maxmemory_policy")
 
 
-def _missing(ask: Callable[..., Any], key: str, names: frozenset[str], *, cluster: bool) -> list[str]:
+def _missing_rights(query: Callable[..., Any], key: str, names: frozenset[str], *, cluster: bool) -> list[str]:
     """Rights that the user lacks. Raises what says that nothing can be found out, as the keys are out of reach."""
     text = (files("ratelimit_mw") / "stores" / "rights.lua").read_text("utf-8")
-    called = (*ALWAYS, *(OF_SETS if names & _SETS else ()))
+    called = (*SCRIPT_COMMANDS, *(SORTED_SET_COMMANDS if names & _SORTED_SET_ALGORITHMS else ()))
     sent: list[tuple[str, tuple[Any, ...]]] = [
-        ("script|load", ("SCRIPT", "LOAD", _NOTHING)),
+        ("script|load", ("SCRIPT", "LOAD", _NOOP_SCRIPT)),
         ("evalsha", ("EVALSHA", "0" * 40, 1, key)),
         ("unlink", ("UNLINK", key)),
     ]
     if cluster:
         sent += [("cluster|slots", ("CLUSTER", "SLOTS")), ("asking", ("ASKING",))]
     try:
-        missing = [name.decode() for name in ask("EVAL", text, 1, key, *called)]
+        missing = [name.decode() for name in query("EVAL", text, 1, key, *called)]
     except NoPermissionError as error:
         if "access" in str(error):
             raise
         missing = ["eval"]
-    return sorted([*missing, *(name for name, command in sent if _forbids(ask, command))])
+    return sorted([*missing, *(name for name, command in sent if _is_forbidden(query, command))])
 
 
-def _forbids(ask: Callable[..., Any], command: tuple[Any, ...]) -> bool:
+def _is_forbidden(query: Callable[..., Any], command: tuple[Any, ...]) -> bool:
     try:
-        ask(*command)
+        query(*command)
     except NoPermissionError as error:
         return "access" not in str(error)
     except ResponseError:
@@ -246,12 +267,12 @@ def _forbids(ask: Callable[..., Any], command: tuple[Any, ...]) -> bool:
     return False
 
 
-def _times(node: Node, ask: Callable[..., Any]) -> None:
+def _measure_times(node: Node, query: Callable[..., Any]) -> None:
     took, ahead = [], []
-    for _ in range(_CALLS):
+    for _ in range(_LATENCY_CALLS):
         since, began = time.perf_counter(), time.time()
         try:
-            seconds, microseconds = ask("TIME")
+            seconds, microseconds = query("TIME")
         except NoPermissionError:
             return
         took.append(time.perf_counter() - since)
@@ -259,13 +280,13 @@ def _times(node: Node, ask: Callable[..., Any]) -> None:
     node.latency, node.clock = median(took), median(ahead)
 
 
-def _tag(numbers: Sequence[int] | None) -> str:
+def _hash_tag(numbers: Sequence[int] | None) -> str:
     """A hash tag of our own, in one of these slots."""
     if numbers is None:
-        return f"{{{_KEY}}}"
-    own = frozenset(numbers)
-    tags = (f"{{{_KEY}-{number}}}" for number in range(1_000_000))
-    return next(tag for tag in tags if slot(tag.encode()) in own)
+        return f"{{{_PROBE_KEY}}}"
+    node_slots = frozenset(numbers)
+    tags = (f"{{{_PROBE_KEY}-{number}}}" for number in range(1_000_000))
+    return next(tag for tag in tags if slot(tag.encode()) in node_slots)
 
 
 def _warnings(nodes: Sequence[Node], timeout: float) -> Iterable[str]:
@@ -275,7 +296,7 @@ def _warnings(nodes: Sequence[Node], timeout: float) -> Iterable[str]:
                 f"{node.place}: a call takes {node.latency * 1000:.1f} ms, longer than store_timeout: "
                 "on_store_error decides requests; raise store_timeout"
             )
-        if node.clock is not None and abs(node.clock) > _CLOCKS:
+        if node.clock is not None and abs(node.clock) > _MAX_CLOCK_DIFFERENCE:
             yield (
                 f"{node.place}: its clock differs by {node.clock:+.1f} s from that of this machine; "
                 "limits go by the clock of the server, so clients feel it when another server takes over; synchronize "

@@ -11,236 +11,250 @@ from concurrent.futures import Future
 from typing import Final
 
 from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.stores.forks import lock
+from ratelimit_mw.stores.forks import fork_safe_lock
 from ratelimit_mw.verdict import Answer
 
-_STOCKS: Final = 1_000  # buckets of which units are taken ahead, at most: leases are for few and hot ones
+_MAX_ALLOTMENTS: Final = 1_000  # buckets of which units are taken ahead, at most: leases are for few and hot ones
 
-Flight = Future[BaseException | None]  # a lease on its way, and what went wrong: others wait rather than take one more
+# a lease on its way, and what went wrong: others wait rather than take one more
+PendingLease = Future[BaseException | None]
 
 
-class _Stock:
+class Allotment:
     """What is left of the units of one bucket that were taken ahead."""
 
-    __slots__ = ("at", "charge", "decision", "flight", "held", "later", "since", "units", "until")
+    __slots__ = ("at", "charge", "decision", "not_before", "pending", "reserved", "units", "valid_from", "valid_until")
 
     def __init__(self, charge: Charge, now: float) -> None:
         self.charge = charge
         self.units = 0
-        self.held = 0  # spent by groups of which the store decides the rest: they may come back
+        self.reserved = 0  # spent by groups of which the store decides the rest: they may come back
         self.decision: Decision | None = None  # the last lease: how the bucket stood with it taken
         self.at = 0  # for giving back: when the oldest of these units was taken
-        self.since, self.until = now, now + charge.lease_time  # in between they may be spent
-        self.later = -math.inf  # no lease is asked for before that: the quota had no more
-        self.flight: Flight | None = None
+        self.valid_from, self.valid_until = now, now + charge.lease_time  # in between they may be spent
+        self.not_before = -math.inf  # no lease is asked for before that: the quota had no more
+        self.pending: PendingLease | None = None
 
-    def shown(self, units: int) -> Decision:
+    def snapshot(self, units: int) -> Decision:
         """With so many units in stock. Times are those of the lease: too long rather than too small."""
         last = self.decision
         if last is None:
             raise RuntimeError("a stock that was never filled has nothing to show")
-        left = min(last.limit, last.remaining + units)
-        return Decision(True, last.limit, left, 0.0, last.next_after, last.reset_after, 0.0, self.at)
+        remaining = min(last.limit, last.remaining + units)
+        return Decision(True, last.limit, remaining, 0.0, last.next_after, last.reset_after, 0.0, self.at)
 
-    def fill(self, units: int, decision: Decision, began: float) -> None:
+    def fill(self, units: int, decision: Decision, started_at: float) -> None:
         """A lease came. Where older units are left, all go back when these do, as if they were as old."""
         if not self.units:
-            self.at, self.since, self.until = decision.at, began, began + self.charge.lease_time
+            self.at, self.valid_from, self.valid_until = decision.at, started_at, started_at + self.charge.lease_time
         self.units += units
         self.decision = decision
 
-    def emptied(self) -> Charge:
+    def drain(self) -> Charge:
         """The correction that gives back all of it."""
-        back = Charge(self.charge.key, self.charge.limit, -self.units, at=self.at)
+        refund = Charge(self.charge.key, self.charge.limit, -self.units, at=self.at)
         self.units = 0
-        return back
+        return refund
 
 
-class Errand:
+class LeaseRequest:
     """One group of charges: what comes out of stocks, what the store is asked for, and what is taken ahead.
 
     `waits_for`: a lease on its way that may have room for the group; then nothing else is said.
     """
 
-    __slots__ = ("ahead", "asked", "began", "charges", "decisions", "flights", "spent", "waits_for")
+    __slots__ = (
+        "charges",
+        "consumed",
+        "decisions",
+        "pending_leases",
+        "prefetch",
+        "started_at",
+        "to_store",
+        "waits_for",
+    )
 
-    def __init__(self, charges: Sequence[Charge], began: float) -> None:
-        self.charges, self.began = charges, began
+    def __init__(self, charges: Sequence[Charge], started_at: float) -> None:
+        self.charges, self.started_at = charges, started_at
         self.decisions: list[Decision | None] = []  # None: the store is asked
-        self.asked: list[Charge] = []
-        self.spent: dict[int, _Stock] = {}  # by index
-        self.ahead: list[Charge] = []
-        self.flights: list[tuple[_Stock, Flight]] = []  # one for each of `ahead`
-        self.waits_for: Flight | None = None
+        self.to_store: list[Charge] = []
+        self.consumed: dict[int, Allotment] = {}  # by index
+        self.prefetch: list[Charge] = []
+        self.pending_leases: list[tuple[Allotment, PendingLease]] = []  # one for each of `prefetch`
+        self.waits_for: PendingLease | None = None
 
 
-class Leases:
+class LeaseManager:
     """The stocks of a process. No I/O; time is an argument, in seconds. Several threads may call at once."""
 
     def __init__(self) -> None:
-        self.due = math.inf  # when something is to go back
-        self._stocks: dict[tuple[str, str], _Stock] = {}
-        self._back: list[Charge] = []  # corrections that nobody made yet
-        self._lock = lock()
+        self.next_expiry = math.inf  # when something is to go back
+        self._allotments: dict[tuple[str, str], Allotment] = {}
+        self._refunds: list[Charge] = []  # corrections that nobody made yet
+        self._lock = fork_safe_lock()
 
-    def spend(self, charges: Sequence[Charge], now: float) -> Answer | None:
+    def consume(self, charges: Sequence[Charge], now: float) -> Answer | None:
         """The whole group out of stocks, if they have it all. Most groups end here; `start` is for the others."""
-        spent: list[tuple[_Stock, int]] = []
+        consumed: list[tuple[Allotment, int]] = []
         with self._lock:
             for charge in charges:
                 cost = charge.cost
-                stock = self._stocks.get((charge.key, charge.limit.bucket)) if _leased(charge) else None
-                if stock is None or stock.units < cost or not stock.since <= now < stock.until:
-                    for stock, cost in spent:
-                        stock.units += cost
+                allotment = self._allotments.get((charge.key, charge.limit.bucket)) if _can_lease(charge) else None
+                if (
+                    allotment is None
+                    or allotment.units < cost
+                    or not allotment.valid_from <= now < allotment.valid_until
+                ):
+                    for allotment, cost in consumed:
+                        allotment.units += cost
                     return None
-                stock.units -= cost
-                spent.append((stock, cost))
-            return Answer([stock.shown(stock.units) for stock, _ in spent], "lease")
+                allotment.units -= cost
+                consumed.append((allotment, cost))
+            return Answer([allotment.snapshot(allotment.units) for allotment, _ in consumed], "lease")
 
-    def start(self, charges: Sequence[Charge], now: float, *, patient: bool) -> Errand:
-        """What is to be done for a group; then `end` or `fail`. `patient`: it may wait for a lease on its way."""
-        errand = Errand(charges, now)
+    def start(self, charges: Sequence[Charge], now: float, *, may_wait: bool) -> LeaseRequest:
+        """What is to be done for a group; then `end` or `fail`. `may_wait`: it may wait for a lease on its way."""
+        request = LeaseRequest(charges, now)
         with self._lock:
-            busy = [self._find(errand, charge, now) for charge in charges]
-            if errand.asked:
-                self._hold(errand, 1)
-            flights = [flight for flight in busy if flight is not None]
-        if patient and flights and len(flights) == len(errand.asked) and not errand.ahead:
-            self._put_back(errand)
-            errand.waits_for = flights[0]
-        return errand
+            awaited = [self._consume_or_request(request, charge, now) for charge in charges]
+            if request.to_store:
+                self._reserve(request, 1)
+            pending_leases = [pending for pending in awaited if pending is not None]
+        if may_wait and pending_leases and len(pending_leases) == len(request.to_store) and not request.prefetch:
+            self._restore(request)
+            request.waits_for = pending_leases[0]
+        return request
 
-    def land(self, errand: Errand, leases: Sequence[Sequence[Decision]], now: float) -> None:
+    def complete(self, request: LeaseRequest, leases: Sequence[Sequence[Decision]], now: float) -> None:
         """What was taken ahead; nothing where that failed."""
         with self._lock:
-            for (stock, _), charge, decisions in zip(errand.flights, errand.ahead, leases, strict=True):
+            for (allotment, _), charge, decisions in zip(request.pending_leases, request.prefetch, leases, strict=True):
                 for decision in decisions:
-                    self._fill(stock, charge.cost, decision, errand.began, now)
+                    self._fill(allotment, charge.cost, decision, request.started_at, now)
 
-    def end(self, errand: Errand, answer: Sequence[Decision]) -> Sequence[Decision]:
+    def end(self, request: LeaseRequest, store_decisions: Sequence[Decision]) -> Sequence[Decision]:
         """The decisions of the group, given those of what was asked."""
-        pairs = zip(errand.asked, answer, strict=True)
+        pairs = zip(request.to_store, store_decisions, strict=True)
         if any(not decision.allowed and charge.role != "shadow" for charge, decision in pairs):
-            self._put_back(errand)
-        elif errand.asked and errand.spent:
+            self._restore(request)
+        elif request.to_store and request.consumed:
             with self._lock:
-                self._hold(errand, -1)
-        _release(errand, None)
-        asked = iter(answer)
-        decisions = [next(asked) if decision is None else decision for decision in errand.decisions]
-        if not errand.asked:
+                self._reserve(request, -1)
+        _resolve_pending(request, None)
+        from_store = iter(store_decisions)
+        decisions = [next(from_store) if decision is None else decision for decision in request.decisions]
+        if not request.to_store:
             return Answer(decisions, "lease")
-        return Answer(decisions, answer.source) if isinstance(answer, Answer) else decisions
+        return Answer(decisions, store_decisions.source) if isinstance(store_decisions, Answer) else decisions
 
-    def fail(self, errand: Errand, error: BaseException) -> None:
+    def fail(self, request: LeaseRequest, error: BaseException) -> None:
         """The store did not answer."""
-        self._put_back(errand)
-        _release(errand, error)
+        self._restore(request)
+        _resolve_pending(request, error)
 
-    def overdue(self, now: float) -> list[Charge]:
+    def take_expired(self, now: float) -> list[Charge]:
         """The corrections that are due now."""
         with self._lock:
-            for bucket, stock in list(self._stocks.items()):
-                if not stock.since <= now < stock.until:  # also when the clock stepped back
-                    self._retire(stock)
-                    if stock.flight is None:
-                        del self._stocks[bucket]
-            self.due = min((stock.until for stock in self._stocks.values()), default=math.inf)
-            back, self._back = self._back, []
-        return back
+            for bucket, allotment in list(self._allotments.items()):
+                if not allotment.valid_from <= now < allotment.valid_until:  # also when the clock stepped back
+                    self._expire(allotment)
+                    if allotment.pending is None:
+                        del self._allotments[bucket]
+            self.next_expiry = min((allotment.valid_until for allotment in self._allotments.values()), default=math.inf)
+            refund, self._refunds = self._refunds, []
+        return refund
 
     def all(self) -> list[Charge]:
         """The corrections that give back everything."""
-        return self.overdue(math.inf)
+        return self.take_expired(math.inf)
 
-    def forget(self, charges: Sequence[Charge]) -> None:
+    def invalidate(self, charges: Sequence[Charge]) -> None:
         """These buckets were reset: nothing was taken of them."""
         with self._lock:
             for charge in charges:
-                self._stocks.pop((charge.key, charge.limit.bucket), None)
+                self._allotments.pop((charge.key, charge.limit.bucket), None)
 
     def clear(self) -> None:
         """All buckets are others now."""
         with self._lock:
-            self._stocks.clear()
-            self._back.clear()
+            self._allotments.clear()
+            self._refunds.clear()
 
-    def start_over(self) -> None:
+    def reset_after_fork(self) -> None:
         """As `clear`, in a child process: the stocks are its parent's, and who held the lock is not here."""
-        self._lock = lock()
+        self._lock = fork_safe_lock()
         self.clear()
 
-    def _find(self, errand: Errand, charge: Charge, now: float) -> Flight | None:
+    def _consume_or_request(self, request: LeaseRequest, charge: Charge, now: float) -> PendingLease | None:
         """Spend what is in stock, or have the store asked. The lease on its way, if there is one to wait for."""
-        stock = self._stock(charge, now)
-        if stock is not None and stock.units >= charge.cost:
-            stock.units -= charge.cost
-            errand.spent[len(errand.decisions)] = stock
-            errand.decisions.append(stock.shown(stock.units))
+        allotment = self._allotment(charge, now)
+        if allotment is not None and allotment.units >= charge.cost:
+            allotment.units -= charge.cost
+            request.consumed[len(request.decisions)] = allotment
+            request.decisions.append(allotment.snapshot(allotment.units))
             return None
-        errand.decisions.append(None)
-        errand.asked.append(charge)
-        if stock is None:
+        request.decisions.append(None)
+        request.to_store.append(charge)
+        if allotment is None:
             return None
-        if stock.flight is not None:
-            return stock.flight
-        room = charge.lease - stock.units - stock.held
-        if room > 0 and now >= stock.later:
-            flight = stock.flight = Flight()
-            flight.set_running_or_notify_cancel()  # from here on nobody who waits for it can cancel it
-            errand.ahead.append(Charge(charge.key, charge.limit, room))
-            errand.flights.append((stock, flight))
+        if allotment.pending is not None:
+            return allotment.pending
+        wanted = charge.lease - allotment.units - allotment.reserved
+        if wanted > 0 and now >= allotment.not_before:
+            pending = allotment.pending = PendingLease()
+            pending.set_running_or_notify_cancel()  # from here on nobody who waits for it can cancel it
+            request.prefetch.append(Charge(charge.key, charge.limit, wanted))
+            request.pending_leases.append((allotment, pending))
         return None
 
-    def _stock(self, charge: Charge, now: float) -> _Stock | None:
+    def _allotment(self, charge: Charge, now: float) -> Allotment | None:
         """The stock that a charge may spend; nothing in it is overdue."""
-        if not _leased(charge):
+        if not _can_lease(charge):
             return None
         bucket = (charge.key, charge.limit.bucket)
-        stock = self._stocks.get(bucket)
-        if stock is None and len(self._stocks) < _STOCKS:
-            stock = self._stocks[bucket] = _Stock(charge, now)
-            self.due = min(self.due, stock.until)
-        elif stock is not None and not stock.since <= now < stock.until:
-            self._retire(stock)
-        return stock
+        allotment = self._allotments.get(bucket)
+        if allotment is None and len(self._allotments) < _MAX_ALLOTMENTS:
+            allotment = self._allotments[bucket] = Allotment(charge, now)
+            self.next_expiry = min(self.next_expiry, allotment.valid_until)
+        elif allotment is not None and not allotment.valid_from <= now < allotment.valid_until:
+            self._expire(allotment)
+        return allotment
 
-    def _retire(self, stock: _Stock) -> None:
-        if stock.units:
-            self._back.append(stock.emptied())
-            self.due = -math.inf
+    def _expire(self, allotment: Allotment) -> None:
+        if allotment.units:
+            self._refunds.append(allotment.drain())
+            self.next_expiry = -math.inf
 
-    def _hold(self, errand: Errand, sign: int) -> None:
-        for index, stock in errand.spent.items():
-            stock.held += sign * errand.charges[index].cost
+    def _reserve(self, request: LeaseRequest, sign: int) -> None:
+        for index, allotment in request.consumed.items():
+            allotment.reserved += sign * request.charges[index].cost
 
-    def _put_back(self, errand: Errand) -> None:
+    def _restore(self, request: LeaseRequest) -> None:
         """What was spent goes back into the stocks: the group is not admitted."""
         with self._lock:
-            self._hold(errand, -1)
-            for index, stock in errand.spent.items():
-                stock.units += errand.charges[index].cost
-                errand.decisions[index] = stock.shown(stock.units)
-        errand.spent = {}
+            self._reserve(request, -1)
+            for index, allotment in request.consumed.items():
+                allotment.units += request.charges[index].cost
+                request.decisions[index] = allotment.snapshot(allotment.units)
+        request.consumed = {}
 
-    def _fill(self, stock: _Stock, units: int, decision: Decision, began: float, now: float) -> None:
+    def _fill(self, allotment: Allotment, units: int, decision: Decision, started_at: float, now: float) -> None:
         if not decision.allowed:
-            stock.later = now + min(decision.retry_after, stock.charge.lease_time)
+            allotment.not_before = now + min(decision.retry_after, allotment.charge.lease_time)
             return
-        stock.fill(units, decision, began)
-        if self._stocks.get((stock.charge.key, stock.charge.limit.bucket)) is stock:
-            self.due = min(self.due, stock.until)
+        allotment.fill(units, decision, started_at)
+        if self._allotments.get((allotment.charge.key, allotment.charge.limit.bucket)) is allotment:
+            self.next_expiry = min(self.next_expiry, allotment.valid_until)
         else:
-            self._retire(stock)  # the bucket was reset meanwhile
+            self._expire(allotment)  # the bucket was reset meanwhile
 
 
-def _leased(charge: Charge) -> bool:
+def _can_lease(charge: Charge) -> bool:
     return charge.lease >= charge.cost > 0 and charge.role == "limit"
 
 
-def _release(errand: Errand, error: BaseException | None) -> None:
+def _resolve_pending(request: LeaseRequest, error: BaseException | None) -> None:
     """Who waited goes on."""
-    for stock, flight in errand.flights:
-        stock.flight = None
-        flight.set_result(error)
+    for allotment, pending in request.pending_leases:
+        allotment.pending = None
+        pending.set_result(error)

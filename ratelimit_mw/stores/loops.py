@@ -9,30 +9,30 @@ from typing import Generic, TypeVar
 M = TypeVar("M")
 
 
-def at_end(close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
+def on_loop_shutdown(close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
     """Have the running loop await this before it ends, as `asyncio.run` and its like end what was left open.
 
     Keep what is returned; its `aclose` does so at once.
     """
-    ending = _ending(close)
+    hook = _shutdown_hook(close)
     with suppress(StopIteration):  # up to where it waits; from here on the loop knows it
-        ending.asend(None).send(None)
-    return ending
+        hook.asend(None).send(None)
+    return hook
 
 
-async def _ending(close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
+async def _shutdown_hook(close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
     try:
         yield
     finally:
         await close()
 
 
-class OfLoop(Generic[M]):
+class PerLoop(Generic[M]):
     """One of a kind for each event loop, made when it is first asked for."""
 
     def __init__(self, make: Callable[[], M]) -> None:
         self._make = make
-        self._made: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, M] = weakref.WeakKeyDictionary()
+        self._instances: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, M] = weakref.WeakKeyDictionary()
         self._last: tuple[asyncio.AbstractEventLoop, M] | None = None
 
     def get(self) -> M:
@@ -41,12 +41,12 @@ class OfLoop(Generic[M]):
         last = self._last  # once: other threads have loops of their own
         if last is not None and last[0] is loop:
             return last[1]
-        made = self._made.get(loop)
-        if made is None:
+        instance = self._instances.get(loop)
+        if instance is None:
             self._forget_closed_loops()
-            made = self._made[loop] = self._make()
-        self._last = (loop, made)
-        return made
+            instance = self._instances[loop] = self._make()
+        self._last = (loop, instance)
+        return instance
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -56,14 +56,14 @@ class OfLoop(Generic[M]):
     def pop(self) -> M | None:
         """That of the running loop, if there is one; it is not kept any longer."""
         self._last = None
-        return self._made.pop(asyncio.get_running_loop(), None)
+        return self._instances.pop(asyncio.get_running_loop(), None)
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._instances)
 
     def _forget_closed_loops(self) -> None:
         """A connection holds on to its loop, so what is of a loop that ended without close does not go by itself."""
-        for reference in self._made.keyrefs():
+        for reference in self._instances.keyrefs():
             loop = reference()
             if loop is not None and loop.is_closed():
-                self._made.pop(loop, None)
+                self._instances.pop(loop, None)

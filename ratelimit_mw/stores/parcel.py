@@ -7,42 +7,43 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct
 
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.limit import EXACT, Charge
+from ratelimit_mw.limit import MAX_EXACT_INT, Charge
 from ratelimit_mw.stores.group import Group
-from ratelimit_mw.stores.scripts import Codec, group
+from ratelimit_mw.stores.scripts import Codec, encode_group
 
 _UNITS: Final = 8  # units that are written one by one and are as much work as a usual charge
 
 
-class Written:
+class EncodedGroup:
     """What a server is told of a group of charges: the same whenever they are asked.
 
-    `asked`: as they were, `group`: with one bucket each, `alike`: whether these are the same. `keys`: of each bucket,
-    as `keys_of` says. `weight`: how much work they are, one for a usual charge. `text`: a part of the arguments of
+    `original_charges`: as they were, `group`: with one bucket each, `has_unique_buckets`: whether these are the same.
+    `keys`: of each bucket, as `keys_of` says.
+    `weight`: how much work they are, one for a usual charge. `text`: a part of the arguments of
     take.lua, in `codec`. Raises at once what cannot be written: it is the error of the request that asks it.
     """
 
-    __slots__ = ("alike", "asked", "codec", "group", "keys", "text", "weight")
+    __slots__ = ("codec", "group", "has_unique_buckets", "keys", "original_charges", "text", "weight")
 
     def __init__(
-        self, asked: Sequence[Charge], keys_of: Callable[[Sequence[Charge]], list[bytes]], codec: Codec
+        self, original_charges: Sequence[Charge], keys_of: Callable[[Sequence[Charge]], list[bytes]], codec: Codec
     ) -> None:
-        self.asked, self.codec = asked, codec
-        self.group = Group(asked)
-        self.alike = self.group.charges is asked
+        self.original_charges, self.codec = original_charges, codec
+        self.group = Group(original_charges)
+        self.has_unique_buckets = self.group.charges is original_charges
         self.keys = keys_of(self.group.charges)
         self.weight = len(self.keys)
         for charge in self.group.charges:
-            if charge.limit.most_settled < EXACT:  # it writes each unit
+            if charge.limit.max_settle_units < MAX_EXACT_INT:  # it writes each unit
                 self.weight += charge.cost // _UNITS
-        self.text = group(codec, self.group.charges)
+        self.text = encode_group(codec, self.group.charges)
 
     def text_in(self, codec: Codec) -> bytes:
         """The text in another one."""
-        return group(codec, self.group.charges)
+        return encode_group(codec, self.group.charges)
 
 
-class How(NamedTuple):
+class TakeMode(NamedTuple):
     """What all groups of one call have in common.
 
     `now`: a told time in microseconds, 0 for the server's own. `commit`: whether it is taken, or peeked at.
@@ -52,21 +53,21 @@ class How(NamedTuple):
     commit: bool
 
 
-TAKEN: Final = How(0, commit=True)  # which is so outside tests
+DEFAULT_MODE: Final = TakeMode(0, commit=True)  # which is so outside tests
 
 
-class Parcel(Struct, eq=False, gc=False):
+class PendingTake(Struct, eq=False, gc=False):
     """Under asyncio `batching` sets what is to come and when nobody waits for it any more.
 
     One object for each request is enough.
     """
 
-    written: Written
-    how: How = TAKEN
+    encoded_group: EncodedGroup
+    mode: TakeMode = DEFAULT_MODE
     reply: "asyncio.Future[Any]" = None  # type: ignore[assignment]  # where it waits there is one
     until: float = 0.0
 
-    def hear(self, reply: Any) -> None:
+    def receive(self, reply: Any) -> None:
         """What came of it, which may be a `StoreError`."""
         if self.reply.done():
             return

@@ -14,11 +14,13 @@ from ratelimit_mw.errors import StoreError
 
 C = TypeVar("C")
 
-_GRACE: Final = 0.5  # seconds that closing waits for one that is being opened: TLS over a slow link takes so long
-LOOK_AGAIN: Final = 0.5  # seconds: how often a server that may move is looked for, while there are requests
+_OPENING_GRACE: Final = (
+    0.5  # seconds that closing waits for one that is being opened: TLS over a slow link takes so long
+)
+FIND_INTERVAL: Final = 0.5  # seconds: how often a server that may move is looked for, while there are requests
 
 
-def not_connected(error: Exception) -> StoreError:
+def no_connection_error(error: Exception) -> StoreError:
     """What a request hears that waited for a connection."""
     text = str(error) or type(error).__name__  # a timeout has no text
     return StoreError(f"cannot connect: {text}", rejected=getattr(error, "rejected", False))
@@ -44,70 +46,70 @@ class AsyncPool(Generic[C]):
         self._make, self._end, self._usable, self._size, self._find = make, end, usable, size, find
         self._free = free
         self._place: object = None
-        self._found = 0.0  # monotonic seconds
+        self._last_find = 0.0  # monotonic seconds
         self._idle: list[C] = []
-        self._lent: set[int] = set()
-        self._lent_at_once: dict[C, int] = {}  # and when; with no task that would give it back where the loop ends
+        self._in_use: set[int] = set()
+        self._in_use_nowait: dict[C, int] = {}  # and when; with no task that would give it back where the loop ends
         self._moves = 0  # how often the server has moved
-        self._ends: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._opening: asyncio.Task[None] | None = None
-        self.ending: AsyncGenerator[None, None] | None = None  # whoever has the loop close it keeps that here
+        self.shutdown_hook: AsyncGenerator[None, None] | None = None  # whoever has the loop close it keeps that here
 
-    async def borrow(self) -> C:
+    async def acquire(self) -> C:
         """A connection; the caller bounds the wait. Raises `StoreError` when none can be had."""
         while True:
             while self._idle:
                 connection = self._idle.pop()
                 if await self._usable(connection):
-                    self._lent.add(id(connection))
+                    self._in_use.add(id(connection))
                     return connection
                 await self._end(connection)
             self._open()
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
             try:
-                await turn
+                await waiter
             except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled() and turn.exception() is None:
+                if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                     self._wake()  # it was our turn, and it passes on
                 raise
 
-    def lend(self) -> C | None:
-        """A connection, where one is idle and `free`. It comes back by `take_back`."""
+    def acquire_nowait(self) -> C | None:
+        """A connection, where one is idle and `free`. It comes back by `release_nowait`."""
         if not (self._idle and self._free(self._idle[-1])):
             return None
         connection = self._idle.pop()
-        self._lent_at_once[connection] = self._moves
+        self._in_use_nowait[connection] = self._moves
         return connection
 
-    def take_back(self, connection: C, *, broken: bool) -> None:
-        """The other end of `lend`. One that is `broken` is closed soon."""
-        since = self._lent_at_once.get(connection)
+    def release_nowait(self, connection: C, *, broken: bool) -> None:
+        """The other end of `acquire_nowait`. One that is `broken` is closed soon."""
+        since = self._in_use_nowait.get(connection)
         if since is None:
             return  # closed with the pool
         if broken or since != self._moves:
-            end = asyncio.get_running_loop().create_task(self._end_lent(connection))
-            self._ends.add(end)
-            end.add_done_callback(self._ends.discard)
+            end = asyncio.get_running_loop().create_task(self._close_in_use(connection))
+            self._closing.add(end)
+            end.add_done_callback(self._closing.discard)
         else:
-            del self._lent_at_once[connection]
+            del self._in_use_nowait[connection]
             self._idle.append(connection)
-        self._look(broken=broken)
+        self._find_again_if_due(broken=broken)
         self._wake()
 
     async def ready(self) -> None:
         """Wait until one is idle: who borrows it at once, without awaiting anything, gets it."""
         if not (self._idle and await self._usable(self._idle[-1])):
-            await self.give_back(await self.borrow())
+            await self.release(await self.acquire())
 
-    async def give_back(self, connection: C, *, broken: bool = False) -> None:
+    async def release(self, connection: C, *, broken: bool = False) -> None:
         """Return a borrowed connection; a `broken` one is closed."""
-        known = id(connection) in self._lent
-        self._lent.discard(id(connection))
+        known = id(connection) in self._in_use
+        self._in_use.discard(id(connection))
         if known and not broken:
             self._idle.append(connection)
-        self._look(broken=broken)
+        self._find_again_if_due(broken=broken)
         self._wake()
         if broken or not known:
             await self._end(connection)
@@ -118,41 +120,41 @@ class AsyncPool(Generic[C]):
         What was lent at once is closed at once.
         """
         opening, self._opening = self._opening, None
-        lent, self._lent_at_once = self._lent_at_once, {}
-        for connection in lent:
+        in_use, self._in_use_nowait = self._in_use_nowait, {}
+        for connection in in_use:
             await self._end(connection)
-        await self._retire()
+        await self._close_idle()
         if opening is not None:  # asyncio loses the socket of TLS that is cancelled in its first moments
-            await asyncio.wait({opening}, timeout=_GRACE)
+            await asyncio.wait({opening}, timeout=_OPENING_GRACE)
             opening.cancel()
-            await asyncio.wait({opening}, timeout=_GRACE)
+            await asyncio.wait({opening}, timeout=_OPENING_GRACE)
         await asyncio.sleep(0)  # what was aborted is closed in the next turn
 
-    async def _retire(self) -> None:
+    async def _close_idle(self) -> None:
         idle, self._idle = self._idle, []
-        self._lent.clear()
+        self._in_use.clear()
         self._moves += 1
         for connection in idle:
             await self._end(connection)
 
-    async def _end_lent(self, connection: C) -> None:
+    async def _close_in_use(self, connection: C) -> None:
         await self._end(connection)
-        self._lent_at_once.pop(connection, None)
+        self._in_use_nowait.pop(connection, None)
         self._wake()
 
-    def _look(self, *, broken: bool) -> None:
-        if self._find and (broken or time.monotonic() - self._found > LOOK_AGAIN):
-            self._open(look=True)
+    def _find_again_if_due(self, *, broken: bool) -> None:
+        if self._find and (broken or time.monotonic() - self._last_find > FIND_INTERVAL):
+            self._open(only_if_moved=True)
 
-    def _open(self, *, look: bool = False) -> None:
-        lent = len(self._lent) + len(self._lent_at_once)
-        if self._opening is None and (look or lent + len(self._idle) < self._size):
-            self._opening = asyncio.get_running_loop().create_task(self._open_one(look=look))
+    def _open(self, *, only_if_moved: bool = False) -> None:
+        in_use = len(self._in_use) + len(self._in_use_nowait)
+        if self._opening is None and (only_if_moved or in_use + len(self._idle) < self._size):
+            self._opening = asyncio.get_running_loop().create_task(self._open_one(only_if_moved=only_if_moved))
 
-    async def _open_one(self, *, look: bool) -> None:
+    async def _open_one(self, *, only_if_moved: bool) -> None:
         task = asyncio.current_task()
         try:
-            if await self._stays() and look:
+            if await self._is_at_same_address() and only_if_moved:
                 return
             connection = await self._make(self._place)
             if self._opening is task:
@@ -160,26 +162,26 @@ class AsyncPool(Generic[C]):
             else:  # closed meanwhile: the client library may lose a cancellation
                 await self._end(connection)
         except Exception as error:  # noqa: BLE001  # whatever it is, a waiting request must hear of it
-            while self._waiting and not (self._lent or self._lent_at_once):
-                self._wake(not_connected(error))
+            while self._waiting and not (self._in_use or self._in_use_nowait):
+                self._wake(no_connection_error(error))
         finally:
             if self._opening is task:
                 self._opening = None
             self._wake()
 
-    async def _stays(self) -> bool:
+    async def _is_at_same_address(self) -> bool:
         """Whether the server is where it was."""
         if self._find is None:
             return True
-        self._found = time.monotonic()
+        self._last_find = time.monotonic()
         before, self._place = self._place, await self._find()
         if before != self._place:
-            await self._retire()
+            await self._close_idle()
         return before == self._place
 
     def _wake(self, error: StoreError | None = None) -> None:
         while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_exception(error) if error else turn.set_result(None)
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_exception(error) if error else waiter.set_result(None)
                 return

@@ -14,31 +14,31 @@ from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.limit import Charge
 from ratelimit_mw.notices import logger
-from ratelimit_mw.stores.breaker import Breaker
+from ratelimit_mw.stores.breaker import CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.layer import Layer
 from ratelimit_mw.stores.layered import AsyncLayeredStore, LayeredStore
-from ratelimit_mw.stores.patience import LINGER, Patience
-from ratelimit_mw.stores.redis_cluster import AsyncCluster, Cluster
+from ratelimit_mw.stores.patience import ORPHAN_TIMEOUT, Deadline
+from ratelimit_mw.stores.redis_cluster import AsyncClusterTransport, ClusterTransport
 from ratelimit_mw.stores.redis_sentinel import async_master, master
 from ratelimit_mw.stores.redis_server import (
     CLUSTER_SCHEMES,
     SENTINEL_SCHEMES,
-    AsyncConnections,
-    Connections,
-    async_source,
-    meaning,
-    source,
+    AsyncServerTransport,
+    ServerTransport,
+    async_connection_factory,
+    classify_error,
+    connection_factory,
 )
 from ratelimit_mw.stores.scripts import Codec
 from ratelimit_mw.stores.talk import Command
-from ratelimit_mw.stores.tasks import AsyncLink, TaskStore
-from ratelimit_mw.stores.threads import Link, ThreadStore
+from ratelimit_mw.stores.tasks import AsyncTransport, TaskStore
+from ratelimit_mw.stores.threads import ThreadStore, Transport
 
-_PATIENCE: Final = 3.0  # seconds that a probe waits, connecting included
-_PENALTY: Final = "ban"  # comes with another limit, and does the same on the server
-_USUAL: Final = "sliding_window_counter"
-_SPREAD: Final = 16  # slots that a probe asks: of three nodes, one is missed in one of 200 probes
+_PROBE_TIMEOUT: Final = 3.0  # seconds that a probe waits, connecting included
+_PENALTY_ALGORITHM: Final = "ban"  # comes with another limit, and does the same on the server
+_DEFAULT_ALGORITHM: Final = "sliding_window_counter"
+_PROBE_SLOTS: Final = 16  # slots that a probe asks: of three nodes, one is missed in one of 200 probes
 
 
 class RedisStore(LayeredStore):
@@ -63,8 +63,8 @@ class RedisStore(LayeredStore):
         deny_cache: float = 1.0,  # seconds
         clock: Callable[[], float] | None = None,
     ) -> None:
-        store = ThreadStore(_link(client_or_url, timeout), prefix, timeout, clock)
-        super().__init__(store, _layers(deny_cache, slots=store.slots), timeout, clock)
+        store = ThreadStore(_transport(client_or_url, timeout), prefix, timeout, clock)
+        super().__init__(store, _layers(deny_cache, is_cluster=store.is_cluster), timeout, clock)
         self.probe = _prober(client_or_url, prefix)
 
 
@@ -83,9 +83,9 @@ class AsyncRedisStore(AsyncLayeredStore):
         deny_cache: float = 1.0,  # seconds
         clock: Callable[[], float] | None = None,
     ) -> None:
-        store = TaskStore(_async_link(client_or_url, timeout), prefix, timeout, clock)
-        super().__init__(store, _layers(deny_cache, slots=store.slots), timeout, clock)
-        store.recall = self.recall
+        store = TaskStore(_async_transport(client_or_url, timeout), prefix, timeout, clock)
+        super().__init__(store, _layers(deny_cache, is_cluster=store.is_cluster), timeout, clock)
+        store.lookup = self.lookup
         self.probe = _prober(client_or_url, prefix)
 
 
@@ -95,18 +95,18 @@ def probe(url: str, prefix: str = "rl:", algorithms: Iterable[str] = ()) -> Stor
     May block for some seconds. The keys are of no request, expire, and are removed. In a cluster there are many of
     them, so that most likely each node is asked. None: there was an answer.
     """
-    names = [name for name in SCRIPTED if name in set(algorithms) - {_PENALTY}] or [_USUAL]
-    store = RedisStore(url, prefix=prefix, timeout=_PATIENCE, deny_cache=0)
+    names = [name for name in SCRIPTED if name in set(algorithms) - {_PENALTY_ALGORITHM}] or [_DEFAULT_ALGORITHM]
+    store = RedisStore(url, prefix=prefix, timeout=_PROBE_TIMEOUT, deny_cache=0)
     charges = [
         Charge(f"{{ratelimit-mw-check-{number}}}:check", SCRIPTED[name](100, 60))
-        for number in range(_SPREAD if store.slots else 1)
+        for number in range(_PROBE_SLOTS if store.is_cluster else 1)
         for name in names
     ]
     try:
         store.take(charges)
         store.reset(charges)
     except StoreError as error:
-        return error.again()
+        return error.copy()
     finally:
         store.close()
     return None
@@ -119,87 +119,87 @@ def _prober(client_or_url: Any, prefix: str) -> Callable[[Iterable[str]], StoreE
     return lambda algorithms: probe(client_or_url, prefix, algorithms)
 
 
-def _layers(deny_cache: float, *, slots: bool) -> list[Layer]:
+def _layers(deny_cache: float, *, is_cluster: bool) -> list[Layer]:
     """What stands over the server: of each call, the first one to know the answer gives it.
 
     What refused stays refused while the breaker keeps the server from being asked. In a cluster there is none: one
     node that fails is no reason not to ask the others.
     """
-    remembered = DenyCache(deny_cache)
-    return [*([remembered] if deny_cache else []), *([] if slots else [Breaker()])]
+    cache = DenyCache(deny_cache)
+    return [*([cache] if deny_cache else []), *([] if is_cluster else [CircuitBreaker()])]
 
 
-def _link(client_or_url: Any, timeout: float) -> Link:
+def _transport(client_or_url: Any, timeout: float) -> Transport:
     if isinstance(client_or_url, str):
         if client_or_url.startswith(CLUSTER_SCHEMES):
-            return Cluster(client_or_url, timeout)
+            return ClusterTransport(client_or_url, timeout)
         if client_or_url.startswith(SENTINEL_SCHEMES):
             return master(client_or_url, timeout)
-        return Connections(source(client_or_url, LINGER), timeout)
+        return ServerTransport(connection_factory(client_or_url, ORPHAN_TIMEOUT), timeout)
     execute = getattr(client_or_url, "execute_command", None)
     if not callable(execute) or inspect.iscoroutinefunction(execute):
         raise ConfigError(
             f"client_or_url: found {type(client_or_url).__name__}, allowed is a URL or a redis.Redis for threads"
         )
     _warn_of_long_waits(client_or_url, timeout)
-    return _Client(client_or_url)
+    return _ClientTransport(client_or_url)
 
 
-def _async_link(client_or_url: Any, timeout: float) -> AsyncLink:
+def _async_transport(client_or_url: Any, timeout: float) -> AsyncTransport:
     if isinstance(client_or_url, str):
         if client_or_url.startswith(CLUSTER_SCHEMES):
-            return AsyncCluster(client_or_url, LINGER + timeout)
+            return AsyncClusterTransport(client_or_url, ORPHAN_TIMEOUT + timeout)
         if client_or_url.startswith(SENTINEL_SCHEMES):
             return async_master(client_or_url)
-        return AsyncConnections(async_source(client_or_url, LINGER + timeout))
+        return AsyncServerTransport(async_connection_factory(client_or_url, ORPHAN_TIMEOUT + timeout))
     if not inspect.iscoroutinefunction(getattr(client_or_url, "execute_command", None)):
         raise ConfigError(
             f"client_or_url: found {type(client_or_url).__name__}, allowed is a URL or a redis.asyncio.Redis"
         )
-    return _AsyncClient(client_or_url)
+    return _AsyncClientTransport(client_or_url)
 
 
-class _Client:
+class _ClientTransport:
     """A client that was handed in."""
 
     def __init__(self, client: Any) -> None:
         self._execute = client.execute_command
-        self.slots = isinstance(client, RedisCluster)
+        self.is_cluster = isinstance(client, RedisCluster)
         self.codec = _codec(client)
 
-    def send(self, command: Command, _: Patience) -> Any:
-        """See `Link.send`."""
+    def send(self, command: Command, _: Deadline) -> Any:
+        """See `Transport.send`."""
         try:
             return self._execute(*command)
         except Exception as error:  # whatever it raises, the store has no answer
-            raise meaning(error, "cluster" if self.slots else "server") from error
+            raise classify_error(error, "cluster" if self.is_cluster else "server") from error
 
     def close(self) -> None:
         """It is not ours to close."""
 
 
-class _AsyncClient:
+class _AsyncClientTransport:
     """A client that was handed in."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self.slots = isinstance(client, AsyncRedisCluster)
+        self.is_cluster = isinstance(client, AsyncRedisCluster)
         self.codec = _codec(client)
 
     async def ready(self) -> None:
-        """See `AsyncLink.ready`: that is its own affair."""
+        """See `AsyncTransport.ready`: that is its own affair."""
 
     async def send(self, *command: Any) -> Any:
-        """See `AsyncLink.send`."""
+        """See `AsyncTransport.send`."""
         try:
-            if self.slots:
+            if self.is_cluster:
                 await self._client.initialize()  # else redis-py fails commands that are its first and come at once
             return await self._client.execute_command(*command)
         except Exception as error:  # whatever it raises, the store has no answer
-            raise meaning(error, "cluster" if self.slots else "server") from error
+            raise classify_error(error, "cluster" if self.is_cluster else "server") from error
 
-    def begin(self, command: Command, heard: Callable[[Any], None]) -> None:
-        """See `AsyncLink.begin`: a client has to be awaited."""
+    def begin(self, command: Command, on_reply: Callable[[Any], None]) -> None:
+        """See `AsyncTransport.begin`: a client has to be awaited."""
 
     async def close(self) -> None:
         """It is not ours to close."""
@@ -208,23 +208,23 @@ class _AsyncClient:
 def _options_of(client: Any) -> Mapping[str, Any]:
     """Of the connections of a client handed in; none of one that hides them."""
     connections = getattr(client, "connection_pool", None) or getattr(client, "nodes_manager", None)
-    found: Mapping[str, Any] = getattr(connections, "connection_kwargs", {})
-    return found
+    options: Mapping[str, Any] = getattr(connections, "connection_kwargs", {})
+    return options
 
 
 def _codec(client: Any) -> Codec:
     """What is packed is no text, and not all versions of redis-py can be told that a reply is none."""
     options = _options_of(client)
-    return "packed" if options and not options.get("decode_responses") else "plain"
+    return "msgpack" if options and not options.get("decode_responses") else "msgpack_resp_replies"
 
 
 def _warn_of_long_waits(client: Any, timeout: float) -> None:
-    own = _options_of(client).get("socket_timeout")
-    if own is None or own > timeout:
+    socket_timeout = _options_of(client).get("socket_timeout")
+    if socket_timeout is None or socket_timeout > timeout:
         logger.warning(
             "ratelimit_mw: the Redis client handed in waits up to %s seconds, not %s; "
             "give it socket_timeout=%s and retry=Retry(NoBackoff(), 0)",
-            own or "any number of",
+            socket_timeout or "any number of",
             timeout,
             timeout,
         )

@@ -5,79 +5,88 @@ from functools import partial
 from typing import Any
 
 from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.stores.patience import LINGER, Patience
-from ratelimit_mw.stores.redis_server import AsyncConnections, Connections, Source, async_source, source
+from ratelimit_mw.stores.patience import ORPHAN_TIMEOUT, Deadline
+from ratelimit_mw.stores.redis_server import (
+    AsyncServerTransport,
+    ConnectionFactory,
+    ServerTransport,
+    async_connection_factory,
+    connection_factory,
+)
 from ratelimit_mw.stores.scripts import Codec
 from ratelimit_mw.stores.talk import Command, adrive, drive
-from ratelimit_mw.stores.topology import Address, Errand, Topology
+from ratelimit_mw.stores.topology import Address, RoutedCommand, SlotMap
 
 
-class Cluster:
+class ClusterTransport:
     """For threads."""
 
-    slots = True
-    codec: Codec = "packed"
+    is_cluster = True
+    codec: Codec = "msgpack"
 
     def __init__(self, url: str, timeout: float) -> None:
         self._timeout = timeout
-        self._source, start = nodes_of(url)
-        self._topology = Topology(start)
-        self._nodes: dict[Address, Connections] = {}
+        self._factory, start = nodes_of(url)
+        self._slot_map = SlotMap(start)
+        self._nodes: dict[Address, ServerTransport] = {}
 
-    def send(self, command: Command, patience: Patience) -> Any:
-        """See `Link.send`."""
-        return drive(self._topology.route(command), partial(self._run, patience))
+    def send(self, command: Command, deadline: Deadline) -> Any:
+        """See `Transport.send`."""
+        return drive(self._slot_map.route(command), partial(self._run, deadline))
 
     def close(self) -> None:
-        """See `Link.close`."""
+        """See `Transport.close`."""
         for node in list(self._nodes.values()):
             node.close()
 
-    def _run(self, patience: Patience, errand: Errand) -> Any:
-        node = self._nodes.get(errand.address)
+    def _run(self, deadline: Deadline, routed_command: RoutedCommand) -> Any:
+        node = self._nodes.get(routed_command.address)
         if node is None:  # of two threads that are here at once, one goes on with the node of the other
             node = self._nodes.setdefault(
-                errand.address, Connections(self._source.at(errand.address), self._timeout, role="cluster")
+                routed_command.address,
+                ServerTransport(self._factory.at(routed_command.address), self._timeout, role="cluster"),
             )
-        return node.send(errand.command, patience, asking=errand.asking)
+        return node.send(routed_command.command, deadline, asking=routed_command.asking)
 
 
-class AsyncCluster:
+class AsyncClusterTransport:
     """For asyncio."""
 
-    slots = True
-    codec: Codec = "packed"
+    is_cluster = True
+    codec: Codec = "msgpack"
 
     def __init__(self, url: str, linger: float) -> None:
-        self._source, start = _nodes([async_source(one, linger) for one in _urls(url)])
-        self._topology = Topology(start)
-        self._nodes: dict[Address, AsyncConnections] = {}
+        self._factory, start = _nodes([async_connection_factory(one, linger) for one in _urls(url)])
+        self._slot_map = SlotMap(start)
+        self._nodes: dict[Address, AsyncServerTransport] = {}
 
     async def ready(self) -> None:
-        """See `AsyncLink.ready`: which node is asked shows when it is."""
+        """See `AsyncTransport.ready`: which node is asked shows when it is."""
 
     async def send(self, *command: Any) -> Any:
-        """See `AsyncLink.send`."""
-        return await adrive(self._topology.route(command), self._run)
+        """See `AsyncTransport.send`."""
+        return await adrive(self._slot_map.route(command), self._run)
 
-    def begin(self, command: Command, heard: Callable[[Any], None]) -> None:
-        """See `AsyncLink.begin`: which node is asked shows when it is."""
+    def begin(self, command: Command, on_reply: Callable[[Any], None]) -> None:
+        """See `AsyncTransport.begin`: which node is asked shows when it is."""
 
     async def close(self) -> None:
-        """See `AsyncLink.close`."""
+        """See `AsyncTransport.close`."""
         for node in list(self._nodes.values()):
             await node.close()
 
-    async def _run(self, errand: Errand) -> Any:
-        node = self._nodes.get(errand.address)
+    async def _run(self, routed_command: RoutedCommand) -> Any:
+        node = self._nodes.get(routed_command.address)
         if node is None:
-            node = self._nodes[errand.address] = AsyncConnections(self._source.at(errand.address), role="cluster")
-        return await node.send(*errand.command, asking=errand.asking)
+            node = self._nodes[routed_command.address] = AsyncServerTransport(
+                self._factory.at(routed_command.address), role="cluster"
+            )
+        return await node.send(*routed_command.command, asking=routed_command.asking)
 
 
-def nodes_of(url: str) -> tuple[Source, list[Address]]:
+def nodes_of(url: str) -> tuple[ConnectionFactory, list[Address]]:
     """How threads connect, and to which nodes at first. Raises `ConfigError`."""
-    return _nodes([source(one, LINGER) for one in _urls(url)])
+    return _nodes([connection_factory(one, ORPHAN_TIMEOUT) for one in _urls(url)])
 
 
 def _urls(url: str) -> list[str]:
@@ -88,8 +97,8 @@ def _urls(url: str) -> list[str]:
     return [f"{scheme}://{login}{at}{host}{slash}{path}" for host in hosts.split(",")]
 
 
-def _nodes(sources: list[Source]) -> tuple[Source, list[Address]]:
+def _nodes(factories: list[ConnectionFactory]) -> tuple[ConnectionFactory, list[Address]]:
     """How to connect, and to which nodes at first."""
-    if sources[0].options.get("db"):
+    if factories[0].options.get("db"):
         raise ConfigError("store: a cluster has database 0 only")
-    return sources[0], [(one.options.get("host", "localhost"), one.options.get("port", 6379)) for one in sources]
+    return factories[0], [(one.options.get("host", "localhost"), one.options.get("port", 6379)) for one in factories]

@@ -10,26 +10,26 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from ratelimit_mw.errors import ConfigError, StoreError
-from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.notices import warn_throttled
 from ratelimit_mw.stores.redis_server import (
     FAILURES,
-    AsyncConnections,
-    Connections,
-    Source,
-    anot_opened,
-    ask_once,
-    async_source,
-    source,
+    AsyncServerTransport,
+    ConnectionFactory,
+    ServerTransport,
+    aconnection_error,
+    async_connection_factory,
+    connection_factory,
+    query_once,
 )
 from ratelimit_mw.stores.talk import Steps, adrive, drive
-from ratelimit_mw.stores.topology import Address, Errand
+from ratelimit_mw.stores.topology import Address, RoutedCommand
 from ratelimit_mw.stores.wire import drop
-from ratelimit_mw.words import nearest
+from ratelimit_mw.words import did_you_mean
 
 _PORT: Final = 26379  # where a Sentinel listens unless the URL says otherwise
 _LAST_PORT: Final = 65535
-_LONGEST: Final = 300  # characters of the names of services
-_PATIENCE: Final = 0.5  # seconds: who asks a server that is lost must be done with it when there is a new one
+_MAX_NAMES_LENGTH: Final = 300  # characters of the names of services
+_QUERY_TIMEOUT: Final = 0.5  # seconds: who asks a server that is lost must be done with it when there is a new one
 _FORM: Final = (
     "redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DB?OPTION=VALUE with the options of redis-py, "
     "sentinel_username and sentinel_password; in a password / # ? @ are written %2F %23 %3F %40"
@@ -41,12 +41,12 @@ class Sentinels:
 
     def __init__(self, service: str, addresses: list[Address]) -> None:
         self._service = service
-        self._known = addresses  # the one that knew last comes first
+        self._addresses = addresses  # the one that knew last comes first
 
     @property
     def addresses(self) -> list[Address]:
         """All of them."""
-        return list(self._known)
+        return list(self._addresses)
 
     def only(self, address: Address) -> "Sentinels":
         """One of them."""
@@ -56,34 +56,34 @@ class Sentinels:
         """Ask one after the other until one knows. Yields errands, and is sent their replies. Raises `StoreError`."""
         reasons: list[str] = []
         rejected = False
-        for asked in self._known:
+        for address in self._addresses:
             try:
-                reply = yield Errand(asked, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service))
+                reply = yield RoutedCommand(address, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service))
                 if not reply:
-                    self._unknown((yield Errand(asked, ("SENTINEL", "MASTERS"))))
-                found = _address(reply)
+                    self._unknown((yield RoutedCommand(address, ("SENTINEL", "MASTERS"))))
+                master = _address(reply)
             except StoreError as error:
-                place = f"{asked[0]}:{asked[1]}"
+                place = f"{address[0]}:{address[1]}"
                 if error.rejected:
-                    warn_rarely(f"store {place} rejects us", "%s", error)
+                    warn_throttled(f"store {place} rejects us", "%s", error)
                 reasons.append(f"Sentinel {place}: {error}")
                 rejected |= error.rejected
                 continue
-            self._known = sorted(self._known, key=asked.__ne__)
-            return found
+            self._addresses = sorted(self._addresses, key=address.__ne__)
+            return master
         raise StoreError("; ".join(reasons), rejected=rejected)
 
     def doubt(self) -> None:
         """The master that was named is of no use: ask another Sentinel first, as this one may be cut off."""
-        self._known = [*self._known[1:], *self._known[:1]]
+        self._addresses = [*self._addresses[1:], *self._addresses[:1]]
 
     def _unknown(self, masters: Any) -> None:
         try:
             names = sorted(name.decode() for master in masters for name in _named(master, b"name"))
         except (AttributeError, TypeError, ValueError):
             raise _nonsense(masters) from None
-        there = ", ".join(map(repr, names))[:_LONGEST] or "none"
-        text = f"no service {self._service!r}{nearest(self._service, names)}; there are {there}"
+        there = ", ".join(map(repr, names))[:_MAX_NAMES_LENGTH] or "none"
+        text = f"no service {self._service!r}{did_you_mean(self._service, names)}; there are {there}"
         raise StoreError(text, rejected=True)
 
 
@@ -105,50 +105,52 @@ def _nonsense(reply: object) -> StoreError:
 class _Parts(NamedTuple):
     """What a URL says."""
 
-    servers: Source  # of the service; where they are the Sentinels know
-    asked: Source  # the same of the Sentinels
+    servers: ConnectionFactory  # of the service; where they are the Sentinels know
+    sentinel_servers: ConnectionFactory  # the same of the Sentinels
     sentinels: Sentinels
 
 
 def parts_of(url: str) -> _Parts:
     """What a URL says, for threads. Raises `ConfigError`."""
-    return _read(url, source)
+    return _read(url, connection_factory)
 
 
-def master(url: str, timeout: float) -> Connections:
+def master(url: str, timeout: float) -> ServerTransport:
     """For threads. Raises `ConfigError`."""
-    servers, asked, sentinels = parts_of(url)
+    servers, sentinel_servers, sentinels = parts_of(url)
 
-    def ask(errand: Errand) -> Any:
-        return ask_once(asked.at(errand.address), "sentinel", errand.command, _PATIENCE)
+    def query(routed_command: RoutedCommand) -> Any:
+        return query_once(
+            sentinel_servers.at(routed_command.address), "sentinel", routed_command.command, _QUERY_TIMEOUT
+        )
 
     def find() -> Address:
-        return drive(sentinels.master(), ask)
+        return drive(sentinels.master(), query)
 
-    return Connections(servers, timeout, find, role="master", lost=sentinels.doubt)
+    return ServerTransport(servers, timeout, find, role="master", on_lost=sentinels.doubt)
 
 
-def async_master(url: str) -> AsyncConnections:
+def async_master(url: str) -> AsyncServerTransport:
     """For asyncio. Raises `ConfigError`."""
-    servers, asked, sentinels = _read(url, async_source)
+    servers, sentinel_servers, sentinels = _read(url, async_connection_factory)
 
-    async def ask(errand: Errand) -> Any:
-        sentinel = asked.at(errand.address)
-        connection = sentinel.connection()
+    async def query(routed_command: RoutedCommand) -> Any:
+        sentinel = sentinel_servers.at(routed_command.address)
+        raw_connection = sentinel.raw_connection()
         try:
-            async with asyncio.timeout(_PATIENCE):
-                await connection.connect()
-                await connection.send_command(*errand.command)
-                return await connection.read_response()
+            async with asyncio.timeout(_QUERY_TIMEOUT):
+                await raw_connection.connect()
+                await raw_connection.send_command(*routed_command.command)
+                return await raw_connection.read_response()
         except FAILURES as error:
-            raise await anot_opened(sentinel, error, "sentinel") from error
+            raise await aconnection_error(sentinel, error, "sentinel") from error
         finally:
-            await drop(connection)
+            await drop(raw_connection)
 
     def find() -> Awaitable[Address]:
-        return adrive(sentinels.master(), ask)
+        return adrive(sentinels.master(), query)
 
-    return AsyncConnections(servers, find, role="master", lost=sentinels.doubt)
+    return AsyncServerTransport(servers, find, role="master", on_lost=sentinels.doubt)
 
 
 def _named(flat: list[bytes], field: bytes) -> list[bytes]:
@@ -156,7 +158,7 @@ def _named(flat: list[bytes], field: bytes) -> list[bytes]:
     return [value for name, value in zip(flat[::2], flat[1::2], strict=False) if name == field]
 
 
-def _read(url: str, read: Callable[[str, float], Source]) -> _Parts:
+def _read(url: str, read: Callable[[str, float], ConnectionFactory]) -> _Parts:
     scheme, _, rest = url.partition("+sentinel://")
     place, _, path = rest.partition("/")
     path, _, query = path.partition("?")
@@ -168,12 +170,12 @@ def _read(url: str, read: Callable[[str, float], Source]) -> _Parts:
     own = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}
     tail = f"/{database}?{urlencode(options)}"
     try:
-        found = [read(f"{scheme}://{login}{at}{host}{tail}", _PATIENCE) for host in hosts.split(",")]
+        factories = [read(f"{scheme}://{login}{at}{host}{tail}", _QUERY_TIMEOUT) for host in hosts.split(",")]
     except ConfigError:
-        found = []
-    if not found or not all(one.options.get("host") for one in found):
+        factories = []
+    if not factories or not all(one.options.get("host") for one in factories):
         raise ConfigError(f"store: the URL cannot be read, allowed is {_FORM}") from None
-    kind, servers = found[0].kind, found[0].options | {"socket_connect_timeout": _PATIENCE}
-    addresses = [(one.options["host"], one.options.get("port", _PORT)) for one in found]
-    asked = Source(kind, servers | own | {"db": 0})
-    return _Parts(Source(kind, servers), asked, Sentinels(unquote(service), addresses))
+    kind, servers = factories[0].kind, factories[0].options | {"socket_connect_timeout": _QUERY_TIMEOUT}
+    addresses = [(one.options["host"], one.options.get("port", _PORT)) for one in factories]
+    sentinel_servers = ConnectionFactory(kind, servers | own | {"db": 0})
+    return _Parts(ConnectionFactory(kind, servers), sentinel_servers, Sentinels(unquote(service), addresses))

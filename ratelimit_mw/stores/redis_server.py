@@ -25,17 +25,24 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from ratelimit_mw.errors import ConfigError, StoreError
-from ratelimit_mw.stores.loops import OfLoop, at_end
-from ratelimit_mw.stores.patience import LINGER, Patience
+from ratelimit_mw.stores.loops import PerLoop, on_loop_shutdown
+from ratelimit_mw.stores.patience import ORPHAN_TIMEOUT, Deadline
 from ratelimit_mw.stores.pool import AsyncPool
-from ratelimit_mw.stores.rejections import Role, failure, no_file, no_redis, other_protocol, told
+from ratelimit_mw.stores.rejections import (
+    Role,
+    as_store_error,
+    log_rejection,
+    missing_tls_file_error,
+    not_redis_error,
+    tls_mismatch_error,
+)
 from ratelimit_mw.stores.scripts import Codec, script
 from ratelimit_mw.stores.talk import Command, NoCodec, NoScript
 from ratelimit_mw.stores.thread_pool import Pool
-from ratelimit_mw.stores.thread_wire import PlainThreadLine, ThreadLine, ThreadWire, connect
+from ratelimit_mw.stores.thread_wire import HiredisSyncConnection, PlainSyncConnection, SyncConnection, connect
 from ratelimit_mw.stores.topology import Address, Redirected
-from ratelimit_mw.stores.wire import Line, PlainLine, Wire, drop
-from ratelimit_mw.stores.wrong_url import wrong_part
+from ratelimit_mw.stores.wire import AsyncConnection, HiredisAsyncConnection, PlainAsyncConnection, drop
+from ratelimit_mw.stores.wrong_url import describe_url_mistake
 
 try:
     import hiredis
@@ -47,13 +54,13 @@ CLUSTER_SCHEMES: Final = ("redis+cluster://", "rediss+cluster://")
 SENTINEL_SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
 FAILURES: Final = (RedisError, RedisClusterException, OSError)  # of a server, or of the way to it
 _REDIRECTIONS: Final[dict[str, type[AskError]]] = {"ASK": AskError, "MOVED": MovedError}
-_REPLIES: Final = {"protocol": 2, "decode_responses": False}  # as we read them, whatever the URL has
+_PROTOCOL_OPTIONS: Final = {"protocol": 2, "decode_responses": False}  # as we read them, whatever the URL has
 _PORT: Final = 6379  # unless the URL names one
-_THREADS: Final = 64  # connections at most
-_TASKS: Final = 32  # connections at most, for each event loop
+_MAX_SYNC_CONNECTIONS: Final = 64  # connections at most
+_MAX_ASYNC_CONNECTIONS: Final = 32  # connections at most, for each event loop
 
 
-class Source(NamedTuple):
+class ConnectionFactory(NamedTuple):
     """How to make connections to a server: a class of the client library, and its arguments."""
 
     kind: Any
@@ -61,15 +68,15 @@ class Source(NamedTuple):
 
     def __repr__(self) -> str:
         """Without the options, of which one may be a password: tools that show local variables show this."""
-        return f"Source({self.kind.__name__})"
+        return f"ConnectionFactory({self.kind.__name__})"
 
-    def connection(self) -> Any:
+    def raw_connection(self) -> Any:
         """A connection that is not open yet."""
         return self.kind(**self.options)
 
-    def at(self, place: Address | None) -> "Source":
+    def at(self, place: Address | None) -> "ConnectionFactory":
         """The same for another server, if there is one."""
-        return Source(self.kind, self.options | {"host": place[0], "port": place[1]}) if place else self
+        return ConnectionFactory(self.kind, self.options | {"host": place[0], "port": place[1]}) if place else self
 
     @property
     def address(self) -> Address | None:
@@ -90,149 +97,160 @@ class Source(NamedTuple):
         return issubclass(self.kind, (SSLConnection, AsyncSSLConnection))
 
 
-class Connections:
+class ServerTransport:
     """Connections of our own to one server. `find` says where it is, if that may change; it may block.
 
-    `lost`: called when the place that `find` said is of no use.
+    `on_lost`: called when the place that `find` said is of no use.
     """
 
-    slots = False
-    codec: Codec = "packed"
+    is_cluster = False
+    codec: Codec = "msgpack"
 
     def __init__(
         self,
-        source: Source,
+        factory: ConnectionFactory,
         timeout: float,
         find: Callable[[], Address] | None = None,
         *,
         role: Role = "server",
-        lost: Callable[[], object] = bool,
+        on_lost: Callable[[], object] = bool,
     ) -> None:
-        self._timeout, self._place, self._role, self._lost = timeout, source.place, role, lost
+        self._timeout, self._place, self._role, self._on_lost = timeout, factory.place, role, on_lost
 
-        def make(place: Address | None) -> ThreadLine:
-            there = source.at(place)
-            self._place = there.place
+        def make(place: Address | None) -> SyncConnection:
+            target = factory.at(place)
+            self._place = target.place
             try:
-                return _opened(there, role)
+                return _open_connection(target, role)
             except Exception:
-                lost()
+                on_lost()
                 raise
 
-        self._pool: Pool[ThreadLine] = Pool(make, lambda line: line.close(), lambda line: line.usable(), _THREADS, find)
+        self._pool: Pool[SyncConnection] = Pool(
+            make,
+            lambda connection: connection.close(),
+            lambda connection: connection.usable(),
+            _MAX_SYNC_CONNECTIONS,
+            find,
+        )
 
-    def send(self, command: Command, patience: Patience, *, asking: bool = False) -> Any:
-        """See `Link.send`. `asking`: first say that the key may be on its way to this node of a cluster."""
-        line = self._pool.borrow(patience)
+    def send(self, command: Command, deadline: Deadline, *, asking: bool = False) -> Any:
+        """See `Transport.send`. `asking`: first say that the key may be on its way to this node of a cluster."""
+        connection = self._pool.acquire(deadline)
         broken = True
         try:
             if asking:
-                line.ask(("ASKING",), patience)
-            reply = line.ask(command, patience)
+                connection.query(("ASKING",), deadline)
+            reply = connection.query(command, deadline)
             broken = False
         except TimeoutError as error:
             raise StoreError(f"no answer within {self._timeout} seconds") from error
         except FAILURES as error:
             if _is_replica(error):
-                self._lost()
+                self._on_lost()
             broken = not isinstance(error, ResponseError) or _is_replica(error)
-            raise _meaning_at(self._place, error, self._role) from error
+            raise _classify_and_log(self._place, error, self._role) from error
         finally:
-            self._pool.give_back(line, broken=broken)
+            self._pool.release(connection, broken=broken)
         return reply
 
     def close(self) -> None:
-        """See `Link.close`."""
+        """See `Transport.close`."""
         self._pool.close()
 
 
-class AsyncConnections:
+class AsyncServerTransport:
     """The same for each event loop."""
 
-    slots = False
-    codec: Codec = "packed"
+    is_cluster = False
+    codec: Codec = "msgpack"
 
     def __init__(
         self,
-        source: Source,
+        factory: ConnectionFactory,
         find: Callable[[], Awaitable[Address]] | None = None,
         *,
         role: Role = "server",
-        lost: Callable[[], object] = bool,
+        on_lost: Callable[[], object] = bool,
     ) -> None:
-        async def make(place: Address | None) -> Line:
-            there = source.at(place)
-            self._place = there.place
+        async def make(place: Address | None) -> AsyncConnection:
+            target = factory.at(place)
+            self._place = target.place
             try:
-                return await _line(there, role)
+                return await _open_async_connection(target, role)
             except Exception:
-                lost()
+                on_lost()
                 raise
 
-        def pool() -> AsyncPool[Line]:
-            made: AsyncPool[Line]
+        def pool() -> AsyncPool[AsyncConnection]:
+            made: AsyncPool[AsyncConnection]
             made = AsyncPool(
-                make, lambda line: line.close(), lambda line: line.usable(), _TASKS, find, lambda line: line.free
+                make,
+                lambda connection: connection.close(),
+                lambda connection: connection.usable(),
+                _MAX_ASYNC_CONNECTIONS,
+                find,
+                lambda connection: connection.free,
             )
-            made.ending = at_end(made.close)
+            made.shutdown_hook = on_loop_shutdown(made.close)
             return made
 
-        self._pools = OfLoop(pool)
-        self._place, self._role, self._lost = source.place, role, lost
+        self._pools = PerLoop(pool)
+        self._place, self._role, self._on_lost = factory.place, role, on_lost
 
     async def ready(self) -> None:
-        """See `AsyncLink.ready`."""
+        """See `AsyncTransport.ready`."""
         await self._pools.get().ready()
 
     async def send(self, *command: Any, asking: bool = False) -> Any:
-        """See `AsyncLink.send` and `Connections.send`."""
+        """See `AsyncTransport.send` and `ServerTransport.send`."""
         pool = self._pools.get()
-        line = await pool.borrow()
+        connection = await pool.acquire()
         broken = True
         try:
             if asking:
-                await line.ask(("ASKING",))
-            reply = await line.ask(command)
+                await connection.query(("ASKING",))
+            reply = await connection.query(command)
             broken = False
         except FAILURES as error:
             if _is_replica(error):
-                self._lost()
+                self._on_lost()
             broken = not isinstance(error, ResponseError) or _is_replica(error)
-            raise _meaning_at(self._place, error, self._role) from error
+            raise _classify_and_log(self._place, error, self._role) from error
         finally:
-            await pool.give_back(line, broken=broken)
+            await pool.release(connection, broken=broken)
         return reply
 
-    def begin(self, command: Command, heard: Callable[[Any], None]) -> Callable[[], None] | None:
-        """See `AsyncLink.begin`."""
+    def begin(self, command: Command, on_reply: Callable[[Any], None]) -> Callable[[], None] | None:
+        """See `AsyncTransport.begin`."""
         pool = self._pools.get()
-        line = pool.lend()
-        if line is None:
+        connection = pool.acquire_nowait()
+        if connection is None:
             return None
 
-        def over(reply: Any) -> None:
+        def finish(reply: Any) -> None:
             failed = isinstance(reply, Exception)
             replica = failed and _is_replica(reply)
             if replica:
-                self._lost()
-            pool.take_back(line, broken=replica or (failed and not isinstance(reply, ResponseError)))
-            heard(_meaning_at(self._place, reply, self._role) if failed else reply)
+                self._on_lost()
+            pool.release_nowait(connection, broken=replica or (failed and not isinstance(reply, ResponseError)))
+            on_reply(_classify_and_log(self._place, reply, self._role) if failed else reply)
 
         try:
-            line.begin(command, over)
+            connection.begin(command, finish)
         except BaseException:
-            pool.take_back(line, broken=True)
+            pool.release_nowait(connection, broken=True)
             raise
-        return line.abandon
+        return connection.abandon
 
     async def close(self) -> None:
-        """See `AsyncLink.close`."""
+        """See `AsyncTransport.close`."""
         pool = self._pools.pop()
-        if pool is not None and pool.ending is not None:
-            await pool.ending.aclose()
+        if pool is not None and pool.shutdown_hook is not None:
+            await pool.shutdown_hook.aclose()
 
 
-def meaning(error: Exception, role: Role = "cluster") -> Exception:
+def classify_error(error: Exception, role: Role = "cluster") -> Exception:
     """The error as the steps understand it. `role`: what the server is taken for."""
     if isinstance(error, NoScriptError):
         return NoScript()
@@ -240,13 +258,13 @@ def meaning(error: Exception, role: Role = "cluster") -> Exception:
         return Redirected((to.host, to.port), asking=not isinstance(to, MovedError))
     if isinstance(error, ResponseError) and ("cmsgpack" in str(error) or "struct" in str(error)):
         return NoCodec()
-    return failure(error, role)
+    return as_store_error(error, role)
 
 
-def _meaning_at(place: str, error: Exception, role: Role) -> Exception:
+def _classify_and_log(place: str, error: Exception, role: Role) -> Exception:
     """The same. A rejection is logged."""
-    found = meaning(error, role)
-    return told(place, role, found) if isinstance(found, StoreError) else found
+    problem = classify_error(error, role)
+    return log_rejection(place, role, problem) if isinstance(problem, StoreError) else problem
 
 
 def _redirection(error: Exception) -> Exception:
@@ -265,130 +283,130 @@ def _is_replica(error: Exception) -> bool:
     return isinstance(error, ReadOnlyError) or "READONLY" in str(error)
 
 
-def source(url: str, timeout: float) -> Source:
+def connection_factory(url: str, timeout: float) -> ConnectionFactory:
     """What a URL says, for threads. Raises `ConfigError`."""
-    return _source(ConnectionPool, url, socket_timeout=timeout, retry=Retry(NoBackoff(), 0))
+    return _connection_factory(ConnectionPool, url, socket_timeout=timeout, retry=Retry(NoBackoff(), 0))
 
 
-def async_source(url: str, timeout: float) -> Source:
+def async_connection_factory(url: str, timeout: float) -> ConnectionFactory:
     """What a URL says, for asyncio. Raises `ConfigError`."""
-    return _source(AsyncConnectionPool, url, socket_timeout=timeout, retry=AsyncRetry(NoBackoff(), 0))
+    return _connection_factory(AsyncConnectionPool, url, socket_timeout=timeout, retry=AsyncRetry(NoBackoff(), 0))
 
 
-def _source(pool: Any, url: str, **options: Any) -> Source:
+def _connection_factory(pool: Any, url: str, **options: Any) -> ConnectionFactory:
     if not url.startswith(SCHEMES):
         allowed = ", ".join([*SCHEMES, *CLUSTER_SCHEMES, *SENTINEL_SCHEMES])
         raise ConfigError(f"store: found {url.split('://', 1)[0]!r} as scheme, allowed are {allowed}")
     # no retry at all: an EVALSHA that is sent again charges again
-    options["socket_connect_timeout"] = LINGER
-    made: Source | None = None
+    options["socket_connect_timeout"] = ORPHAN_TIMEOUT
+    made: ConnectionFactory | None = None
     with suppress(ValueError, TypeError, RedisError):
         read = pool.from_url(url, **options)  # how the client library reads it; nothing is opened
-        found = Source(read.connection_class, read.connection_kwargs | _REPLIES)
-        found.connection()  # to hear of options that it does not know
-        _check_database(url, found)
-        made = found
+        candidate = ConnectionFactory(read.connection_class, read.connection_kwargs | _PROTOCOL_OPTIONS)
+        candidate.raw_connection()  # to hear of options that it does not know
+        _check_database(url, candidate)
+        made = candidate
     if made is None:  # without the error's own text: it may quote a piece of a password as the port
         raise ConfigError(
-            f"store: the URL cannot be read{wrong_part(pool, url, options)}, allowed is "
+            f"store: the URL cannot be read{describe_url_mistake(pool, url, options)}, allowed is "
             "redis://USER:PASSWORD@HOST:PORT/DB?OPTION=VALUE with a number from 0 as DB and the options of redis-py; "
             "in a password / # ? @ are written %2F %23 %3F %40"
         )
     return made
 
 
-def _check_database(url: str, read: Source) -> None:
+def _check_database(url: str, read: ConnectionFactory) -> None:
     """The client library passes over a path that is no number, and then it is database 0. Raises `ValueError`."""
     path = "" if url.startswith("unix://") else unquote(urlsplit(url).path).strip("/")
     if (path and not path.isdecimal()) or read.options.get("db", 0) < 0:
         raise ValueError("no database")
 
 
-def not_opened(source: Source, error: Exception, role: Role) -> StoreError:
+def connection_error(factory: ConnectionFactory, error: Exception, role: Role) -> StoreError:
     """What is wrong with a connection that could not be opened. Logs a rejection. May block for a second."""
-    found = _not_opened(source, error, role)
-    if _is_unclear(source, error, found):
-        found = _of_other_protocol(source, found)
-    return told(source.place, role, found, named=True)
+    problem = _connection_error(factory, error, role)
+    if _may_be_tls_mismatch(factory, error, problem):
+        problem = _tls_mismatch_error(factory, problem)
+    return log_rejection(factory.place, role, problem, named=True)
 
 
-async def anot_opened(source: Source, error: Exception, role: Role) -> StoreError:
+async def aconnection_error(factory: ConnectionFactory, error: Exception, role: Role) -> StoreError:
     """The same for asyncio."""
-    found = _not_opened(source, error, role)
-    if _is_unclear(source, error, found):
-        found = await asyncio.to_thread(_of_other_protocol, source, found)
-    return told(source.place, role, found, named=True)
+    problem = _connection_error(factory, error, role)
+    if _may_be_tls_mismatch(factory, error, problem):
+        problem = await asyncio.to_thread(_tls_mismatch_error, factory, problem)
+    return log_rejection(factory.place, role, problem, named=True)
 
 
-def _not_opened(source: Source, error: Exception, role: Role) -> StoreError:
-    found = failure(error, role)
+def _connection_error(factory: ConnectionFactory, error: Exception, role: Role) -> StoreError:
+    problem = as_store_error(error, role)
     if isinstance(error, InvalidResponse):
-        return no_redis(found)
-    if source.tls and any(isinstance(one, FileNotFoundError) for one in (error, error.__cause__, error.__context__)):
-        return no_file(found)
-    return found
+        return not_redis_error(problem)
+    if factory.tls and any(isinstance(one, FileNotFoundError) for one in (error, error.__cause__, error.__context__)):
+        return missing_tls_file_error(problem)
+    return problem
 
 
-def _is_unclear(source: Source, error: Exception, found: StoreError) -> bool:
+def _may_be_tls_mismatch(factory: ConnectionFactory, error: Exception, problem: StoreError) -> bool:
     """Whether the server may be there, and speak TLS where we do not, or the other way round."""
     causes = (error, error.__cause__, error.__context__)
-    if found.rejected or source.address is None or isinstance(error, ResponseError):
+    if problem.rejected or factory.address is None or isinstance(error, ResponseError):
         return False
     return not any(isinstance(one, (ConnectionRefusedError, gaierror)) for one in causes)
 
 
-def _of_other_protocol(source: Source, found: StoreError) -> StoreError:
-    return found if source.address is None else other_protocol(source.address, found, tls=source.tls)
+def _tls_mismatch_error(factory: ConnectionFactory, problem: StoreError) -> StoreError:
+    return problem if factory.address is None else tls_mismatch_error(factory.address, problem, tls=factory.tls)
 
 
-def _opened(source: Source, role: Role) -> ThreadLine:
-    connection = source.connection()
+def _open_connection(factory: ConnectionFactory, role: Role) -> SyncConnection:
+    raw_connection = factory.raw_connection()
     try:
-        line = _line_of(connection)
-        line.ask(("SCRIPT", "LOAD", script("take", "packed").text), Patience(LINGER))
+        connection = _connect_and_wrap(raw_connection)
+        connection.query(("SCRIPT", "LOAD", script("take", "msgpack").text), Deadline(ORPHAN_TIMEOUT))
     except FAILURES as error:
-        connection.disconnect()
-        raise not_opened(source, error, role) from error
+        raw_connection.disconnect()
+        raise connection_error(factory, error, role) from error
     except BaseException:
-        connection.disconnect()
+        raw_connection.disconnect()
         raise
-    return line
+    return connection
 
 
-def ask_once(source: Source, role: Role, command: Command, seconds: float = LINGER) -> Any:
+def query_once(factory: ConnectionFactory, role: Role, command: Command, seconds: float = ORPHAN_TIMEOUT) -> Any:
     """The reply to one command on a connection of its own. `seconds`: for all of the reply. Raises `StoreError`."""
-    connection = source.connection()
+    raw_connection = factory.raw_connection()
     try:
-        return _line_of(connection).ask(command, Patience(seconds))
+        return _connect_and_wrap(raw_connection).query(command, Deadline(seconds))
     except FAILURES as error:
-        raise not_opened(source, error, role) from error
+        raise connection_error(factory, error, role) from error
     finally:
-        connection.disconnect()
+        raw_connection.disconnect()
 
 
-def _line_of(connection: Any) -> ThreadLine:
-    connect(connection)
+def _connect_and_wrap(raw_connection: Any) -> SyncConnection:
+    connect(raw_connection)
     if hiredis is None:
-        return PlainThreadLine(connection)
-    return ThreadWire(connection, _reader(), hiredis.pack_command)
+        return PlainSyncConnection(raw_connection)
+    return HiredisSyncConnection(raw_connection, _reader(), hiredis.pack_command)
 
 
-async def _line(source: Source, role: Role) -> Line:
-    connection = source.connection()
+async def _open_async_connection(factory: ConnectionFactory, role: Role) -> AsyncConnection:
+    raw_connection = factory.raw_connection()
     try:
-        async with asyncio.timeout(LINGER):
-            await connection.connect()
-            await connection.send_command("SCRIPT LOAD", script("take", "packed").text)
-            await connection.read_response()
+        async with asyncio.timeout(ORPHAN_TIMEOUT):
+            await raw_connection.connect()
+            await raw_connection.send_command("SCRIPT LOAD", script("take", "msgpack").text)
+            await raw_connection.read_response()
     except FAILURES as error:
-        await drop(connection)
-        raise await anot_opened(source, error, role) from error
+        await drop(raw_connection)
+        raise await aconnection_error(factory, error, role) from error
     except BaseException:
-        await drop(connection)
+        await drop(raw_connection)
         raise
     if hiredis is None:
-        return PlainLine(connection)
-    return Wire(connection, _reader(), hiredis.pack_command)
+        return PlainAsyncConnection(raw_connection)
+    return HiredisAsyncConnection(raw_connection, _reader(), hiredis.pack_command)
 
 
 def _reader() -> Any:

@@ -14,21 +14,22 @@ from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.limit import MICROSECONDS, Charge, Decision, Limit, Role
 
-Codec = Literal["packed", "plain", "text"]
-"""How arguments, replies and states are written: packed, all of them; `plain`, but for the replies; all as text."""
+Codec = Literal["msgpack", "msgpack_resp_replies", "json"]
+"""How arguments, replies and states are written: `msgpack`, all of them; `msgpack_resp_replies`,
+the replies as the protocol's own lists; `json`, all as text."""
 
 _CODECS: Final = {
-    "packed": ["codec_packed"],
-    "plain": ["codec_packed", "codec_plain"],
-    "text": ["codec_text", "codec_plain"],
+    "msgpack": ["codec_packed"],
+    "msgpack_resp_replies": ["codec_packed", "codec_plain"],
+    "json": ["codec_text", "codec_plain"],
 }
 _SETTLE: Final = 2  # what to do; to peek is 0, to take 1
-_ALIKE: Final = 4096  # kinds of charges of which it is kept how they are written
-_SHORT: Final = 16  # values in a list of msgpack with the shortest head
-_COMMAS: Final = {"packed": b"", "plain": b"", "text": b","}  # between values
-TWINS: Final = frozenset(SCRIPTED.values())  # the types of limits whose algorithm has a Lua twin
-_taken: Final = msgpack.Decoder(list[Decision]).decode
-_settled: Final = msgpack.Decoder(tuple[list[Decision], list[int]]).decode
+_CACHED_CHARGES: Final = 4096  # kinds of charges of which it is kept how they are written
+_FIXARRAY_LIMIT: Final = 16  # values in a list of msgpack with the shortest head
+_SEPARATORS: Final = {"msgpack": b"", "msgpack_resp_replies": b"", "json": b","}  # between values
+SCRIPTED_LIMITS: Final = frozenset(SCRIPTED.values())  # the types of limits whose algorithm has a Lua twin
+_decode_decisions: Final = msgpack.Decoder(list[Decision]).decode
+_decode_settlement: Final = msgpack.Decoder(tuple[list[Decision], list[int]]).decode
 
 
 class Script:
@@ -37,10 +38,10 @@ class Script:
     __slots__ = ("sha", "text")
 
     def __init__(self, driver: str, codec: Codec) -> None:
-        own = files("ratelimit_mw")
-        parts = [own / "stores" / f"{name}.lua" for name in (*_CODECS[codec], "head", "bucket")]
-        parts += [own / "algorithms" / f"{name}.lua" for name in SCRIPTED]
-        self.text = "\n".join(part.read_text("utf-8") for part in [*parts, own / "stores" / f"{driver}.lua"])
+        package = files("ratelimit_mw")
+        parts = [package / "stores" / f"{name}.lua" for name in (*_CODECS[codec], "head", "bucket")]
+        parts += [package / "algorithms" / f"{name}.lua" for name in SCRIPTED]
+        self.text = "\n".join(part.read_text("utf-8") for part in [*parts, package / "stores" / f"{driver}.lua"])
         # a name the server chose, not a secret
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
@@ -53,87 +54,94 @@ def script(driver: Literal["take", "settle"], codec: Codec) -> Script:
 
 def take_arguments(codec: Codec, now: int, charges: Sequence[Charge], *, commit: bool) -> bytes:
     """ARGV[1] of take.lua for one group. `now`: a told time in microseconds, 0 for the server's own."""
-    return joined(codec, now, [group(codec, charges)], commit=commit)
+    return join_groups(codec, now, [encode_group(codec, charges)], commit=commit)
 
 
-def joined(codec: Codec, now: int, groups: Iterable[bytes], *, commit: bool) -> bytes:
+def join_groups(codec: Codec, now: int, groups: Iterable[bytes], *, commit: bool) -> bytes:
     """ARGV[1] of take.lua for these groups, in the order of their keys. What several ask alike is said once."""
     kinds: dict[bytes, int] = {}
     which = [kinds.setdefault(group, len(kinds) + 1) for group in groups]
-    return _whole(codec, [_values(codec, [now, int(commit), len(which), *which]), *kinds])
+    return _encode_list(codec, [_encode_values(codec, [now, int(commit), len(which), *which]), *kinds])
 
 
-def group(codec: Codec, charges: Sequence[Charge]) -> bytes:
+def encode_group(codec: Codec, charges: Sequence[Charge]) -> bytes:
     """One group in the arguments of take.lua. Where it stands among others does not matter."""
-    many = len(charges)
+    count = len(charges)
     parts = []
     for charge in charges:
         limit = charge.limit
-        time = limit.patience_us if charge.max_delay is None else charge.patience_us  # that takes longer
-        parts.append(_known(codec, limit.algorithm, charge.role, many, charge.cost, time, limit.six))
-    return _COMMAS[codec].join(parts)
+        # that takes longer
+        time = limit.effective_max_delay_us if charge.max_delay is None else charge.effective_max_delay_us
+        parts.append(_cached_charge(codec, limit.algorithm, charge.role, count, charge.cost, time, limit.script_args))
+    return _SEPARATORS[codec].join(parts)
 
 
 def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes:
     """ARGV[1] of settle.lua."""
-    many = len(charges)
-    parts = [_values(codec, [now, _SETTLE, 0])]
+    count = len(charges)
+    parts = [_encode_values(codec, [now, _SETTLE, 0])]
     for charge in charges:
         limit = charge.limit
         # nothing counts from before the epoch, and Lua is told no number below 0
         time = now if charge.at is None else max(0, charge.at)
-        parts.append(_charge(codec, limit.algorithm, charge.role, many, charge.cost, time, limit.six))
-    return _whole(codec, parts)
+        parts.append(_encode_charge(codec, limit.algorithm, charge.role, count, charge.cost, time, limit.script_args))
+    return _encode_list(codec, parts)
 
 
-def _charge(codec: Codec, algorithm: str, role: Role, many: int, cost: int, time: int, six: Sequence[int]) -> bytes:
+def _encode_charge(
+    codec: Codec, algorithm: str, role: Role, count: int, cost: int, time: int, script_args: Sequence[int]
+) -> bytes:
     """What `head.lua` says that a script is told of each charge, with the two values that its driver names.
 
     Lua takes 8,000 values at once, those of 727 charges: with more the script fails.
     """
-    return _values(codec, [algorithm, role, many, cost, time, *six])
+    return _encode_values(codec, [algorithm, role, count, cost, time, *script_args])
 
 
-_known = lru_cache(_ALIKE)(_charge)  # the requests of a rule differ in their keys alone
+_cached_charge = lru_cache(_CACHED_CHARGES)(_encode_charge)  # the requests of a rule differ in their keys alone
 
 
-def _values(codec: Codec, values: list[object]) -> bytes:
+def _encode_values(codec: Codec, values: list[object]) -> bytes:
     """These values, so that others can stand before and after them: without the brackets, or the head, of a list."""
-    return json.encode(values)[1:-1] if codec == "text" else msgpack.encode(values)[1 if len(values) < _SHORT else 3 :]
+    return (
+        json.encode(values)[1:-1]
+        if codec == "json"
+        else msgpack.encode(values)[1 if len(values) < _FIXARRAY_LIMIT else 3 :]
+    )
 
 
-def _whole(codec: Codec, parts: Iterable[bytes]) -> bytes:
-    inside = _COMMAS[codec].join(parts)
-    return b"[" + inside + b"]" if codec == "text" else inside
+def _encode_list(codec: Codec, parts: Iterable[bytes]) -> bytes:
+    body = _SEPARATORS[codec].join(parts)
+    return b"[" + body + b"]" if codec == "json" else body
 
 
-def decisions(reply: object, charges: Sequence[Charge]) -> list[Decision]:
+def read_decisions(reply: object, charges: Sequence[Charge]) -> list[Decision]:
     """The decisions in a reply of take.lua. Raises `StoreError` when it is not one for each charge."""
-    return _decisions(reply, len(charges))
+    return _read_decisions(reply, len(charges))
 
 
-def decisions_apart(reply: object, groups: Sequence[int]) -> list[list[Decision]]:
+def read_decisions_by_group(reply: object, groups: Sequence[int]) -> list[list[Decision]]:
     """The same for groups of so many charges. All at once: to begin with each takes longer than to read it."""
-    every = _decisions(reply, sum(groups))
+    every = _read_decisions(reply, sum(groups))
     if len(every) == len(groups):  # most often
         return [[decision] for decision in every]
     ends = [*accumulate(groups)]
     return [every[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def _decisions(reply: object, many: int) -> list[Decision]:
+def _read_decisions(reply: object, count: int) -> list[Decision]:
     try:
-        found = _taken(reply) if type(reply) is bytes else _plain(reply)
+        decisions = _decode_decisions(reply) if type(reply) is bytes else _from_integers(reply)
     except (DecodeError, TypeError):
-        found = []
-    if len(found) != many:
-        raise _unreadable(reply, "take")
-    return found
+        decisions = []
+    if len(decisions) != count:
+        raise _unreadable_reply(reply, "take")
+    return decisions
 
 
-def _plain(reply: Any) -> list[Decision]:
+def _from_integers(reply: Any) -> list[Decision]:
     """Decisions in a reply of the protocol's own."""
-    return [_of_integers(*_integers(values)) for values in reply]
+    return [_decision(*_integers(values)) for values in reply]
 
 
 def _integers(values: Any) -> list[int]:
@@ -142,8 +150,8 @@ def _integers(values: Any) -> list[int]:
     return values
 
 
-def _of_integers(
-    allowed: int, limit: int, remaining: int, retry: int, following: int, reset: int, delay: int, at: int
+def _decision(
+    allowed: int, limit: int, remaining: int, retry: int, next_after: int, reset: int, delay: int, at: int
 ) -> Decision:
     """As `head.lua` says that a decision is."""
     return Decision(
@@ -151,35 +159,35 @@ def _of_integers(
         limit,
         remaining,
         inf if retry < 0 else retry / MICROSECONDS,
-        following / MICROSECONDS,
+        next_after / MICROSECONDS,
         reset / MICROSECONDS,
         delay / MICROSECONDS,
         at,
     )
 
 
-def settled(reply: Any, charges: Sequence[Charge]) -> tuple[list[Decision], list[int]]:
+def read_settlement(reply: Any, charges: Sequence[Charge]) -> tuple[list[Decision], list[int]]:
     """How things stand, in a reply of settle.lua, and how many units of each charge were forgiven.
 
     Raises `StoreError` as above.
     """
-    many = len(charges)
+    count = len(charges)
     try:
         if type(reply) is bytes:
-            stands, beyond = _settled(reply)
+            decisions, uncollected = _decode_settlement(reply)
         else:
-            stands, beyond = _plain(reply[0]), _integers(reply[1])
+            decisions, uncollected = _from_integers(reply[0]), _integers(reply[1])
     except (DecodeError, TypeError, LookupError):
-        stands, beyond = [], []
-    if len(stands) != many or len(beyond) != many:
-        raise _unreadable(reply, "settle")
-    return stands, beyond
+        decisions, uncollected = [], []
+    if len(decisions) != count or len(uncollected) != count:
+        raise _unreadable_reply(reply, "settle")
+    return decisions, uncollected
 
 
-def _unreadable(reply: object, driver: str) -> StoreError:
+def _unreadable_reply(reply: object, driver: str) -> StoreError:
     return StoreError(f"the server answered {reply!r:.200} to {driver}.lua")
 
 
-def no_twin(limit: Limit) -> ConfigError:
-    """What is wrong with a limit of a type that is not in `TWINS`."""
+def unsupported_limit(limit: Limit) -> ConfigError:
+    """What is wrong with a limit of a type that is not in `SCRIPTED_LIMITS`."""
     return ConfigError(f"{type(limit).__name__} has no Lua twin: Redis knows {', '.join(SCRIPTED)}")

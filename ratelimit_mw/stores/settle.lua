@@ -12,13 +12,13 @@ for i = 1, #KEYS do
     error("ratelimit_mw: the correction is no whole number up to 2^53")
   end
 end
-local out, beyond = {}, {}
+local out, uncollected = {}, {}
 for i, key in ipairs(KEYS) do
   local c = CHARGES + i * 11 - 11
   local correct, show = settle[args[c]], look[args[c]]
   forgiven = 0
   local state, expires = correct(key, now, unpack(args, c + 3, c + 10))
-  beyond[i] = forgiven
+  uncollected[i] = forgiven
   if state then
     save(key, state, expires, now)
   elseif state == false then -- nothing is left to count
@@ -28,4 +28,4 @@ for i, key in ipairs(KEYS) do
     show(key, now, 0, 0, unpack(args, c + 5, c + 10))
   out[i] = decision(allowed, limit, remaining, retry_after, next_after, reset_after, delay, at)
 end
-return reply({ out, beyond })
+return reply({ out, uncollected })

@@ -12,13 +12,13 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.notices import warn_rarely
+from ratelimit_mw.notices import warn_throttled
 from ratelimit_mw.stores.group import committed
 
 _SLOTS: Final = 16384
 
-Part = list[int]  # indices of the charges in one slot
-Ask = Callable[[Sequence[Charge]], Generator[Any, Any, list[Decision]]]
+SlotGroup = list[int]  # indices of the charges in one slot
+PartSteps = Callable[[Sequence[Charge]], Generator[Any, Any, list[Decision]]]
 
 
 def slot(key: bytes) -> int:
@@ -28,60 +28,66 @@ def slot(key: bytes) -> int:
     return crc_hqx(key[start:end] if end > start else key, 0) % _SLOTS
 
 
-def parts(keys: Sequence[bytes]) -> list[Part]:
+def split_by_slot(keys: Sequence[bytes]) -> list[SlotGroup]:
     """The indices of the keys, by slot."""
-    by_slot: dict[int, Part] = {}
+    by_slot: dict[int, SlotGroup] = {}
     for index, key in enumerate(keys):
         by_slot.setdefault(slot(key), []).append(index)
     return list(by_slot.values())
 
 
-def take_apart(
-    apart: Sequence[Part], charges: Sequence[Charge], take: Ask, mend: Ask
+def take_by_slot(
+    slot_groups: Sequence[SlotGroup], charges: Sequence[Charge], take: PartSteps, repair: PartSteps
 ) -> Generator[Any, Any, list[Decision]]:
-    """Steps that take a group part by part. `take` and `mend` make the steps of one part.
+    """Steps that take a group part by part. `take` and `repair` make the steps of one part.
 
-    `mend` gets charges whose cost is the signed correction, and answers how things stand after it. Raises the error of
-    a part that failed, after giving back what the others took. A part that is not heard in time gives back by itself
+    `repair` gets charges whose cost is the signed correction, and answers how things stand after it. Raises the error
+    of a part that failed, after giving back what the others took. A part that is not heard in time gives back by itself
     what it took, when it is done.
     """
     decisions: dict[int, Decision] = {}
-    ends: dict[int, str] = {}  # by part: whether it was done before it was given up; who writes first has said it
+    part_states: dict[
+        int, str
+    ] = {}  # by part: whether it was done before it was given up; who writes first has said it
 
     def take_part(number: int) -> Generator[Any, Any, None]:
-        part = apart[number]
-        found = yield from take([charges[index] for index in part])
-        decisions.update(zip(part, found, strict=True))
-        if ends.setdefault(number, "done") == "given up":
-            yield from give_back(number)
+        part = slot_groups[number]
+        part_decisions = yield from take([charges[index] for index in part])
+        decisions.update(zip(part, part_decisions, strict=True))
+        if part_states.setdefault(number, "done") == "given up":
+            yield from refund(number)
 
-    def give_back(number: int) -> Generator[Any, Any, None]:
-        wrong = [index for index, taken in _taken(apart[number], charges, decisions).items() if taken]
-        if wrong:
-            yield from mend([_correction(charges[index], decisions[index], take=False) for index in wrong])
+    def refund(number: int) -> Generator[Any, Any, None]:
+        to_repair = [
+            index for index, was_charged in _charged_in(slot_groups[number], charges, decisions).items() if was_charged
+        ]
+        if to_repair:
+            yield from repair([_correction(charges[index], decisions[index], take=False) for index in to_repair])
 
-    outcomes = yield [take_part(number) for number in range(len(apart))]
+    outcomes = yield [take_part(number) for number in range(len(slot_groups))]
     failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     if failures:
-        heard = [number for number in range(len(apart)) if ends.setdefault(number, "given up") == "done"]
-        yield [give_back(number) for number in heard]
+        done_parts = [
+            number for number in range(len(slot_groups)) if part_states.setdefault(number, "given up") == "done"
+        ]
+        yield [refund(number) for number in done_parts]
         raise failures[0]
-    due = committed(charges, [decisions[index] for index in range(len(charges))])
-    taken = {index: was for part in apart for index, was in _taken(part, charges, decisions).items()}
-    wrong = {index for index, was in taken.items() if was != due[index]}
-    to_mend = [part for part in ([index for index in part if index in wrong] for part in apart) if part]
-    if to_mend:
-        corrections = [[_correction(charges[i], decisions[i], take=due[i]) for i in part] for part in to_mend]
-        outcomes = yield [mend(part) for part in corrections]
-        for part, outcome in zip(to_mend, outcomes, strict=True):
+    expected = committed(charges, [decisions[index] for index in range(len(charges))])
+    was_charged = {index: was for part in slot_groups for index, was in _charged_in(part, charges, decisions).items()}
+    to_repair = {index for index, was in was_charged.items() if was != expected[index]}
+    repairs = [part for part in ([index for index in part if index in to_repair] for part in slot_groups) if part]
+    if repairs:
+        corrections = [[_correction(charges[i], decisions[i], take=expected[i]) for i in part] for part in repairs]
+        outcomes = yield [repair(part) for part in corrections]
+        for part, outcome in zip(repairs, outcomes, strict=True):
             if isinstance(outcome, Exception):
-                warn_rarely("store", "not known to be given back after another slot refused: %s", outcome)
+                warn_throttled("store", "not known to be given back after another slot refused: %s", outcome)
             else:
                 decisions.update(zip(part, outcome, strict=True))
     return [decisions[index] for index in range(len(charges))]
 
 
-def _taken(part: Part, charges: Sequence[Charge], decisions: dict[int, Decision]) -> dict[int, bool]:
+def _charged_in(part: SlotGroup, charges: Sequence[Charge], decisions: dict[int, Decision]) -> dict[int, bool]:
     """Which charges of a part its slot took, of those that cost something."""
     took = committed([charges[index] for index in part], [decisions[index] for index in part])
     return {index: was for index, was in zip(part, took, strict=True) if charges[index].cost}

@@ -16,7 +16,7 @@ end
 local out, passes, states, expiries = {}, {}, {}, {} -- of all keys
 
 -- Looks at a key for the charge at `c`, at this cost; fills its answer.
-local function look_at(i, c, cost)
+local function decide_charge(i, c, cost)
   local state, expires, allowed, limit, remaining, retry_after, next_after, reset_after, delay, at =
     look[args[c]](KEYS[i], now, cost, unpack(args, c + 4, c + 10))
   states[i], expiries[i], passes[i] = state, expires, allowed == 1
@@ -24,21 +24,21 @@ local function look_at(i, c, cost)
 end
 
 -- Whose a key is: what its last braces hold, as in group.py.
-local function identity(key)
+local function hash_tag(key)
   return string.match(key, "{([^{}]*)}[^{}]*$") or ""
 end
 
-local NOBODY = {}
+local NONE = {}
 
 -- The group of which `before` keys stand before its own, and whose charges begin at `first`.
 local function take_group(before, first)
-  local refused, by = NOBODY, NOBODY -- roles that refuse, and the keys of limits that do
+  local refused, by = NONE, NONE -- roles that refuse, and the keys of limits that do
   local many = args[first + 2]
   for n = 1, many do
     local i, c = before + n, first + n * 11 - 11
-    look_at(i, c, args[c + 1] == "penalty" and math.max(1, args[c + 3]) or args[c + 3]) -- see units_to_look_at in group.py
+    decide_charge(i, c, args[c + 1] == "penalty" and math.max(1, args[c + 3]) or args[c + 3]) -- see units_to_look_at in group.py
     if not passes[i] then
-      if refused == NOBODY then refused, by = {}, {} end
+      if refused == NONE then refused, by = {}, {} end
       refused[args[c + 1]] = true
       if args[c + 1] == "limit" then by[#by + 1] = KEYS[i] end
     end
@@ -49,10 +49,10 @@ local function take_group(before, first)
     local role = args[c + 1]
     local counts = admitted and (role == "limit" or role == "shadow" and not refused.shadow)
     if role == "penalty" and not refused.penalty and args[c + 3] > 0 then -- when a limit of its own identity refused
-      for _, key in ipairs(by) do counts = counts or identity(key) == identity(KEYS[i]) end
+      for _, key in ipairs(by) do counts = counts or hash_tag(key) == hash_tag(KEYS[i]) end
     end
     if passes[i] and not counts then
-      look_at(i, c, 0) -- room, but not charged: as it stands
+      decide_charge(i, c, 0) -- room, but not charged: as it stands
     elseif states[i] and args[2] == 1 then
       save(KEYS[i], states[i], expiries[i], now)
     end

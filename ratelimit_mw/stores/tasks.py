@@ -5,25 +5,25 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
-from ratelimit_mw.errors import NotAsked, StoreError
+from ratelimit_mw.errors import StoreError, StoreNotAsked
 from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.stores.batching import Batches, Heard
+from ratelimit_mw.stores.batching import Batcher, OnReplies
 from ratelimit_mw.stores.group import Group
-from ratelimit_mw.stores.layer import WRONG, Recall
-from ratelimit_mw.stores.loops import OfLoop
-from ratelimit_mw.stores.parcel import TAKEN, How, Parcel
-from ratelimit_mw.stores.patience import LINGER, Patience
-from ratelimit_mw.stores.scripts import Codec, decisions, decisions_apart
-from ratelimit_mw.stores.talk import Command, Meaning, Steps, T, Talk, adrive
+from ratelimit_mw.stores.layer import SCRIPT_ERROR, Lookup
+from ratelimit_mw.stores.loops import PerLoop
+from ratelimit_mw.stores.parcel import DEFAULT_MODE, PendingTake, TakeMode
+from ratelimit_mw.stores.patience import ORPHAN_TIMEOUT, Deadline
+from ratelimit_mw.stores.scripts import Codec, read_decisions, read_decisions_by_group
+from ratelimit_mw.stores.talk import Command, RedisCommands, RetryableReply, Steps, T, adrive
 from ratelimit_mw.verdict import Answer
 
-_GRACE: Final = 0.001  # seconds: what is in the socket at the deadline is used, even when the event loop was late
+_REPLY_GRACE: Final = 0.001  # seconds: what is in the socket at the deadline is used, even when the event loop was late
 
 
-class AsyncLink(Protocol):
+class AsyncTransport(Protocol):
     """The way to a server, or to a cluster."""
 
-    slots: bool  # whether keys live in the slots of a cluster
+    is_cluster: bool  # whether keys live in the slots of a cluster
     codec: Codec  # what it can read, where the server knows it
 
     async def ready(self) -> None:
@@ -34,8 +34,8 @@ class AsyncLink(Protocol):
         """The reply; the caller bounds the wait. Raises `NoScript`, `NoCodec` or `StoreError`."""
         ...
 
-    def begin(self, command: Command, heard: Callable[[Any], None]) -> Callable[[], None] | None:
-        """The same at once, without a coroutine: `heard` is called with the reply, or with what `send` would raise.
+    def begin(self, command: Command, on_reply: Callable[[Any], None]) -> Callable[[], None] | None:
+        """The same at once, without a coroutine: `on_reply` is called with the reply, or with what `send` would raise.
 
         Answers what ends it, or None where nothing can be sent at once; then nothing was.
         """
@@ -46,45 +46,49 @@ class AsyncLink(Protocol):
         ...
 
 
-class TaskStore(Talk):
+class TaskStore(RedisCommands):
     """The verbs, for asyncio."""
 
-    ends_in_time: ClassVar[bool] = True  # nobody need watch over how long a call takes
+    has_own_timeout: ClassVar[bool] = True  # nobody need watch over how long a call takes
 
-    def __init__(self, link: AsyncLink, prefix: str, timeout: float, clock: Callable[[], float] | None) -> None:
-        super().__init__(prefix, timeout, clock, slots=link.slots, codec=link.codec)
-        self._link = link
+    def __init__(
+        self, transport: AsyncTransport, prefix: str, timeout: float, clock: Callable[[], float] | None
+    ) -> None:
+        super().__init__(prefix, timeout, clock, is_cluster=transport.is_cluster, codec=transport.codec)
+        self._transport = transport
         self._calls: set[asyncio.Task[Any]] = set()
-        self._ran: asyncio.AbstractEventLoop | None = None
-        self._batches = OfLoop(lambda: Batches(link.ready, self._send_together, timeout, self._recall, self._begin))
-        self.recall: Callable[[], Recall | None] | None = None  # see `Batches`
+        self._last_loop: asyncio.AbstractEventLoop | None = None
+        self._batchers = PerLoop(
+            lambda: Batcher(transport.ready, self._send_together, timeout, self._recall, self._begin)
+        )
+        self.lookup: Callable[[], Lookup | None] | None = None  # see `Batcher`
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The loop of whoever asked last; None where nobody did."""
-        return self._batches.loop or self._ran
+        return self._batchers.loop or self._last_loop
 
     async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `RedisStore.take`."""
-        return await self.soon(charges)
+        return await self.start_take(charges)
 
     async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `RedisStore.peek`."""
-        return await self.soon(charges, commit=False)
+        return await self.start_take(charges, commit=False)
 
-    def soon(self, asked: Sequence[Charge], *, commit: bool = True) -> Awaitable[Sequence[Decision]]:
+    def start_take(self, original_charges: Sequence[Charge], *, commit: bool = True) -> Awaitable[Sequence[Decision]]:
         """To come: what a take answers, or a peek. Most often a future, as coroutines between would cost each request.
 
         Raises at once what is wrong with the charges.
         """
-        if self.slots:  # each slot would be a call of its own anyway
-            return self._run(self._take(asked, commit=commit))
-        if not asked:
-            return _nothing()
-        written = self._known.get(id(asked)) or self._written(asked)
-        how = TAKEN if commit and self._clock is None else How(self._now(), commit)
-        answer = self._batches.get().reply(Parcel(written, how))
-        return answer if written.alike else _spread(written.group, answer)
+        if self.is_cluster:  # each slot would be a call of its own anyway
+            return self._run(self._take(original_charges, commit=commit))
+        if not original_charges:
+            return _no_decisions()
+        encoded_group = self._encoded_groups.get(id(original_charges)) or self._encode_group(original_charges)
+        mode = DEFAULT_MODE if commit and self._clock is None else TakeMode(self._now(), commit)
+        answer = self._batchers.get().reply(PendingTake(encoded_group, mode))
+        return answer if encoded_group.has_unique_buckets else _spread(encoded_group.group, answer)
 
     async def asettle(self, charges: Sequence[Charge]) -> Sequence[Charge]:
         """See `RedisStore.settle`."""
@@ -101,47 +105,51 @@ class TaskStore(Talk):
             await asyncio.wait(calls, timeout=self._timeout)
         for call in calls:
             call.cancel()
-        batches = self._batches.pop()
-        if batches is not None:
-            batches.close()
-        await self._link.close()
+        batcher = self._batchers.pop()
+        if batcher is not None:
+            batcher.close()
+        await self._transport.close()
 
-    def _recall(self) -> Recall | None:
-        return None if self.recall is None else self.recall()
+    def _recall(self) -> Lookup | None:
+        return None if self.lookup is None else self.lookup()
 
-    def _begin(self, parcels: Sequence[Parcel], heard: Heard) -> Callable[[], None] | None:
+    def _begin(self, pending_takes: Sequence[PendingTake], on_reply: OnReplies) -> Callable[[], None] | None:
         """`_send_together` at once; None where it has to be waited for."""
 
-        def answered(reply: Any) -> None:
+        def on_server_reply(reply: Any) -> None:
             outcome: Sequence[Sequence[Decision]] | StoreError | None
-            if isinstance(reply, Meaning) or (
-                isinstance(reply, StoreError) and len(parcels) > 1 and WRONG in str(reply)
+            if isinstance(reply, RetryableReply) or (
+                isinstance(reply, StoreError) and len(pending_takes) > 1 and SCRIPT_ERROR in str(reply)
             ):
                 outcome = None  # nothing was done
             elif isinstance(reply, StoreError):
                 outcome = reply
             else:
                 try:
-                    outcome = decisions_apart(reply, [len(parcel.written.keys) for parcel in parcels])
+                    outcome = read_decisions_by_group(
+                        reply, [len(pending_take.encoded_group.keys) for pending_take in pending_takes]
+                    )
                 except StoreError as error:
                     outcome = error
-            heard(outcome)
+            on_reply(outcome)
 
-        return self._link.begin(next(self._take_together(parcels)), answered)
+        return self._transport.begin(next(self._take_together(pending_takes)), on_server_reply)
 
-    async def _send_together(self, parcels: Sequence[Parcel]) -> Sequence[Sequence[Decision] | StoreError]:
+    async def _send_together(self, pending_takes: Sequence[PendingTake]) -> Sequence[Sequence[Decision] | StoreError]:
         """The decisions on each of them, from one call; from one call for each, if what one of them says is wrong."""
         try:
-            reply = await adrive(self._take_together(parcels), self._send)
+            reply = await adrive(self._take_together(pending_takes), self._send)
         except StoreError as error:
-            if len(parcels) == 1 or WRONG not in str(error):
+            if len(pending_takes) == 1 or SCRIPT_ERROR not in str(error):
                 raise
-            return [await self._alone(parcel) for parcel in parcels]
-        return decisions_apart(reply, [len(parcel.written.keys) for parcel in parcels])
+            return [await self._take_alone(pending_take) for pending_take in pending_takes]
+        return read_decisions_by_group(reply, [len(pending_take.encoded_group.keys) for pending_take in pending_takes])
 
-    async def _alone(self, parcel: Parcel) -> Sequence[Decision] | StoreError:
+    async def _take_alone(self, pending_take: PendingTake) -> Sequence[Decision] | StoreError:
         try:
-            return decisions(await adrive(self._take_together([parcel]), self._send), parcel.written.group.charges)
+            return read_decisions(
+                await adrive(self._take_together([pending_take]), self._send), pending_take.encoded_group.group.charges
+            )
         except StoreError as error:
             return error
 
@@ -150,50 +158,52 @@ class TaskStore(Talk):
 
         A request that is cancelled, or out of time, leaves no half-read reply behind.
         """
-        self._ran = asyncio.get_running_loop()
-        call = self._ran.create_task(self._linger_over(steps))
+        self._last_loop = asyncio.get_running_loop()
+        call = self._last_loop.create_task(self._run_to_end(steps))
         self._calls.add(call)
-        call.add_done_callback(self._ended)
-        patience = Patience(self._timeout)
-        while not call.done() and patience.left > 0:
+        call.add_done_callback(self._on_task_done)
+        deadline = Deadline(self._timeout)
+        while not call.done() and deadline.left > 0:
             since = time.monotonic()
-            await asyncio.wait({call}, timeout=patience.slice())
-            patience.spend(since)
+            await asyncio.wait({call}, timeout=deadline.next_wait())
+            deadline.record_wait(since)
         if not call.done():
-            await asyncio.wait({call}, timeout=_GRACE)
+            await asyncio.wait({call}, timeout=_REPLY_GRACE)
         if not call.done():
             raise StoreError(f"no answer within {self._timeout} seconds")
         if call.cancelled():
-            raise NotAsked("the store was closed")
+            raise StoreNotAsked("the store was closed")
         return call.result()
 
-    def _ended(self, call: asyncio.Task[Any]) -> None:
+    def _on_task_done(self, call: asyncio.Task[Any]) -> None:
         self._calls.discard(call)
         if not call.cancelled():
             call.exception()  # seen: if the request still waits it gets it too
 
-    async def _linger_over(self, steps: Steps[T]) -> T:
+    async def _run_to_end(self, steps: Steps[T]) -> T:
         try:
-            async with asyncio.timeout(LINGER + self._timeout):
-                return await adrive(steps, self._ask)
+            async with asyncio.timeout(ORPHAN_TIMEOUT + self._timeout):
+                return await adrive(steps, self._run_step)
         except TimeoutError as error:
             raise StoreError("no answer in time") from error
 
-    async def _ask(self, step: Any) -> Any:
+    async def _run_step(self, step: Any) -> Any:
         """The outcomes of steps that go side by side, or the reply to one command."""
         if isinstance(step, list):
             return await asyncio.gather(*(self._run(steps) for steps in step), return_exceptions=True)
-        return await self._link.send(*step)
+        return await self._transport.send(*step)
 
     def _send(self, command: Command) -> Awaitable[Any]:
         """The reply to a command, of steps that have nothing else."""
-        return self._link.send(*command)
+        return self._transport.send(*command)
 
 
-async def _nothing() -> Sequence[Decision]:
+async def _no_decisions() -> Sequence[Decision]:
     return []
 
 
 async def _spread(group: Group, answer: Awaitable[Sequence[Decision]]) -> Sequence[Decision]:
-    found = await answer
-    return found if isinstance(found, Answer) else group.spread(found)  # from memory it is on what was asked
+    decisions = await answer
+    return (
+        decisions if isinstance(decisions, Answer) else group.spread(decisions)
+    )  # from memory it is on what was asked

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any, Generic
 
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.kept import made_once
-from ratelimit_mw.stores.forks import start_over_in_child
-from ratelimit_mw.stores.patience import Patience
-from ratelimit_mw.stores.pool import LOOK_AGAIN, C, not_connected
+from ratelimit_mw.kept import get_or_create
+from ratelimit_mw.stores.forks import after_fork_in_child
+from ratelimit_mw.stores.patience import Deadline
+from ratelimit_mw.stores.pool import FIND_INTERVAL, C, no_connection_error
 
 
 class Pool(Generic[C]):
@@ -25,26 +25,26 @@ class Pool(Generic[C]):
         find: Callable[[], object] | None = None,
     ) -> None:
         self._make, self._end, self._usable, self._size, self._find = make, end, usable, size, find
-        start_over_in_child(self._start_over)
+        after_fork_in_child(self._start_over)
         self._start_over()
 
     def _start_over(self) -> None:
         self.__dict__.pop("changed", None)
         self._idle: list[C] = []
-        self._lent: set[int] = set()
+        self._in_use: set[int] = set()
         self._opening = False
         self._attempts = 0
         self._place: object = None
-        self._found = 0.0  # monotonic seconds
+        self._last_find = 0.0  # monotonic seconds
         self._error: Exception | None = None
-        weakref.finalize(self, _end_all, self._idle, self._end)  # who forgets to close leaves no open socket behind
+        weakref.finalize(self, _close_all, self._idle, self._end)  # who forgets to close leaves no open socket behind
 
     @property
     def _changed(self) -> threading.Condition:
         """Made when it is first needed: gevent's workers patch `threading` after an app was loaded and forked."""
-        return made_once(self, "changed", threading.Condition)
+        return get_or_create(self, "changed", threading.Condition)
 
-    def borrow(self, patience: Patience) -> C:
+    def acquire(self, deadline: Deadline) -> C:
         """A connection. Raises `StoreError` when none is free in time, or none can be had."""
         with self._changed:
             before = self._attempts
@@ -52,27 +52,27 @@ class Pool(Generic[C]):
                 while self._idle:
                     connection = self._idle.pop()
                     if self._usable(connection):
-                        self._lent.add(id(connection))
+                        self._in_use.add(id(connection))
                         return connection
                     self._end(connection)
-                if self._attempts > before and self._error and not self._lent:
-                    raise not_connected(self._error) from self._error
+                if self._attempts > before and self._error and not self._in_use:
+                    raise no_connection_error(self._error) from self._error
                 self._open()
-                if patience.left <= 0:
-                    raise self._too_late()
+                if deadline.left <= 0:
+                    raise self._timeout_error()
                 since = time.monotonic()
-                self._changed.wait(patience.slice())
-                patience.spend(since)
+                self._changed.wait(deadline.next_wait())
+                deadline.record_wait(since)
 
-    def give_back(self, connection: C, *, broken: bool = False) -> None:
+    def release(self, connection: C, *, broken: bool = False) -> None:
         """Return a borrowed connection; a `broken` one is closed."""
         with self._changed:
-            known = id(connection) in self._lent
-            self._lent.discard(id(connection))
+            known = id(connection) in self._in_use
+            self._in_use.discard(id(connection))
             if known and not broken:
                 self._idle.append(connection)
-            if self._find and (broken or time.monotonic() - self._found > LOOK_AGAIN):
-                self._open(look=True)
+            if self._find and (broken or time.monotonic() - self._last_find > FIND_INTERVAL):
+                self._open(only_if_moved=True)
             self._changed.notify()
         if broken or not known:
             self._end(connection)
@@ -82,28 +82,30 @@ class Pool(Generic[C]):
         with self._changed:
             idle = self._idle.copy()
             self._idle.clear()
-            self._lent.clear()
-        _end_all(idle, self._end)
+            self._in_use.clear()
+        _close_all(idle, self._end)
 
-    def _too_late(self) -> StoreError:
+    def _timeout_error(self) -> StoreError:
         """Names why the latest attempt to connect failed, as it may take longer than a request waits."""
-        if self._error is None or self._lent:
+        if self._error is None or self._in_use:
             return StoreError("no connection was free in time")
-        found = not_connected(self._error)
-        return StoreError(f"no connection was free in time; {found}", rejected=found.rejected)
+        problem = no_connection_error(self._error)
+        return StoreError(f"no connection was free in time; {problem}", rejected=problem.rejected)
 
-    def _open(self, *, look: bool = False) -> None:
-        if not self._opening and (look or len(self._lent) + len(self._idle) < self._size):
+    def _open(self, *, only_if_moved: bool = False) -> None:
+        if not self._opening and (only_if_moved or len(self._in_use) + len(self._idle) < self._size):
             self._opening = True
             try:
-                threading.Thread(target=self._open_one, args=(look,), name="ratelimit_mw connect", daemon=True).start()
+                threading.Thread(
+                    target=self._open_one, args=(only_if_moved,), name="ratelimit_mw connect", daemon=True
+                ).start()
             except RuntimeError as error:  # no thread can be started now: this attempt is over
                 self._end_attempt(error)
 
-    def _open_one(self, look: bool) -> None:  # noqa: FBT001  # a thread is given its arguments in order
+    def _open_one(self, only_if_moved: bool) -> None:  # noqa: FBT001  # a thread is given its arguments in order
         connection, error = None, None
         try:
-            if not (self._stays() and look):
+            if not (self._is_at_same_address() and only_if_moved):
                 connection = self._make(self._place)
         except Exception as reason:  # noqa: BLE001  # whatever it is, a waiting request must hear of it
             error = reason
@@ -118,17 +120,17 @@ class Pool(Generic[C]):
         self._error = error
         self._changed.notify_all()
 
-    def _stays(self) -> bool:
+    def _is_at_same_address(self) -> bool:
         """Whether the server is where it was."""
         if self._find is None:
             return True
-        self._found = time.monotonic()
+        self._last_find = time.monotonic()
         before, self._place = self._place, self._find()
         if before != self._place:
             self.close()
         return before == self._place
 
 
-def _end_all(connections: list[C], end: Callable[[C], None]) -> None:
+def _close_all(connections: list[C], end: Callable[[C], None]) -> None:
     for connection in connections:
         end(connection)

@@ -11,12 +11,12 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores.patience import Patience
+from ratelimit_mw.stores.patience import Deadline
 from ratelimit_mw.stores.talk import Command
 
-_LAST_BYTES: Final = 0.001  # seconds: what is in the socket at the deadline is used
-_HANDSHAKE: Final = 3.0  # seconds that password, database and the like may take together
-_MANY: Final = 65536  # bytes
+_REPLY_GRACE: Final = 0.001  # seconds: what is in the socket at the deadline is used
+_HANDSHAKE_TIMEOUT: Final = 3.0  # seconds that password, database and the like may take together
+_READ_SIZE: Final = 65536  # bytes
 
 
 def connect(connection: Any) -> None:
@@ -24,27 +24,27 @@ def connect(connection: Any) -> None:
 
     The client library bounds each read, so a server whose replies drip in would keep the attempt alive for ever.
     """
-    watch = threading.Timer(_HANDSHAKE, _cut, [connection])
-    watch.daemon = True
+    timer = threading.Timer(_HANDSHAKE_TIMEOUT, _shut_down, [connection])
+    timer.daemon = True
     with suppress(RuntimeError):  # no thread can be started now
-        watch.start()
+        timer.start()
     try:
         connection.connect()
     finally:
-        watch.cancel()
+        timer.cancel()
 
 
-def _cut(connection: Any) -> None:
+def _shut_down(connection: Any) -> None:
     opened = connection._sock  # noqa: SLF001  # nothing public of the client library gives it away
     if opened is not None:
         with suppress(OSError):
             opened.shutdown(socket.SHUT_RDWR)
 
 
-class ThreadLine(Protocol):
+class SyncConnection(Protocol):
     """An open connection, for one call at a time."""
 
-    def ask(self, command: Command, patience: Patience) -> Any:
+    def query(self, command: Command, deadline: Deadline) -> Any:
         """The reply. Raises an error reply as it is, `TimeoutError` if there is none in time, or why there is none."""
         ...
 
@@ -57,19 +57,19 @@ class ThreadLine(Protocol):
         ...
 
 
-class PlainThreadLine:
+class PlainSyncConnection:
     """A line by redis-py alone, where there is no hiredis: a reply may drip in as long as no byte takes five ms."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def ask(self, command: Command, patience: Patience) -> Any:
-        """See `ThreadLine.ask`."""
+    def query(self, command: Command, deadline: Deadline) -> Any:
+        """See `SyncConnection.query`."""
         self._connection.send_command(*command)
         while True:
-            last, since = patience.left <= 0, time.monotonic()
+            last, since = deadline.left <= 0, time.monotonic()
             # nothing public says for how long to read
-            self._connection._sock.settimeout(max(_LAST_BYTES, patience.slice()))  # noqa: SLF001
+            self._connection._sock.settimeout(max(_REPLY_GRACE, deadline.next_wait()))  # noqa: SLF001
             try:
                 return self._connection.read_response(disconnect_on_error=False)  # goes on with what it has read
             except Exception as error:
@@ -77,21 +77,21 @@ class PlainThreadLine:
                     raise
                 if last:
                     raise TimeoutError from error
-            patience.spend(since)
+            deadline.record_wait(since)
 
     def usable(self) -> bool:
-        """See `ThreadLine.usable`."""
+        """See `SyncConnection.usable`."""
         try:
             return not self._connection.can_read(0)
         except Exception:  # noqa: BLE001  # one that cannot even be looked at is of no use
             return False
 
     def close(self) -> None:
-        """See `ThreadLine.close`."""
+        """See `SyncConnection.close`."""
         self._connection.disconnect()
 
 
-class ThreadWire(PlainThreadLine):
+class HiredisSyncConnection(PlainSyncConnection):
     """A line by hiredis. `reader` and `pack` are its own; `connection` is one of redis-py, and open."""
 
     def __init__(self, connection: Any, reader: Any, pack: Any) -> None:
@@ -99,14 +99,14 @@ class ThreadWire(PlainThreadLine):
         self._reader, self._pack = reader, pack
         self._socket = connection._sock  # noqa: SLF001  # nothing public of the client library gives it away
 
-    def ask(self, command: Command, patience: Patience) -> Any:
-        """See `ThreadLine.ask`."""
-        self._socket.settimeout(max(_LAST_BYTES, patience.left))
+    def query(self, command: Command, deadline: Deadline) -> Any:
+        """See `SyncConnection.query`."""
+        self._socket.settimeout(max(_REPLY_GRACE, deadline.left))
         self._socket.sendall(self._pack(command))
         reply = self._reader.gets()
         while reply is False:
-            last = patience.left <= 0
-            self._read(patience)
+            last = deadline.left <= 0
+            self._read(deadline)
             reply = self._reader.gets()
             if last and reply is False:
                 raise TimeoutError
@@ -114,19 +114,19 @@ class ThreadWire(PlainThreadLine):
             raise reply
         return reply
 
-    def _read(self, patience: Patience) -> None:
+    def _read(self, deadline: Deadline) -> None:
         since = time.monotonic()
-        self._socket.settimeout(max(_LAST_BYTES, patience.slice()))
+        self._socket.settimeout(max(_REPLY_GRACE, deadline.next_wait()))
         try:
-            data = self._socket.recv(_MANY)
+            data = self._socket.recv(_READ_SIZE)
         except TimeoutError:
             pass
         else:
             if not data:
                 raise StoreError("the connection was lost: the server closed it")
             self._reader.feed(data)
-        patience.spend(since)
+        deadline.record_wait(since)
 
     def usable(self) -> bool:
-        """See `ThreadLine.usable`."""
+        """See `SyncConnection.usable`."""
         return not self._reader.has_data() and super().usable()

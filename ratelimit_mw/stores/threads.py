@@ -5,19 +5,19 @@ from functools import partial
 from typing import Any, Protocol
 
 from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.stores.crew import Crew
-from ratelimit_mw.stores.patience import LINGER, Patience
+from ratelimit_mw.stores.crew import WorkerPool
+from ratelimit_mw.stores.patience import ORPHAN_TIMEOUT, Deadline
 from ratelimit_mw.stores.scripts import Codec
-from ratelimit_mw.stores.talk import Command, Steps, T, Talk, drive, settling_calls
+from ratelimit_mw.stores.talk import Command, RedisCommands, Steps, T, drive, settling_calls
 
 
-class Link(Protocol):
+class Transport(Protocol):
     """The way to a server, or to a cluster."""
 
-    slots: bool  # whether keys live in the slots of a cluster
+    is_cluster: bool  # whether keys live in the slots of a cluster
     codec: Codec  # what it can read, where the server knows it
 
-    def send(self, command: Command, patience: Patience) -> Any:
+    def send(self, command: Command, deadline: Deadline) -> Any:
         """The reply. Raises `NoScript`, `NoCodec` or `StoreError`."""
         ...
 
@@ -26,13 +26,13 @@ class Link(Protocol):
         ...
 
 
-class ThreadStore(Talk):
+class ThreadStore(RedisCommands):
     """The verbs, for threads."""
 
-    def __init__(self, link: Link, prefix: str, timeout: float, clock: Callable[[], float] | None) -> None:
-        super().__init__(prefix, timeout, clock, slots=link.slots, codec=link.codec)
-        self._link = link
-        self._crew = Crew()
+    def __init__(self, transport: Transport, prefix: str, timeout: float, clock: Callable[[], float] | None) -> None:
+        super().__init__(prefix, timeout, clock, is_cluster=transport.is_cluster, codec=transport.codec)
+        self._transport = transport
+        self._workers = WorkerPool()
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Charge all of them if all are admitted, else none."""
@@ -55,21 +55,21 @@ class ThreadStore(Talk):
 
     def close(self) -> None:
         """Close the connections that this store opened. It can be used again."""
-        self._link.close()
-        self._crew.close()
+        self._transport.close()
+        self._workers.close()
 
     def _run(self, steps: Steps[T], *, each: bool = False) -> T:
         """Run the steps within `timeout`; with `each`, every step has as long."""
-        patience = Patience(self._timeout)
-        ask = self._ask if self.slots else self._link.send
-        return drive(steps, lambda step: ask(step, Patience(self._timeout) if each else patience))
+        deadline = Deadline(self._timeout)
+        execute = self._run_step if self.is_cluster else self._transport.send
+        return drive(steps, lambda step: execute(step, Deadline(self._timeout) if each else deadline))
 
-    def _ask(self, step: Any, patience: Patience) -> Any:
+    def _run_step(self, step: Any, deadline: Deadline) -> Any:
         """The outcomes of steps that go side by side, or the reply to one command."""
         if isinstance(step, list):
-            return self._crew.side_by_side([partial(self._alone, steps) for steps in step], patience)
-        return self._link.send(step, patience)
+            return self._workers.run_all([partial(self._run_alone, steps) for steps in step], deadline)
+        return self._transport.send(step, deadline)
 
-    def _alone(self, steps: Steps[T]) -> T:
+    def _run_alone(self, steps: Steps[T]) -> T:
         """Steps that the request may not wait for to the end. What they take late they hear of, and give back."""
-        return drive(steps, lambda command: self._link.send(command, Patience(LINGER)))
+        return drive(steps, lambda command: self._transport.send(command, Deadline(ORPHAN_TIMEOUT)))

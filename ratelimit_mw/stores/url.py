@@ -6,7 +6,7 @@ from typing import Any, Final
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
-from ratelimit_mw.words import nearest
+from ratelimit_mw.words import did_you_mean
 
 PREFIX: Final = "rl:"  # of the keys, unless a store in code has one of its own
 _REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
@@ -38,7 +38,7 @@ def inspect_store(url: str, algorithms: Iterable[str], timeout: float) -> Any:
     return inspect(url, PREFIX, algorithms, timeout)
 
 
-def place_of(url: str) -> str:
+def redacted_url(url: str) -> str:
     """A URL that `open_store` takes, without user, password and options."""
     scheme, _, rest = url.partition("://")
     ends = min((at for mark in "/?#" if (at := rest.find(mark)) >= 0), default=len(rest))
@@ -49,9 +49,9 @@ def place_of(url: str) -> str:
 def _is_memory(url: str) -> bool:
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in ("memory", *_REDIS) or (scheme == "memory" and rest):
-        found = f"the scheme {scheme!r}" if separator else "no scheme"  # not the whole URL: it may hold a password
+        got = f"the scheme {scheme!r}" if separator else "no scheme"  # not the whole URL: it may hold a password
         allowed = ", ".join(f"{one}://" for one in ("memory", *_REDIS))
-        raise ConfigError(f"store: found {found}{nearest(scheme, _REDIS)}; allowed are {allowed}")
+        raise ConfigError(f"store: found {got}{did_you_mean(scheme, _REDIS)}; allowed are {allowed}")
     return scheme == "memory"
 
 

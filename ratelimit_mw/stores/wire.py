@@ -12,10 +12,10 @@ from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores.talk import Command
 
 
-class Line(Protocol):
+class AsyncConnection(Protocol):
     """An open connection, for one call at a time."""
 
-    async def ask(self, command: Command) -> Any:
+    async def query(self, command: Command) -> Any:
         """The reply. Raises an error reply as it is, `StoreError` or the client library's error if there is none."""
         ...
 
@@ -24,8 +24,8 @@ class Line(Protocol):
         """Whether `begin` may be called now."""
         ...
 
-    def begin(self, command: Command, heard: Callable[[Any], None]) -> None:
-        """The same without a coroutine: `heard` is called with the reply, or with the error that there is none."""
+    def begin(self, command: Command, on_reply: Callable[[Any], None]) -> None:
+        """The same without a coroutine: `on_reply` is called with the reply, or with the error that there is none."""
         ...
 
     def abandon(self) -> None:
@@ -49,52 +49,52 @@ async def drop(connection: Any) -> None:
     await connection.disconnect(nowait=True)
 
 
-class Wire(asyncio.Protocol):
+class HiredisAsyncConnection(asyncio.Protocol):
     """A line by hiredis. `reader` and `pack` are its own; `connection` is one of redis-py, and open."""
 
     def __init__(self, connection: Any, reader: Any, pack: Any) -> None:
         self._connection, self._reader, self._pack = connection, reader, pack
         self._loop = asyncio.get_running_loop()
-        self._heard: Callable[[Any], None] | None = None  # by whoever asked
-        self._silent = True  # nothing came that nobody asked for
+        self._on_reply: Callable[[Any], None] | None = None  # by whoever asked
+        self._no_stray_reply = True  # nothing came that nobody asked for
         # nothing public of the client library gives it away
         self._transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001
         self._transport.set_protocol(self)
 
-    async def ask(self, command: Command) -> Any:
-        """See `Line.ask`."""
-        asked = self._loop.create_future()
+    async def query(self, command: Command) -> Any:
+        """See `AsyncConnection.query`."""
+        future = self._loop.create_future()
 
-        def heard(reply: Any) -> None:
-            if not asked.done():
-                asked.set_result(reply)
+        def on_reply(reply: Any) -> None:
+            if not future.done():
+                future.set_result(reply)
 
-        self.begin(command, heard)
-        reply = await asked
+        self.begin(command, on_reply)
+        reply = await future
         if isinstance(reply, Exception):
             raise reply
         return reply
 
     @property
     def free(self) -> bool:
-        """See `Line.free`."""
-        return self._silent and not self._transport.is_closing()
+        """See `AsyncConnection.free`."""
+        return self._no_stray_reply and not self._transport.is_closing()
 
-    def begin(self, command: Command, heard: Callable[[Any], None]) -> None:
-        """See `Line.begin`."""
-        self._heard = heard
+    def begin(self, command: Command, on_reply: Callable[[Any], None]) -> None:
+        """See `AsyncConnection.begin`."""
+        self._on_reply = on_reply
         self._transport.write(self._pack(command))
 
     def abandon(self) -> None:
-        """See `Line.abandon`."""
+        """See `AsyncConnection.abandon`."""
         self._transport.abort()
 
     async def usable(self) -> bool:
-        """See `Line.usable`."""
+        """See `AsyncConnection.usable`."""
         return self.free
 
     async def close(self) -> None:
-        """See `Line.close`."""
+        """See `AsyncConnection.close`."""
         await drop(self._connection)
 
     def data_received(self, data: bytes) -> None:
@@ -108,22 +108,22 @@ class Wire(asyncio.Protocol):
             replies.append(StoreError(f"{type(error).__name__}: {error}"))
             self._transport.abort()
         for reply in replies:
-            self._answer(reply)
+            self._deliver(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Whoever still waits does so in vain."""
-        if self._heard is not None:
-            self._answer(StoreError(f"the connection was lost: {exc or 'the server closed it'}"))
+        if self._on_reply is not None:
+            self._deliver(StoreError(f"the connection was lost: {exc or 'the server closed it'}"))
 
-    def _answer(self, reply: Any) -> None:
-        heard, self._heard = self._heard, None
-        if heard is None:
-            self._silent = False
+    def _deliver(self, reply: Any) -> None:
+        on_reply, self._on_reply = self._on_reply, None
+        if on_reply is None:
+            self._no_stray_reply = False
         else:
-            heard(reply)
+            on_reply(reply)
 
 
-class PlainLine:
+class PlainAsyncConnection:
     """A line by redis-py alone, where there is no hiredis. What it does has to be awaited."""
 
     free = False
@@ -131,12 +131,12 @@ class PlainLine:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def ask(self, command: Command) -> Any:
-        """See `Line.ask`."""
+    async def query(self, command: Command) -> Any:
+        """See `AsyncConnection.query`."""
         await self._connection.send_command(*command)
         return await self._connection.read_response()
 
-    def begin(self, command: Command, heard: Callable[[Any], None]) -> None:  # noqa: ARG002  # of a line
+    def begin(self, command: Command, on_reply: Callable[[Any], None]) -> None:  # noqa: ARG002  # of a line
         """Not to be called, as `free` says."""
         raise TypeError("redis-py alone has to be awaited")
 
@@ -144,7 +144,7 @@ class PlainLine:
         """Nothing was begun."""
 
     async def usable(self) -> bool:
-        """See `Line.usable`."""
+        """See `AsyncConnection.usable`."""
         # its name before redis-py 8
         peek = getattr(self._connection, "can_read", None) or self._connection.can_read_destructive
         try:
@@ -153,5 +153,5 @@ class PlainLine:
             return False
 
     async def close(self) -> None:
-        """See `Line.close`."""
+        """See `AsyncConnection.close`."""
         await drop(self._connection)

@@ -10,7 +10,7 @@ from redis import RedisError
 _OPTION: Final = re.compile(r"[a-z_]{1,50}")  # anything else may be a piece of a password
 
 
-def wrong_part(pool: Any, url: str, options: Mapping[str, Any]) -> str:
+def describe_url_mistake(pool: Any, url: str, options: Mapping[str, Any]) -> str:
     """Which part of a URL the client library cannot read, in words; empty where that is not known. Never its value."""
     scheme, _, rest = url.partition("://")
     if "#" in rest:

@@ -59,12 +59,12 @@ def blocking(store: AsyncStore) -> Iterator[Store]:
     thread = Thread(target=lambda: asyncio.run(serve()), name="blocking store")
     thread.start()
     loop, over = started.result()
-    held = Blocking(store, loop)
+    blocking_store = Blocking(store, loop)
     try:
-        yield held
+        yield blocking_store
     finally:
         try:
-            held.close()
+            blocking_store.close()
         finally:
             loop.call_soon_threadsafe(over.set)
             thread.join()

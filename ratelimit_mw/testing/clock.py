@@ -1,6 +1,6 @@
 """A clock told by hand."""
 
-from ratelimit_mw.limit import seconds
+from ratelimit_mw.limit import check_seconds
 
 
 class Clock:
@@ -19,4 +19,4 @@ class Clock:
     def advance(self, by: float) -> None:
         """Move on by so many seconds, 0 or more. Raises `ConfigError` for anything else."""
         # whole microseconds, as everywhere inside: a sum of floats would drift
-        self.now = round(self.now * 1e6 + seconds("by", by) * 1e6) / 1e6
+        self.now = round(self.now * 1e6 + check_seconds("by", by) * 1e6) / 1e6

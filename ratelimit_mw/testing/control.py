@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from secrets import token_hex
 
 from ratelimit_mw.limit import MICROSECONDS
-from ratelimit_mw.stores.live import STORES, Stage
+from ratelimit_mw.stores.live import REGISTRY, StoreOverrides
 from ratelimit_mw.testing.clock import Clock
 
 
@@ -19,16 +19,16 @@ class Control:
 
     def __init__(self) -> None:
         self._clocks: tuple[Clock, Clock] | None = None  # of memory, and of servers
-        self._stage = Stage(room=_room())
+        self._overrides = StoreOverrides(key_prefix=_new_key_prefix())
 
     def freeze(self) -> None:
         """Stop the time. It stands where it is now, so that what was counted before still counts."""
         self._check()
         if self._clocks is None:
             # rounded down to microseconds, as the stores do it: time stops where it is, and not ahead
-            steady, wall = (Clock(ns // 1000 / MICROSECONDS) for ns in (time.monotonic_ns(), time.time_ns()))
-            self._clocks = steady, wall
-            self._enter(self._stage._replace(steady=steady, wall=wall), empty=False)
+            monotonic, wall = (Clock(ns // 1000 / MICROSECONDS) for ns in (time.monotonic_ns(), time.time_ns()))
+            self._clocks = monotonic, wall
+            self._apply(self._overrides._replace(monotonic=monotonic, wall=wall), empty=False)
 
     def advance(self, by: float) -> None:
         """Move on by so many seconds, 0 or more; time that runs is stopped first.
@@ -42,15 +42,15 @@ class Control:
     def reset(self) -> None:
         """Forget everything: all keys have their whole quota. Time goes on, or stands, as it did."""
         self._check()
-        self._enter(self._stage._replace(room=_room()), empty=True)
+        self._apply(self._overrides._replace(key_prefix=_new_key_prefix()), empty=True)
 
     def _check(self) -> None:
-        if STORES.stage is not self._stage:
+        if REGISTRY.overrides is not self._overrides:
             raise RuntimeError("the test that had the stores in hand is over")
 
-    def _enter(self, stage: Stage, *, empty: bool) -> None:
-        self._stage = stage
-        STORES.enter(stage, empty=empty)
+    def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:
+        self._overrides = overrides
+        REGISTRY.apply(overrides, empty=empty)
 
 
 @contextmanager
@@ -60,15 +60,15 @@ def control(*, empty: bool) -> Iterator[Control]:
     `empty`: states in this process are forgotten first. A server's are left alone: meanwhile its stores have keys of
     their own there, which nobody else meets, and which expire.
     """
-    if STORES.stage != Stage():
+    if REGISTRY.overrides != StoreOverrides():
         raise RuntimeError("the stores are in hand already, by a freeze() or the fixture ratelimit: use that one")
-    held = Control()
-    STORES.enter(held._stage, empty=empty)  # noqa: SLF001  # it is made here
+    controller = Control()
+    REGISTRY.apply(controller._overrides, empty=empty)  # noqa: SLF001  # it is made here
     try:
-        yield held
+        yield controller
     finally:
         # states of a time that ran ahead would lock clients out, so none is kept
-        STORES.enter(Stage(), empty=True)
+        REGISTRY.apply(StoreOverrides(), empty=True)
 
 
 @contextmanager
@@ -79,10 +79,10 @@ def freeze() -> Iterator[Control]:
     end; stores on a server begin empty, and find what they had when it is over. For all that `clock` can do, and for
     which stores, see `Control`. Raises `RuntimeError` inside another one.
     """
-    with control(empty=False) as held:
-        held.freeze()
-        yield held
+    with control(empty=False) as controller:
+        controller.freeze()
+        yield controller
 
 
-def _room() -> str:
+def _new_key_prefix() -> str:
     return f"test-{token_hex(8)}:"

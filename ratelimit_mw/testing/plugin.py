@@ -14,5 +14,5 @@ def ratelimit() -> Iterator[Control]:
     The test begins without states, time runs until it is stopped, and in the end everything is as it was, states in
     memory forgotten.
     """
-    with control(empty=True) as held:
-        yield held
+    with control(empty=True) as controller:
+        yield controller

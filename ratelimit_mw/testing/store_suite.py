@@ -20,10 +20,10 @@ ONE = SlidingWindowCounter(1, 10)
 UNTOUCHED = Decision(True, 10, 10, 0.0, 10.0, 0.0, 0.0, 1_000_000_000_000_000)
 
 
-def _same(found: object, expected: object) -> None:
+def _same(actual: object, expected: object) -> None:
     """An assert that tells both: pytest rewrites those of a user's own modules only."""
-    if found != expected:
-        raise AssertionError(f"found {found!r}, expected {expected!r}")
+    if actual != expected:
+        raise AssertionError(f"found {actual!r}, expected {expected!r}")
 
 
 def _left(store: Store, *charges: Charge) -> list[int]:
@@ -31,7 +31,7 @@ def _left(store: Store, *charges: Charge) -> list[int]:
     return [store.peek([Charge(charge.key, charge.limit, 0)])[0].remaining for charge in charges]
 
 
-def _shown(decisions: Sequence[Decision]) -> list[tuple[bool, int]]:
+def _outcomes(decisions: Sequence[Decision]) -> list[tuple[bool, int]]:
     """Whether each charge may pass, and how many units it then has left."""
     return [(decision.allowed, decision.remaining) for decision in decisions]
 
@@ -39,7 +39,7 @@ def _shown(decisions: Sequence[Decision]) -> list[tuple[bool, int]]:
 _decide = TokenBucket.decide
 
 
-def _in_no_hurry(
+def _slow_decide(
     limit: TokenBucket, state: State, now: int, cost: int, max_delay: int | None
 ) -> tuple[Decision, State]:
     """Where a store decides in Python, other threads get their turn between the old state and the new one."""
@@ -71,16 +71,16 @@ class StoreSuite:
         refused = Decision(False, 5, 0, 1.0, 1.0, 5.0, 0.0, at + 5_000_000)
         _same(list(store.take([Charge("k", BUCKET)])), [refused])
         clock.advance(0.999999)
-        _same(_shown(store.take([Charge("k", BUCKET)])), [(False, 0)])
+        _same(_outcomes(store.take([Charge("k", BUCKET)])), [(False, 0)])
         clock.advance(0.000001)
-        _same(_shown(store.take([Charge("k", BUCKET)])), [(True, 0)])
+        _same(_outcomes(store.take([Charge("k", BUCKET)])), [(True, 0)])
 
     def test_peek_answers_as_take_would_and_changes_nothing(self, store: Store) -> None:
         charges = [Charge("k", WINDOW, 4), Charge("k", BUCKET, 4)]
         for _ in range(3):
-            _same(_shown(store.peek(charges)), [(True, 6), (True, 1)])
-        _same(_shown(store.take(charges)), [(True, 6), (True, 1)])
-        _same(_shown(store.peek(charges)), [(True, 6), (False, 1)])
+            _same(_outcomes(store.peek(charges)), [(True, 6), (True, 1)])
+        _same(_outcomes(store.take(charges)), [(True, 6), (True, 1)])
+        _same(_outcomes(store.peek(charges)), [(True, 6), (False, 1)])
 
     def test_settle_gives_back_and_takes_more(self, store: Store) -> None:
         (decision,) = store.take([Charge("k", WINDOW, 8)])
@@ -93,9 +93,9 @@ class StoreSuite:
 
     def test_settle_without_an_instant_takes_now(self, store: Store, clock: Clock) -> None:
         store.settle([Charge("k", WINDOW, 30)])  # no more debt than one quota
-        _same(_shown(store.take([Charge("k", WINDOW)])), [(False, 0)])
+        _same(_outcomes(store.take([Charge("k", WINDOW)])), [(False, 0)])
         clock.advance(15)
-        _same(_shown(store.take([Charge("k", WINDOW)])), [(True, 0)])
+        _same(_outcomes(store.take([Charge("k", WINDOW)])), [(True, 0)])
 
     def test_reset_forgets_these_buckets_and_no_others(self, store: Store) -> None:
         a, b, c = Charge("a", WINDOW, 3), Charge("b", WINDOW, 3), Charge("a", BUCKET, 3)
@@ -112,13 +112,13 @@ class StoreSuite:
     def test_all_or_nothing_over_three_keys(self, store: Store) -> None:
         a, b, c = Charge("a", WINDOW, 3), Charge("b", BUCKET, 2), Charge("c", ONE)
         store.take([a, c])
-        _same(_shown(store.take([a, b, c])), [(True, 7), (True, 5), (False, 0)])  # room, not charged, as it stands
+        _same(_outcomes(store.take([a, b, c])), [(True, 7), (True, 5), (False, 0)])  # room, not charged, as it stands
         _same(_left(store, a, b, c), [7, 5, 0])
 
     def test_the_same_bucket_twice_is_asked_for_the_sum(self, store: Store) -> None:
         decisions = store.take([Charge("k", WINDOW, 3), Charge("o", BUCKET), Charge("k", WINDOW, 4)])
-        _same(_shown(decisions), [(True, 3), (True, 4), (True, 3)])
-        _same(_shown(store.take([Charge("k", WINDOW, 2), Charge("k", WINDOW, 2)])), [(False, 3), (False, 3)])
+        _same(_outcomes(decisions), [(True, 3), (True, 4), (True, 3)])
+        _same(_outcomes(store.take([Charge("k", WINDOW, 2), Charge("k", WINDOW, 2)])), [(False, 3), (False, 3)])
         _same(_left(store, Charge("k", WINDOW), Charge("o", BUCKET)), [3, 4])
 
     @pytest.mark.parametrize("other", [Charge("k", BUCKET, role="shadow"), Charge("k", BUCKET, max_delay=1.0)])
@@ -131,51 +131,51 @@ class StoreSuite:
         patient = TokenBucket(10, 10, burst=5, max_delay=1.0)
         with pytest.raises(ConfigError):
             store.take([Charge("k", BUCKET), Charge("k", patient)])
-        _same(_shown(store.take([Charge("k", patient, 2), Charge("k", BUCKET, 1, max_delay=1.0)])), [(True, 2)] * 2)
+        _same(_outcomes(store.take([Charge("k", patient, 2), Charge("k", BUCKET, 1, max_delay=1.0)])), [(True, 2)] * 2)
 
     def test_a_shadow_never_refuses(self, store: Store) -> None:
         limit, shadow = Charge("k", WINDOW), Charge("k", ONE, role="shadow")
-        _same(_shown(store.take([limit, shadow])), [(True, 9), (True, 0)])
-        _same(_shown(store.take([shadow, limit])), [(False, 0), (True, 8)])
+        _same(_outcomes(store.take([limit, shadow])), [(True, 9), (True, 0)])
+        _same(_outcomes(store.take([shadow, limit])), [(False, 0), (True, 8)])
 
     def test_shadows_are_charged_only_if_the_request_passes_and_all_of_them_would(self, store: Store) -> None:
         limit, one, many = Charge("k", ONE), Charge("s", ONE, role="shadow"), Charge("s", WINDOW, role="shadow")
-        _same(_shown(store.take([one])), [(True, 0)])
-        _same(_shown(store.take([limit, one, many])), [(True, 0), (False, 0), (True, 10)])
-        _same(_shown(store.take([limit, many])), [(False, 0), (True, 10)])
-        _same(_shown(store.take([many])), [(True, 9)])
+        _same(_outcomes(store.take([one])), [(True, 0)])
+        _same(_outcomes(store.take([limit, one, many])), [(True, 0), (False, 0), (True, 10)])
+        _same(_outcomes(store.take([limit, many])), [(False, 0), (True, 10)])
+        _same(_outcomes(store.take([many])), [(True, 9)])
 
     def test_a_penalty_counts_refusals_and_then_refuses(self, store: Store, clock: Clock) -> None:
         limit, penalty = Charge("k", ONE), Charge("p", SlidingWindowCounter(2, 600), role="penalty")
         group = [limit, penalty]
-        _same(_shown(store.take(group)), [(True, 0), (True, 2)])  # admitted: not counted
-        _same(_shown(store.peek(group)), [(False, 0), (True, 1)])
-        _same(_shown(store.take(group)), [(False, 0), (True, 1)])
-        _same(_shown(store.take(group)), [(False, 0), (True, 0)])
-        _same(_shown(store.take(group)), [(False, 0), (False, 0)])
+        _same(_outcomes(store.take(group)), [(True, 0), (True, 2)])  # admitted: not counted
+        _same(_outcomes(store.peek(group)), [(False, 0), (True, 1)])
+        _same(_outcomes(store.take(group)), [(False, 0), (True, 1)])
+        _same(_outcomes(store.take(group)), [(False, 0), (True, 0)])
+        _same(_outcomes(store.take(group)), [(False, 0), (False, 0)])
         clock.advance(20)
-        _same(_shown(store.take(group)), [(True, 1), (False, 0)])  # room, and refused all the same
+        _same(_outcomes(store.take(group)), [(True, 1), (False, 0)])  # room, and refused all the same
         _same(_left(store, limit, penalty), [1, 0])
 
     def test_a_penalty_of_cost_0_counts_nothing_and_refuses_all_the_same(self, store: Store) -> None:
         limit, penalty = Charge("k", ONE), Charge("p", SlidingWindowCounter(1, 600), role="penalty")
         look = [limit, Charge("p", SlidingWindowCounter(1, 600), 0, role="penalty")]
-        _same(_shown(store.take(look)), [(True, 0), (True, 1)])
+        _same(_outcomes(store.take(look)), [(True, 0), (True, 1)])
         for _ in range(2):
-            _same(_shown(store.take(look)), [(False, 0), (True, 1)])
-        _same(_shown(store.take([limit, penalty])), [(False, 0), (True, 0)])
-        _same(_shown(store.take(look)), [(False, 0), (False, 0)])
+            _same(_outcomes(store.take(look)), [(False, 0), (True, 1)])
+        _same(_outcomes(store.take([limit, penalty])), [(False, 0), (True, 0)])
+        _same(_outcomes(store.take(look)), [(False, 0), (False, 0)])
         store.reset([limit])
-        _same(_shown(store.peek(look)), [(True, 1), (False, 0)])
-        _same(_shown(store.take(look)), [(True, 1), (False, 0)])  # room, and refused all the same
+        _same(_outcomes(store.peek(look)), [(True, 1), (False, 0)])
+        _same(_outcomes(store.take(look)), [(True, 1), (False, 0)])  # room, and refused all the same
 
     def test_a_penalty_counts_what_limits_of_its_own_identity_refuse(self, store: Store) -> None:
         everybody, own = Charge("{all}:r", ONE), Charge("{ann}:r", ONE)
         penalty = Charge("{ann}:p", SlidingWindowCounter(2, 600), role="penalty")
-        _same(_shown(store.take([everybody])), [(True, 0)])
-        _same(_shown(store.take([everybody, own, penalty])), [(False, 0), (True, 1), (True, 2)])
-        _same(_shown(store.take([own, penalty])), [(True, 0), (True, 2)])
-        _same(_shown(store.take([everybody, own, penalty])), [(False, 0), (False, 0), (True, 1)])
+        _same(_outcomes(store.take([everybody])), [(True, 0)])
+        _same(_outcomes(store.take([everybody, own, penalty])), [(False, 0), (True, 1), (True, 2)])
+        _same(_outcomes(store.take([own, penalty])), [(True, 0), (True, 2)])
+        _same(_outcomes(store.take([everybody, own, penalty])), [(False, 0), (False, 0), (True, 1)])
 
     def test_whose_a_key_is_its_last_braces_say(self, store: Store) -> None:
         own = ["{ann}:other", "{x}{ann}:r"]
@@ -184,12 +184,12 @@ class StoreSuite:
             group = [Charge(limited, ONE), penalty]
             store.take(group)
             store.reset([penalty])
-            _same(_shown(store.take(group)), [(False, 0), (True, 1 if limited in own else 2)])
+            _same(_outcomes(store.take(group)), [(False, 0), (True, 1 if limited in own else 2)])
 
     def test_a_shadow_that_refuses_does_not_count_as_a_refusal(self, store: Store) -> None:
         group = [Charge("k", ONE, role="shadow"), Charge("p", ONE, role="penalty")]
-        _same(_shown(store.take(group)), [(True, 0), (True, 1)])
-        _same(_shown(store.take(group)), [(False, 0), (True, 1)])
+        _same(_outcomes(store.take(group)), [(True, 0), (True, 1)])
+        _same(_outcomes(store.take(group)), [(False, 0), (True, 1)])
 
     def test_a_limit_that_changed_or_has_a_name_starts_fresh(self, store: Store) -> None:
         store.take([Charge("k", WINDOW, 10), Charge("k", BUCKET, 5)])
@@ -213,15 +213,15 @@ class StoreSuite:
     def test_a_clock_that_steps_back_refills_nothing(self, store: Store, clock: Clock) -> None:
         store.take([Charge("k", BUCKET, 5), Charge("k", WINDOW, 10)])
         clock.now -= 1000
-        _same(_shown(store.take([Charge("k", BUCKET)])), [(False, 0)])
-        _same(_shown(store.take([Charge("k", WINDOW)])), [(False, 0)])
+        _same(_outcomes(store.take([Charge("k", BUCKET)])), [(False, 0)])
+        _same(_outcomes(store.take([Charge("k", WINDOW)])), [(False, 0)])
         clock.advance(10)
-        _same(_shown(store.take([Charge("k", BUCKET, 5), Charge("k", WINDOW)])), [(True, 0), (True, 0)])
+        _same(_outcomes(store.take([Charge("k", BUCKET, 5), Charge("k", WINDOW)])), [(True, 0), (True, 0)])
 
     def test_threads_that_ask_at_once_get_exactly_what_there_is(self, store: Store) -> None:
         many, few = Charge("k", SlidingWindowCounter(100, 600)), Charge("k", TokenBucket(60, 600))
         with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(8) as threads:
-            patch.setattr(TokenBucket, "decide", _in_no_hurry)
+            patch.setattr(TokenBucket, "decide", _slow_decide)
             answers = list(threads.map(lambda _: all(one.allowed for one in store.take([many, few])), range(160)))
         _same(sum(answers), 60)
         _same(_left(store, many, few), [40, 0])
@@ -234,4 +234,4 @@ class StoreSuite:
         clock.advance(verdicts[-1].retry_after)
         _same(limiter.hit(limits, ("user", "7")).allowed, expected=True)
         limiter.reset(limits, ("user", "7"))
-        _same(_shown(limiter.peek(limits, ("user", "7")).decisions), [(True, 3), (True, 2)])
+        _same(_outcomes(limiter.peek(limits, ("user", "7")).decisions), [(True, 3), (True, 2)])

@@ -25,12 +25,12 @@ from ratelimit_mw import (
     Smooth,
     TokenBucket,
 )
-from ratelimit_mw.algorithms.fixed_window import Count
-from ratelimit_mw.algorithms.gcra import Above
-from ratelimit_mw.algorithms.sliding_window_counter import Counts
-from ratelimit_mw.algorithms.sliding_window_log import Units, _units
-from ratelimit_mw.algorithms.smooth import Ticket
-from ratelimit_mw.bucket import BucketLimit, Level
+from ratelimit_mw.algorithms.fixed_window import WindowState
+from ratelimit_mw.algorithms.gcra import GcraDebtState
+from ratelimit_mw.algorithms.sliding_window_counter import SubWindowState
+from ratelimit_mw.algorithms.sliding_window_log import LogState, _state_of
+from ratelimit_mw.algorithms.smooth import SmoothState
+from ratelimit_mw.bucket import BucketLimit, LevelState
 from ratelimit_mw.limit import State, microseconds
 
 NOW = 1_000_000  # microseconds: all states are kept as they are seen at this instant
@@ -93,16 +93,16 @@ def replayed(limit: Limit, charges: Passed, *, leaving: bool) -> Passed:
 def _aged(limit: Limit, state: State) -> State:
     """The state as it is seen a microsecond later; one that has expired is None."""
     match state:
-        case Count() | Counts():
+        case WindowState() | SubWindowState():
             state = replace(state, start=state.start - 1)
-        case Level() | Ticket():
+        case LevelState() | SmoothState():
             state = replace(state, updated=state.updated - 1)
-        case Above():
+        case GcraDebtState():
             state = replace(state, tat=state.tat - _drain(limit), updated=state.updated - 1)
-        case Units():
+        case LogState():
             assert isinstance(limit, SlidingWindowLog)
-            instants = [instant - 1 for instant in limit._counting(state, NOW)]
-            state = _units(array("q", instants))
+            instants = [instant - 1 for instant in limit._counted_instants(state, NOW)]
+            state = _state_of(array("q", instants))
         case int():
             state -= _drain(limit)
     return None if state is None or limit.expires(state) <= NOW else state
@@ -115,9 +115,9 @@ def _drain(limit: Limit) -> int:
 
 def _key(limit: Limit, state: State) -> object:
     """Equal for states that are the same: a log keeps what has left until the next unit."""
-    if isinstance(state, Units):
+    if isinstance(state, LogState):
         assert isinstance(limit, SlidingWindowLog)
-        return tuple(limit._counting(state, NOW))
+        return tuple(limit._counted_instants(state, NOW))
     return state
 
 
@@ -234,7 +234,7 @@ def _charges(limit: Limit, moves: Sequence[Move]) -> Passed:
     for move in moves:
         now = move.time(now, limit, last)
         left = limit.decide(state, now, 0, None)[0].remaining
-        if limit.pays_later and not move.part % 2:
+        if limit.borrows and not move.part % 2:
             left = limit.most  # whatever is left, this much passes if anything does
         cost = max(1, left * move.share // 100)
         last, state = limit.decide(state, now, cost, None)

@@ -24,7 +24,7 @@ from ratelimit_mw import (
     Smooth,
     TokenBucket,
 )
-from ratelimit_mw.bucket import BucketLimit, Level
+from ratelimit_mw.bucket import BucketLimit, LevelState
 from ratelimit_mw.limit import microseconds
 
 pytestmark = pytest.mark.promise(3)
@@ -186,8 +186,8 @@ def test_smooth_warming_up(warmup: int, cold_factor: int) -> None:
 class EarlyWindow(FixedWindow, frozen=True, kw_only=True):
     """Ends a microsecond early."""
 
-    def _running(self, state: Any, now: int) -> tuple[int, int]:
-        return super()._running(state, now + 1 if state is not None and now > state.start else now)
+    def _current_window(self, state: Any, now: int) -> tuple[int, int]:
+        return super()._current_window(state, now + 1 if state is not None and now > state.start else now)
 
 
 class LightCounter(SlidingWindowCounter, frozen=True, kw_only=True):
@@ -207,15 +207,15 @@ class ForgetfulCounter(SlidingWindowCounter, frozen=True, kw_only=True):
 class FastBucket(LeakyBucket, frozen=True, kw_only=True):
     """Leaks for a microsecond more than has passed."""
 
-    def level(self, state: Level | None, tick: int) -> int:
+    def level(self, state: LevelState | None, tick: int) -> int:
         return super().level(state, tick + 1)
 
 
 class FastTickets(Smooth, frozen=True, kw_only=True):
     """Stores a microsecond more than has passed."""
 
-    def _seen(self, state: Any, now: int) -> tuple[int, int, int]:
-        return super()._seen(state, now + 1)
+    def _current(self, state: Any, now: int) -> tuple[int, int, int]:
+        return super()._current(state, now + 1)
 
 
 class LongLog(SlidingWindowLog, frozen=True, kw_only=True):

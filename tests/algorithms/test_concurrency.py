@@ -83,7 +83,7 @@ def test_what_cannot_be(options: dict[str, Any], says: str) -> None:
 def test_what_it_is_called() -> None:
     limit = Concurrency(20, 30, name="reports", retry=2)
     assert (limit.notation, limit.bucket) == ("20 at once", "reports:30s_using_concurrency")
-    assert (limit.most, limit.worst_window, limit.longest_wait) == (20, None, 2)
+    assert (limit.most, limit.max_per_window, limit.max_wait) == (20, None, 2)
     assert limit.numbers == (30_000_000, 20, 2_000_000)
 
 
@@ -100,8 +100,8 @@ def test_a_refusal_is_not_remembered_unless_it_is_for_ever(cost: int, *, remembe
     store, limit = MemoryStore(clock=clock), Concurrency(2)
     store.take([Charge("k", limit, 2)])
     charges = [Charge("k", limit, cost)]
-    cache.after(charges, store.take(charges), clock(), clock)
-    assert (cache.before(charges, clock()) is not None) == remembered
+    cache.after_take(charges, store.take(charges), clock(), clock)
+    assert (cache.before_take(charges, clock()) is not None) == remembered
 
 
 @pytest.mark.promise(3)
@@ -112,6 +112,6 @@ def test_a_refusal_that_a_rate_shares_is_remembered_for_as_long_as_the_rate_refu
     store.take(charges)
     refused = store.take(charges)
     assert [one.allowed for one in refused] == [False, False]
-    cache.after(charges, refused, clock(), clock)
-    assert cache.before(charges, clock() + 9.999) is not None
-    assert cache.before(charges, clock() + 10) is None
+    cache.after_take(charges, refused, clock(), clock)
+    assert cache.before_take(charges, clock() + 9.999) is not None
+    assert cache.before_take(charges, clock() + 10) is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from algorithms.strategies import forward
 from ratelimit_mw import Charge, MemoryStore, Smooth
-from ratelimit_mw.algorithms.smooth import Ticket
+from ratelimit_mw.algorithms.smooth import SmoothState
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.testing import Clock
@@ -23,16 +23,16 @@ RATES = [(5, 1), (7, 1), (7, 60), (10**6, 60), (999_983, 86_400), (10**9, 86_400
 rates = st.sampled_from(RATES)
 
 
-def part_stored(limit: Smooth, state: Ticket | None, now: int) -> Fraction:
+def part_stored(limit: Smooth, state: SmoothState | None, now: int) -> Fraction:
     """Of all that can be."""
     *_, full = limit.ticks
-    return Fraction(max(0, limit._seen(state, now)[1]), full)
+    return Fraction(max(0, limit._current(state, now)[1]), full)
 
 
-def seconds_to_wait(limit: Smooth, state: Ticket | None, now: int) -> Fraction:
+def seconds_to_wait(limit: Smooth, state: SmoothState | None, now: int) -> Fraction:
     """Until the next free ticket."""
     clock, drain, *_ = limit.ticks
-    return Fraction(limit._seen(state, now)[0] * clock, drain * 1_000_000)
+    return Fraction(limit._current(state, now)[0] * clock, drain * 1_000_000)
 
 
 @given(st.sampled_from(IDLE), rates, rates, forward)
@@ -106,7 +106,7 @@ def test_in_a_store_the_rate_may_change_too(place: str, redis_url: str) -> None:
 def test_what_was_taken_last_and_is_given_back_is_as_if_it_had_never_been(idle: dict[str, Any]) -> None:
     """Else it would count as held back for ever, and what is given back later would be too little."""
     limit = Smooth(1, 1, max_delay=60, **idle)
-    states: list[Ticket | None] = [None]
+    states: list[SmoothState | None] = [None]
     ends = [0]
     for _ in range(5):
         decision, state = limit.decide(states[-1], 1_000_000, 1, None)

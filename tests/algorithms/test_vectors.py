@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ratelimit_mw import Charge, Decision, Limit, MemoryStore, parse
 from ratelimit_mw.algorithms import SCRIPTED
-from ratelimit_mw.delay import DelayLimit
+from ratelimit_mw.delay import DelayableLimit
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.testing import Clock
@@ -43,7 +43,7 @@ def test_a_table_is_of_its_algorithm(name: str) -> None:
 def expected(row: list[Any], of: int, limit: Limit, now: int) -> Decision:
     allowed, remaining, *times, delay = row
     retry_after, next_after, reset_after = [math.inf if time == "never" else time for time in times]
-    at = now + round(reset_after * 1e6) if isinstance(limit, DelayLimit) else now
+    at = now + round(reset_after * 1e6) if isinstance(limit, DelayableLimit) else now
     return Decision(allowed, of, remaining, retry_after, next_after, reset_after, delay, at)
 
 

@@ -40,7 +40,7 @@ class Hang:
 
 
 async def facts(_: Request) -> PlainTextResponse:
-    return PlainTextResponse(f"{working} work, {sum(map(len, app._gate._queues._lines.values()))} wait")
+    return PlainTextResponse(f"{working} work, {sum(map(len, app._gate._queues._queues.values()))} wait")
 
 
 app = RateLimitMiddleware(

@@ -35,7 +35,7 @@ class Hang:
 
 
 async def facts(_: Request) -> PlainTextResponse:
-    lines = app._gate._queues._lines
+    lines = app._gate._queues._queues
     return PlainTextResponse(f"{sum(map(len, lines.values()))} wait, {len(touched)} touched")
 
 

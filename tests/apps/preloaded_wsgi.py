@@ -17,7 +17,7 @@ store = RedisStore(os.environ["STORE"], timeout=2)
 def ports() -> list[int]:
     """Our ends of the open connections."""
     inner: Any = store._store  # what the layers lie over
-    return [line._connection._sock.getsockname()[1] for line in inner._link._pool._idle]
+    return [line._connection._sock.getsockname()[1] for line in inner._transport._pool._idle]
 
 
 for _ in range(10):

@@ -77,7 +77,7 @@ class RateLimiter:
         return [[self.acq(1)[1] for _ in waits]]
 
     def try_(self, permits: int, timeout: int | str, *_: bool) -> list[Any]:
-        longest = self.limit.longest_ticks / MICROSECONDS  # 71 years; Guava saturates at 2**63 - 1
+        longest = self.limit.max_ticks / MICROSECONDS  # 71 years; Guava saturates at 2**63 - 1
         patience = (
             {"long_max": longest, "long_min": 0}.get(str(timeout)) if isinstance(timeout, str) else timeout / 1000
         )

@@ -154,9 +154,11 @@ def test_the_warm_up_that_is_left_out_has_the_same_curve(stores: list[Store], cl
     assert SENTINEL.left["warm_up"].ours == "cold: 4 pass in a second; warm: 10"
     limit = Smooth(config["count"], 1, warmup=config["warmup_s"], cold_factor=config["cold_factor"])
     _, _, fresh, own, full = limit.ticks
-    assert limit.warming is not None
-    assert (limit.warming.edge / own, full / own) == (derived["warning"], derived["max"])
-    assert limit.warming.over / limit.warming.under * own * own * 2 / fresh * 0.1 == pytest.approx(derived["slope"])
+    assert limit.warm_up is not None
+    assert (limit.warm_up.edge / own, full / own) == (derived["warning"], derived["max"])
+    assert limit.warm_up.numerator / limit.warm_up.denominator * own * own * 2 / fresh * 0.1 == pytest.approx(
+        derived["slope"]
+    )
     for store in stores:
         passed = [0] * 14  # in each second
         for hundredth in range(1400):

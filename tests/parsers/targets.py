@@ -7,7 +7,7 @@ from ratelimit_mw import ConfigError, parse
 from ratelimit_mw.addresses import parse_address
 from ratelimit_mw.client_ip import client_address
 from ratelimit_mw.forwarded import forwarded, x_forwarded_for
-from ratelimit_mw.path_index import PathIndex
+from ratelimit_mw.path_index import PathTree
 from ratelimit_mw.paths import Paths, normal_path
 
 MEMBERS = 257  # that a list yields at most: 256, and a None for the rest
@@ -24,7 +24,7 @@ def notation(data: bytes) -> None:
     for limit in limits:
         (same,) = parse(limit.notation)
         assert (same.notation, same.bucket) == (limit.notation, limit.bucket)
-        assert (same.most, same.worst_window) == (limit.most, limit.worst_window)
+        assert (same.most, same.max_per_window) == (limit.most, limit.max_per_window)
 
 
 def lists(data: bytes) -> None:
@@ -62,9 +62,9 @@ def paths(data: bytes) -> None:
     except ConfigError:
         return
     for ignore_case in (False, True):
-        index = PathIndex([(template, 0), ("/{rest:path}", 1)], ignore_case=ignore_case)
-        assert index.matching(path) in ([1], [0, 1], [], [0])
-        assert 1 in index.matching(normal)
+        index = PathTree([(template, 0), ("/{rest:path}", 1)], ignore_case=ignore_case)
+        assert index.matching_rules(path) in ([1], [0, 1], [], [0])
+        assert 1 in index.matching_rules(normal)
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

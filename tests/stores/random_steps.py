@@ -21,7 +21,7 @@ from ratelimit_mw import (
 from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.algorithms.ban import Ban
 from ratelimit_mw.bucket import BucketLimit
-from ratelimit_mw.delay import DelayLimit
+from ratelimit_mw.delay import DelayableLimit
 from ratelimit_mw.limit import Role
 from ratelimit_mw.testing import Clock
 from stores.model_store import bucket_of
@@ -121,7 +121,7 @@ class RandomSteps:
         few = self._random.choice((0, 1, 1, 1, 2, 5))
         part = limit.most // self._random.choice((1, 2, 3))
         cost = self._random.choice((few, few, few, part, limit.most + 1))
-        delay = self._random.choice((None, None, 0.0, limit.window / 3)) if isinstance(limit, DelayLimit) else None
+        delay = self._random.choice((None, None, 0.0, limit.window / 3)) if isinstance(limit, DelayableLimit) else None
         role: Role = self._random.choice(("limit", "limit", "limit", "limit", "shadow", "penalty"))
         return Charge(self._random.choice(KEYS), limit, cost, delay, role)
 

@@ -9,8 +9,8 @@ import pytest
 
 from ratelimit_mw import Charge, FixedWindow, StoreError
 from ratelimit_mw.stores import batching
-from ratelimit_mw.stores.batching import Batches, Heard
-from ratelimit_mw.stores.parcel import Parcel, Written
+from ratelimit_mw.stores.batching import Batcher, OnReplies
+from ratelimit_mw.stores.parcel import EncodedGroup, PendingTake
 from turns import turns
 
 T = TypeVar("T")
@@ -35,36 +35,36 @@ class Way:
         if self.down:
             raise StoreError("cannot connect")
 
-    def begin(self, parcels: Sequence[Parcel], heard: Heard) -> Callable[[], object] | None:
+    def begin(self, pending_takes: Sequence[PendingTake], on_replies: OnReplies) -> Callable[[], object] | None:
         """At once, unless it is away: then it has to be waited for."""
         if self.down or not self.there.is_set():
             return None
-        going = asyncio.get_running_loop().create_task(self._go(parcels, heard))
+        going = asyncio.get_running_loop().create_task(self._go(pending_takes, on_replies))
         self.tasks.append(going)
         return going.cancel
 
-    async def _go(self, parcels: Sequence[Parcel], heard: Heard) -> None:
-        replies = await self.send(parcels)
-        heard(None if self.undone else replies)
+    async def _go(self, pending_takes: Sequence[PendingTake], on_replies: OnReplies) -> None:
+        replies = await self.send(pending_takes)
+        on_replies(None if self.undone else replies)
         self.undone = False
 
-    async def send(self, parcels: Sequence[Parcel]) -> Sequence[object]:
-        self.sizes.append(len(parcels))
+    async def send(self, pending_takes: Sequence[PendingTake]) -> Sequence[object]:
+        self.sizes.append(len(pending_takes))
         self.going += 1
         self.most = max(self.most, self.going)
         try:
             await self.open.wait()
             await asyncio.sleep(0)
-            return [parcel.written.asked[0].key for parcel in parcels]
+            return [pending_take.encoded_group.original_charges[0].key for pending_take in pending_takes]
         finally:
             self.going -= 1
 
 
-def parcel(name: object) -> Parcel:
-    return Parcel(Written([Charge(str(name), FixedWindow(5, 60))], lambda _: [b"key"], "packed"))
+def pending_take(name: object) -> PendingTake:
+    return PendingTake(EncodedGroup([Charge(str(name), FixedWindow(5, 60))], lambda _: [b"key"], "msgpack"))
 
 
-Work = Callable[[Batches, Way], Coroutine[Any, Any, T]]
+Work = Callable[[Batcher, Way], Coroutine[Any, Any, T]]
 
 
 def run(work: Work[T], timeout: float = PATIENT, *, at_once: bool = True) -> T:
@@ -72,13 +72,13 @@ def run(work: Work[T], timeout: float = PATIENT, *, at_once: bool = True) -> T:
 
     async def main() -> T:
         way = Way()
-        batches = (
-            Batches(way.ready, way.send, timeout, begin=way.begin) if at_once else Batches(way.ready, way.send, timeout)
+        batcher = (
+            Batcher(way.ready, way.send, timeout, begin=way.begin) if at_once else Batcher(way.ready, way.send, timeout)
         )
         try:
-            return await work(batches, way)
+            return await work(batcher, way)
         finally:
-            batches.close()
+            batcher.close()
 
     return asyncio.run(main())
 
@@ -108,11 +108,11 @@ NEVER_LONG, ALWAYS_LONG = math.inf, -1.0
 def test_two_calls_at_most_are_under_way(
     at_once: bool, long: float, sizes: list[int], then: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(batches: Batches, way: Way) -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
         way.open.clear()
         replies = []
         for number in range(85):
-            replies.append(batches.reply(parcel(number)))
+            replies.append(batcher.reply(pending_take(number)))
             await turns(2)
         assert way.sizes == sizes
         way.open.set()
@@ -125,12 +125,12 @@ def test_two_calls_at_most_are_under_way(
 
 @BOTH
 def test_the_next_call_goes_when_the_one_before_is_answered(at_once: bool) -> None:
-    async def work(batches: Batches, way: Way) -> None:
-        batches._watching = True  # as if somebody did: nobody looks who waits too long, and has them sent
+    async def work(batcher: Batcher, way: Way) -> None:
+        batcher._check_scheduled = True  # as if somebody did: nobody looks who waits too long, and has them sent
         way.open.clear()
-        replies = [batches.reply(parcel("first"))]
+        replies = [batcher.reply(pending_take("first"))]
         await until(lambda: way.sizes == [1])
-        replies.append(batches.reply(parcel("second")))
+        replies.append(batcher.reply(pending_take("second")))
         way.open.set()
         async with asyncio.timeout(PATIENT):
             assert await asyncio.gather(*replies) == ["first", "second"]
@@ -143,11 +143,11 @@ def test_the_next_call_goes_when_the_one_before_is_answered(at_once: bool) -> No
 def test_nobody_has_to_come_for_the_next_call_to_go(at_once: bool) -> None:
     """One that waits alone behind a call that takes long is sent soon."""
 
-    async def work(batches: Batches, way: Way) -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
         way.open.clear()
-        replies = [batches.reply(parcel("first"))]
+        replies = [batcher.reply(pending_take("first"))]
         await until(lambda: way.sizes == [1])
-        replies.append(batches.reply(parcel("second")))
+        replies.append(batcher.reply(pending_take("second")))
         await until(lambda: way.sizes == [1, 1])
         way.open.set()
         assert await asyncio.gather(*replies) == ["first", "second"]
@@ -159,15 +159,15 @@ def test_nobody_has_to_come_for_the_next_call_to_go(at_once: bool) -> None:
 def test_a_call_that_takes_long_holds_up_nobody(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who comes while it is not long yet waits for it; who comes later goes with those who wait."""
 
-    async def work(batches: Batches, way: Way) -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
         way.open.clear()
-        replies = [batches.reply(parcel("first"))]
+        replies = [batcher.reply(pending_take("first"))]
         await until(lambda: way.sizes == [1])
-        replies.append(batches.reply(parcel("soon")))
+        replies.append(batcher.reply(pending_take("soon")))
         await turns(5)
         assert way.sizes == [1]
         monkeypatch.setattr(batching, "_LONG", ALWAYS_LONG)
-        replies.append(batches.reply(parcel("later")))
+        replies.append(batcher.reply(pending_take("later")))
         await until(lambda: way.sizes == [1, 2])
         way.open.set()
         assert await asyncio.gather(*replies) == ["first", "soon", "later"]
@@ -177,18 +177,18 @@ def test_a_call_that_takes_long_holds_up_nobody(at_once: bool, monkeypatch: pyte
 
 
 def test_what_is_enough_for_a_call_does_not_wait_for_the_end_of_the_turn() -> None:
-    async def work(batches: Batches, way: Way) -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
         begun: list[int] = []
-        begin = batches._begin
+        begin = batcher._begin
 
-        def noted(parcels: Sequence[Parcel], heard: Heard) -> Callable[[], object] | None:
-            begun.append(len(parcels))
-            return begin(parcels, heard)
+        def noted(pending_takes: Sequence[PendingTake], on_replies: OnReplies) -> Callable[[], object] | None:
+            begun.append(len(pending_takes))
+            return begin(pending_takes, on_replies)
 
-        batches._begin = noted
-        replies = [batches.reply(parcel(number)) for number in range(15)]
+        batcher._begin = noted
+        replies = [batcher.reply(pending_take(number)) for number in range(15)]
         assert begun == []
-        replies += [batches.reply(parcel(number)) for number in range(15, 66)]
+        replies += [batcher.reply(pending_take(number)) for number in range(15, 66)]
         assert begun == [16, 16]  # as many as may be under way
         assert await asyncio.gather(*replies) == [str(number) for number in range(66)]
         assert begun == [16, 16, 32, 2]
@@ -198,9 +198,9 @@ def test_what_is_enough_for_a_call_does_not_wait_for_the_end_of_the_turn() -> No
 
 @pytest.mark.parametrize(("requests", "senders"), [(1, 1), (32, 1), (33, 2), (1000, 2)])
 def test_no_more_senders_start_than_there_is_something_for(requests: int, senders: int) -> None:
-    async def work(batches: Batches, way: Way) -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
         way.there.clear()
-        replies = [batches.reply(parcel(number)) for number in range(requests)]
+        replies = [batcher.reply(pending_take(number)) for number in range(requests)]
         await turns(3)
         assert way.looked == senders
         way.there.set()
@@ -212,13 +212,13 @@ def test_no_more_senders_start_than_there_is_something_for(requests: int, sender
 @BOTH
 @pytest.mark.promise(8)
 def test_calls_that_nobody_waits_for_give_their_place_to_others(at_once: bool) -> None:
-    async def work(batches: Batches, way: Way) -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
         way.open.clear()
-        late = [batches.reply(parcel(number)) for number in range(64)]
+        late = [batcher.reply(pending_take(number)) for number in range(64)]
         errors = await asyncio.gather(*late, return_exceptions=True)
         assert {str(error) for error in errors} == {"no answer within 0.05 seconds"}
         assert way.sizes == ([16, 16] if at_once else [32, 32])
-        more = asyncio.create_task(asyncio.wait_for(batches.reply(parcel("more")), PATIENT))
+        more = asyncio.create_task(asyncio.wait_for(batcher.reply(pending_take("more")), PATIENT))
         await until(lambda: len(way.sizes) == 3)
         way.open.set()
         assert await more == "more"
@@ -229,14 +229,14 @@ def test_calls_that_nobody_waits_for_give_their_place_to_others(at_once: bool) -
 @BOTH
 @pytest.mark.promise(8)
 def test_when_nothing_can_be_sent_all_who_wait_hear_of_it_and_later_ones_are_sent(at_once: bool) -> None:
-    async def work(batches: Batches, way: Way) -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
         way.down = True
-        replies = [batches.reply(parcel(number)) for number in range(100)]
+        replies = [batcher.reply(pending_take(number)) for number in range(100)]
         errors = await asyncio.gather(*replies, return_exceptions=True)
         assert [str(error) for error in errors] == ["cannot connect"] * 100
         assert len(set(map(id, errors))) == 100
         way.down = False
-        assert await batches.reply(parcel("more")) == "more"
+        assert await batcher.reply(pending_take("more")) == "more"
 
     run(work, at_once=at_once)
 
@@ -244,11 +244,11 @@ def test_when_nothing_can_be_sent_all_who_wait_hear_of_it_and_later_ones_are_sen
 @BOTH
 @pytest.mark.promise(8)
 def test_who_waits_when_it_is_closed_hears_of_it(at_once: bool) -> None:
-    async def work(batches: Batches, way: Way) -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
         way.open.clear()
-        replies = [batches.reply(parcel(number)) for number in range(100)]
+        replies = [batcher.reply(pending_take(number)) for number in range(100)]
         await until(lambda: way.going == 2)
-        batches.close()
+        batcher.close()
         assert all(reply.done() for reply in replies)
         assert {str(reply.exception()) for reply in replies} == {"the store was closed"}
 
@@ -259,37 +259,37 @@ def test_who_waits_when_it_is_closed_hears_of_it(at_once: bool) -> None:
 def test_the_loop_may_go_on_for_long_without_anybody_who_waits(at_once: bool) -> None:
     """Nobody looks at the clock then."""
 
-    async def work(batches: Batches, way: Way) -> None:
-        assert await batches.reply(parcel(1)) == "1"
-        await until(lambda: not batches._watching)
-        assert await batches.reply(parcel(2)) == "2"
+    async def work(batcher: Batcher, way: Way) -> None:
+        assert await batcher.reply(pending_take(1)) == "1"
+        await until(lambda: not batcher._check_scheduled)
+        assert await batcher.reply(pending_take(2)) == "2"
         assert way.sizes == [1, 1]
 
     run(work, at_once=at_once)
 
 
 def test_what_was_not_done_is_sent_again_and_those_who_wait_behind_it_too() -> None:
-    async def work(batches: Batches, way: Way) -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
         way.undone = True
-        replies = [batches.reply(parcel(number)) for number in range(40)]
+        replies = [batcher.reply(pending_take(number)) for number in range(40)]
         assert await asyncio.gather(*replies) == [str(number) for number in range(40)]
         assert sorted(way.sizes) == [8, 16, 16, 16]  # the first of them twice
-        assert await batches.reply(parcel("more")) == "more"
+        assert await batcher.reply(pending_take("more")) == "more"
 
     run(work)
 
 
 @BOTH
 def test_a_late_call_is_ended_when_it_has_lingered_and_not_after_it_ended(at_once: bool, monkeypatch: Any) -> None:
-    monkeypatch.setattr(batching, "LINGER", 0.05)
+    monkeypatch.setattr(batching, "ORPHAN_TIMEOUT", 0.05)
 
-    async def work(batches: Batches, way: Way) -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
         way.open.clear()
         with pytest.raises(StoreError):
-            await batches.reply(parcel("late"))
+            await batcher.reply(pending_take("late"))
         await until(lambda: way.going == 0)  # it was ended
         ended: list[object] = []
-        call = batching._Call([parcel("over")], 0.0)
+        call = batching._Call([pending_take("over")], 0.0)
         call.cancel = lambda: ended.append(call)
         call.end()
         call.over = True
@@ -302,18 +302,18 @@ def test_a_late_call_is_ended_when_it_has_lingered_and_not_after_it_ended(at_onc
 @pytest.mark.promise(8)
 @BOTH
 def test_whatever_sending_raises_those_who_wait_hear_of_it_and_later_ones_are_sent(at_once: bool) -> None:
-    async def work(batches: Batches, way: Way) -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
         def broken(*_: object) -> Any:
             raise RuntimeError("a defect")
 
-        whole = batches._begin, batches._send
-        batches._begin = broken if at_once else batches._begin
-        batches._send = broken
-        asked = asyncio.gather(*(batches.reply(parcel(number)) for number in range(100)), return_exceptions=True)
+        whole = batcher._begin, batcher._send
+        batcher._begin = broken if at_once else batcher._begin
+        batcher._send = broken
+        asked = asyncio.gather(*(batcher.reply(pending_take(number)) for number in range(100)), return_exceptions=True)
         errors = await asyncio.wait_for(asked, PATIENT)
         assert {str(error) for error in errors} == {"RuntimeError: a defect"}
         assert all(isinstance(error, StoreError) for error in errors)
-        batches._begin, batches._send = whole
-        assert await batches.reply(parcel("more")) == "more"
+        batcher._begin, batcher._send = whole
+        assert await batcher.reply(pending_take("more")) == "more"
 
     run(work, at_once=at_once)

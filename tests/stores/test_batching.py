@@ -14,7 +14,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from held_proxy import HeldProxy
 from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, Limit, StoreError, TokenBucket
-from ratelimit_mw.errors import NotAsked
+from ratelimit_mw.errors import StoreNotAsked
 from ratelimit_mw.stores import batching
 from ratelimit_mw.stores.redis import AsyncRedisStore
 from ratelimit_mw.testing import Clock
@@ -200,10 +200,10 @@ def test_a_script_that_was_forgotten_is_told_and_charges_once(redis_url: str, cl
 async def two_connections(store: AsyncRedisStore) -> None:
     """Have as many as calls can be under way."""
     inner: Any = store._store
-    link = inner._link
+    transport = inner._transport
     for _ in range(1000):
         await asyncio.gather(*(store.apeek(question(number)) for number in range(64)))
-        if len(link._pools.get()._idle) == 2:
+        if len(transport._pools.get()._idle) == 2:
             return
     raise AssertionError("there is no second connection")
 
@@ -302,7 +302,7 @@ def test_calls_that_nobody_waits_for_any_more_do_not_hold_up_others(redis_server
 
 
 def test_no_more_wait_than_is_bounded(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "_WAITING", 50)
+    monkeypatch.setattr(batching, "_MAX_WAITING", 50)
 
     async def work(store: AsyncRedisStore) -> list[Any]:
         found: list[Any] = await asyncio.gather(*(store.atake(question(n)) for n in range(76)), return_exceptions=True)
@@ -326,7 +326,7 @@ def test_who_waits_when_the_store_is_closed_hears_of_it_and_it_can_be_used_again
 
     with HeldProxy(redis_server.port) as proxy:
         failed, good = run(work, f"redis://127.0.0.1:{proxy.port}/0")
-    assert [(type(error), str(error)) for error in failed] == [(NotAsked, "the store was closed")] * 100
+    assert [(type(error), str(error)) for error in failed] == [(StoreNotAsked, "the store was closed")] * 100
     assert good == answers_of(range(200, 210))
 
 
@@ -375,7 +375,7 @@ def test_without_hiredis_the_client_library_speaks(redis_url: str, monkeypatch: 
 
     async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
         inner: Any = store._store
-        assert {type(line).__name__ for line in inner._link._pools.get()._idle} == {"PlainLine"}
+        assert {type(line).__name__ for line in inner._transport._pools.get()._idle} == {"PlainAsyncConnection"}
         return shown(await asyncio.gather(*(store.atake(question(number)) for number in range(64))))
 
     assert run(work, redis_url) == answers_of(range(64))

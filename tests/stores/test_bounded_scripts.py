@@ -7,14 +7,14 @@ import pytest
 from redis import Redis
 
 from ratelimit_mw import Charge, MemoryStore, SlidingWindowLog
-from ratelimit_mw.corrections import Account
+from ratelimit_mw.corrections import BucketAccount
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.limit import LATEST
+from ratelimit_mw.limit import MOST_RECENT
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.group import in_parts
-from ratelimit_mw.stores.patience import Patience
+from ratelimit_mw.stores.patience import Deadline
 from ratelimit_mw.stores.redis import AsyncRedisStore
-from ratelimit_mw.stores.redis_server import Connections, source
+from ratelimit_mw.stores.redis_server import ServerTransport, connection_factory
 from ratelimit_mw.stores.talk import Command
 from ratelimit_mw.stores.threads import ThreadStore
 from ratelimit_mw.testing import Clock
@@ -55,7 +55,7 @@ def test_a_large_correction_is_made_in_parts_of_a_thousand_units(
         assert scripts(client) == 3
         assert left(store) == 100_000 - 2501
         client.config_resetstat()
-        store.settle([Charge("k", LOG, -2501, at=LATEST)])
+        store.settle([Charge("k", LOG, -2501, at=MOST_RECENT)])
         assert scripts(client) == 3
         assert left(store) == 100_000
 
@@ -105,13 +105,17 @@ def test_charges_that_write_many_units_do_not_share_a_call(redis_url: str, clien
 
 
 def test_each_part_of_a_correction_can_be_given_back_by_itself() -> None:
-    account, charge = Account(), Charge("k", LOG)
-    account.hear([(1, 10)])
-    parts = account.due(2501, charge)
+    account, charge = BucketAccount(), Charge("k", LOG)
+    account.record_charges([(1, 10)])
+    parts = account.settlements_for(2501, charge)
     assert [(part.cost, part.at) for part in parts] == [(1000, 10), (1000, 10), (500, 10)]
     for at, part in enumerate(parts, 20):
-        account.took(Charge("k", LOG, part.cost, at=at))
-    assert [(back.cost, back.at) for back in account.due(600, charge)] == [(-500, 22), (-1000, 21), (-401, 20)]
+        account.record_settlement(Charge("k", LOG, part.cost, at=at))
+    assert [(back.cost, back.at) for back in account.settlements_for(600, charge)] == [
+        (-500, 22),
+        (-1000, 21),
+        (-401, 20),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -150,16 +154,16 @@ def test_a_correction_of_any_size_is_a_few_calls(
         assert [charge.cost for charge in store.settle([Charge("k", limit, units)]) or ()] == [3000]
         assert scripts(client) == 3
         client.config_resetstat()
-        store.settle([Charge("k", limit, -units, at=LATEST)])
+        store.settle([Charge("k", limit, -units, at=MOST_RECENT)])
         assert scripts(client) == 3
         assert store.peek([Charge("k", limit, 0)])[0].remaining == 1500
 
 
 def test_a_request_that_says_any_cost_is_corrected_in_a_few_parts() -> None:
     """The event loop makes the parts: their number follows the quota, not what an app says for a client."""
-    account, charge = Account(), Charge("k", SlidingWindowLog(5, 3600))
-    account.hear([(1, 10)])
-    assert [part.cost for part in account.due(10**15, charge)] == [10**15 - 1]
+    account, charge = BucketAccount(), Charge("k", SlidingWindowLog(5, 3600))
+    account.record_charges([(1, 10)])
+    assert [part.cost for part in account.settlements_for(10**15, charge)] == [10**15 - 1]
 
 
 def test_many_corrections_are_several_calls(redis_url: str, client: Redis, clock: Clock) -> None:
@@ -171,19 +175,19 @@ def test_many_corrections_are_several_calls(redis_url: str, client: Redis, clock
         assert scripts(client) == 3
 
 
-class Slow(Connections):
+class Slow(ServerTransport):
     """A way to a server on which each call takes 15 seconds, without any waiting."""
 
-    def send(self, command: Command, patience: Patience, *, asking: bool = False) -> Any:
-        reply = super().send(command, patience, asking=asking)
-        patience.left -= 15.0
-        if patience.left < 0:
+    def send(self, command: Command, deadline: Deadline, *, asking: bool = False) -> Any:
+        reply = super().send(command, deadline, asking=asking)
+        deadline.left -= 15.0
+        if deadline.left < 0:
             raise StoreError("no answer in time")
         return reply
 
 
 def test_each_call_of_a_large_correction_may_take_the_timeout(redis_url: str, clock: Clock) -> None:
-    link = Slow(source(redis_url, 20.0), 20.0)
+    link = Slow(connection_factory(redis_url, 20.0), 20.0)
     store = ThreadStore(link, "rl:", 20.0, clock)
     try:
         assert [charge.cost for charge in store.settle([Charge("k", LOG, 5000)])] == [5000]

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, StoreError
-from ratelimit_mw.errors import NotAsked
+from ratelimit_mw.errors import StoreNotAsked
 from ratelimit_mw.events import Hook, StoreEvent
 from ratelimit_mw.stores import Store
-from ratelimit_mw.stores.breaker import FAILURES, FIRST, LONGEST, Breaker
+from ratelimit_mw.stores.breaker import FAILURES, INITIAL_PAUSE, MAX_PAUSE, CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
-from ratelimit_mw.stores.layer import WRONG
+from ratelimit_mw.stores.layer import SCRIPT_ERROR
 from ratelimit_mw.stores.layered import AsyncLayeredStore, LayeredStore
 from ratelimit_mw.testing import Clock, RecordingStore
 from ratelimit_mw.testing.blocking import blocking
@@ -42,13 +42,13 @@ class Fixture:
     def __init__(self) -> None:
         self.clock = Clock()
         self.inner = RecordingStore(clock=self.clock)
-        self.breaker = Breaker(longest)
+        self.breaker = CircuitBreaker(longest)
         self.events: list[StoreEvent] = []
         self.store: Store
 
     def layered(self, kind: Any) -> Any:
         found = kind(self.inner, [DenyCache(1.0), self.breaker], 1.0, self.clock)
-        assert found.listen(Hook("on_store_event", self.events.append))
+        assert found.subscribe(Hook("on_store_event", self.events.append))
         return found
 
     @property
@@ -75,7 +75,7 @@ class Fixture:
         before = self.asked
         try:
             self.store.take([CHARGE])
-        except NotAsked:
+        except StoreNotAsked:
             assert self.asked == before
             return True
         assert self.asked == before + 1
@@ -99,7 +99,7 @@ def test_after_three_failures_in_a_row_it_is_not_asked_for_a_pause(it: Fixture) 
     it.fail(2)
     assert not it.refused()  # an answer between: not in a row
     it.fail(3)
-    it.clock.advance(FIRST - 10 * US)
+    it.clock.advance(INITIAL_PAUSE - 10 * US)
     assert it.refused()
     it.clock.advance(10 * US)
     assert not it.refused()
@@ -110,58 +110,58 @@ def test_pauses_get_longer_up_to_half_a_second_and_begin_anew_when_it_answered(i
     it.fail(3)
     pauses = []
     for _ in range(5):
-        it.clock.advance(LONGEST)
+        it.clock.advance(MAX_PAUSE)
         it.fail()
         pauses.append(it.events[-1].pause)
     assert pauses == [0.2, 0.4, 0.5, 0.5, 0.5]
-    it.clock.advance(LONGEST)
+    it.clock.advance(MAX_PAUSE)
     assert not it.refused()
     it.fail(2)
     assert not it.refused()
     it.fail(3)
-    assert it.events[-1].pause == FIRST
+    assert it.events[-1].pause == INITIAL_PAUSE
 
 
 def test_a_pause_is_shortened_by_half_at_most() -> None:
     asked: list[tuple[float, float]] = []
 
-    def spread(low: float, high: float) -> float:
+    def jitter(low: float, high: float) -> float:
         asked.append((low, high))
         return low
 
-    breaker = Breaker(spread)
+    breaker = CircuitBreaker(jitter)
     for now in (1.0, 2.0, 3.0):
-        breaker.failed([CHARGE], DOWN, now, now)
-    assert asked == [(FIRST / 2, FIRST)]
-    with pytest.raises(NotAsked):
-        breaker.before([CHARGE], 3.0 + FIRST / 2 - US)
-    breaker.before([CHARGE], 3.0 + FIRST / 2)
-    assert 2 * LONGEST <= 1.0  # two pauses, in the worst case, and it is back within a second
+        breaker.on_failure([CHARGE], DOWN, now, now)
+    assert asked == [(INITIAL_PAUSE / 2, INITIAL_PAUSE)]
+    with pytest.raises(StoreNotAsked):
+        breaker.before_take([CHARGE], 3.0 + INITIAL_PAUSE / 2 - US)
+    breaker.before_take([CHARGE], 3.0 + INITIAL_PAUSE / 2)
+    assert 2 * MAX_PAUSE <= 1.0  # two pauses, in the worst case, and it is back within a second
 
 
 def test_one_request_probes_and_the_others_are_not_kept_waiting(it: Fixture) -> None:
     it.fail(3)
-    it.clock.advance(FIRST)
-    it.breaker.before([CHARGE], it.clock())
+    it.clock.advance(INITIAL_PAUSE)
+    it.breaker.before_take([CHARGE], it.clock())
     assert it.refused()
-    it.clock.advance(LONGEST - 10 * US)
+    it.clock.advance(MAX_PAUSE - 10 * US)
     assert it.refused()
     it.clock.advance(20 * US)  # of the probe nothing was heard
     assert not it.refused()
 
 
 def test_of_many_threads_one_probes() -> None:
-    breaker = Breaker(longest)
+    breaker = CircuitBreaker(longest)
     for now in (1.0, 2.0, 3.0):
-        breaker.failed([CHARGE], DOWN, now, now)
+        breaker.on_failure([CHARGE], DOWN, now, now)
     passed: list[int] = []
     together = threading.Barrier(20)
 
     def ask(number: int) -> None:
         together.wait()
         try:
-            breaker.before([CHARGE], 3.0 + FIRST)
-        except NotAsked:
+            breaker.before_take([CHARGE], 3.0 + INITIAL_PAUSE)
+        except StoreNotAsked:
             return
         passed.append(number)
 
@@ -174,30 +174,30 @@ def test_of_many_threads_one_probes() -> None:
 
 
 def test_many_requests_that_one_lost_call_fails_are_one_failure() -> None:
-    breaker = Breaker(longest)
+    breaker = CircuitBreaker(longest)
     for _ in range(100):
-        breaker.failed([CHARGE], DOWN, 1.0, 1.05)
+        breaker.on_failure([CHARGE], DOWN, 1.0, 1.05)
     for _ in range(100):
-        breaker.failed([CHARGE], DOWN, 1.05, 1.1)
-        breaker.failed([CHARGE], DOWN, 1.04, 1.1)  # asked before the first failure was known
-        breaker.failed([CHARGE], DOWN, 1.05, 1.099)  # a thread that looked at the clock a moment before another one
-    breaker.before([CHARGE], 1.1)
-    breaker.failed([CHARGE], DOWN, 1.1, 1.15)
-    with pytest.raises(NotAsked):
-        breaker.before([CHARGE], 1.15)
+        breaker.on_failure([CHARGE], DOWN, 1.05, 1.1)
+        breaker.on_failure([CHARGE], DOWN, 1.04, 1.1)  # asked before the first failure was known
+        breaker.on_failure([CHARGE], DOWN, 1.05, 1.099)  # a thread that looked at the clock a moment before another one
+    breaker.before_take([CHARGE], 1.1)
+    breaker.on_failure([CHARGE], DOWN, 1.1, 1.15)
+    with pytest.raises(StoreNotAsked):
+        breaker.before_take([CHARGE], 1.15)
 
 
 def test_what_was_asked_before_the_probe_does_not_fail_it() -> None:
-    breaker = Breaker(longest)
+    breaker = CircuitBreaker(longest)
     events: list[StoreEvent] = []
-    breaker.listen(events.append)
+    breaker.subscribe(events.append)
     for now in (1.0, 2.0, 3.0):
-        breaker.failed([CHARGE], DOWN, now, now)
-    breaker.before([CHARGE], 3.2)
-    breaker.failed([CHARGE], DOWN, 3.0, 3.21)
-    breaker.after([CHARGE], [], 3.2, lambda: 3.25)
+        breaker.on_failure([CHARGE], DOWN, now, now)
+    breaker.before_take([CHARGE], 3.2)
+    breaker.on_failure([CHARGE], DOWN, 3.0, 3.21)
+    breaker.after_take([CHARGE], [], 3.2, lambda: 3.25)
     assert [event.kind for event in events] == ["failed", "failed", "failed", "open", "probe", "failed", "closed"]
-    breaker.before([CHARGE], 3.25)
+    breaker.before_take([CHARGE], 3.25)
 
 
 def test_a_clock_that_steps_back_locks_nobody_out(it: Fixture) -> None:
@@ -208,7 +208,7 @@ def test_a_clock_that_steps_back_locks_nobody_out(it: Fixture) -> None:
     assert it.refused()
 
 
-@pytest.mark.parametrize("error", [ConfigError("cost"), NotAsked("closed"), ZeroDivisionError()], ids=repr)
+@pytest.mark.parametrize("error", [ConfigError("cost"), StoreNotAsked("closed"), ZeroDivisionError()], ids=repr)
 def test_what_is_not_the_stores_fault_is_no_failure(it: Fixture, error: Exception) -> None:
     it.fail(5, error)
     assert not it.refused()
@@ -218,11 +218,11 @@ def test_what_is_not_the_stores_fault_is_no_failure(it: Fixture, error: Exceptio
 def test_what_a_server_says_of_a_request_is_an_answer(it: Fixture) -> None:
     for _ in range(3):
         it.fail(2)
-        it.fail(1, StoreError(f"ResponseError: {WRONG}cost"))
+        it.fail(1, StoreError(f"ResponseError: {SCRIPT_ERROR}cost"))
     assert not it.refused()
     it.fail(3)
-    it.clock.advance(FIRST)
-    it.fail(1, StoreError(f"ResponseError: {WRONG}cost"))
+    it.clock.advance(INITIAL_PAUSE)
+    it.fail(1, StoreError(f"ResponseError: {SCRIPT_ERROR}cost"))
     assert it.kinds[-2:] == ["probe", "closed"]
 
 
@@ -245,10 +245,10 @@ def test_a_probe_that_is_cancelled_lets_another_one_ask() -> None:
             with pytest.raises(StoreError):
                 await store.atake([CHARGE])
         inner.error, inner.hangs = None, True
-        it.clock.advance(FIRST)
+        it.clock.advance(INITIAL_PAUSE)
         probe = asyncio.create_task(store.atake([CHARGE]))
         await asyncio.sleep(0)
-        with pytest.raises(NotAsked):
+        with pytest.raises(StoreNotAsked):
             await store.atake([CHARGE])
         probe.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -261,14 +261,14 @@ def test_a_probe_that_is_cancelled_lets_another_one_ask() -> None:
 
 
 def test_what_comes_from_memory_meanwhile_is_no_answer_of_the_store() -> None:
-    breaker = Breaker(longest)
+    breaker = CircuitBreaker(longest)
     for now in (1.0, 2.0, 3.0):
-        breaker.failed([CHARGE], DOWN, now, now)
-    breaker.before([CHARGE], 3.1)
-    breaker.after([CHARGE], Answer([], "remembered"), 3.1, lambda: 3.1)
-    breaker.before([CHARGE], 3.1)  # another one probes
-    with pytest.raises(NotAsked):
-        breaker.before([CHARGE], 3.1)
+        breaker.on_failure([CHARGE], DOWN, now, now)
+    breaker.before_take([CHARGE], 3.1)
+    breaker.after_take([CHARGE], Answer([], "remembered"), 3.1, lambda: 3.1)
+    breaker.before_take([CHARGE], 3.1)  # another one probes
+    with pytest.raises(StoreNotAsked):
+        breaker.before_take([CHARGE], 3.1)
 
 
 def test_what_is_known_to_be_refused_stays_refused(it: Fixture) -> None:
@@ -285,13 +285,13 @@ def test_what_is_known_to_be_refused_stays_refused(it: Fixture) -> None:
 def test_a_peek_does_not_ask_and_corrections_do(it: Fixture) -> None:
     it.fail(3)
     before = it.asked
-    with pytest.raises(NotAsked):
+    with pytest.raises(StoreNotAsked):
         it.store.peek([CHARGE])
     assert it.asked == before
     it.store.settle([Charge("k", CHARGE.limit, -1, at=0)])
     it.store.reset([CHARGE])
     assert [verb for verb, _ in it.inner.calls[before:]] == ["settle", "reset"]
-    it.clock.advance(FIRST)
+    it.clock.advance(INITIAL_PAUSE)
     it.store.peek([CHARGE])  # it is no probe
     assert not it.refused()
     assert it.kinds[-2:] == ["probe", "closed"]
@@ -301,9 +301,9 @@ def test_each_change_is_logged_once(it: Fixture, caplog: pytest.LogCaptureFixtur
     caplog.set_level(logging.INFO, "ratelimit_mw")
     it.fail(3)
     for _ in range(3):
-        it.clock.advance(LONGEST)
+        it.clock.advance(MAX_PAUSE)
         it.fail()
-    it.clock.advance(LONGEST)
+    it.clock.advance(MAX_PAUSE)
     assert not it.refused()
     assert caplog.messages == [
         "ratelimit_mw: store: it failed, and is asked now and then until it answers: down",
@@ -314,7 +314,7 @@ def test_each_change_is_logged_once(it: Fixture, caplog: pytest.LogCaptureFixtur
 def test_a_store_that_flaps_fills_no_log(it: Fixture, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(20):
         it.fail(3)
-        it.clock.advance(FIRST)
+        it.clock.advance(INITIAL_PAUSE)
         assert not it.refused()
     assert len(caplog.messages) == 2
     it.clock.advance(10)
@@ -328,7 +328,7 @@ def test_an_event_says_what_failed_and_since_when(it: Fixture) -> None:
     it.fail(2)
     (first, _, _, opened) = it.events
     assert first == StoreEvent("failed", ("no answer [31m" + "x" * 500)[:400], 0.0, 0.0)
-    assert opened == StoreEvent("open", "down", approx(2.000001), FIRST)
+    assert opened == StoreEvent("open", "down", approx(2.000001), INITIAL_PAUSE)
     it.clock.advance(1)
     assert not it.refused()
     probe, closed = it.events[-2:]
@@ -339,15 +339,15 @@ def test_an_event_says_what_failed_and_since_when(it: Fixture) -> None:
 def test_who_listens_twice_is_told_once_and_without_a_breaker_nobody_is() -> None:
     it = Fixture()
     it.store = it.layered(LayeredStore)
-    it.store.listen(Hook("on_store_event", it.events.append))  # type: ignore[attr-defined]  # it is a LayeredStore
+    it.store.subscribe(Hook("on_store_event", it.events.append))  # type: ignore[attr-defined]  # it is a LayeredStore
     it.fail()
     assert it.kinds == ["failed"]
-    assert not LayeredStore(it.inner, [DenyCache(1.0)], 1.0).listen(it.events.append)
+    assert not LayeredStore(it.inner, [DenyCache(1.0)], 1.0).subscribe(it.events.append)
 
 
 def test_a_child_process_and_another_time_begin_anew(it: Fixture) -> None:
     it.fail(3)
-    it.breaker.start_over()
+    it.breaker.reset_after_fork()
     assert not it.refused()
     it.fail(3)
     it.breaker.clear()
@@ -355,16 +355,16 @@ def test_a_child_process_and_another_time_begin_anew(it: Fixture) -> None:
 
 
 def test_a_hook_that_asks_the_store_itself_waits_for_nobody() -> None:
-    breaker = Breaker(longest)
+    breaker = CircuitBreaker(longest)
     heard: list[str] = []
 
     def ask(event: StoreEvent) -> None:
         heard.append(event.kind)
-        breaker.peeks(0.0)
+        breaker.before_peek(0.0)
         if event.kind == "open":
-            breaker.after([CHARGE], [], 3.0, lambda: 3.0)
+            breaker.after_take([CHARGE], [], 3.0, lambda: 3.0)
 
-    breaker.listen(ask)
+    breaker.subscribe(ask)
     for now in (1.0, 2.0, 3.0):
-        breaker.failed([CHARGE], DOWN, now, now)
+        breaker.on_failure([CHARGE], DOWN, now, now)
     assert heard == ["failed"] * 3 + ["open", "closed"]

@@ -21,9 +21,9 @@ from ratelimit_mw import Charge, ConfigError, FixedWindow, Limiter, SlidingWindo
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
-from ratelimit_mw.stores.redis_server import meaning
+from ratelimit_mw.stores.redis_server import classify_error
 from ratelimit_mw.stores.slots import slot
-from ratelimit_mw.stores.topology import Errand, Redirected, Topology
+from ratelimit_mw.stores.topology import Redirected, RoutedCommand, SlotMap
 from ratelimit_mw.testing.blocking import blocking
 from redis_cluster import RedisCluster
 from stores.model_store import ModelStore
@@ -132,7 +132,7 @@ def test_a_cluster_answers_as_python(algorithm: str, redis_cluster: RedisCluster
     )
     for number in range(300):
         verb, charges = walk.next()
-        charges = [charge for charge in charges if charge.role != "penalty" or not charge.patience_us]
+        charges = [charge for charge in charges if charge.role != "penalty" or not charge.effective_max_delay_us]
         if not charges:
             continue
         expected, got = list(getattr(model, verb)(charges) or ()), list(getattr(store, verb)(charges) or ())
@@ -374,31 +374,31 @@ def test_a_node_that_died_and_came_back_is_used_again(store: RedisStore, redis_c
 
 
 def test_a_cluster_without_owner_of_a_slot_fails_that_slot() -> None:
-    topology = Topology([("h", 1)])
-    steps = topology.route(("EVALSHA", "digest", 1, b"{a}", b""))
-    assert next(steps) == Errand(("h", 1), ("CLUSTER", "SLOTS"))
+    slot_map = SlotMap([("h", 1)])
+    steps = slot_map.route(("EVALSHA", "digest", 1, b"{a}", b""))
+    assert next(steps) == RoutedCommand(("h", 1), ("CLUSTER", "SLOTS"))
     with pytest.raises(StoreError, match="no node of the cluster has slot 15495"):
         steps.send([[0, 15494, [b"", 7, b"id"]]])
 
 
 def test_a_cluster_that_is_still_moving_a_slot_is_asked_where_it_says() -> None:
-    topology = Topology([("h", 1)])
+    slot_map = SlotMap([("h", 1)])
     command = ("UNLINK", b"{a}")
-    steps = topology.route(command)
+    steps = slot_map.route(command)
     next(steps)
-    assert steps.send([[0, 16383, [None, 7, b"id"], [b"replica", 8, b"id"]]]) == Errand(("h", 7), command)
-    assert steps.throw(Redirected(("i", 9), asking=True)) == Errand(("i", 9), command, asking=True)
-    assert steps.throw(Redirected(("", 5), asking=False)) == Errand(("i", 5), command)
+    assert steps.send([[0, 16383, [None, 7, b"id"], [b"replica", 8, b"id"]]]) == RoutedCommand(("h", 7), command)
+    assert steps.throw(Redirected(("i", 9), asking=True)) == RoutedCommand(("i", 9), command, asking=True)
+    assert steps.throw(Redirected(("", 5), asking=False)) == RoutedCommand(("i", 5), command)
     with pytest.raises(StopIteration) as end:
         steps.send("reply")
     assert end.value.value == "reply"
-    assert next(topology.route(command)) == Errand(("i", 5), command)  # that it moved is remembered
-    steps = topology.route(command)
-    errand = next(steps)
+    assert next(slot_map.route(command)) == RoutedCommand(("i", 5), command)  # that it moved is remembered
+    steps = slot_map.route(command)
+    routed_command = next(steps)
     for _ in range(4):
-        errand = steps.throw(Redirected(errand.address, asking=False))
+        routed_command = steps.throw(Redirected(routed_command.address, asking=False))
     with pytest.raises(StoreError, match="sent from node to node 5 times"):
-        steps.throw(Redirected(errand.address, asking=False))
+        steps.throw(Redirected(routed_command.address, asking=False))
 
 
 def test_one_node_that_answers_is_enough_to_start(redis_cluster: RedisCluster) -> None:
@@ -460,10 +460,10 @@ def test_limiter_over_a_cluster(store: RedisStore) -> None:
     ],
 )
 def test_a_redirection_is_understood_however_the_client_library_says_it(error: ResponseError, asking: bool) -> None:
-    found = meaning(error)
+    found = classify_error(error)
     assert isinstance(found, Redirected)
     assert (found.address, found.asking) == (("127.0.0.1", 6381), asking)
 
 
 def test_other_errors_are_no_redirections() -> None:
-    assert str(meaning(ResponseError("MOVEDTO nowhere"))) == "ResponseError: MOVEDTO nowhere"
+    assert str(classify_error(ResponseError("MOVEDTO nowhere"))) == "ResponseError: MOVEDTO nowhere"

@@ -210,14 +210,14 @@ def test_an_answer_that_a_correction_overtook_is_not_remembered() -> None:
 def test_however_many_were_corrected_no_overtaken_answer_is_remembered() -> None:
     cache, group = DenyCache(1.0), [Charge("first", FixedWindow(1, 60))]
     refused = [Decision(False, 1, 0, 60.0, 60.0, 60.0, 0.0, 0)]
-    cache.forget(group, 10.0)
+    cache.invalidate(group, 10.0)
     for number in range(2000):
-        cache.forget([Charge(f"{number}", FixedWindow(1, 60))], 10.1)
-    assert len(cache._corrected) == 1000
-    cache.after(group, refused, 9.9, lambda: 10.2)
-    assert cache.before(group, 10.2) is None
-    cache.after(group, refused, 10.2, lambda: 10.2)
-    assert cache.before(group, 10.3) is not None
+        cache.invalidate([Charge(f"{number}", FixedWindow(1, 60))], 10.1)
+    assert len(cache._settled_at) == 1000
+    cache.after_take(group, refused, 9.9, lambda: 10.2)
+    assert cache.before_take(group, 10.2) is None
+    cache.after_take(group, refused, 10.2, lambda: 10.2)
+    assert cache.before_take(group, 10.3) is not None
 
 
 def refusals(store: Remembering, group: Sequence[Charge], times: int) -> list[tuple[Source, list[bool]]]:
@@ -328,26 +328,26 @@ def test_at_most_ten_thousand_are_remembered(store: Remembering) -> None:
     limit, refused = FixedWindow(1, 60), [Decision(False, 1, 0, 60.0, 60.0, 60.0, 0.0, 0)] * 2
     groups = [[Charge("all", limit), Charge(f"{number}", limit)] for number in range(12_000)]
     for group in groups:
-        cache.after(group, refused, 10.0, lambda: 10.0)
+        cache.after_take(group, refused, 10.0, lambda: 10.0)
     assert len(cache._refusals) == 10_000
-    assert len(cache._groups) == 10_001
-    assert [cache.before(group, 10.5) is not None for group in (groups[1999], groups[2000], groups[-1])] == [
+    assert len(cache._by_key) == 10_001
+    assert [cache.before_take(group, 10.5) is not None for group in (groups[1999], groups[2000], groups[-1])] == [
         False,
         True,
         True,
     ]
     for number in range(6_000):  # when the flood is over, two go for one that comes
-        cache.after([Charge(f"later {number}", limit)], refused[:1], 12.0, lambda: 12.0)
+        cache.after_take([Charge(f"later {number}", limit)], refused[:1], 12.0, lambda: 12.0)
     assert len(cache._refusals) == 6_000
-    cache.forget([Charge("all", limit), *(Charge(f"later {number}", limit) for number in range(6_000))], 12.0)
-    assert (len(cache._refusals), cache._groups, cache._refusing) == (0, {}, {})
+    cache.invalidate([Charge("all", limit), *(Charge(f"later {number}", limit) for number in range(6_000))], 12.0)
+    assert (len(cache._refusals), cache._by_key, cache._by_refusing_bucket) == (0, {}, {})
 
 
 def test_what_is_over_is_not_kept(store: Remembering) -> None:
     cache, group = DenyCache(1.0), [Charge("k", FixedWindow(1, 60))]
-    cache.after(group, [Decision(False, 1, 0, 60.0, 60.0, 60.0, 0.0, 0)], 10.0, lambda: 10.0)
-    assert cache.before(group, 11.0) is None
-    assert (len(cache._refusals), cache._groups, cache._refusing) == (0, {}, {})
+    cache.after_take(group, [Decision(False, 1, 0, 60.0, 60.0, 60.0, 0.0, 0)], 10.0, lambda: 10.0)
+    assert cache.before_take(group, 11.0) is None
+    assert (len(cache._refusals), cache._by_key, cache._by_refusing_bucket) == (0, {}, {})
 
 
 def test_a_store_that_fails_is_asked_again(store: Remembering) -> None:
@@ -375,12 +375,12 @@ def test_freezing_and_resetting_the_stores_forgets(redis_url: str) -> None:
 def test_a_child_process_has_a_lock_of_its_own() -> None:
     cache, group = DenyCache(1.0), [Charge("k", FixedWindow(1, 60))]
     refused = [Decision(False, 1, 0, 60.0, 60.0, 60.0, 0.0, 0)]
-    cache.after(group, refused, 10.0, lambda: 10.0)
+    cache.after_take(group, refused, 10.0, lambda: 10.0)
     with cache._lock:  # a thread of the parent held it
-        cache.start_over()
-        assert cache.before(group, 10.0) is None
-        cache.after(group, refused, 10.0, lambda: 10.0)
-    assert cache.before(group, 10.0) is not None
+        cache.reset_after_fork()
+        assert cache.before_take(group, 10.0) is None
+        cache.after_take(group, refused, 10.0, lambda: 10.0)
+    assert cache.before_take(group, 10.0) is not None
 
 
 @pytest.mark.parametrize("seed", range(20))

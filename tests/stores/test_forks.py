@@ -15,18 +15,18 @@ import pytest
 import ratelimit_mw
 from ratelimit_mw import Charge, Limiter, MemoryStore, TokenBucket, kept, ledger, outcome
 from ratelimit_mw.django import gates
-from ratelimit_mw.holding import Room
-from ratelimit_mw.holds import Hold, Holds
+from ratelimit_mw.holding import DelayCapacity
+from ratelimit_mw.holds import HeldSlots, SlotRegistry
 from ratelimit_mw.kept import cached_property
 from ratelimit_mw.limit import Decision
-from ratelimit_mw.queues import Queues, Wish
+from ratelimit_mw.queues import QueueRequest, Queues
 from ratelimit_mw.stores import forks
-from ratelimit_mw.stores.breaker import Breaker
-from ratelimit_mw.stores.crew import Crew
+from ratelimit_mw.stores.breaker import CircuitBreaker
+from ratelimit_mw.stores.crew import WorkerPool
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.layered import LayeredStore
-from ratelimit_mw.stores.local import LocalStore
-from ratelimit_mw.stores.patience import Patience
+from ratelimit_mw.stores.local import FallbackStore
+from ratelimit_mw.stores.patience import Deadline
 from ratelimit_mw.stores.thread_pool import Pool
 from ratelimit_mw.testing import Clock
 
@@ -81,17 +81,17 @@ def memory() -> tuple[Any, Callable[[], bool]]:
 
 
 def local() -> tuple[Any, Callable[[], bool]]:
-    store = LocalStore(0.5)
+    store = FallbackStore(0.5)
 
     def work() -> bool:
-        store.hear(GROUP, REFUSED)
+        store.observe(GROUP, REFUSED)
         return not store.take(GROUP)[0].allowed
 
-    return store._guard, work
+    return store._refusals_lock, work
 
 
 def local_memory() -> tuple[Any, Callable[[], bool]]:
-    store = LocalStore(0.5)
+    store = FallbackStore(0.5)
     return store._lock, lambda: store.take(GROUP)[0].remaining == 1
 
 
@@ -109,7 +109,7 @@ def deny_cache() -> tuple[Any, Callable[[], bool]]:
 
 
 def breaker() -> tuple[Any, Callable[[], bool]]:
-    layer = Breaker()
+    layer = CircuitBreaker()
     store = LayeredStore(MemoryStore(), [layer], 1.0)
 
     def work() -> bool:
@@ -125,7 +125,7 @@ def leases() -> tuple[Any, Callable[[], bool]]:
 
 
 def room() -> tuple[Any, Callable[[], bool]]:
-    own = Room(1)
+    own = DelayCapacity(1)
     assert own.enter(["k"])
     return (
         own._lock,
@@ -135,7 +135,7 @@ def room() -> tuple[Any, Callable[[], bool]]:
 
 def queues() -> tuple[Any, Callable[[], bool]]:
     bucket = ("k", "bucket")
-    own, wish = Queues(), Wish({bucket: 1}, 1.0)
+    own, wish = Queues(), QueueRequest({bucket: 1}, 1.0)
     assert own.join(wish, [bucket], lambda: None) is not None
     assert own.join(wish, [bucket], lambda: None) is None
 
@@ -143,14 +143,14 @@ def queues() -> tuple[Any, Callable[[], bool]]:
         place = own.join(wish, [bucket], lambda: None)  # the request that waits in the parent does not in the child
         assert place is not None
         own.leave(place)
-        return not own.busy([bucket])
+        return not own.has_waiters([bucket])
 
     return own._lock, work
 
 
 def holds() -> tuple[Any, Callable[[], bool]]:
-    own = Holds()
-    hold = Hold(MemoryStore(), GROUP)
+    own = SlotRegistry()
+    hold = HeldSlots(MemoryStore(), GROUP)
 
     def work() -> bool:
         own.add(hold)
@@ -164,11 +164,11 @@ def corrections() -> tuple[Any, Callable[[], bool]]:
 
 
 def ledgers() -> tuple[Any, Callable[[], bool]]:
-    return outcome._opening, settled
+    return outcome._log_lock, settled
 
 
 def settled() -> bool:
-    outcome.Outcome(None).correct(lambda _: 1)
+    outcome.RateLimitState(None).settle_each(lambda _: 1)
     return True
 
 
@@ -182,13 +182,13 @@ def django() -> tuple[Any, Callable[[], bool]]:
 
 def pool() -> tuple[Any, Callable[[], bool]]:
     own = Pool(lambda _: "connection", lambda _: None, lambda _: True, 1)
-    return own._changed, lambda: own.borrow(Patience(LONG)) == "connection"
+    return own._changed, lambda: own.acquire(Deadline(LONG)) == "connection"
 
 
 def crew() -> tuple[Any, Callable[[], bool]]:
-    own = Crew()
-    assert own.side_by_side([lambda: 1], Patience(LONG)) == [1]
-    return own._pool._shutdown_lock, lambda: own.side_by_side([lambda: 2], Patience(LONG)) == [2]
+    own = WorkerPool()
+    assert own.run_all([lambda: 1], Deadline(LONG)) == [1]
+    return own._pool._shutdown_lock, lambda: own.run_all([lambda: 2], Deadline(LONG)) == [2]
 
 
 PARTS = [
@@ -258,15 +258,15 @@ def test_children_of_threads_at_work_in_a_memory_store() -> None:
 
 
 def test_what_is_gone_is_not_remembered_for_a_fork() -> None:
-    before = len(forks._locks), len(forks._half_written), len(forks._methods)
+    before = len(forks._locks), len(forks._interrupted_writes), len(forks._methods)
     for _ in range(100):
-        LayeredStore(MemoryStore(), [Breaker(), DenyCache(1.0)], 1.0)
-        Room(1), Queues(), Holds()
-    assert (len(forks._locks), len(forks._half_written), len(forks._methods)) == before
+        LayeredStore(MemoryStore(), [CircuitBreaker(), DenyCache(1.0)], 1.0)
+        DelayCapacity(1), Queues(), SlotRegistry()
+    assert (len(forks._locks), len(forks._interrupted_writes), len(forks._methods)) == before
 
 
 def test_every_lock_of_the_package_starts_over() -> None:
-    """What is given to `made_once` its owner makes anew in the child."""
+    """What is given to `get_or_create` its owner makes anew in the child."""
     kinds = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier"}
     found = set()
     for path in PACKAGE.rglob("*.py"):
@@ -309,12 +309,12 @@ def test_a_cached_property_is_computed_once() -> None:
 
 def test_a_child_starts_over_while_the_garbage_collector_drops_locks() -> None:
     """The collector may run in the child's first steps and drop locks of objects that are part of a cycle."""
-    kept, before = [Room(1) for _ in range(3)], gc.get_threshold()
+    kept, before = [DelayCapacity(1) for _ in range(3)], gc.get_threshold()
     assert all(each.enter(["k"]) for each in kept)
     gc.disable()
     try:
         for _ in range(2_000):
-            room = Room(1)
+            room = DelayCapacity(1)
             room.__dict__["itself"] = room
         del room
         gc.set_threshold(gc.get_count()[0] + 200)  # in the child, not here

@@ -14,9 +14,15 @@ from ratelimit_mw import ConfigError
 from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.starlette import limit
-from ratelimit_mw.stores.inspection import ALWAYS, OF_SETS, SENT, SENT_TO_CLUSTERS, inspect
+from ratelimit_mw.stores.inspection import (
+    CLIENT_COMMANDS,
+    CLUSTER_COMMANDS,
+    SCRIPT_COMMANDS,
+    SORTED_SET_COMMANDS,
+    inspect,
+)
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
-from ratelimit_mw.stores.url import place_of
+from ratelimit_mw.stores.url import redacted_url
 from ratelimit_mw.wsgi import RateLimitMiddleware as WsgiMiddleware
 from redis_cluster import RedisCluster
 from redis_sentinels import SERVICE, SentinelServer
@@ -32,8 +38,8 @@ WITHOUT = [command for command in COMMANDS if not command.startswith("z")]
 
 @pytest.fixture(autouse=True)
 def _nothing_is_logged_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratelimit_mw.notices._said", {})
-    monkeypatch.setattr("ratelimit_mw.stores.rejections._looked", {})
+    monkeypatch.setattr("ratelimit_mw.notices._quiet_until", {})
+    monkeypatch.setattr("ratelimit_mw.stores.rejections._tls_checks", {})
 
 
 @pytest.fixture
@@ -104,8 +110,8 @@ def test_a_store_that_rejects_us(check: Check, server: RedisServer, more: dict[s
 
 
 def test_the_rights_are_those_of_the_page() -> None:
-    assert sorted([*ALWAYS, *OF_SETS, *SENT]) == COMMANDS
-    assert sorted(SENT_TO_CLUSTERS) == sorted(ON_A_CLUSTER)
+    assert sorted([*SCRIPT_COMMANDS, *SORTED_SET_COMMANDS, *CLIENT_COMMANDS]) == COMMANDS
+    assert sorted(CLUSTER_COMMANDS) == sorted(ON_A_CLUSTER)
 
 
 def test_enough_rights(check: Check, server: RedisServer) -> None:
@@ -227,7 +233,7 @@ def test_a_replica(check: Check, server: RedisServer) -> None:
     ],
 )
 def test_a_url_is_shown_without_what_is_secret(written: str, shown: str) -> None:
-    assert place_of(written) == shown
+    assert redacted_url(written) == shown
 
 
 REJECTED = r"^store: cannot connect: 127\.0\.0\.1:\d+: wrong user or password; write the right ones"

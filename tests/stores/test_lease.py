@@ -65,7 +65,7 @@ def clock() -> Clock:
 
 @pytest.fixture(autouse=True)
 def nothing_was_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "_said", {})
+    monkeypatch.setattr(notices, "_quiet_until", {})
 
 
 def is_leased(answer: Sequence[Decision]) -> bool:
@@ -211,7 +211,7 @@ def test_over_use_is_at_most_one_lease_of_each_process(clock: Clock) -> None:
 
 def test_a_stock_is_never_more_than_a_lease(store: Leasing) -> None:
     charge = Charge("k", FixedWindow(10_000, 60), 3, lease=10)
-    (stock,) = [store._leases._stock(charge, store.clock())]
+    (stock,) = [store._leases._allotment(charge, store.clock())]
     assert stock is not None
     for _ in range(50):
         store.take([charge])
@@ -294,17 +294,17 @@ def test_a_clock_that_steps_back_spends_nothing_old(store: Leasing) -> None:
 def test_a_thousand_buckets_at_most_are_leased(store: Leasing) -> None:
     for number in range(1100):
         store.take([replace(HOT, key=f"{number}")])
-    assert len(store._leases._stocks) == 1000
+    assert len(store._leases._allotments) == 1000
     assert sum(is_leased(store.take([replace(HOT, key=f"{number}")])) for number in range(1100)) == 1000
     store.clock.advance(1.0)
     store.take([Charge("other", WINDOW)])
-    assert len(store._leases._stocks) == 0
+    assert len(store._leases._allotments) == 0
 
 
 def test_a_child_process_spends_nothing_of_its_parent(store: Leasing) -> None:
     store.take([HOT])
     with store._leases._lock:
-        store._start_over()
+        store._reset_after_fork()
     assert not is_leased(store.take([HOT]))
 
 
@@ -351,7 +351,7 @@ def test_threads_wait_for_one_lease_and_take_no_more(clock: Clock) -> None:
     assert sum(counts) == 2000
     leases = [asked for asked in store.asked() if asked == [("k", 200)]]
     assert len(leases) <= 10
-    store._return_all()  # closing a store in memory would forget all
+    store._refund_all()  # closing a store in memory would forget all
     assert store.left(charge) == 8000
 
 

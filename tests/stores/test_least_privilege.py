@@ -51,7 +51,7 @@ def use(store: Store, server: RedisServer | None, clock: Clock) -> None:
         assert (taken.allowed, taken.remaining) == (True, 6)
         assert store.peek([charge])[0].remaining == 2
         assert store.take([charge, Charge("{k}:s", limit)])[0].remaining == 2
-        if limit.pays_later:
+        if limit.borrows:
             assert store.take([charge])[0].remaining == 0
         assert not store.take([charge])[0].allowed
         store.settle([Charge("{k}:r", limit, 1)])

@@ -8,7 +8,7 @@ import pytest
 from ratelimit_mw import GCRA, Charge, Decision, FixedWindow, LeakyBucket, Limit, MemoryStore, SlidingWindowLog, parse
 from ratelimit_mw.limit import Role
 from ratelimit_mw.stores import local
-from ratelimit_mw.stores.local import LocalStore, can_fail, share_of
+from ratelimit_mw.stores.local import FallbackStore, needs_fallback, scaled
 from ratelimit_mw.testing import Clock, RecordingStore, freeze
 
 pytestmark = pytest.mark.promise(8)
@@ -24,7 +24,7 @@ def refused(retry_after: float) -> Decision:
     return Decision(False, 10, 0, retry_after, retry_after, retry_after, 0.0, 0)
 
 
-def admitted(store: LocalStore, asked: Charge) -> int:
+def admitted(store: FallbackStore, asked: Charge) -> int:
     """How often it passes, out of a hundred times."""
     return sum(store.take([asked])[0].allowed for _ in range(100))
 
@@ -46,17 +46,17 @@ def admitted(store: LocalStore, asked: Charge) -> int:
     ],
 )
 def test_a_share_is_rounded_down_and_at_least_one(limit: str, share: float, expected: str) -> None:
-    assert [share_of(*parse(limit), share)] == [*parse(expected)]
+    assert [scaled(*parse(limit), share)] == [*parse(expected)]
 
 
 def test_nothing_at_once_stays_nothing_and_a_name_stays_a_name() -> None:
     limit = LeakyBucket(100, 60, burst=20, max_delay=2, at_once=0, name="slow")
-    assert share_of(limit, 0.5) == LeakyBucket(50, 60, burst=10, max_delay=2, at_once=0, name="slow")
+    assert scaled(limit, 0.5) == LeakyBucket(50, 60, burst=10, max_delay=2, at_once=0, name="slow")
 
 
 @pytest.mark.parametrize(("share", "passes"), [(1.0, 10), (0.5, 5), (0.25, 2), (0.001, 1)])
 def test_it_admits_its_share(share: float, passes: int) -> None:
-    store = LocalStore(share, clock=Clock())
+    store = FallbackStore(share, clock=Clock())
     assert admitted(store, charge()) == passes
     (decision,) = store.peek([charge()])
     assert (decision.limit, decision.allowed) == (passes, False)
@@ -64,7 +64,7 @@ def test_it_admits_its_share(share: float, passes: int) -> None:
 
 def test_what_the_whole_limit_admits_can_pass_a_share_of_it() -> None:
     clock = Clock()
-    store = LocalStore(0.25, clock=clock)
+    store = FallbackStore(0.25, clock=clock)
     assert [store.take([charge(cost=8)])[0].allowed for _ in range(2)] == [True, False]
     clock.advance(3600)
     assert store.take([charge(cost=10)])[0].allowed
@@ -73,7 +73,7 @@ def test_what_the_whole_limit_admits_can_pass_a_share_of_it() -> None:
 
 
 def test_what_is_given_back_is_what_was_taken() -> None:
-    store = LocalStore(0.25, clock=Clock())
+    store = FallbackStore(0.25, clock=Clock())
     (taken,) = store.take([charge(cost=8)])
     store.settle([charge(cost=-8, at=taken.at)])
     assert store.peek([charge(cost=0)])[0].remaining == 2
@@ -83,14 +83,14 @@ def test_what_is_given_back_is_what_was_taken() -> None:
 
 
 def test_units_taken_ahead_are_none_here() -> None:
-    store = LocalStore(0.25, clock=Clock())
+    store = FallbackStore(0.25, clock=Clock())
     assert store.take([charge(lease=5)])[0].allowed
 
 
 def test_what_the_store_refused_is_refused_until_its_time_is_over() -> None:
     clock = Clock()
-    store = LocalStore(clock=clock)
-    store.hear([charge()], [refused(60.0)])
+    store = FallbackStore(clock=clock)
+    store.observe([charge()], [refused(60.0)])
     clock.advance(59.5)
     (decision,) = store.take([charge()])
     assert (decision.allowed, decision.retry_after, decision.remaining) == (False, 0.5, 0)
@@ -102,8 +102,8 @@ def test_what_the_store_refused_is_refused_until_its_time_is_over() -> None:
 
 
 def test_of_a_refused_group_nothing_is_charged() -> None:
-    store = LocalStore(clock=Clock())
-    store.hear([charge()], [refused(60.0)])
+    store = FallbackStore(clock=Clock())
+    store.observe([charge()], [refused(60.0)])
     for _ in range(3):
         known, other = store.take([charge(), charge("other")])
         assert (known.allowed, other.allowed, other.remaining) == (False, True, 10)
@@ -111,75 +111,75 @@ def test_of_a_refused_group_nothing_is_charged() -> None:
 
 def test_less_than_what_was_refused_may_pass() -> None:
     clock = Clock()
-    store = LocalStore(clock=clock)
-    store.hear([charge(cost=5)], [refused(60.0)])
+    store = FallbackStore(clock=clock)
+    store.observe([charge(cost=5)], [refused(60.0)])
     assert store.take([charge(cost=4)])[0].allowed
     assert not store.take([charge(cost=5)])[0].allowed
-    store.hear([charge(cost=2)], [refused(30.0)])
-    store.hear([charge(cost=5)], [refused(61.0)])  # says less
+    store.observe([charge(cost=2)], [refused(30.0)])
+    store.observe([charge(cost=5)], [refused(61.0)])  # says less
     assert not store.take([charge(cost=2)])[0].allowed
     clock.advance(30)
     assert store.take([charge(cost=2)])[0].allowed
 
 
 def test_what_the_store_admits_is_refused_no_longer() -> None:
-    store = LocalStore(clock=Clock())
-    assert not store.refuses
-    store.hear([charge(cost=2)], [refused(60.0)])
-    store.hear([charge(cost=1)], [Decision(True, 10, 1, 0.0, 60.0, 60.0, 0.0, 0)])  # it says nothing of two
+    store = FallbackStore(clock=Clock())
+    assert not store.has_refusals
+    store.observe([charge(cost=2)], [refused(60.0)])
+    store.observe([charge(cost=1)], [Decision(True, 10, 1, 0.0, 60.0, 60.0, 0.0, 0)])  # it says nothing of two
     assert not store.take([charge(cost=2)])[0].allowed
-    store.hear([charge(cost=2)], [Decision(True, 10, 1, 0.0, 60.0, 60.0, 0.0, 0)])
+    store.observe([charge(cost=2)], [Decision(True, 10, 1, 0.0, 60.0, 60.0, 0.0, 0)])
     assert store.take([charge(cost=2)])[0].allowed
-    assert not store.refuses
+    assert not store.has_refusals
 
 
 @pytest.mark.parametrize(("role", "retry_after"), [("shadow", 60.0), ("limit", math.inf)])
 def test_what_is_no_reason_to_refuse_is_not_kept(role: Role, retry_after: float) -> None:
-    store = LocalStore(clock=Clock())
-    store.hear([charge(role=role)], [refused(retry_after)])
-    assert not store.refuses
+    store = FallbackStore(clock=Clock())
+    store.observe([charge(role=role)], [refused(retry_after)])
+    assert not store.has_refusals
 
 
 def test_a_reset_and_another_time_forget_it() -> None:
-    store = LocalStore(clock=Clock())
-    store.hear([charge()], [refused(60.0)])
+    store = FallbackStore(clock=Clock())
+    store.observe([charge()], [refused(60.0)])
     store.reset([charge()])
     assert store.take([charge()])[0].allowed
-    store.hear([charge()], [refused(60.0)])
+    store.observe([charge()], [refused(60.0)])
     with freeze():
-        assert store.refuses
-    assert not store.refuses
+        assert store.has_refusals
+    assert not store.has_refusals
 
 
 def test_a_clock_that_steps_back_locks_nobody_out() -> None:
     clock = Clock()
-    store = LocalStore(clock=clock)
-    store.hear([charge()], [refused(60.0)])
+    store = FallbackStore(clock=clock)
+    store.observe([charge()], [refused(60.0)])
     clock.now -= 1
     assert store.take([charge()])[0].allowed
 
 
 def test_it_knows_a_bounded_number_of_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "_REFUSALS", 3)
-    store = LocalStore(clock=Clock())
+    store = FallbackStore(clock=Clock())
     for key in "abac":
-        store.hear([charge(key)], [refused(60.0)])
-    store.hear([charge("d")], [refused(60.0)])
+        store.observe([charge(key)], [refused(60.0)])
+    store.observe([charge("d")], [refused(60.0)])
     assert [store.take([charge(key)])[0].allowed for key in "abcd"] == [False, True, False, False]
 
 
 def test_a_bucket_and_a_log_say_the_rest_of_what_the_store_said() -> None:
     clock = Clock()
     for limit in (GCRA(10, 60), SlidingWindowLog(10, 60)):
-        told, store = MemoryStore(clock=clock), LocalStore(clock=clock)
+        told, store = MemoryStore(clock=clock), FallbackStore(clock=clock)
         asked = charge(limit=limit)
         told.take([charge(limit=limit, cost=10)])
         decisions = told.take([asked])
-        store.hear([asked], decisions)
+        store.observe([asked], decisions)
         clock.advance(1.25)
         assert store.take([asked]) == told.peek([asked])
 
 
 def test_only_memory_itself_never_fails() -> None:
-    assert not can_fail(MemoryStore())
-    assert can_fail(RecordingStore())
+    assert not needs_fallback(MemoryStore())
+    assert needs_fallback(RecordingStore())

@@ -34,7 +34,7 @@ NOW = 1_700_000_000_000_000
 
 pytestmark = [
     pytest.mark.promise(3),
-    pytest.mark.parametrize("codec", ["packed", "plain", "text"]),
+    pytest.mark.parametrize("codec", ["msgpack", "msgpack_resp_replies", "json"]),
     pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: str(limit.algorithm)),
 ]
 
@@ -50,9 +50,9 @@ def run(
 
 
 def send(client: Redis, codec: Codec, driver: Any, keys: Sequence[str], values: list[Any]) -> Any:
-    encoded = json.dumps(values) if codec == "text" else b"".join(map(msgpack.encode, values))
+    encoded = json.dumps(values) if codec == "json" else b"".join(map(msgpack.encode, values))
     reply = client.eval(script(driver, codec).text, len(keys), *keys, encoded)
-    return msgpack.decode(reply) if codec == "packed" else reply
+    return msgpack.decode(reply) if codec == "msgpack" else reply
 
 
 def refused(
@@ -66,17 +66,17 @@ def refused(
     return client.dbsize() == 0
 
 
-def six(limit: Limit) -> list[int]:
+def script_args(limit: Limit) -> list[int]:
     return [*limit.numbers, 1, 1, 1, 1][:SIX]
 
 
 def charge(limit: Limit, group: int = 1) -> list[Any]:
     """`group`: how many charges its group has."""
-    return [limit.algorithm, "limit", group, 1, 0, *six(limit)]
+    return [limit.algorithm, "limit", group, 1, 0, *script_args(limit)]
 
 
 def correction(limit: Limit, units: object = 1) -> list[Any]:
-    return [limit.algorithm, "limit", 1, units, NOW, *six(limit)]
+    return [limit.algorithm, "limit", 1, units, NOW, *script_args(limit)]
 
 
 def spoiled(charge: list[Any], first: int) -> list[tuple[list[Any], object, int]]:

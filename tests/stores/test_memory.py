@@ -19,7 +19,7 @@ from ratelimit_mw import (
     TokenBucket,
 )
 from ratelimit_mw.algorithms.ban import Ban
-from ratelimit_mw.bucket import Level
+from ratelimit_mw.bucket import LevelState
 from ratelimit_mw.testing import Clock
 
 pytestmark = pytest.mark.promise(7)
@@ -33,7 +33,7 @@ class Watched(TokenBucket, frozen=True, kw_only=True):
 
     looked_at: ClassVar[list[int]] = []
 
-    def expires(self, state: Level) -> int:
+    def expires(self, state: LevelState) -> int:
         self.looked_at.append(state.updated)
         return super().expires(state)
 
@@ -113,7 +113,7 @@ def test_a_flood_never_frees_a_key_refused_at_a_higher_cost_than_is_left(kind: t
     """The key has units left for smaller requests, and keeps exactly those, also when some of them come back."""
     clock = Clock()
     store, limit = MemoryStore(max_keys=100, clock=clock), at_once(kind, 10, 36_000)
-    cost = 11 if limit.pays_later else cost  # which is the only one that such a limit refuses while units are left
+    cost = 11 if limit.borrows else cost  # which is the only one that such a limit refuses while units are left
     victims = [f"refused {number}" for number in range(40)]
     for key in victims:
         assert hit(store, key, limit, 3).allowed
@@ -152,7 +152,7 @@ def test_a_key_that_is_admitted_again_can_be_freed() -> None:
     hit(store, "me")
     flood(store, range(500))
     assert [store.peek([Charge(key, TEN, 0)])[0].remaining for key in ("me", "other")] == [10, 9]
-    assert sum(map(len, store._shelves[TEN.bucket].refusals)) == 1
+    assert sum(map(len, store._maps[TEN.bucket].refusals)) == 1
 
 
 def test_when_all_are_refused_at_a_high_cost_new_keys_share_one_bucket() -> None:
@@ -169,7 +169,7 @@ def test_when_all_are_refused_at_a_high_cost_new_keys_share_one_bucket() -> None
     clock.advance(3 * 3600)
     for number in range(100):
         hit(store, f"later {number}")
-    assert sum(map(len, store._shelves[TEN.bucket].refusals)) == 0
+    assert sum(map(len, store._maps[TEN.bucket].refusals)) == 0
 
 
 def test_when_all_are_refused_new_keys_share_one_bucket_and_old_ones_keep_theirs() -> None:
@@ -396,7 +396,7 @@ def test_limits_that_come_and_go_leave_nothing_behind() -> None:
         clock.advance(1)
         hit(store, "k", SlidingWindowCounter(10, 1 + number / 10_000))
     assert len(store) < 10
-    assert len(store._shelves) < 10
+    assert len(store._maps) < 10
 
 
 def test_a_key_that_is_used_all_the_time_is_kept_once() -> None:
@@ -406,9 +406,9 @@ def test_a_key_that_is_used_all_the_time_is_kept_once() -> None:
     for turn in range(40_000):
         clock.advance(0.01)
         hit(store, f"k{turn * 7919 % 500}", limit)
-    (shelf,) = store._shelves.values()
+    (shelf,) = store._maps.values()
     assert len(store) == shelf.count == 500
-    assert sum(state is not None for _, page in shelf._older for state in page.values()) + len(shelf.young) == 500
+    assert sum(state is not None for _, page in shelf._older for state in page.values()) + len(shelf.current) == 500
     assert sum(len(page) for _, page in shelf._older) <= 1500
 
 
@@ -416,9 +416,9 @@ def test_a_page_holds_no_more_than_its_share() -> None:
     store = MemoryStore(max_keys=4800, clock=Clock())
     for number in range(5000):
         hit(store, f"k{number}")
-    (shelf,) = store._shelves.values()
+    (shelf,) = store._maps.values()
     assert max(len(page) for _, page in shelf._older) == 200
-    assert len(shelf.young) <= 200
+    assert len(shelf.current) <= 200
     assert len(shelf._older) <= 33
 
 
@@ -427,11 +427,11 @@ def test_a_key_on_a_full_page_stays_there_until_the_page_is_half_a_window_old() 
     store, limit = MemoryStore(max_keys=24 * 64, clock=clock), FixedWindow(3, 60)
     for number in range(65):  # one page, and one key more
         hit(store, f"k{number}", limit)
-    (shelf,) = store._shelves.values()
+    (shelf,) = store._maps.values()
     ((_, page),) = shelf._older
     clock.advance(29.999_999)
     assert [hit(store, "k0", limit).remaining for _ in range(2)] == [1, 0]
-    assert (page["k0"].count, list(shelf.young)) == (3, ["k64"])
+    assert (page["k0"].count, list(shelf.current)) == (3, ["k64"])
     clock.advance(0.000_001)
     assert not hit(store, "k0", limit).allowed
     newest = shelf._older[-1][1]  # which was closed then, for its age

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores.crew import Crew
-from ratelimit_mw.stores.patience import Patience
+from ratelimit_mw.stores.crew import WorkerPool
+from ratelimit_mw.stores.patience import Deadline
 from ratelimit_mw.stores.pool import AsyncPool
 from ratelimit_mw.stores.thread_pool import Pool
 
@@ -34,14 +34,14 @@ def test_a_connection_that_opens_though_the_pool_was_closed_is_ended() -> None:
             return True
 
         pool = AsyncPool(make, end, usable, 1)
-        waiting = asyncio.create_task(pool.borrow())
+        waiting = asyncio.create_task(pool.acquire())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         await pool.close()
         opens.set()
         assert await asyncio.wait_for(waiting, 5) == "connection 1"  # another one: the pool can be used again
         assert ended == ["connection 0"]
-        await pool.give_back("connection 1")
+        await pool.release("connection 1")
         await pool.close()
 
     asyncio.run(main())
@@ -61,7 +61,7 @@ def test_why_it_cannot_connect_is_said_where_the_error_says_nothing(error: Excep
 
     pool = Pool(make, lambda _: None, lambda _: True, 1)
     with pytest.raises(StoreError) as raised:
-        pool.borrow(Patience(5))
+        pool.acquire(Deadline(5))
     assert str(raised.value) == said
 
 
@@ -78,7 +78,7 @@ def test_the_same_under_asyncio(error: Exception, said: str) -> None:
 
     async def main() -> str:
         with pytest.raises(StoreError) as raised:
-            await AsyncPool(make, end, usable, 1).borrow()
+            await AsyncPool(make, end, usable, 1).acquire()
         return str(raised.value)
 
     assert asyncio.run(main()) == said
@@ -109,17 +109,17 @@ class Lending:
 def test_one_is_lent_at_once_where_it_is_idle_and_known_to_be_usable() -> None:
     async def main() -> None:
         own = Lending()
-        assert own.pool.lend() is None
+        assert own.pool.acquire_nowait() is None
         await own.pool.ready()
         own.fit = False
-        assert own.pool.lend() is None
+        assert own.pool.acquire_nowait() is None
         own.fit = True
-        assert own.pool.lend() == "connection 1"
-        assert own.pool.lend() is None
-        assert await own.pool.borrow() == "connection 2"
-        waiting = asyncio.create_task(own.pool.borrow())  # there are two at most
+        assert own.pool.acquire_nowait() == "connection 1"
+        assert own.pool.acquire_nowait() is None
+        assert await own.pool.acquire() == "connection 2"
+        waiting = asyncio.create_task(own.pool.acquire())  # there are two at most
         await asyncio.sleep(0)
-        own.pool.take_back("connection 1", broken=False)
+        own.pool.release_nowait("connection 1", broken=False)
         assert await waiting == "connection 1"
         assert own.ended == []
 
@@ -131,13 +131,13 @@ def test_what_comes_back_broken_is_ended_and_makes_room() -> None:
     async def main() -> None:
         own = Lending()
         await own.pool.ready()
-        lent = own.pool.lend()
+        lent = own.pool.acquire_nowait()
         assert lent is not None
-        own.pool.take_back(lent, broken=True)
-        assert own.pool.lend() is None
+        own.pool.release_nowait(lent, broken=True)
+        assert own.pool.acquire_nowait() is None
         await asyncio.sleep(0)
         assert own.ended == ["connection 1"]
-        assert [await own.pool.borrow(), await own.pool.borrow()] == ["connection 2", "connection 3"]
+        assert [await own.pool.acquire(), await own.pool.acquire()] == ["connection 2", "connection 3"]
 
     asyncio.run(main())
 
@@ -147,13 +147,13 @@ def test_what_is_lent_at_once_is_ended_with_the_pool_and_once() -> None:
     async def main() -> None:
         own = Lending()
         await own.pool.ready()
-        lent = own.pool.lend()
+        lent = own.pool.acquire_nowait()
         assert lent is not None
         await own.pool.close()
         assert own.ended == ["connection 1"]
-        own.pool.take_back(lent, broken=False)  # what it was asked is heard later
-        assert own.pool.lend() is None
-        own.pool.take_back(lent, broken=True)
+        own.pool.release_nowait(lent, broken=False)  # what it was asked is heard later
+        assert own.pool.acquire_nowait() is None
+        own.pool.release_nowait(lent, broken=True)
         await asyncio.sleep(0)
         assert own.ended == ["connection 1"]
 
@@ -165,11 +165,11 @@ def test_what_leads_to_where_the_server_was_is_ended_when_it_comes_back() -> Non
     async def main() -> None:
         own = Lending()
         await own.pool.ready()
-        lent = own.pool.lend()
+        lent = own.pool.acquire_nowait()
         assert lent is not None
         own.place = 2
-        await own.pool.borrow()  # which looks where it is
-        own.pool.take_back(lent, broken=False)
+        await own.pool.acquire()  # which looks where it is
+        own.pool.release_nowait(lent, broken=False)
         await asyncio.sleep(0)
         assert own.ended == ["connection 1"]
 
@@ -187,13 +187,13 @@ def test_in_threads_what_leads_to_where_the_server_was_is_ended_when_it_has_move
 
     numbers = itertools.count(1)
     pool = Pool(lambda place: f"{next(numbers)} at {place}", end, lambda _: True, 2, lambda: places[-1])
-    first, second = pool.borrow(Patience(5)), pool.borrow(Patience(5))
-    pool.give_back(first)
+    first, second = pool.acquire(Deadline(5)), pool.acquire(Deadline(5))
+    pool.release(first)
     places.append(2)
-    pool.give_back(second, broken=True)
+    pool.release(second, broken=True)
     assert gone.wait(5)
     assert sorted(ended) == ["1 at 1", "2 at 1"]
-    assert pool.borrow(Patience(5)) == "3 at 2"
+    assert pool.acquire(Deadline(5)) == "3 at 2"
 
 
 class NoThreads:
@@ -219,10 +219,10 @@ def test_an_attempt_to_connect_for_which_no_thread_can_be_started_is_over(monkey
     pool = Pool(lambda _: "connection", lambda _: None, lambda _: True, 1)
     for _ in range(3):
         with pytest.raises(StoreError) as raised:
-            pool.borrow(Patience(5))
+            pool.acquire(Deadline(5))
         assert str(raised.value) == "cannot connect: can't start new thread"
     threads.over = True
-    assert pool.borrow(Patience(5)) == "connection"
+    assert pool.acquire(Deadline(5)) == "connection"
 
 
 @pytest.mark.promise(8)
@@ -230,20 +230,20 @@ def test_giving_back_does_not_fail_where_no_thread_can_look_for_a_server_that_mo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pool = Pool(lambda _: "connection", lambda _: None, lambda _: True, 2, lambda: 1)
-    lent = pool.borrow(Patience(5))
+    lent = pool.acquire(Deadline(5))
     threads = NoThreads(monkeypatch)
-    pool.give_back(lent, broken=True)
+    pool.release(lent, broken=True)
     assert threads.tried == 1
     threads.over = True
-    assert pool.borrow(Patience(5)) == "connection"
+    assert pool.acquire(Deadline(5)) == "connection"
 
 
 @pytest.mark.promise(8)
 def test_jobs_for_which_no_thread_can_be_started_are_errors_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads, crew = NoThreads(monkeypatch), Crew()
-    outcomes = crew.side_by_side([lambda: 1, lambda: 2], Patience(5))
+    threads, crew = NoThreads(monkeypatch), WorkerPool()
+    outcomes = crew.run_all([lambda: 1, lambda: 2], Deadline(5))
     assert [str(outcome) for outcome in outcomes] == ["no thread: can't start new thread"] * 2
     assert all(isinstance(outcome, StoreError) for outcome in outcomes)
     threads.over = True
-    assert crew.side_by_side([lambda: 3, lambda: 4], Patience(5)) == [3, 4]
+    assert crew.run_all([lambda: 3, lambda: 4], Deadline(5)) == [3, 4]
     crew.close()

@@ -125,7 +125,7 @@ def test_a_loop_that_ended_without_close_does_not_trouble_the_next(redis_url: st
     store = AsyncRedisStore(redis_url, timeout=5)
     assert [asyncio.run(asked(store, number)) for number in range(5)] == [0, 1, 2, 3, 4]
     inner: Any = store._store
-    pools = inner._link
+    pools = inner._transport
     assert len(pools._pools) == 1  # and nothing is left of the others
     del inner, pools
     del store
@@ -203,7 +203,7 @@ def codes(children: list[int]) -> list[int]:
 def ports(store: RedisStore) -> set[int]:
     """Our ends of the open connections."""
     inner: Any = store._store
-    return {line._connection._sock.getsockname()[1] for line in inner._link._pool._idle}
+    return {line._connection._sock.getsockname()[1] for line in inner._transport._pool._idle}
 
 
 # Python 3.12 and later warn of a fork while threads run: those of other tests, or of an open connection.

@@ -14,8 +14,8 @@ import pytest
 
 import tls
 from ratelimit_mw import Charge, FixedWindow, StoreError
-from ratelimit_mw.errors import NotAsked
-from ratelimit_mw.stores.rejections import failure
+from ratelimit_mw.errors import StoreNotAsked
+from ratelimit_mw.stores.rejections import as_store_error
 from ratelimit_mw.wsgi import RateLimitMiddleware
 from redis_cluster import RedisCluster, free_cluster_port
 from redis_sentinels import SERVICE, SentinelServer
@@ -31,8 +31,8 @@ PASSWORD = "hunter2-of-ours"
 
 @pytest.fixture(autouse=True)
 def _nothing_is_logged_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratelimit_mw.notices._said", {})
-    monkeypatch.setattr("ratelimit_mw.stores.rejections._looked", {})
+    monkeypatch.setattr("ratelimit_mw.notices._quiet_until", {})
+    monkeypatch.setattr("ratelimit_mw.stores.rejections._tls_checks", {})
 
 
 @pytest.fixture
@@ -361,10 +361,10 @@ def test_the_middleware_goes_on_and_says_it(server: RedisServer, caplog: pytest.
 def test_errors_of_several_requests_agree() -> None:
     """One call is of many requests, each of which raises an error of its own."""
     error = StoreError("x", rejected=True)
-    copy = error.again()
+    copy = error.copy()
     assert (str(copy), copy.rejected, copy is error) == ("x", True, False)
-    again = NotAsked("closed").again()
-    assert (type(again), str(again), again.rejected) == (NotAsked, "closed", False)
+    again = StoreNotAsked("closed").copy()
+    assert (type(again), str(again), again.rejected) == (StoreNotAsked, "closed", False)
 
 
 @pytest.mark.parametrize(
@@ -383,4 +383,4 @@ def test_errors_of_several_requests_agree() -> None:
     ],
 )
 def test_what_a_server_says(text: str, role: str, rejected: bool) -> None:
-    assert failure(ValueError(text), role).rejected is rejected  # type: ignore[arg-type]  # the table's are roles
+    assert as_store_error(ValueError(text), role).rejected is rejected  # type: ignore[arg-type]  # the table's are roles

@@ -14,7 +14,7 @@ from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.stores.redis_sentinel import Sentinels
-from ratelimit_mw.stores.topology import Errand
+from ratelimit_mw.stores.topology import RoutedCommand
 from ratelimit_mw.testing import Clock
 from redis_sentinels import SERVICE, RedisSentinels
 from redis_servers import RedisServer
@@ -240,15 +240,17 @@ def test_which_sentinel_is_asked_next() -> None:
     sentinels = Sentinels("s", [("a", 1), ("b", 2), ("c", 3)])
     steps = sentinels.master()
     command = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "s")
-    assert next(steps) == Errand(("a", 1), command)
-    assert steps.throw(StoreError("it is lost")) == Errand(("b", 2), command)
-    assert steps.send(None) == Errand(("b", 2), ("SENTINEL", "MASTERS"))
-    assert steps.send([[b"name", b"x", b"ip", b"name"], [b"port", b"1", b"name", b"y"]]) == Errand(("c", 3), command)
+    assert next(steps) == RoutedCommand(("a", 1), command)
+    assert steps.throw(StoreError("it is lost")) == RoutedCommand(("b", 2), command)
+    assert steps.send(None) == RoutedCommand(("b", 2), ("SENTINEL", "MASTERS"))
+    assert steps.send([[b"name", b"x", b"ip", b"name"], [b"port", b"1", b"name", b"y"]]) == RoutedCommand(
+        ("c", 3), command
+    )
     with pytest.raises(StopIteration) as end:
         steps.send([b"h", b"6379"])
     assert end.value.value == ("h", 6379)
     steps = sentinels.master()
-    assert next(steps) == Errand(("c", 3), command)  # the one that knew
+    assert next(steps) == RoutedCommand(("c", 3), command)  # the one that knew
     assert steps.throw(StoreError("x")).address == ("a", 1)
     steps.send(None)
     assert steps.send([[b"name", b"x"], [b"name", b"y"]]).address == ("b", 2)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import Charge, Decision, FixedWindow, StoreError
-from ratelimit_mw.stores.slots import take_apart
+from ratelimit_mw.stores.slots import take_by_slot
 
 pytestmark = pytest.mark.promise(2)
 
@@ -21,18 +21,18 @@ def test_a_slot_that_is_done_too_late_gives_back_by_itself() -> None:
         found: list[Decision] = yield "take"
         return found
 
-    def mend(part: Sequence[Charge]) -> Generator[Any, Any, list[Decision]]:
+    def repair(part: Sequence[Charge]) -> Generator[Any, Any, list[Decision]]:
         mended.extend((charge.key, charge.cost, charge.at) for charge in part)
         yield "mend"
         return TAKEN
 
-    steps = take_apart([[0], [1]], CHARGES, take, mend)
+    steps = take_by_slot([[0], [1]], CHARGES, take, repair)
     heard, late = next(steps)
     assert [next(heard), next(late)] == ["take", "take"]
     with pytest.raises(StopIteration):
         heard.send(TAKEN)
-    (give_back,) = steps.send([None, StoreError("late")])
-    assert next(give_back) == "mend"
+    (refund,) = steps.send([None, StoreError("late")])
+    assert next(refund) == "mend"
     assert mended == [("a", -1, 7)]
     with pytest.raises(StoreError, match="late"):
         steps.send([None])

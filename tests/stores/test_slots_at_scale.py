@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import Charge, Concurrency, MemoryStore
-from ratelimit_mw.holds import Hold, Holds
+from ratelimit_mw.holds import HeldSlots, SlotRegistry
 from ratelimit_mw.testing import Clock
 
 FEW, MANY = 100, 8_000
@@ -71,10 +71,10 @@ def _steps(what: str, slots: int) -> int:
 def test_steps_for_one_that_is_due_do_not_grow_with_those_that_are_not() -> None:
     counted = []
     for others in (FEW, MANY):
-        holds, store = Holds(), MemoryStore()
-        kept = [Hold(store, [Charge("k", Concurrency(9), at=7)]) for _ in range(others)]
+        holds, store = SlotRegistry(), MemoryStore()
+        kept = [HeldSlots(store, [Charge("k", Concurrency(9), at=7)]) for _ in range(others)]
         for number, one in enumerate(kept):
-            one.renewed = 100.0 + number
+            one.renewed_at = 100.0 + number
             holds.add(one)
         counted.append(steps(partial(holds.due, 105.0)))
         assert holds.wait(105.0) == 1.0

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ratelimit_mw import Charge, Concurrency, MemoryStore, Verdict
-from ratelimit_mw.matching import Rules
+from ratelimit_mw.matching import RuleSet
 from ratelimit_mw.policy import Match, Plan, conclude, plan
 from ratelimit_mw.queues import Bucket, Queues
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock
-from ratelimit_mw.turns import Pause, Peek, Step, Steps, Turns, bucket_of, wish_of
+from ratelimit_mw.turns import Action, Actions, Pause, Peek, SlotWait, queue_request, slot_bucket
 from web.plain_request import PlainRequest
 
 PATIENCE = 1000.0  # seconds that a request waits
@@ -24,7 +24,7 @@ class Asked:
     number: int
     match: Match
     asked: Plan
-    steps: Steps
+    steps: Actions
     due: float = -math.inf
     over: bool = False
     verdict: Verdict | None = None
@@ -32,11 +32,11 @@ class Asked:
 
     @property
     def buckets(self) -> set[Bucket]:
-        return {bucket_of(charge) for charge in self.slots}
+        return {slot_bucket(charge) for charge in self.slots}
 
     @property
     def slots(self) -> list[Charge]:
-        return [charge for charge in self.asked.charges if charge.limit.held]
+        return [charge for charge in self.asked.charges if charge.limit.is_concurrency]
 
     @property
     def allowed(self) -> bool | None:
@@ -51,7 +51,7 @@ class World:
         self.store = MemoryStore(clock=self.clock)
         every = [{"limit": Concurrency(shared, LIFETIME), "key": "all"}] if shared else []
         given = {"limits": [], "concurrent": own, "key": "ip", "queue": 1000, "queue_timeout": PATIENCE, **options}
-        self.rules = Rules(Settings(app_limits=every, slot_lifetime=LIFETIME, **given))
+        self.rules = RuleSet(Settings(app_limits=every, slot_lifetime=LIFETIME, **given))
         self.queues = Queues(self.clock)
         self.waiting: list[Asked] = []
         self.at_work: list[Asked] = []
@@ -63,7 +63,7 @@ class World:
         match = self.rules.match(request, ())
         assert match is not None
         asked = plan(match, request, {})
-        wish = wish_of(asked, lambda: [client])
+        wish = queue_request(asked, lambda: [client])
         assert wish is not None
         mine: list[Asked] = []
 
@@ -71,9 +71,9 @@ class World:
             for one in mine:
                 one.due = -math.inf
 
-        turns = Turns(self.queues, match, asked, wish, wake, self.clock)
+        turns = SlotWait(self.queues, match, asked, wish, wake, self.clock)
         self._number += 1
-        mine.append(one := Asked(self._number, match, asked, turns.steps()))
+        mine.append(one := Asked(self._number, match, asked, turns.actions()))
         self.waiting.append(one)
         self._settle()
         return one
@@ -89,10 +89,10 @@ class World:
         self.at_work.remove(one)
         assert one.verdict is not None
         pairs = zip(one.asked.charges, one.verdict.decisions, strict=True)
-        held = [(charge, decision.at) for charge, decision in pairs if charge.limit.held]
+        held = [(charge, decision.at) for charge, decision in pairs if charge.limit.is_concurrency]
         self.store.settle([Charge(charge.key, charge.limit, -charge.cost, at=at) for charge, at in held])
         if not elsewhere:
-            self.queues.wake([bucket_of(charge) for charge, _ in held])
+            self.queues.wake([slot_bucket(charge) for charge, _ in held])
         self._settle()
 
     def passes(self, seconds: float) -> None:
@@ -107,7 +107,7 @@ class World:
 
     def _looks_full(self, one: Asked) -> bool:
         """Whether another process freed a slot that the request needs, and this process has not noticed yet."""
-        waited = [self.queues._waited.get(bucket) for bucket in one.buckets]
+        waited = [self.queues._by_bucket.get(bucket) for bucket in one.buckets]
         return any(found is not None and found.full for found in waited)
 
     def _settle(self) -> None:
@@ -126,14 +126,14 @@ class World:
             if one.allowed:
                 self.at_work.append(one)
 
-    def _answer(self, one: Asked, step: Step) -> Any:
+    def _answer(self, one: Asked, step: Action) -> Any:
         assert not isinstance(step, Pause)
         if isinstance(step, Peek):
             one.calls.append("peek")
-            return self.store.peek(step.asked.charges)
+            return self.store.peek(step.plan.charges)
         one.calls.append("take")
         older = [other for other in self.waiting if other.number < one.number and other.buckets & one.buckets]
         could = [other.number for other in older if self.could_go(other) and not self._looks_full(other)]
-        verdict = conclude(one.match, step.asked, self.store.take(step.asked.charges))
+        verdict = conclude(one.match, step.plan, self.store.take(step.plan.charges))
         self.overtaken += [(one.number, number) for number in could if verdict.allowed]
         return verdict

@@ -130,7 +130,10 @@ def test_without_a_timeout_one_waits_as_long_as_can_be_said(make: Make, slept: S
         make(store).acquire(limit, "me")
         ((_, (charge,)),) = store.calls
         assert charge.limit.bucket == limit.bucket
-        assert charge.limit.delay_ticks(charge.patience_us) > 2**51 or charge.patience_us == 100 * 365 * 86400 * 10**6
+        assert (
+            charge.limit.delay_ticks(charge.effective_max_delay_us) > 2**51
+            or charge.effective_max_delay_us == 100 * 365 * 86400 * 10**6
+        )
         assert make(MemoryStore()).acquire(limit, "me", timeout=10.0**9).delay == 0.0  # so much is as good as none
     assert slept == []
 
@@ -215,7 +218,7 @@ def test_what_ends_a_wait_gives_its_units_back(make: Make, slept: Sleeps, algori
 def test_a_store_that_fails_then_does_not_hide_what_ended_the_wait(
     slept: Sleeps, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ratelimit_mw.notices._said", {})  # what is said rarely has not been said yet
+    monkeypatch.setattr("ratelimit_mw.notices._quiet_until", {})  # what is said rarely has not been said yet
 
     class Forgetful(MemoryStore):
         def settle(self, charges: Sequence[Charge]) -> None:

@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from profiles import PROOF
-from ratelimit_mw.queues import Queues, Wish
+from ratelimit_mw.queues import QueueRequest, Queues
 from waiting.lines_world import PATIENCE, World
 
 CLIENTS = [f"192.0.2.{number}" for number in range(1, 6)]
@@ -37,7 +37,7 @@ def test_no_request_waits_while_its_slots_are_free_and_none_is_overtaken(
         assert world.overtaken == []
     while world.at_work:
         world.ends(world.at_work[0])
-    assert (world.waiting, world.queues._lines, world.queues._waited) == ([], {}, {})
+    assert (world.waiting, world.queues._queues, world.queues._by_bucket) == ([], {}, {})
 
 
 def test_a_client_that_waits_for_its_own_slot_is_in_no_other_clients_way() -> None:
@@ -132,16 +132,16 @@ def test_newcomers_do_not_put_off_when_a_full_bucket_is_asked_again() -> None:
 def test_a_slot_that_is_given_back_while_a_request_is_refused_is_not_lost() -> None:
     """The store had refused by then, and the request was not in the line yet."""
     queues = Queues()
-    wish = Wish({("a", ""): 1}, PATIENCE)
+    wish = QueueRequest({("a", ""): 1}, PATIENCE)
     given = queues.given
     queues.wake([("a", "")])
     place = queues.join(wish, [("a", "")], lambda: None, given)
     assert place is not None
-    assert place.turn
+    assert place.may_try
     queues.wake([("a", "")])  # the same while it asks
     queues.looked(place, [("a", "")])
-    assert place.turn
+    assert place.may_try
     queues.looked(place, [("a", "")])
-    assert not place.turn
+    assert not place.may_try
     queues.wake([("a", "")])
-    assert place.turn
+    assert place.may_try

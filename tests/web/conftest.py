@@ -20,14 +20,14 @@ def store() -> RecordingStore:
 @pytest.fixture
 def speaks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is said rarely has not been said yet."""
-    monkeypatch.setattr(notices, "_said", {})
+    monkeypatch.setattr(notices, "_quiet_until", {})
 
 
 @pytest.fixture(params=["at first", "settled"])
 def at_first_and_settled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proxies are looked for in the first thousand requests; after them there is a short way."""
     if request.param == "settled":
-        monkeypatch.setattr(matching, "Unproxied", lambda _: None)
+        monkeypatch.setattr(matching, "ProxyHeaderCheck", lambda _: None)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 
 from ratelimit_mw import base_gate, gate, notices, response
 from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.stores.local import LocalStore
+from ratelimit_mw.stores.local import FallbackStore
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
 from ratelimit_mw.testing.recording import Call
@@ -54,14 +54,14 @@ def tell_time(clock: Clock, patch: Callable[[object, str, object], None] = setat
         def __init__(self) -> None:
             super().__init__(clock=clock)
 
-    class ToldLocal(LocalStore):
+    class ToldLocal(FallbackStore):
         def __init__(self, share: float) -> None:
             super().__init__(share, clock=clock)
 
     patch(gate, "MemoryStore", Told)
-    patch(base_gate, "LocalStore", ToldLocal)
+    patch(base_gate, "FallbackStore", ToldLocal)
     patch(response, "time", SimpleNamespace(time=clock))
-    patch(notices, "_said", {})
+    patch(notices, "_quiet_until", {})
     return Told
 
 

@@ -635,7 +635,7 @@ def test_a_proxy_that_the_settings_do_not_fit(
 
 def test_limits_inside_of_a_middleware_do_not_warn_of_its_proxy_again(caplog: pytest.LogCaptureFixture) -> None:
     outer = gate.Gate(Settings(limits="9/hour", store=MemoryStore()))
-    inner = outer.inner
+    inner = outer.nested
     request = PlainRequest(client=LOCAL, headers={"x-forwarded-for": "1.1.1.1"})
     for one in (outer, inner, outer, inner):
         one.admit(request)
@@ -670,7 +670,7 @@ def test_a_header_that_is_never_read(
 
 def test_a_header_that_is_never_read_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     made = gate.Gate(Settings(limits="9/hour", store=MemoryStore(), proxy_header="x-real-ip"))
-    assert made.inner.settings.limits == []
+    assert made.nested.settings.limits == []
     check(caplog, UNREAD)
 
 
@@ -694,22 +694,22 @@ def test_two_threads_may_look_at_once(
 ) -> None:
     """While one request is looked at, another thread's is, and that one ends the search."""
     ask = over_wsgi(limits="9/hour")
-    look, depth = advice.Unproxied.look, iter(range(10))
+    examine, depth = advice.ProxyHeaderCheck.examine, iter(range(10))
 
-    def slow(self: advice.Unproxied, request: Request) -> None:
+    def slow(self: advice.ProxyHeaderCheck, request: Request) -> None:
         if next(depth) == 0:
             ask(**headers)
-        look(self, request)
+        examine(self, request)
 
-    monkeypatch.setattr(advice, "_LOOKED_AT", 1)
-    monkeypatch.setattr(advice.Unproxied, "look", slow)
+    monkeypatch.setattr(advice, "_MAX_REQUESTS", 1)
+    monkeypatch.setattr(advice.ProxyHeaderCheck, "examine", slow)
     ask()
     check(caplog, *[unproxied("x-forwarded-for")] * len(headers))
 
 
 # CORS
 
-INSIDE = (
+MIDDLEWARE_REGISTRY = (
     "CORSMiddleware stands inside of RateLimitMiddleware, so browsers cannot read a refusal; "
     "let it stand outside: with Starlette and FastAPI, add it after"
 )
@@ -735,8 +735,8 @@ def cors(**more: Any) -> Middleware:
         ([cors(expose_headers=EXPOSE), Middleware(GZipMiddleware), OURS], []),
         ([cors(), OURS], [HIDDEN]),
         ([cors(expose_headers=["X-Other"]), OURS], [HIDDEN]),
-        ([OURS, cors(expose_headers=EXPOSE)], [INSIDE]),
-        ([OURS, Middleware(GZipMiddleware), cors(expose_headers=EXPOSE)], [INSIDE]),
+        ([OURS, cors(expose_headers=EXPOSE)], [MIDDLEWARE_REGISTRY]),
+        ([OURS, Middleware(GZipMiddleware), cors(expose_headers=EXPOSE)], [MIDDLEWARE_REGISTRY]),
         ([OURS], []),
         ([Middleware(GZipMiddleware), OURS], []),
     ],
@@ -751,7 +751,7 @@ def test_cors(middleware: list[Middleware], warned: list[str], caplog: pytest.Lo
 
 def test_cors_around_an_app_by_hand(caplog: pytest.LogCaptureFixture) -> None:
     asgi.RateLimitMiddleware(CORSMiddleware(App200()), limits="9/hour")
-    check(caplog, INSIDE)
+    check(caplog, MIDDLEWARE_REGISTRY)
     caplog.clear()
     app = CORSMiddleware(asgi.RateLimitMiddleware(App200(), limits="9/hour"), allow_origins=["*"])
     talk(app, HTTP)
@@ -760,7 +760,7 @@ def test_cors_around_an_app_by_hand(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_cors_in_an_app_inside(caplog: pytest.LogCaptureFixture) -> None:
     asgi.RateLimitMiddleware(Starlette(middleware=[cors(expose_headers=EXPOSE)]), limits="9/hour")
-    check(caplog, INSIDE)
+    check(caplog, MIDDLEWARE_REGISTRY)
 
 
 # who the user is

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ratelimit_mw.background import all_done, keep
+from ratelimit_mw.background import drain, spawn_task
 
 
 def test_work_that_other_work_starts_is_waited_for_too() -> None:
@@ -15,12 +15,12 @@ def test_work_that_other_work_starts_is_waited_for_too() -> None:
 
     async def renew() -> None:
         await asyncio.sleep(0)
-        keep(give_back())
+        spawn_task(give_back())
         done.append("renewed")
 
     async def run() -> list[str]:
-        keep(renew())
-        await all_done(60)
+        spawn_task(renew())
+        await drain(60)
         return list(done)
 
     assert asyncio.run(run()) == ["renewed", "given back"]
@@ -28,9 +28,9 @@ def test_work_that_other_work_starts_is_waited_for_too() -> None:
 
 def test_work_that_never_ends_is_not_waited_for_longer_than_allowed() -> None:
     async def run() -> bool:
-        task = keep(asyncio.Event().wait())
-        await all_done(0.001)
-        await all_done(0)
+        task = spawn_task(asyncio.Event().wait())
+        await drain(0.001)
+        await drain(0)
         ended = task.done()
         task.cancel()
         return ended

@@ -9,7 +9,7 @@ import pytest
 from ratelimit_mw import Charge, Decision, StoreError, Verdict, matching
 from ratelimit_mw.gate import AsyncGate, Gate
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.sync_gate import TellingGate
+from ratelimit_mw.sync_gate import ReportingGate
 from ratelimit_mw.testing import Clock, RecordingStore
 from ratelimit_mw.verdict import Answer
 from web.plain_request import PlainRequest
@@ -20,7 +20,7 @@ ADDRESS = "192.0.2.1"
 @pytest.fixture(autouse=True)
 def _no_proxy_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is after the first thousand requests."""
-    monkeypatch.setattr(matching, "Unproxied", lambda _: None)
+    monkeypatch.setattr(matching, "ProxyHeaderCheck", lambda _: None)
 
 
 def yes(_: object) -> bool:
@@ -34,9 +34,9 @@ class Awaited:
     def __init__(self, settings: Settings) -> None:
         self._gate = AsyncGate(settings)
 
-    def admit_client(self, client: str | None, method: str | None) -> Verdict | None:
+    def admit_by_address(self, client: str | None, method: str | None) -> Verdict | None:
         async def come() -> Verdict | None:
-            to_come = self._gate.admit_client(client, method)
+            to_come = self._gate.admit_by_address(client, method)
             return None if to_come is None else await to_come
 
         return asyncio.run(come())
@@ -81,12 +81,12 @@ def told(verdict: Verdict | None) -> Any:
 def test_it_says_what_admit_says(settings: dict[str, Any], gate: Make) -> None:
     short, long = gate(**settings), gate(**settings)
     for _ in range(5):
-        assert told(short.admit_client(ADDRESS, "GET")) == told(long.admit(PlainRequest(client=ADDRESS)))
+        assert told(short.admit_by_address(ADDRESS, "GET")) == told(long.admit(PlainRequest(client=ADDRESS)))
 
 
 @pytest.mark.parametrize("client", [ADDRESS, "2001:db8::1", "x" * 256, "x" * 5000, "", None])
 def test_whose_bucket_it_is(client: str | None, gate: Make) -> None:
-    assert told(gate().admit_client(client, "GET")) == told(gate().admit(PlainRequest(client=client)))
+    assert told(gate().admit_by_address(client, "GET")) == told(gate().admit(PlainRequest(client=client)))
 
 
 @pytest.mark.promise(9)
@@ -108,23 +108,23 @@ def test_whose_bucket_it_is(client: str | None, gate: Make) -> None:
 )
 def test_where_more_counts_it_says_nothing_and_takes_nothing(settings: dict[str, Any], gate: Make) -> None:
     store = RecordingStore()
-    assert gate(**settings, store=store).admit_client(ADDRESS, "GET") is None
+    assert gate(**settings, store=store).admit_by_address(ADDRESS, "GET") is None
     assert store.calls == []
 
 
 def test_nor_where_a_request_is_unlike_others(gate: Make) -> None:
     store = RecordingStore()
-    assert gate(store=store).admit_client(ADDRESS, "OPTIONS") is None
+    assert gate(store=store).admit_by_address(ADDRESS, "OPTIONS") is None
     assert store.calls == []
 
 
 def test_it_says_nothing_where_nothing_is_limited(gate: Make) -> None:
-    assert gate(limits=[]).admit_client(ADDRESS, "GET") is None
+    assert gate(limits=[]).admit_by_address(ADDRESS, "GET") is None
 
 
 def test_a_client_without_a_key_is_refused_without_asking(gate: Make) -> None:
     store = RecordingStore()
-    verdict = gate(store=store, missing_key="deny").admit_client(None, "GET")
+    verdict = gate(store=store, missing_key="deny").admit_by_address(None, "GET")
     assert verdict is not None
     assert (verdict.allowed, verdict.decisions, store.calls) == (False, (), [])
 
@@ -138,7 +138,7 @@ def test_a_client_without_a_key_is_refused_without_asking(gate: Make) -> None:
 def test_a_store_that_fails_is_answered_for(mode: str, source: str, allowed: bool, gate: Make) -> None:
     store = RecordingStore()
     store.error = StoreError("down")
-    verdict = gate(store=store, on_store_error=mode).admit_client(ADDRESS, "GET")
+    verdict = gate(store=store, on_store_error=mode).admit_by_address(ADDRESS, "GET")
     assert verdict is not None
     assert (verdict.source, verdict.allowed) == (source, allowed)
 
@@ -151,11 +151,11 @@ class TwoForOne(RecordingStore):
         return self.take(charges)
 
 
-@pytest.mark.parametrize("kind", [TellingGate, Awaited])
+@pytest.mark.parametrize("kind", [ReportingGate, Awaited])
 def test_who_tells_a_hook_of_requests_looks_at_them(kind: Callable[[Settings], Gate | Awaited]) -> None:
     heard: list[object] = []
     own = kind(Settings(limits="3/minute", store=RecordingStore(), on_decision=heard.append))
-    assert (own.admit_client(ADDRESS, "GET"), heard) == (None, [])
+    assert (own.admit_by_address(ADDRESS, "GET"), heard) == (None, [])
     assert own.admit(PlainRequest(client=ADDRESS)) is not None
     assert len(heard) == 1
 
@@ -175,7 +175,7 @@ class Remembering(RecordingStore):
 
 def test_an_answer_from_memory_names_its_source(gate: Make) -> None:
     asked = gate(limits="1/minute", store=Remembering(clock=Clock()))
-    found = [asked.admit_client(ADDRESS, "GET") for _ in range(2)]
+    found = [asked.admit_by_address(ADDRESS, "GET") for _ in range(2)]
     assert [(verdict.allowed, verdict.source) for verdict in found if verdict] == [
         (True, "store"),
         (False, "remembered"),
@@ -187,12 +187,12 @@ def test_an_answer_from_memory_names_its_source(gate: Make) -> None:
 def test_whom_the_store_refused_is_refused_when_it_fails(gate: Make) -> None:
     store = RecordingStore(clock=Clock())
     asked = gate(limits="1/minute", store=store, on_store_error="local")
-    assert [verdict and verdict.allowed for verdict in [asked.admit_client(ADDRESS, "GET") for _ in range(2)]] == [
+    assert [verdict and verdict.allowed for verdict in [asked.admit_by_address(ADDRESS, "GET") for _ in range(2)]] == [
         True,
         False,
     ]
     store.error = StoreError("down")
-    verdict, other = asked.admit_client(ADDRESS, "GET"), asked.admit_client("192.0.2.2", "GET")
+    verdict, other = asked.admit_by_address(ADDRESS, "GET"), asked.admit_by_address("192.0.2.2", "GET")
     assert verdict is not None
     assert (verdict.allowed, verdict.source) == (False, "local")
     assert other is not None
@@ -200,6 +200,6 @@ def test_whom_the_store_refused_is_refused_when_it_fails(gate: Make) -> None:
 
 
 def test_a_store_that_answers_too_much_is_answered_for(gate: Make) -> None:
-    verdict = gate(store=TwoForOne()).admit_client(ADDRESS, "GET")
+    verdict = gate(store=TwoForOne()).admit_by_address(ADDRESS, "GET")
     assert verdict is not None
     assert (verdict.source, verdict.allowed) == ("local", True)

@@ -32,7 +32,7 @@ def ruled(**words: Any) -> dict[str, Any]:
     return {"rules": [{"path": "/", "limits": "5/hour", **words}]}
 
 
-PLACES: list[tuple[str, Callable[[Any], dict[str, Any]], str]] = [
+LOCATIONS: list[tuple[str, Callable[[Any], dict[str, Any]], str]] = [
     ("key", lambda call: {"key": call}, OF_REQUEST),
     ("tier", lambda call: {"limits": {"a": "5/hour"}, "tier": call}, OF_REQUEST),
     ("limits", lambda call: {"limits": call}, OF_REQUEST),
@@ -63,7 +63,7 @@ def problems(settings: dict[str, Any], middleware: Any = asgi.RateLimitMiddlewar
 
 
 @pytest.mark.parametrize("middleware", [asgi.RateLimitMiddleware, wsgi.RateLimitMiddleware], ids=["asgi", "wsgi"])
-@pytest.mark.parametrize(("place", "settings", "called"), PLACES, ids=[place for place, _, _ in PLACES])
+@pytest.mark.parametrize(("place", "settings", "called"), LOCATIONS, ids=[place for place, _, _ in LOCATIONS])
 def test_each_setting_checks_its_parameters(
     place: str, settings: Callable[[Any], dict[str, Any]], called: str, middleware: Any
 ) -> None:

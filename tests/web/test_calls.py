@@ -23,7 +23,7 @@ ASYNC = pytest.mark.parametrize("face", ["starlette", "fastapi", "django async"]
 
 @pytest.fixture(autouse=True)
 def said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "_said", {})
+    monkeypatch.setattr(notices, "_quiet_until", {})
 
 
 def served(face: str, **settings: Any) -> tuple[Send, RecordingStore]:
@@ -240,9 +240,9 @@ GIVEN: list[tuple[Any, list[tuple[str, int]]]] = [
     ({"limit": "5/hour", "max_delay": 2}, [("default", 1)]),
     ({"limit": "5/hour", "max_delay": 0}, [("ruled", 1)]),
     ({"limit": "5/hour", "cost": 6}, [("default", 1)]),
-    ([items.Item(limit=SlidingWindowCounter(5, 60), cost=-1)], [("default", 1)]),
-    ([items.Item(limit=SlidingWindowCounter(5, 60), max_delay=2.0)], [("default", 1)]),
-    ([items.Item(limit=None)], [("default", 1)]),  # type: ignore[arg-type]  # on purpose
+    ([items.LimitSpec(limit=SlidingWindowCounter(5, 60), cost=-1)], [("default", 1)]),
+    ([items.LimitSpec(limit=SlidingWindowCounter(5, 60), max_delay=2.0)], [("default", 1)]),
+    ([items.LimitSpec(limit=None)], [("default", 1)]),  # type: ignore[arg-type]  # on purpose
 ]
 
 
@@ -381,11 +381,11 @@ def test_what_a_callable_answers_is_remembered_boundedly() -> None:
     answers = iter([f"{quota}/hour" for quota in range(1, 10_000)])
     store = RecordingStore(clock=Clock(), max_keys=10)
     app = wsgi.RateLimitMiddleware(hello, limits="9/hour", store=store, **ruled(limits=lambda _: next(answers)))
-    (group,) = [lines for lines in app._gate._rules.lines if lines.rule == "ruled"]
+    (group,) = [lines for lines in app._gate._rules.limit_sets if lines.rule == "ruled"]
     for _ in range(6000):
         Server().ask(app)
-    assert group._chosen.cache_info().currsize == group._chosen.cache_info().maxsize == 1024
-    choice: Any = group._choice
+    assert group._compiled_choice.cache_info().currsize == group._compiled_choice.cache_info().maxsize == 1024
+    choice: Any = group._selector
     assert choice._compiled.cache_info().currsize == choice._compiled.cache_info().maxsize == 1024
 
 

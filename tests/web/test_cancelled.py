@@ -46,8 +46,8 @@ async def turns_of_the_loop() -> None:
 def taken(store: MemoryStore) -> list[int]:
     """Slots, and units of windows."""
     found = []
-    for shelf in list(store._shelves.values()):
-        for key in [] if shelf.limit.holds_back else list(shelf.young):
+    for shelf in list(store._maps.values()):
+        for key in [] if shelf.limit.can_delay else list(shelf.current):
             (decision,) = store.peek([Charge(key, shelf.limit, 0)])
             found.append(decision.limit - decision.remaining)
     return sorted(found)
@@ -89,7 +89,7 @@ def test_cancelled_while_it_gives_back(when: str, times: int) -> None:
         tasks[0].cancel()
         await asyncio.wait(tasks)
         await turns_of_the_loop()
-        assert (taken(store), gate.room._free) == ([1, 1], 2)
+        assert (taken(store), gate.delay_capacity._free) == ([1, 1], 2)
 
     asyncio.run(run())
 
@@ -146,7 +146,7 @@ def test_the_slot_of_a_websocket_that_is_cancelled_before_its_app_is_called() ->
 def test_a_slot_that_a_cancelled_take_gives_back_is_for_the_next_in_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once: it does not wait until it asks again by itself."""
     monkeypatch.setattr("ratelimit_mw.queues._PAUSES", (3600,))
-    monkeypatch.setattr("ratelimit_mw.queues._LONGEST_PAUSE", 3600)
+    monkeypatch.setattr("ratelimit_mw.queues._MAX_PAUSE", 3600)
 
     async def run() -> None:
         store = Slow()

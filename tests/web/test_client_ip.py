@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw.addresses import Networks, parse_address
-from ratelimit_mw.client_ip import ClientFinder, client_address
+from ratelimit_mw.client_ip import ClientIPResolver, client_address
 from ratelimit_mw.errors import ConfigError
 from web.address_cases import ASGI_CASES, CASES, Case
 
@@ -103,11 +103,11 @@ def found(case: Case, *, joined: bool) -> str | None:
         values = [value for key, value in case.headers if key.lower() == name]
         return [",".join(values)] if values and joined else values
 
-    finder = ClientFinder(
+    finder = ClientIPResolver(
         case.settings.get("trusted_proxies", []), case.settings.get("proxy_header", "x-forwarded-for")
     )
-    first = finder.find(case.peer, lines)
-    assert finder.find(case.peer, lines) == first  # what is remembered is what was found
+    first = finder.resolve(case.peer, lines)
+    assert finder.resolve(case.peer, lines) == first  # what is remembered is what was found
     return client_address(first, 64)
 
 
@@ -138,31 +138,31 @@ def test_no_header_is_read_when_the_peer_is_not_trusted(header: str) -> None:
         asked.append(name)
         return ["192.0.2.1"]
 
-    finder = ClientFinder(["10.0.0.0/8"], header)
+    finder = ClientIPResolver(["10.0.0.0/8"], header)
     for peer in ("192.0.2.9", "::1", None, "", "testclient", "1" * 1000):
-        finder.find(peer, lines)
+        finder.resolve(peer, lines)
     assert asked == []
-    finder.find("10.0.0.1", lines)
+    finder.resolve("10.0.0.1", lines)
     assert asked == [header]
 
 
 def test_the_client_is_named_whole_and_in_one_form() -> None:
-    finder = ClientFinder(["10.0.0.0/8"], "X-Forwarded-For")
+    finder = ClientIPResolver(["10.0.0.0/8"], "X-Forwarded-For")
     for written in ("2001:db8::1", "2001:DB8:0::0001", "[2001:db8::1]:80", '"[2001:db8::1%x]"'):
-        assert finder.find("10.0.0.1", lambda _, written=written: [written]) == "2001:db8::1"  # type: ignore[misc]
+        assert finder.resolve("10.0.0.1", lambda _, written=written: [written]) == "2001:db8::1"  # type: ignore[misc]
 
 
 def test_what_a_client_writes_does_not_fill_the_memory() -> None:
-    finder = ClientFinder(["10.0.0.0/8"], "x-forwarded-for")
+    finder = ClientIPResolver(["10.0.0.0/8"], "x-forwarded-for")
     for number in range(6000):
         text = f"192.0.{number >> 8}.{number & 255}"
-        assert finder.find("10.0.0.1", lambda _, text=text: [text]) == text  # type: ignore[misc]
-        assert finder.find("10.0.0.1", lambda _, text=text: [" " * 600 + text]) == text  # type: ignore[misc]
-        assert finder.find(text, lambda _: []) == text
-        assert finder.find(text + " " * 60, lambda _: []) is None
-    assert finder._own.cache_info().currsize <= 4096
-    assert finder._remembered_client.cache_info().currsize <= 4096
-    own, client = finder._own.cache_info(), finder._remembered_client.cache_info()
+        assert finder.resolve("10.0.0.1", lambda _, text=text: [text]) == text  # type: ignore[misc]
+        assert finder.resolve("10.0.0.1", lambda _, text=text: [" " * 600 + text]) == text  # type: ignore[misc]
+        assert finder.resolve(text, lambda _: []) == text
+        assert finder.resolve(text + " " * 60, lambda _: []) is None
+    assert finder._peer_address.cache_info().currsize <= 4096
+    assert finder._cached_from_header.cache_info().currsize <= 4096
+    own, client = finder._peer_address.cache_info(), finder._cached_from_header.cache_info()
     assert (own.hits + own.misses, client.hits + client.misses) == (18_000, 6000)  # the long were not even looked up
 
 
@@ -235,7 +235,7 @@ def test_wrong_networks_are_refused_with_the_fix(value: Any, message: str) -> No
         Networks("safelist", ["10.0.0.0/8", value])
     assert str(caught.value) == f"safelist[1]: {message}"
     with pytest.raises(ConfigError) as caught:
-        ClientFinder(["unix:", value], "forwarded")  # a word counts as a place
+        ClientIPResolver(["unix:", value], "forwarded")  # a word counts as a place
     allowed = message.replace(NETWORK, f"{NETWORK} or 'unix:'")
     assert str(caught.value) == f"trusted_proxies[1]: {allowed}"
 
@@ -256,7 +256,7 @@ def test_unix_is_a_word_of_trusted_proxies_only() -> None:
 @pytest.mark.parametrize("value", [0, -1, 33, 10**30, True, False, None, 1.0, "1", "10.0.0.0/8", {"10.0.0.0/8"}])
 def test_wrong_trusted_proxies_are_refused(value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
-        ClientFinder(value, "x-forwarded-for")
+        ClientIPResolver(value, "x-forwarded-for")
     assert str(caught.value) == (
         f"trusted_proxies: found {value!r}, allowed is a list such as ['10.0.0.0/8', 'unix:'], "
         "or a number of proxies from 1 to 32"
@@ -265,7 +265,7 @@ def test_wrong_trusted_proxies_are_refused(value: Any) -> None:
 
 def test_a_number_counts_the_members_of_a_list() -> None:
     with pytest.raises(ConfigError) as caught:
-        ClientFinder(1, "X-Real-IP")
+        ClientIPResolver(1, "X-Real-IP")
     assert str(caught.value) == (
         "trusted_proxies: found 1, allowed with proxy_header 'x-real-ip' is a list such as ['10.0.0.0/8']: "
         "a number counts the members of x-forwarded-for or forwarded"
@@ -275,7 +275,7 @@ def test_a_number_counts_the_members_of_a_list() -> None:
 @pytest.mark.parametrize("name", ["", " ", "x real ip", "x-real-ip:", "x-real-ip\n", "x\xe9", "a,b", None, 5, b"x"])
 def test_wrong_header_names_are_refused(name: Any) -> None:
     with pytest.raises(ConfigError) as caught:
-        ClientFinder(["10.0.0.0/8"], name)
+        ClientIPResolver(["10.0.0.0/8"], name)
     assert str(caught.value) == (
         f"proxy_header: found {name!r}, allowed is x-forwarded-for, forwarded, or the name of a header with a single "
         "address, without '_', which WSGI cannot tell from '-'"
@@ -284,7 +284,7 @@ def test_wrong_header_names_are_refused(name: Any) -> None:
 
 def test_a_header_name_with_underscores_is_refused_with_the_fix() -> None:
     with pytest.raises(ConfigError, match=r"found 'X_Forwarded_For', .* \('X-Forwarded-For'\?\)$"):
-        ClientFinder(["10.0.0.0/8"], "X_Forwarded_For")
+        ClientIPResolver(["10.0.0.0/8"], "X_Forwarded_For")
 
 
 HELD = ["10.0.0.0/8", "192.0.2.1", "2001:db8::/32", "fe80::1", "::ffff:172.16.0.0/108", "64:ff9b::198.51.100.0/120"]

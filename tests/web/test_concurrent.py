@@ -14,9 +14,9 @@ from ratelimit_mw import Concurrency, ConfigError, MemoryStore, fastapi, starlet
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.gate import Gate
-from ratelimit_mw.held import ASYNC_KEEPER, KEEPER
+from ratelimit_mw.held import ASYNC_SLOT_RENEWER, SLOT_RENEWER
 from ratelimit_mw.limit import Charge
-from ratelimit_mw.queues import Wish
+from ratelimit_mw.queues import QueueRequest
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
@@ -100,13 +100,13 @@ def statuses(talks: list[Talk]) -> list[int]:
 
 def test_so_many_are_at_work_and_the_others_are_refused() -> None:
     async def run() -> None:
-        busy = Busy()
-        app = RateLimitMiddleware(busy, limits=[], concurrent=3)
+        has_waiters = Busy()
+        app = RateLimitMiddleware(has_waiters, limits=[], concurrent=3)
         talks = [Talk() for _ in range(10)]
         tasks = [asyncio.create_task(talk.with_app(app, HTTP)) for talk in talks]
         await settled()
-        assert (busy.working, statuses(talks)) == (3, [429] * 7)
-        busy.go.set()
+        assert (has_waiters.working, statuses(talks)) == (3, [429] * 7)
+        has_waiters.go.set()
         await asyncio.gather(*tasks)
         assert sorted(statuses(talks)) == [200] * 3 + [429] * 7
         assert statuses([await Talk().with_app(app, HTTP)]) == [200]
@@ -116,12 +116,12 @@ def test_so_many_are_at_work_and_the_others_are_refused() -> None:
 
 def test_each_key_has_slots_of_its_own() -> None:
     async def run() -> None:
-        busy = Busy()
-        app = RateLimitMiddleware(busy, limits=[], concurrent=1)
+        has_waiters = Busy()
+        app = RateLimitMiddleware(has_waiters, limits=[], concurrent=1)
         tasks = [asyncio.create_task(Talk().with_app(app, HTTP, client=(f"192.0.2.{n}", 1))) for n in range(5)]
         await settled()
-        assert busy.working == 5
-        busy.go.set()
+        assert has_waiters.working == 5
+        has_waiters.go.set()
         await asyncio.gather(*tasks)
 
     asyncio.run(run())
@@ -130,12 +130,12 @@ def test_each_key_has_slots_of_its_own() -> None:
 @pytest.mark.promise(2)
 def test_a_refusal_by_another_limit_takes_no_slot_and_one_by_slots_no_unit() -> None:
     async def run() -> None:
-        busy = Busy()
-        app = RateLimitMiddleware(busy, limits="2/minute", concurrent=1, store=MemoryStore(clock=Clock()))
+        has_waiters = Busy()
+        app = RateLimitMiddleware(has_waiters, limits="2/minute", concurrent=1, store=MemoryStore(clock=Clock()))
         first = asyncio.create_task(Talk().with_app(app, HTTP))
         await settled()
         assert statuses([await Talk().with_app(app, HTTP) for _ in range(3)]) == [429] * 3
-        busy.go.set()
+        has_waiters.go.set()
         await first
         talks = [await Talk().with_app(app, HTTP) for _ in range(3)]
         assert statuses(talks) == [200, 429, 429]  # the second unit, and no third
@@ -274,12 +274,12 @@ PACED: dict[str, Any] = {"limit": "1/hour burst 3 using leaky_bucket", "max_dela
 @pytest.mark.parametrize(("apart", "status"), [(False, 429), (True, None)])
 def test_who_is_held_back_holds_a_slot_unless_slots_stand_further_in(apart: bool, status: int | None) -> None:
     async def run() -> None:
-        busy, store = Busy(), MemoryStore(clock=Clock())
-        busy.go.set()
+        has_waiters, store = Busy(), MemoryStore(clock=Clock())
+        has_waiters.go.set()
         if apart:
-            app = RateLimitMiddleware(RateLimitMiddleware(busy, **ONE, store=store), limits=PACED, store=store)
+            app = RateLimitMiddleware(RateLimitMiddleware(has_waiters, **ONE, store=store), limits=PACED, store=store)
         else:
-            app = RateLimitMiddleware(busy, limits=PACED, concurrent=1, store=store)
+            app = RateLimitMiddleware(has_waiters, limits=PACED, concurrent=1, store=store)
         assert statuses([await Talk().with_app(app, HTTP)]) == [200]
         talks = [Talk(), Talk()]
         for talk in talks:  # that wait for more than an hour
@@ -301,7 +301,7 @@ def test_who_is_cancelled_while_it_is_held_back_gives_its_slot_back_for_good() -
         store = RecordingStore(clock=Clock())
         app = RateLimitMiddleware(App200(), limits=PACED, concurrent=2, queue=1, queue_timeout=60, store=store)
         assert statuses([await Talk().with_app(app, HTTP)]) == [200]
-        held = ASYNC_KEEPER._loops.get().holds._held
+        held = ASYNC_SLOT_RENEWER._loops.get().registry._active
         talk = Talk()
         talk.receive = asyncio.Event().wait  # type: ignore[assignment, method-assign]  # it says nothing
         task = asyncio.create_task(talk.with_app(app, HTTP))
@@ -309,7 +309,7 @@ def test_who_is_cancelled_while_it_is_held_back_gives_its_slot_back_for_good() -
         (hold,) = held
         woken: list[Any] = []
         queues, bucket = app._gate._queues, (hold.charges[0].key, hold.charges[0].limit.bucket)
-        queues.join(Wish({bucket: 1}, 60), [bucket], lambda: woken.append(1), queues.given)
+        queues.join(QueueRequest({bucket: 1}, 60), [bucket], lambda: woken.append(1), queues.given)
         task.cancel()
         await asyncio.wait([task])
         assert (len(held), woken) == (0, [1])
@@ -323,19 +323,19 @@ def test_a_thread_that_is_ended_while_it_is_held_back_gives_its_slot_back_for_go
 ) -> None:
     gate = Gate(Settings(limits=PACED, concurrent=2, queue=1, store=MemoryStore(clock=Clock())))
     assert gate.admit(PlainRequest()) is not None
-    before, request = set(KEEPER._holds._held), PlainRequest()
+    before, request = set(SLOT_RENEWER._registry._active), PlainRequest()
     woken: list[Any] = []
     monkeypatch.setattr(gate._queues, "wake", woken.extend)
 
     def ends(_: float) -> None:
-        assert len(set(KEEPER._holds._held) - before) == 1
+        assert len(set(SLOT_RENEWER._registry._active) - before) == 1
         raise KeyboardInterrupt
 
     monkeypatch.setattr("ratelimit_mw.sync_gate.time.sleep", ends)
     with pytest.raises(KeyboardInterrupt):
         gate.admit(request)
-    assert set(KEEPER._holds._held) <= before
-    assert (len(request.followers), len(woken)) == (1, 1)  # it is all there
+    assert set(SLOT_RENEWER._registry._active) <= before
+    assert (len(request.on_end), len(woken)) == (1, 1)  # it is all there
 
 
 def at_work(app: Any) -> int:
@@ -380,10 +380,10 @@ def test_under_wsgi_a_client_that_left_midway_frees_its_slot() -> None:
 def test_under_wsgi_what_the_server_forgets_is_renewed_no_more_even_before_garbage_is_collected() -> None:
     """It did not close what the app returned; the request lives on in a cycle."""
     app = limited(in_parts, **ONE)
-    before = set(KEEPER._holds._held)
+    before = set(SLOT_RENEWER._registry._active)
     server = Server()
     body = server.ask(app)
-    (hold,) = set(KEEPER._holds._held) - before
+    (hold,) = set(SLOT_RENEWER._registry._active) - before
     known = weakref.ref(hold)
     del hold, before
     gc.disable()
@@ -435,7 +435,7 @@ def test_a_request_that_nobody_follows_to_its_end_loses_its_slot_after_a_lifetim
     verdict = gate.admit(request)
     assert verdict is not None
     assert verdict.allowed
-    assert len(request.followers) == 1
+    assert len(request.on_end) == 1
     del request
     gc.collect()
     clock.advance(9.999999)
@@ -450,10 +450,10 @@ def test_a_request_that_nobody_follows_to_its_end_loses_its_slot_after_a_lifetim
 
 def test_a_shadow_counts_and_refuses_nobody() -> None:
     async def run() -> None:
-        busy = Busy()
+        has_waiters = Busy()
         heard: list[list[bool]] = []
         app = RateLimitMiddleware(
-            busy,
+            has_waiters,
             limits=[],
             concurrent=1,
             shadow=True,
@@ -461,8 +461,8 @@ def test_a_shadow_counts_and_refuses_nobody() -> None:
         )
         tasks = [asyncio.create_task(Talk().with_app(app, HTTP)) for _ in range(3)]
         await settled()
-        assert busy.working == 3
-        busy.go.set()
+        assert has_waiters.working == 3
+        has_waiters.go.set()
         await asyncio.gather(*tasks)
         assert heard == [[True], [False], [False]]
 

@@ -389,9 +389,9 @@ def raising_page(request: Request, verdict: Any) -> Any:
 
 
 @BOTH
-@pytest.mark.parametrize("answerer", [page, apage])
-def test_on_refused_answers(site: Site, store: RecordingStore, answerer: Any) -> None:
-    ask = site([path("", hello)], settings(store, limits="1/minute", on_refused=answerer))
+@pytest.mark.parametrize("refusal_handler", [page, apage])
+def test_on_refused_answers(site: Site, store: RecordingStore, refusal_handler: Any) -> None:
+    ask = site([path("", hello)], settings(store, limits="1/minute", on_refused=refusal_handler))
     ask()
     refused = ask()
     assert (refused.status, refused.body) == (429, b"<p>slow</p>")

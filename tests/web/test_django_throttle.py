@@ -32,8 +32,8 @@ FREE: dict[str, Any] = {"limits": []}  # a middleware that limits nothing by its
 
 @pytest.fixture(autouse=True)
 def _as_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "_said", {})
-    monkeypatch.setattr(gates, "_alone", [])
+    monkeypatch.setattr(notices, "_quiet_until", {})
+    monkeypatch.setattr(gates, "_standalone", [])
     monkeypatch.setattr(idle, "_reported", set())
 
 
@@ -268,7 +268,7 @@ def test_what_looks_like_a_setting_and_is_none(words: dict[str, Any], message: s
 
 def test_attributes_of_its_own_are_left_alone() -> None:
     own = {"limits": "5/minute", "message": "no", "limited": method, "_rates": 1, "allow_request": method}
-    assert type("Right", (Throttle,), own)._mark is not None  # type: ignore[attr-defined]  # the class is made here
+    assert type("Right", (Throttle,), own)._endpoint_limit is not None  # type: ignore[attr-defined]  # the class is made here
 
 
 class NotForStaff(Burst):

@@ -15,7 +15,7 @@ from django.views.generic import TemplateView
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.django import exempt, limit
-from ratelimit_mw.marks import bucket_for, marks_of
+from ratelimit_mw.marks import bucket_for, limits_on
 from ratelimit_mw.request import Request
 from ratelimit_mw.testing import RecordingStore
 from web.django_ask import BOTH, CLIENT, Site, hello, keeping, settings, taken, under_asgi, under_wsgi
@@ -150,7 +150,7 @@ def test_views_that_are_made_alike_have_buckets_of_their_own(store: RecordingSto
     for place in "abcd":
         ask(f"/{place}")
     assert taken(store) == [[f"{CLIENT}@{bucket_for(f'/{place}')}() 1"] for place in "abcd"]
-    assert marks_of(TemplateView) == ()
+    assert limits_on(TemplateView) == ()
 
 
 def test_a_view_at_several_routes_has_one_bucket(store: RecordingStore) -> None:

@@ -33,11 +33,11 @@ BY = "60s using sliding_window_counter"
 
 @pytest.fixture(autouse=True)
 def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(notices, "_said", {})
-    flask_marks._unseen.clear()
+    monkeypatch.setattr(notices, "_quiet_until", {})
+    flask_marks._unchecked.clear()
     flask_marks._homeless.clear()
     yield
-    flask_marks._unseen.clear()
+    flask_marks._unchecked.clear()
     flask_marks._homeless.clear()
 
 
@@ -564,7 +564,7 @@ def test_once_all_is_said_nothing_listens(app: Flask) -> None:
     assert not request_started.receivers
     del view
     gc.collect()
-    assert len(flask_marks._unseen) == 0
+    assert len(flask_marks._unchecked) == 0
 
 
 # users

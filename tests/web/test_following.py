@@ -8,10 +8,10 @@ from wsgiref.util import FileWrapper
 import pytest
 
 from ratelimit_mw import gate
-from ratelimit_mw.faces.asgi_follow import Watch
-from ratelimit_mw.faces.wsgi_follow import followed
-from ratelimit_mw.following import Ending, Follower, Following, following, soon
-from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.faces.asgi_follow import TrackedApp
+from ratelimit_mw.faces.wsgi_follow import call_tracked
+from ratelimit_mw.following import EndReason, OnEnd, ResponseTracker, spawn, track_response
+from ratelimit_mw.outcome import RateLimitState
 from ratelimit_mw.request import Request
 from ratelimit_mw.testing import Clock, RecordingStore
 from ratelimit_mw.views import WsgiRequest
@@ -20,19 +20,19 @@ from web.faces import FACES, AppError
 from web.scenario import Step
 from web.wsgi_talk import Server, read
 
-Heard = list[tuple[Ending | None, int | None]]
+Heard = list[tuple[EndReason | None, int | None]]
 LIMITED = {"limits": "5/minute", "rules": [{"path": "/elsewhere", "limits": "1/minute"}]}  # not the short way
 _SECRET = "what a client sent"
 STREAMED: dict[str, Any] = {**START, "headers": [(b"X-One", b"1"), (b"x-one", b"2"), (b"Set-Cookie", b"a=b")]}
 PART = {**BODY, "more_body": True}
 
 
-def hearing(heard: Heard) -> Follower:
+def hearing(heard: Heard) -> OnEnd:
     return lambda one: heard.append((one.response.ending, one.response.status))
 
 
-def begun(heard: Heard) -> Following:
-    return Following(None, Outcome(None), [hearing(heard)])
+def begun(heard: Heard) -> ResponseTracker:
+    return ResponseTracker(None, RateLimitState(None), [hearing(heard)])
 
 
 @pytest.fixture
@@ -43,12 +43,12 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
 
     def admit(self: Any, request: Request, *more: Any) -> Any:
         verdict = plain(self, request, *more)
-        request.followers = [hearing(found)] if verdict is not None and verdict.allowed else None
+        request.on_end = [hearing(found)] if verdict is not None and verdict.allowed else None
         return verdict
 
     async def aadmit(self: Any, request: Request, *more: Any) -> Any:
         verdict = await coroutine(self, request, *more)
-        request.followers = [hearing(found)] if verdict is not None and verdict.allowed else None
+        request.on_end = [hearing(found)] if verdict is not None and verdict.allowed else None
         return verdict
 
     monkeypatch.setattr(gate.Gate, "admit", admit)
@@ -74,8 +74,8 @@ def run(app: Any, scope: Any, *given: Any) -> tuple[Heard, list[Any], BaseExcept
     found: Heard = []
     server = Talk(*given)
     places: list[Any] = []
-    watched = Following(None, Outcome(None), [hearing(found), lambda _: places.append(len(server.sent))])
-    watch = Watch(watched, app, server.receive, server.send)
+    track = ResponseTracker(None, RateLimitState(None), [hearing(found), lambda _: places.append(len(server.sent))])
+    watch = TrackedApp(track, app, server.receive, server.send)
     error: BaseException | None = None
     try:
         asyncio.run(watch.call({**scope}, watch.receive, watch.send))
@@ -155,7 +155,7 @@ GONE = {"type": "http.disconnect"}
     ],
 )
 def test_how_an_asgi_response_ends(
-    app: Any, scope: Any, given: tuple[Any, ...], heard_of: tuple[Ending, int | None], after: int
+    app: Any, scope: Any, given: tuple[Any, ...], heard_of: tuple[EndReason, int | None], after: int
 ) -> None:
     found, places, error = run(app, scope, *given)
     assert found == [heard_of]
@@ -182,10 +182,10 @@ def test_headers_are_told_as_text_of_all_lines() -> None:
 def test_what_raises_hinders_no_other_and_nobody_hears_twice(caplog: pytest.LogCaptureFixture) -> None:
     found: Heard = []
 
-    def raises(_: Following) -> None:
+    def raises(_: ResponseTracker) -> None:
         raise AppError(_SECRET)
 
-    one = Following(None, Outcome(None), [raises, hearing(found)])
+    one = ResponseTracker(None, RateLimitState(None), [raises, hearing(found)])
     one.end("raised")
     one.end("ended")
     assert found == [("raised", 500)]
@@ -196,15 +196,15 @@ def test_what_raises_hinders_no_other_and_nobody_hears_twice(caplog: pytest.LogC
 def test_one_further_in_tells_the_outermost() -> None:
     found: Heard = []
     first, second = hearing(found), hearing(found)
-    outcome, request = Outcome(None), WsgiRequest({}, None)
-    request.followers = [first]
-    outer = following(request, outcome)
+    state, request = RateLimitState(None), WsgiRequest({}, None)
+    request.on_end = [first]
+    outer = track_response(request, state)
     assert outer is not None
-    request.followers = [first, second]
-    assert following(request, outcome) is None
+    request.on_end = [first, second]
+    assert track_response(request, state) is None
     outer.end("ended")
     assert found == [("ended", None)] * 2
-    assert outcome.following is None
+    assert state.tracker is None
 
 
 def test_what_has_to_be_awaited_is_so_in_a_task() -> None:
@@ -217,18 +217,18 @@ def test_what_has_to_be_awaited_is_so_in_a_task() -> None:
         raise AppError
 
     async def main() -> None:
-        one = Following(None, Outcome(None), [], asyncio.get_running_loop())
-        one.soon(fails)
-        one.soon(work)
+        one = ResponseTracker(None, RateLimitState(None), [], asyncio.get_running_loop())
+        one.spawn(fails)
+        one.spawn(work)
         assert done == []
-        await asyncio.to_thread(one.soon, work)
+        await asyncio.to_thread(one.spawn, work)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert done == ["here", "here"]
 
     asyncio.run(main())
     with pytest.raises(RuntimeError):
-        soon(work)
+        spawn(work)
 
 
 class Body:
@@ -250,13 +250,15 @@ class Body:
 def wsgi_followed(body: Callable[[], Iterable[bytes]], *fields: tuple[str, str], notes: list[Any]) -> Any:
     server = Server()
     server.environ["wsgi.file_wrapper"] = FileWrapper
-    one = Following(None, Outcome(None), [lambda one: notes.append((one.response.ending, one.response.status))])
+    one = ResponseTracker(
+        None, RateLimitState(None), [lambda one: notes.append((one.response.ending, one.response.status))]
+    )
 
     def app(_: Any, start_response: Any) -> Iterable[bytes]:
         start_response("201 Created", list(fields))
         return body()
 
-    return followed(app, server.environ, server.start_response, one)
+    return call_tracked(app, server.environ, server.start_response, one)
 
 
 def test_a_wsgi_response_ends_when_the_server_has_closed_it() -> None:

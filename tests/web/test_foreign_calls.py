@@ -14,7 +14,7 @@ from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import limit as flask_limit
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.words import answered
+from ratelimit_mw.words import check_arguments
 from web.asgi_talk import App200
 from web.django_site import wsgi_site
 from web.wsgi_talk import hello
@@ -192,7 +192,7 @@ def test_the_words_of_other_limiters_on_a_function(limit: Any) -> None:
 
 
 def test_a_type_error_inside_stays_what_it_is() -> None:
-    @answered()
+    @check_arguments()
     def function(limits: str) -> None:
         raise TypeError(limits)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from profiles import many
 from ratelimit_mw.addresses import Address, Networks, parse_address
-from ratelimit_mw.client_ip import ClientFinder
+from ratelimit_mw.client_ip import ClientIPResolver
 from ratelimit_mw.forwarded import forwarded, x_forwarded_for
 
 pytestmark = pytest.mark.promise(10)
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.promise(10)
 OURS = ["10.0.0.0/8", "2001:db8:aaaa::/48"]
 HEADERS = ("x-forwarded-for", "forwarded")
 READERS = {"x-forwarded-for": x_forwarded_for, "forwarded": forwarded}
-FINDERS = {header: ClientFinder(OURS, header) for header in HEADERS}
-COUNTERS = {(header, hops): ClientFinder(hops, header) for header in HEADERS for hops in range(1, 6)}
+FINDERS = {header: ClientIPResolver(OURS, header) for header in HEADERS}
+COUNTERS = {(header, hops): ClientIPResolver(hops, header) for header in HEADERS for hops in range(1, 6)}
 
 # What a client may write: pieces of what is read, pieces of nothing, and a lot of one. Made of one number each, because
 # drawing every piece takes longer than reading it, and there are to be many.
@@ -137,9 +137,9 @@ def test_nobody_is_who_he_says_he_is(header: str, seed: int, lines: list[str]) -
     for _ in range(proxies):
         added = put_behind(added, member_from(random, header, ours_from(random)), random.choice([", ", ",", ""]))
     for received in (added, [",".join(added)]):
-        assert FINDERS[header].find("10.0.0.1", lambda _, received=received: received) == str(client)  # type: ignore[misc]
+        assert FINDERS[header].resolve("10.0.0.1", lambda _, received=received: received) == str(client)  # type: ignore[misc]
         counter = COUNTERS[header, 1 + proxies]
-        assert counter.find("192.0.2.1", lambda _, received=received: received) == str(client)  # type: ignore[misc]
+        assert counter.resolve("192.0.2.1", lambda _, received=received: received) == str(client)  # type: ignore[misc]
 
 
 @many
@@ -151,9 +151,9 @@ def test_nobody_is_who_he_says_he_is(header: str, seed: int, lines: list[str]) -
 )
 def test_junk_is_the_peer_or_an_address(header: str, lines: list[str], peer: str | None, hops: int) -> None:
     own = as_text(parse_address(peer))
-    for finder in (FINDERS[header], COUNTERS[header, hops], ClientFinder([*OURS, "unix:"], header)):
-        found = finder.find(peer, lambda _: lines)
-        assert found == finder.find(peer, lambda _: lines)
+    for finder in (FINDERS[header], COUNTERS[header, hops], ClientIPResolver([*OURS, "unix:"], header)):
+        found = finder.resolve(peer, lambda _: lines)
+        assert found == finder.resolve(peer, lambda _: lines)
         assert found == own or found == str(ip_address(str(found)))
         if not lines:
             assert found == own
@@ -162,7 +162,7 @@ def test_junk_is_the_peer_or_an_address(header: str, lines: list[str], peer: str
 @given(st.lists(junk, max_size=3), ours)
 @example(["::1%x", "192.0.2.1"], "10.0.0.1")
 def test_a_single_value_is_one_address_or_nobody(lines: list[str], peer: str) -> None:
-    found = ClientFinder(OURS, "x-real-ip").find(peer, lambda _: lines)
+    found = ClientIPResolver(OURS, "x-real-ip").resolve(peer, lambda _: lines)
     named = as_text(parse_address(lines[0])) if len(lines) == 1 else None
     assert found == (named or as_text(parse_address(peer)))
     assert len(lines) == 1 or found == as_text(parse_address(peer))
@@ -186,7 +186,7 @@ def test_a_list_is_read_as_a_slow_reader_reads_it(entries: list[str]) -> None:
         expected = str(address)
         if not any(address in ip_network(network) for network in OURS):
             break
-    assert FINDERS["x-forwarded-for"].find("10.0.0.1", lambda _: [",".join(entries)]) == expected
+    assert FINDERS["x-forwarded-for"].resolve("10.0.0.1", lambda _: [",".join(entries)]) == expected
 
 
 @given(st.ip_addresses())

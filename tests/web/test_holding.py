@@ -22,12 +22,12 @@ from ratelimit_mw import flask as flask_face
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.gate import AsyncGate, Gate
-from ratelimit_mw.holding import turned_away
+from ratelimit_mw.holding import refused_for_capacity
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.starlette import limit as starlette_limit
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock
-from ratelimit_mw.verdict import given_back
+from ratelimit_mw.verdict import refunds_for
 from web.asgi_talk import BODY, HTTP, START, App200, Talk, header
 from web.faces import ASGI, FACES
 from web.scenario import Step
@@ -152,8 +152,8 @@ def test_a_client_that_goes_away_frees_its_place_and_gives_its_units_back(given:
 async def _turn(held: Held) -> float:
     """When the next one would go."""
     limit = parse("1/hour burst 3 using leaky_bucket at_once 0")[0]
-    (shelf,) = held.store._shelves.values()
-    (key,) = shelf.young
+    (shelf,) = held.store._maps.values()
+    (key,) = shelf.current
     return held.store.peek([Charge(key, limit, max_delay=10.0**6)])[0].delay
 
 
@@ -238,7 +238,10 @@ def test_one_client_has_half_of_the_places_under_asyncio() -> None:
         for one in (*asked, more):
             one.task.cancel()
         await asyncio.wait([one.task for one in (*asked, more)])
-        assert (held.middleware._gate.room._free, held.middleware._gate.room._held) == (4, {})
+        assert (held.middleware._gate.delay_capacity._free, held.middleware._gate.delay_capacity._used_by_key) == (
+            4,
+            {},
+        )
 
     asyncio.run(main())
 
@@ -307,7 +310,7 @@ def test_what_is_turned_away_shows_what_it_would_without_it() -> None:
         Decision(True, 10, 7, 0.0, 60.0, 60.0, 0.0, 5),
         Decision(False, 10, 0, 9.0, 60.0, 60.0, 0.0, 5),
     ]
-    verdict = turned_away(Verdict(True, charges, decisions))
+    verdict = refused_for_capacity(Verdict(True, charges, decisions))
     assert (verdict.allowed, verdict.retry_after, verdict.delay, verdict.binding) == (False, 1.5, 0.0, 0)
     assert [one.allowed for one in verdict.decisions] == [False, True, False]
     assert [one.remaining for one in verdict.decisions] == [0, 9, 0]
@@ -320,7 +323,7 @@ def test_only_what_was_charged_is_given_back() -> None:
     charges = [Charge("k", limit, 2), Charge("k", window, 0), Charge("s", window, role="shadow")]
     for admits, roles in ((True, ["limit", "shadow"]), (False, ["limit"])):
         decisions = [Decision(True, 1, 0, 0.0, 1.0, 1.0, 0.5, 7)] * 2 + [Decision(admits, 10, 0, 0.0, 9.0, 9.0, 0.0, 5)]
-        back = given_back(Verdict(True, charges, decisions))
+        back = refunds_for(Verdict(True, charges, decisions))
         assert [charge.role for charge in back] == roles
         assert (back[0].cost, back[0].at) == (-2, 7)
 
@@ -459,10 +462,10 @@ def test_limits_that_a_callable_gives_may_hold_back() -> None:
 def test_without_a_max_delay_nothing_changes() -> None:
     """The short way is there, and nobody looks whether there is a place."""
     plain, holding = AsyncGate(Settings(limits="5/minute using gcra")), AsyncGate(Settings(limits=PACED))
-    assert (plain.may_hold, plain.immediate is None) == (False, False)
-    assert (holding.may_hold, holding.immediate) == (True, None)
-    of_client = [gate._rules._table.combined((((), ()),)).of_client for gate in (plain, holding)]
-    assert [way is None for way in of_client] == [False, True]
+    assert (plain.may_delay, plain.sync_gate is None) == (False, False)
+    assert (holding.may_delay, holding.sync_gate) == (True, None)
+    plans_by_address = [gate._rules._table.combined((((), ()),)).plans_by_address for gate in (plain, holding)]
+    assert [way is None for way in plans_by_address] == [False, True]
 
 
 @pytest.mark.promise(9)
@@ -474,7 +477,13 @@ def test_a_wrong_number_of_places(value: Any) -> None:
 
 def test_every_face_under_asgi_has_room_for_a_thousand() -> None:
     assert len(ASGI) == 4
-    assert (AsyncGate(Settings(limits=PACED)).room._free, AsyncGate(Settings(limits=PACED)).room._most) == (1000, 500)
-    assert (Gate(Settings(limits=PACED)).room._free, Gate(Settings(limits=PACED)).room._most) == (2, 1)
-    inner = AsyncGate(Settings(limits=PACED, max_waiting=7))
-    assert inner.inner.room is inner.room
+    assert (
+        AsyncGate(Settings(limits=PACED)).delay_capacity._free,
+        AsyncGate(Settings(limits=PACED)).delay_capacity._max_per_key,
+    ) == (1000, 500)
+    assert (
+        Gate(Settings(limits=PACED)).delay_capacity._free,
+        Gate(Settings(limits=PACED)).delay_capacity._max_per_key,
+    ) == (2, 1)
+    nested = AsyncGate(Settings(limits=PACED, max_waiting=7))
+    assert nested.nested.delay_capacity is nested.delay_capacity

@@ -192,8 +192,8 @@ def test_gates_that_share_a_store_and_a_hook_tell_it_once(kind: Any, gate: Any) 
     heard: list[StoreEvent] = []
     store = kind("redis://127.0.0.1:1")
     settings = Settings(limits="1/hour", store=store, on_store_event=print)
-    for made in (gate(settings), gate(settings).inner):
-        assert made._tell_of_store is None
+    for made in (gate(settings), gate(settings).nested):
+        assert made._on_store_event is None
     (breaker,) = [layer for layer in store._layers if hasattr(layer, "_listeners")]
     assert len(breaker._listeners) == 1
     assert heard == []

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError, FixedWindow, LeakyBucket, Limit, SlidingWindowCounter, TokenBucket
-from ratelimit_mw.items import Item
+from ratelimit_mw.items import LimitSpec
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.faces import FACES
@@ -95,7 +95,7 @@ def test_a_limit_bears_no_name_of_ours(named: Any, name: str) -> None:
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_a_max_delay_of_nothing_holds_nobody_back(face: str, algorithm: str) -> None:
     (charge,) = charges_of([{"limit": f"5/hour using {algorithm}", "max_delay": 0}], face=face)
-    assert (charge.max_delay, charge.patience_us, charge.cost) == (None, 0, 1)
+    assert (charge.max_delay, charge.effective_max_delay_us, charge.cost) == (None, 0, 1)
     (plain,) = charges_of(f"5/hour using {algorithm}", face=face)
     assert charge == plain
 
@@ -126,13 +126,13 @@ def test_a_max_delay_of_nothing_on_a_window_is_right_or_a_wrong_setting_and_no_s
         ({"limit": TokenBucket(5, 60, max_delay=2)}, 2_000_000, None),
         ({"limit": TokenBucket(5, 60, max_delay=2), "max_delay": 0}, 0, None),
         ({"limit": LeakyBucket(5, 60, max_delay=2), "max_delay": 1, "name": "slow"}, 1_000_000, 0),
-        (Item(limit=TokenBucket(5, 60, max_delay=2)), 2_000_000, None),
-        (Item(limit=TokenBucket(5, 60), max_delay=0.000001), 1, None),
+        (LimitSpec(limit=TokenBucket(5, 60, max_delay=2)), 2_000_000, None),
+        (LimitSpec(limit=TokenBucket(5, 60), max_delay=0.000001), 1, None),
     ],
 )
 def test_how_long_a_request_may_be_held_back(limit: Any, patience: int, at_once: int | None) -> None:
     (charge,) = charges_of([limit])
-    assert (charge.patience_us, charge.max_delay) == (patience, None)
+    assert (charge.effective_max_delay_us, charge.max_delay) == (patience, None)
     if isinstance(charge.limit, LeakyBucket):
         assert charge.limit.numbers[-1] == at_once
 

@@ -14,7 +14,7 @@ from web.plain_request import PlainRequest
 
 def identity(key: KeySpec, request: Request, route: str = "login", **answers: Any) -> str | None:
     compiled = Key(key, 64)
-    return compiled.identity(request, route, dict.fromkeys(compiled.calls, answers.get("answer")))
+    return compiled.identity(request, route, dict.fromkeys(compiled.callables, answers.get("answer")))
 
 
 def tenant(request: Request) -> str | None:
@@ -67,7 +67,7 @@ def test_a_callable_answers_before_and_its_name_is_its_kind() -> None:
 def test_a_callable_can_be_named() -> None:
     named: Any = os.path.basename
     key = Key("call:os.path:basename | ip", 64)
-    assert key.calls == [named]
+    assert key.callables == [named]
     assert key.identity(BOB, "", {named: "x"}) == "call:os.path:basename=x"
     assert key.identity(BOB, "", {named: None}) == "ip=192.0.2.1"
 
@@ -110,7 +110,7 @@ def test_text_that_is_not_ascii_is_spelled_in_ascii(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "meets"),
+    ("one", "other", "can_collide_with"),
     [
         ("ip", "ip", True),
         ("ip", "ip/48", True),
@@ -123,18 +123,18 @@ def test_text_that_is_not_ascii_is_spelled_in_ascii(text: str) -> None:
         (tenant, "ip", False),
     ],
 )
-def test_keys_that_can_be_the_same(one: KeySpec, other: KeySpec, *, meets: bool) -> None:
-    assert Key(one, 64).meets(Key(other, 64)) is meets
-    assert Key(other, 64).meets(Key(one, 64)) is meets
+def test_keys_that_can_be_the_same(one: KeySpec, other: KeySpec, *, can_collide_with: bool) -> None:
+    assert Key(one, 64).can_collide_with(Key(other, 64)) is can_collide_with
+    assert Key(other, 64).can_collide_with(Key(one, 64)) is can_collide_with
 
 
 @pytest.mark.parametrize(
-    ("key", "forgeable"),
+    ("key", "is_client_controlled"),
     [("header:a", True), ("cookie:a | header:b", True), ("header:a+cookie:b", True), ("header:a | ip", False),
      ("header:a+ip", False), ("user", False), ("all", False), (tenant, False)],
 )  # fmt: skip
-def test_keys_that_only_the_client_writes(key: KeySpec, *, forgeable: bool) -> None:
-    assert Key(key, 64).forgeable is forgeable
+def test_keys_that_only_the_client_writes(key: KeySpec, *, is_client_controlled: bool) -> None:
+    assert Key(key, 64).is_client_controlled is is_client_controlled
 
 
 class Unhashable:

@@ -160,7 +160,7 @@ def client(number: int) -> tuple[str, int]:
 
 
 def in_line(app: RateLimitMiddleware) -> int:
-    return sum(map(len, app._gate._queues._lines.values()))
+    return sum(map(len, app._gate._queues._queues.values()))
 
 
 async def until(there: Callable[[], bool]) -> None:
@@ -194,7 +194,7 @@ def test_each_face_counts_one_refusal_of_a_request_that_waited_in_vain(face: str
     options: dict[str, Any] = {"store": store, "on_decision": lambda event: verdicts.append(event.verdict)}
     ask = FACES[face]({"limits": [], "rules": [rule], **options})
     assert ask(Step(path="/x")).status == 200
-    (slot,) = [charge for charge in verdicts[0].charges if charge.limit.held]
+    (slot,) = [charge for charge in verdicts[0].charges if charge.limit.is_concurrency]
     store.reset([slot])
     store.take([slot])  # another request is at work
     assert [ask(Step(path="/x")).status for _ in range(2)] == [429, 429]

@@ -9,7 +9,7 @@ import pytest
 
 from ratelimit_mw import ConfigError, MemoryStore
 from ratelimit_mw.gate import Gate
-from ratelimit_mw.marks import Mark, bucket_for, marks_of, name_for
+from ratelimit_mw.marks import EndpointLimit, bucket_for, limits_on, name_for
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
@@ -33,7 +33,7 @@ def gate(store: RecordingStore, **settings: Any) -> Gate:
     return Gate(Settings.of({"limits": "9/minute", "store": store, "plain_keys": True, **settings}, {}))
 
 
-def ask(one: Gate, marks: tuple[Mark, ...], request: Request | None = None) -> Verdict | None:
+def ask(one: Gate, marks: tuple[EndpointLimit, ...], request: Request | None = None) -> Verdict | None:
     return one.admit(request or PlainRequest("/"), one.compiled(marks, "shop.views.login"))
 
 
@@ -44,26 +44,26 @@ def taken(store: RecordingStore) -> list[list[str]]:
 def test_a_mark_is_found_whatever_stands_around_it() -> None:
     def plain() -> None: ...
 
-    mark = Mark("5/minute")
-    assert mark.put_on(plain) is plain
-    assert marks_of(keeping(keeping(plain))) == (mark,)
+    mark = EndpointLimit("5/minute")
+    assert mark.attach(plain) is plain
+    assert limits_on(keeping(keeping(plain))) == (mark,)
 
 
 def test_a_mark_is_found_on_what_a_framework_kept_before_it_was_wrapped() -> None:
     def plain() -> None: ...
 
-    mark = Mark("5/minute")
-    mark.put_on(keeping(plain))
-    assert marks_of(plain) == (mark,)
+    mark = EndpointLimit("5/minute")
+    mark.attach(keeping(plain))
+    assert limits_on(plain) == (mark,)
 
 
 def test_marks_are_in_the_order_in_which_they_read() -> None:
     def plain() -> None: ...
 
-    lower, upper = Mark("5/minute"), Mark("50/hour")
-    upper.put_on(keeping(lower.put_on(plain)))
-    assert marks_of(plain) == (upper, lower)
-    assert marks_of(view) == marks_of(7) == ()
+    lower, upper = EndpointLimit("5/minute"), EndpointLimit("50/hour")
+    upper.attach(keeping(lower.attach(plain)))
+    assert limits_on(plain) == (upper, lower)
+    assert limits_on(view) == limits_on(7) == ()
 
 
 def test_a_class_hands_its_marks_down_and_adds_its_own() -> None:
@@ -71,11 +71,11 @@ def test_a_class_hands_its_marks_down_and_adds_its_own() -> None:
 
     class View(Base): ...
 
-    base, own = Mark("5/minute"), Mark("50/hour")
-    base.put_on(Base)
-    own.put_on(View)
-    assert marks_of(Base) == (base,)
-    assert marks_of(View) == (own, base)
+    base, own = EndpointLimit("5/minute"), EndpointLimit("50/hour")
+    base.attach(Base)
+    own.attach(View)
+    assert limits_on(Base) == (base,)
+    assert limits_on(View) == (own, base)
 
 
 def test_a_mark_on_one_view_of_a_class_is_not_on_its_others() -> None:
@@ -89,10 +89,10 @@ def test_a_mark_on_one_view_of_a_class_is_not_on_its_others() -> None:
         return seen
 
     one, other = viewing(), viewing()
-    own, shared = Mark("5/minute"), Mark("50/hour")
-    own.put_on(one)
-    shared.put_on(View)
-    assert (marks_of(one), marks_of(other)) == ((shared, own), (shared,))
+    own, shared = EndpointLimit("5/minute"), EndpointLimit("50/hour")
+    own.attach(one)
+    shared.attach(View)
+    assert (limits_on(one), limits_on(other)) == ((shared, own), (shared,))
 
 
 def test_decorators_that_merge_attributes_lose_no_mark() -> None:
@@ -104,45 +104,45 @@ def test_decorators_that_merge_attributes_lose_no_mark() -> None:
 
     def wrapper() -> None: ...
 
-    lower, upper = Mark("5/minute"), Mark("50/hour")
-    lower.put_on(method)
-    upper.put_on(stand_in)
+    lower, upper = EndpointLimit("5/minute"), EndpointLimit("50/hour")
+    lower.attach(method)
+    upper.attach(stand_in)
     functools.update_wrapper(wrapper, stand_in)
     functools.update_wrapper(wrapper, method)
-    assert marks_of(wrapper) == (upper, lower)
+    assert limits_on(wrapper) == (upper, lower)
 
 
 def test_a_mark_that_is_put_on_again_stands_there_once() -> None:
     def plain() -> None: ...
 
-    mark = Mark("5/minute")
-    attributes = [len(vars(mark.put_on(plain))) for _ in range(3)]
+    mark = EndpointLimit("5/minute")
+    attributes = [len(vars(mark.attach(plain))) for _ in range(3)]
     assert attributes == [1, 1, 1]
 
 
 def test_a_mark_that_is_not_deep_stays_off_what_is_wrapped() -> None:
     def plain() -> None: ...
 
-    mark = Mark("5/minute")
-    outer = mark.put_on(keeping(plain), deep=False)
-    assert (marks_of(outer), marks_of(plain)) == ((mark,), ())
+    mark = EndpointLimit("5/minute")
+    outer = mark.attach(keeping(plain), deep=False)
+    assert (limits_on(outer), limits_on(plain)) == ((mark,), ())
 
 
 def test_a_mark_is_found_through_a_partial_a_method_and_an_instance() -> None:
     class View:
         def method(self) -> None: ...
 
-    on_class, on_method = Mark("5/minute"), Mark("50/hour")
-    on_class.put_on(View)
-    on_method.put_on(View.method)
-    assert marks_of(View()) == (on_class,)
-    assert marks_of(View().method) == marks_of(functools.partial(View().method)) == (on_method,)
+    on_class, on_method = EndpointLimit("5/minute"), EndpointLimit("50/hour")
+    on_class.attach(View)
+    on_method.attach(View.method)
+    assert limits_on(View()) == (on_class,)
+    assert limits_on(View().method) == limits_on(functools.partial(View().method)) == (on_method,)
 
 
 @pytest.mark.parametrize("endpoint", [len, int, Clock().advance, 5], ids=["built in", "a built-in class", "bound", "5"])
 def test_what_cannot_bear_a_mark_is_told(endpoint: Any) -> None:
     with pytest.raises(TypeError, match="a limit stands on a function or a class; found "):
-        Mark("5/minute").put_on(endpoint)
+        EndpointLimit("5/minute").attach(endpoint)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_what_cannot_bear_a_mark_is_told(endpoint: Any) -> None:
 )
 def test_what_is_wrong_is_told_where_the_mark_is_made(limits: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as told:
-        Mark(limits, **options)
+        EndpointLimit(limits, **options)
     assert message in str(told.value)
 
 
@@ -170,39 +170,44 @@ async def later(_: Request) -> str:
 
 @pytest.mark.parametrize("options", [{"key": later}, {"cost": later}])
 def test_what_is_async_is_told_where_nothing_awaits(options: dict[str, Any]) -> None:
-    mark = Mark("5/minute", **options)
+    mark = EndpointLimit("5/minute", **options)
     with pytest.raises(ConfigError, match="found later, which is async"):
-        mark.without_awaiting()
-    assert Mark("5/minute").without_awaiting().rule.limits == "5/minute"
+        mark.reject_async_callables()
+    assert EndpointLimit("5/minute").reject_async_callables().rule.limits == "5/minute"
 
 
 def test_it_replaces_the_default_limits_and_goes_beside_rules_and_app_limits(store: RecordingStore) -> None:
     rule = {"path": "/", "limits": "7/minute", "name": "root"}
     one = gate(store, app_limits="8/minute", rules=[rule])
-    ask(gate(store), (Mark("5/minute"),))
-    ask(one, (Mark("5/minute"),))
+    ask(gate(store), (EndpointLimit("5/minute"),))
+    ask(one, (EndpointLimit("5/minute"),))
     client = "{ip=192.0.2.1}:"
     own = f"{client}@shop.views.login() 5"
     assert taken(store) == [[own], [f"{client}app 8", f"{client}root 7", own]]
 
 
 def test_one_that_is_not_final_leaves_the_default_limits(store: RecordingStore) -> None:
-    ask(gate(store), (Mark("5/minute", final=False),))
-    ask(gate(store), (Mark("5/minute", shadow=True),))
+    ask(gate(store), (EndpointLimit("5/minute", final=False),))
+    ask(gate(store), (EndpointLimit("5/minute", shadow=True),))
     own, default = "{ip=192.0.2.1}:@shop.views.login() 5", "{ip=192.0.2.1}:default 9"
     assert taken(store) == [[own, default]] * 2
 
 
 @pytest.mark.promise(9)
 def test_exempt_skips_the_default_limits_and_no_others(store: RecordingStore) -> None:
-    assert ask(gate(store), (Mark.exempting(),)) is None
-    ask(gate(store, app_limits="8/minute"), (Mark.exempting(), Mark("5/minute")))
+    assert ask(gate(store), (EndpointLimit.exemption(),)) is None
+    ask(gate(store, app_limits="8/minute"), (EndpointLimit.exemption(), EndpointLimit("5/minute")))
     assert taken(store) == [["{ip=192.0.2.1}:app 8", "{ip=192.0.2.1}:@shop.views.login() 5"]]
 
 
 @pytest.mark.promise(1, 2)
 def test_all_marks_of_an_endpoint_are_asked_in_one_step(store: RecordingStore) -> None:
-    marks = (Mark("3/minute"), Mark("3/minute", key="all"), Mark("1/hour", name="login"), Mark("1/hour", name="login"))
+    marks = (
+        EndpointLimit("3/minute"),
+        EndpointLimit("3/minute", key="all"),
+        EndpointLimit("1/hour", name="login"),
+        EndpointLimit("1/hour", name="login"),
+    )
     one = gate(store)
     verdicts = [ask(one, marks) for _ in range(2)]
     assert [verdict is not None and verdict.allowed for verdict in verdicts] == [True, False]
@@ -215,7 +220,7 @@ def test_all_marks_of_an_endpoint_are_asked_in_one_step(store: RecordingStore) -
 
 
 def test_one_for_other_methods_does_not_apply(store: RecordingStore) -> None:
-    one, marks = gate(store), (Mark("5/minute", methods=["POST"]),)
+    one, marks = gate(store), (EndpointLimit("5/minute", methods=["POST"]),)
     ask(one, marks, PlainRequest("/", "GET"))
     ask(one, marks, PlainRequest("/", "POST"))
     assert [call[0].rpartition(":")[2] for call in taken(store)] == ["default 9", "@shop.views.login() 5"]
@@ -232,31 +237,31 @@ def test_one_for_other_methods_does_not_apply(store: RecordingStore) -> None:
     ids=["no", "yes", "raises"],
 )
 def test_when_says_whether_it_applies(store: RecordingStore, when: Any, name: str) -> None:
-    ask(gate(store), (Mark("5/minute", when=when),))
+    ask(gate(store), (EndpointLimit("5/minute", when=when),))
     assert taken(store)[0][0].rpartition(":")[2] == name
 
 
 NEAR, FAR = "@shop.views.login() 5", "@shop.views.login() 6"
 NEAREST: list[tuple[Any, list[str]]] = [
-    (Mark("5/minute"), [NEAR]),
-    (Mark("5/minute", final=False), [NEAR, "@shop.views.login()+ 6"]),
-    (Mark("5/minute", methods=["POST"]), ["@shop.views.login()+ 6"]),
-    (Mark("5/minute", when=lambda _: False), ["@shop.views.login()+ 6"]),
-    (Mark("5/minute", when=lambda _: 1 // 0 == 0), [NEAR, "@shop.views.login()+ 6"]),
-    (Mark("5/minute", name="own"), ["@own 5"]),
-    (Mark("5/minute", name="own", shadow=True), ["@own 5", FAR]),
-    (Mark.exempting(), []),
+    (EndpointLimit("5/minute"), [NEAR]),
+    (EndpointLimit("5/minute", final=False), [NEAR, "@shop.views.login()+ 6"]),
+    (EndpointLimit("5/minute", methods=["POST"]), ["@shop.views.login()+ 6"]),
+    (EndpointLimit("5/minute", when=lambda _: False), ["@shop.views.login()+ 6"]),
+    (EndpointLimit("5/minute", when=lambda _: 1 // 0 == 0), [NEAR, "@shop.views.login()+ 6"]),
+    (EndpointLimit("5/minute", name="own"), ["@own 5"]),
+    (EndpointLimit("5/minute", name="own", shadow=True), ["@own 5", FAR]),
+    (EndpointLimit.exemption(), []),
 ]
 
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize(("near", "expected"), NEAREST)
 def test_of_marks_further_out_those_count_that_none_further_in_ends(
-    store: RecordingStore, near: Mark, expected: list[str]
+    store: RecordingStore, near: EndpointLimit, expected: list[str]
 ) -> None:
     one = gate(store)
     name = "shop.views.login"
-    outer = ((Mark("6/minute"),), name, ""), ((Mark("7/minute"), Mark("8/minute")), name, "")
+    outer = ((EndpointLimit("6/minute"),), name, ""), ((EndpointLimit("7/minute"), EndpointLimit("8/minute")), name, "")
     marked = one.compiled((near,), name, "", *outer)
     one.admit(PlainRequest("/"), marked)
     assert [text.rpartition(":")[2] for call in taken(store) for text in call] == expected
@@ -264,7 +269,7 @@ def test_of_marks_further_out_those_count_that_none_further_in_ends(
 
 def test_of_marks_at_one_distance_all_count(store: RecordingStore) -> None:
     one = gate(store)
-    outer = (Mark("7/minute", final=False), Mark("8/minute", name="api")), "items", ""
+    outer = (EndpointLimit("7/minute", final=False), EndpointLimit("8/minute", name="api")), "items", ""
     marked = one.compiled((), "items.GET", "", outer)
     one.admit(PlainRequest("/"), marked)
     assert [text.rpartition(":")[2] for text in taken(store)[0]] == ["@items() 7", "@api 8"]
@@ -272,14 +277,14 @@ def test_of_marks_at_one_distance_all_count(store: RecordingStore) -> None:
 
 def test_what_is_exempt_or_safe_by_the_settings_stays_so(store: RecordingStore) -> None:
     for settings in ({"exempt": ["/"]}, {"safelist": ["192.0.2.1"]}, {"enabled": False}):
-        assert ask(gate(store, **settings), (Mark("5/minute"),)) is None
+        assert ask(gate(store, **settings), (EndpointLimit("5/minute"),)) is None
     assert store.calls == []
 
 
 def test_an_async_callable_in_a_gate_that_awaits_nothing_frees_nobody(
     store: RecordingStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, marks = gate(store), (Mark("1/minute", key=later),)
+    one, marks = gate(store), (EndpointLimit("1/minute", key=later),)
     with caplog.at_level(logging.WARNING):
         verdicts = [ask(one, marks) for _ in range(2)]
     assert [verdict is not None and verdict.allowed for verdict in verdicts] == [True, False]
@@ -329,8 +334,8 @@ def test_enabled_may_be_asked_of_each_request(answer: Any) -> None:
 
 @pytest.mark.promise(10)
 def test_a_name_is_one_bucket_wherever_it_stands_among_others(store: RecordingStore) -> None:
-    one, shared = gate(store), Mark("2/minute", name="n")
-    for marks in ((), (Mark("30/hour", name="n"),), (Mark("2/minute", name="n", shadow=True),)):
+    one, shared = gate(store), EndpointLimit("2/minute", name="n")
+    for marks in ((), (EndpointLimit("30/hour", name="n"),), (EndpointLimit("2/minute", name="n", shadow=True),)):
         ask(one, (*marks, shared))
     client = "{ip=192.0.2.1}:"
     assert taken(store) == [
@@ -343,6 +348,6 @@ def test_a_name_is_one_bucket_wherever_it_stands_among_others(store: RecordingSt
 @pytest.mark.promise(10)
 def test_an_endpoint_shares_no_bucket_with_a_name_that_is_alike(store: RecordingStore) -> None:
     one = gate(store)
-    for marks in ((Mark("5/minute"),), (Mark("5/minute", name="shop.views.login"),)):
+    for marks in ((EndpointLimit("5/minute"),), (EndpointLimit("5/minute", name="shop.views.login"),)):
         ask(one, marks)
     assert taken(store) == [["{ip=192.0.2.1}:@shop.views.login() 5"], ["{ip=192.0.2.1}:@shop.views.login 5"]]

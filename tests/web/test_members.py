@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError, MemoryStore, asgi, members, notices
-from ratelimit_mw.members import Members
+from ratelimit_mw.members import ClientList
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock
 from web.asgi_talk import HTTP, OFFERS_HTTP, WEBSOCKET, App200, talk
@@ -56,9 +56,9 @@ class Lines(PlainRequest):
 def test_a_header_stands_once_to_be_safe_and_anywhere_to_be_blocked(
     lines: tuple[str, ...], once: bool, anywhere: bool
 ) -> None:
-    found = Members("list", [{"header": "X-Token", "value": SECRET}])
-    assert found.have(Lines(*lines), once=True) is once
-    assert found.have(Lines(*lines), once=False) is anywhere
+    found = ClientList("list", [{"header": "X-Token", "value": SECRET}])
+    assert found.matches(Lines(*lines), once=True) is once
+    assert found.matches(Lines(*lines), once=False) is anywhere
 
 
 def test_a_secret_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,8 +69,8 @@ def test_a_secret_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) 
         return False
 
     monkeypatch.setattr(members, "compare_digest", kept)
-    found = Members("safelist", [{"header": "X-Token", "value": SECRET}, {"header": "x-token", "value": "\xe9"}])
-    assert not found.have(Lines("guess"), once=True)
+    found = ClientList("safelist", [{"header": "X-Token", "value": SECRET}, {"header": "x-token", "value": "\xe9"}])
+    assert not found.matches(Lines("guess"), once=True)
     assert compared == [(b"guess", SECRET.encode()), (b"guess", b"\xc3\xa9")]
 
 
@@ -88,11 +88,11 @@ def test_a_secret_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) 
     ],
 )  # fmt: skip
 def test_networks_to_their_edges(network: str, inside: list[str], outside: list[str]) -> None:
-    found = Members("list", [network])
+    found = ClientList("list", [network])
     for once in (True, False):
-        assert [found.have(PlainRequest(client=client), once=once) for client in inside] == [True] * len(inside)
+        assert [found.matches(PlainRequest(client=client), once=once) for client in inside] == [True] * len(inside)
         nobody = [*outside, None, "", "junk", "1" * 100]
-        assert [found.have(PlainRequest(client=client), once=once) for client in nobody] == [False] * len(nobody)
+        assert [found.matches(PlainRequest(client=client), once=once) for client in nobody] == [False] * len(nobody)
 
 
 def test_callables_are_asked_until_one_says_yes_and_not_of_who_is_known() -> None:
@@ -105,10 +105,10 @@ def test_callables_are_asked_until_one_says_yes_and_not_of_who_is_known() -> Non
 
         return call
 
-    found = Members("list", ["192.0.2.1", says("no", False), says("yes", True), says("never", True)])
-    assert found.have(PlainRequest(client="192.0.2.1"), once=True)
+    found = ClientList("list", ["192.0.2.1", says("no", False), says("yes", True), says("never", True)])
+    assert found.matches(PlainRequest(client="192.0.2.1"), once=True)
     assert asked == []
-    assert found.have(PlainRequest(client="192.0.2.2"), once=True)
+    assert found.matches(PlainRequest(client="192.0.2.2"), once=True)
     assert asked == ["no", "yes"]
 
 
@@ -211,7 +211,7 @@ def test_a_secret_is_not_shown(place: str) -> None:
 def test_a_secret_is_in_no_log(
     place: str, face: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "_said", {})
+    monkeypatch.setattr(notices, "_quiet_until", {})
 
     def raises(request: object) -> bool:
         raise LookupError

@@ -47,7 +47,7 @@ REFUSALS = {
 
 @pytest.fixture(autouse=True)
 def said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "_said", {})
+    monkeypatch.setattr(notices, "_quiet_until", {})
 
 
 def refused(face: Face, step: Step = Step(), **settings: Any) -> Answer:  # noqa: B008  # a Step is frozen

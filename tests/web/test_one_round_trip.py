@@ -20,7 +20,7 @@ THREE: Mapping[str, Any] = {  # three limits on three keys
     ],
     "store_timeout": 2.0,  # seconds: a busy machine must not make it local
 }
-INSIDE = ("get", "set", "time", "pexpire")  # what the script itself calls
+MIDDLEWARE_REGISTRY = ("get", "set", "time", "pexpire")  # what the script itself calls
 
 
 @pytest.fixture(params=[over_asgi, over_wsgi], ids=["asgi", "wsgi"])
@@ -38,7 +38,7 @@ def left(field: str) -> dict[Any, Any]:
 def commands(server: RedisServer) -> dict[str, int]:
     """How often clients sent each command since RESETSTAT, our own questions left out."""
     found = re.findall(r"cmdstat_([a-z|]+):calls=([0-9]+)", server.ask("INFO commandstats"))
-    ours = (*INSIDE, "config", "config|resetstat", "quit")
+    ours = (*MIDDLEWARE_REGISTRY, "config", "config|resetstat", "quit")
     return {name: int(count) for name, count in found if name not in ours}
 
 

@@ -167,7 +167,7 @@ def _on_parameter(given: Any) -> None:
         return "x"
 
 
-PLACES: dict[str, Callable[[Any], object]] = {
+LOCATIONS: dict[str, Callable[[Any], object]] = {
     "app": lambda given: FastAPI(dependencies=[given]).get("/")(hello),
     "router": lambda given: FastAPI().include_router(_with_route(APIRouter(dependencies=[given]))),
     "route": lambda given: FastAPI().get("/", dependencies=[given])(hello),
@@ -175,7 +175,7 @@ PLACES: dict[str, Callable[[Any], object]] = {
 }
 
 
-@pytest.mark.parametrize("put", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("put", LOCATIONS.values(), ids=LOCATIONS)
 def test_a_dependency_that_nobody_called(put: Callable[[Any], object]) -> None:
     given = Depends(RateLimit)
     with pytest.raises(ConfigError, match=r'did you mean Depends\(RateLimit\("5/minute"\)\)\?'):

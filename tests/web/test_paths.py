@@ -7,9 +7,9 @@ from itertools import pairwise, product
 import pytest
 
 from ratelimit_mw import ConfigError, path_index
-from ratelimit_mw.path_index import PathIndex, taken
+from ratelimit_mw.path_index import PathTree, match_level
 from ratelimit_mw.paths import Forms, Paths, covers, normal_path
-from ratelimit_mw.request import below
+from ratelimit_mw.request import strip_root
 from ratelimit_mw.views import AsgiRequest
 from web.path_cases import PATH_CASES, WHOLE_PATH_CASES, PathCase
 
@@ -114,7 +114,7 @@ def test_normal_path(path: str, normal: str) -> None:
 def test_a_template_is_normalised_like_a_path(template: str, path: str, *, received: bool, normal: bool) -> None:
     paths = Paths("path", ["/x", template])
     assert (paths.match(path, normal=False), paths.match(path, normal=True)) == (received, normal)
-    assert paths.always_two == (template not in ("/", "/a"))
+    assert paths.has_two_forms == (template not in ("/", "/a"))
     assert paths.received_templates == ["/x", template]
     assert paths.normal_templates == ["/x", normal_path(template)]
 
@@ -127,17 +127,17 @@ def applies(case: PathCase, readings: Sequence[str]) -> set[str]:
         return set() if paths.match_all(forms) else {"default"}
     met = []
     for templates, texts in ((paths.received_templates, forms.received), (paths.normal_templates, forms.normal)):
-        index = PathIndex([(each, 0) for each in templates], ignore_case=case.ignore_case)
-        met += [index.matching(text) for text in texts]
+        index = PathTree([(each, 0) for each in templates], ignore_case=case.ignore_case)
+        met += [index.matching_rules(text) for text in texts]
     return {*(["rule"] if any(met) else []), *([] if all(found == [0] for found in met) else ["default"])}
 
 
 @pytest.mark.promise(10)
 @pytest.mark.parametrize("case", PATH_CASES, ids=[case.name for case in PATH_CASES])
 def test_which_limits_a_spelling_meets(case: PathCase) -> None:
-    assert applies(case, [below("", case.path)]) == case.applies  # so in WSGI
+    assert applies(case, [strip_root("", case.path)]) == case.applies  # so in WSGI
     if case.path.startswith("/") or not case.path:
-        assert applies(case, [below(case.root, case.root + case.path)]) == case.applies  # so in ASGI
+        assert applies(case, [strip_root(case.root, case.root + case.path)]) == case.applies  # so in ASGI
 
 
 @pytest.mark.promise(10)
@@ -190,7 +190,7 @@ def test_long_paths_take_no_time_to_speak_of(part: str) -> None:
     paths.match(normal, normal=True)
 
 
-def calls(index: PathIndex, path: str) -> int:
+def calls(index: PathTree, path: str) -> int:
     """How many functions, ours and Python's, one look-up calls."""
     counted = 0
 
@@ -201,7 +201,7 @@ def calls(index: PathIndex, path: str) -> int:
     before = sys.getprofile()
     sys.setprofile(count)
     try:
-        index.matching(path)
+        index.matching_rules(path)
     finally:
         sys.setprofile(before)
     return counted
@@ -219,8 +219,8 @@ def calls(index: PathIndex, path: str) -> int:
     ],
 )
 def test_five_hundred_rules_cost_what_five_cost(template: str, path: str) -> None:
-    few, many = (PathIndex([(template.format(n), n) for n in range(count)]) for count in (5, 500))
-    assert few.matching(path) == many.matching(path) == [4]
+    few, many = (PathTree([(template.format(n), n) for n in range(count)]) for count in (5, 500))
+    assert few.matching_rules(path) == many.matching_rules(path) == [4]
     assert calls(few, path) == calls(many, path)
 
 
@@ -240,43 +240,43 @@ DEARLY = [  # five hundred rules, and a path of 64 KB that as many of them as po
 @pytest.mark.parametrize(("template", "path"), DEARLY)
 def test_no_path_is_dear_to_look_up(monkeypatch: pytest.MonkeyPatch, template: str, path: str) -> None:
     """Calls, and characters that converters examine, for a look-up: what there is of templates bounds both."""
-    index = PathIndex([(template.format(n), n) for n in range(500)])
+    index = PathTree([(template.format(n), n) for n in range(500)])
     examined: list[int] = []
 
     def take(converter: str, text: str) -> int:
         examined.append(len(text))
-        return taken(converter, text)
+        return match_level(converter, text)
 
-    monkeypatch.setattr(path_index, "taken", take)
+    monkeypatch.setattr(path_index, "match_level", take)
     assert calls(index, path) < 500 * 20
     assert max(examined, default=0) <= 64
 
 
 def test_rules_whose_texts_are_all_in_the_path_examine_little_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    index = PathIndex([(f"/{{x:float}}{'1' * n}", n) for n in range(1, 501)])
-    monkeypatch.setattr(path_index, "taken", lambda *_: pytest.fail("a long text was examined"))
-    assert index.matching("/" + LONG) == [~n for n in range(1, 501)]  # each may take it
+    index = PathTree([(f"/{{x:float}}{'1' * n}", n) for n in range(1, 501)])
+    monkeypatch.setattr(path_index, "match_level", lambda *_: pytest.fail("a long text was examined"))
+    assert index.matching_rules("/" + LONG) == [~n for n in range(1, 501)]  # each may take it
 
 
 def test_where_all_branches_match_each_is_walked_once() -> None:
     templates = ["".join(parts) for parts in product(["/a", "/{x}"], repeat=8)]
-    index = PathIndex([(template, number) for number, template in enumerate(templates)])
-    assert index.matching("/a" * 8) == list(range(256))
+    index = PathTree([(template, number) for number, template in enumerate(templates)])
+    assert index.matching_rules("/a" * 8) == list(range(256))
     assert calls(index, "/a" * 8) < 3000
 
 
 @pytest.mark.promise(10)
 def test_a_path_is_walked_as_far_as_templates_go() -> None:
-    index = PathIndex([("/a/{x}/c", 0), ("/{x}/{rest:path}/y/a", 1)])
-    assert index.matching("/a" * 1000) == []
+    index = PathTree([("/a/{x}/c", 0), ("/{x}/{rest:path}/y/a", 1)])
+    assert index.matching_rules("/a" * 1000) == []
     assert calls(index, "/a" * 1000) < 50
 
 
 def test_a_rule_of_several_templates_is_found_once_and_rules_in_order() -> None:
-    index = PathIndex([("/a", 3), ("/{x}", 3), ("/{x:path}", 1), ("/{y}", 2), ("/b", 0)])
-    assert index.matching("/a") == [1, 2, 3]
-    assert index.matching("/b") == [0, 1, 2, 3]
-    assert index.matching("") == PathIndex([]).matching("/") == []
+    index = PathTree([("/a", 3), ("/{x}", 3), ("/{x:path}", 1), ("/{y}", 2), ("/b", 0)])
+    assert index.matching_rules("/a") == [1, 2, 3]
+    assert index.matching_rules("/b") == [0, 1, 2, 3]
+    assert index.matching_rules("") == PathTree([]).matching_rules("/") == []
 
 
 COVERS = [  # earlier, later, whether every path of the later is one of the earlier

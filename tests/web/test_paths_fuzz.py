@@ -7,7 +7,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from ratelimit_mw.path_index import CONVERTERS, PARAMETER, PathIndex, fold
+from ratelimit_mw.path_index import CONVERTERS, PARAMETER, PathTree, fold
 from ratelimit_mw.paths import Paths, covers, normal_path
 
 UUID = "123e4567-e89b-12d3-a456-426614174000"
@@ -76,21 +76,21 @@ def pattern(template: str, *, ignore_case: bool = False) -> re.Pattern[str]:
 
 
 def matching(given: list[tuple[str, int]], path: str, *, ignore_case: bool) -> list[int]:
-    """The same as `PathIndex.matching`, one by one."""
+    """The same as `PathTree.matching_rules`, one by one."""
     patterns = [(pattern(template, ignore_case=ignore_case), number) for template, number in given]
     return sorted({number for compiled, number in patterns if compiled.fullmatch(path)})
 
 
-def exactly(index: PathIndex, path: str) -> list[int]:
+def exactly(index: PathTree, path: str) -> list[int]:
     """The rules whose templates match letter by letter, without those that only some routers match."""
-    return [number for number in index.matching(path) if number >= 0]
+    return [number for number in index.matching_rules(path) if number >= 0]
 
 
 @pytest.mark.promise(10)
 @given(st.data(), st.booleans())
 def test_the_index_finds_what_each_template_matches(data: st.DataObject, ignore_case: bool) -> None:
     given = data.draw(st.lists(st.tuples(templates(), st.integers(0, 9)), min_size=1, max_size=12))
-    index = PathIndex(given, ignore_case=ignore_case)
+    index = PathTree(given, ignore_case=ignore_case)
     for path in data.draw(st.lists(paths_near([template for template, _ in given]), min_size=1, max_size=8)):
         found = exactly(index, path)
         event(f"{len(found)} rules")
@@ -101,7 +101,7 @@ def test_the_index_finds_what_each_template_matches(data: st.DataObject, ignore_
 def test_any_text_is_a_path(given: list[str], path: str) -> None:
     numbered = list(zip(given, range(len(given)), strict=True))
     for ignore_case in (False, True):
-        index = PathIndex(numbered, ignore_case=ignore_case)
+        index = PathTree(numbered, ignore_case=ignore_case)
         assert exactly(index, path) == matching(numbered, path, ignore_case=ignore_case)
 
 
@@ -117,7 +117,7 @@ def test_what_is_covered_is_matched(data: st.DataObject, ignore_case: bool) -> N
     event(f"covered: {covered}")
     if covered and matching([(later, 0)], path, ignore_case=ignore_case):
         event("covered and matched")
-        assert PathIndex([(earlier, 0)], ignore_case=ignore_case).matching(path) == [0]
+        assert PathTree([(earlier, 0)], ignore_case=ignore_case).matching_rules(path) == [0]
 
 
 @given(templates(), st.booleans())

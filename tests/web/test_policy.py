@@ -8,8 +8,8 @@ import pytest
 
 from ratelimit_mw import Charge, Decision, MemoryStore, SlidingWindowCounter, StoreError, TokenBucket, notices
 from ratelimit_mw.calls import FAILED
-from ratelimit_mw.marks import Mark
-from ratelimit_mw.matching import Rules
+from ratelimit_mw.marks import EndpointLimit
+from ratelimit_mw.matching import RuleSet
 from ratelimit_mw.policy import Match, Plan, conclude, plan, without_store
 from ratelimit_mw.request import Request
 from ratelimit_mw.settings import Settings
@@ -21,17 +21,17 @@ ADMITTED = Decision(True, 5, 4, 0.0, 60.0, 60.0, 0.0, 0)
 REFUSED = Decision(False, 5, 0, 30.0, 30.0, 60.0, 0.0, 0)
 
 
-def rules(**settings: Any) -> Rules:
-    return Rules(Settings(**{"plain_keys": True, "limits": "9/hour", **settings}))
+def rules(**settings: Any) -> RuleSet:
+    return RuleSet(Settings(**{"plain_keys": True, "limits": "9/hour", **settings}))
 
 
-def matched(compiled: Rules, request: Request) -> Match:
+def matched(compiled: RuleSet, request: Request) -> Match:
     match = compiled.match(request)
     assert match is not None
     return match
 
 
-def planned(compiled: Rules, request: Request, answers: Mapping[Any, str | None] | None = None) -> Plan:
+def planned(compiled: RuleSet, request: Request, answers: Mapping[Any, str | None] | None = None) -> Plan:
     return plan(matched(compiled, request), request, answers or {})
 
 
@@ -103,9 +103,9 @@ def test_each_callable_is_asked_once() -> None:
         limits=[{"limit": "9/hour", "key": tenant}, {"limit": "5/minute", "key": plan_name}],
         rules=[{"path": "/a", "limits": "7/minute", "key": plan_name}],
     )
-    assert compiled.calls == {tenant, plan_name}
-    assert matched(compiled, PlainRequest("/")).calls == [tenant, plan_name]
-    assert matched(compiled, PlainRequest("/a")).calls == [tenant, plan_name]
+    assert compiled.callables == {tenant, plan_name}
+    assert matched(compiled, PlainRequest("/")).callables == [tenant, plan_name]
+    assert matched(compiled, PlainRequest("/a")).callables == [tenant, plan_name]
     assert keys(planned(compiled, PlainRequest("/a"), {tenant: "t", plan_name: "p"})) == [
         f"{{call:{__name__}:tenant=t}}:app",
         f"{{call:{__name__}:plan_name=p}}:a",
@@ -159,7 +159,7 @@ def test_what_failed_is_not_exempt(settings: dict[str, Any], answer: str | None,
 def test_a_missing_key_is_logged_once_and_names_its_key(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "_said", {})
+    monkeypatch.setattr(notices, "_quiet_until", {})
     for _ in range(5):
         planned(rules(key="user+ip"), PlainRequest())
     assert caplog.messages == ["ratelimit_mw: key 'user+ip': is not there; missing_key = 'shared' says what follows"]
@@ -179,7 +179,7 @@ def test_a_missing_key_is_logged_once_and_names_its_key(
 def test_a_key_that_only_the_client_writes_is_warned_about_at_start(
     settings: dict[str, Any], warned: list[str]
 ) -> None:
-    found = [finding for finding in Rules(Settings(**settings)).findings if finding.limits_less]
+    found = [finding for finding in RuleSet(Settings(**settings)).findings if finding.weakens_limits]
     assert [finding.text.split(": ")[0] for finding in found] == [f"rule {name}" for name in warned]
 
 
@@ -218,7 +218,7 @@ def test_the_strictest_word_counts(modes: tuple[Any, Any], source: str, kept: in
     one = {"path": "/", "limits": "5/minute", "final": False, "on_store_error": modes[0]}
     asked = planned(rules(rules=[one], on_store_error=modes[1]), PlainRequest())
     found, left = without_store(asked)
-    assert (found, len(left.charges), len(left.lines), len(left.policies)) == (source, kept, kept, kept)
+    assert (found, len(left.charges), len(left.compiled_limits), len(left.policies)) == (source, kept, kept, kept)
 
 
 @pytest.mark.promise(9)
@@ -226,7 +226,7 @@ def test_the_strictest_word_counts(modes: tuple[Any, Any], source: str, kept: in
 def test_a_callable_without_limits_frees_nobody_where_there_are_no_default_limits(answer: Any) -> None:
     compiled = rules(limits=[], rules=[{"path": "/", "limits": lambda _: answer}])
     found = matched(compiled, PlainRequest("/"))
-    asked = plan(found, PlainRequest("/"), dict.fromkeys(found.calls, answer))
+    asked = plan(found, PlainRequest("/"), dict.fromkeys(found.callables, answer))
     assert (asked.denied, list(asked.charges)) == ("denied_on_error", [])
 
 
@@ -234,11 +234,11 @@ def test_a_callable_without_limits_frees_nobody_where_there_are_no_default_limit
 def test_limits_of_one_name_that_no_store_can_sum_count_in_buckets_of_their_own() -> None:
     """Callables give them, so that they are not known at start: both limit, and no request gets an error."""
     given = ["5/minute using gcra", {"limit": "5/minute using gcra", "max_delay": 3}, "5/minute using gcra"]
-    marks = [Mark(partial(str, index), name="own", final=False) for index in range(3)]  # only told apart
+    marks = [EndpointLimit(partial(str, index), name="own", final=False) for index in range(3)]  # only told apart
     compiled = rules(limits=[], key="ip")
-    match = compiled.match(PlainRequest(), compiled.compiled(tuple(marks), "place"))
+    match = compiled.match(PlainRequest(), compiled.compile_endpoint_limits(tuple(marks), "place"))
     assert match is not None
-    asked = plan(match, PlainRequest(), dict(zip(match.calls, given, strict=True)))
+    asked = plan(match, PlainRequest(), dict(zip(match.callables, given, strict=True)))
     assert keys(asked) == [f"{IP}:@own", f"{IP}:@own+", f"{IP}:@own"]
     store = MemoryStore(clock=Clock())
     assert [store.take(asked.charges)[0].allowed for _ in range(3)] == [True, True, False]

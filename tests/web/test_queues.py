@@ -11,7 +11,7 @@ from ratelimit_mw import MemoryStore, StoreError
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.gate import Gate
 from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.queues import Bucket, Wish
+from ratelimit_mw.queues import Bucket, QueueRequest
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import BODY, HTTP, START, Talk
@@ -221,7 +221,7 @@ def test_of_a_body_one_message_is_heard_while_one_waits_and_the_app_gets_all_of_
 
 def _bucket_of(middleware: RateLimitMiddleware) -> Bucket:
     """Of the one line there is."""
-    (bucket,) = middleware._gate._queues._waited
+    (bucket,) = middleware._gate._queues._by_bucket
     return bucket
 
 
@@ -347,7 +347,7 @@ def test_what_another_process_gives_back_is_found_too() -> None:
 @pytest.mark.promise(1)
 def test_a_request_that_joins_a_line_has_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ratelimit_mw.queues._PAUSES", (3600,))  # the first one asks again after a pause
-    monkeypatch.setattr("ratelimit_mw.queues._LONGEST_PAUSE", 3600)
+    monkeypatch.setattr("ratelimit_mw.queues._MAX_PAUSE", 3600)
 
     async def run() -> None:
         store, turns = RecordingStore(), Turns()
@@ -408,7 +408,7 @@ def test_a_thread_that_waits_for_too_long_is_refused() -> None:
     first = PlainRequest()
     verdicts = [gate.admit(request) for request in (first, PlainRequest())]
     assert [verdict.allowed for verdict in verdicts if verdict is not None] == [True, False]
-    assert first.followers
+    assert first.on_end
 
 
 def test_a_charge_and_a_decision_are_what_none_free_shows() -> None:
@@ -418,9 +418,11 @@ def test_a_charge_and_a_decision_are_what_none_free_shows() -> None:
     )
     first = gate.admit(PlainRequest())
     assert first is not None
-    slot = next(charge for charge in first.charges if charge.limit.held)
+    slot = next(charge for charge in first.charges if charge.limit.is_concurrency)
     bucket = slot.key, slot.limit.bucket
-    place = gate._queues.join(Wish({bucket: 1}, LONG), [bucket], lambda: None, gate._queues.given)  # a request waits
+    place = gate._queues.join(
+        QueueRequest({bucket: 1}, LONG), [bucket], lambda: None, gate._queues.given
+    )  # a request waits
     assert place is not None
     taken: Decision = first.decisions[1]
     gate._store.settle([Charge(slot.key, slot.limit, -1, at=taken.at)])  # and the slot is free

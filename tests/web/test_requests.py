@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from ratelimit_mw.request import Request, as_text, below, user_id
+from ratelimit_mw.request import Request, as_text, strip_root, user_id
 from ratelimit_mw.views import AsgiRequest, WsgiRequest
 from web.asgi_talk import HTTP
 
@@ -95,7 +95,7 @@ def test_many_cookies_take_no_time_to_speak_of() -> None:
     ],
 )
 def test_below(root: str, path: str, found: str) -> None:
-    assert below(root, path) == found
+    assert strip_root(root, path) == found
     assert asgi(path=path, root_path=root).path == found
 
 

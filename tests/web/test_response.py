@@ -38,7 +38,12 @@ def verdict(*pairs: tuple[Limit, Decision], roles: str = "", hidden: str = "") -
         for index, (limit, _) in enumerate(pairs)
     ]
     policies = [
-        Policy(f"n{index}", limit, hidden=hidden[index : index + 1] == "h", shadow=roles[index : index + 1] == "s")
+        Policy(
+            f"n{index}",
+            limit,
+            only_when_refusing=hidden[index : index + 1] == "h",
+            shadow=roles[index : index + 1] == "s",
+        )
         for index, (limit, _) in enumerate(pairs)
     ]
     return verdict_of(charges, [decision for _, decision in pairs], policies=policies)
@@ -226,7 +231,7 @@ def test_whatever_the_numbers_the_fields_can_be_read(rows: list[tuple[int, float
     for index, number in shown:
         limit = pairs[index][0]
         assert 0 <= number["r"] <= limit.quota
-        assert 0 <= number["t"] <= math.ceil(limit.longest_wait)
+        assert 0 <= number["t"] <= math.ceil(limit.max_wait)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import SlidingWindowCounter, TokenBucket
-from ratelimit_mw.items import Item, compile_items
+from ratelimit_mw.items import LimitSpec, parse_limit_specs
 from ratelimit_mw.rules import Rule, rule_from
 
 
@@ -37,24 +37,27 @@ def test_names(fields: dict[str, Any], name: str) -> None:
     [
         ([], []),
         ((), []),
-        ("5/minute", [Item(limit=SlidingWindowCounter(5, 60))]),
-        ("5/minute; 6/hour", [Item(limit=SlidingWindowCounter(5, 60)), Item(limit=SlidingWindowCounter(6, 3600))]),
-        (TokenBucket(5, 60), [Item(limit=TokenBucket(5, 60))]),
+        ("5/minute", [LimitSpec(limit=SlidingWindowCounter(5, 60))]),
+        (
+            "5/minute; 6/hour",
+            [LimitSpec(limit=SlidingWindowCounter(5, 60)), LimitSpec(limit=SlidingWindowCounter(6, 3600))],
+        ),
+        (TokenBucket(5, 60), [LimitSpec(limit=TokenBucket(5, 60))]),
         (
             {"limit": "5/minute", "key": "ip", "cost": 2, "name": "n", "shadow": True},
-            [Item(limit=SlidingWindowCounter(5, 60, name="n"), key="ip", cost=2, shadow=True)],
+            [LimitSpec(limit=SlidingWindowCounter(5, 60, name="n"), key="ip", cost=2, shadow=True)],
         ),
-        ([{"limit": TokenBucket(5, 60, name="a"), "name": "b"}], [Item(limit=TokenBucket(5, 60, name="b"))]),
-        ([{"limit": TokenBucket(5, 60, name="a"), "name": None}], [Item(limit=TokenBucket(5, 60, name="a"))]),
+        ([{"limit": TokenBucket(5, 60, name="a"), "name": "b"}], [LimitSpec(limit=TokenBucket(5, 60, name="b"))]),
+        ([{"limit": TokenBucket(5, 60, name="a"), "name": None}], [LimitSpec(limit=TokenBucket(5, 60, name="a"))]),
         (
             ["5/minute; 6/hour", {"limit": "7/day"}],
-            [Item(limit=SlidingWindowCounter(*rate)) for rate in ((5, 60), (6, 3600), (7, 86400))],
+            [LimitSpec(limit=SlidingWindowCounter(*rate)) for rate in ((5, 60), (6, 3600), (7, 86400))],
         ),
-        (Item(limit=TokenBucket(5, 60), cost=0), [Item(limit=TokenBucket(5, 60), cost=0)]),
+        (LimitSpec(limit=TokenBucket(5, 60), cost=0), [LimitSpec(limit=TokenBucket(5, 60), cost=0)]),
     ],
 )
-def test_what_limits_may_be(limits: Any, items: list[Item]) -> None:
-    assert compile_items("limits", limits) == items
+def test_what_limits_may_be(limits: Any, items: list[LimitSpec]) -> None:
+    assert parse_limit_specs("limits", limits) == items
 
 
 def test_a_table_is_a_rule() -> None:
@@ -64,4 +67,4 @@ def test_a_table_is_a_rule() -> None:
     assert rule_from(rule) is rule
     defaults = Rule(path="/a", limits=[])
     assert (defaults.final, defaults.exempt, defaults.shadow, defaults.key) == (True, False, False, None)
-    assert Rule(path="/a", exempt=True).limits_by(None, None) == ()
+    assert Rule(path="/a", exempt=True).resolve_limits(None, None) == ()

@@ -12,7 +12,7 @@ from web.table import ALL_ROWS, RecordingAsyncRedis, play, tell_time
 @pytest.fixture(autouse=True)
 def _no_proxy_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is after the first thousand: where only the client's address counts, nothing else is looked at."""
-    monkeypatch.setattr(matching, "Unproxied", lambda _: None)
+    monkeypatch.setattr(matching, "ProxyHeaderCheck", lambda _: None)
 
 
 @pytest.mark.parametrize("face", ["asgi", "starlette", "django", "django async"])  # each has a way to admit by address

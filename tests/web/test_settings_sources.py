@@ -9,7 +9,7 @@ from msgspec.structs import fields
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
-from ratelimit_mw.items import Item, ItemOptions
+from ratelimit_mw.items import LimitOptions, LimitSpec
 from ratelimit_mw.options import Options
 from ratelimit_mw.rules import Rule, RuleOptions
 from ratelimit_mw.settings import Settings
@@ -107,7 +107,7 @@ def test_a_word_has_the_type_of_its_field_and_says_what_it_means(table: type, ki
 
 
 def test_an_item_has_the_words_of_its_table_but_for_the_name_which_is_its_limits() -> None:
-    assert [*get_type_hints(ItemOptions)] == [
+    assert [*get_type_hints(LimitOptions)] == [
         "limit",
         "key",
         "cost",
@@ -118,7 +118,7 @@ def test_an_item_has_the_words_of_its_table_but_for_the_name_which_is_its_limits
         "lease_time",
         "settle",
     ]
-    assert {field.name for field in fields(Item)} == {*get_type_hints(ItemOptions)} - {"name"}
+    assert {field.name for field in fields(LimitSpec)} == {*get_type_hints(LimitOptions)} - {"name"}
 
 
 @pytest.mark.parametrize("middleware", [AsgiMiddleware, WsgiMiddleware])
@@ -195,11 +195,11 @@ def test_whatever_stands_in_a_setting_it_works_or_is_a_config_error(field: str, 
 
 
 @pytest.mark.promise(9)
-@pytest.mark.parametrize("kind", [Rule, Item])
-def test_whatever_stands_in_a_rule_or_an_item_it_works_or_is_a_config_error(kind: type[Rule | Item]) -> None:
+@pytest.mark.parametrize("kind", [Rule, LimitSpec])
+def test_whatever_stands_in_a_rule_or_an_item_it_works_or_is_a_config_error(kind: type[Rule | LimitSpec]) -> None:
     for field in (*kind.__struct_fields__, "name"):
         for junk in JUNK:
-            item: Any = {"limit": "1/minute", **({field: junk} if kind is Item else {})}
+            item: Any = {"limit": "1/minute", **({field: junk} if kind is LimitSpec else {})}
             rule: Any = {"path": "/", "limits": [item], **({field: junk} if kind is Rule else {})}
             try:
                 WsgiMiddleware(None, limits=[], rules=[rule])  # type: ignore[arg-type]  # there is no app to call

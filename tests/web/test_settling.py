@@ -31,7 +31,7 @@ from ratelimit_mw.gate import AsyncGate
 from ratelimit_mw.identity import bucket_key
 from ratelimit_mw.limit import Charge, Decision
 from ratelimit_mw.notation import parse
-from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.outcome import RateLimitState
 from ratelimit_mw.penalties import check_penalty
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.starlette import RateLimit, RateLimitMiddleware, limit
@@ -70,9 +70,9 @@ FAILED: dict[str, Any] = {"count_status": [401]}
 @pytest.fixture(autouse=True)
 def _as_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """No limit on an endpoint has asked to be followed, and nothing was said in the log."""
-    monkeypatch.setattr(inside.INSIDE, "needed", False)
-    monkeypatch.setattr(inside.INSIDE, "_around", WeakSet())
-    monkeypatch.setattr("ratelimit_mw.notices._said", {})
+    monkeypatch.setattr(inside.MIDDLEWARE_REGISTRY, "tracking_required", False)
+    monkeypatch.setattr(inside.MIDDLEWARE_REGISTRY, "_middleware", WeakSet())
+    monkeypatch.setattr("ratelimit_mw.notices._quiet_until", {})
 
 
 def corrected(store: RecordingStore) -> list[list[int]]:
@@ -145,15 +145,15 @@ def test_the_tops_penalty_counts_what_an_endpoint_refuses() -> None:
 
 def test_a_mark_tells_the_middleware_that_are_there() -> None:
     around = RateLimitMiddleware(App200(), limits="9/hour")
-    assert not inside.INSIDE.needed
+    assert not inside.MIDDLEWARE_REGISTRY.tracking_required
     limit("3/minute")(plain)
     Dependency("3/minute")
-    assert not inside.INSIDE.needed
+    assert not inside.MIDDLEWARE_REGISTRY.tracking_required
     limit("3/minute", count_status=[401])(plain)
-    assert inside.INSIDE.needed
+    assert inside.MIDDLEWARE_REGISTRY.tracking_required
     store = RecordingStore(clock=Clock())
-    assert around._follows_all  # what costs the other requests nothing
-    assert RateLimitMiddleware(App200(), limits="9/hour", store=store)._follows_all
+    assert around._tracks_all  # what costs the other requests nothing
+    assert RateLimitMiddleware(App200(), limits="9/hour", store=store)._tracks_all
     assert corrected(store) == []
 
 
@@ -319,7 +319,7 @@ def test_what_is_not_sent_yet_is_sent_before_the_store_is_closed() -> None:
         store = Slow()
         store.go.set()
         gate = AsyncGate(Settings(limits="9/hour", store=store))
-        gate.correct("store", [Charge("k", parse("9/hour")[0], 2)])
+        gate.settle("store", [Charge("k", parse("9/hour")[0], 2)])
         assert store.settled == []
         await gate.close()
         assert store.settled == [[2]]
@@ -398,7 +398,7 @@ def test_where_nobody_follows_it_is_sent_at_once_and_said_again_it_is_the_differ
 
 
 def test_without_limits_there_is_nothing_to_settle() -> None:
-    outcome = Outcome(None)
+    outcome = RateLimitState(None)
     outcome.settle(7)
     assert outcome.verdict is None
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import Charge, Concurrency, Limiter, MemoryStore, RateLimited
-from ratelimit_mw.held import KEEPER, Keeper
-from ratelimit_mw.holds import Hold
+from ratelimit_mw.held import SLOT_RENEWER, SlotRenewer
+from ratelimit_mw.holds import HeldSlots
 from ratelimit_mw.testing import Clock
 from web.wsgi_talk import Server, limited, read
 
@@ -16,17 +16,17 @@ LIFETIME = 15.0  # seconds
 
 
 @pytest.fixture
-def keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
+def keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlotRenewer]:
     """One of the test's own, under a limit of threads until `may_start` is said."""
-    found = Keeper()
-    monkeypatch.setattr("ratelimit_mw.held.KEEPER", found)
-    monkeypatch.setattr("ratelimit_mw.sync_gate.KEEPER", found)
-    monkeypatch.setattr("ratelimit_mw.blocks.KEEPER", found)
+    found = SlotRenewer()
+    monkeypatch.setattr("ratelimit_mw.held.SLOT_RENEWER", found)
+    monkeypatch.setattr("ratelimit_mw.sync_gate.SLOT_RENEWER", found)
+    monkeypatch.setattr("ratelimit_mw.blocks.SLOT_RENEWER", found)
     with monkeypatch.context() as patch:
         found.may_start = patch.undo  # type: ignore[attr-defined]
         patch.setattr(threading.Thread, "start", no_thread)
         yield found
-    assert found is not KEEPER
+    assert found is not SLOT_RENEWER
 
 
 def no_thread(_: Any) -> None:
@@ -39,16 +39,16 @@ def in_parts(_: Any, start_response: Any) -> Iterator[bytes]:
     yield b"two"
 
 
-def later(keeper: Keeper, clock: Clock, seconds: float) -> None:
+def later(keeper: SlotRenewer, clock: Clock, seconds: float) -> None:
     """So much time has passed, for the store and for those who renew."""
     clock.advance(seconds)
-    for hold in list(keeper._holds._held):
-        hold.renewed -= seconds
-        keeper._holds._push(hold, hold.renewed)
+    for hold in list(keeper._registry._active):
+        hold.renewed_at -= seconds
+        keeper._registry._schedule(hold, hold.renewed_at)
 
 
 @pytest.mark.promise(8)
-def test_no_request_fails_and_none_too_many_is_at_work(keeper: Keeper) -> None:
+def test_no_request_fails_and_none_too_many_is_at_work(keeper: SlotRenewer) -> None:
     clock = Clock()
     app = limited(in_parts, limits=[], concurrent=2, store=MemoryStore(clock=clock), slot_lifetime=LIFETIME)
     at_work = []
@@ -69,7 +69,7 @@ def test_no_request_fails_and_none_too_many_is_at_work(keeper: Keeper) -> None:
     assert server.started[0][0] == "200 OK"
 
 
-def test_by_hand_too(keeper: Keeper) -> None:
+def test_by_hand_too(keeper: SlotRenewer) -> None:
     clock = Clock()
     limiter, one = Limiter(MemoryStore(clock=clock)), Concurrency(1, LIFETIME)
     with limiter.slot(one, "k"):
@@ -81,21 +81,21 @@ def test_by_hand_too(keeper: Keeper) -> None:
         pass
 
 
-def test_renewals_go_on_when_threads_can_be_started_again(keeper: Keeper) -> None:
-    renewed, calls = threading.Event(), []
+def test_renewals_go_on_when_threads_can_be_started_again(keeper: SlotRenewer) -> None:
+    renewed_at, calls = threading.Event(), []
 
     class Store(MemoryStore):
         def settle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
             calls.append(charges)
             if len(calls) == 3:
-                renewed.set()
+                renewed_at.set()
             return super().settle(charges)
 
-    hold = Hold(Store(), [Charge("k", Concurrency(1, 0.03), at=7)])
-    keeper.hold(hold)
+    hold = HeldSlots(Store(), [Charge("k", Concurrency(1, 0.03), at=7)])
+    keeper.add(hold)
     assert (keeper._running, calls) == (False, [])
     keeper.may_start()  # type: ignore[attr-defined]
-    keeper.tend()
-    assert renewed.wait(20)
+    keeper.renew_due()
+    assert renewed_at.wait(20)
     keeper.release(hold)
     assert {charge.cost for call in calls[:3] for charge in call} == {1}

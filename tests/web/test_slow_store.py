@@ -89,7 +89,7 @@ async def order(app: Any, asked: Callable[[], Any], release: Callable[[], None])
     return done
 
 
-class Waiting(MemoryStore):
+class DisconnectWatcher(MemoryStore):
     """It answers when it is told to."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class Waiting(MemoryStore):
 @pytest.mark.parametrize("name", APPS)
 def test_while_one_waits_for_a_store_others_are_answered(name: str) -> None:
     async def main() -> Sequence[str]:
-        store = Waiting()
+        store = DisconnectWatcher()
         return await order(APPS[name](store), store.asked.wait, store.released.set)
 
     assert asyncio.run(main()) == ["200 /free", "200 /limited"]

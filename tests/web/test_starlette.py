@@ -22,7 +22,7 @@ from starlette.websockets import WebSocket
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
-from ratelimit_mw.faces.endpoint import EndpointMark, steps
+from ratelimit_mw.faces.endpoint import AsgiEndpointLimit, endpoint_checks
 from ratelimit_mw.starlette import RateLimit, RateLimitMiddleware, exempt, limit
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import LIFESPAN, OFFERS_HTTP, WEBSOCKET, talk
@@ -369,10 +369,10 @@ def test_one_endpoint_in_several_apps_is_counted_in_each() -> None:
 
 
 def test_who_holds_a_limit_in_an_app_goes_with_the_app() -> None:
-    (step,) = steps((EndpointMark("1/minute"),), "endpoint")
+    (step,) = endpoint_checks((AsgiEndpointLimit("1/minute"),), "endpoint")
     router = Router()
-    gate = ref(step.held({"router": router}, None).gate)
-    assert gate() is step.held({"router": router}, None).gate
+    gate = ref(step.compiled_for({"router": router}, None).gate)
+    assert gate() is step.compiled_for({"router": router}, None).gate
     del router
     gc.collect()
     gc.collect()  # the gate, which nothing needs once the router is gone

@@ -9,7 +9,7 @@ import pytest
 from ratelimit_mw import ConfigError, StoreError, Verdict, base_gate
 from ratelimit_mw.gate import AsyncGate, Gate
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores.local import LocalStore
+from ratelimit_mw.stores.local import FallbackStore
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.plain_request import PlainRequest
 
@@ -30,7 +30,7 @@ def tasks(settings: Settings) -> Admit:
 
 @pytest.fixture(params=[threads, tasks])
 def gate_of(request: pytest.FixtureRequest, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Admit]:
-    monkeypatch.setattr(base_gate, "LocalStore", lambda share: LocalStore(share, clock=clock))
+    monkeypatch.setattr(base_gate, "FallbackStore", lambda share: FallbackStore(share, clock=clock))
     return lambda **settings: request.param(Settings(**settings))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.testing import Clock, RecordingStore
-from ratelimit_mw.underscores import UNDERSCORES, keeps_underscores
+from ratelimit_mw.underscores import UNDERSCORE_FINDING, keeps_underscores
 from ratelimit_mw.wsgi import RateLimitMiddleware
 from web.wsgi_talk import Server, hello, read
 
@@ -62,7 +62,7 @@ JOINED = "192.0.2.1,203.0.113.9"
 def test_lines_that_such_a_server_joined_are_not_read(caplog: pytest.LogCaptureFixture) -> None:
     values = ("192.0.2.1", "198.51.100.1, 192.0.2.1", JOINED, JOINED)
     assert clients("Granian", *values) == ["192.0.2.1", "192.0.2.1", "10.0.0.1", "10.0.0.1"]
-    assert caplog.messages.count(f"ratelimit_mw: {UNDERSCORES.text}") == 1
+    assert caplog.messages.count(f"ratelimit_mw: {UNDERSCORE_FINDING.text}") == 1
 
 
 def test_other_servers_join_lines_of_the_proxy_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -72,11 +72,11 @@ def test_other_servers_join_lines_of_the_proxy_alone(caplog: pytest.LogCaptureFi
 
 def test_without_a_trusted_proxy_nobody_can_forge(caplog: pytest.LogCaptureFixture) -> None:
     assert clients("Granian", JOINED, trusted_proxies=[]) == ["10.0.0.1"]
-    assert UNDERSCORES.text not in caplog.text
+    assert UNDERSCORE_FINDING.text not in caplog.text
 
 
 def test_strict_serves_nothing_under_such_a_server() -> None:
     with pytest.raises(ConfigError) as caught:
         clients("Granian", "192.0.2.1", strict=True)
-    assert str(caught.value) == UNDERSCORES.text
+    assert str(caught.value) == UNDERSCORE_FINDING.text
     assert clients("waitress", "192.0.2.1", strict=True) == ["192.0.2.1"]

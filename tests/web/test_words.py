@@ -11,7 +11,7 @@ from profiles import PROOF
 from ratelimit_mw import Charge, Limit, MemoryStore, Smooth, StoreError
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.gate import AsyncGate, Gate
-from ratelimit_mw.outcome import Outcome
+from ratelimit_mw.outcome import RateLimitState
 from ratelimit_mw.response import Policy
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store
@@ -39,12 +39,12 @@ def small(algorithm: str) -> Limit:
     return Smooth(100, SLOW, max_burst=SLOW) if algorithm == "smooth" else ALGORITHMS[algorithm](100, SLOW)
 
 
-def outcome_of(gate: Any, charges: Sequence[Charge], decisions: Any) -> Outcome:
+def outcome_of(gate: Any, charges: Sequence[Charge], decisions: Any) -> RateLimitState:
     policies = [Policy("r", charge.limit) for charge in charges]
-    return Outcome(verdict_of(charges, decisions, "r", "store", policies), gate)
+    return RateLimitState(verdict_of(charges, decisions, "r", "store", policies), gate)
 
 
-def request(gate: Any, store: Store, limit: Limit, cost: int, client: int = 0) -> Outcome:
+def request(gate: Any, store: Store, limit: Limit, cost: int, client: int = 0) -> RateLimitState:
     """What an app finds in its request, after this was charged for it."""
     charges = [Charge(f"{{k}}{client}:r", limit, cost)]
     return outcome_of(gate, charges, store.take(charges))
@@ -115,7 +115,7 @@ def test_under_asyncio_over_redis_too_where_words_come_while_one_is_under_way(
                 await asyncio.sleep(0)
         totals.append(said[-1])
         for _ in range(5000):
-            if outcome.ledger is None or not outcome.ledger._under_way:
+            if outcome.settlement_log is None or not outcome.settlement_log._in_flight:
                 return
             await asyncio.sleep(0.001)
         raise AssertionError("it is under way still")

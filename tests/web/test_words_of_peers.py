@@ -11,10 +11,10 @@ from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import limit as flask_limit
-from ratelimit_mw.items import ItemOptions
+from ratelimit_mw.items import LimitOptions
 from ratelimit_mw.options import Options
-from ratelimit_mw.peers import _WORDS
-from ratelimit_mw.rules import MarkOptions, Rule, RuleOptions
+from ratelimit_mw.peers import _EQUIVALENTS
+from ratelimit_mw.rules import EndpointLimitOptions, Rule, RuleOptions
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.starlette import limit
 from web.asgi_talk import App200
@@ -111,7 +111,7 @@ def test_a_keyword_that_nobody_knows(kind: Any) -> None:
 
 
 def test_each_answer_is_a_word_of_ours_and_no_question_is() -> None:
-    tables = (Options, RuleOptions, MarkOptions, ItemOptions)
+    tables = (Options, RuleOptions, EndpointLimitOptions, LimitOptions)
     ours = {word for table in tables for word in table.__annotations__}
-    assert {here for here, _ in _WORDS.values()} <= ours
-    assert set(_WORDS) & (set(Options.__annotations__) | set(RuleOptions.__annotations__)) == set()
+    assert {here for here, _ in _EQUIVALENTS.values()} <= ours
+    assert set(_EQUIVALENTS) & (set(Options.__annotations__) | set(RuleOptions.__annotations__)) == set()
