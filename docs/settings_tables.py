@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin
 
-from ratelimit_mw.schema import NAMED, STRUCTS, Option, alternatives, options_of
+from ratelimit_mw.settings.schema import NAMED, STRUCTS, Option, alternatives, options_of
 
 PAGE: Final = Path(__file__).resolve().parent / "reference" / "settings.md"
 RENEW: Final = "python docs/settings_tables.py"

@@ -7,16 +7,16 @@ from ratelimit_mw.algorithms.concurrency import Concurrency
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.algorithms.gcra import GCRA
 from ratelimit_mw.algorithms.leaky_bucket import LeakyBucket
+from ratelimit_mw.algorithms.notation import parse
 from ratelimit_mw.algorithms.sliding_window_counter import SlidingWindowCounter
 from ratelimit_mw.algorithms.sliding_window_log import SlidingWindowLog
 from ratelimit_mw.algorithms.smooth import Smooth
 from ratelimit_mw.algorithms.token_bucket import TokenBucket
-from ratelimit_mw.errors import ConfigError, RateLimitError, StoreError
-from ratelimit_mw.limit import Charge, Decision, Limit
-from ratelimit_mw.limiter import AsyncLimiter, Limiter
-from ratelimit_mw.notation import parse
+from ratelimit_mw.core.errors import ConfigError, RateLimitError, StoreError
+from ratelimit_mw.core.limit import Charge, Decision, Limit
+from ratelimit_mw.core.verdict import RateLimited, Verdict
+from ratelimit_mw.engine.limiter import AsyncLimiter, Limiter
 from ratelimit_mw.stores.memory import MemoryStore
-from ratelimit_mw.verdict import RateLimited, Verdict
 
 __version__ = "0.1.0"  # the build reads it here
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from ratelimit_mw.commands import main
+from ratelimit_mw.cli import main
 
 sys.exit(main())

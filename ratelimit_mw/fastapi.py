@@ -9,19 +9,17 @@ from typing import Any, ClassVar, Final, Unpack
 from msgspec import json
 
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.callables import callable_name, check_parentheses
-from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.faces.asgi_send import close_message
-from ratelimit_mw.faces.asked import EndpointDecision, admit_by_address, enforce
-from ratelimit_mw.faces.dependencies import route_context
-from ratelimit_mw.faces.endpoint import AsgiEndpointLimit
-from ratelimit_mw.faces.missing import require
-from ratelimit_mw.faces.unheeded import HonorsExempt
-from ratelimit_mw.response import BODY_HEADERS, RESPONSES, raw_headers
-from ratelimit_mw.response import Response as OwnResponse
-from ratelimit_mw.rules import EndpointLimitOptions, LimitsSpec
-from ratelimit_mw.verdict import RateLimited, Verdict
-from ratelimit_mw.words import check_arguments
+from ratelimit_mw.asgi.checks import HonorsExempt
+from ratelimit_mw.asgi.send import close_message
+from ratelimit_mw.core.errors import ConfigError, require
+from ratelimit_mw.core.signatures import callable_name, check_parentheses
+from ratelimit_mw.core.validation import check_arguments
+from ratelimit_mw.core.verdict import RateLimited, Verdict
+from ratelimit_mw.http.response import BODY_HEADERS, RESPONSES, raw_headers
+from ratelimit_mw.http.response import Response as OwnResponse
+from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsSpec
+from ratelimit_mw.starlette.dependencies import route_context
+from ratelimit_mw.starlette.enforcement import AsgiEndpointLimit, EndpointDecision, admit_by_address, enforce
 
 with require("fastapi"):
     from fastapi import HTTPException, Response, WebSocket, WebSocketException

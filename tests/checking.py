@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ratelimit_mw
-from ratelimit_mw.commands import main
+from ratelimit_mw.cli import main
 
 Check = Callable[..., str]
 
@@ -77,7 +77,7 @@ def check_in(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "shop_of_check", raising=False)
-    monkeypatch.setattr("ratelimit_mw.notices._quiet_until", {})
+    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
     for name in os.environ:
         if name.startswith(("RATELIMIT_MW_", "WEB_")):
             monkeypatch.delenv(name)

@@ -10,24 +10,26 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, MemoryStore, notices, parse
-from ratelimit_mw import refusals as refusals_log
-from ratelimit_mw.addresses import parse_address
-from ratelimit_mw.calls import cost_result
-from ratelimit_mw.client_ip import ClientIPResolver, client_address
-from ratelimit_mw.forwarded import forwarded, x_forwarded_for
-from ratelimit_mw.hosts import Hosts
-from ratelimit_mw.identity import bucket_key, encode_part
-from ratelimit_mw.lines import CHARGES
-from ratelimit_mw.matching import RuleSet
-from ratelimit_mw.path_index import PathTree, fold
-from ratelimit_mw.paths import Forms, normal_path
-from ratelimit_mw.policy import PLANS, PlanCache, _network_representative
-from ratelimit_mw.request import as_text
-from ratelimit_mw.response import headers
+from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, MemoryStore, parse
+from ratelimit_mw.core import log as notices
+from ratelimit_mw.core.identity import bucket_key, encode_part
+from ratelimit_mw.core.verdict import verdict_of
+from ratelimit_mw.engine import refusal_log as refusals_log
+from ratelimit_mw.http.callables import cost_result
+from ratelimit_mw.http.client_ip import ClientIPResolver, client_address
+from ratelimit_mw.http.forwarded import forwarded, x_forwarded_for
+from ratelimit_mw.http.hosts import Hosts
+from ratelimit_mw.http.networks import parse_address
+from ratelimit_mw.http.path_index import PathTree, fold
+from ratelimit_mw.http.paths import Forms, normal_path
+from ratelimit_mw.http.request import as_text
+from ratelimit_mw.http.response import headers
+from ratelimit_mw.rules.compiled import CHARGES
+from ratelimit_mw.rules.matching import RuleSet
+from ratelimit_mw.rules.plan import PLANS, PlanCache, _network_representative
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores import deny_cache, lease, redis_server
-from ratelimit_mw.verdict import verdict_of
+from ratelimit_mw.stores import deny_cache, lease
+from ratelimit_mw.stores.redis import server as redis_server
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "explanation" / "security.md"
 OURS, CLIENT = "10.0.0.1", "192.0.2.1"

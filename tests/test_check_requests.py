@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from checking import MODULE, Check, check_in, command
-from ratelimit_mw.commands import main
+from ratelimit_mw.cli import main
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing.recording import RecordingStore
 from ratelimit_mw.wsgi import RateLimitMiddleware

@@ -20,9 +20,9 @@ import pytest
 from werkzeug.test import Client
 
 from ratelimit_mw.algorithms import ALGORITHMS, SCRIPTED
-from ratelimit_mw.commands import main
-from ratelimit_mw.options import Options
+from ratelimit_mw.cli import main
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.options import Options
 from ratelimit_mw.testing.control import control
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer
@@ -110,7 +110,7 @@ def name_of(page: Path) -> str:
 def _log_as_before() -> Iterator[None]:
     """A page may turn on a log for good; other tests must not get it."""
     yield
-    log = logging.getLogger("ratelimit_mw.refusals")
+    log = logging.getLogger("ratelimit_mw.engine.refusal_log")
     log.setLevel(logging.NOTSET)
     log.handlers.clear()
 

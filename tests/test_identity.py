@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from profiles import PROOF
-from ratelimit_mw.identity import bucket_key, encode
+from ratelimit_mw.core.identity import bucket_key, encode
 
 pytestmark = pytest.mark.promise(10)
 

@@ -1,7 +1,9 @@
-"""Imports go up only, and what is not always installed is imported in one place."""
+"""Packages import lower packages only, modules form no cycle, and each framework is imported in one place."""
 
 import ast
+import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -9,115 +11,180 @@ import pytest
 import ratelimit_mw
 
 PACKAGE = Path(ratelimit_mw.__file__).parent
+OURS = "ratelimit_mw."
 
-# Each module may import those above it. Modules on one line are one layer and stand in their own order.
-ORDER = [
-    "errors callables kept limit ticks delay bucket verdict stores.group response corrections algorithms.ban",
-    "algorithms.fixed_window algorithms.sliding_window_counter algorithms.sliding_window_log algorithms.slot_set",
-    "algorithms.concurrency algorithms.token_bucket algorithms.gcra algorithms.leaky_bucket algorithms.smooth",
-    "algorithms peers words notation identity notices events background stores stores.forks ledger outcome",
-    "stores.live stores.shelf stores.memory stores.patience stores.crew stores.pool stores.scripts stores.parcel",
-    "stores.slots stores.talk stores.wrong_url stores.thread_pool stores.thread_wire stores.threads stores.loops",
-    "stores.layer stores.batching stores.tasks stores.topology stores.wire stores.rejections stores.redis_server",
-    "stores.redis_cluster stores.redis_sentinel stores.deny_cache stores.breaker stores.local stores.lease",
-    "stores.later stores.layered stores.redis stores.inspection stores.url waiting holds held blocks functions",
-    "limiter addresses forwarded client_ip underscores request views calls settle_options settling following keys",
-    "penalties path_index paths hosts routers items choices slots rules reach members toml_lines options sources",
-    "settings schema lines vain advice marks policy holding queues turns message_limits matching on_refused",
-    "refusals base_gate sync_gate gate faces faces.missing faces.loops faces.asgi_send faces.asgi_follow",
-    "faces.asgi_messages faces.asgi_wait faces.remember faces.routes faces.unheeded faces.inside asgi",
-    "faces.wsgi_send faces.wsgi_follow wsgi faces.endpoint faces.asked faces.dependencies faces.parameters",
-    "faces.route_limits starlette fastapi faces.flask_request faces.flask_marks faces.flask_hooks flask",
-    "django.gates django.request django.endpoints django.answers django.middleware django.idle django.throttle",
-    "django.checks django.apps django testing.clock testing.control testing.recording testing testing.blocking",
-    "testing.walks testing.laws testing.store_suite testing.plugin commands.demo commands.schema commands.inquiry",
-    "commands.hearing commands.explain commands.look commands.check commands __main__",
-]
-RANK = {name: rank for rank, name in enumerate(name for line in ORDER for name in line.split())}
-FACES = {"asgi", "wsgi"}  # they do not know each other
+LAYERS = """
+core
+algorithms
+stores
+http
+settings
+rules
+engine
+asgi wsgi
+starlette flask django
+fastapi testing cli
+"""  # lowest first; packages on one line do not import each other
+ROOT = {"__init__", "__main__"}  # re-exports the public names; runs the command line
 
-DJANGO = ("answers", "apps", "checks", "endpoints", "gates", "idle", "middleware", "request", "throttle")
-
-# Who may import what is not a dependency of the package.
-GUESTS = {
-    "redis": {"stores.redis", "stores.redis_server", "stores.inspection", "stores.wrong_url"},
-    "starlette": {"commands.demo", "starlette", "fastapi"},
-    "uvicorn": {"commands.demo"},
-    "fastapi": {"fastapi"},
-    "flask": {"flask", "faces.flask_hooks", "faces.flask_marks", "faces.flask_request"},
-    "flask_login": {"faces.flask_request"},
-    "werkzeug": {"faces.flask_hooks"},
-    "django": {"django", *(f"django.{part}" for part in DJANGO)},
-    "rest_framework": set(),  # the throttle is asked by it, and asks nothing of it
-    "hiredis": {"stores.redis_server"},
-    "pytest": {"testing.plugin", "testing.store_suite"},
-    "hypothesis": set(),
+NEVER = {  # below the layers, what a module or package does not import either, not even through another module
+    "engine.limiter": ["http", "rules"],  # a Limiter works without the web
+    "engine.acquire": ["http", "rules"],
+    "engine.slots": ["http", "rules"],
+    "http": ["stores"],
 }
+
+THIRD_PARTY = {  # every import from outside the standard library, and the only packages or modules that use it
+    "msgspec": LAYERS.split(),
+    "redis": ["stores.redis"],
+    "hiredis": ["stores.redis"],
+    "starlette": ["starlette", "fastapi", "cli.demo"],
+    "uvicorn": ["cli.demo"],
+    "fastapi": ["fastapi"],
+    "flask": ["flask"],
+    "flask_login": ["flask"],
+    "werkzeug": ["flask"],
+    "django": ["django"],
+    "asgiref": ["django"],
+    "pytest": ["testing.plugin", "testing.store_suite"],
+}
+STANDARD = sys.stdlib_module_names | {"_typeshed", "annotationlib"}  # of type checkers; of Python 3.14 and later
+
+RANK = {package: rank for rank, line in enumerate(LAYERS.strip().splitlines()) for package in line.split()}
+
+
+def read(folder: Path) -> dict[str, str]:
+    """Return the source of each module by its name, which is relative to the package."""
+    sources = {}
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        sources[".".join(parts[:-1] if parts[1:] and parts[-1] == "__init__" else parts)] = path.read_text("utf-8")
+    return sources
 
 
 def imports(source: str) -> Iterator[str]:
-    """Every module that a source names, at the top, in a function, or under TYPE_CHECKING."""
+    """Yield every module that a source imports: at the top, in a function, or under TYPE_CHECKING."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            yield node.module or ""
+            yield "." * node.level + (node.module or "")
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def violations(module: str, source: str) -> list[str]:
-    """What in a module's imports breaks the layers."""
+def within(module: str, places: list[str]) -> bool:
+    return any(module == place or module.startswith(f"{place}.") for place in places)
+
+
+def graph(sources: dict[str, str]) -> dict[str, set[str]]:
+    """Return the modules of the package that each module imports."""
+    return {
+        module: {name[len(OURS) :] for name in imports(source) if name.startswith(OURS)} & sources.keys() - {module}
+        for module, source in sources.items()
+    }
+
+
+def cycle(sources: dict[str, str]) -> list[str]:
+    """Return modules that import each other in a circle, if there are any."""
+    try:
+        TopologicalSorter(graph(sources)).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def reached(edges: dict[str, set[str]], start: str) -> set[str]:
+    """Return every module that an import of one module imports, directly or through others."""
+    found, waiting = {start}, [start]
+    while waiting:
+        new = edges[waiting.pop()] - found
+        found |= new
+        waiting += new
+    return found - {start}
+
+
+def violations(sources: dict[str, str]) -> list[str]:
+    """Return every import that breaks the layers or the finer rules."""
     found = []
-    for name in imports(source):
-        top, _, inner = name.partition(".")
-        if top in GUESTS and module not in GUESTS[top]:
-            found.append(f"{module} imports {top}")
-        if name == "ratelimit_mw":
-            found.append(f"{module} imports the package itself, which imports everything")
-        if top != "ratelimit_mw" or inner not in RANK or inner == module:
+    edges = graph(sources)
+    for module, source in sources.items():
+        if module in ROOT:
             continue
-        if RANK[inner] >= RANK[module] or {inner, module} == FACES:
-            found.append(f"{module} imports {inner}")
+        package = module.partition(".")[0]
+        found += [
+            f"{module} imports {other}"
+            for other in sorted(edges[module])
+            if (target := other.partition(".")[0]) != package and RANK.get(target, len(RANK)) >= RANK[package]
+        ]
+        for name in dict.fromkeys(imports(source)):
+            top = name.partition(".")[0]
+            if name == "ratelimit_mw":
+                found.append(f"{module} imports the package itself, which imports everything")
+            elif not top:
+                found.append(f"{module} has a relative import")
+            elif name == top and top not in STANDARD | {"ratelimit_mw"}:
+                found += [] if within(module, THIRD_PARTY.get(top, [])) else [f"{module} imports {top}"]
+            elif top in THIRD_PARTY and not within(module, THIRD_PARTY[top]):
+                found.append(f"{module} imports {top}")
+        for place, forbidden in NEVER.items():
+            bad = sorted(other for other in reached(edges, module) if within(other, forbidden))
+            found += [f"{module} reaches {other}" for other in bad if within(module, [place])]
     return list(dict.fromkeys(found))
 
 
-def modules() -> Iterator[tuple[str, Path]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if name:  # the package's own __init__ collects what is public
-            yield name, path
+SOURCES = read(PACKAGE)
 
 
-def test_every_module_has_its_place() -> None:
-    assert {name for name, _ in modules()} == set(RANK)
+def test_every_package_has_its_layer() -> None:
+    assert {module.partition(".")[0] for module in SOURCES} - ROOT == set(RANK)
 
 
-@pytest.mark.parametrize(("name", "path"), list(modules()), ids=[name for name, _ in modules()])
-def test_imports_go_up_only(name: str, path: Path) -> None:
-    assert violations(name, path.read_text("utf-8")) == []
+def test_imports_follow_the_layers() -> None:
+    assert violations(SOURCES) == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert cycle(SOURCES) == []
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("module", "source", "found"),
     [
-        ("from ratelimit_mw.gate import Gate", ["limit imports gate"]),
-        ("import ratelimit_mw.verdict", ["limit imports verdict"]),
+        ("core.limit", "from ratelimit_mw.engine.gate import Gate", ["core.limit imports engine.gate"]),
+        ("core.limit", "import ratelimit_mw.stores", ["core.limit imports stores"]),
         (
-            "from ratelimit_mw import verdict",
-            ["limit imports the package itself, which imports everything", "limit imports verdict"],
+            "core.limit",
+            "from ratelimit_mw import Limiter",
+            ["core.limit imports the package itself, which imports everything"],
         ),
-        ("from ratelimit_mw import Limiter", ["limit imports the package itself, which imports everything"]),
-        ("def f():\n    from ratelimit_mw.stores.memory import MemoryStore", ["limit imports stores.memory"]),
+        ("core.limit", "def f():\n    from ratelimit_mw.stores import url", ["core.limit imports stores"]),
         (
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ratelimit_mw.request import Request",
-            ["limit imports request"],
+            "core.limit",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ratelimit_mw.http.keys import Key",
+            ["core.limit imports http.keys"],
         ),
-        ("import redis", ["limit imports redis"]),
-        ("from starlette.types import Scope", ["limit imports starlette"]),
-        ("from ratelimit_mw.errors import ConfigError\nimport math", []),
+        ("core.limit", "from .errors import ConfigError", ["core.limit has a relative import"]),
+        ("asgi", "from ratelimit_mw.wsgi import RateLimitMiddleware", ["asgi imports wsgi"]),
+        ("stores.memory", "import redis", ["stores.memory imports redis"]),
+        ("asgi", "from starlette.types import Scope", ["asgi imports starlette"]),
+        ("stores.redis.cluster", "import yaml", ["stores.redis.cluster imports yaml"]),
+        ("engine.slots", "from ratelimit_mw.rules import plan", ["engine.slots reaches rules"]),
+        ("engine.slots", "from ratelimit_mw.engine.gate import Gate", ["engine.slots reaches http.keys"]),
+        ("engine.slots", "from ratelimit_mw.core.limit import Limit\nimport math", []),
+        ("stores.redis.cluster", "from redis.exceptions import RedisError", []),
     ],
 )
-def test_a_planted_violation_is_found(source: str, found: list[str]) -> None:
-    assert violations("limit", source) == found
+def test_a_forbidden_import_is_found(module: str, source: str, found: list[str]) -> None:
+    names = ["core.limit", "core.errors", "stores", "stores.memory", "http.keys", "rules", "wsgi"]
+    small = dict.fromkeys(names, "") | {"engine.gate": "from ratelimit_mw.http.keys import Key"}
+    assert violations(small | {module: source}) == found
+
+
+def test_a_cycle_is_found() -> None:
+    sources = {
+        "core.a": "from ratelimit_mw.core.b import B",
+        "core.b": "def f():\n    from ratelimit_mw.core.c import C",
+        "core.c": "from ratelimit_mw.core.a import A",
+    }
+    assert set(cycle(sources)) == {"core.a", "core.b", "core.c"}
+    assert cycle(sources | {"core.b": ""}) == []

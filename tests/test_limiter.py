@@ -21,7 +21,7 @@ from ratelimit_mw import (
     Verdict,
     parse,
 )
-from ratelimit_mw.identity import bucket_key, encode
+from ratelimit_mw.core.identity import bucket_key, encode
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore

@@ -23,8 +23,7 @@ from ratelimit_mw import (
     Verdict,
 )
 from ratelimit_mw.algorithms import ALGORITHMS
-from ratelimit_mw.bucket import BucketLimit
-from ratelimit_mw.delay import DelayableLimit
+from ratelimit_mw.algorithms.bucket import BucketLimit, DelayableLimit
 
 YEAR = 365 * 24 * 3600.0  # seconds
 BUCKET = TokenBucket(10, 60)

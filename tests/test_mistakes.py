@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from own_store import DictStore
 from ratelimit_mw import Charge, Decision, Limit, TokenBucket
-from ratelimit_mw.bucket import LevelState
-from ratelimit_mw.limit import State
+from ratelimit_mw.algorithms.bucket import LevelState
+from ratelimit_mw.core.limit import State
 from ratelimit_mw.testing import Clock, laws
 from ratelimit_mw.testing.laws import LAWS, Law, check_laws
 from ratelimit_mw.testing.store_suite import StoreSuite

@@ -21,7 +21,7 @@ from ratelimit_mw import (
     parse,
 )
 from ratelimit_mw.algorithms import ALGORITHMS, DEFAULT
-from ratelimit_mw.delay import DelayableLimit
+from ratelimit_mw.algorithms.bucket import DelayableLimit
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 

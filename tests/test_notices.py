@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from ratelimit_mw import notices
-from ratelimit_mw.notices import warn_throttled
+from ratelimit_mw.core import log as notices
+from ratelimit_mw.core.log import warn_throttled
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, in hand."""
     time = [1000.0]
-    monkeypatch.setattr("ratelimit_mw.notices.time.monotonic", lambda: time[0])
+    monkeypatch.setattr("ratelimit_mw.core.log.time.monotonic", lambda: time[0])
     return time
 
 

@@ -15,7 +15,7 @@ import pytest
 import ratelimit_mw
 from ratelimit_mw import StoreError
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.options import Options
+from ratelimit_mw.settings.options import Options
 from ratelimit_mw.testing import RecordingStore
 from web.asgi_talk import HTTP, App200, talk
 

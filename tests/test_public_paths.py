@@ -26,13 +26,14 @@ from ratelimit_mw import (
 )
 from ratelimit_mw.algorithms.ban import Ban
 from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
+from ratelimit_mw.core.limit import Role
+from ratelimit_mw.core.verdict import Source
 from ratelimit_mw.django import RateLimitMiddleware as DjangoMiddleware
 from ratelimit_mw.django import Throttle, exempt, limit
+from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import exempt as flask_exempt
 from ratelimit_mw.flask import limit as flask_limit
-from ratelimit_mw.limit import Role
-from ratelimit_mw.outcome import RateLimitState
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.group import Group, committed
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
@@ -41,7 +42,6 @@ from ratelimit_mw.testing import Control, RecordingStore, freeze
 from ratelimit_mw.testing.blocking import blocking
 from ratelimit_mw.testing.laws import LAWS, check_laws
 from ratelimit_mw.testing.walks import Step, Walk
-from ratelimit_mw.verdict import Source
 from ratelimit_mw.wsgi import RateLimitMiddleware as WsgiMiddleware
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,6 +71,7 @@ NAMES = {
         "parse",
     ],
     ".algorithms.ban": ["Ban"],
+    ".core.events": ["DecisionEvent", "StoreEvent"],
     ".asgi": ["RateLimitMiddleware"],
     ".django": ["RateLimitMiddleware", "Throttle", "exempt", "limit"],
     ".fastapi": ["RateLimit", "RateLimitMiddleware", "exempt", "limit"],
@@ -92,7 +93,7 @@ NAMES = {
     ".wsgi": ["RateLimitMiddleware"],
 }
 PATHS = {f"ratelimit_mw{path}": names for path, names in NAMES.items()}
-NO_PATHS = {"ratelimit_mw.refusals", "ratelimit_mw.__version__"}  # a logger's name; a string
+NO_PATHS = {"ratelimit_mw.engine.refusal_log", "ratelimit_mw.__version__"}  # a logger's name; a string
 USER_FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
 INSIDE = ROOT / "docs/explanation"  # these pages explain the code and name what is not public
 IMPORT = re.compile(

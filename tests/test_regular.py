@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 import ratelimit_mw
-from ratelimit_mw import addresses, advice, hosts, notation, path_index, paths
-from ratelimit_mw.faces import routes
-from ratelimit_mw.stores import rejections
+from ratelimit_mw.algorithms import notation
+from ratelimit_mw.asgi import routes
+from ratelimit_mw.http import hosts, path_index, paths
+from ratelimit_mw.http import networks as addresses
+from ratelimit_mw.rules import startup_checks as advice
+from ratelimit_mw.stores.redis import rejections
 from regular import is_linear
 
 PACKAGE = Path(ratelimit_mw.__file__).parent

@@ -11,12 +11,12 @@ from jsonschema import Draft4Validator, Draft202012Validator
 
 from checking import command
 from ratelimit_mw import ConfigError, Limit
-from ratelimit_mw.items import LimitOptions
-from ratelimit_mw.members import HeaderOptions
-from ratelimit_mw.options import Options
-from ratelimit_mw.rules import RuleOptions
-from ratelimit_mw.schema import NAMED, STRUCTS, _schema, alternatives, options_of, settings_schema
+from ratelimit_mw.http.client_lists import HeaderOptions
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.limits import LimitOptions
+from ratelimit_mw.settings.options import Options
+from ratelimit_mw.settings.rule import RuleOptions
+from ratelimit_mw.settings.schema import NAMED, STRUCTS, _schema, alternatives, options_of, settings_schema
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
 BROKEN = Path(__file__).parent / "broken_settings"

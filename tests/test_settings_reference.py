@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from checking import python
-from ratelimit_mw.schema import STRUCTS, options_of
+from ratelimit_mw.settings.schema import STRUCTS, options_of
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "reference" / "settings.md"

@@ -21,12 +21,19 @@ from ratelimit_mw import (
     MemoryStore,
     RateLimited,
     StoreError,
-    blocks,
-    held,
 )
-from ratelimit_mw.held import ASYNC_SLOT_RENEWER, SLOT_RENEWER, AsyncSlotRenewer, SlotRenewer
-from ratelimit_mw.holds import HeldSlots, SlotRegistry, slot_charges
-from ratelimit_mw.limit import Decision
+from ratelimit_mw.core.limit import Decision
+from ratelimit_mw.engine import slot_context as blocks
+from ratelimit_mw.engine import slots as held
+from ratelimit_mw.engine.slots import (
+    ASYNC_SLOT_RENEWER,
+    SLOT_RENEWER,
+    AsyncSlotRenewer,
+    HeldSlots,
+    SlotRegistry,
+    SlotRenewer,
+    slot_charges,
+)
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
 

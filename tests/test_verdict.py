@@ -5,8 +5,8 @@ import math
 import pytest
 
 from ratelimit_mw import Charge, Decision, RateLimited, RateLimitError, SlidingWindowCounter, StoreError, Verdict
-from ratelimit_mw.limit import Role
-from ratelimit_mw.verdict import Source, verdict_of
+from ratelimit_mw.core.limit import Role
+from ratelimit_mw.core.verdict import Source, verdict_of
 
 LIMIT = SlidingWindowCounter(10, 60)
 NOTHING = (0, 0, 0.0, 0.0, 0.0, 0.0)

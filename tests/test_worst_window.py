@@ -19,7 +19,7 @@ from ratelimit_mw import (
     parse,
 )
 from ratelimit_mw.algorithms import ALGORITHMS
-from ratelimit_mw.bucket import BucketLimit
+from ratelimit_mw.algorithms.bucket import BucketLimit
 
 pytestmark = pytest.mark.promise(3)
 

@@ -20,7 +20,7 @@ from benchmarks.line import Line
 from benchmarks.runner import Count, Counted, Row
 from ratelimit_mw import Charge, Limit, MemoryStore
 from ratelimit_mw.algorithms import ALGORITHMS, DEFAULT
-from ratelimit_mw.identity import bucket_key, encode
+from ratelimit_mw.core.identity import bucket_key, encode
 
 _KEYS: Final = 1_000_000  # as many as a MemoryStore holds unless it is told otherwise
 _TAKES: Final = 200_000

@@ -13,7 +13,7 @@ from benchmarks.takes import takes
 from ratelimit_mw import Charge, Limit, Limiter, TokenBucket
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.stores import Store
-from ratelimit_mw.stores.scripts import read_decisions, script, take_arguments
+from ratelimit_mw.stores.redis.scripts import read_decisions, script, take_arguments
 
 _DAY: Final = 24 * 3600.0  # seconds
 _PLENTY: Final = 10**9

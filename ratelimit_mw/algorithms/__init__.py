@@ -11,7 +11,7 @@ from ratelimit_mw.algorithms.sliding_window_counter import SlidingWindowCounter
 from ratelimit_mw.algorithms.sliding_window_log import SlidingWindowLog
 from ratelimit_mw.algorithms.smooth import Smooth
 from ratelimit_mw.algorithms.token_bucket import TokenBucket
-from ratelimit_mw.limit import Limit
+from ratelimit_mw.core.limit import Limit
 
 ALGORITHMS: Final[dict[str, type[Limit]]] = {
     "fixed_window": FixedWindow,

@@ -6,9 +6,9 @@ from itertools import islice
 from typing import ClassVar, Final
 
 from ratelimit_mw.algorithms.slot_set import SlotState
-from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import MAX_EXACT_INT, Decision, Limit, check_seconds, microseconds
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import MAX_EXACT_INT, Decision, Limit, check_seconds, microseconds
+from ratelimit_mw.core.memo import cached_property
 
 MAX_SLOTS: Final = 10_000  # some 100 bytes each in Redis
 LIFETIME: Final = 15.0  # seconds

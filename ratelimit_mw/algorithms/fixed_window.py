@@ -5,9 +5,9 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import MAX_EXACT_INT, MICROSECONDS, Decision, Limit
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import MAX_EXACT_INT, MICROSECONDS, Decision, Limit
+from ratelimit_mw.core.memo import cached_property
 
 
 class WindowState(Struct, frozen=True, gc=False):

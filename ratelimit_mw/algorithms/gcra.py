@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from ratelimit_mw.bucket import ADMITTED, BucketLimit
-from ratelimit_mw.limit import MICROSECONDS, Decision
-from ratelimit_mw.ticks import ceil_div
+from ratelimit_mw.algorithms.bucket import ADMITTED, BucketLimit
+from ratelimit_mw.algorithms.ticks import ceil_div
+from ratelimit_mw.core.limit import MICROSECONDS, Decision
 
 
 class GcraDebtState(Struct, frozen=True, gc=False):

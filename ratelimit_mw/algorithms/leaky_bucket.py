@@ -5,11 +5,10 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from ratelimit_mw.bucket import LevelLimit, LevelState
-from ratelimit_mw.delay import Admission
-from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import MICROSECONDS, Decision, Limit, check_int
+from ratelimit_mw.algorithms.bucket import Admission, LevelLimit, LevelState
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import MICROSECONDS, Decision, Limit, check_int
+from ratelimit_mw.core.memo import cached_property
 
 
 class LeakyBucket(LevelLimit, frozen=True, kw_only=True):

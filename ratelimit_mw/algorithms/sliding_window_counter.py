@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import MICROSECONDS, Decision, Limit, check_int
-from ratelimit_mw.ticks import CounterTicks, counter_ticks
+from ratelimit_mw.algorithms.ticks import CounterTicks, counter_ticks
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import MICROSECONDS, Decision, Limit, check_int
+from ratelimit_mw.core.memo import cached_property
 
 _MAX_BUCKETS = 1000
 

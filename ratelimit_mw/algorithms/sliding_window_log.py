@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import MICROSECONDS, MOST_RECENT, Decision, Limit
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import MICROSECONDS, MOST_RECENT, Decision, Limit
+from ratelimit_mw.core.memo import cached_property
 
 _MAX_QUOTA = 100_000  # 8 bytes each in memory, some 100 in Redis
 _MAX_COST = 1_000  # units that one charge writes

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from ratelimit_mw.delay import Admission, DelayableLimit
-from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import (
+from ratelimit_mw.algorithms.bucket import Admission, DelayableLimit
+from ratelimit_mw.algorithms.ticks import SmoothTicks, WarmUp, ceil_div, shift_at, smooth_ticks, stored_us
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import (
     MAX_EXACT_INT,
     MAX_SECONDS,
     MICROSECONDS,
@@ -20,7 +20,7 @@ from ratelimit_mw.limit import (
     check_seconds,
     microseconds,
 )
-from ratelimit_mw.ticks import SmoothTicks, WarmUp, ceil_div, shift_at, smooth_ticks, stored_us
+from ratelimit_mw.core.memo import cached_property
 
 _MAX_COLD_FACTOR = 100  # times the usual price
 

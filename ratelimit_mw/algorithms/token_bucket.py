@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
-from ratelimit_mw.bucket import ADMITTED, LevelLimit, LevelState
-from ratelimit_mw.limit import MICROSECONDS, Decision
+from ratelimit_mw.algorithms.bucket import ADMITTED, LevelLimit, LevelState
+from ratelimit_mw.core.limit import MICROSECONDS, Decision
 
 
 class TokenBucket(LevelLimit, frozen=True, kw_only=True):

@@ -5,13 +5,13 @@
 enforces.
 """
 
-from ratelimit_mw.faces.missing import require
+from ratelimit_mw.core.errors import require
 
 with require("django"):
     import django as _django  # noqa: F401  # before its parts, whose absence would say less
 
 from ratelimit_mw.django import checks as _checks  # noqa: F401  # registers them
-from ratelimit_mw.django.endpoints import exempt, limit
+from ratelimit_mw.django.endpoint_limits import exempt, limit
 from ratelimit_mw.django.middleware import RateLimitMiddleware
 from ratelimit_mw.django.throttle import Throttle
 

@@ -8,14 +8,14 @@ from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A
 from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
-from ratelimit_mw.django.endpoints import LOCATIONS, is_strict, limits_by_level, unenforced
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.django.endpoint_limits import LOCATIONS, is_strict, limits_by_level, unenforced
 from ratelimit_mw.django.gates import SETTING_NAME, build_gate
-from ratelimit_mw.django.idle import FIX, idle_throttles, uses_of, views_of
+from ratelimit_mw.django.idle_throttles import FIX, idle_throttles, uses_of, views_of
 from ratelimit_mw.django.middleware import METHODS, RateLimitMiddleware
 from ratelimit_mw.django.throttle import Throttle
-from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.keys import Key
-from ratelimit_mw.marks import EndpointLimit
+from ratelimit_mw.http.keys import Key
+from ratelimit_mw.rules.endpoint_limits import EndpointLimit
 
 _OURS: Final = "ratelimit_mw.django.RateLimitMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"

@@ -4,11 +4,11 @@ from typing import Any, Final
 
 from django.conf import settings
 
-from ratelimit_mw.errors import error_location
-from ratelimit_mw.gate import AsyncGate, Gate
-from ratelimit_mw.notices import Finding, warn_or_fail
+from ratelimit_mw.core.errors import error_location
+from ratelimit_mw.core.log import Finding, warn_or_fail
+from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores.forks import fork_safe_lock
+from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
 SETTING_NAME: Final = "RATELIMIT_MW"
 _ALLOWED: Final = "a callable (request, verdict)"

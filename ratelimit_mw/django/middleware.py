@@ -9,8 +9,14 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from ratelimit_mw.advice import ProcessCountCheck
-from ratelimit_mw.django.answers import (
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.log import Finding, warn_or_fail
+from ratelimit_mw.core.memo import Budget, Memo
+from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.django.endpoint_limits import MIDDLEWARE_LOADED, limits_by_level
+from ratelimit_mw.django.gates import SETTING_NAME, build_gate
+from ratelimit_mw.django.request import AsyncDjangoRequest, DjangoRequest, UserNotLoaded, load_user
+from ratelimit_mw.django.responses import (
     RequestContext,
     add_headers,
     end_on_close,
@@ -18,19 +24,13 @@ from ratelimit_mw.django.answers import (
     replace_response,
     request_context,
 )
-from ratelimit_mw.django.endpoints import MIDDLEWARE_LOADED, limits_by_level
-from ratelimit_mw.django.gates import SETTING_NAME, build_gate
-from ratelimit_mw.django.request import AsyncDjangoRequest, DjangoRequest, UserNotLoaded, load_user
-from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.following import track_response
-from ratelimit_mw.gate import Gate
-from ratelimit_mw.kept import Budget, Memo
-from ratelimit_mw.matching import EndpointRules
-from ratelimit_mw.notices import Finding, warn_or_fail
-from ratelimit_mw.on_refused import call_refusal_handler
-from ratelimit_mw.outcome import RateLimitState
-from ratelimit_mw.sources import unread_settings
-from ratelimit_mw.verdict import Verdict
+from ratelimit_mw.engine.gate import Gate
+from ratelimit_mw.engine.response_tracking import track_response
+from ratelimit_mw.engine.state import RateLimitState
+from ratelimit_mw.http.on_refused import call_refusal_handler
+from ratelimit_mw.rules.matching import EndpointRules
+from ratelimit_mw.rules.startup_checks import ProcessCountCheck
+from ratelimit_mw.settings.loading import unread_settings
 
 _MAX_CACHED_ENDPOINTS: Final = 4096  # whose limits are remembered
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # no view tells others apart

@@ -9,10 +9,10 @@ from django.http import HttpRequest
 from django.http.request import HttpHeaders
 from django.utils.functional import LazyObject, SimpleLazyObject, empty
 
-from ratelimit_mw.notices import warn_throttled
-from ratelimit_mw.outcome import RateLimitState
-from ratelimit_mw.request import Request, user_id
-from ratelimit_mw.underscores import keeps_underscores
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.engine.state import RateLimitState
+from ratelimit_mw.http.request import Request, user_id
+from ratelimit_mw.http.underscore_headers import keeps_underscores
 
 _NOT_LOADED: Final = object()
 _AUTHENTICATION: Final = "django.contrib.auth.middleware"  # where Django's own middleware is

@@ -9,23 +9,23 @@ from typing import Any, ClassVar, Final
 from asgiref.sync import async_to_sync
 from django.conf import settings
 
-from ratelimit_mw.django.answers import RequestContext
+from ratelimit_mw.core.errors import ConfigError, error_location
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.peer_options import translate_option
+from ratelimit_mw.core.validation import closest_match, unknown_key_message
+from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.django.gates import standalone_gate
-from ratelimit_mw.django.idle import RATES, report_idle
+from ratelimit_mw.django.idle_throttles import RATES, report_idle
 from ratelimit_mw.django.request import DjangoRequest
-from ratelimit_mw.errors import ConfigError, error_location
-from ratelimit_mw.faces.loops import in_event_loop
-from ratelimit_mw.following import track_response
-from ratelimit_mw.gate import AsyncGate, Gate
-from ratelimit_mw.marks import EndpointLimit
-from ratelimit_mw.matching import EndpointRules
-from ratelimit_mw.notices import warn_throttled
-from ratelimit_mw.outcome import RateLimitState
-from ratelimit_mw.peers import translate_option
-from ratelimit_mw.request import user_id
-from ratelimit_mw.rules import EndpointLimitOptions
-from ratelimit_mw.verdict import Verdict
-from ratelimit_mw.words import closest_match, unknown_key_message
+from ratelimit_mw.django.responses import RequestContext
+from ratelimit_mw.engine.gate import AsyncGate, Gate
+from ratelimit_mw.engine.response_tracking import track_response
+from ratelimit_mw.engine.runtime import in_event_loop
+from ratelimit_mw.engine.state import RateLimitState
+from ratelimit_mw.http.request import user_id
+from ratelimit_mw.rules.endpoint_limits import EndpointLimit
+from ratelimit_mw.rules.matching import EndpointRules
+from ratelimit_mw.settings.rule import EndpointLimitOptions
 
 _PENDING: Final = "_ratelimit_mw_throttles"
 

@@ -8,8 +8,8 @@ decisions with a `source`.
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.verdict import Answer
+from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.core.verdict import Answer
 
 __all__ = ["Answer", "AsyncStore", "Store"]
 

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from ratelimit_mw.delay import DelayableLimit
-from ratelimit_mw.limit import MICROSECONDS, Charge, Decision, check_seconds, microseconds
-from ratelimit_mw.stores.forks import fork_safe_lock
+from ratelimit_mw.algorithms.bucket import DelayableLimit
+from ratelimit_mw.core.limit import MICROSECONDS, Charge, Decision, check_seconds, microseconds
+from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores.layer import Clock, Layer
-from ratelimit_mw.verdict import Answer
+from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
 _MAX_GROUPS: Final = 10_000  # that are remembered
 _MAX_SETTLED_KEYS: Final = 1_000  # keys of which it is known when they were corrected

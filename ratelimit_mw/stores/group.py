@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.limit import MAX_EXACT_INT, Charge, Decision, Limit
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, Decision, Limit
 
 UNCOLLECTED: Final = "%d units go beyond a debt of one quota, and are not charged"
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from ratelimit_mw.events import StoreEvent
-from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.core.events import StoreEvent
+from ratelimit_mw.core.limit import Charge, Decision
 
 Clock = Callable[[], float]
 """Seconds. What the store goes by, if it was told a clock; else time is monotonic."""

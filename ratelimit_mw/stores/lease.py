@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Final
 
-from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.stores.forks import fork_safe_lock
-from ratelimit_mw.verdict import Answer
+from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.core.verdict import Answer
+from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
 _MAX_ALLOTMENTS: Final = 1_000  # buckets of which units are taken ahead, at most: leases are for few and hot ones
 

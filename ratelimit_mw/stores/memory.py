@@ -5,13 +5,12 @@ from itertools import islice
 from time import monotonic_ns
 from typing import ClassVar
 
-from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.limit import Charge, Decision, Limit, State, check_int, microseconds
-from ratelimit_mw.notices import warn_throttled
-from ratelimit_mw.stores.forks import fork_safe_lock
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import Charge, Decision, Limit, State, check_int, microseconds
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.stores.generations import PART_MASK, GenerationalMap
 from ratelimit_mw.stores.group import UNCOLLECTED, Group, committed, cost_to_decide, settled_charge
-from ratelimit_mw.stores.live import REGISTRY, StoreOverrides
-from ratelimit_mw.stores.shelf import PART_MASK, GenerationalMap
+from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, fork_safe_lock
 
 _PROBES = 8  # states of a limit that are looked at for one that expired, to make room for a new one
 _OTHER_LIMITS = 3  # limits, besides the one that holds most keys, that are searched for one

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.validation import did_you_mean
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
-from ratelimit_mw.words import did_you_mean
 
 PREFIX: Final = "rl:"  # of the keys, unless a store in code has one of its own
 _REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
@@ -33,7 +33,7 @@ def inspect_store(url: str, algorithms: Iterable[str], timeout: float) -> Any:
     if _is_memory(url):
         return None
     _redis()
-    from ratelimit_mw.stores.inspection import inspect  # noqa: PLC0415  # as in _redis
+    from ratelimit_mw.stores.redis.inspection import inspect  # noqa: PLC0415  # as in _redis
 
     return inspect(url, PREFIX, algorithms, timeout)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import Any, TypeVar
 
-from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.stores import AsyncStore, Store
 
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """A clock told by hand."""
 
-from ratelimit_mw.limit import check_seconds
+from ratelimit_mw.core.limit import check_seconds
 
 
 class Clock:

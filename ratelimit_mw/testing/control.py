@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from secrets import token_hex
 
-from ratelimit_mw.limit import MICROSECONDS
-from ratelimit_mw.stores.live import REGISTRY, StoreOverrides
+from ratelimit_mw.core.limit import MICROSECONDS
+from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides
 from ratelimit_mw.testing.clock import Clock
 
 

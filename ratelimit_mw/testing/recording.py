@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from ratelimit_mw.limit import Charge, Decision
+from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.stores.memory import MemoryStore
 
 Call = tuple[str, tuple[Charge, ...]]

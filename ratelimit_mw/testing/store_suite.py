@@ -8,9 +8,9 @@ import pytest
 
 from ratelimit_mw.algorithms.sliding_window_counter import SlidingWindowCounter
 from ratelimit_mw.algorithms.token_bucket import TokenBucket
-from ratelimit_mw.errors import ConfigError
-from ratelimit_mw.limit import Charge, Decision, State
-from ratelimit_mw.limiter import Limiter
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import Charge, Decision, State
+from ratelimit_mw.engine.limiter import Limiter
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing.clock import Clock
 

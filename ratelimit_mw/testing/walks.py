@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from ratelimit_mw.limit import Decision, Limit, State, microseconds
+from ratelimit_mw.core.limit import Decision, Limit, State, microseconds
 
 START: Final = 1_000_000_000_000_000  # microseconds: when a walk begins
 MOST_STEPS: Final = 30

@@ -25,13 +25,13 @@ from ratelimit_mw import (
     Smooth,
     TokenBucket,
 )
+from ratelimit_mw.algorithms.bucket import BucketLimit, LevelState
 from ratelimit_mw.algorithms.fixed_window import WindowState
 from ratelimit_mw.algorithms.gcra import GcraDebtState
 from ratelimit_mw.algorithms.sliding_window_counter import SubWindowState
 from ratelimit_mw.algorithms.sliding_window_log import LogState, _state_of
 from ratelimit_mw.algorithms.smooth import SmoothState
-from ratelimit_mw.bucket import BucketLimit, LevelState
-from ratelimit_mw.limit import State, microseconds
+from ratelimit_mw.core.limit import State, microseconds
 
 NOW = 1_000_000  # microseconds: all states are kept as they are seen at this instant
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ratelimit_mw import Concurrency, Limit, Smooth
 from ratelimit_mw.algorithms import ALGORITHMS
-from ratelimit_mw.limit import MICROSECONDS
+from ratelimit_mw.core.limit import MICROSECONDS
 
 TAKEN: Final[dict[str, type[Limit]]] = {**ALGORITHMS, "concurrency": Concurrency}  # all that requests take from
 

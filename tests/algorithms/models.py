@@ -21,7 +21,7 @@ from ratelimit_mw import (
     Smooth,
     TokenBucket,
 )
-from ratelimit_mw.bucket import BucketLimit
+from ratelimit_mw.algorithms.bucket import BucketLimit
 
 SECOND = 1_000_000  # microseconds
 

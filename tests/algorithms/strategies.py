@@ -15,7 +15,7 @@ from ratelimit_mw import (
     Smooth,
     TokenBucket,
 )
-from ratelimit_mw.bucket import BucketLimit
+from ratelimit_mw.algorithms.bucket import BucketLimit
 from ratelimit_mw.testing.walks import FORWARD, LARGEST, MOST_STEPS, MOVES, Step, Walk
 
 _quotas = st.one_of(st.integers(1, 12), st.integers(1, 10**6), st.sampled_from([10**9, 999_999_937]))

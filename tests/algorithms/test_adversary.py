@@ -24,8 +24,8 @@ from ratelimit_mw import (
     Smooth,
     TokenBucket,
 )
-from ratelimit_mw.bucket import BucketLimit, LevelState
-from ratelimit_mw.limit import microseconds
+from ratelimit_mw.algorithms.bucket import BucketLimit, LevelState
+from ratelimit_mw.core.limit import microseconds
 
 pytestmark = pytest.mark.promise(3)
 

@@ -27,8 +27,8 @@ from ratelimit_mw import (
     parse,
 )
 from ratelimit_mw.algorithms import ALGORITHMS
-from ratelimit_mw.bucket import BucketLimit
-from ratelimit_mw.limit import State
+from ratelimit_mw.algorithms.bucket import BucketLimit
+from ratelimit_mw.core.limit import State
 from ratelimit_mw.testing.laws import delay_us
 from ratelimit_mw.testing.walks import START, Step
 

@@ -11,7 +11,7 @@ from algorithms.models import model_of
 from algorithms.strategies import both_ways, of_each_algorithm, walks
 from ratelimit_mw import Limit, Smooth
 from ratelimit_mw.algorithms import ALGORITHMS
-from ratelimit_mw.limit import State
+from ratelimit_mw.core.limit import State
 from ratelimit_mw.testing import laws
 from ratelimit_mw.testing.laws import LAWS, Law, check_laws, delay_us
 from ratelimit_mw.testing.walks import START, Step, Walk

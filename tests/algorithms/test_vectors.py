@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ratelimit_mw import Charge, Decision, Limit, MemoryStore, parse
 from ratelimit_mw.algorithms import SCRIPTED
-from ratelimit_mw.delay import DelayableLimit
+from ratelimit_mw.algorithms.bucket import DelayableLimit
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.testing import Clock

@@ -13,7 +13,7 @@ import pytest
 
 from conformance.tables import GUAVA
 from ratelimit_mw import Charge, ConfigError, Smooth, parse
-from ratelimit_mw.limit import MICROSECONDS
+from ratelimit_mw.core.limit import MICROSECONDS
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import Clock
 

@@ -6,7 +6,7 @@ import pytest
 
 from conformance.tables import NGINX
 from ratelimit_mw import Charge, LeakyBucket
-from ratelimit_mw.limit import microseconds
+from ratelimit_mw.core.limit import microseconds
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import Clock
 

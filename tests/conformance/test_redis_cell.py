@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from conformance.tables import REDIS_CELL
-from ratelimit_mw import GCRA, Charge, ConfigError, Decision, FixedWindow, response
-from ratelimit_mw.limit import microseconds
+from ratelimit_mw import GCRA, Charge, ConfigError, Decision, FixedWindow
+from ratelimit_mw.core.limit import microseconds
+from ratelimit_mw.core.verdict import verdict_of
+from ratelimit_mw.http import response
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import Clock
-from ratelimit_mw.verdict import verdict_of
 
 pytestmark = [pytest.mark.promise(3), pytest.mark.promise(4)]
 
@@ -148,7 +149,7 @@ def test_http(monkeypatch: pytest.MonkeyPatch) -> None:
     """X-RateLimit-Reset is seconds from now there, and here the instant, as most have it."""
     example = DATA["http"]["example"]
     limit, remaining, reset, retry = (example[name] for name in ("limit", "remaining", "reset_s", "retry_s"))
-    monkeypatch.setattr("ratelimit_mw.response.time.time", lambda: 1_000_000_000.0)
+    monkeypatch.setattr("ratelimit_mw.http.response.time.time", lambda: 1_000_000_000.0)
     decision = Decision(False, limit, remaining, retry, reset, reset, 0.0, 0)
     fields = dict(response.refusal(verdict_of([Charge("k", FixedWindow(1, 60))], [decision]), "legacy").headers)
     assert fields["Retry-After"] == example["Retry-After"] == "60"

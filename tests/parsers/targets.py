@@ -4,11 +4,11 @@ from collections.abc import Callable
 from itertools import islice
 
 from ratelimit_mw import ConfigError, parse
-from ratelimit_mw.addresses import parse_address
-from ratelimit_mw.client_ip import client_address
-from ratelimit_mw.forwarded import forwarded, x_forwarded_for
-from ratelimit_mw.path_index import PathTree
-from ratelimit_mw.paths import Paths, normal_path
+from ratelimit_mw.http.client_ip import client_address
+from ratelimit_mw.http.forwarded import forwarded, x_forwarded_for
+from ratelimit_mw.http.networks import parse_address
+from ratelimit_mw.http.path_index import PathTree
+from ratelimit_mw.http.paths import Paths, normal_path
 
 MEMBERS = 257  # that a list yields at most: 256, and a None for the rest
 SHORT = 4000  # characters, of which a list looks at all

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from ratelimit_mw import Charge, Decision
-from ratelimit_mw.limit import State
+from ratelimit_mw.core.limit import State
 
 Bucket = tuple[str, str]
 

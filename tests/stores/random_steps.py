@@ -20,9 +20,8 @@ from ratelimit_mw import (
 )
 from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.algorithms.ban import Ban
-from ratelimit_mw.bucket import BucketLimit
-from ratelimit_mw.delay import DelayableLimit
-from ratelimit_mw.limit import Role
+from ratelimit_mw.algorithms.bucket import BucketLimit, DelayableLimit
+from ratelimit_mw.core.limit import Role
 from ratelimit_mw.testing import Clock
 from stores.model_store import bucket_of
 

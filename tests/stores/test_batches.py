@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import pytest
 
 from ratelimit_mw import Charge, FixedWindow, StoreError
-from ratelimit_mw.stores import batching
-from ratelimit_mw.stores.batching import Batcher, OnReplies
-from ratelimit_mw.stores.parcel import EncodedGroup, PendingTake
+from ratelimit_mw.stores.redis import batcher as batching
+from ratelimit_mw.stores.redis.batcher import Batcher, OnReplies
+from ratelimit_mw.stores.redis.parcel import EncodedGroup, PendingTake
 from turns import turns
 
 T = TypeVar("T")

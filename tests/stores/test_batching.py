@@ -14,11 +14,11 @@ from redis.asyncio import Redis as AsyncRedis
 
 from held_proxy import HeldProxy
 from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, Limit, StoreError, TokenBucket
-from ratelimit_mw.errors import StoreNotAsked
-from ratelimit_mw.stores import batching
+from ratelimit_mw.core.errors import StoreNotAsked
+from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores.redis import AsyncRedisStore
+from ratelimit_mw.stores.redis import batcher as batching
 from ratelimit_mw.testing import Clock
-from ratelimit_mw.verdict import Answer
 from redis_servers import RedisServer
 from turns import turns
 
@@ -371,7 +371,7 @@ def test_a_loop_that_was_busy_does_not_make_the_store_late(redis_server: RedisSe
 
 
 def test_without_hiredis_the_client_library_speaks(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratelimit_mw.stores.redis_server.hiredis", None)
+    monkeypatch.setattr("ratelimit_mw.stores.redis.server.hiredis", None)
 
     async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
         inner: Any = store._store

@@ -7,16 +7,16 @@ import pytest
 from redis import Redis
 
 from ratelimit_mw import Charge, MemoryStore, SlidingWindowLog
-from ratelimit_mw.corrections import BucketAccount
-from ratelimit_mw.errors import StoreError
-from ratelimit_mw.limit import MOST_RECENT
+from ratelimit_mw.core.errors import StoreError
+from ratelimit_mw.core.limit import MOST_RECENT
+from ratelimit_mw.engine.settlement import BucketAccount
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.group import in_parts
-from ratelimit_mw.stores.patience import Deadline
 from ratelimit_mw.stores.redis import AsyncRedisStore
-from ratelimit_mw.stores.redis_server import ServerTransport, connection_factory
-from ratelimit_mw.stores.talk import Command
-from ratelimit_mw.stores.threads import ThreadStore
+from ratelimit_mw.stores.redis.commands import Command
+from ratelimit_mw.stores.redis.deadline import Deadline
+from ratelimit_mw.stores.redis.server import ServerTransport, connection_factory
+from ratelimit_mw.stores.redis.thread_store import ThreadStore
 from ratelimit_mw.testing import Clock
 from stores.opened import Open, each_kind, threads
 

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, StoreError
-from ratelimit_mw.errors import StoreNotAsked
-from ratelimit_mw.events import Hook, StoreEvent
+from ratelimit_mw.core.errors import StoreNotAsked
+from ratelimit_mw.core.events import Hook, StoreEvent
+from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores import Store
-from ratelimit_mw.stores.breaker import FAILURES, INITIAL_PAUSE, MAX_PAUSE, CircuitBreaker
+from ratelimit_mw.stores.circuit_breaker import FAILURES, INITIAL_PAUSE, MAX_PAUSE, CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.layer import SCRIPT_ERROR
-from ratelimit_mw.stores.layered import AsyncLayeredStore, LayeredStore
+from ratelimit_mw.stores.layers import AsyncLayeredStore, LayeredStore
 from ratelimit_mw.testing import Clock, RecordingStore
 from ratelimit_mw.testing.blocking import blocking
-from ratelimit_mw.verdict import Answer
 
 pytestmark = pytest.mark.promise(8)
 

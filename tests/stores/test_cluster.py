@@ -21,9 +21,9 @@ from ratelimit_mw import Charge, ConfigError, FixedWindow, Limiter, SlidingWindo
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
-from ratelimit_mw.stores.redis_server import classify_error
-from ratelimit_mw.stores.slots import slot
-from ratelimit_mw.stores.topology import Redirected, RoutedCommand, SlotMap
+from ratelimit_mw.stores.redis.server import classify_error
+from ratelimit_mw.stores.redis.slots import slot
+from ratelimit_mw.stores.redis.topology import Redirected, RoutedCommand, SlotMap
 from ratelimit_mw.testing.blocking import blocking
 from redis_cluster import RedisCluster
 from stores.model_store import ModelStore

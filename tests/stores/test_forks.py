@@ -13,21 +13,24 @@ from typing import Any
 import pytest
 
 import ratelimit_mw
-from ratelimit_mw import Charge, Limiter, MemoryStore, TokenBucket, kept, ledger, outcome
+from ratelimit_mw import Charge, Limiter, MemoryStore, TokenBucket
+from ratelimit_mw.core import memo as kept
+from ratelimit_mw.core.limit import Decision
+from ratelimit_mw.core.memo import cached_property
 from ratelimit_mw.django import gates
-from ratelimit_mw.holding import DelayCapacity
-from ratelimit_mw.holds import HeldSlots, SlotRegistry
-from ratelimit_mw.kept import cached_property
-from ratelimit_mw.limit import Decision
-from ratelimit_mw.queues import QueueRequest, Queues
-from ratelimit_mw.stores import forks
-from ratelimit_mw.stores.breaker import CircuitBreaker
-from ratelimit_mw.stores.crew import WorkerPool
+from ratelimit_mw.engine import settlement as ledger
+from ratelimit_mw.engine import state as outcome
+from ratelimit_mw.engine.delays import DelayCapacity
+from ratelimit_mw.engine.slot_queue import QueueRequest, Queues
+from ratelimit_mw.engine.slots import HeldSlots, SlotRegistry
+from ratelimit_mw.stores import lifecycle as forks
+from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
-from ratelimit_mw.stores.layered import LayeredStore
-from ratelimit_mw.stores.local import FallbackStore
-from ratelimit_mw.stores.patience import Deadline
-from ratelimit_mw.stores.thread_pool import Pool
+from ratelimit_mw.stores.fallback import FallbackStore
+from ratelimit_mw.stores.layers import LayeredStore
+from ratelimit_mw.stores.redis.deadline import Deadline
+from ratelimit_mw.stores.redis.sync_pool import Pool
+from ratelimit_mw.stores.redis.worker_pool import WorkerPool
 from ratelimit_mw.testing import Clock
 
 # Python 3.12 and later warn of a fork while threads run.

@@ -14,14 +14,14 @@ from ratelimit_mw import ConfigError
 from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.starlette import limit
-from ratelimit_mw.stores.inspection import (
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.stores.redis.inspection import (
     CLIENT_COMMANDS,
     CLUSTER_COMMANDS,
     SCRIPT_COMMANDS,
     SORTED_SET_COMMANDS,
     inspect,
 )
-from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.stores.url import redacted_url
 from ratelimit_mw.wsgi import RateLimitMiddleware as WsgiMiddleware
 from redis_cluster import RedisCluster
@@ -38,8 +38,8 @@ WITHOUT = [command for command in COMMANDS if not command.startswith("z")]
 
 @pytest.fixture(autouse=True)
 def _nothing_is_logged_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratelimit_mw.notices._quiet_until", {})
-    monkeypatch.setattr("ratelimit_mw.stores.rejections._tls_checks", {})
+    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
+    monkeypatch.setattr("ratelimit_mw.stores.redis.rejections._tls_checks", {})
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_slow_servers_and_clocks_that_differ(server: RedisServer, monkeypatch: p
     assert [text.partition(", longer")[2] for text in found.warnings] == [
         " than store_timeout: on_store_error decides requests; raise store_timeout"
     ]
-    monkeypatch.setattr("ratelimit_mw.stores.inspection.time.time", lambda: 1_000_000_000.0)
+    monkeypatch.setattr("ratelimit_mw.stores.redis.inspection.time.time", lambda: 1_000_000_000.0)
     (warning,) = inspect(server.url, "rl:", ["gcra"], 60.0).warnings
     assert "its clock differs by +" in warning
 

@@ -20,13 +20,13 @@ from ratelimit_mw import (
     SlidingWindowLog,
     StoreError,
     TokenBucket,
-    notices,
 )
+from ratelimit_mw.core import log as notices
+from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores.deny_cache import DenyCache
-from ratelimit_mw.stores.layered import AsyncLayeredStore, LayeredStore
+from ratelimit_mw.stores.layers import AsyncLayeredStore, LayeredStore
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
-from ratelimit_mw.verdict import Answer
 from stores.processes import by_eight_processes
 
 WINDOW = FixedWindow(250, 60)

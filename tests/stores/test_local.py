@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import GCRA, Charge, Decision, FixedWindow, LeakyBucket, Limit, MemoryStore, SlidingWindowLog, parse
-from ratelimit_mw.limit import Role
-from ratelimit_mw.stores import local
-from ratelimit_mw.stores.local import FallbackStore, needs_fallback, scaled
+from ratelimit_mw.core.limit import Role
+from ratelimit_mw.stores import fallback as local
+from ratelimit_mw.stores.fallback import FallbackStore, needs_fallback, scaled
 from ratelimit_mw.testing import Clock, RecordingStore, freeze
 
 pytestmark = pytest.mark.promise(8)

@@ -11,8 +11,8 @@ from redis.exceptions import ResponseError
 
 from algorithms.at_once import TAKEN
 from ratelimit_mw import Limit
-from ratelimit_mw.bucket import BucketLimit
-from ratelimit_mw.stores.scripts import Codec, script
+from ratelimit_mw.algorithms.bucket import BucketLimit
+from ratelimit_mw.stores.redis.scripts import Codec, script
 
 LIMITS = [
     kind(10, 10, burst=5, max_delay=1) if issubclass(kind, BucketLimit) else kind(10, 10) for kind in TAKEN.values()

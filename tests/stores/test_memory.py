@@ -19,7 +19,7 @@ from ratelimit_mw import (
     TokenBucket,
 )
 from ratelimit_mw.algorithms.ban import Ban
-from ratelimit_mw.bucket import LevelState
+from ratelimit_mw.algorithms.bucket import LevelState
 from ratelimit_mw.testing import Clock
 
 pytestmark = pytest.mark.promise(7)

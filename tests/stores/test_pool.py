@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores.crew import WorkerPool
-from ratelimit_mw.stores.patience import Deadline
-from ratelimit_mw.stores.pool import AsyncPool
-from ratelimit_mw.stores.thread_pool import Pool
+from ratelimit_mw.core.errors import StoreError
+from ratelimit_mw.stores.redis.async_pool import AsyncPool
+from ratelimit_mw.stores.redis.deadline import Deadline
+from ratelimit_mw.stores.redis.sync_pool import Pool
+from ratelimit_mw.stores.redis.worker_pool import WorkerPool
 
 
 @pytest.mark.promise(8)

@@ -265,7 +265,7 @@ def answered_by_anyone(store: Store) -> int:
 
 
 def test_without_hiredis_the_client_library_reads(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratelimit_mw.stores.redis_server.hiredis", None)
+    monkeypatch.setattr("ratelimit_mw.stores.redis.server.hiredis", None)
     with _threaded(redis_server.url) as store, in_time():
         assert [answered(store, 1).remaining for _ in range(3)] == [100, 99, 98]
         redis_server.pause()

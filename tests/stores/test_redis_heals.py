@@ -9,7 +9,7 @@ from redis import Redis
 
 from algorithms.at_once import TAKEN, at_once
 from ratelimit_mw import Charge, Limit, SlidingWindowLog
-from ratelimit_mw.bucket import BucketLimit
+from ratelimit_mw.algorithms.bucket import BucketLimit
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.testing import Clock
 

@@ -14,8 +14,8 @@ import pytest
 
 import tls
 from ratelimit_mw import Charge, FixedWindow, StoreError
-from ratelimit_mw.errors import StoreNotAsked
-from ratelimit_mw.stores.rejections import as_store_error
+from ratelimit_mw.core.errors import StoreNotAsked
+from ratelimit_mw.stores.redis.rejections import as_store_error
 from ratelimit_mw.wsgi import RateLimitMiddleware
 from redis_cluster import RedisCluster, free_cluster_port
 from redis_sentinels import SERVICE, SentinelServer
@@ -31,8 +31,8 @@ PASSWORD = "hunter2-of-ours"
 
 @pytest.fixture(autouse=True)
 def _nothing_is_logged_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratelimit_mw.notices._quiet_until", {})
-    monkeypatch.setattr("ratelimit_mw.stores.rejections._tls_checks", {})
+    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
+    monkeypatch.setattr("ratelimit_mw.stores.redis.rejections._tls_checks", {})
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import AsyncLimiter, ConfigError, Limiter, RateLimited, StoreError
-from ratelimit_mw.commands import main
+from ratelimit_mw.cli import main
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
-from ratelimit_mw.stores.redis_server import connection_factory
+from ratelimit_mw.stores.redis.server import connection_factory
 from ratelimit_mw.stores.url import open_store
 from ratelimit_mw.wsgi import RateLimitMiddleware
 from redis_servers import RedisServer
@@ -87,7 +87,7 @@ def test_a_wrong_url_does_not_show_it(wrong: str) -> None:
 
 
 def test_the_log_does_not(url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratelimit_mw.notices._quiet_until", {})
+    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
     caplog.set_level(logging.DEBUG, "ratelimit_mw")
     store = url.format(password=PASSWORD).replace("USER", "shop")
     app = RateLimitMiddleware(hello, limits="1/hour", key="ip", store=store, store_timeout=1.0)

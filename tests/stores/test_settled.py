@@ -94,7 +94,7 @@ def test_what_is_beyond_a_debt_of_one_quota_is_counted(algorithm: str, store: St
 def test_what_is_forgiven_is_said_in_the_log_rarely(
     clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ratelimit_mw.notices._quiet_until", {})
+    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
     store, limit = MemoryStore(clock=clock), ALGORITHMS["fixed_window"](10, 60)
     store.settle([Charge("k", limit, 20)])
     assert caplog.text == ""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import Charge, Concurrency, MemoryStore
-from ratelimit_mw.holds import HeldSlots, SlotRegistry
+from ratelimit_mw.engine.slots import HeldSlots, SlotRegistry
 from ratelimit_mw.testing import Clock
 
 FEW, MANY = 100, 8_000

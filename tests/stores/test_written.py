@@ -1,9 +1,9 @@
 """What a server is told of a group is written once for a tuple that is asked again, and anew for everything else."""
 
 from ratelimit_mw import Charge, FixedWindow
-from ratelimit_mw.stores import talk
-from ratelimit_mw.stores.live import StoreOverrides
-from ratelimit_mw.stores.talk import RedisCommands
+from ratelimit_mw.stores.lifecycle import StoreOverrides
+from ratelimit_mw.stores.redis import commands as talk
+from ratelimit_mw.stores.redis.commands import RedisCommands
 from ratelimit_mw.testing import Clock
 
 LIMIT = FixedWindow(5, 60)

@@ -14,9 +14,10 @@ from mutations import matching
 from mutations.__main__ import main
 from mutations.listing import PACKAGE, ROOT, Mutation, load
 from mutations.runner import run
-from ratelimit_mw import bucket, delay
-from ratelimit_mw.algorithms import SCRIPTED
-from ratelimit_mw.stores import group, slots
+from ratelimit_mw.algorithms import SCRIPTED, bucket
+from ratelimit_mw.algorithms import bucket as delay
+from ratelimit_mw.stores import group
+from ratelimit_mw.stores.redis import slots
 
 MUTATIONS = load()
 INSTALLED = Path(ratelimit_mw.__file__).parent

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ratelimit_mw import Charge, Concurrency, MemoryStore, Verdict
-from ratelimit_mw.matching import RuleSet
-from ratelimit_mw.policy import Match, Plan, conclude, plan
-from ratelimit_mw.queues import Bucket, Queues
+from ratelimit_mw.engine.queue_steps import Action, Actions, Pause, Peek, SlotWait, queue_request, slot_bucket
+from ratelimit_mw.engine.slot_queue import Bucket, Queues
+from ratelimit_mw.rules.matching import RuleSet
+from ratelimit_mw.rules.plan import Match, Plan, conclude, plan
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock
-from ratelimit_mw.turns import Action, Actions, Pause, Peek, SlotWait, queue_request, slot_bucket
 from web.plain_request import PlainRequest
 
 PATIENCE = 1000.0  # seconds that a request waits

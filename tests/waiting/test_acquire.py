@@ -67,8 +67,8 @@ def make(request: pytest.FixtureRequest) -> Make:
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
     sleeps = Sleeps()
-    monkeypatch.setattr("ratelimit_mw.limiter.time.sleep", sleeps)
-    monkeypatch.setattr("ratelimit_mw.waiting.asyncio.sleep", sleeps.asleep)
+    monkeypatch.setattr("ratelimit_mw.engine.limiter.time.sleep", sleeps)
+    monkeypatch.setattr("ratelimit_mw.engine.acquire.asyncio.sleep", sleeps.asleep)
     return sleeps
 
 
@@ -218,7 +218,7 @@ def test_what_ends_a_wait_gives_its_units_back(make: Make, slept: Sleeps, algori
 def test_a_store_that_fails_then_does_not_hide_what_ended_the_wait(
     slept: Sleeps, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ratelimit_mw.notices._quiet_until", {})  # what is said rarely has not been said yet
+    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})  # what is said rarely has not been said yet
 
     class Forgetful(MemoryStore):
         def settle(self, charges: Sequence[Charge]) -> None:

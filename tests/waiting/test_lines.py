@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from profiles import PROOF
-from ratelimit_mw.queues import QueueRequest, Queues
+from ratelimit_mw.engine.slot_queue import QueueRequest, Queues
 from waiting.lines_world import PATIENCE, World
 
 CLIENTS = [f"192.0.2.{number}" for number in range(1, 6)]

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from ratelimit_mw.faces.asgi_send import App, Message, Scope
+from ratelimit_mw.asgi.send import App, Message, Scope
 from web.message_order import in_order
 
 HTTP: Mapping[str, Any] = {

@@ -6,7 +6,8 @@ import pytest
 
 # before Django's other modules, and REST framework, can be imported
 import web.django_site  # noqa: F401  # configures it
-from ratelimit_mw import matching, notices
+from ratelimit_mw.core import log as notices
+from ratelimit_mw.rules import matching
 from ratelimit_mw.testing import Clock, RecordingStore
 from redis_servers import RedisServer
 

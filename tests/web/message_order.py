@@ -2,7 +2,7 @@
 
 import re
 
-from ratelimit_mw.faces.asgi_send import App, Message, Receive, Scope, Send
+from ratelimit_mw.asgi.send import App, Message, Receive, Scope, Send
 
 # How a connection may go, up to any point: where it breaks off is the app's affair. A "+" says that more of the kind
 # follow, at a start that trailers do. What the server says is here where it must come first.

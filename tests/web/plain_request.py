@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ratelimit_mw.request import Request
+from ratelimit_mw.http.request import Request
 
 
 class PlainRequest(Request):

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ratelimit_mw import SlidingWindowCounter
-from ratelimit_mw.request import Request
+from ratelimit_mw.http.request import Request
 from web.scenario import Scenario, State, Step, free, no
 
 ROOT = {"path": "/", "name": "ruled"}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ratelimit_mw.request import Request
+from ratelimit_mw.http.request import Request
 from web.scenario import Scenario, Step, no
 
 KEYED = {"limits": "9/hour", "missing_key": "shared"}

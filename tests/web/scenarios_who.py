@@ -3,7 +3,7 @@
 from collections.abc import Awaitable
 from typing import Any
 
-from ratelimit_mw.request import Request
+from ratelimit_mw.http.request import Request
 from web.scenario import Scenario, Step, blocked, free, no
 
 NETWORKS = ["10.0.0.0/8", "2001:db8:5::/48", "203.0.113.7", "::ffff:172.16.0.0/108"]

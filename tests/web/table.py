@@ -8,9 +8,11 @@ from typing import Any, Protocol
 import http_sf
 import pytest
 
-from ratelimit_mw import base_gate, gate, notices, response
-from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.stores.local import FallbackStore
+from ratelimit_mw.core import log as notices
+from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.engine import base_gate, gate
+from ratelimit_mw.http import response
+from ratelimit_mw.stores.fallback import FallbackStore
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
 from ratelimit_mw.testing.recording import Call

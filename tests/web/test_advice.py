@@ -17,10 +17,12 @@ from starlette.requests import Request as StarletteRequest
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from ratelimit_mw import Concurrency, ConfigError, MemoryStore, advice, asgi, flask, gate, starlette, wsgi
-from ratelimit_mw.advice import known_workers
+from ratelimit_mw import Concurrency, ConfigError, MemoryStore, asgi, flask, starlette, wsgi
+from ratelimit_mw.engine import gate
 from ratelimit_mw.flask import RateLimiter
-from ratelimit_mw.request import Request
+from ratelimit_mw.http.request import Request
+from ratelimit_mw.rules import startup_checks as advice
+from ratelimit_mw.rules.startup_checks import known_workers
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, App200, talk

@@ -7,7 +7,7 @@ import pytest
 
 from ratelimit_mw import MemoryStore
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.faces.asgi_send import App, Message, Scope
+from ratelimit_mw.asgi.send import App, Message, Scope
 from ratelimit_mw.testing import Clock
 from web.asgi_talk import BODY, HTTP, OFFERS_HTTP, START, WEBSOCKET, App200, Talk, header, talk
 

@@ -9,9 +9,10 @@ import pytest
 from redis import Redis
 from starlette.applications import Starlette
 
-from ratelimit_mw import ConfigError, gate
+from ratelimit_mw import ConfigError
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.faces.asgi_send import Scope
+from ratelimit_mw.asgi.send import Scope
+from ratelimit_mw.engine import gate
 from ratelimit_mw.testing import RecordingStore
 from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, WEBSOCKET, App200, Talk, talk
 

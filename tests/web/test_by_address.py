@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw import Charge, Decision, StoreError, Verdict, matching
-from ratelimit_mw.gate import AsyncGate, Gate
+from ratelimit_mw import Charge, Decision, StoreError, Verdict
+from ratelimit_mw.core.verdict import Answer
+from ratelimit_mw.engine.gate import AsyncGate, Gate
+from ratelimit_mw.engine.sync_gate import ReportingGate
+from ratelimit_mw.rules import matching
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.sync_gate import ReportingGate
 from ratelimit_mw.testing import Clock, RecordingStore
-from ratelimit_mw.verdict import Answer
 from web.plain_request import PlainRequest
 
 ADDRESS = "192.0.2.1"

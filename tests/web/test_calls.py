@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw import ConfigError, SlidingWindowCounter, asgi, items, notices, wsgi
-from ratelimit_mw.request import Request
+from ratelimit_mw import ConfigError, SlidingWindowCounter, asgi, wsgi
+from ratelimit_mw.core import log as notices
+from ratelimit_mw.http.request import Request
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings import limits as items
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import App200
 from web.faces import FACES

@@ -8,7 +8,7 @@ import pytest
 
 from ratelimit_mw import AsyncLimiter, Charge, Concurrency, Decision, MemoryStore
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.gate import AsyncGate
+from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock
 from web.asgi_talk import WEBSOCKET, Talk
@@ -145,8 +145,8 @@ def test_the_slot_of_a_websocket_that_is_cancelled_before_its_app_is_called() ->
 
 def test_a_slot_that_a_cancelled_take_gives_back_is_for_the_next_in_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once: it does not wait until it asks again by itself."""
-    monkeypatch.setattr("ratelimit_mw.queues._PAUSES", (3600,))
-    monkeypatch.setattr("ratelimit_mw.queues._MAX_PAUSE", 3600)
+    monkeypatch.setattr("ratelimit_mw.engine.slot_queue._PAUSES", (3600,))
+    monkeypatch.setattr("ratelimit_mw.engine.slot_queue._MAX_PAUSE", 3600)
 
     async def run() -> None:
         store = Slow()

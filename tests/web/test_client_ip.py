@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw.addresses import Networks, parse_address
-from ratelimit_mw.client_ip import ClientIPResolver, client_address
-from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.http.client_ip import ClientIPResolver, client_address
+from ratelimit_mw.http.networks import Networks, parse_address
 from web.address_cases import ASGI_CASES, CASES, Case
 
 pytestmark = pytest.mark.promise(10)

@@ -12,12 +12,12 @@ from flask import Flask
 
 from ratelimit_mw import Concurrency, ConfigError, MemoryStore, fastapi, starlette
 from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.core.limit import Charge
+from ratelimit_mw.engine.gate import Gate
+from ratelimit_mw.engine.slot_queue import QueueRequest
+from ratelimit_mw.engine.slots import ASYNC_SLOT_RENEWER, SLOT_RENEWER
 from ratelimit_mw.flask import RateLimiter
-from ratelimit_mw.gate import Gate
-from ratelimit_mw.held import ASYNC_SLOT_RENEWER, SLOT_RENEWER
-from ratelimit_mw.limit import Charge
-from ratelimit_mw.queues import QueueRequest
-from ratelimit_mw.request import Request
+from ratelimit_mw.http.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import BODY, CONNECT, HTTP, START, WEBSOCKET, App200, Talk
@@ -331,7 +331,7 @@ def test_a_thread_that_is_ended_while_it_is_held_back_gives_its_slot_back_for_go
         assert len(set(SLOT_RENEWER._registry._active) - before) == 1
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ratelimit_mw.sync_gate.time.sleep", ends)
+    monkeypatch.setattr("ratelimit_mw.engine.sync_gate.time.sleep", ends)
     with pytest.raises(KeyboardInterrupt):
         gate.admit(request)
     assert set(SLOT_RENEWER._registry._active) <= before

@@ -17,8 +17,10 @@ from msgspec import json
 from msgspec.structs import replace
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.django import RateLimitMiddleware, answers, endpoints, limit
-from ratelimit_mw.request import Request
+from ratelimit_mw.django import RateLimitMiddleware, limit
+from ratelimit_mw.django import endpoint_limits as endpoints
+from ratelimit_mw.django import responses as answers
+from ratelimit_mw.http.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import RecordingStore
 from web.django_ask import BOTH, CLIENT, Site, hello, keeping, settings, taken, under_asgi, under_wsgi
@@ -500,7 +502,7 @@ def test_several_processes_with_a_memory_store_are_warned_of(
 def test_limits_that_nothing_enforces_are_told_of_at_the_first_request(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(endpoints, "ENFORCED", threading.Event())
+    monkeypatch.setattr(endpoints, "MIDDLEWARE_LOADED", threading.Event())
     monkeypatch.setattr(endpoints, "PLACES", WeakKeyDictionary())
     view = limit("5/minute")(keeping(hello))
     ask = under_wsgi([path("", view)], None, LOGIN)

@@ -19,9 +19,11 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from ratelimit_mw import ConfigError, MemoryStore, notices
-from ratelimit_mw.django import Throttle, gates, idle, limit
-from ratelimit_mw.request import Request
+from ratelimit_mw import ConfigError, MemoryStore
+from ratelimit_mw.core import log as notices
+from ratelimit_mw.django import Throttle, gates, limit
+from ratelimit_mw.django import idle_throttles as idle
+from ratelimit_mw.http.request import Request
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.django_ask import BOTH, CLIENT, Site, settings, taken, under_asgi, under_wsgi
 from web.django_site import LOGIN

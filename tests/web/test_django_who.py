@@ -20,7 +20,7 @@ from django.utils.functional import SimpleLazyObject
 
 from ratelimit_mw import MemoryStore
 from ratelimit_mw.django import limit
-from ratelimit_mw.request import Request
+from ratelimit_mw.http.request import Request
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.django_ask import BOTH, CLIENT, Site, hello, settings, taken, under_asgi
 from web.django_site import LOGIN, OURS

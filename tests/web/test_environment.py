@@ -235,7 +235,7 @@ def test_a_wrong_value_of_the_environment_is_not_blamed_on_the_file(
 
 def test_all_that_cannot_be_read_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(P + "LIMITS", "[")
-    monkeypatch.setenv(P + "REGISTRY", "memory://")
+    monkeypatch.setenv(P + "STORES", "memory://")
     monkeypatch.setenv(P + "NOTHING_LIKE_IT", "1")
     with pytest.raises(ConfigError) as caught:
         Settings.of({}, {})

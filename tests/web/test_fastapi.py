@@ -322,8 +322,8 @@ def test_alone_every_group_that_was_decided_is_shown() -> None:
 
 
 def test_where_fastapi_hides_its_routes_each_is_decided_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratelimit_mw.faces.dependencies.matched_route", lambda _: None)
-    monkeypatch.setattr("ratelimit_mw.faces.routes.matched_route", lambda _: None)
+    monkeypatch.setattr("ratelimit_mw.starlette.dependencies.matched_route", lambda _: None)
+    monkeypatch.setattr("ratelimit_mw.asgi.routes.matched_route", lambda _: None)
     store, settings = recording()
     app = app_of(RateLimit("9/minute", name="one"), RateLimit("1/minute", name="two"), **settings)
     assert statuses(app, "/", "/") == [200, 429]

@@ -14,10 +14,11 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException, TooManyRequests
 from werkzeug.test import run_wsgi_app
 
-from ratelimit_mw import ConfigError, MemoryStore, notices
-from ratelimit_mw.faces import flask_marks
+from ratelimit_mw import ConfigError, MemoryStore
+from ratelimit_mw.core import log as notices
 from ratelimit_mw.flask import RateLimiter, exempt, limit
-from ratelimit_mw.request import Request
+from ratelimit_mw.flask import endpoint_limits as flask_marks
+from ratelimit_mw.http.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from ratelimit_mw.wsgi import RateLimitMiddleware

@@ -7,14 +7,14 @@ from wsgiref.util import FileWrapper
 
 import pytest
 
-from ratelimit_mw import gate
-from ratelimit_mw.faces.asgi_follow import TrackedApp
-from ratelimit_mw.faces.wsgi_follow import call_tracked
-from ratelimit_mw.following import EndReason, OnEnd, ResponseTracker, spawn, track_response
-from ratelimit_mw.outcome import RateLimitState
-from ratelimit_mw.request import Request
+from ratelimit_mw.asgi.tracking import TrackedApp
+from ratelimit_mw.engine import gate
+from ratelimit_mw.engine.response_tracking import EndReason, OnEnd, ResponseTracker, spawn, track_response
+from ratelimit_mw.engine.state import RateLimitState
+from ratelimit_mw.http.request import Request
+from ratelimit_mw.http.views import WsgiRequest
 from ratelimit_mw.testing import Clock, RecordingStore
-from ratelimit_mw.views import WsgiRequest
+from ratelimit_mw.wsgi.tracking import call_tracked
 from web.asgi_talk import BODY, HTTP, START, WEBSOCKET, Talk
 from web.faces import FACES, AppError
 from web.scenario import Step

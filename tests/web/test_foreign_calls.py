@@ -9,12 +9,12 @@ from fastapi import FastAPI
 from flask import Flask
 
 from ratelimit_mw import AsyncLimiter, ConfigError, Limiter, asgi, starlette, wsgi
+from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import limit as flask_limit
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.words import check_arguments
 from web.asgi_talk import App200
 from web.django_site import wsgi_site
 from web.wsgi_talk import hello

@@ -9,9 +9,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from profiles import many
-from ratelimit_mw.addresses import Address, Networks, parse_address
-from ratelimit_mw.client_ip import ClientIPResolver
-from ratelimit_mw.forwarded import forwarded, x_forwarded_for
+from ratelimit_mw.http.client_ip import ClientIPResolver
+from ratelimit_mw.http.forwarded import forwarded, x_forwarded_for
+from ratelimit_mw.http.networks import Address, Networks, parse_address
 
 pytestmark = pytest.mark.promise(10)
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 from ratelimit_mw import Charge, ConfigError, Decision, MemoryStore, StoreError, Verdict
-from ratelimit_mw.gate import AsyncGate, Gate
-from ratelimit_mw.request import Request
+from ratelimit_mw.engine.gate import AsyncGate, Gate
+from ratelimit_mw.http.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.plain_request import PlainRequest

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError, StoreError, asgi
-from ratelimit_mw.events import DecisionEvent, StoreEvent
-from ratelimit_mw.gate import AsyncGate, Gate
-from ratelimit_mw.request import Request
+from ratelimit_mw.core.events import DecisionEvent, StoreEvent
+from ratelimit_mw.engine.gate import AsyncGate, Gate
+from ratelimit_mw.http.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import RecordingStore

@@ -11,8 +11,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Host, Route, Router
 
 from ratelimit_mw import ConfigError, asgi, wsgi
-from ratelimit_mw.hosts import Hosts
-from ratelimit_mw.rules import Rule
+from ratelimit_mw.http.hosts import Hosts
+from ratelimit_mw.settings.rule import Rule
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import HTTP, talk
 from web.faces import FACES

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError, FixedWindow, LeakyBucket, Limit, SlidingWindowCounter, TokenBucket
-from ratelimit_mw.items import LimitSpec
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.limits import LimitSpec
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.faces import FACES
 from web.messages import COUNT, FIVE, KEYS, LIMIT, LIMITS, NAME, message_of

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.calls import FAILED
-from ratelimit_mw.keys import Key, KeySpec
-from ratelimit_mw.request import Request
+from ratelimit_mw.http.callables import FAILED
+from ratelimit_mw.http.keys import Key, KeySpec
+from ratelimit_mw.http.request import Request
 from web.plain_request import PlainRequest
 
 

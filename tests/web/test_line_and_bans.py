@@ -10,12 +10,12 @@ import pytest
 
 from ratelimit_mw import Concurrency, MemoryStore
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.gate import AsyncGate, Gate
-from ratelimit_mw.limit import Decision
+from ratelimit_mw.core.limit import Decision
+from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import RecordingStore
-from ratelimit_mw.verdict import Verdict
 from web.asgi_talk import BODY, START
 from web.faces import FACES
 from web.plain_request import PlainRequest

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw import ConfigError, MemoryStore, asgi, members, notices
-from ratelimit_mw.members import ClientList
+from ratelimit_mw import ConfigError, MemoryStore, asgi
+from ratelimit_mw.core import log as notices
+from ratelimit_mw.http import client_lists as members
+from ratelimit_mw.http.client_lists import ClientList
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock
 from web.asgi_talk import HTTP, OFFERS_HTTP, WEBSOCKET, App200, talk
@@ -217,7 +219,7 @@ def test_a_secret_is_in_no_log(
         raise LookupError
 
     caplog.set_level(logging.DEBUG, "ratelimit_mw")
-    caplog.set_level(logging.WARNING, "ratelimit_mw.refusals")  # these lines have a test of their own
+    caplog.set_level(logging.WARNING, "ratelimit_mw.engine.refusal_log")  # these lines have a test of their own
     given = [{"header": "X-Token", "value": SECRET}, raises, lambda _: 1]
     send = FACES[face]({"limits": "1/hour", "store": MemoryStore(clock=Clock()), place: given})
     for value in ("guess", SECRET, "guess"):

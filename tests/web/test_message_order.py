@@ -8,7 +8,7 @@ import pytest
 
 from ratelimit_mw import MemoryStore
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.faces.asgi_send import App, Message, Receive, Scope, Send
+from ratelimit_mw.asgi.send import App, Message, Receive, Scope, Send
 from ratelimit_mw.testing import Clock
 from web.asgi_talk import CONNECT, HTTP, LIFESPAN, OFFERS_HTTP, SHUTDOWN, STARTUP, WEBSOCKET, Talk
 from web.message_order import in_order

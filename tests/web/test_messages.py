@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import MemoryStore, StoreError, wsgi
-from ratelimit_mw.limit import Charge
-from ratelimit_mw.notation import parse
+from ratelimit_mw.algorithms.notation import parse
+from ratelimit_mw.core.limit import Charge
 from ratelimit_mw.stores.redis import AsyncRedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
 from redis_servers import RedisServer

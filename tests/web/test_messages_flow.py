@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import Charge, Decision, Limiter, MemoryStore
-from ratelimit_mw.faces.asgi_send import Message
+from ratelimit_mw.asgi.send import Message
 from ratelimit_mw.testing import Clock
 from web.asgi_talk import WEBSOCKET, Talk
 from web.websocket_talk import ACCEPT, CLOSED, CONNECT, ENDED, GONE, Echo, Wire, limited, says, spoken

@@ -17,8 +17,10 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 from werkzeug.wrappers import Response as WerkzeugResponse
 
-from ratelimit_mw import ConfigError, MemoryStore, Verdict, asgi, notices, response, wsgi
-from ratelimit_mw.request import Request
+from ratelimit_mw import ConfigError, MemoryStore, Verdict, asgi, wsgi
+from ratelimit_mw.core import log as notices
+from ratelimit_mw.http import response
+from ratelimit_mw.http.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import HTTP, OFFERS_HTTP, WEBSOCKET, App200, talk

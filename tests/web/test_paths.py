@@ -6,11 +6,12 @@ from itertools import pairwise, product
 
 import pytest
 
-from ratelimit_mw import ConfigError, path_index
-from ratelimit_mw.path_index import PathTree, match_level
-from ratelimit_mw.paths import Forms, Paths, covers, normal_path
-from ratelimit_mw.request import strip_root
-from ratelimit_mw.views import AsgiRequest
+from ratelimit_mw import ConfigError
+from ratelimit_mw.http import path_index
+from ratelimit_mw.http.path_index import PathTree, match_level
+from ratelimit_mw.http.paths import Forms, Paths, covers, normal_path
+from ratelimit_mw.http.request import strip_root
+from ratelimit_mw.http.views import AsgiRequest
 from web.path_cases import PATH_CASES, WHOLE_PATH_CASES, PathCase
 
 UUID = "123e4567-e89b-12d3-a456-426614174000"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from ratelimit_mw.path_index import CONVERTERS, PARAMETER, PathTree, fold
-from ratelimit_mw.paths import Paths, covers, normal_path
+from ratelimit_mw.http.path_index import CONVERTERS, PARAMETER, PathTree, fold
+from ratelimit_mw.http.paths import Paths, covers, normal_path
 
 UUID = "123e4567-e89b-12d3-a456-426614174000"
 LIGATURES = "\u0390\u1fd3\u03b0\u1fe3\ufb05\ufb06"  # what re.IGNORECASE also holds to be equal, in pairs

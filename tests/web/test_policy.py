@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw import Charge, Decision, MemoryStore, SlidingWindowCounter, StoreError, TokenBucket, notices
-from ratelimit_mw.calls import FAILED
-from ratelimit_mw.marks import EndpointLimit
-from ratelimit_mw.matching import RuleSet
-from ratelimit_mw.policy import Match, Plan, conclude, plan, without_store
-from ratelimit_mw.request import Request
+from ratelimit_mw import Charge, Decision, MemoryStore, SlidingWindowCounter, StoreError, TokenBucket
+from ratelimit_mw.core import log as notices
+from ratelimit_mw.http.callables import FAILED
+from ratelimit_mw.http.request import Request
+from ratelimit_mw.rules.endpoint_limits import EndpointLimit
+from ratelimit_mw.rules.matching import RuleSet
+from ratelimit_mw.rules.plan import Match, Plan, conclude, plan, without_store
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock
 from web.plain_request import PlainRequest

@@ -9,9 +9,9 @@ import pytest
 
 from ratelimit_mw import MemoryStore, StoreError
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.gate import Gate
-from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.queues import Bucket, QueueRequest
+from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.engine.gate import Gate
+from ratelimit_mw.engine.slot_queue import Bucket, QueueRequest
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import BODY, HTTP, START, Talk
@@ -346,8 +346,8 @@ def test_what_another_process_gives_back_is_found_too() -> None:
 
 @pytest.mark.promise(1)
 def test_a_request_that_joins_a_line_has_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratelimit_mw.queues._PAUSES", (3600,))  # the first one asks again after a pause
-    monkeypatch.setattr("ratelimit_mw.queues._MAX_PAUSE", 3600)
+    monkeypatch.setattr("ratelimit_mw.engine.slot_queue._PAUSES", (3600,))  # the first one asks again after a pause
+    monkeypatch.setattr("ratelimit_mw.engine.slot_queue._MAX_PAUSE", 3600)
 
     async def run() -> None:
         store, turns = RecordingStore(), Turns()

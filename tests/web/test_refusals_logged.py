@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw import MemoryStore, refusals
-from ratelimit_mw.identity import bucket_key
+from ratelimit_mw import MemoryStore
+from ratelimit_mw.core.identity import bucket_key
+from ratelimit_mw.engine import refusal_log as refusals
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.faces import FACES
 from web.scenario import Step
 
-NAME = "ratelimit_mw.refusals"
+NAME = "ratelimit_mw.engine.refusal_log"
 SECRET = "of these tests alone, and long enough"
 HASH = bucket_key("ip=192.0.2.1", "", secret=SECRET.encode())[1:-2]
 

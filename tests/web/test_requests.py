@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from ratelimit_mw.request import Request, as_text, strip_root, user_id
-from ratelimit_mw.views import AsgiRequest, WsgiRequest
+from ratelimit_mw.http.request import Request, as_text, strip_root, user_id
+from ratelimit_mw.http.views import AsgiRequest, WsgiRequest
 from web.asgi_talk import HTTP
 
 

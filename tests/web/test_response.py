@@ -11,20 +11,11 @@ from hypothesis import strategies as st
 from msgspec import json
 from msgspec.structs import replace
 
-from ratelimit_mw import (
-    Charge,
-    Decision,
-    Limit,
-    Limiter,
-    MemoryStore,
-    SlidingWindowCounter,
-    TokenBucket,
-    Verdict,
-    response,
-)
-from ratelimit_mw.response import Policy, headers, refusal
+from ratelimit_mw import Charge, Decision, Limit, Limiter, MemoryStore, SlidingWindowCounter, TokenBucket, Verdict
+from ratelimit_mw.core.verdict import verdict_of
+from ratelimit_mw.http import response
+from ratelimit_mw.http.response import Policy, headers, refusal
 from ratelimit_mw.testing import Clock
-from ratelimit_mw.verdict import verdict_of
 
 LIMIT = SlidingWindowCounter(5, 60)
 ADMITTED = Decision(True, 5, 3, 0.0, 12.0, 60.0, 0.0, 0)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import SlidingWindowCounter, TokenBucket
-from ratelimit_mw.items import LimitSpec, parse_limit_specs
-from ratelimit_mw.rules import Rule, rule_from
+from ratelimit_mw.settings.limits import LimitSpec, parse_limit_specs
+from ratelimit_mw.settings.rule import Rule, rule_from
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ratelimit_mw import matching
+from ratelimit_mw.rules import matching
 from ratelimit_mw.testing import Clock
 from redis_servers import RedisServer
 from web.scenario import Scenario

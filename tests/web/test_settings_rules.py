@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.choices import static_specs
-from ratelimit_mw.rules import Rule
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.limits import static_specs
+from ratelimit_mw.settings.rule import Rule
 from web.messages import BOOL, CLOSE_OR_DROP, FIVE, KEYS, MODES, NAME, PERIODS, TEMPLATE, TEMPLATES, found, message_of
 
 pytestmark = pytest.mark.promise(9)

@@ -9,10 +9,10 @@ from msgspec.structs import fields
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
-from ratelimit_mw.items import LimitOptions, LimitSpec
-from ratelimit_mw.options import Options
-from ratelimit_mw.rules import Rule, RuleOptions
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.limits import LimitOptions, LimitSpec
+from ratelimit_mw.settings.options import Options
+from ratelimit_mw.settings.rule import Rule, RuleOptions
 from ratelimit_mw.wsgi import RateLimitMiddleware as WsgiMiddleware
 
 TOML = """

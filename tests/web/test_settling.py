@@ -23,17 +23,17 @@ from starlette.routing import Mount, Route
 
 import ratelimit_mw.django
 from ratelimit_mw import ConfigError, MemoryStore, asgi, wsgi
+from ratelimit_mw.algorithms.notation import parse
+from ratelimit_mw.asgi import checks as inside
+from ratelimit_mw.core.identity import bucket_key
+from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.django import Throttle
-from ratelimit_mw.faces import inside
+from ratelimit_mw.engine.gate import AsyncGate
+from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.fastapi import RateLimit as Dependency
 from ratelimit_mw.flask import RateLimiter
-from ratelimit_mw.gate import AsyncGate
-from ratelimit_mw.identity import bucket_key
-from ratelimit_mw.limit import Charge, Decision
-from ratelimit_mw.notation import parse
-from ratelimit_mw.outcome import RateLimitState
-from ratelimit_mw.penalties import check_penalty
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.features import check_penalty
 from ratelimit_mw.starlette import RateLimit, RateLimitMiddleware, limit
 from ratelimit_mw.stores.redis import AsyncRedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
@@ -72,7 +72,7 @@ def _as_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """No limit on an endpoint has asked to be followed, and nothing was said in the log."""
     monkeypatch.setattr(inside.MIDDLEWARE_REGISTRY, "tracking_required", False)
     monkeypatch.setattr(inside.MIDDLEWARE_REGISTRY, "_middleware", WeakSet())
-    monkeypatch.setattr("ratelimit_mw.notices._quiet_until", {})
+    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
 
 
 def corrected(store: RecordingStore) -> list[list[int]]:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import Charge, Concurrency, Limiter, MemoryStore, RateLimited
-from ratelimit_mw.held import SLOT_RENEWER, SlotRenewer
-from ratelimit_mw.holds import HeldSlots
+from ratelimit_mw.engine.slots import SLOT_RENEWER, HeldSlots, SlotRenewer
 from ratelimit_mw.testing import Clock
 from web.wsgi_talk import Server, limited, read
 
@@ -19,9 +18,9 @@ LIFETIME = 15.0  # seconds
 def keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlotRenewer]:
     """One of the test's own, under a limit of threads until `may_start` is said."""
     found = SlotRenewer()
-    monkeypatch.setattr("ratelimit_mw.held.SLOT_RENEWER", found)
-    monkeypatch.setattr("ratelimit_mw.sync_gate.SLOT_RENEWER", found)
-    monkeypatch.setattr("ratelimit_mw.blocks.SLOT_RENEWER", found)
+    monkeypatch.setattr("ratelimit_mw.engine.slots.SLOT_RENEWER", found)
+    monkeypatch.setattr("ratelimit_mw.engine.sync_gate.SLOT_RENEWER", found)
+    monkeypatch.setattr("ratelimit_mw.engine.slot_context.SLOT_RENEWER", found)
     with monkeypatch.context() as patch:
         found.may_start = patch.undo  # type: ignore[attr-defined]
         patch.setattr(threading.Thread, "start", no_thread)

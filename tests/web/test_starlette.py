@@ -22,8 +22,8 @@ from starlette.websockets import WebSocket
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.asgi import RateLimitMiddleware as AsgiMiddleware
-from ratelimit_mw.faces.endpoint import AsgiEndpointLimit, endpoint_checks
 from ratelimit_mw.starlette import RateLimit, RateLimitMiddleware, exempt, limit
+from ratelimit_mw.starlette.enforcement import AsgiEndpointLimit, endpoint_checks
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import LIFESPAN, OFFERS_HTTP, WEBSOCKET, talk
 from web.in_process import answers, check_refusal, items, recording, statuses, taken

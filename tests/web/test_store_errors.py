@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw import ConfigError, StoreError, Verdict, base_gate
-from ratelimit_mw.gate import AsyncGate, Gate
+from ratelimit_mw import ConfigError, StoreError, Verdict
+from ratelimit_mw.engine import base_gate
+from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores.local import FallbackStore
+from ratelimit_mw.stores.fallback import FallbackStore
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.plain_request import PlainRequest
 

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from ratelimit_mw import MemoryStore
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.faces.asgi_send import App, Message
+from ratelimit_mw.asgi.send import App, Message
 from ratelimit_mw.testing import Clock
 from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, Talk, talk
 from web.message_order import in_order

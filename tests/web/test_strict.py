@@ -14,7 +14,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from ratelimit_mw import ConfigError, MemoryStore, asgi, gate, wsgi
+from ratelimit_mw import ConfigError, MemoryStore, asgi, wsgi
+from ratelimit_mw.engine import gate
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import limit as flask_limit
 from ratelimit_mw.settings import Settings

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError
+from ratelimit_mw.http.underscore_headers import UNDERSCORE_FINDING, keeps_underscores
 from ratelimit_mw.testing import Clock, RecordingStore
-from ratelimit_mw.underscores import UNDERSCORE_FINDING, keeps_underscores
 from ratelimit_mw.wsgi import RateLimitMiddleware
 from web.wsgi_talk import Server, hello, read
 

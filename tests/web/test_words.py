@@ -10,14 +10,14 @@ import pytest
 from profiles import PROOF
 from ratelimit_mw import Charge, Limit, MemoryStore, Smooth, StoreError
 from ratelimit_mw.algorithms import ALGORITHMS
-from ratelimit_mw.gate import AsyncGate, Gate
-from ratelimit_mw.outcome import RateLimitState
-from ratelimit_mw.response import Policy
+from ratelimit_mw.core.verdict import verdict_of
+from ratelimit_mw.engine.gate import AsyncGate, Gate
+from ratelimit_mw.engine.state import RateLimitState
+from ratelimit_mw.http.response import Policy
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
-from ratelimit_mw.verdict import verdict_of
 from redis_servers import RedisServer
 from stores.opened import threads
 

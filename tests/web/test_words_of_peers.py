@@ -7,15 +7,15 @@ import pytest
 from flask import Flask
 
 from ratelimit_mw import ConfigError, asgi, wsgi
+from ratelimit_mw.core.peer_options import _EQUIVALENTS
 from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import limit as flask_limit
-from ratelimit_mw.items import LimitOptions
-from ratelimit_mw.options import Options
-from ratelimit_mw.peers import _EQUIVALENTS
-from ratelimit_mw.rules import EndpointLimitOptions, Rule, RuleOptions
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.limits import LimitOptions
+from ratelimit_mw.settings.options import Options
+from ratelimit_mw.settings.rule import EndpointLimitOptions, Rule, RuleOptions
 from ratelimit_mw.starlette import limit
 from web.asgi_talk import App200
 from web.wsgi_talk import hello

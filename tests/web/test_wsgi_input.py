@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError, MemoryStore
-from ratelimit_mw.request import Request
+from ratelimit_mw.http.request import Request
 from ratelimit_mw.testing import Clock
 from web.messages import ZERO
 from web.wsgi_talk import Server, limited

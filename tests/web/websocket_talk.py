@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.faces.asgi_send import App, Message, Scope
+from ratelimit_mw.asgi.send import App, Message, Scope
 from web.asgi_talk import WEBSOCKET, Talk
 
 CONNECT: Message = {"type": "websocket.connect"}

@@ -1,0 +1,196 @@
+"""What the bucket algorithms share: the burst, being held back, and corrections. Their Lua twins share `bucket.lua`.
+
+A bucket's level is what was taken and has not drained yet: a fresh one is empty, and an idle one is forgotten.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import ClassVar, Final
+
+from msgspec import Struct
+
+from ratelimit_mw.algorithms.ticks import BucketTicks, bucket_ticks, ceil_div, shift_at
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import (
+    MAX_EXACT_INT,
+    MAX_SECONDS,
+    MICROSECONDS,
+    Decision,
+    Limit,
+    check_int,
+    check_seconds,
+    microseconds,
+)
+from ratelimit_mw.core.memo import cached_property
+
+Admission = tuple[bool, float, float]
+"""allowed, retry_after and delay (both in seconds) of a decision."""
+
+
+class DelayableLimit(Limit, frozen=True, kw_only=True):
+    """A limit that can admit a request that is then to be held back: it has a `max_delay`, in seconds."""
+
+    ticks: ClassVar[tuple[int, ...]]
+    """Of the instance: the numbers that the algorithm and its Lua twin compute with."""
+    max_ticks: ClassVar[int] = MAX_EXACT_INT // 2  # of a delay; beyond, sums would no longer be exact
+
+    def delay_ticks(self, max_delay: int | None) -> int:
+        """See `Limit.delay_ticks`. Raises `ConfigError` beyond `max_ticks`."""
+        if max_delay is None:
+            return self._max_delay_ticks
+        clock, drain, *_ = self.ticks
+        over = max_delay // clock * drain
+        if over > self.max_ticks:
+            raise ConfigError(
+                f"max_delay: found {max_delay / MICROSECONDS} seconds, allowed are {self._max_exact_delay}: beyond, "
+                f"{self.notation} would not be exact"
+            )
+        return over
+
+    @property
+    def max_delay_limit(self) -> float:
+        """See `Limit.max_delay_limit`."""
+        return min(MAX_SECONDS, self._max_exact_delay)
+
+    @property
+    def _max_exact_delay(self) -> float:
+        clock, drain, *_ = self.ticks
+        return self.max_ticks // drain * clock / MICROSECONDS
+
+    @cached_property
+    def _max_delay_ticks(self) -> int:
+        return self.delay_ticks(self.effective_max_delay_us)
+
+    def wait(self, now: int, ticks: int) -> int:
+        """Microseconds until so many ticks, more than 0, have passed."""
+        clock, drain, *_ = self.ticks
+        return ceil_div(ticks, drain) * clock - now % clock
+
+
+ADMITTED: Final[Admission] = (True, 0.0, 0.0)
+
+
+class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
+    """A limit with a bucket: up to `burst` units at one instant, `quota` per `window` in the long run.
+
+    `burst`: units, at least 1; None is the quota. `max_delay`: seconds that a request may be held back; 0.0 is never.
+    In any window of that length at most `burst + quota - 1` units pass: to promise N, choose burst + quota <= N.
+    """
+
+    burst: int | None = None
+    max_delay: float = 0.0
+
+    words: ClassVar[tuple[str, ...]] = ("burst",)
+    ticks: ClassVar[BucketTicks]
+    fast_ticks: ClassVar[BucketTicks | None]
+    """Of the instance: `(drain, drain - 1, unit, burst, full)`, where the clock tick is one microsecond and nothing is
+    held back. The second is added before a division by the first: that rounds up."""
+    fast_delay_ticks: ClassVar[tuple[int, int, int, int, int] | None]
+    """Of the instance: the same where something is, and by how many ticks."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.burst is not None:
+            check_int("burst", self.burst, 1)
+            if self.burst * self.window_us > self.quota * microseconds(MAX_SECONDS):
+                raise ConfigError(
+                    f"burst: found {self.burst!r}, allowed are at most the units that come back in a hundred years"
+                )
+        check_seconds("max_delay", self.max_delay)
+        self.__dict__["ticks"] = bucket_ticks(self.quota, self.window_us, self.most)
+        self.delay_ticks(None)
+        clock_is_us, drain = self.ticks[0] == 1, self.ticks[1]
+        self.__dict__["fast_ticks"] = (
+            (drain, drain - 1, *self.ticks[2:]) if clock_is_us and not self.max_delay else None
+        )
+        self.__dict__["fast_delay_ticks"] = (
+            (*self.ticks[1:], self.delay_ticks(None)) if clock_is_us and self.max_delay else None
+        )
+
+    @property
+    def most(self) -> int:
+        return self.burst or self.quota
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        clock, drain, unit, burst, _ = self.ticks
+        return clock, drain, unit, burst, self.quota
+
+    def _format_notation(self, names: Iterable[str]) -> str:
+        return super()._format_notation(names).replace(f" burst {self.quota} ", " ")  # the same bucket as without it
+
+    def refuse_or_delay(self, now: int, cost: int, over: int, max_delay: int | None) -> Admission:
+        """The outcome for a charge that goes `over` full, more than 0, unless it is held back."""
+        clock, drain, _, burst, _ = self.ticks
+        if cost > burst:
+            return False, math.inf, 0.0
+        max_delay_ticks = self.delay_ticks(max_delay)
+        phase = now % clock  # `wait` without its calls: refusals are what an attacker asks for
+        if over <= max_delay_ticks:
+            return True, 0.0, (ceil_div(over, drain) * clock - phase) / MICROSECONDS
+        return False, (ceil_div(over - max_delay_ticks, drain) * clock - phase) / MICROSECONDS, 0.0
+
+    def decision(self, now: int, level: int, admission: Admission, at_once: int) -> Decision:
+        """The decision, once the outcome and the level are known.
+
+        `at_once`: ticks; at a higher level a charge that fits is held back all the same.
+        """
+        _, _, unit, burst, full = self.ticks
+        allowed, retry_after, delay = admission
+        remaining = (full - level) // unit if level < full and level <= at_once else 0
+        filled = level + remaining * unit
+        next_after = self.wait(now, max(filled + unit - full, filled - at_once)) / MICROSECONDS
+        reset = self.wait(now, level) if level else 0
+        return Decision(allowed, burst, remaining, retry_after, next_after, reset / MICROSECONDS, delay, now + reset)
+
+    def shift_at(self, at: int, units: int) -> int:
+        clock, drain, unit, *_ = self.ticks
+        return shift_at(at, units * unit, drain, clock)
+
+    def excess_debt(self, level: int, delta: int) -> int:
+        """Of a correction at this level, see `Limit.forgiven`."""
+        _, _, unit, _, full = self.ticks
+        return max(0, delta - max(0, full + self.quota * unit - level) // unit)
+
+    def settled_level(self, level: int, tick: int, delta: int, at: int) -> int:
+        """The level after `Limit.settle`."""
+        clock, drain, unit, _, full = self.ticks
+        if delta > 0:
+            return max(level, min(level + delta * unit, full + self.quota * unit))
+        undrained = (at // clock - tick) * drain
+        refund = min(-delta * unit, undrained)  # what has drained is gone
+        if level > full:
+            refund -= max(0, level - undrained)  # what others reserved after it stays reserved
+        return min(level, max(0, level - refund))
+
+
+class LevelState(Struct, frozen=True, gc=False):
+    """What is in a bucket, and when that was so."""
+
+    level: int  # ticks that have not drained; above full while requests are held back, or in debt
+    updated: int  # clock ticks
+
+
+class LevelLimit(BucketLimit, frozen=True, kw_only=True):
+    """A bucket whose state is its level."""
+
+    def settle(self, state: LevelState | None, now: int, delta: int, at: int) -> LevelState | None:
+        tick = now // self.ticks[0]
+        level = self.level(state, tick)
+        settled_level = self.settled_level(level, tick, delta, at)
+        if settled_level == level:
+            return state
+        return LevelState(settled_level, tick) if settled_level else None
+
+    def forgiven(self, state: LevelState | None, now: int, delta: int) -> int:
+        return self.excess_debt(self.level(state, now // self.ticks[0]), delta)
+
+    def expires(self, state: LevelState) -> int:
+        clock, drain, *_ = self.ticks
+        return (state.updated + ceil_div(state.level, drain)) * clock
+
+    def level(self, state: LevelState | None, tick: int) -> int:
+        """Ticks that have not drained by `tick`; a clock that stepped back drains nothing."""
+        if state is None:
+            return 0
+        return max(0, state.level - max(0, tick - state.updated) * self.ticks[1])

@@ -1,0 +1,132 @@
+"""The notation of limits: `100/minute burst 20 using token_bucket; 1000/hour`."""
+
+import re
+from functools import lru_cache
+from typing import Any, Final, get_type_hints
+
+from ratelimit_mw.algorithms import ALGORITHMS, DEFAULT
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import MAX_EXACT_INT, Limit
+from ratelimit_mw.core.validation import did_you_mean
+
+PERIODS: Final = {  # seconds
+    "us": 0.000001,
+    "ms": 0.001,
+    "second": 1,
+    "minute": 60,
+    "hour": 60 * 60,
+    "day": 24 * 60 * 60,
+    "week": 7 * 24 * 60 * 60,
+    "month": 30 * 24 * 60 * 60,
+    "year": 365 * 24 * 60 * 60,
+}
+_SHORT: Final = {"s": "second", "sec": "second", "m": "minute", "min": "minute", "h": "hour", "hr": "hour", "d": "day"}
+
+_SEPARATORS = re.compile(r"[;,|]")
+_RATE = re.compile(r"\s*([0-9]+)\s*(?:/|per)\s*([0-9]+(?:\.[0-9]+)?)?\s*([a-z]+)\b(.*)", re.DOTALL)
+# the same with no period, () in its place; only our own words may follow, so that a period is never taken for one
+_WORDS: Final = {"using", *(word for algorithm in ALGORITHMS.values() for word in algorithm.words)}
+_IN_SECONDS = re.compile(rf"\s*([0-9]+)\s*/\s*([0-9]+)()((?:\s+(?:{'|'.join(sorted(_WORDS))})\b.*)?)", re.DOTALL)
+_SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+_ZERO: Final = (
+    f"quota: found 0, allowed is a whole number from 1 to {MAX_EXACT_INT - 1}; to refuse everything use blocklist, "
+    "to limit nothing say limits = []"
+)
+_LONGEST = 1000  # characters; a limit that needs more is a mistake, or somebody's attack
+
+
+def parse(text: str) -> tuple[Limit, ...]:
+    """The limits that `text` names, one or several separated by `;`, `,` or `|`.
+
+    `100/minute`, `5 per 10 seconds`, `100/minute burst 20 using token_bucket`, `60/hour using sliding_window_counter
+    buckets 10 strict`. A period is us, ms, second, minute, hour, day, week, month (30 days) or year (365 days), short
+    (s, min, h, d) or in the plural, with a number before it or without; after `/`, a number alone is seconds. Without
+    `using` it is `sliding_window_counter`. This is also the notation of the `limits` library and of django-ratelimit.
+    Raises `ConfigError` that quotes the part that is wrong and says what is allowed.
+    """
+    if not isinstance(text, str):
+        raise ConfigError(f"found {text!r}, allowed is text such as '100/minute'")
+    if len(text) > _LONGEST:
+        raise ConfigError(f"found {len(text)} characters, allowed are at most {_LONGEST}")
+    return _parse(text)
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> tuple[Limit, ...]:
+    parts = [part for part in _SEPARATORS.split(text) if part.strip()]
+    if not parts:
+        raise ConfigError(f"found {text!r}, allowed is text such as '100/minute'")
+    return tuple(_limit(part.strip()) for part in parts)
+
+
+def _limit(text: str) -> Limit:
+    rate = _IN_SECONDS.fullmatch(text.lower()) or _RATE.fullmatch(text.lower())
+    if rate is None:
+        raise ConfigError(f"{text!r}: found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'")
+    quota, count, period, rest = rate.groups()
+    try:
+        window = round(float(count or 1) * _period(period or "second"), 6)
+        algorithm, options = _options(rest.split())
+        return algorithm(_quota(quota), int(window) if window.is_integer() else window, **options)
+    except ConfigError as error:
+        raise ConfigError(f"{text!r}: {error}") from None
+
+
+def _quota(digits: str) -> int:
+    quota = int(digits)
+    if not quota:
+        raise ConfigError(_ZERO)
+    return quota
+
+
+def _period(word: str) -> float:
+    singular = word if word in PERIODS else word.removesuffix("s") if len(word) > 1 else word
+    singular = _SHORT.get(singular, singular)
+    if singular not in PERIODS:
+        raise ConfigError(f"unknown period {word!r}{did_you_mean(word, PERIODS)} ({', '.join(PERIODS)})")
+    return PERIODS[singular]
+
+
+def _options(tokens: list[str]) -> tuple[type[Limit], dict[str, Any]]:
+    """The algorithm after `using`, and the values of its words, in whatever order they stand."""
+    algorithm: type[Limit] = DEFAULT
+    if "using" in tokens:
+        where = tokens.index("using")
+        name = tokens[where + 1] if where + 1 < len(tokens) else ""
+        if name not in ALGORITHMS:
+            raise ConfigError(f"unknown algorithm {name!r}{did_you_mean(name, ALGORITHMS)} ({', '.join(ALGORITHMS)})")
+        algorithm = ALGORITHMS[name]
+        tokens = tokens[:where] + tokens[where + 2 :]
+    options: dict[str, Any] = {}
+    types = get_type_hints(algorithm)
+    pending = iter(tokens)
+    for word in pending:
+        if word == "using":
+            raise ConfigError("'using' stands twice")
+        if word not in algorithm.words:
+            raise ConfigError(_unknown_word(word, algorithm))
+        if word in options:
+            raise ConfigError(f"{word!r} stands twice")
+        options[word] = True if types[word] is bool else _value(word, next(pending, ""), seconds=types[word] is float)
+    return algorithm, options
+
+
+def _value(word: str, text: str, *, seconds: bool) -> float:
+    if seconds and _SECONDS.fullmatch(text):
+        return round(float(text), 6)
+    if seconds:
+        raise ConfigError(f"{word}: found {text!r}, allowed are seconds after {word!r}, such as '{word} 1.5'")
+    return _number(word, text)
+
+
+def _number(word: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(f"{word}: found {text!r}, allowed is a whole number after {word!r}, such as '{word} 20'")
+    return int(text)
+
+
+def _unknown_word(word: str, algorithm: type[Limit]) -> str:
+    others = [name for name, other in ALGORITHMS.items() if word in other.words]
+    if others:
+        return f"{word!r} does not go with {algorithm.algorithm}; it goes with 'using {' or '.join(others)}'"
+    return f"unknown word {word!r}{did_you_mean(word, algorithm.words)} (using, {', '.join(algorithm.words)})"

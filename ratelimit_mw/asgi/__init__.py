@@ -1,0 +1,197 @@
+"""The middleware for ASGI apps: Starlette, FastAPI, Litestar, Quart and every other."""
+
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, Unpack
+
+from ratelimit_mw.asgi.checks import MIDDLEWARE_REGISTRY, warn_of_unenforced
+from ratelimit_mw.asgi.disconnect import ClientDisconnected, DisconnectWatcher, close
+from ratelimit_mw.asgi.messages import with_messages
+from ratelimit_mw.asgi.send import (
+    STATE_KEY,
+    App,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    refuse,
+    refuse_to_start,
+    with_headers,
+)
+from ratelimit_mw.asgi.tracking import track
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.signatures import check_app
+from ratelimit_mw.core.validation import check_arguments
+from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.engine.acquire import Sleep, async_sleep
+from ratelimit_mw.engine.gate import AsyncGate
+from ratelimit_mw.engine.runtime import in_event_loop
+from ratelimit_mw.engine.state import RateLimitState
+from ratelimit_mw.http.response import raw_headers
+from ratelimit_mw.http.views import AsgiRequest
+from ratelimit_mw.rules.startup_checks import warn_of_authentication, warn_of_cors
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.options import Options
+
+_KINDS: Final = ("http", "websocket")
+
+
+class RateLimitMiddleware:
+    """Limits how often a client may call `app`: `app.add_middleware(RateLimitMiddleware, limits="100/minute")`.
+
+    `settings`: `Settings` or a mapping; keyword arguments are the same settings and go before it. The app finds the
+    verdict in `scope["state"]["ratelimit"].verdict`, which is `request.state.ratelimit` in Starlette.
+
+    Wrong settings raise `ConfigError`. Inside a running loop, where Starlette makes its middleware, the error is the
+    answer to the server's lifespan start-up instead, so that the server stops with its message.
+    """
+
+    @check_arguments(Options)
+    def __init__(
+        self, app: App, settings: Settings | Mapping[str, Any] | None = None, /, **options: Unpack[Options]
+    ) -> None:
+        self.app = app
+        self._error: ConfigError | None = None
+        try:
+            check_app(app, "ASGI")
+            self._gate = AsyncGate(Settings.of(settings, options))
+            self._gate.warn_of_unused_slot_options()
+            warn_of_authentication(app, self._gate.keys, strict=self._gate.settings.strict)
+        except ConfigError as error:
+            if not in_event_loop():
+                raise
+            self._fail(error)
+        else:
+            self._limited_types: tuple[str, ...] = _KINDS if self._gate.settings.enabled is not False else ()
+            self._sync_gate = self._gate.sync_gate
+            self._style = self._gate.settings.headers
+            self._adds_headers = self._style != "none"
+            self._may_delay = self._gate.may_delay
+            self._use_fast_path = bool(self._limited_types) and self._style == "ietf"
+            self._tracks_all = False
+            if MIDDLEWARE_REGISTRY.register(self):
+                self.track_all()
+            warn_of_cors(app, None)
+            self._gate.adapt_to_router(app)
+
+    def _fail(self, error: ConfigError) -> None:
+        """Answer everything with this error."""
+        self._error, self._limited_types = error, ()
+        self._use_fast_path = self._may_delay = self._tracks_all = False
+
+    def track_all(self) -> None:
+        """Follow the response to each request: which of them a limit on an endpoint asks for is not known before."""
+        self._use_fast_path, self._tracks_all = False, True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Admit or refuse one request; everything that is neither HTTP nor a websocket goes straight through."""
+        verdict = None
+        if self._use_fast_path and scope["type"] == "http" and "user" not in scope and STATE_KEY not in scope:
+            client, gate = scope.get("client"), self._sync_gate
+            address = client[0] if client else None
+            if gate is not None:
+                verdict = gate.admit_by_address(address, scope.get("method"))
+            else:
+                pending = self._gate.admit_by_address(address, scope.get("method"))
+                verdict = None if pending is None else await pending
+        if verdict is None or not verdict.allowed:
+            if self._may_delay and scope["type"] == "http":
+                await self._decide_with_delay(scope, receive, send)
+            else:
+                await self._decide(verdict, scope, receive, send)
+            return
+        state = RateLimitState(verdict, self._gate, True)
+
+        # As in `with_headers` and `_scope_with_state`, whose two calls are a fortieth of what is added to a request.
+        # Defaults cost less than cells, and types in quotes nothing: the others are looked up for each request.
+        def send_with_headers(
+            message: "Message", send: "Send" = send, state: "RateLimitState" = state
+        ) -> "Awaitable[None]":
+            if message["type"] == "http.response.start" and state.verdict is not None:
+                message = {**message}  # an app may send the same one again
+                message["headers"] = raw_headers(state.verdict, message.get("headers", ()))
+            return send(message)
+
+        if "state" in scope:
+            scope["state"]["ratelimit"] = scope[STATE_KEY] = state
+        else:
+            scope = {**scope, "state": {"ratelimit": state}, STATE_KEY: state}
+        await self.app(scope, receive, send_with_headers)
+
+    async def _decide_with_delay(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Where the request may have to wait, whose client may not do so for so long."""
+        watcher = DisconnectWatcher(scope, receive)
+        try:
+            await self._decide(None, scope, watcher.receive, send, watcher.sleep)
+        except ClientDisconnected:
+            await close(send)
+        finally:
+            watcher.end()
+
+    async def _decide(
+        self, verdict: Verdict | None, scope: Scope, receive: Receive, send: Send, sleep: Sleep = async_sleep
+    ) -> None:
+        """In every case. `verdict`: if it is known already. `sleep`: see `AsyncGate.admit`."""
+        if scope["type"] not in self._limited_types:
+            await self._pass_through(scope, receive, send)
+            return
+        client = scope.get("client")
+        request = AsgiRequest(scope, client[0] if client else None, scope.get(STATE_KEY))
+        if verdict is None:
+            verdict = self._sync_gate.admit(request) if self._sync_gate else await self._gate.admit(request, (), sleep)
+        state = request.state
+        if state is None:
+            state = RateLimitState(verdict, self._gate)
+        elif verdict is not None:
+            state.record(verdict, self._gate)
+        if verdict is not None and not verdict.allowed:
+            await refuse(request, verdict, self._gate, receive, send)
+            return
+        app = self.app
+        if request.on_end is not None or self._tracks_all:
+            app, receive, send = track(request, state, app, receive, send)
+        if scope["type"] == "http":
+            if self._adds_headers and not state.headers_shown:
+                state.headers_shown = True
+                send = with_headers(state, self._style, send)
+        elif request.messages is not None:
+            receive, send = await with_messages(request, self._gate, state, receive, send)
+        is_limited = verdict is not None or (request.messages is not None and scope["type"] != "http")
+        await app(_scope_with_state(scope, state, is_limited=is_limited), receive, send)
+
+    async def _pass_through(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._error is not None:
+            await refuse_to_start(self._error, scope, receive, send)
+        elif scope["type"] == "lifespan":
+            warn_of_cors(None, scope.get("app"))
+            try:
+                warn_of_unenforced(scope.get("app"), strict=self._gate.settings.strict)
+            except ConfigError as error:
+                self._fail(error)
+                await refuse_to_start(error, scope, receive, send)
+                return
+            await self.app(scope, receive, self._close_store_on_shutdown(send))
+        else:
+            if scope["type"] in _KINDS and STATE_KEY not in scope:
+                scope[STATE_KEY] = RateLimitState(None, self._gate)  # switched off here, so are the limits on endpoints
+            await self.app(scope, receive, send)
+
+    def _close_store_on_shutdown(self, send: Send) -> Send:
+        """Close our store before the server hears that the app has shut down."""
+
+        async def send_after_close(message: Message) -> None:
+            if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+                await self._gate.close()
+            await send(message)
+
+        return send_after_close
+
+
+def _scope_with_state(scope: Scope, state: RateLimitState, *, is_limited: bool) -> Scope:
+    """The scope, in which the app finds what is known of its request, if anything was `is_limited`."""
+    if not is_limited:
+        scope[STATE_KEY] = state  # so that limits on endpoints find the store, and have their headers shown
+        return scope
+    if "state" not in scope:  # else the server made it for this request
+        return {**scope, "state": {"ratelimit": state}, STATE_KEY: state}
+    scope["state"]["ratelimit"] = scope[STATE_KEY] = state
+    return scope

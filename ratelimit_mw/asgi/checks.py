@@ -1,0 +1,94 @@
+"""Limits and exemptions in the code that nothing heeds, looked for when a server starts."""
+
+from collections.abc import Iterator
+from inspect import isfunction
+from typing import Any, Final
+from weakref import WeakSet
+
+from ratelimit_mw.asgi.routes import RouteInfo, all_routes, routes_below
+from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
+from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.rules.endpoint_limits import is_exempt
+
+_ALONE: Final = (
+    "settle and count_status on endpoints need RateLimitMiddleware around the app, which sees the response; "
+    "what was taken stays taken"
+)
+
+
+class _MiddlewareRegistry:
+    """Which middleware there are, and whether any is to follow all requests."""
+
+    def __init__(self) -> None:
+        self.tracking_required = False
+        self._middleware: Final[WeakSet[Any]] = WeakSet()
+
+    def register(self, middleware: Any) -> bool:
+        """Have this one told, by its `track_all`. Whether it is to follow from the start."""
+        self._middleware.add(middleware)
+        return self.tracking_required
+
+    def require_tracking(self) -> None:
+        """There is a limit on an endpoint that needs it."""
+        self.tracking_required = True
+        for middleware in list(self._middleware):
+            middleware.track_all()
+
+
+MIDDLEWARE_REGISTRY: Final = _MiddlewareRegistry()
+
+
+def warn_not_tracked() -> None:
+    """Nobody follows the response."""
+    warn_throttled("endpoint", _ALONE)
+
+
+_MAX_DEPTH: Final = 20  # layers around one app
+WRAPPED: Final = WeakSet[Any]()  # functions whose limits are held by what was made of them
+
+
+class HonorsExempt:
+    """A limit around endpoints, which passes those that are exempt."""
+
+    __slots__ = ()
+
+
+def warn_of_unenforced(app: Any, *, strict: bool) -> None:
+    """Report routes that an app has without the limits that are on them, or whose exemption nothing looks at."""
+    warn_or_fail(_unenforced(app), strict=strict)
+
+
+def _unenforced(app: Any) -> Iterator[Finding]:
+    layers = [one.cls for one in getattr(app, "user_middleware", ())]
+    around_all = any(isinstance(layer, type) and issubclass(layer, HonorsExempt) for layer in layers)
+    for info in all_routes(routes_below(app)):
+        if isfunction(info.endpoint) and info.endpoint in WRAPPED:
+            yield Finding(
+                f"{info.template} has no limit, though one stands on {callable_name(info.endpoint)}: let it stand "
+                "below what registers the route"
+            )
+        if is_exempt(info.endpoint) and not (around_all or _is_enforced(info)):
+            yield Finding(
+                f"{info.template} is exempt, but no RateLimit is around it, and RateLimitMiddleware decides before it "
+                "is found: give that a rule with this path and exempt=True",
+                weakens_limits=False,
+            )
+
+
+def _is_enforced(info: RouteInfo) -> bool:
+    leaf = getattr(info.route, "starlette_route", None) or info.route
+    around = [getattr(leaf, "app", None), *(getattr(one, "app", None) for one in info.parents)]
+    return any(map(_honors_exempt, around)) or _depends(getattr(leaf, "dependant", None))
+
+
+def _honors_exempt(app: Any) -> bool:
+    for _ in range(_MAX_DEPTH):
+        if app is None or isinstance(app, HonorsExempt):
+            break
+        app = getattr(app, "middleware_stack", None) or getattr(app, "app", None)
+    return isinstance(app, HonorsExempt)
+
+
+def _depends(dependant: Any) -> bool:
+    inner = getattr(dependant, "dependencies", ())
+    return isinstance(getattr(dependant, "call", None), HonorsExempt) or any(map(_depends, inner))

@@ -1,0 +1,186 @@
+"""Routes of Starlette, and of FastAPI, where they are a tree: their full templates. Looked through once per app."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from ratelimit_mw.asgi.send import Scope
+from ratelimit_mw.http.request import strip_root
+
+_ATTRIBUTE: Final = "__remembered_by_ratelimit_mw__"
+
+
+class NoApp:
+    """Remembers what is of no app."""
+
+
+_NO_APP: Final = NoApp()
+
+
+def app_cache(owner: object, what: str) -> dict[Any, Any]:
+    """A dictionary of the owner's, the same one each time. None, and what bears no attribute, share theirs."""
+    try:  # the common case, in one step
+        cache: dict[Any, Any] = owner.__dict__[_ATTRIBUTE][what]
+    except (AttributeError, KeyError):
+        return _create(owner, what)
+    return cache
+
+
+def _create(owner: object, what: str) -> dict[Any, Any]:
+    own = getattr(owner, "__dict__", {})
+    if _ATTRIBUTE not in own:
+        try:
+            setattr(owner, _ATTRIBUTE, {})
+        except (AttributeError, TypeError):
+            return app_cache(_NO_APP, what)
+    caches: dict[str, dict[Any, Any]] = own[_ATTRIBUTE]
+    return caches.setdefault(what, {})
+
+
+_MAX_DEPTH: Final = 20  # mounts in mounts
+_NAMED: Final = re.compile(r"\(\?P<\w+>")
+_PORT: Final = re.compile(r":\d*$")
+_REST: Final = "/{path}", "/(?:.*)$"  # what Starlette puts behind a mount's path
+
+
+class RouteInfo(NamedTuple):
+    """Where a route stands. `template`: `/shops/{shop}/items/{item}`, with the mounts above; `methods`: empty for all.
+
+    `endpoint`: the function, class or mounted app. `parents`: the mounts and hosts above, the outermost first. `name`:
+    `GET /items/{item}`, which tells it apart from the other routes of the app.
+    """
+
+    template: str
+    methods: tuple[str, ...]
+    endpoint: Any
+    pattern: re.Pattern[str]
+    route: Any
+    parents: tuple[Any, ...]
+    name: str
+
+    def has(self, path: str, host: str) -> bool:
+        """Whether a request is for it, as far as one of several places of the same route is concerned."""
+        hosts = [one.host_regex for one in self.parents if hasattr(one, "host_regex")]
+        return self.pattern.match(path) is not None and all(regex.match(host) for regex in hosts)
+
+
+def all_routes(
+    routes: Sequence[Any], parents: tuple[Any, ...] = (), host: str = "", above: Any = ("", "")
+) -> Iterator[RouteInfo]:
+    """All routes and mounts, those inside of others too."""
+    for one, leaf in _leaves(routes):
+        if (name := getattr(one, "host_format", None)) is not None:
+            yield from all_routes(_child_routes(one), (*parents, one), name, above)
+        if not hasattr(one, "path_format") or not hasattr(one, "path_regex"):
+            continue
+        is_mount = hasattr(one, "routes")
+        methods = () if is_mount else tuple(sorted(set(getattr(one, "methods", None) or ()) - {"HEAD"}))
+        form, pattern = one.path_format, _NAMED.sub("(?:", one.path_regex.pattern).removeprefix("^")
+        if is_mount:
+            form, pattern = form.removesuffix(_REST[0]), pattern.removesuffix(_REST[1])
+        template, whole = above[0] + form, above[1] + pattern
+        endpoint = getattr(one, "app" if is_mount else "endpoint", None)
+        full = re.compile(whole + "(?:/|$)" if is_mount else whole)
+        shown = host + template or "/"
+        yield RouteInfo(shown, methods, endpoint, full, leaf, parents, " ".join([*methods, shown]))
+        if is_mount and len(parents) < _MAX_DEPTH:
+            yield from all_routes(_child_routes(one), (*parents, one), host, (template, whole))
+
+
+def _leaves(routes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Each route as it is matched, and as the scope names it. FastAPI keeps routers that are included as branches."""
+    for route in routes:
+        branch = getattr(route, "effective_route_contexts", None)
+        for leaf in branch() if branch is not None else (route,):
+            yield getattr(leaf, "starlette_route", None) or leaf, leaf
+
+
+def _child_routes(one: Any) -> Sequence[Any]:
+    infos = getattr(one, "routes", None)
+    return infos if isinstance(infos, (list, tuple)) else ()  # else it is no Starlette's
+
+
+def route_leaf(scope: Scope) -> Any:
+    """The leaf of FastAPI's tree that was found last, which may stand further out than the route."""
+    fastapi = scope.get("fastapi")
+    return fastapi.get("effective_route_context") if isinstance(fastapi, dict) else None
+
+
+def matched_route(scope: Scope) -> Any:
+    """The route that was found, as `all_routes` names it; None where the framework does not say."""
+    route, leaf = scope.get("route"), route_leaf(scope)
+    endpoint = scope.get("endpoint", route)
+    if getattr(route, "endpoint", endpoint) is not endpoint or route is None:
+        return None  # it is that of a mount further out
+    if leaf is not None and (leaf.original_route is route or leaf.starlette_route is route):
+        return leaf
+    return route
+
+
+def _starlette_route(leaf: Any) -> Any:
+    return getattr(leaf, "starlette_route", None)
+
+
+class _RouteTable:
+    """The places of one app. `by_id`: the id of a route or an endpoint."""
+
+    def __init__(self, routes: Sequence[Any], unknown: Sequence[Any] = ()) -> None:
+        self.unknown: Final = unknown  # which stand nowhere; kept, so that nothing else gets their ids
+        self.by_id: Final[dict[int, list[RouteInfo]]] = {id(one): [] for one in unknown}
+        for info in all_routes(routes):
+            for one in {id(one): one for one in (info.route, _starlette_route(info.route), info.endpoint)}.values():
+                if one is not None:
+                    self.by_id.setdefault(id(one), []).append(info)
+
+
+def route_info(scope: Scope) -> RouteInfo | None:
+    """Where the route stands that a request found, with the mounts above; None where that cannot be said."""
+    infos = route_infos(scope)
+    return infos[0] if len(infos) == 1 else first_match(infos, scope)
+
+
+def route_infos(scope: Scope) -> Sequence[RouteInfo]:
+    """All places of that route, which may be mounted more than once."""
+    router, route = scope.get("router"), matched_route(scope)
+    thing = scope.get("endpoint") if route is None else route
+    if router is None or thing is None:
+        return ()
+    tables = app_cache(router, "routes")
+    table: _RouteTable | None = tables.get("table")
+    if table is None or id(thing) not in table.by_id:  # the first request, or a route that was added since
+        unknown = () if table is None else table.unknown
+        table = _RouteTable(_child_routes(router), unknown)
+        tables["table"] = table = (
+            table if id(thing) in table.by_id else _RouteTable(_child_routes(router), (*unknown, thing))
+        )
+    return table.by_id[id(thing)]
+
+
+def first_match(infos: Sequence[RouteInfo], scope: Scope) -> RouteInfo | None:
+    """Of several places that which the request's path is of."""
+    if len(infos) > 1:
+        path = strip_root(scope.get("app_root_path", scope.get("root_path", "")), scope["path"])
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        host = _PORT.sub("", hosts[0]) if hosts else ""
+        infos = [info for info in infos if info.has(path, host)] or infos
+    return infos[0] if infos else None
+
+
+def routes_below(app: Any) -> Sequence[Any]:
+    """The routes that an app has inside of the middleware around it; none if it has no such thing."""
+    infos: Sequence[Any] = ()
+    for _ in range(_MAX_DEPTH):
+        if app is None or (infos := _child_routes(app) or _child_routes(getattr(app, "__self__", None))):
+            break
+        app = getattr(app, "app", None)
+    return infos
+
+
+def endpoint_below(routes: Sequence[Any], scope: Scope) -> Any:
+    """What a request will find, as its router will look for it; None for nothing, or where that cannot be said."""
+    for route in routes:
+        match, more = route.matches(dict(scope))
+        if match.name == "FULL":
+            inside = _child_routes(route)
+            return endpoint_below(inside, {**scope, **more}) if inside else more.get("endpoint")
+    return None

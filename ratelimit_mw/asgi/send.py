@@ -1,0 +1,134 @@
+"""What goes back to an ASGI server: our headers on the app's answer, or a refusal."""
+
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from functools import partial
+from typing import Any
+
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.log import logger, warn_throttled
+from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.engine.gate import AsyncGate
+from ratelimit_mw.engine.state import RateLimitState
+from ratelimit_mw.http.on_refused import HANDLER_FAILED, call_refusal_handler
+from ratelimit_mw.http.request import Request
+from ratelimit_mw.http.response import (
+    BODY_HEADERS,
+    REASONS,
+    HeaderList,
+    Headers,
+    Response,
+    headers,
+    non_conflicting,
+    raw,
+    raw_headers,
+)
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+STATE_KEY = "ratelimit_mw"  # key of the scope; the state's, too, may not be of this request alone, if a server errs
+_TRY_AGAIN_LATER, _POLICY_VIOLATION = 1013, 1008  # websocket close codes
+_FORBIDDEN = 403
+
+
+def with_headers(state: RateLimitState, style: Headers, send: Send) -> Send:
+    """A `send` that adds our headers to the start of the app's response; all else goes through untouched.
+
+    They say what is known of the request by then.
+    """
+    if style != "ietf":
+        return partial(_send_in_style, state, style, send)
+
+    def send_with_headers(message: Message) -> "Awaitable[None]":  # in quotes: else it is made for each request
+        """Passes on the awaitable, without one of its own."""
+        if message["type"] == "http.response.start" and state.verdict is not None:
+            # fields that are lists, and stand beside whatever the app says
+            message = {**message}  # an app may send the same one again
+            message["headers"] = raw_headers(state.verdict, message.get("headers", ()))
+        return send(message)
+
+    return send_with_headers
+
+
+def _send_in_style(state: RateLimitState, style: Headers, send: Send, message: Message) -> Awaitable[None]:
+    if message["type"] == "http.response.start" and state.verdict is not None:
+        fields = list(message.get("headers", ()))
+        message = {**message, "headers": [*fields, *raw(_beside(headers(state.verdict, style), fields))]}
+    return send(message)
+
+
+def _beside(own: HeaderList, fields: Sequence[tuple[bytes, bytes]]) -> HeaderList:
+    return non_conflicting(own, {bytes(name).lower().decode("latin-1") for name, _ in fields})
+
+
+async def refusal(request: Request, verdict: Verdict, gate: AsyncGate) -> Response:
+    """What a refused request is answered: our own, or what a plain `on_refused` gives."""
+    return await call_refusal_handler(gate.refusal_handler, request, verdict, gate.refusal(request, verdict))
+
+
+async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: Receive, send: Send) -> None:
+    """Answer a refused request, or have it answered by `on_refused`."""
+    scope, own, refusal_handler = request.raw, gate.refusal(request, verdict), gate.refusal_handler
+    if scope["type"] == "websocket":
+        await receive()  # the handshake is answered only after websocket.connect
+        if "websocket.http.response" not in (scope.get("extensions") or {}):
+            await send(close_message(own.status))
+            return
+    elif (
+        refusal_handler is not None
+        and refusal_handler.kind == "asgi"
+        and await _answered_by_app(refusal_handler.call, own, scope, receive, send)
+    ):
+        return
+    own = await call_refusal_handler(gate.refusal_handler, request, verdict, own)
+    prefix = "http" if scope["type"] == "http" else "websocket.http"
+    fields = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in own.headers]
+    body = b"" if scope.get("method") == "HEAD" else own.body
+    await send({"type": f"{prefix}.response.start", "status": own.status, "headers": fields})
+    await send({"type": f"{prefix}.response.body", "body": body})
+
+
+def close_message(status: int) -> Message:
+    """The close of a websocket that says what a response of this status would."""
+    code = _POLICY_VIOLATION if status == _FORBIDDEN else _TRY_AGAIN_LATER
+    return {"type": "websocket.close", "code": code, "reason": REASONS[status]}
+
+
+async def _answered_by_app(app: App, own: Response, scope: Scope, receive: Receive, send: Send) -> bool:
+    """Have an app answer, with what a refusal says added. False when it raised before it began."""
+    fields = [(name, value) for name, value in own.headers if name.lower() not in BODY_HEADERS]
+    started = False
+
+    async def send_with_refusal(message: Message) -> None:
+        nonlocal started
+        started = True
+        if message["type"] == "http.response.start":
+            theirs = list(message.get("headers", ()))
+            message = {**message, "headers": [*theirs, *raw(_beside(fields, theirs))]}
+        await send(message)
+
+    try:
+        await app(scope, receive, send_with_refusal)
+    except Exception as error:
+        if started:
+            raise
+        warn_throttled(f"on_refused {callable_name(app)}", HANDLER_FAILED, error=error)
+    return started
+
+
+async def refuse_to_start(error: ConfigError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Tell the server, at its lifespan start-up, that the settings are wrong; raise it for any other scope.
+
+    In Starlette it is raised besides, as Starlette does where a lifespan fails: its TestClient waits for that.
+    """
+    if scope["type"] == "lifespan":
+        await receive()
+        logger.error("%s", error)
+        await send({"type": "lifespan.startup.failed", "message": f"ratelimit_mw: {error}"})
+        if "app" not in scope:
+            return
+    raise error

@@ -1,0 +1,121 @@
+"""`python -m ratelimit_mw check`: whether a settings file is right, and what applies to a request."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from os import environ
+from pathlib import Path
+from typing import Any
+
+from ratelimit_mw.cli.check_store import StoreReport
+from ratelimit_mw.cli.explain import explain
+from ratelimit_mw.cli.fake_request import EXAMPLE_IP, request_from_args
+from ratelimit_mw.cli.recording import capture_warnings, single_line
+from ratelimit_mw.core.errors import ConfigError, ErrorCollector, error_location
+from ratelimit_mw.engine.gate import AsyncGate, Gate
+from ratelimit_mw.http.on_refused import refusal_handler
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.loading import from_environment, read_environment, read_file, with_location
+from ratelimit_mw.settings.options import Options
+from ratelimit_mw.stores.url import open_store
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    about = "find all mistakes in a settings file, and say what applies to a request"
+    parser = commands.add_parser("check", help=about, description=f"{about}; the store is asked with --store only")
+    parser.add_argument("file", help="a TOML file, or one that ends in .json")
+    parser.add_argument("--wsgi", action="store_true", help="the app is a WSGI app, which cannot await")
+    parser.add_argument(
+        "--store", action="store_true", help="connect to the store: 1 if it rejects us, 2 if it is away"
+    )
+    parser.add_argument("--request", metavar="'POST /login'", help="a request: what applies to it?")
+    parser.add_argument("--ip", default=EXAMPLE_IP, help="the socket's other end; '' for none (default: %(default)s)")
+    parser.add_argument("--user", help="who is logged in")
+    parser.add_argument("--host", help="the same as --header 'Host: ...'")
+    parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="one or several")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print all mistakes, one a line, and return 1; or that there are none, and what the start would warn of."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # what `call:` names is often there
+    make_request = partial(request_from_args, args)
+    if args.request is not None:
+        make_request()  # a request that is none is told first
+    mistakes = ErrorCollector()
+    with capture_warnings() as warnings, mistakes.collect():
+        settings = _settings_at_start(args.file, wsgi=args.wsgi)
+    try:
+        mistakes.raise_if_any()
+    except ConfigError as error:
+        print("\n".join(map(single_line, error.problems)))
+        print(f"{args.file}: {_count(error.problems, 'mistake')}")
+        return 1
+    count = len(settings.compiled_rules())
+    print(f"{args.file}: no mistakes; {count} rule{'s' * (count != 1)}, {_count(warnings, 'warning')}")
+    if options := from_environment(environ, Options, {}):
+        print("  from the environment:", ", ".join(f"RATELIMIT_MW_{name.upper()}" for name in options))
+    print("".join(f"  {line}\n" for line in warnings), end="")
+    if args.request is not None:
+        print("\n".join(["", *explain(settings, make_request, warnings)]))
+    if args.store:
+        with capture_warnings():  # what is logged is printed, too
+            report = StoreReport(settings)
+        print("\n".join(["", *map(single_line, report.describe())]))
+        return report.code
+    return 0
+
+
+class _Gate(Gate):
+    _probes = False
+
+
+class _AsyncGate(AsyncGate):
+    _probes = False
+
+
+def _settings_at_start(file: str, *, wsgi: bool) -> Settings:
+    """The settings, after all that a server's start does with them but for asking the store.
+
+    Raises `ConfigError` with everything that is wrong, the file in front.
+    """
+    mistakes = ErrorCollector()
+    with mistakes.collect():
+        settings = Settings.load(file)
+    options, _ = read_environment(environ, Options, {})  # what is wrong there, the settings have told
+    mistakes.add(with_location(problem, Path(file), options) for problem in _problems_at_start(file))
+    mistakes.raise_if_any()
+    wsgi = wsgi or (settings.on_refused is not None and refusal_handler(settings.on_refused).kind == "wsgi")
+    try:
+        (_Gate if wsgi else _AsyncGate)(settings)  # no connection is opened before the first request
+    except ConfigError as error:
+        raise ConfigError(*[with_location(problem, Path(file), options) for problem in error.problems]) from None
+    return settings
+
+
+def _problems_at_start(file: str) -> Sequence[str]:
+    """What is wrong that Settings do not look at: whether the store's URL can be read, and who answers refusals."""
+    args: dict[str, Any] = {}
+    with suppress(ConfigError):
+        args = read_file(Path(file)) | read_environment(environ, Options, {})[0]
+    problems: list[str] = []
+    try:
+        if isinstance(url := args.get("store"), str):
+            open_store(url, 1.0).close()
+    except ConfigError as error:
+        problems += error.problems
+    try:
+        if (call := args.get("on_refused")) is not None:
+            with error_location("on_refused"):
+                refusal_handler(call)
+    except ConfigError as error:
+        problems += error.problems
+    return problems
+
+
+def _count(things: Sequence[object], name: str) -> str:
+    return f"{len(things) or 'no'} {name}{'s' * (len(things) != 1)}"

@@ -1,0 +1,126 @@
+"""What is said while a command looks at settings: log lines, and what the user's callables answered."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
+from inspect import isawaitable
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from ratelimit_mw.core.log import logger
+from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, is_callable_name, resolve_callable
+from ratelimit_mw.http.request import Request
+from ratelimit_mw.settings import Settings
+
+_MAX_ANSWER_LENGTH: Final = 100  # characters of an answer
+_LOG_PREFIX: Final = "ratelimit_mw: "  # how our log lines begin
+
+CallLog = list[tuple[str, str]]
+"""Names of callables, and what each answered."""
+
+
+@contextmanager
+def capture_warnings() -> Iterator[list[str]]:
+    """The warnings that are logged inside, each once and in one line; nobody else hears them."""
+    messages: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            message = single_line(record.getMessage().removeprefix(_LOG_PREFIX))
+            if message not in messages:
+                messages.append(message)
+
+    listener, before = Listener(), (logger.propagate, logger.level, logger.disabled)
+    logger.addHandler(listener)
+    logger.propagate, logger.disabled = False, False
+    logger.setLevel(logging.WARNING)
+    try:
+        yield messages
+    finally:
+        logger.removeHandler(listener)
+        logger.propagate, logger.disabled = before[0], before[2]
+        logger.setLevel(before[1])
+
+
+def single_line(text: str) -> str:
+    """The text without line breaks."""
+    return " ".join(text.split("\n"))
+
+
+def with_recording(settings: Settings, call_log: CallLog) -> Settings:
+    """The settings, with identities in clear, and with callables of `when` and of the lists that tell what they said.
+
+    These are asked while rules are looked for; the others by `evaluate_callables`.
+    """
+
+    def recording_of(value: Any) -> Any:
+        return (
+            RecordedCallable(resolve_callable(value), call_log) if callable(value) or is_callable_name(value) else value
+        )
+
+    return replace(
+        settings,
+        rules=[replace(rule, when=recording_of(rule.when)) for rule in settings.compiled_rules()],
+        safelist=[recording_of(member) for member in settings.safelist],
+        blocklist=[recording_of(member) for member in settings.blocklist],
+        key_secret="",
+        plain_keys=True,
+    )
+
+
+def evaluate_callables(calls: Sequence[RequestCallable], request: Request, call_log: CallLog) -> CallResults:
+    """What the callables answer. One that is async is waited for; one that raises has failed, as in the middleware."""
+    answers: dict[RequestCallable, Any] = {}
+    for call in calls:
+        try:
+            answer = call(request)
+            answers[call] = asyncio.run(_wait_for(answer)) if isawaitable(answer) else answer
+            call_log.append((qualified_name(call), _format_answer(answers[call])))
+        except Exception as error:  # noqa: BLE001  # it is told, with what follows
+            answers[call] = FAILED
+            call_log.append((qualified_name(call), _format_error(error)))
+    return answers
+
+
+def qualified_name(call: Any) -> str:
+    """`package.module:function`."""
+    return f"{getattr(call, '__module__', '')}:{getattr(call, '__qualname__', type(call).__qualname__)}"
+
+
+class RecordedCallable:
+    """A plain callable that does what another one does, and writes down what came of it.
+
+    `failed`: it raised, or said neither True nor False.
+    """
+
+    def __init__(self, call: RequestCallable, call_log: CallLog) -> None:
+        self._call: Final = call
+        self._call_log: Final = call_log
+        self.failed = False
+        self.__qualname__ = qualified_name(call)
+
+    def __call__(self, request: Request) -> Any:
+        """Ask it."""
+        try:
+            answer = self._call(request)
+        except Exception as error:
+            self.failed = True
+            self._call_log.append((qualified_name(self._call), _format_error(error)))
+            raise
+        self.failed = not isinstance(answer, bool)
+        self._call_log.append((qualified_name(self._call), _format_answer(answer)))
+        return answer
+
+
+async def _wait_for(answer: Awaitable[Any]) -> Any:
+    return await answer
+
+
+def _format_answer(answer: object) -> str:
+    return single_line(f"{answer!r:.{_MAX_ANSWER_LENGTH}}")
+
+
+def _format_error(error: Exception) -> str:
+    return single_line(f"raised {type(error).__name__}: {error}")

@@ -1,0 +1,82 @@
+"""What this package logs: warnings at start, each once, and warnings that a client can cause, rarely."""
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ratelimit_mw.core.errors import ConfigError, RateLimitError
+
+logger = logging.getLogger("ratelimit_mw")
+
+_INTERVAL: float = 60.0  # seconds
+_MAX_TOPICS = 1000
+_MAX_LENGTH = 500  # characters of what is not ours in a line: a place, a number, an error's text
+_MAX_ERROR_LENGTH = 400  # characters of an error of ours
+_quiet_until: dict[str, float] = {}
+
+
+class Finding(NamedTuple):
+    """A likely mistake that is found at start.
+
+    `weakens_limits`: it limits less than the code or the settings suggest.
+    """
+
+    text: str
+    weakens_limits: bool = True
+
+
+def warn_or_fail(findings: Iterable[Finding], *, strict: bool) -> None:
+    """Log each finding as a warning. With `strict`, those that limit less than they seem to raise one `ConfigError`.
+
+    Every warning of the start goes through here. `strict`: the setting of that name.
+    """
+    problems: list[str] = []
+    for finding in findings:
+        if strict and finding.weakens_limits:
+            problems.append(finding.text)
+        else:
+            logger.warning("ratelimit_mw: %s", finding.text)
+    if problems:
+        raise ConfigError(*problems)
+
+
+def warn_throttled(topic: str, message: str, *args: object, error: BaseException | None = None) -> None:
+    """Log a warning, unless this `topic` had one within the last minute.
+
+    What `args` say may be somebody else's: a server's words, or what a callable of the app raises. It stands in one
+    line, with control characters as escapes, and is cut when it is long.
+    """
+    now = time.monotonic()
+    if now < _quiet_until.get(topic, 0.0):
+        return
+    if len(_quiet_until) >= _MAX_TOPICS:
+        _quiet_until.clear()
+    _quiet_until[topic] = now + _INTERVAL
+    safe_args = [_escaped(arg) for arg in (topic, *args)]
+    logger.warning("ratelimit_mw: %s: " + message, *safe_args, exc_info=_without_message(error))  # noqa: G003  # it is ours
+
+
+def _escaped(value: object) -> object:
+    if isinstance(value, int):
+        return value
+    text = str(value)
+    if len(text) > _MAX_LENGTH:
+        text = f"{text[:_MAX_LENGTH]}... ({len(text)} characters)"
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def error_summary(error: BaseException) -> str:
+    """The text of an error of ours, short and on one line; of any other, in which there may be a secret, its name."""
+    if not isinstance(error, RateLimitError):
+        return type(error).__name__
+    return "".join(char if char.isprintable() else " " for char in str(error)[:_MAX_ERROR_LENGTH])
+
+
+def _without_message(error: BaseException | None) -> BaseException | None:
+    """An error with the same traceback, but without its text, in which there may be what a client sent: a key."""
+    if error is None:
+        return None
+    return RuntimeError(f"{type(error).__name__}; its text is left out").with_traceback(error.__traceback__)

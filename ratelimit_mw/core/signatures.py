@@ -1,0 +1,121 @@
+"""Checks of the callables in settings: whether they take what they are called with, and whether they are async."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature, unwrap
+from types import FrameType
+from typing import Any, Final
+
+from ratelimit_mw.core.errors import ConfigError
+
+if sys.version_info >= (3, 14):  # annotations are evaluated when they are read, and may name what is not there
+    from annotationlib import Format
+
+    signature_of = partial(signature, annotation_format=Format.FORWARDREF)
+else:
+    signature_of = signature
+
+REQUEST: Final = ("request",)
+_APPS: Final[Mapping[str, Sequence[str]]] = {
+    "ASGI": ("scope", "receive", "send"),
+    "WSGI": ("environ", "start_response"),
+    "Django": ("request",),
+}
+_MIDDLEWARE: Final = {kind: f"ratelimit_mw.{kind.lower()}.RateLimitMiddleware" for kind in _APPS}
+_LAMBDA: Final = "<lambda>"
+
+
+def is_async(call: Callable[..., Any]) -> bool:
+    """Whether a call of it gives something to await."""
+    return iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__)
+
+
+def callable_name(call: Callable[..., Any]) -> str:
+    """What logs and errors call it."""
+    return getattr(call, "__qualname__", type(call).__qualname__)
+
+
+def parameters_of(call: Callable[..., Any]) -> Sequence[Parameter] | None:
+    """Its parameters; None where nobody can tell, as for many callables that are written in C."""
+    try:
+        return list(signature_of(call).parameters.values())
+    except (TypeError, ValueError):
+        return None
+
+
+def accepts(call: Callable[..., Any], names: Sequence[Any], named: Mapping[str, Any] = {}) -> bool:
+    """Whether it can be called with these arguments, as far as that can be told."""
+    try:
+        bound = signature_of(call)
+    except (TypeError, ValueError):
+        return True
+    try:
+        bound.bind(*names, **named)
+    except TypeError:
+        return False
+    return True
+
+
+def check_callable(call: Callable[..., Any], names: Sequence[str] = REQUEST, display_name: str | None = None) -> None:
+    """Raise `ConfigError` unless it can be called with these arguments and returns its answer.
+
+    `display_name`: what the setting says, where that is the name of the callable.
+    """
+    name = display_name or callable_name(call)
+    if not accepts(call, names):
+        own = getattr(call, "__name__", "")
+        parameters = ", ".join(names)
+        example = f"lambda {parameters}: ..." if own in ("", _LAMBDA) else f"def {own}({parameters})"
+        arguments = " and ".join(f"the {one}" for one in names)
+        raise ConfigError(f"{name} takes {_parameters_text(call)}; it is called with {arguments}: {example}")
+    if isgeneratorfunction(call) or isasyncgenfunction(call):
+        raise ConfigError(f"found {name}, which yields; allowed is a function that returns its answer")
+
+
+def check_app(app: object, kind: str) -> None:
+    """Raise `ConfigError` where the app that middleware of this kind is put around is clearly of another kind."""
+    if not callable(app) or accepts(app, _APPS[kind]):
+        return
+    other = next((other for other, names in _APPS.items() if accepts(app, names)), None)
+    if other is not None:
+        raise ConfigError(
+            f"app: {callable_name(app)} is called with {', '.join(_APPS[other])}, and this is the middleware for "
+            f"{kind}; use {_MIDDLEWARE[other]}"
+        )
+
+
+def reject_async(call: Callable[..., Any], under: str = "") -> None:
+    """Raise `ConfigError` for an async callable, where nothing is awaited. `under`: what cannot await."""
+    if is_async(call):
+        raise ConfigError(f"found {callable_name(call)}, which is async; allowed{under} is a plain function")
+
+
+def check_parentheses(limits: object) -> None:
+    """Raise `ConfigError` where `limits` is the function or class below a decorator without parentheses.
+
+    To be called by a decorator that is `words.check_arguments`: it looks at the line where that is called.
+    """
+    if isinstance(limits, (type, classmethod, staticmethod)) or _is_decorated_function(limits, sys._getframe(3)):  # noqa: SLF001  # as warnings do
+        name = callable_name(limits) if callable(limits) else type(limits).__name__
+        raise ConfigError(f'limits: found {name}, allowed are limits: did you mean @limit("5/minute")?')
+
+
+def _is_decorated_function(limits: object, caller: FrameType) -> bool:
+    """Whether the caller is at a line of this function, which is so only while its decorators are called."""
+    code = getattr(unwrap(limits), "__code__", None) if callable(limits) else None
+    if code is None or code.co_name == _LAMBDA or code.co_filename != caller.f_code.co_filename:
+        return False
+    last = max((line for *_, line in code.co_lines() if line is not None), default=0)
+    return bool(code.co_firstlineno <= caller.f_lineno <= last)
+
+
+def _parameters_text(call: Callable[..., Any]) -> str:
+    """Its parameters, in words."""
+    parts: list[str] = []
+    for one in parameters_of(call) or ():
+        if one.kind is Parameter.KEYWORD_ONLY and not any(word.startswith("*") for word in parts):
+            parts.append("*")
+        stars = "*" if one.kind is Parameter.VAR_POSITIONAL else "**" if one.kind is Parameter.VAR_KEYWORD else ""
+        parts.append(stars + one.name)
+    return f"({', '.join(parts)})" if parts else "no parameter"

@@ -1,0 +1,170 @@
+"""The words of the settings: what every table of them shares.
+
+A table is a TypedDict whose fields are `Annotated[type, "what it means"]`: checks, the JSON Schema and the reference
+are made from it.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import wraps
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from msgspec import Struct
+
+from ratelimit_mw.core.errors import ConfigError, ErrorCollector
+from ratelimit_mw.core.peer_options import translate_option
+from ratelimit_mw.core.signatures import accepts, callable_name, parameters_of
+
+T = TypeVar("T")
+P = ParamSpec("P")
+# of rules and limits that have no other
+RESERVED_NAMES: Final = ("default", "app", "unmatched", "preflight", "blocklist")
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a header's name (RFC 9110, 5.6.2)
+
+if TYPE_CHECKING:
+    from msgspec import StructMeta  # by which the types of fields are those of keyword arguments
+
+    OptionsMeta = StructMeta
+else:
+
+    class OptionsMeta(type(Struct)):
+        """The metaclass of Structs that are made of keyword arguments: an unknown one is answered as in a table."""
+
+        def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
+            """Make one. Raises `ConfigError` for a word that is no field."""
+            known = cls.__struct_fields__
+            if unknown := [unknown_key_message(word, known) for word in keywords if word not in known]:
+                raise ConfigError(*unknown)
+            return super().__call__(*arguments, **keywords)
+
+
+def reject_unknown_keys(given: Iterable[object], table: type, elsewhere: Mapping[str, str] = {}) -> None:
+    """Raises `ConfigError` for the words that the TypedDict `table` does not know, with the nearest that it knows.
+
+    `elsewhere`: where words of other tables go.
+    """
+    known = list(table.__annotations__)
+    unknown = [unknown_key_message(word, known, elsewhere) for word in given if word not in known]
+    if unknown:
+        raise ConfigError(*unknown)
+
+
+def build_checked(
+    kind: Callable[..., T], given: Mapping[Any, Any], table: type, elsewhere: Mapping[str, str] = {}
+) -> T:
+    """A `kind` of what is given, under words that the table knows. Raises `ConfigError` for all that is wrong."""
+    mistakes = ErrorCollector()
+    with mistakes.collect():
+        reject_unknown_keys(given, table, elsewhere)
+    with mistakes.collect():
+        built = kind(**{word: value for word, value in given.items() if word in table.__annotations__})
+    mistakes.raise_if_any()
+    return built
+
+
+def unknown_key_message(word: object, known: Sequence[str], elsewhere: Mapping[str, str] = {}) -> str:
+    """What is said of a word that is not known: where it goes, what it is here, or the nearest that is known."""
+    if isinstance(word, str) and word in elsewhere:
+        return f"unknown setting `{word}` here: it goes {elsewhere[word]}"
+    if isinstance(word, str) and (translation := translate_option(word)) is not None:
+        here, meaning = translation
+        if here == "limits" and "limits" not in known and "limit" in known:  # the table of one limit
+            here = "limit"
+        goes = "" if here in known else f"; it goes {elsewhere.get(here, 'into the settings of the middleware')}"
+        return f"unknown setting `{word}`: here it is `{here}`: {meaning}{goes}"
+    near = closest_match(str(word), known)
+    hint = f": did you mean `{near}`?" if near else f"; there are {', '.join(known)}"
+    return f"unknown setting `{word}`{hint}"
+
+
+def check_arguments(
+    table: type | None = None,
+    elsewhere: Mapping[str, str] = {},
+    meant: Callable[[Sequence[object]], str] = lambda _: "",
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a function or constructor so that a call whose arguments do not fit raises `ConfigError`, no TypeError.
+
+    `table`: the words that it takes besides its parameters. `elsewhere`: where words of other tables go. `meant`: the
+    error for these positional arguments, if it knows what they were meant for.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def call(*arguments: P.args, **keywords: P.kwargs) -> T:
+            try:
+                return function(*arguments, **keywords)
+            except TypeError:
+                if accepts(function, arguments, keywords):
+                    raise
+            if text := meant(arguments):
+                raise ConfigError(text)
+            known = list(parameters_of(function) or ())
+            raise ConfigError(*_call_problems(known, arguments, keywords, table, elsewhere))
+
+        return call
+
+    return decorate
+
+
+def _call_problems(
+    parameters: Sequence[Parameter],
+    arguments: Sequence[object],
+    keywords: Mapping[str, object],
+    table: type | None,
+    elsewhere: Mapping[str, str],
+) -> Sequence[str]:
+    """What is wrong with a call that a function does not take."""
+    named = [one for one in parameters if one.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
+    known = [one.name for one in named if one.name != "self"] + (list(table.__annotations__) if table else [])
+    if unknown := [unknown_key_message(word, known, elsewhere) for word in keywords if word not in known]:
+        return unknown
+    places = [one.name for one in named if one.kind is not Parameter.KEYWORD_ONLY]
+    by_place = dict(zip(places, arguments, strict=False))
+    twice = [
+        f"{word}: found twice, {_repr(by_place[word])} by position and `{word}=`; a callable that gives the key "
+        "goes into `key`"
+        for word in keywords
+        if word in by_place
+    ]
+    extra = [
+        f"found {_repr(one)} by position, allowed there are {', '.join(place for place in places if place != 'self')}"
+        for one in arguments[len(places) :]
+    ]
+    missing = [one.name for one in named if one.default is Parameter.empty and one.name not in {**by_place, **keywords}]
+    examples = {"limits": ", such as '100/minute'"}
+    return [*twice, *extra, *(f"{word}: required{examples.get(word, '')}" for word in missing)]
+
+
+def _repr(value: object) -> str:
+    return callable_name(value) if callable(value) else f"{value!r:.100}"
+
+
+def reject_reserved_name(name: str | None) -> None:
+    """Raises `ConfigError` for a name that is ours."""
+    if name in RESERVED_NAMES:
+        raise ConfigError(f"name: found {name!r}, which has a meaning of its own here; choose another")
+
+
+def check_bool(field: str, value: object) -> None:
+    """Raises `ConfigError` unless `value` is true or false."""
+    if type(value) is not bool:
+        raise ConfigError(f"{field}: found {value!r}, allowed is true or false")
+
+
+def check_choice(field: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Raises `ConfigError` unless `value` is one of these."""
+    if value not in allowed:
+        raise ConfigError(f"{field}: found {value!r}, allowed is one of {', '.join(allowed)}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`, did you mean ...?` when a known word is close, else nothing."""
+    match = closest_match(word, known)
+    return f", did you mean {match!r}?" if match else ""
+
+
+def closest_match(word: str, known: Iterable[str]) -> str | None:
+    """The known word that is closest to one with a slip of the pen."""
+    return next(iter(get_close_matches(word, list(known), n=1)), None)

@@ -1,0 +1,1 @@
+"""Decides calls and requests, waits, and settles what was charged."""

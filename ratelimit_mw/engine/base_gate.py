@@ -1,0 +1,199 @@
+"""What a gate has besides the walk: settings, rules, a local store for when its own fails, hooks, and refusals."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from time import perf_counter
+from typing import Any, Final, Self
+
+from msgspec.structs import replace
+
+from ratelimit_mw.core.errors import ConfigError, error_location
+from ratelimit_mw.core.events import DecisionEvent, Hook, StoreEvent
+from ratelimit_mw.core.limit import Decision
+from ratelimit_mw.core.log import Finding, error_summary, logger, warn_or_fail, warn_throttled
+from ratelimit_mw.core.memo import cached_property
+from ratelimit_mw.core.signatures import callable_name, reject_async
+from ratelimit_mw.core.verdict import Source, Verdict
+from ratelimit_mw.engine.delays import DelayCapacity
+from ratelimit_mw.engine.queue_steps import slot_bucket
+from ratelimit_mw.engine.response_tracking import OnEnd
+from ratelimit_mw.engine.settle_hooks import settle_after_response
+from ratelimit_mw.engine.slot_queue import Queues
+from ratelimit_mw.engine.slots import HeldSlots, renew_in_thread, slot_charges
+from ratelimit_mw.http.callables import resolve_callable
+from ratelimit_mw.http.keys import Key
+from ratelimit_mw.http.on_refused import RefusalHandler, refusal_handler
+from ratelimit_mw.http.request import Request
+from ratelimit_mw.http.response import Response, refusal
+from ratelimit_mw.rules.matching import RuleSet
+from ratelimit_mw.rules.plan import Match, Plan, conclude, owners, without_store
+from ratelimit_mw.rules.startup_checks import known_workers, multiple_workers_finding, warn_of_unused_slot_options
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import AsyncStore, Store
+from ratelimit_mw.stores.fallback import FallbackStore, needs_fallback
+
+_ENDPOINTS: Final = 4096  # whose limits are remembered
+_SLOTS: Final = Finding(
+    "store: in a cluster without key_secret, a client that can choose its identity can choose its slot, and so "
+    "put all load on one node; set key_secret",
+    weakens_limits=False,
+)
+
+
+class BaseGate:
+    """What `Gate` and `AsyncGate` share. `delay_capacity`: where requests wait for their turn, one of the process."""
+
+    _probes = True  # whether `strict` has the store asked at start
+    _default_max_waiting: int  # unless `max_waiting` says how many
+    _handler_kinds: tuple[str, ...]  # the kinds of `on_refused` that can answer
+    _expected_handler: str
+    _store: Store | AsyncStore
+    renew_slots: Callable[[HeldSlots], OnEnd] = staticmethod(renew_in_thread)
+
+    def __init__(self, settings: Settings, rules: RuleSet | None = None, local: FallbackStore | None = None) -> None:
+        self.settings: Final = settings
+        self._rules: Final = rules or RuleSet(settings)
+        self.compiled: Final = lru_cache(_ENDPOINTS)(self._rules.compile_endpoint_limits)
+        self.keys: Final = self._rules.keys
+        findings = [] if rules else [*self._rules.findings]
+        if settings.store == "memory://" and (workers := known_workers()) > 1:
+            findings.append(multiple_workers_finding(workers))
+        warn_or_fail(findings, strict=settings.strict)
+        self._local: Final = FallbackStore(settings.local_share) if local is None else local  # decides while it cannot
+        self._on_decision: Final = _hook("on_decision", settings.on_decision)
+        self._on_store_event = _hook("on_store_event", settings.on_store_event)  # where the store does not tell itself
+        self._owns_store: Final = isinstance(settings.store, str)
+        self.refusal_handler: Final = self._build_refusal_handler(settings)
+        self.delay_capacity = DelayCapacity(
+            self._default_max_waiting if settings.max_waiting is None else settings.max_waiting
+        )
+        self._queues: Final = Queues()
+        self._address: Final = Key("ip", settings.ipv6_prefix)
+
+    def adapt_to_router(self, app: object) -> None:
+        """Read paths as the app does that this gate is in front of."""
+        self._rules.adapt_to_router(app)
+
+    def warn_of_unused_slot_options(self) -> None:
+        """Warn of settings on slots that do nothing, where all limits stand in the settings."""
+        warn_of_unused_slot_options(self.settings, self._rules.limit_sets)
+
+    def refusal(self, request: Request, verdict: Verdict) -> Response:
+        """The response to a refused request. An outer middleware, if there is one, adds the RateLimit fields."""
+        outer = request.state
+        style = "none" if outer is not None and outer.headers_shown else self.settings.headers
+        return refusal(verdict, style, self.settings.jitter, 0.0 if outer is None else outer.wait)
+
+    def store_for(self, source: Source) -> Store | AsyncStore:
+        """Where that is which a verdict of this source says was taken."""
+        return self._local if source == "local" else self._store
+
+    @cached_property
+    def nested(self) -> Self:
+        """The gate of limits that stand on endpoints, inside of a middleware: the same store and settings.
+
+        What the middleware itself limits is not asked again.
+        """
+        return self.nested_with(self._store)
+
+    def nested_with(self, store: Any) -> Self:
+        """The same, with another store."""
+        none: dict[str, Any] = {
+            "limits": [],
+            "concurrent": 0,
+            "app_limits": (),
+            "messages": (),
+            "rules": (),
+            "blocklist": (),
+            "proxy_header": self.settings.proxy_header if self.settings.trusted_proxies else "x-forwarded-for",
+            "strict": False,  # what was to be reported at start was reported by this gate
+        }
+        nested = type(self)(replace(self.settings, **none, store=store))
+        nested.delay_capacity = self.delay_capacity
+        nested._rules.share_with_outer(self._rules)  # noqa: SLF001  # one of us
+        return nested
+
+    def _settle_at_end(self, request: Request) -> None:
+        """Have an admitted request followed, some of whose limits are settled after the response."""
+        request.on_end = [*(request.on_end or ()), settle_after_response]
+
+    def _build_refusal_handler(self, settings: Settings) -> RefusalHandler | None:
+        if settings.on_refused is None:
+            return None
+        with error_location("on_refused"):
+            found = refusal_handler(settings.on_refused)
+            if found.kind not in self._handler_kinds:
+                raise ConfigError(
+                    f"found {callable_name(found.call)}, which cannot answer here: allowed is {self._expected_handler}"
+                )
+            if "wsgi" in self._handler_kinds:
+                reject_async(found.call, " under WSGI")
+        return found
+
+    def _use_store(self, store: Store | AsyncStore) -> None:
+        """Make this the gate's store."""
+        self._store = store
+        self._feeds_fallback = needs_fallback(store)
+        subscribe = getattr(store, "subscribe", None)
+        if self._on_store_event is not None and callable(subscribe) and subscribe(self._on_store_event):
+            self._on_store_event = None
+        if getattr(store, "is_cluster", False) and not self.settings.key_secret:
+            warn_or_fail([_SLOTS], strict=self.settings.strict)
+
+        if self.settings.strict and self._probes:
+            self._probe(store)
+
+    def _probe(self, store: Store | AsyncStore) -> None:
+        """Raise `ConfigError` if the store rejects us, warn if it is away: then the app starts without it."""
+        probe = getattr(store, "probe", None)
+        error = None if probe is None else probe(self._rules.algorithms)
+        if error is None:
+            return
+        if error.rejected:
+            raise ConfigError(f"store: {error}")
+        logger.warning("ratelimit_mw: store: no answer at start, on_store_error decides: %s", error_summary(error))
+
+    def _feed_fallback(self, charge_plan: Plan, decisions: Sequence[Decision], verdict: Verdict) -> None:
+        """What the store said of a request, for the time when it cannot."""
+        if (not verdict.allowed or self._local.has_refusals) and verdict.source == "store":
+            self._local.observe(charge_plan.charges, decisions)
+
+    def _register_slots(self, match: Match, verdict: Verdict | None, request: Request) -> HeldSlots | None:
+        """Have the slots that a request took given back when its response has ended. None where there are none."""
+        if verdict is None or not verdict.allowed or not (slots := slot_charges(verdict.charges, verdict.decisions)):
+            return None
+        wake = None
+        if match.has_queue:
+            wake = partial(self._queues.wake, [slot_bucket(charge) for charge in slots])
+        held_slots = HeldSlots(self.store_for(verdict.source), slots, wake)
+        request.on_end = [*(request.on_end or ()), self.renew_slots(held_slots)]
+        return held_slots
+
+    def _waiter_keys(self, charge_plan: Plan, request: Request) -> Sequence[str]:
+        """The keys by which places to wait are shared: those of the request, else its client's address."""
+        return owners(charge_plan) or [self._address.identity(request, "", {}) or ""]
+
+    def _wake_waiters(self, verdict: Verdict) -> None:
+        """What a request had taken was given back: a slot may be free for one that waits."""
+        self._queues.wake([slot_bucket(charge) for charge in verdict.charges if charge.limit.is_concurrency])
+
+    def _emit_decision(self, verdict: Verdict | None, request: Request | None, began: float) -> None:
+        if self._on_decision is not None and verdict is not None:
+            self._on_decision(DecisionEvent(verdict, request, perf_counter() - began))
+
+    def _without_store(self, match: Match, charge_plan: Plan, error: Exception) -> Verdict:
+        if not getattr(error, "rejected", False):  # a rejection is logged where it is found, with its fix
+            warn_throttled("store", "failed, on_store_error decides: %s", error_summary(error))
+        if self._on_store_event is not None:
+            self._on_store_event(StoreEvent("failed", error_summary(error)))
+        source, remaining_plan = without_store(charge_plan)
+        return conclude(
+            match, remaining_plan, self._local.take(remaining_plan.charges) if remaining_plan.charges else (), source
+        )
+
+
+def _hook(setting: str, value: object) -> Hook | None:
+    if value is None:
+        return None
+    with error_location(setting):
+        return Hook(setting, resolve_callable(value, ("event",), plain=True))

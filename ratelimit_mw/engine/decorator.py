@@ -1,0 +1,184 @@
+"""Limits on plain functions: what the decorators of Limiter and AsyncLimiter put around one."""
+
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import wraps
+from inspect import Parameter, isasyncgenfunction, iscoroutine, isgeneratorfunction
+from typing import Any, ParamSpec, TypeVar
+
+from ratelimit_mw.core.errors import ConfigError, error_location
+from ratelimit_mw.core.limit import Charge, Limit
+from ratelimit_mw.core.signatures import accepts, callable_name, is_async, parameters_of, reject_async
+from ratelimit_mw.engine.acquire import Take, acquire, acquire_async
+from ratelimit_mw.engine.slot_context import async_slot, slot
+from ratelimit_mw.stores import AsyncStore, Store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+ChargeFactory = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Charge]]
+"""What a call with these arguments is charged."""
+
+
+class DecoratorOptions:
+    """What stands in the decorator, checked when it is written. `bucket`: the bucket's key of a key, or ConfigError."""
+
+    def __init__(self, limits: Sequence[Limit], key: Any, cost: Any, bucket: Callable[[Any], str]) -> None:
+        self._limits, self._key, self._cost, self._bucket = limits, key, cost, bucket
+        for name, value in (("key", key), ("cost", cost)):
+            if callable(value):
+                with error_location(name):
+                    reject_async(value)
+        if key is not None and not callable(key):
+            bucket(key)
+        if not callable(cost):
+            for limit in limits:
+                Charge("key", limit, cost)
+                if limit.is_concurrency and not cost:
+                    raise ConfigError(
+                        f"cost: found 0, which takes no slot of {limit.notation!r}; allowed is at least 1"
+                    )
+                if cost > limit.most:
+                    raise ConfigError(
+                        f"cost: found {cost}, which never passes {limit.notation!r}; allowed are at most {limit.most}"
+                    )
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether slots are among what a call takes: they are held until it returns."""
+        return any(limit.is_concurrency for limit in self._limits)
+
+    def charges_for(self, function: Callable[..., Any]) -> ChargeFactory:
+        """What calls of this function are charged. What does not depend on their arguments is worked out once."""
+        key, cost = self._key, self._cost
+        for name, value in (("key", key), ("cost", cost)):
+            if callable(value):
+                with error_location(name):
+                    _check_accepts_arguments(value, function)
+        if key is None:
+            key = _default_key(function)
+        if not callable(key) and not callable(cost):
+            fixed = self._charges(key, cost)
+            return lambda _args, _kwargs: fixed
+
+        def charges_for(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Charge]:
+            key_now = _evaluate(key, args, kwargs) if callable(key) else key
+            cost_now = _evaluate(cost, args, kwargs) if callable(cost) else cost
+            try:
+                return self._charges(key_now, cost_now)
+            except ConfigError as error:
+                raise error.with_prefix(callable_name(function)) from None
+
+        return charges_for
+
+    def _charges(self, key: Any, cost: Any) -> Sequence[Charge]:
+        bucket = self._bucket(key)
+        return [Charge(bucket, limit, cost) for limit in self._limits]
+
+
+def wrap(function: Callable[P, R], options: DecoratorOptions, store: Store) -> Callable[P, R]:
+    """The function, charged at each call, for threads. Raises `ConfigError` for one that is async."""
+    _check_function(function)
+    if is_async(function):
+        raise ConfigError(
+            f"limit: found {callable_name(function)}, which is async, and Limiter would block its event loop; "
+            "allowed is a plain function here, and an async one with AsyncLimiter"
+        )
+    charges_for = options.charges_for(function)
+    if options.has_slots:
+        if isgeneratorfunction(function):
+            raise ConfigError(
+                f"limit: found {callable_name(function)}, a generator, whose call is over before it is at work; "
+                "allowed is `with limiter.slot(...)` in it"
+            )
+
+        @wraps(function)
+        def call_with_slot(*args: P.args, **kwargs: P.kwargs) -> R:
+            with slot(store, charges_for(args, kwargs)):
+                return function(*args, **kwargs)
+
+        return call_with_slot
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        acquire(store, charges_for(args, kwargs), time.sleep)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def wrap_async(
+    function: Callable[P, Coroutine[Any, Any, R]], options: DecoratorOptions, store: AsyncStore, take: Take
+) -> Callable[P, Coroutine[Any, Any, R]]:
+    """The same for asyncio: charged when it is awaited. Raises `ConfigError` for a function that is not async."""
+    _check_function(function)
+    if not is_async(function):
+        raise ConfigError(
+            f"limit: found {callable_name(function)}, which is not async, so that nobody would await the store; "
+            "allowed is an async function here, and a plain one with Limiter"
+        )
+    charges_for = options.charges_for(function)
+    if options.has_slots:
+
+        @wraps(function)
+        async def call_with_slot(*args: P.args, **kwargs: P.kwargs) -> R:
+            async with async_slot(store, charges_for(args, kwargs)):
+                return await function(*args, **kwargs)
+
+        return call_with_slot
+
+    @wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        await acquire_async(store, take, charges_for(args, kwargs))
+        return await function(*args, **kwargs)
+
+    return call
+
+
+def _check_function(function: object) -> None:
+    """It is a function, and its call is what runs it."""
+    if isinstance(function, (classmethod, staticmethod)):
+        raise ConfigError(f"limit: found a {type(function).__name__}, allowed is a function: limit goes below it")
+    if isinstance(function, type) or not callable(function):  # a class would be one no more
+        raise ConfigError(f"limit: found {function!r:.100}, allowed is a function")
+    if isasyncgenfunction(function):
+        raise ConfigError(
+            f"limit: found {callable_name(function)}, an async generator, and nobody awaits its call; "
+            "allowed is to await AsyncLimiter.hit() in it"
+        )
+
+
+def _default_key(function: Callable[..., Any]) -> tuple[str, str]:
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not module or not name:
+        raise ConfigError(f"key: {function!r:.100} has no name to stand for it, so it needs a key")
+    return module, name
+
+
+def _evaluate(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    result = call(*args, **kwargs)
+    if iscoroutine(result):
+        result.close()  # it is no key and no cost, which is said next; Python need not warn that nobody awaits it
+    return result
+
+
+def _check_accepts_arguments(call: Callable[..., Any], function: Callable[..., Any]) -> None:
+    """Raise `ConfigError` unless `call` takes the arguments of some call of `function`."""
+    parameters = parameters_of(function)
+    if parameters is None:
+        return
+    required = [one for one in parameters if one.default is Parameter.empty]
+    if not any(accepts(call, *one) for some in (required, parameters) for one in _argument_forms(some)):
+        raise ConfigError(
+            f"{callable_name(call)} does not take the arguments of {callable_name(function)}, with which it is called: "
+            f"allowed is a function with the parameters ({', '.join(map(str, parameters))})"
+        )
+
+
+def _argument_forms(parameters: Sequence[Parameter]) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """The ways to give these parameters their arguments: the first of them by position, the others by name."""
+    only = [one.name for one in parameters if one.kind is Parameter.POSITIONAL_ONLY]
+    both = [one.name for one in parameters if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    named = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY]
+    for number in range(len(both), -1, -1):
+        by_name = [*both[number:], *named]
+        yield [*only, *both[:number]], dict(zip(by_name, by_name, strict=True))

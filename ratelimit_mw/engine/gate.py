@@ -1,0 +1,318 @@
+"""Gate and AsyncGate: the only two that walk a request through match, ask, plan, take, conclude.
+
+They differ in the `await`s. The one for threads is in a file of its own.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from contextlib import closing, suppress
+from functools import lru_cache
+from inspect import isawaitable
+from time import perf_counter
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.core.verdict import Answer, Source, Verdict
+from ratelimit_mw.engine.acquire import Sleep, async_sleep, cancel_safe
+from ratelimit_mw.engine.base_gate import BaseGate
+from ratelimit_mw.engine.delays import pending_refund, refused_for_capacity
+from ratelimit_mw.engine.pending_settlements import NOT_SENT, OnSettled, SettlementQueue, discard_settled
+from ratelimit_mw.engine.queue_steps import Pause, SlotWait, Take, queue_request
+from ratelimit_mw.engine.refusal_log import log_refusal
+from ratelimit_mw.engine.runtime import drain, run_to_completion
+from ratelimit_mw.engine.settlement import PendingSettlement, settled_charges
+from ratelimit_mw.engine.slots import HeldSlots, renew_in_loop
+from ratelimit_mw.engine.sync_gate import CALLABLE_RAISED, NO_RESULTS, NOT_REFUNDED, Gate, ReportingGate
+from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable
+from ratelimit_mw.http.request import Request
+from ratelimit_mw.rules.endpoint_limits import EndpointLimit
+from ratelimit_mw.rules.matching import EndpointRules
+from ratelimit_mw.rules.plan import Match, Plan, conclude, plan, without_charged
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import AsyncStore
+from ratelimit_mw.stores.lifecycle import PerLoop
+from ratelimit_mw.stores.memory import MemoryStore
+from ratelimit_mw.stores.url import open_async_store
+
+__all__ = ["AsyncGate", "Gate", "Sleep"]
+
+_MAX_CACHED_ENDPOINTS: Final = 4096  # whose limits are remembered
+
+
+class AsyncGate(BaseGate):
+    """For asyncio. `sync_gate`: a Gate that decides the same without a coroutine, where nothing is waited for.
+
+    `store_awaits`: whether the store may be waited for. `may_delay`: whether rules may have a request
+    wait: for its turn, or for a slot.
+    """
+
+    _store: AsyncStore
+    _handler_kinds: tuple[str, ...] = ("asgi", "plain")
+    _default_max_waiting = 1000
+    _expected_handler = "an ASGI app, or a callable (request, verdict)"
+    renew_slots = staticmethod(renew_in_loop)
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        store = (
+            open_async_store(settings.store, settings.store_timeout)
+            if isinstance(settings.store, str)
+            else settings.store
+        )
+        if not isinstance(store, AsyncStore):
+            raise ConfigError(
+                f"store: found {type(store).__name__}, allowed is a URL or an AsyncStore with atake(): ASGI awaits"
+            )
+        self._use_store(store)
+        memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake  # not a subclass's own
+        needs_coroutine = not memory or self._rules.callables or self._rules.may_delay or self._rules.has_queue
+        self.store_awaits: Final = not memory
+        self.may_delay: Final = self._rules.may_delay or self._rules.has_queue
+        at_once = replace(settings, store=store, on_refused=None, max_waiting=0)  # its thread is the loop's
+        kind = Gate if settings.on_decision is None else ReportingGate
+        self.sync_gate: Final = None if needs_coroutine else kind(at_once, self._rules, self._local)
+        if self.sync_gate is not None:
+            self.sync_gate.renew_slots = renew_in_loop
+        self.compile_for_endpoint: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self._compile_for_endpoint)
+        self._settlement_queues: Final = PerLoop(lambda: SettlementQueue(store, settings.store_timeout))
+        self._loop: asyncio.AbstractEventLoop | None = None  # where such a store was asked last
+        self._take: Final = store.atake if getattr(store, "has_own_timeout", False) else self._take_in_time
+        self._take_cancel_safe: Final = cancel_safe(store, self._take, self._wake_waiters)
+
+    def _compile_for_endpoint(
+        self, endpoint_limits: tuple[EndpointLimit, ...], registry: tuple[EndpointLimit, ...], name: str, shown: str
+    ) -> tuple[EndpointRules, Gate | None]:
+        """Compile some marks among all of an endpoint; the second result is the gate that needs no coroutine, if any.
+
+        `name`, `shown`: see `RuleSet.compile_endpoint_limits`.
+        """
+        compiled = zip(registry, self.compiled(registry, name, shown), strict=True)
+        endpoint_rules = tuple(ruled for endpoint_limit, ruled in compiled if endpoint_limit in endpoint_limits)
+        awaited = any(
+            one.limit_set.callables or one.limit_set.may_delay or one.limit_set.has_queue for one in endpoint_rules
+        )
+        return endpoint_rules, None if awaited else self.sync_gate
+
+    async def admit(
+        self, request: Request, endpoint_rules: EndpointRules = (), sleep: Sleep = async_sleep
+    ) -> Verdict | None:
+        """The verdict on a request; None where nothing is limited. `endpoint_rules`: what stands on its endpoint.
+
+        `sleep`: how a request waits; what it raises, which ends the wait early, is raised again.
+        """
+        match = self._rules.match(request, endpoint_rules)
+        if match is None:
+            return None
+        request.messages = match.messages
+        if match.callables and match.may_read_user:
+            request.user  # noqa: B018  # a face that has to await it begins anew: before callables are asked, not after
+        charge_plan = await self.plan(match, request)
+        if (outer := request.state) is not None and outer.verdict is not None:
+            charge_plan = without_charged(charge_plan, outer.charged)
+        verdict = await self.decide(match, charge_plan, request, sleep)
+        if match.settles and verdict is not None and verdict.allowed:
+            self._settle_at_end(request)
+        return verdict
+
+    def admit_by_address(self, client: str | None, method: str | None) -> Awaitable[Verdict | None] | None:
+        """See `Gate.admit_by_address`: what it says is to come, as one coroutine more would cost each request."""
+        plans_by_address = self._rules.plans_by_address
+        if plans_by_address is None or method == "OPTIONS" or self._on_decision is not None:
+            return None
+        return self._decide_by_address(plans_by_address[client])
+
+    async def plan(self, match: Match, request: Request) -> Plan:
+        """What the store is to be asked."""
+        return plan(
+            match, request, await _call_results_async(match.callables, request) if match.callables else NO_RESULTS
+        )
+
+    async def decide(
+        self, match: Match, charge_plan: Plan, request: Request, sleep: Sleep = async_sleep
+    ) -> Verdict | None:
+        """The verdict on what is asked, when its turn has come; None where nothing is.
+
+        Never raises for what a store does. `sleep`: see `admit`.
+        """
+        began = perf_counter() if self._on_decision is not None else 0.0
+        may_wait = match.may_delay and any(charge.effective_max_delay_us for charge in charge_plan.charges)
+        keys = self._waiter_keys(charge_plan, request) if may_wait else ()
+        if may_wait:
+            charge_plan = self.delay_capacity.without_delay_if_full(charge_plan, keys)
+        deciding = (
+            self._decide_in_queue(match, charge_plan, request, sleep)
+            if match.has_queue
+            else self._decide(match, charge_plan)
+        )
+        verdict = await deciding
+        if may_wait and verdict is not None and verdict.delay:
+            verdict = await self._reserve_capacity(verdict, keys)
+        held_slots = self._register_slots(match, verdict, request) if match.has_slots else None
+        if self._on_decision is not None:
+            self._emit_decision(verdict, request, began)
+        if verdict is not None and not verdict.allowed:
+            log_refusal(verdict, self.settings.key_secret)
+        if may_wait and verdict is not None and verdict.delay:
+            await self._wait(verdict, sleep, held_slots, keys)
+        return verdict
+
+    async def _reserve_capacity(self, verdict: Verdict, keys: Sequence[str]) -> Verdict:
+        """See `Gate`."""
+        if self.delay_capacity.enter(keys):
+            return verdict
+        await run_to_completion(self._undo(verdict, None))
+        return refused_for_capacity(verdict)
+
+    async def _wait(self, verdict: Verdict, sleep: Sleep, held_slots: HeldSlots | None, keys: Sequence[str]) -> None:
+        """See `Gate`."""
+        try:
+            await sleep(verdict.delay)
+        except (asyncio.CancelledError, Exception):
+            await run_to_completion(self._undo(verdict, held_slots))
+            raise
+        finally:
+            self.delay_capacity.leave(keys)
+
+    async def _undo(self, verdict: Verdict, held_slots: HeldSlots | None) -> None:
+        """See `Gate`."""
+        if held_slots is not None:
+            held_slots.registry.end(held_slots)
+        await self._refund([pending_refund(self, verdict)])
+        self._wake_waiters(verdict)
+
+    async def _decide_by_address(self, charge_plan: Plan) -> Verdict | None:
+        """What `_decide` comes down to where one charge is asked, in short."""
+        if charge_plan.is_single:
+            try:
+                (decision,) = decisions = await self._take(charge_plan.charges)
+                source = decisions.source if type(decisions) is Answer else "store"
+                alone = Verdict(
+                    decision.allowed,
+                    charge_plan.charges,
+                    decisions,
+                    charge_plan.match.rule,
+                    source,
+                    charge_plan.policies,
+                )
+                if self._feeds_fallback:
+                    self._feed_fallback(charge_plan, decisions, alone)
+                verdict: Verdict | None = alone
+            except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+                verdict = self._without_store(charge_plan.match, charge_plan, error)
+        else:
+            verdict = await self._decide(charge_plan.match, charge_plan)
+        if verdict is not None and not verdict.allowed:
+            log_refusal(verdict, self.settings.key_secret)
+        return verdict
+
+    async def _decide(self, match: Match, charge_plan: Plan) -> Verdict | None:
+        if not charge_plan.charges:
+            return conclude(match, charge_plan, ()) if charge_plan.denied else None
+        try:
+            take = self._take_cancel_safe if match.may_delay or match.has_slots else self._take
+            decisions = await take(charge_plan.charges)
+            verdict = conclude(match, charge_plan, decisions)
+            if self._feeds_fallback:
+                self._feed_fallback(charge_plan, decisions, verdict)
+        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+            return self._without_store(match, charge_plan, error)
+        return verdict
+
+    async def _decide_in_queue(self, match: Match, charge_plan: Plan, request: Request, sleep: Sleep) -> Verdict | None:
+        """See `Gate`. A request that is cancelled, or whose `sleep` raises, leaves the line."""
+        wish = queue_request(charge_plan, lambda: self._waiter_keys(charge_plan, request))
+        if wish is None:
+            return await self._decide(match, charge_plan)
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # in a loop that has ended nothing waits
+                loop.call_soon_threadsafe(lambda: None if woken.done() else woken.set_result(None))
+
+        with closing(SlotWait(self._queues, match, charge_plan, wish, wake).actions()) as actions:
+            answer: Any = None
+            while True:
+                try:
+                    action = actions.send(answer)
+                except StopIteration as end:
+                    verdict: Verdict | None = end.value
+                    return verdict
+                if isinstance(action, Take):
+                    answer = await self._decide(match, action.plan)
+                elif isinstance(action, Pause):
+                    await sleep(action.seconds, woken)
+                    woken = loop.create_future()
+                else:
+                    try:
+                        async with asyncio.timeout(self.settings.store_timeout):
+                            answer = await self._store.apeek(action.plan.charges)
+                    except Exception as error:  # noqa: BLE001  # whatever a store raises, the request is answered
+                        return self._without_store(match, charge_plan, error)
+
+    async def _refund(self, refunds: Sequence[PendingSettlement]) -> None:
+        """See `Gate`."""
+        for gate, source, charges in refunds:
+            try:
+                async with asyncio.timeout(self.settings.store_timeout):
+                    await gate.store_for(source).asettle(charges)
+            except Exception as error:  # noqa: BLE001  # whatever a store raises, or one that cannot be awaited
+                warn_throttled("store", NOT_REFUNDED, error)
+
+    def settle(
+        self,
+        source: Source,
+        charges: Sequence[Charge],
+        loop: asyncio.AbstractEventLoop | None = None,
+        on_settled: OnSettled = discard_settled,
+    ) -> None:
+        """See `Gate.settle`. Nobody waits: what has to be awaited is sent in a task of the loop, together."""
+        if source == "local" or not self.store_awaits:
+            settled: Sequence[Charge] = ()
+            try:
+                settled = settled_charges(charges, self.store_for(source).settle(charges))  # type: ignore[union-attr]  # which is in memory
+            except Exception as error:  # noqa: BLE001  # a subclass's own
+                warn_throttled("settle", NOT_SENT, type(error).__name__)
+            on_settled(settled)
+            return
+        try:
+            queue = self._settlement_queues.get()
+        except RuntimeError:  # a thread without a loop, such as that of a plain endpoint
+            loop = loop or getattr(self._store, "loop", None) or self._loop
+            if loop is None or loop.is_closed():
+                warn_throttled("settle", NOT_SENT, "there is no event loop")
+                on_settled(())
+            else:
+                loop.call_soon_threadsafe(lambda: self._settlement_queues.get().add(charges, on_settled))
+        else:
+            queue.add(charges, on_settled)
+
+    async def _take_in_time(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """Ask a store that makes no promise of its own about how long it takes."""
+        self._loop = asyncio.get_running_loop()
+        async with asyncio.timeout(self.settings.store_timeout):
+            return await self._store.atake(charges)
+
+    async def close(self) -> None:
+        """Send what is to be given back or corrected yet, and close the store if it was made here."""
+        await drain(self.settings.store_timeout)
+        await self._settlement_queues.get().done()
+        if self._owns_store:
+            await self._store.aclose()
+
+
+async def _call_results_async(calls: Sequence[RequestCallable], request: Request) -> CallResults:
+    answers: dict[RequestCallable, Any] = {}
+    for call in calls:
+        try:
+            answer = call(request)
+            answers[call] = await answer if isawaitable(answer) else answer
+        except Exception as error:  # noqa: BLE001  # a callable that raises never frees a request
+            warn_throttled(callable_name(call), CALLABLE_RAISED, error=error)
+            answers[call] = FAILED
+    return answers

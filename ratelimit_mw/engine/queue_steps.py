@@ -1,0 +1,188 @@
+"""What a request that may wait for a slot asks the store, and when. No I/O: the gates do what the steps say.
+
+While the request waits, its penalties are asked with a cost of 0: a ban refuses it, and nothing counts as a refusal but
+the last answer.
+"""
+
+import math
+import time
+from collections.abc import Callable, Collection, Generator, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.engine.slot_queue import Bucket, QueueRequest, Queues, Waiter
+from ratelimit_mw.rules.plan import Match, Plan, conclude
+
+
+class Take(Struct, frozen=True):
+    """Take this. To be answered with the verdict."""
+
+    plan: Plan
+
+
+class Peek(Struct, frozen=True):
+    """Look at this. To be answered with the decisions."""
+
+    plan: Plan
+
+
+class Pause(Struct, frozen=True):
+    """Sleep for so many seconds, or until the request is woken."""
+
+    seconds: float
+
+
+Action = Take | Peek | Pause
+Actions = Generator[Action, Any, Verdict | None]
+
+
+def queue_request(plan: Plan, keys: Callable[[], Sequence[str]]) -> QueueRequest | None:
+    """What a request may wait for; None where it waits for nothing. `keys`: see `QueueRequest`."""
+    buckets: dict[Bucket, int] = {}
+    shared, max_wait = set[Bucket](), math.inf
+    for charge, line in zip(plan.charges, plan.compiled_limits, strict=True):
+        if line.queue:
+            bucket = slot_bucket(charge)
+            buckets[bucket] = min(line.queue, buckets.get(bucket, line.queue))
+            max_wait = min(max_wait, line.queue_timeout)
+            if line.key.is_shared:
+                shared.add(bucket)
+    return QueueRequest(buckets, max_wait, keys() if shared else (), frozenset(shared)) if buckets else None
+
+
+class SlotWait:
+    """How one request waits. `wake`: see `Queues.join`. `actions` end with the verdict; closed early, they leave."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        match: Match,
+        plan: Plan,
+        entry: QueueRequest,
+        wake: Callable[[], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._queues: Final = queues
+        self._match: Final = match
+        self._plan: Final = plan
+        self._uncounted_plan: Final = _without_counting(plan)
+        self._entry: Final = entry
+        self._wake: Final = wake
+        self._clock: Final = clock
+
+    def actions(self) -> Actions:
+        """Ask, and wait where nothing but slots refuses. Nobody who waits already is overtaken."""
+        given = self._queues.given
+        if self._queues.has_waiters(self._entry.buckets):
+            decisions = yield Peek(self._uncounted_plan)
+            verdict: Verdict | None = conclude(self._match, self._uncounted_plan, decisions)
+        else:
+            verdict = yield Take(self._uncounted_plan)
+            if verdict is None or verdict.allowed:
+                return self._with_original_charges(verdict)
+        full = self._full_buckets(verdict)
+        if full is None:
+            return (yield from self._count_refusal(verdict))
+        waiter = self._queues.join(self._entry, full, self._wake, given)
+        if waiter is None:
+            return (yield from self._refuse_as_full(full or tuple(self._entry.buckets)))
+        return (yield from self._wait_in_queue(waiter))
+
+    def _wait_in_queue(self, waiter: Waiter) -> Actions:
+        until = self._clock() + self._entry.max_wait
+        exhausted: tuple[Bucket, ...] = ()
+        try:
+            while True:
+                if waiter.may_try:
+                    verdict: Verdict | None = yield Take(self._uncounted_plan)
+                    if verdict is None or verdict.allowed:
+                        exhausted = self._exhausted(verdict)
+                        return self._with_original_charges(verdict)
+                    full = self._full_buckets(verdict)
+                    if full is None:
+                        break
+                    self._queues.looked(waiter, full)
+                rest = until - self._clock()
+                if rest <= 0:
+                    full = tuple(waiter.full or self._entry.buckets)
+                    break
+                yield Pause(min(rest, self._queues.pause(waiter)))
+        finally:
+            self._queues.leave(waiter, exhausted)
+        return (yield from (self._count_refusal(verdict) if full is None else self._refuse_as_full(full)))
+
+    def _with_original_charges(self, verdict: Verdict | None) -> Verdict | None:
+        if verdict is None or verdict.charges is not self._uncounted_plan.charges:
+            return verdict
+        return replace(verdict, charges=self._plan.charges)
+
+    def _count_refusal(self, verdict: Verdict | None) -> Actions:
+        """The verdict on a request that something else than slots refuses: what was looked at is counted now."""
+        if verdict is not None and any(
+            charge.role == "penalty" and decision.allowed
+            for charge, decision in zip(self._uncounted_plan.charges, verdict.decisions, strict=False)
+        ):
+            verdict = yield Take(self._plan)
+        return verdict
+
+    def _refuse_as_full(self, full_buckets: Collection[Bucket]) -> Actions:
+        """The verdict on a request that waits no more: as if no slot of these were free, whatever was given back."""
+        charges = [
+            replace(charge, cost=charge.limit.quota + 1) if slot_bucket(charge) in full_buckets else charge
+            for charge in self._plan.charges
+        ]
+        verdict: Verdict | None = yield Take(replace(self._plan, charges=charges))
+        if verdict is None or len(verdict.decisions) != len(charges):
+            return verdict
+        decisions = [
+            _as_all_in_use(charge, one) if slot_bucket(charge) in full_buckets else one
+            for charge, one in zip(charges, verdict.decisions, strict=True)
+        ]
+        return replace(verdict, charges=self._plan.charges, decisions=decisions)
+
+    def _full_buckets(self, verdict: Verdict | None) -> tuple[Bucket, ...] | None:
+        """The buckets whose slots are all taken, where nothing else refuses; else None."""
+        if verdict is None or len(verdict.decisions) != len(self._plan.compiled_limits):
+            return None
+        full: dict[Bucket, None] = {}
+        for charge, line, one in zip(
+            self._uncounted_plan.charges, self._plan.compiled_limits, verdict.decisions, strict=True
+        ):
+            if one.allowed or line.shadow:
+                continue
+            if not line.queue or charge.cost > one.limit:
+                return None
+            full[slot_bucket(charge)] = None
+        return tuple(full)
+
+    def _exhausted(self, verdict: Verdict | None) -> tuple[Bucket, ...]:
+        if verdict is None or len(verdict.decisions) != len(self._uncounted_plan.charges):
+            return ()
+        pairs = zip(self._uncounted_plan.charges, verdict.decisions, strict=True)
+        return tuple(
+            bucket
+            for charge, one in pairs
+            if (bucket := slot_bucket(charge)) in self._entry.buckets and not one.remaining
+        )
+
+
+def slot_bucket(charge: Charge) -> Bucket:
+    """What a request waits for."""
+    return charge.key, charge.limit.bucket
+
+
+def _without_counting(plan: Plan) -> Plan:
+    """The same without counting a refusal."""
+    if not any(charge.role == "penalty" for charge in plan.charges):
+        return plan
+    charges = [replace(charge, cost=0) if charge.role == "penalty" else charge for charge in plan.charges]
+    return replace(plan, charges=tuple(charges))
+
+
+def _as_all_in_use(charge: Charge, decision: Decision) -> Decision:
+    retry = charge.limit.max_wait
+    return replace(decision, allowed=False, remaining=0, retry_after=retry, next_after=retry, reset_after=retry)

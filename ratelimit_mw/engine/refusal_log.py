@@ -1,0 +1,71 @@
+"""Log lines about refused requests: INFO, so off where only warnings are logged; at most ten a second."""
+
+import logging
+import time
+from itertools import count
+from typing import Final
+
+from ratelimit_mw.core.identity import bucket_key
+from ratelimit_mw.core.verdict import Verdict
+
+logger = logging.getLogger("ratelimit_mw.engine.refusal_log")
+
+MAX_PER_SECOND: Final = 10  # lines in a second
+_MESSAGE: Final = "ratelimit_mw: refused by rule %s%s%s"
+
+
+class _Second:
+    """The refusals of one second, counted without a lock: a forked child must not inherit one that is taken."""
+
+    __slots__ = ("_number", "at")
+
+    def __init__(self, at: int) -> None:
+        self.at: Final = at
+        self._number = count()
+
+    def next(self) -> int:
+        return next(self._number)
+
+
+_second = _Second(0)
+
+
+def log_refusal(verdict: Verdict, secret: str) -> None:
+    """Log one refused request, unless this process logged ten in this second; the next line says how many it left out.
+
+    The key is logged as a hash, also with `plain_keys`. `secret`: the setting `key_secret`.
+    """
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    global _second  # noqa: PLW0603  # one for the process
+    current, now, left_out = _second, int(time.monotonic()), 0
+    if current.at != now:
+        left_out = max(current.next() - MAX_PER_SECOND, 0)
+        current = _second = _Second(now)
+    if current.next() >= MAX_PER_SECOND:
+        return
+    binding = verdict.binding
+    limit, key, details = None, None, ""
+    if binding is not None:
+        charge = verdict.charges[binding]
+        key = _hashed_identity(charge.key, secret)
+        limit = verdict.policies[binding].name if binding < len(verdict.policies) else None
+        details = f", limit {limit}, key {key}; retry after {verdict.retry_after:.3f} s"
+    rest = f"; earlier refusals that were not logged: {left_out}" if left_out else ""
+    fields = {
+        "ratelimit_rule": verdict.rule,
+        "ratelimit_limit": limit,
+        "ratelimit_key": key,
+        "ratelimit_retry_after": verdict.retry_after,
+        "ratelimit_source": verdict.source,
+        "ratelimit_not_logged": left_out,
+    }
+    logger.info(_MESSAGE, verdict.rule, details, rest, extra=fields)
+
+
+def _hashed_identity(key: str, secret: str) -> str:
+    """The hash in a key of the store, or that of the identity where `plain_keys` left it readable."""
+    identity = key[1:].partition("}")[0]
+    if "=" not in identity:  # every readable identity has one: kind=value
+        return identity
+    return bucket_key(identity, "", secret=secret.encode("utf-8", "surrogatepass"))[1:].partition("}")[0]

@@ -1,0 +1,92 @@
+"""Settles a request after its response: by a callable that reports the true cost, or by the status alone."""
+
+from collections.abc import Iterable
+from inspect import isawaitable
+from typing import Any, Final
+
+from ratelimit_mw.core.limit import MAX_EXACT_INT
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.http.callables import FAILED, close_unawaited
+from ratelimit_mw.http.response import Policy
+from ratelimit_mw.settings.features import SettleCall, SettlePolicy
+
+_RAISED: Final = "raised: what was taken for the request stays taken"
+_INVALID_RESULT: Final = "returned %s, no whole number from 0: what was taken for the request stays taken"
+
+
+def settle_after_response(tracker: Any) -> None:
+    """Settle a request whose response has ended, as its rules and the app say. A follower; `tracker`: its own."""
+    results: dict[SettleCall, Any] = {}
+    for call in _settle_callables(tracker):
+        try:
+            results[call] = call(tracker.request, tracker.response)
+        except Exception as error:  # noqa: BLE001  # the response is out, and what was taken stays taken
+            results[call] = _failed(call, error)
+    if any(isawaitable(result) for result in results.values()):
+        _settle_later(tracker, results)
+    else:
+        _settle(tracker, results)
+
+
+def _settle_later(tracker: Any, results: dict[SettleCall, Any]) -> None:
+    async def work() -> None:
+        for call, result in results.items():
+            if isawaitable(result):
+                try:
+                    results[call] = await result
+                except Exception as error:  # noqa: BLE001  # as above
+                    results[call] = _failed(call, error)
+        _settle(tracker, results)
+
+    try:
+        tracker.spawn(work)
+    except RuntimeError:  # no loop: a plain function has returned what nobody can await here
+        for call, result in results.items():
+            close_unawaited(result)
+            results[call] = None if isawaitable(result) else result
+        _settle(tracker, results)
+
+
+def _settle(tracker: Any, results: dict[SettleCall, Any]) -> None:
+    actual = {call: _actual(call, result) for call, result in results.items()}
+    actual_cost: int | None = tracker.state.actual_cost
+
+    def actual_of(policy: Policy) -> int | None:
+        settle_rule: SettlePolicy | None = policy.settle_policy
+        if settle_rule is not None:
+            if not settle_rule.charges(tracker.response):
+                return 0
+            if actual_cost is None and settle_rule.call is not None:
+                return actual.get(settle_rule.call)
+        return actual_cost  # the app's own word goes before what a callable makes of the response
+
+    tracker.state.settle_each(actual_of, tracker.loop)
+
+
+def _settle_callables(tracker: Any) -> Iterable[SettleCall]:
+    """Whom to ask: nobody, where the app has said it, or where the status is not counted."""
+    if tracker.state.actual_cost is not None:
+        return ()
+    charged = [verdict for _, verdict in tracker.state.decisions_by_gate if verdict.allowed]
+    settle_policies = [policy.settle_policy for verdict in charged for policy in verdict.policies if policy.settles]
+    applicable = [
+        settle_rule
+        for settle_rule in settle_policies
+        if settle_rule is not None and settle_rule.charges(tracker.response)
+    ]
+    return dict.fromkeys(settle_rule.call for settle_rule in applicable if settle_rule.call is not None)
+
+
+def _failed(call: SettleCall, error: Exception) -> object:
+    warn_throttled(f"settle {callable_name(call)}", _RAISED, error=error)
+    return FAILED
+
+
+def _actual(call: SettleCall, result: object) -> int | None:
+    """Its answer as a cost; None where it is none."""
+    if type(result) is int and result >= 0:
+        return min(result, MAX_EXACT_INT - 1)
+    if result is not FAILED:
+        warn_throttled(f"settle {callable_name(call)}", _INVALID_RESULT, type(result).__name__)
+    return None

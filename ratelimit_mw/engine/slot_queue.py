@@ -1,0 +1,252 @@
+"""The requests of one process that wait for a slot, and which of them asks the store next. No I/O.
+
+Requests that need slots of the same buckets form a line, in which the oldest comes first. Of several lines that share
+a bucket, such as one for each client beside a limit of key `all`, the line with the oldest request goes first, unless
+it waits for a slot of another bucket: so nobody waits behind a request that could not go anyway. Between processes
+there is no order: each has lines of its own.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from ratelimit_mw.stores.lifecycle import after_fork_in_child, fork_safe_lock
+
+_PAUSES: Final = (0.1, 0.2, 0.4, 0.8, 1.0)  # seconds until a full bucket is asked again; the last one from then on
+_MAX_PAUSE: Final = 1.0  # seconds
+
+Bucket = tuple[str, str]
+
+
+class QueueRequest(Struct, frozen=True):
+    """What a request may wait for.
+
+    `buckets`: of which it needs slots; for each, how many requests of this process may wait. `max_wait`: seconds.
+    `keys`: the keys of the request, each of which gets at most half of the places of a bucket in `shared`.
+    """
+
+    buckets: Mapping[Bucket, int]
+    max_wait: float
+    keys: Sequence[str] = ()
+    shared: frozenset[Bucket] = frozenset()
+
+
+class Waiter:
+    """The place of one request. `may_try`: whether it is to ask the store now. `full`: what refused it last."""
+
+    __slots__ = ("age", "entry", "full", "may_try", "wake")
+
+    def __init__(self, entry: QueueRequest, wake: Callable[[], object], age: int) -> None:
+        self.entry: Final = entry
+        self.wake: Final = wake
+        self.age: Final = age
+        self.full: Sequence[Bucket] = ()
+        self.may_try = False
+
+
+_Queue = dict[Waiter, None]
+_QueuesByBuckets = dict[tuple[Bucket, ...], _Queue]
+
+
+class _BucketQueue:
+    """A bucket for whose slots requests wait.
+
+    `full`: the last request that asked got none, and none was given back since; `retry_at`: when this is to be asked
+    again, because other processes give back slots too. `is_trying`: whether a request is asking now; `stale`: whether a
+    slot was given back since it began to.
+    """
+
+    __slots__ = (
+        "failed_attempts",
+        "full",
+        "is_trying",
+        "queues",
+        "retry_at",
+        "stale",
+        "waiter_count",
+        "waiters_by_key",
+    )
+
+    def __init__(self) -> None:
+        self.queues: _QueuesByBuckets = {}
+        self.full = self.is_trying = self.stale = False
+        self.retry_at = 0.0
+        self.failed_attempts = 0  # times that the store was asked for nothing, in a row
+        self.waiter_count = 0  # requests that wait for this bucket
+        self.waiters_by_key = Counter[str]()  # the same by key
+
+
+class Queues:
+    """The lines of a process. Several threads may call at once."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock: Final = clock
+        self._lock = fork_safe_lock()
+        after_fork_in_child(self._reset)
+        self._reset()
+
+    def _reset(self) -> None:
+        """Empty the lines, also in a child process, where no thread waits."""
+        self._queues: _QueuesByBuckets = {}
+        self._by_bucket: dict[Bucket, _BucketQueue] = {}
+        self._age = 0
+        self.given = 0  # times that slots were given back
+
+    def has_waiters(self, buckets: Iterable[Bucket]) -> bool:
+        """Whether a request for slots of these would overtake one that waits for them."""
+        bucket_queues = [
+            bucket_queue for bucket in buckets if (bucket_queue := self._by_bucket.get(bucket)) is not None
+        ]
+        return any(bucket_queue.full or bucket_queue.is_trying for bucket_queue in bucket_queues)
+
+    def join(
+        self, entry: QueueRequest, full: Sequence[Bucket], wake: Callable[[], object], given: int | None = None
+    ) -> Waiter | None:
+        """A place at the end of a line; None where as many requests wait as may.
+
+        `full`: the buckets that refused the request. `wake`: called, in any thread, when the request is to look at its
+        place. `given`: what `given` was before the store was asked.
+        """
+        with self._lock:
+            waits_for = full or [bucket for bucket in entry.buckets if self.has_waiters([bucket])]
+            if not all(self._has_capacity(entry, bucket) for bucket in waits_for):
+                return None
+            self._age += 1
+            waiter = Waiter(entry, wake, self._age)
+            buckets = tuple(entry.buckets)
+            queue = self._queues.setdefault(buckets, {})
+            queue[waiter] = None
+            for bucket in buckets:
+                self._by_bucket.setdefault(bucket, _BucketQueue()).queues[buckets] = queue
+            self._count(waiter, waits_for)
+            if given == self.given:
+                self._mark_full([bucket for bucket in full if not self._by_bucket[bucket].full])
+            woken = self._choose_next(buckets)
+        _wake_all(woken)
+        return waiter
+
+    def looked(self, waiter: Waiter, full: Sequence[Bucket]) -> None:
+        """A request whose turn it was has asked the store, and these buckets refused it."""
+        with self._lock:
+            self._end_turn(waiter, full)
+            self._count(waiter, full)
+            woken = self._choose_next(waiter.entry.buckets)
+        _wake_all(woken)
+
+    def leave(self, waiter: Waiter, full: Sequence[Bucket] = ()) -> None:
+        """A request waits no more. `full`: buckets of which it took the last slot."""
+        with self._lock:
+            buckets = tuple(waiter.entry.buckets)
+            queue = self._queues[buckets]
+            first = next(iter(queue)) is waiter
+            del queue[waiter]
+            if waiter.may_try:
+                for bucket in buckets:
+                    self._by_bucket[bucket].failed_attempts = 0
+                self._end_turn(waiter, full)
+            self._count(waiter, ())
+            woken = [next(iter(queue))] if first and queue else []  # it looks at the clock from now on
+            if not queue:
+                del self._queues[buckets]
+                for bucket in buckets:
+                    del self._by_bucket[bucket].queues[buckets]
+                    if not self._by_bucket[bucket].queues:
+                        del self._by_bucket[bucket]
+            woken += self._choose_next(buckets)
+        _wake_all(woken)
+
+    def wake(self, buckets: Sequence[Bucket]) -> None:
+        """Slots of these buckets were given back."""
+        with self._lock:
+            self.given += 1
+            for bucket in buckets:
+                if (bucket_queue := self._by_bucket.get(bucket)) is not None:
+                    bucket_queue.full, bucket_queue.stale = False, True
+            woken = self._choose_next(buckets)
+        _wake_all(woken)
+
+    def pause(self, waiter: Waiter) -> float:
+        """For how many seconds a request is to sleep, unless it is woken; 0 where it is to ask now."""
+        with self._lock:
+            buckets = tuple(waiter.entry.buckets)
+            if next(iter(self._queues[buckets])) is not waiter:
+                return 0.0 if waiter.may_try else math.inf  # it is woken when it comes to the front
+            now = self._clock()
+            due = [
+                bucket for bucket in buckets if self._by_bucket[bucket].full and self._by_bucket[bucket].retry_at <= now
+            ]
+            for bucket in due:  # whichever request is the oldest asks
+                self._by_bucket[bucket].full = False
+            woken = self._choose_next(due)
+            later = [self._by_bucket[bucket].retry_at - now for bucket in buckets if self._by_bucket[bucket].full]
+            rest = 0.0 if waiter.may_try else min([*later, _MAX_PAUSE])
+        _wake_all([one for one in woken if one is not waiter])
+        return rest
+
+    def _has_capacity(self, entry: QueueRequest, bucket: Bucket) -> bool:
+        bucket_queue, capacity = self._by_bucket.get(bucket), entry.buckets[bucket]
+        if bucket_queue is None:
+            return True
+        if bucket_queue.waiter_count >= capacity:
+            return False
+        return bucket not in entry.shared or all(
+            bucket_queue.waiters_by_key[one] < max(1, capacity // 2) for one in entry.keys
+        )
+
+    def _count(self, waiter: Waiter, full: Sequence[Bucket]) -> None:
+        """From now on the request waits for these buckets."""
+        for buckets, one in ((waiter.full, -1), (full, 1)):
+            for bucket in buckets:
+                bucket_queue = self._by_bucket[bucket]
+                bucket_queue.waiter_count += one
+                for key in waiter.entry.keys if bucket in waiter.entry.shared else ():
+                    bucket_queue.waiters_by_key[key] += one
+                    if not bucket_queue.waiters_by_key[key]:
+                        del bucket_queue.waiters_by_key[key]
+        waiter.full = full
+
+    def _mark_full(self, full: Iterable[Bucket]) -> None:
+        now = self._clock()
+        for bucket in full:
+            bucket_queue = self._by_bucket[bucket]
+            bucket_queue.full = True
+            bucket_queue.retry_at = now + _PAUSES[min(bucket_queue.failed_attempts, len(_PAUSES) - 1)]
+            bucket_queue.failed_attempts += 1
+
+    def _end_turn(self, waiter: Waiter, full: Sequence[Bucket]) -> None:
+        waiter.may_try = False
+        for bucket in waiter.entry.buckets:
+            bucket_queue = self._by_bucket[bucket]
+            bucket_queue.is_trying = False
+            if bucket not in full:
+                bucket_queue.full, bucket_queue.failed_attempts = False, 0
+            elif not bucket_queue.stale:
+                self._mark_full([bucket])
+
+    def _choose_next(self, buckets: Iterable[Bucket]) -> list[Waiter]:
+        """The requests whose turn it is from now on, of those that need one of these buckets: they are to be woken."""
+        firsts = {
+            next(iter(queue)): None
+            for bucket in buckets
+            if (bucket_queue := self._by_bucket.get(bucket)) is not None
+            and not bucket_queue.full
+            and not bucket_queue.is_trying
+            for queue in bucket_queue.queues.values()
+        }
+        chosen = []
+        for waiter in sorted(firsts, key=lambda one: one.age):
+            if not self.has_waiters(waiter.entry.buckets):
+                chosen.append(waiter)
+                waiter.may_try = True
+                for bucket in waiter.entry.buckets:
+                    self._by_bucket[bucket].is_trying, self._by_bucket[bucket].stale = True, False
+        return chosen
+
+
+def _wake_all(waiter_count: Iterable[Waiter]) -> None:
+    for waiter in waiter_count:
+        waiter.wake()

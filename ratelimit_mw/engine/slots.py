@@ -1,0 +1,328 @@
+"""Slots that are held: which a request took, and which are to be renewed by now. No I/O.
+
+A hold that nobody refers to any more is not renewed: whoever is gone without giving back, as its slots are free again
+when their lifetime is over. So it is in every store, in this process or on a server, where it also outlives a kill.
+"""
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Final
+from weakref import WeakSet, ref
+
+from msgspec.structs import replace
+
+from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.memo import get_or_create
+from ratelimit_mw.engine.runtime import run_to_completion, spawn_task
+from ratelimit_mw.stores.group import committed
+from ratelimit_mw.stores.lifecycle import PerLoop, after_fork_in_child, fork_safe_lock
+from ratelimit_mw.stores.memory import MemoryStore
+
+_RENEWALS: Final = 3  # in a lifetime: two of them may fail
+_MAX_CHARGES_PER_CALL: Final = 500  # charges in one call
+
+
+class HeldSlots:
+    """The slots that one request, or one block, took of a store. `on_released`: called when they were given back."""
+
+    __slots__ = (
+        "__weakref__",
+        "charges",
+        "ended",
+        "on_released",
+        "registry",
+        "renewal_interval",
+        "renewed_at",
+        "store",
+    )
+    registry: "SlotRegistry"  # those who are renewed together with it
+
+    def __init__(self, store: Any, charges: Sequence[Charge], on_released: Callable[[], object] | None = None) -> None:
+        self.store: Final = store
+        self.charges: Final = charges  # settled as they are, they renew
+        self.on_released: Final = on_released
+        self.renewal_interval: Final = (
+            min(charge.limit.window for charge in charges) / _RENEWALS
+        )  # seconds between renewals
+        self.renewed_at = time.monotonic()
+        self.ended = False
+
+    def refunds(self) -> list[Charge]:
+        """The corrections that give back."""
+        return [replace(charge, cost=-charge.cost) for charge in self.charges]
+
+
+def slot_charges(charges: Sequence[Charge], decisions: Sequence[Decision]) -> list[Charge]:
+    """The slots that a group took: one charge for each bucket, which renews them when it is settled."""
+    if len(decisions) != len(charges):  # where the store failed
+        return []
+    by_bucket: dict[tuple[str, str], Charge] = {}
+    for charge, decision, was_charged in zip(charges, decisions, committed(charges, decisions), strict=True):
+        if charge.limit.is_concurrency and charge.cost and was_charged:
+            bucket = (charge.key, charge.limit.bucket)
+            already = (
+                by_bucket[bucket].cost if bucket in by_bucket else 0
+            )  # twice in a group, its slots stand side by side
+            by_bucket[bucket] = Charge(charge.key, charge.limit, charge.cost + already, at=decision.at)
+    return list(by_bucket.values())
+
+
+class SlotRegistry:
+    """Those that are to be renewed. No I/O; several threads may call at once."""
+
+    def __init__(self) -> None:
+        self._active: WeakSet[HeldSlots] = WeakSet()
+        self._due: list[
+            tuple[float, int, ref[HeldSlots]]
+        ] = []  # a heap: when each is to be renewed; some ended meanwhile
+        self._sequence: Final = count()
+        self._renewing: set[HeldSlots] = set()
+        self._lock = fork_safe_lock()
+
+    def add(self, held_slots: HeldSlots) -> None:
+        """From now on it is renewed."""
+        with self._lock:
+            self._active.add(held_slots)
+            self._schedule(held_slots, held_slots.renewed_at)
+
+    def end(self, held_slots: HeldSlots) -> bool:
+        """It is renewed no more. Whether it is to be given back now: else who renews it just now does that after."""
+        with self._lock:
+            is_first, held_slots.ended = not held_slots.ended, True
+            self._active.discard(held_slots)
+            return is_first and held_slots not in self._renewing
+
+    def due(self, now: float) -> list[list[HeldSlots]]:
+        """What is to be renewed now, as calls; then `done`."""
+        batches: dict[int, list[list[HeldSlots]]] = {}
+        charges = Counter[int]()  # in the last call of each store
+        with self._lock:
+            while self._due and self._due[0][0] <= now:
+                held_slots = heappop(self._due)[2]()
+                if held_slots is None or held_slots.ended:
+                    continue
+                is_due = held_slots not in self._renewing and held_slots.renewed_at + held_slots.renewal_interval <= now
+                self._schedule(
+                    held_slots, now if is_due else max(held_slots.renewed_at, now - held_slots.renewal_interval / 2)
+                )
+                if not is_due:
+                    continue
+                store = id(held_slots.store)
+                store_batches = batches.setdefault(store, [[]])
+                if charges[store] >= _MAX_CHARGES_PER_CALL:
+                    store_batches.append([])
+                    charges[store] = 0
+                store_batches[-1].append(held_slots)
+                charges[store] += len(held_slots.charges)
+                self._renewing.add(held_slots)
+        return [batch for store_batches in batches.values() for batch in store_batches]
+
+    def done(self, batch: Sequence[HeldSlots], now: float) -> list[HeldSlots]:
+        """What of it ended meanwhile, and is to be given back."""
+        with self._lock:
+            self._renewing.difference_update(batch)
+            for held_slots in batch:
+                held_slots.renewed_at = now
+            return [held_slots for held_slots in batch if held_slots.ended]
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until something is due; None where nothing is held."""
+        with self._lock:
+            while self._due and ((held_slots := self._due[0][2]()) is None or held_slots.ended):
+                heappop(self._due)
+            return max(0.0, self._due[0][0] - now) if self._due else None
+
+    def _schedule(self, held_slots: HeldSlots, since: float) -> None:
+        heappush(self._due, (since + held_slots.renewal_interval, next(self._sequence), ref(held_slots)))
+
+
+def renewal_charges(batch: Sequence[HeldSlots]) -> list[Charge]:
+    """What renews all slots of a call."""
+    return [charge for held_slots in batch for charge in held_slots.charges]
+
+
+_MIN_PAUSE: Final = 0.005  # seconds: what is under way need not be looked at in each turn of a loop
+_NO_THREAD: Final = "slots are renewed by the next requests for slots, as no thread can be started: %s"
+_STORE_FAILED: Final = "slots are not known to be %s, and are free when their lifetime is over: %s"
+
+
+def _release_slots(held_slots: HeldSlots) -> None:
+    try:
+        held_slots.store.settle(held_slots.refunds())
+    except Exception as error:  # noqa: BLE001  # nobody waits for it
+        warn_throttled("slots", _STORE_FAILED, "given back", error)
+    if held_slots.on_released is not None:
+        held_slots.on_released()
+
+
+class SlotRenewer:
+    """Renews and gives back in threads. Its own one runs while something is held, and a little longer."""
+
+    def __init__(self) -> None:
+        self._reset()
+        after_fork_in_child(self._reset)
+
+    def _reset(self) -> None:
+        self._registry = SlotRegistry()
+        self.__dict__.pop("wake", None)
+        self._running = False
+        self._next = 0.0
+
+    @property
+    def _wake(self) -> threading.Condition:
+        """Made when it is first needed: gevent's workers patch `threading` after an app was loaded and forked."""
+        return get_or_create(self, "wake", threading.Condition)
+
+    def add(self, held_slots: HeldSlots) -> None:
+        """Renew it from now on."""
+        held_slots.registry = self._registry
+        self._registry.add(held_slots)
+        with self._wake:
+            if not self._running:
+                self._start()
+            elif held_slots.renewed_at + held_slots.renewal_interval < self._next:
+                self._wake.notify()
+
+    def release(self, held_slots: HeldSlots) -> None:
+        """Give it back."""
+        if self._registry.end(held_slots):
+            _release_slots(held_slots)
+
+    def renew_due(self) -> None:
+        """Renew what is due where no thread could be started for that: called before slots are asked for."""
+        if self._running or self._registry.wait(time.monotonic()) is None:
+            return
+        with self._wake:
+            if not self._running:
+                self._start()
+        if not self._running:
+            for batch in self._registry.due(time.monotonic()):
+                self._renew(batch)
+
+    def _start(self) -> None:
+        """Start the thread. Where the system gives none just now, the next request tries again."""
+        try:
+            threading.Thread(target=self._run, name="ratelimit_mw slots", daemon=True).start()
+        except RuntimeError as error:
+            warn_throttled("slots thread", _NO_THREAD, error)
+        else:
+            self._running = True
+
+    def _run(self) -> None:
+        while True:
+            now = time.monotonic()
+            for batch in self._registry.due(now):
+                self._renew(batch)
+            with self._wake:
+                pause = self._registry.wait(time.monotonic())
+                if pause is None:
+                    self._running = False
+                    return
+                self._next = time.monotonic() + pause
+                self._wake.wait(pause)
+
+    def _renew(self, batch: Sequence[HeldSlots]) -> None:
+        try:
+            batch[0].store.settle(renewal_charges(batch))
+        except Exception as error:  # noqa: BLE001  # nobody waits for it
+            warn_throttled("slots", _STORE_FAILED, "renewed", error)
+        for held_slots in self._registry.done(batch, time.monotonic()):
+            _release_slots(held_slots)
+
+
+class _LoopRenewer:
+    """The holds of one event loop."""
+
+    def __init__(self) -> None:
+        self.registry = SlotRegistry()
+        self._timer: asyncio.TimerHandle | None = None  # one while something is held, and a little longer
+        self._next = 0.0  # when it fires, by the clock of the holds
+
+    def add(self, held_slots: HeldSlots) -> None:
+        self.registry.add(held_slots)
+        if self._timer is None or held_slots.renewed_at + held_slots.renewal_interval < self._next:
+            self._tick_in(held_slots.renewal_interval)
+
+    def _tick(self) -> None:
+        for batch in self.registry.due(time.monotonic()):
+            spawn_task(self._renew(batch))
+        self._timer = None
+        pause = self.registry.wait(time.monotonic())
+        if pause is not None:
+            self._tick_in(max(pause, _MIN_PAUSE))
+
+    def _tick_in(self, pause: float) -> None:
+        """So soon, and not at the time that was set before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(pause, self._tick)
+        self._next = time.monotonic() + pause
+
+    async def _renew(self, batch: Sequence[HeldSlots]) -> None:
+        try:
+            await batch[0].store.asettle(renewal_charges(batch))
+        except Exception as error:  # noqa: BLE001  # nobody waits for it
+            warn_throttled("slots", _STORE_FAILED, "renewed", error)
+        finally:
+            for held_slots in self.registry.done(batch, time.monotonic()):
+                spawn_task(_release_slots_async(held_slots))
+
+
+class AsyncSlotRenewer:
+    """The same in event loops."""
+
+    def __init__(self) -> None:
+        self._loops = PerLoop(_LoopRenewer)
+
+    def add(self, held_slots: HeldSlots) -> None:
+        """Renew it from now on, in the running loop."""
+        loop = self._loops.get()
+        held_slots.registry = loop.registry
+        loop.add(held_slots)
+
+    def release(
+        self, held_slots: HeldSlots, spawn: Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
+    ) -> None:
+        """Give it back, in whatever thread. `spawn`: has a coroutine awaited in its loop."""
+        if held_slots.registry.end(held_slots):
+            if isinstance(held_slots.store, MemoryStore):
+                _release_slots(held_slots)  # which waits for nothing
+            else:
+                spawn(lambda: _release_slots_async(held_slots))
+
+    async def release_and_wait(self, held_slots: HeldSlots) -> None:
+        """Give it back, and wait until it is; whoever is cancelled meanwhile, it goes on."""
+        if held_slots.registry.end(held_slots):
+            await run_to_completion(_release_slots_async(held_slots))
+
+
+SLOT_RENEWER: Final = SlotRenewer()
+ASYNC_SLOT_RENEWER: Final = AsyncSlotRenewer()
+
+
+def renew_in_thread(held_slots: HeldSlots) -> Callable[[Any], None]:
+    """Renew it until what is returned is called: a follower of the request that holds it."""
+    SLOT_RENEWER.add(held_slots)
+    return lambda _: SLOT_RENEWER.release(held_slots)
+
+
+def renew_in_loop(held_slots: HeldSlots) -> Callable[[Any], None]:
+    """The same in the running loop."""
+    ASYNC_SLOT_RENEWER.add(held_slots)
+    return lambda tracker: ASYNC_SLOT_RENEWER.release(held_slots, tracker.spawn)
+
+
+async def _release_slots_async(held_slots: HeldSlots) -> None:
+    try:
+        await held_slots.store.asettle(held_slots.refunds())
+    except Exception as error:  # noqa: BLE001  # nobody waits for it
+        warn_throttled("slots", _STORE_FAILED, "given back", error)
+    finally:
+        if held_slots.on_released is not None:
+            held_slots.on_released()

@@ -1,0 +1,243 @@
+"""Gate: walks a request through match, ask, plan, take, conclude, in a thread.
+
+See `gate`, which does the same for asyncio.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from time import perf_counter
+from typing import Any, Final
+
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import Charge
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.core.verdict import Source, Verdict
+from ratelimit_mw.engine.base_gate import BaseGate
+from ratelimit_mw.engine.delays import pending_refund, refused_for_capacity
+from ratelimit_mw.engine.pending_settlements import NOT_SENT, OnSettled, discard_settled
+from ratelimit_mw.engine.queue_steps import Pause, SlotWait, Take, queue_request
+from ratelimit_mw.engine.refusal_log import log_refusal
+from ratelimit_mw.engine.settlement import PendingSettlement, settled_charges
+from ratelimit_mw.engine.slots import SLOT_RENEWER, HeldSlots
+from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, close_unawaited
+from ratelimit_mw.http.request import Request
+from ratelimit_mw.rules.compiled import check_no_async_callables
+from ratelimit_mw.rules.matching import EndpointRules, RuleSet
+from ratelimit_mw.rules.plan import Match, Plan, conclude, plan, without_charged
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.fallback import FallbackStore
+from ratelimit_mw.stores.url import open_store
+
+NO_RESULTS: Final[CallResults] = {}
+NOT_REFUNDED: Final = "the units of a request that was held back are not known to be given back: %s"
+CALLABLE_RAISED: Final = (
+    "raised an error: where it gives a key or tier, the request counts as one without it; where it gives a cost, the "
+    "cost is 1; where it gives limits, the default limits apply"
+)
+
+
+class Gate(BaseGate):
+    """For threads. `admit` never raises for what a client sent."""
+
+    _store: Store
+    _handler_kinds: tuple[str, ...] = ("wsgi", "plain")
+    _default_max_waiting = 2  # each holds up a thread of the server; waitress has 4
+    _expected_handler = "a WSGI app, or a callable (request, verdict)"
+
+    def __init__(self, settings: Settings, rules: RuleSet | None = None, local: FallbackStore | None = None) -> None:
+        super().__init__(settings, rules, local)
+        if rules is None:  # else the gate that made them may await
+            check_no_async_callables(self._rules.limit_sets)
+        store = (
+            open_store(settings.store, settings.store_timeout) if isinstance(settings.store, str) else settings.store
+        )
+        if not isinstance(store, Store):
+            raise ConfigError(
+                f"store: found {type(store).__name__}, allowed is a URL or a Store with take(); WSGI cannot await"
+            )
+        self._use_store(store)
+
+    def admit(self, request: Request, endpoint_rules: EndpointRules = ()) -> Verdict | None:
+        """The verdict on a request; None where nothing is limited. `endpoint_rules`: what stands on its endpoint."""
+        match = self._rules.match(request, endpoint_rules)
+        if match is None:
+            return None
+        began = perf_counter() if self._on_decision is not None else 0.0
+        request.messages = match.messages
+        charge_plan = plan(match, request, _call_results(match.callables, request) if match.callables else NO_RESULTS)
+        if (outer := request.state) is not None and outer.verdict is not None:
+            charge_plan = without_charged(charge_plan, outer.charged)
+        keys = self._waiter_keys(charge_plan, request) if match.may_delay else ()
+        if match.may_delay:
+            charge_plan = self.delay_capacity.without_delay_if_full(charge_plan, keys)
+        verdict = (
+            self._decide_in_queue(match, charge_plan, request) if match.has_queue else self._decide(match, charge_plan)
+        )
+        if match.may_delay and verdict is not None and verdict.delay:
+            verdict = self._reserve_capacity(verdict, keys)
+        held_slots = self._register_slots(match, verdict, request) if match.has_slots else None
+        if self._on_decision is not None:
+            self._emit_decision(verdict, request, began)
+        if verdict is not None and not verdict.allowed:
+            log_refusal(verdict, self.settings.key_secret)
+        if match.may_delay and verdict is not None and verdict.delay:
+            self._wait(verdict, held_slots, keys)
+        if match.settles and verdict is not None and verdict.allowed:
+            self._settle_at_end(request)
+        return verdict
+
+    def admit_by_address(
+        self, client: str | None, method: str | None, endpoint_rules: EndpointRules = ()
+    ) -> Verdict | None:
+        """The verdict where nothing but the client's address counts; None where more has to be looked at.
+
+        For a request without a user, that none of us further out has charged: what `admit` comes down to, in a quarter
+        of its time. `endpoint_rules`: what stands on its endpoint.
+        """
+        plans_by_address = (
+            self._rules.plans_by_address_at(endpoint_rules) if endpoint_rules else self._rules.plans_by_address
+        )
+        if plans_by_address is None or method == "OPTIONS":
+            return None
+        charge_plan = plans_by_address[client]
+        try:
+            if charge_plan.is_single and not self._feeds_fallback:  # in memory, which never fails, and decides itself
+                (decision,) = decisions = self._store.take(charge_plan.charges)
+                if decision.allowed:
+                    return Verdict(
+                        True, charge_plan.charges, decisions, charge_plan.match.rule, "store", charge_plan.policies
+                    )
+                refused = Verdict(
+                    False, charge_plan.charges, decisions, charge_plan.match.rule, "store", charge_plan.policies
+                )
+                verdict: Verdict | None = refused
+            else:
+                verdict = self._decide(charge_plan.match, charge_plan)
+        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+            verdict = self._without_store(charge_plan.match, charge_plan, error)
+        if verdict is not None and not verdict.allowed:
+            log_refusal(verdict, self.settings.key_secret)
+        return verdict
+
+    def _decide(self, match: Match, charge_plan: Plan) -> Verdict | None:
+        if not charge_plan.charges:
+            return conclude(match, charge_plan, ()) if charge_plan.denied else None
+        if match.has_slots:
+            SLOT_RENEWER.renew_due()
+        try:
+            decisions = self._store.take(charge_plan.charges)
+            verdict = conclude(match, charge_plan, decisions)
+            if self._feeds_fallback:
+                self._feed_fallback(charge_plan, decisions, verdict)
+        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+            return self._without_store(match, charge_plan, error)
+        return verdict
+
+    def _reserve_capacity(self, verdict: Verdict, keys: Sequence[str]) -> Verdict:
+        """The verdict on a request that is to wait, for which a place is taken if there is one. `keys`: see `Room`."""
+        if self.delay_capacity.enter(keys):
+            return verdict
+        self._undo(verdict, None)
+        return refused_for_capacity(verdict)
+
+    def _wait(self, verdict: Verdict, held_slots: HeldSlots | None, keys: Sequence[str]) -> None:
+        """Until its turn. What ends the wait early gives back what was taken."""
+        try:
+            time.sleep(verdict.delay)
+        except BaseException:
+            self._undo(verdict, held_slots)
+            raise
+        finally:
+            self.delay_capacity.leave(keys)
+
+    def _undo(self, verdict: Verdict, held_slots: HeldSlots | None) -> None:
+        """Give back what was taken for a request, whose slots are renewed no more: else they would be taken again."""
+        if held_slots is not None:
+            held_slots.registry.end(held_slots)
+        self._refund([pending_refund(self, verdict)])
+        self._wake_waiters(verdict)
+
+    def _decide_in_queue(self, match: Match, charge_plan: Plan, request: Request) -> Verdict | None:
+        """The same where a request may wait for a slot: behind those that wait already."""
+        wish = queue_request(charge_plan, lambda: self._waiter_keys(charge_plan, request))
+        if wish is None:
+            return self._decide(match, charge_plan)
+        woken = threading.Event()
+        with closing(SlotWait(self._queues, match, charge_plan, wish, woken.set).actions()) as actions:
+            answer: Any = None
+            while True:
+                try:
+                    action = actions.send(answer)
+                except StopIteration as end:
+                    verdict: Verdict | None = end.value
+                    return verdict
+                if isinstance(action, Take):
+                    answer = self._decide(match, action.plan)
+                elif isinstance(action, Pause):
+                    woken.wait(action.seconds)
+                    woken.clear()
+                else:
+                    try:
+                        answer = self._store.peek(action.plan.charges)
+                    except Exception as error:  # noqa: BLE001  # whatever a store raises, the request is answered
+                        return self._without_store(match, charge_plan, error)
+
+    def _refund(self, refunds: Sequence[PendingSettlement]) -> None:
+        """Return the units of a request that found no place to wait, or whose wait ended early."""
+        for gate, source, charges in refunds:
+            try:
+                gate.store_for(source).settle(charges)
+            except Exception as error:  # noqa: BLE001  # whatever a store raises, or one that has to be awaited
+                warn_throttled("store", NOT_REFUNDED, error)
+
+    def settle(
+        self,
+        source: Source,
+        charges: Sequence[Charge],
+        loop: object = None,  # noqa: ARG002  # for who awaits
+        on_settled: OnSettled = discard_settled,
+    ) -> None:
+        """Settle what was taken for a request, once its true cost is known. A store that fails is logged, rarely.
+
+        `on_settled`: hears what was taken by it, one charge for each; nothing where that is not known.
+        """
+        settled: Sequence[Charge] = ()
+        try:
+            settled = settled_charges(charges, self.store_for(source).settle(charges))  # type: ignore[union-attr]  # stores for threads
+        except Exception as error:  # noqa: BLE001  # whatever a store raises, the request is answered
+            warn_throttled("settle", NOT_SENT, type(error).__name__)
+        on_settled(settled)
+
+    def close(self) -> None:
+        """Close the store if it was made here."""
+        if self._owns_store:
+            self._store.close()
+
+
+class ReportingGate(Gate):
+    """One of whose decisions a hook hears: it is told of requests, so none goes the short way."""
+
+    def admit_by_address(
+        self,
+        client: str | None,  # noqa: ARG002  # the signature of the base class
+        method: str | None,  # noqa: ARG002  # the same
+        endpoint_rules: EndpointRules = (),  # noqa: ARG002  # the same
+    ) -> Verdict | None:
+        """None: more has to be looked at."""
+        return None
+
+
+def _call_results(calls: Sequence[RequestCallable], request: Request) -> CallResults:
+    answers: dict[RequestCallable, Any] = {}
+    for call in calls:
+        try:
+            answers[call] = answer = call(request)
+            close_unawaited(answer)
+        except Exception as error:  # noqa: BLE001  # a callable that raises never frees a request
+            warn_throttled(callable_name(call), CALLABLE_RAISED, error=error)
+            answers[call] = FAILED
+    return answers

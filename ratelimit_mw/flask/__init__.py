@@ -1,0 +1,104 @@
+"""Flask: limits for apps, blueprints and views, enforced after routing."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Unpack
+
+from ratelimit_mw.core.errors import ConfigError, require
+from ratelimit_mw.core.log import warn_or_fail
+from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.core.validation import check_arguments
+from ratelimit_mw.engine.gate import Gate
+from ratelimit_mw.flask.endpoint_limits import CONFIG, exempt, expect_app, has_app, limit, register_app
+from ratelimit_mw.flask.hooks import Hooks
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.loading import unread_settings
+from ratelimit_mw.settings.options import Options
+
+with require("flask"):
+    from flask import Flask, got_request_exception
+
+__all__ = ["RateLimiter", "exempt", "limit"]
+
+
+class RateLimiter:
+    """Limits how often a client may call Flask apps, their views and their blueprints.
+
+    `RateLimiter(app, limits="100/minute")`, or `init_app(app)` later, for as many apps as there are.
+
+    `settings`: `Settings` or a mapping; keyword arguments are the same settings and go before it. Behind both stands
+    `app.config["RATELIMIT_MW"]`, a mapping or `Settings`, and behind that the environment; a `Settings` object is
+    complete, and what stands behind it is not read. Views find the verdict in `g.ratelimit.verdict`, which is None
+    where nothing was charged. Wrong settings raise `ConfigError`: those given here at once, those that `app.config` or
+    the environment add in `init_app`.
+    """
+
+    limit = staticmethod(limit)
+    exempt = staticmethod(exempt)
+
+    @check_arguments(Options)
+    def __init__(
+        self,
+        app: Flask | None = None,
+        settings: Settings | Mapping[str, Any] | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        mapping = isinstance(settings, Mapping)
+        self._settings: Final = None if mapping else settings
+        self._options: Final[Mapping[str, Any]] = {**settings, **options} if isinstance(settings, Mapping) else options
+        if app is not None:
+            self.init_app(app)
+        elif self._settings is not None:
+            Settings.of(self._settings, self._options)
+        else:
+            Settings.check(self._options)
+        if app is None and (settings or options) and self._options.get("enabled") is not False:
+            expect_app(self)
+
+    def init_app(self, app: Flask) -> None:
+        """Limit this app too.
+
+        What it registered with `before_request` earlier runs earlier; requests that are answered there are charged
+        and refused like others. Raises `ConfigError` for wrong settings, and for an app that has a RateLimiter.
+        """
+        if not isinstance(app, Flask):
+            raise ConfigError(_no_app(app))
+        if "ratelimit_mw" in app.extensions:
+            raise ConfigError(f"app {app.name!r} has a RateLimiter already")
+        hooks = Hooks(self._gate(app))
+        warn_or_fail(unread_settings(app.config, f"app.config[{CONFIG!r}]"), strict=hooks.gate.settings.strict)
+        if hooks.gate.settings.enabled is not False:
+            app.before_request(hooks.before)
+            app.after_request(hooks.after)
+            got_request_exception.connect(hooks.failed, app)
+        app.extensions["ratelimit_mw"] = hooks
+        register_app(app)
+        has_app(self)
+
+    def _gate(self, app: Flask) -> Gate:
+        config = app.config.get(CONFIG) if self._settings is None else None
+        try:
+            return Gate(Settings.of(self._settings if config is None else config, self._options))
+        except ConfigError as error:
+            if config is None:
+                raise
+            config_names = set(config) - set(self._options) if isinstance(config, Mapping) else {"settings"}
+            raise ConfigError(*[_with_config_place(problem, config_names) for problem in error.problems]) from None
+
+
+def _no_app(found: object) -> str:
+    """The answer to an argument that was passed as the app and is none."""
+    if isinstance(found, Mapping):
+        return "app: found a mapping, allowed is a Flask app; settings come second: RateLimiter(app, settings)"
+    if callable(found):
+        return (
+            f"app: found {callable_name(found)}, allowed is a Flask app; a callable that gives the key goes into `key`"
+        )
+    return f"app: found {found!r:.100}, allowed is a Flask app: RateLimiter(app, limits='100/minute')"
+
+
+def _with_config_place(problem: str, config_names: set[str]) -> str:
+    """A problem, with its place if it is about one of these words of the app's config."""
+    starts = [f"{word}{end}" for word in config_names for end in ":.["] + [
+        f"unknown setting `{word}`" for word in config_names
+    ]
+    return f"app.config[{CONFIG!r}]: {problem}" if problem.startswith(tuple(starts)) else problem

@@ -1,0 +1,147 @@
+"""Limits on Flask's views and blueprints, and a warning where nothing enforces them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar, Unpack
+from weakref import WeakKeyDictionary, WeakSet
+
+from ratelimit_mw.core.errors import require
+from ratelimit_mw.core.log import Finding, warn_or_fail
+from ratelimit_mw.core.signatures import callable_name, check_parentheses
+from ratelimit_mw.core.validation import check_arguments
+from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on, unwrap_chain
+from ratelimit_mw.rules.matching import EndpointLevel
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsSpec
+from ratelimit_mw.stores.lifecycle import fork_safe_lock
+
+with require("flask"):
+    from flask import Blueprint, Flask, request_started
+
+Target = TypeVar("Target", bound=Callable[..., Any] | Blueprint)
+
+CONFIG: Final = "RATELIMIT_MW"  # the settings in an app's config
+_NO_APP: Final = Finding("a RateLimiter has settings and no app, so it limits nothing; call its init_app(app)")
+_IMPLICIT_METHODS: Final = {"HEAD", "OPTIONS"}  # methods that Flask adds by itself
+_limited_apps: Final[WeakSet[Flask]] = WeakSet()  # the apps that have a RateLimiter
+_unchecked: Final[WeakKeyDictionary[EndpointLimit, str]] = (
+    WeakKeyDictionary()
+)  # marks of which it is not known who enforces them
+_homeless: Final[WeakSet[Any]] = WeakSet()  # extensions with settings that no app has had yet
+_lock: Final = fork_safe_lock()
+
+
+@check_arguments(EndpointLimitOptions)
+def limit(limits: LimitsSpec, **options: Unpack[EndpointLimitOptions]) -> Callable[[Target], Target]:
+    """Limit a view, a view class, a method of one, or all views of a blueprint; above or below `@app.route`.
+
+    `limits` and `options`: as in a rule of the settings. Without a name, each endpoint has a bucket of its own; all
+    that bear one name share one. What is nearest counts: method, view, blueprint, the blueprint around it, and the
+    default limits for all else; `final=False` leaves what is further out to count besides.
+
+    Raises `ConfigError` for what no rule may say, and for async callables; `TypeError` for what bears no limit.
+    """
+    check_parentheses(limits)
+    EndpointLimit(limits, **options).reject_async_callables()  # a mistake is told where it stands
+
+    def decorate(target: Target) -> Target:
+        return _attach(EndpointLimit(limits, **options), target, "limit")
+
+    return decorate
+
+
+def exempt(target: Target) -> Target:
+    """Keep the default limits, and those of the blueprints around, from a view, a view class or a blueprint.
+
+    `app_limits`, and rules of the settings whose path matches, still count. Raises `TypeError` as `limit` does.
+    """
+    return _attach(EndpointLimit.exemption(), target, "exempt")
+
+
+def levels_of(
+    view: object, endpoint: str, route: str, methods: Iterable[str], method: str, blueprints: Iterable[object]
+) -> Sequence[EndpointLevel]:
+    """Find the marks on a view and on the blueprints around it, the nearest first.
+
+    Marks without a name have one bucket per endpoint; clients see the route as the name of their limits.
+    """
+    shown = " ".join([*sorted({*methods} - _IMPLICIT_METHODS), route])
+    own, kind = limits_on(view), _class_of(view)
+    found: list[EndpointLevel] = []
+    if kind is not None:
+        if method == "HEAD" and not hasattr(kind, "head"):
+            method = "GET"  # as MethodView answers it
+        found.append((_marks_of_method(kind, method), f"{endpoint}.{method}", f"{method} {route}"))
+        own += _marks_of_method(kind, "dispatch_request")
+    found += [(endpoint_limits, endpoint, shown) for endpoint_limits in (own, *map(limits_on, blueprints))]
+    return [level for level in found if level[0]]
+
+
+def register_app(app: Flask) -> None:
+    """Take what stands in this app for enforced."""
+    _limited_apps.add(app)
+
+
+def expect_app(extension: object) -> None:
+    """Warn at the first request to any app, unless `has_app` was called for this extension before."""
+    _homeless.add(extension)
+    request_started.connect(_check_enforced)
+
+
+def has_app(extension: object) -> None:
+    """Take this extension for one that limits an app."""
+    _homeless.discard(extension)
+
+
+def _attach(endpoint_limit: EndpointLimit, target: Target, word: str) -> Target:
+    endpoint_limit.attach(target)
+    name = (
+        f"blueprint {target.name}" if isinstance(target, Blueprint) else f"{target.__module__}.{callable_name(target)}"
+    )
+    _unchecked[endpoint_limit] = f"@{word} on {name}"
+    request_started.connect(_check_enforced)
+    return target
+
+
+def _check_enforced(sender: Flask, **_: object) -> None:
+    """At the first request after marks or extensions were made, to any app: report those that no app enforces.
+
+    With `strict` every request raises the error until all of them are enforced.
+    """
+    with _lock:
+        enforced = {endpoint_limit for app in list(_limited_apps) for endpoint_limit in _marks_in(app)}
+        idle = sorted(
+            (name, not endpoint_limit.rule.exempt)
+            for endpoint_limit, name in _unchecked.items()
+            if endpoint_limit not in enforced
+        )
+        text = "nothing enforces it; it stands on no view or blueprint of an app with a RateLimiter"
+        findings = [Finding(f"{name}: {text}", weakens_limits) for name, weakens_limits in idle]
+        findings += [_NO_APP] * bool(_homeless)
+        warn_or_fail(findings, strict=any(map(_is_strict, {sender, *_limited_apps})))
+        _unchecked.clear()
+        _homeless.clear()
+        request_started.disconnect(_check_enforced)
+
+
+def _is_strict(app: Flask) -> bool:
+    if (hooks := app.extensions.get("ratelimit_mw")) is not None:
+        strict: bool = hooks.gate.settings.strict
+        return strict
+    return Settings.strict_setting(app.config.get(CONFIG))
+
+
+def _marks_in(app: Flask) -> Iterator[EndpointLimit]:
+    for owner in (*app.view_functions.values(), *app.blueprints.values()):
+        yield from limits_on(owner)
+        kind = _class_of(owner)
+        for method in () if kind is None else ("dispatch_request", *(getattr(kind, "methods", None) or ())):
+            yield from _marks_of_method(kind, method)
+
+
+def _class_of(view: object) -> type | None:
+    """The class of a view that is made of one."""
+    return next((one for one in unwrap_chain(view) if isinstance(one, type)), None)
+
+
+def _marks_of_method(kind: type | None, method: str) -> tuple[EndpointLimit, ...]:
+    return limits_on(getattr(kind, method.lower(), None))

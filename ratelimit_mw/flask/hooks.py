@@ -1,0 +1,277 @@
+"""What Flask calls before and after each request."""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct
+
+from ratelimit_mw.core.errors import require
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.engine.gate import Gate
+from ratelimit_mw.engine.response_tracking import ResponseTracker, track_response
+from ratelimit_mw.engine.state import RateLimitState
+from ratelimit_mw.flask.endpoint_limits import levels_of
+from ratelimit_mw.http.on_refused import RefusalHandler
+from ratelimit_mw.http.request import Request, as_text, user_id
+from ratelimit_mw.http.response import HeaderList, headers, non_conflicting
+from ratelimit_mw.http.response import Response as Refusal
+from ratelimit_mw.http.views import WsgiRequest
+from ratelimit_mw.rules.endpoint_limits import EndpointLimit
+from ratelimit_mw.rules.matching import EndpointRules
+from ratelimit_mw.rules.startup_checks import ProcessCountCheck
+from ratelimit_mw.wsgi.send import headers_without_body, refuse
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+
+with require("flask"):
+    from flask import Flask, current_app, g, request
+    from flask.sessions import SecureCookieSessionInterface
+
+
+T = TypeVar("T")
+
+
+def unproxied(proxy: T) -> T:
+    """What a proxy of Flask stands for: each look through one costs half a microsecond."""
+    found: T = proxy._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001  # documented
+    return found
+
+
+class FlaskRequest(WsgiRequest):
+    """A view of the environ, and of who is logged in with Flask-Login."""
+
+    __slots__ = ()
+
+    @property
+    def user(self) -> str | None:
+        """The one of Flask-Login, where the app has it; else of the server."""
+        return _logged_in() or super().user
+
+
+def _logged_in() -> str | None:
+    """Who is logged in with Flask-Login, if the app has it. Asking loads the user."""
+    app = unproxied(current_app)
+    manager = getattr(app, "login_manager", None)
+    if manager is None or _has_no_session(app, manager):
+        return None
+    try:
+        from flask_login import current_user  # type: ignore[import-untyped]  # noqa: PLC0415  # not for all apps
+
+        known = current_user.is_authenticated
+        if not (known() if callable(known) else known):
+            return None
+        return as_text(current_user.get_id()) or user_id(current_user)
+    except Exception as error:  # noqa: BLE001  # a user is loaded from a database
+        warn_throttled("user", "Flask-Login raised: it counts as nobody", error=error)
+        return None
+
+
+def _has_no_session(app: Flask, manager: Any) -> bool:
+    """Whether the request has none of the things by which Flask-Login knows a user.
+
+    To look for a user would mark the session as read, and Flask would add `Vary: Cookie` to a page that is the same for
+    all. A user that the app has found already, a `request_loader`, or sessions other than Flask's own may need neither
+    cookie nor header: then Flask-Login has to look.
+    """
+    if hasattr(g, "_login_user") or getattr(manager, "_request_callback", manager) is not None:
+        return False
+    if not isinstance(app.session_interface, SecureCookieSessionInterface):
+        return False
+    names = app.session_interface.get_cookie_name(app), app.config.get("REMEMBER_COOKIE_NAME", "remember_token")
+    header = app.config.get("AUTH_HEADER_NAME", "Authorization")
+    found = unproxied(request)
+    return header not in found.headers and not any(name in found.cookies for name in names)
+
+
+with require("flask"):
+    from flask import Request as FlasksOwn
+    from flask import Response, current_app, g, has_request_context, request
+    from werkzeug.datastructures import Headers
+    from werkzeug.exceptions import HTTPException, default_exceptions
+    from werkzeug.routing import Rule
+
+
+_MAX_CACHED_ENDPOINTS: Final = 4096  # whose limits are remembered
+_ATTRIBUTE: Final = "_ratelimit_mw"  # what we keep on Flask's request, and on its response
+
+
+class _RequestDecision(Struct):
+    """What was found of one request.
+
+    `shown_state`: what its headers tell of. `refused`: how it is answered instead. `fields`: what a refusal says in
+    headers where an error handler of the app writes it. `following`: who waits for the end of the response.
+    """
+
+    shown_state: RateLimitState | None = None
+    refused: Any = None
+    fields: HeaderList | None = None
+    tracker: ResponseTracker | None = None
+
+
+class Hooks:
+    """The two functions that limit one app."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate: Final = gate
+        self._style: Final = gate.settings.headers
+        self._processes: Final = ProcessCountCheck(gate.settings.store)
+        self._cached_limits: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self._limits_of_view)
+
+    def before(self) -> Any:
+        """The answer to a request that is refused; None for one that is admitted.
+
+        Raises what the app's error handler is for, where it has one.
+        """
+        own = unproxied(request)
+        decision: _RequestDecision | None = getattr(own, _ATTRIBUTE, None)
+        if decision is None:
+            decision = self._decide(own)
+            setattr(own, _ATTRIBUTE, decision)
+        if decision.fields is not None:
+            raise default_exceptions[decision.refused.status_code](response=decision.refused)
+        return decision.refused
+
+    def after(self, response: Response) -> Response:
+        """Add our headers. What was answered before it came to `before` is asked now: it must not be free."""
+        own = unproxied(request)
+        if not hasattr(own, _ATTRIBUTE):
+            refused = self._decide_late()
+            if refused is not None:
+                response.close()
+                response = refused
+        decision: _RequestDecision = getattr(own, _ATTRIBUTE)
+        _add_headers(
+            response,
+            headers(decision.shown_state.verdict, self._style) if decision.shown_state else decision.fields or [],
+        )
+        if decision.tracker is not None:
+            _end_on_close(response, decision.tracker)
+        return response
+
+    def failed(self, *_: object, **__: object) -> None:
+        """An error that nobody in the app handles: there may be no response that could be followed."""
+        decision: _RequestDecision | None = (
+            getattr(unproxied(request), _ATTRIBUTE, None) if has_request_context() else None
+        )
+        if decision is not None and decision.tracker is not None:
+            decision.tracker.end("raised")
+
+    def _decide_late(self) -> Response | None:
+        try:
+            refused = self.before()
+        except HTTPException as error:
+            refused = current_app.handle_user_exception(error)
+        return None if refused is None else current_app.make_response(refused)
+
+    def close(self) -> None:
+        """Close the store if it was made for this app. Servers end without telling; call it where yours does."""
+        self.gate.close()
+
+    def _decide(self, flask_request: FlasksOwn) -> _RequestDecision:
+        environ, rule = flask_request.environ, flask_request.url_rule
+        if self._processes.unknown:
+            self._processes.examine(environ)
+        client, outer = environ.get("REMOTE_ADDR") or None, environ.get("ratelimit_mw")
+        own = FlaskRequest(environ, client, outer, None if rule is None else rule.rule)
+        verdict = self.gate.admit(own, () if rule is None else self._limits_of(flask_request, rule))
+        g.ratelimit = state = outer or RateLimitState(None, self.gate)
+        if verdict is None:
+            return _RequestDecision()
+        state.record(verdict, self.gate)
+        if not verdict.allowed:
+            return self._refused(own, verdict)
+        environ["ratelimit_mw"] = state
+        tracker = None if own.on_end is None else track_response(own, state)
+        if self._style == "none" or state.headers_shown:
+            return _RequestDecision(tracker=tracker)
+        state.headers_shown = True
+        return _RequestDecision(shown_state=state, tracker=tracker)
+
+    def _limits_of(self, flask_request: FlasksOwn, rule: Rule) -> EndpointRules:
+        """What stands on the view; none is known of what is not routed: 404, 405, and a slash that is missing."""
+        app = unproxied(current_app)
+        endpoint = rule.endpoint
+        view = app.view_functions.get(endpoint)
+        blueprints = tuple([app.blueprints[name] for name in flask_request.blueprints if name in app.blueprints])
+        try:
+            return self._cached_limits(
+                view, endpoint, rule.rule, flask_request.method, blueprints, EndpointLimit.version
+            )
+        except TypeError:  # an instance as a view, that cannot be hashed
+            return self._limits_of_view(
+                view, endpoint, rule.rule, flask_request.method, blueprints, EndpointLimit.version
+            )
+
+    def _limits_of_view(
+        self, view: Any, endpoint: str, route: str, method: str, blueprints: Sequence[object], _: int
+    ) -> EndpointRules:
+        """The same; the last one tells it from what stood there before a further mark was put somewhere."""
+        methods = [
+            allowed
+            for rule in current_app.url_map.iter_rules(endpoint)
+            if rule.rule == route
+            for allowed in rule.methods or ()
+        ]
+        levels = levels_of(view, endpoint, route, methods, method, blueprints)
+        return self.gate.compiled(*levels[0], *levels[1:]) if levels else ()
+
+    def _refused(self, own: Request, verdict: Verdict) -> _RequestDecision:
+        refusal, refusal_handler = self.gate.refusal(own, verdict), self.gate.refusal_handler
+        if refusal_handler is None and _is_handled(refusal.status):
+            return _RequestDecision(
+                refused=_response(own, verdict, refusal, None), fields=headers_without_body(refusal)
+            )
+        try:
+            return _RequestDecision(refused=_response(own, verdict, refusal, refusal_handler))
+        except Exception as error:
+            if refusal_handler is None:
+                raise
+            warn_throttled(
+                f"on_refused {callable_name(refusal_handler.call)}", "raised, our own answer is sent", error=error
+            )
+            return _RequestDecision(refused=_response(own, verdict, refusal, None))
+
+
+def _is_handled(status: int) -> bool:
+    """Whether the app, or a blueprint of this request, has an error handler for just this status."""
+    kind, spec = default_exceptions.get(status), current_app.error_handler_spec
+    return any(kind in spec.get(name, {}).get(status, ()) for name in (*request.blueprints, None))
+
+
+def _response(own: Request, verdict: Verdict, refusal: Refusal, refusal_handler: RefusalHandler | None) -> Response:
+    """The same bytes as under the middleware."""
+
+    def app(_: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        return refuse(own, verdict, refusal, refusal_handler, start_response)
+
+    streams = refusal_handler is not None and refusal_handler.kind == "wsgi"
+    # werkzeug's types say that it makes one of its own class; it makes one of the app's
+    return current_app.response_class.from_app(app, own.raw, buffered=not streams)  # type: ignore[return-value]
+
+
+def _end_on_close(response: Response, tracker: ResponseTracker) -> None:
+    """Have the end told when the server closes the response: by then it is as the app's other hooks have left it."""
+
+    def close() -> None:
+        tracker.response.started(response.status_code, response.headers.to_wsgi_list())
+        tracker.end("ended")
+
+    response.call_on_close(close)
+
+
+def _add_headers(response: Response, fields: HeaderList) -> None:
+    """Add fields of ours, once: an app may keep a response, and answer with it again and again."""
+    if before := getattr(response, _ATTRIBUTE, None):
+        setattr(response, _ATTRIBUTE, None)
+        response.headers = Headers([line for line in response.headers if line not in before])
+    if fields:
+        theirs = list(response.headers)
+        own = [line for line in non_conflicting(fields, {name.lower() for name, _ in theirs}) if line not in theirs]
+        setattr(response, _ATTRIBUTE, own)
+        for name, value in own:
+            response.headers.add(name, value)

@@ -1,0 +1,119 @@
+"""Who is on a list: the safelist and the blocklist."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from hmac import compare_digest
+from typing import Annotated, Any, Final, TypedDict
+
+from ratelimit_mw.core.errors import ConfigError, ErrorCollector, error_location
+from ratelimit_mw.core.validation import TOKEN, reject_unknown_keys
+from ratelimit_mw.http.callables import RequestCallable, evaluate_predicate, is_callable_name, resolve_callable
+from ratelimit_mw.http.client_ip import check_no_underscore
+from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH, Networks, parse_address
+from ratelimit_mw.http.request import Request
+
+_CACHE_SIZE: Final = 4096  # addresses
+
+
+class HeaderOptions(TypedDict, total=False):
+    """A member of a list that is known by a header's secret value."""
+
+    header: Annotated[str, "its name"]
+    value: Annotated[str, "its value, all of it; compared in constant time"]
+
+
+ClientListEntry = (
+    str | HeaderOptions | RequestCallable
+)  # a network or address, `call:package.module:function`; a header; a callable
+
+
+class ClientList:
+    """Networks, headers and callables, compiled. `place`: which list; the ConfigErrors name its members."""
+
+    __slots__ = ("_callables", "_headers", "_in_networks", "place")
+
+    def __init__(self, place: str, value: object) -> None:
+        if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
+            raise ConfigError(
+                f"{place}: found {_redacted(value)}, allowed is a list of networks, headers and callables"
+            )
+        self.place: Final = place
+        self._callables: Final[list[RequestCallable]] = []
+        self._headers: Final[list[tuple[str, bytes]]] = []
+        networks: list[Networks] = []
+        mistakes = ErrorCollector()
+        for index, entry in enumerate(value):
+            with mistakes.collect(f"{place}[{index}]"):
+                if isinstance(entry, Mapping):
+                    self._headers.append(_header(entry))
+                elif callable(entry) or is_callable_name(entry):
+                    self._callables.append(resolve_callable(entry, plain=True))
+                elif isinstance(entry, str):
+                    networks.append(_network(entry))
+                else:
+                    raise ConfigError(
+                        f"found {_redacted(entry)}, allowed is a network, a table of header and value, a callable"
+                    )
+        mistakes.raise_if_any()
+
+        @lru_cache(maxsize=_CACHE_SIZE)
+        def within(client: str) -> bool:
+            address = parse_address(client)
+            return address is not None and any(address in network for network in networks)
+
+        self._in_networks: Final = within if networks else None
+
+    def matches(self, request: Request, *, once: bool) -> bool:
+        """Whether the request's client is one of them; what a callable says that raises is not heard.
+
+        `once`: a header must stand there once; else any of its lines counts.
+        """
+        client = request.client
+        if (
+            self._in_networks is not None
+            and client is not None
+            and len(client) <= MAX_ADDRESS_LENGTH
+            and self._in_networks(client)
+        ):
+            return True
+        for name, secret in self._headers:
+            values = request.header_lines(name)
+            if once:
+                values = values if len(values) == 1 else ()
+            else:  # WSGI servers make one line of several
+                values = [*values, *[part.strip(" \t") for value in values for part in value.split(",")]]
+            if any(_equals_secret(value, secret) for value in values):
+                return True
+        return any(
+            evaluate_predicate(call, request, self.place, "the client is not on this list") for call in self._callables
+        )
+
+
+def _equals_secret(value: str, secret: bytes) -> bool:
+    return compare_digest(value.encode("utf-8", "surrogatepass"), secret)
+
+
+def _header(table: Mapping[Any, Any]) -> tuple[str, bytes]:
+    reject_unknown_keys(table, HeaderOptions)
+    name, value = table.get("header"), table.get("value")
+    if not isinstance(name, str) or not TOKEN.fullmatch(name):
+        raise ConfigError(f"header: found {name!r:.100}, allowed is the name of a header such as 'X-Internal-Token'")
+    with error_location("header"):
+        check_no_underscore(name)
+    if not isinstance(value, str) or not value:
+        raise ConfigError("value: allowed is text that is not empty; who sends it in that header is on the list")
+    return name.lower(), value.encode("utf-8", "surrogatepass")
+
+
+def _network(text: str) -> Networks:
+    try:
+        return Networks("", [text])
+    except ConfigError as error:  # its place is known further out
+        raise ConfigError(*[problem.removeprefix("[0]: ") for problem in error.problems]) from None
+
+
+def _redacted(value: object) -> str:
+    """What a message may show: tables hold secrets."""
+    if isinstance(value, Mapping):
+        return "a table"
+    return f"{value!r:.100}" if value is None or isinstance(value, (str, int, float)) else f"a {type(value).__name__}"

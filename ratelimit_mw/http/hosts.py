@@ -1,0 +1,55 @@
+"""Which host a request asks for, as rules compare it."""
+
+import re
+from collections.abc import Sequence
+
+from ratelimit_mw.core.errors import ConfigError, ErrorCollector
+
+_HOST = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]")
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_-][a-z0-9_.-]*?)\.?(?::[0-9]*)?")
+_MAX_HOST_LENGTH = 300  # characters; a name has at most 253
+
+
+class Hosts:
+    """`api.example.com`, or `*.example.com` for all names below it: one or several.
+
+    Compared without case, port and a dot at the end. Raises `ConfigError` naming the place.
+    """
+
+    __slots__ = ("_names", "_parents")
+
+    def __init__(self, place: str, value: object) -> None:
+        hosts = [value] if isinstance(value, str) else value
+        if not isinstance(hosts, Sequence) or isinstance(hosts, (bytes, bytearray)):
+            raise ConfigError(
+                f"{place}: found {value!r}, allowed is a host such as 'api.example.com' or a list of these"
+            )
+        mistakes = ErrorCollector()
+        for index, host in enumerate(hosts):
+            with mistakes.collect(place if isinstance(value, str) else f"{place}[{index}]"):
+                _check(host)
+        mistakes.raise_if_any()
+        lower = [host.lower() for host in hosts]
+        self._names = frozenset(host for host in lower if not host.startswith("*"))
+        self._parents = tuple(host[1:] for host in lower if host.startswith("*"))
+
+    def match(self, values: Sequence[str]) -> bool | None:
+        """Whether the lines of a Host header name one of them; None when apps may read them in several ways.
+
+        Without a Host header, as HTTP/1.0 allows, Flask and Quart take the name of the server or of the settings.
+        """
+        if not values:
+            return None
+        if not values[0]:
+            return False
+        authority = (
+            _AUTHORITY.fullmatch(values[0].lower()) if len(values) == 1 and len(values[0]) <= _MAX_HOST_LENGTH else None
+        )
+        return None if authority is None else authority[1] in self._names or authority[1].endswith(self._parents)
+
+
+def _check(host: object) -> None:
+    if not isinstance(host, str) or len(host) > _MAX_HOST_LENGTH or not _HOST.fullmatch(host.lower()):
+        raise ConfigError(
+            f"found {host!r}, allowed is a name such as 'api.example.com' or '*.example.com', without scheme and port"
+        )

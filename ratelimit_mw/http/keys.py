@@ -1,0 +1,219 @@
+"""Whose bucket.
+
+`ip`, `user`, `route`, `all`, `header:X-Api-Key`, `cookie:sid`, `call:package.module:function`, or a callable.
+
+`|` takes the first that is there; `+` takes all together, and binds tighter.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Any, Final, Protocol
+
+from ratelimit_mw.core.errors import ConfigError, error_location
+from ratelimit_mw.core.identity import encode_part
+from ratelimit_mw.http.callables import (
+    CallResults,
+    RequestCallable,
+    is_callable_name,
+    key_callable_failed,
+    key_result,
+    resolve_callable,
+)
+from ratelimit_mw.http.client_ip import check_no_underscore, client_address
+from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH
+
+KeySpec = str | RequestCallable
+
+_PartReader = Callable[["KeyContext", str, CallResults], str | None]  # (request, route, answers) -> the encoded part
+_Part = tuple[str, _PartReader]  # kind, how to read it
+
+ANY_PREFIX: Final = 64  # where only the form of a key is looked at
+_MAX_PREFIX, _MIN_PREFIX = 128, 32  # bits of an IPv6 network
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_SYNTAX: Final = (
+    "ip, ip/48, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +"
+)
+
+
+class KeyContext(Protocol):
+    """What a key reads of a request."""
+
+    @property
+    def client(self) -> str | None: ...  # noqa: D102  # see Request
+    @property
+    def user(self) -> str | None: ...  # noqa: D102
+    def header(self, name: str) -> str | None: ...  # noqa: D102
+    @property
+    def cookies(self) -> Mapping[str, str]: ...  # noqa: D102
+
+
+class Key:
+    """A key, compiled: `identity(request, route, results)` is its first alternative that is there, encoded, or None.
+
+    `callables` are the callables whose answers it needs. `is_shared`: all clients have the same identity under it.
+    `prefix`: how many bits of an IPv6 address it reads.
+    """
+
+    __slots__ = ("_kinds", "callables", "identity", "is_all", "is_shared", "prefix", "text")
+
+    def __init__(self, spec: KeySpec, ipv6_prefix: int) -> None:
+        self.callables: list[RequestCallable] = []
+        self.prefix = 0
+        if callable(spec):
+            resolve_callable(spec)
+            self.text = (
+                f"call:{getattr(spec, '__module__', '')}:{getattr(spec, '__qualname__', type(spec).__qualname__)}"
+            )
+            alternatives = [[self._call(self.text, spec)]]
+        elif isinstance(spec, str):
+            part_names = [
+                [part_name.strip() for part_name in alternative.split("+")] for alternative in spec.split("|")
+            ]
+            self.text = " | ".join("+".join(alternative) for alternative in part_names)
+            alternatives = [
+                [self._part(part_name, ipv6_prefix) for part_name in alternative] for alternative in part_names
+            ]
+        else:
+            raise ConfigError(f"found {spec!r}, allowed is a callable, or text made of {_SYNTAX}")
+        self.identity: Final = _first_present([_all_joined([read for _, read in parts]) for parts in alternatives])
+        self._kinds = {tuple(kind for kind, _ in parts) for parts in alternatives}
+        self.is_all = self.text == "all"
+        self.is_shared: Final = all(kind in ("all", "route") for kinds in self._kinds for kind in kinds)
+
+    @property
+    def is_cacheable(self) -> bool:
+        """Whether it reads nothing but user, client and route: short, and the same again and again."""
+        return all(kind in ("ip", "user", "route", "all") for kinds in self._kinds for kind in kinds)
+
+    @property
+    def may_read_user(self) -> bool:
+        """Whether it may ask who is logged in."""
+        return any("user" in kinds for kinds in self._kinds)
+
+    @property
+    def requires_user(self) -> bool:
+        """Whether it is there for nobody but who is logged in."""
+        return all("user" in kinds for kinds in self._kinds)
+
+    @property
+    def is_client_controlled(self) -> bool:
+        """Whether it is made of nothing but what a client writes, who can then have as many identities as it likes."""
+        return all(kind.startswith(("header:", "cookie:")) for kinds in self._kinds for kind in kinds)
+
+    @property
+    def needs_header(self) -> bool:
+        """Whether each of its alternatives reads a header or a cookie, so that a request without it has no identity."""
+        return all(any(kind.startswith(("header:", "cookie:")) for kind in kinds) for kinds in self._kinds)
+
+    def failed(self, results: CallResults) -> bool:
+        """Whether one of its callables raised or returned nonsense."""
+        return any(key_callable_failed(call, results) for call in self.callables)
+
+    def can_collide_with(self, other: "Key") -> bool:
+        """Whether a request can have the same identity under both: they have an alternative of the same kinds."""
+        return not self._kinds.isdisjoint(other._kinds)  # noqa: SLF001  # one of us
+
+    def _part(self, part_name: str, ipv6_prefix: int) -> _Part:
+        kind, _, name = part_name.partition(":")
+        if part_name == "ip" or kind.startswith("ip/"):
+            prefix = _prefix(kind[3:]) if kind != "ip" else ipv6_prefix
+            self.prefix = max(prefix, self.prefix)
+            return "ip", _ip(prefix)
+        if part_name in _SIMPLE_PARTS:
+            return part_name, _SIMPLE_PARTS[part_name]
+        if is_callable_name(part_name):
+            return self._call(part_name, resolve_callable(part_name))
+        if kind in ("header", "cookie") and _NAME.fullmatch(name):
+            if kind == "cookie":
+                return part_name, lambda request, _, __: _part(part_name, request.cookies.get(name))
+            check_no_underscore(name)
+            name = name.lower()
+            kind = f"header:{name}"
+            return kind, lambda request, _, __: _part(kind, request.header(name))
+        raise ConfigError(f"found {part_name!r}, allowed is {_SYNTAX}")
+
+    def _call(self, kind: str, function: RequestCallable) -> _Part:
+        self.callables.append(function)
+        kind = re.sub(r"[^A-Za-z0-9_.:]", "-", kind)
+        return kind, lambda _, __, results: _part(kind, key_result(function, results))
+
+
+def _first_present(alternatives: Sequence[_PartReader]) -> _PartReader:
+    def identity(request: KeyContext, route: str, results: CallResults) -> str | None:
+        for read in alternatives:
+            encoded = read(request, route, results)
+            if encoded is not None:
+                return encoded
+        return None
+
+    return identity
+
+
+def _all_joined(reads: Sequence[_PartReader]) -> _PartReader:
+    if len(reads) == 1:
+        return reads[0]
+
+    def joined(request: KeyContext, route: str, results: CallResults) -> str | None:
+        parts = [read(request, route, results) for read in reads]
+        return "+".join([part for part in parts if part is not None]) if None not in parts else None
+
+    return joined
+
+
+def _part(kind: str, value: str | None) -> str | None:
+    return encode_part(kind, value) if value else None
+
+
+@cache
+def _ip(prefix: int) -> _PartReader:
+    """How the address is read: one for all keys with this prefix, which remember the same."""
+
+    @lru_cache(maxsize=4096)
+    def part(host: str) -> str | None:
+        return _part("ip", client_address(host, prefix))
+
+    def read(request: KeyContext, _: str, __: CallResults) -> str | None:
+        host = request.client
+        return part(host) if host and len(host) <= MAX_ADDRESS_LENGTH else None  # nothing longer is remembered
+
+    return read
+
+
+_SIMPLE_PARTS: Final[dict[str, _PartReader]] = {
+    "user": lambda request, _, __: None if (user := request.user) is None else _part("user", user),
+    "route": lambda _, route, __: _part("route", route),
+    "all": lambda _, __, ___: "all=all",
+}
+
+
+def _prefix(text: str) -> int:
+    if not text.isdecimal() or not _MIN_PREFIX <= int(text) <= _MAX_PREFIX:
+        raise ConfigError(
+            f"found 'ip/{text}', allowed is ip/{_MIN_PREFIX} to ip/{_MAX_PREFIX}, the bits of an IPv6 network"
+        )
+    return int(text)
+
+
+def check_ipv6_prefix(value: object) -> int:
+    """`value` as the number of bits by which IPv6 clients are counted. Raises `ConfigError`."""
+    if type(value) is not int or not _MIN_PREFIX <= value <= _MAX_PREFIX:
+        raise ConfigError(
+            f"ipv6_prefix: found {value!r}, allowed is a whole number from {_MIN_PREFIX} to {_MAX_PREFIX}"
+        )
+    return value
+
+
+def check_key(value: Any, place: str = "key", ipv6_prefix: int = ANY_PREFIX) -> None:
+    """Raises `ConfigError` unless `value` is a key."""
+    with error_location(place):
+        Key(value, ipv6_prefix)
+
+
+def key_or_placeholder(value: Any) -> KeySpec:
+    """The key, or one that stands in for a wrong one, which is told of once, where it stands."""
+    try:
+        check_key(value)
+    except ConfigError:
+        return "all"
+    return value  # type: ignore[no-any-return]  # it is one

@@ -1,0 +1,115 @@
+"""Addresses and networks as they are written, read into one form."""
+
+import re
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+from ratelimit_mw.core.errors import ConfigError, ErrorCollector
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+MAX_ADDRESS_LENGTH = 64  # characters; no address is longer, and parsing is not free
+_NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052; other prefixes for NAT64 are an operator's own, and anyone's
+_IPV4_PREFIX_BITS = 96  # bits in front of the IPv4 address, mapped or behind NAT64
+
+_PORT = r"(?::(?:[0-9]{1,5}|_[A-Za-z0-9._-]+))?"  # RFC 7239, 6: a number, or a name that hides it
+_ZONE = r'(?:%[^][\s,;"\\]*)?'  # an interface's name; nothing that ends a member of a list, or this would read past it
+_ADDRESS = re.compile(rf"(?:([0-9.]+)|\[([0-9A-Fa-f:.]+){_ZONE}\]){_PORT}|([0-9A-Fa-f:.]+){_ZONE}")
+
+
+def parse_address(text: str | None) -> Address | None:
+    """The address that `text` spells, or None if it spells none.
+
+    `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]`, `[2001:db8::1]:80`, each with spaces or tabs around it.
+    An IPv4 address written as IPv6 (mapped, or behind NAT64) is the IPv4 address, and a zone (`fe80::1%eth0`) is
+    dropped because the client chooses it: one client has one form. Longer than 64 characters is none.
+    """
+    if not text or len(text) > MAX_ADDRESS_LENGTH:
+        return None
+    match = _ADDRESS.fullmatch(text.strip(" \t"))
+    if match is None:
+        return None
+    ipv4, bracketed, bare = match.groups()
+    try:
+        return IPv4Address(ipv4) if ipv4 else _embedded_ipv4(IPv6Address(bracketed or bare))
+    except ValueError:
+        return None
+
+
+def _embedded_ipv4(address: IPv6Address) -> Address:
+    if address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address
+
+
+class Networks:
+    """A set of networks: `address in networks`, in a time that grows with the number of different prefix lengths.
+
+    `values`: CIDRs (`10.0.0.0/8`) and single addresses; `placeholders` are left out: they mean something else
+    to the caller. `::ffff:10.0.0.0/104` is `10.0.0.0/8`. Raises `ConfigError` at `place[index]` for what is no network,
+    and for what is more than it looks like: everybody, host bits, and a mapped network of less than 96 bits.
+    """
+
+    def __init__(self, place: str, values: Sequence[str], placeholders: Sequence[str] = ()) -> None:
+        if not isinstance(values, (list, tuple)):
+            raise ConfigError(f"{place}: found {values!r:.100}, allowed is a list, such as ['10.0.0.0/8', '192.0.2.1']")
+        allowed = "allowed is a network such as '10.0.0.0/8' or an address such as '192.0.2.1'"
+        allowed += "".join(f" or {placeholder!r}" for placeholder in placeholders)
+        prefixes: dict[int, dict[int, set[int]]] = {4: {}, 6: {}}  # IP version -> bits of the host -> the rest
+        mistakes = ErrorCollector()
+        for index, value in enumerate(values):
+            if isinstance(value, str) and value in placeholders:
+                continue
+            with mistakes.collect(f"{place}[{index}]"):
+                network = _network(value, allowed)
+                host = network.max_prefixlen - network.prefixlen
+                prefixes[network.version].setdefault(host, set()).add(int(network.network_address) >> host)
+        mistakes.raise_if_any()
+        self._prefixes = {version: tuple(networks.items()) for version, networks in prefixes.items()}
+
+    def __contains__(self, address: Address) -> bool:
+        """Whether one of them holds this address, which may be one that is not unfolded yet."""
+        if isinstance(address, IPv6Address):
+            address = _embedded_ipv4(address)
+        number = int(address)
+        return any(number >> host in networks for host, networks in self._prefixes[address.version])
+
+
+def _network(value: object, allowed: str) -> Network:
+    if not isinstance(value, str):
+        raise ConfigError(f"found {value!r:.100}, {allowed}, as text")
+    if value == "*":
+        raise ConfigError(f"found '*', which is everybody, {allowed}")
+    text, slash, bits = value.partition("/")
+    if "%" in text:
+        raise ConfigError(f"found {value!r:.100}, allowed is {text.partition('%')[0] + slash + bits!r:.100}, no zone")
+    if len(value) > MAX_ADDRESS_LENGTH or (slash and not bits.isdecimal()):  # a netmask can be read in two ways
+        raise ConfigError(f"found {value!r:.100}, {allowed}")
+    try:
+        parsed, network = ip_address(text), ip_network(value, strict=False)
+    except ValueError:
+        raise ConfigError(f"found {value!r:.100}, {allowed}") from None
+    address = _embedded_ipv4(parsed) if isinstance(parsed, IPv6Address) else parsed
+    if address.version != network.version:
+        network = _embedded_network(value, address, network.prefixlen)
+    if not network.prefixlen:
+        raise ConfigError(f"found {value!r}, which is everybody, {allowed}")
+    if address != network.network_address:
+        raise ConfigError(f"found {value!r}, which has host bits, allowed is '{network}', or '{address}' for that one")
+    return network
+
+
+def _embedded_network(value: str, address: Address, bits: int) -> IPv4Network:
+    """The IPv4 network that a mapped or NAT64 one is.
+
+    The bits count from the start of the IPv6 address: the first 8 of `::ffff:10.0.0.0/8` hold every IPv4 address
+    (CVE-2026-90711).
+    """
+    if bits < _IPV4_PREFIX_BITS:
+        likely = 0 < bits <= address.max_prefixlen
+        suggestion = IPv4Network((int(address), bits), strict=False) if likely else "10.0.0.0/8"
+        raise ConfigError(
+            f"found {value!r}, which holds every IPv4 address, allowed is an IPv4 network: '{suggestion}'"
+        )
+    return IPv4Network((int(address), bits - _IPV4_PREFIX_BITS), strict=False)

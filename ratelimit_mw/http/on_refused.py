@@ -1,0 +1,107 @@
+"""Who answers a refused request instead of us: `on_refused`.
+
+An ASGI app (it takes scope, receive, send), a WSGI app (its second parameter is called `start_response`), or a callable
+of the request and the verdict that gives status, headers and body.
+"""
+
+from collections.abc import Mapping
+from inspect import Parameter, isawaitable
+from typing import Any, Final, Literal, NamedTuple
+
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.signatures import callable_name, parameters_of
+from ratelimit_mw.core.validation import TOKEN
+from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.http.callables import close_unawaited, resolve_callable
+from ratelimit_mw.http.request import Request
+from ratelimit_mw.http.response import BODY_HEADERS, Response, non_conflicting
+
+HANDLER_FAILED: Final = "raised, our own answer is sent"
+_KINDS: Final = (
+    "an ASGI app, a WSGI app (environ, start_response), or a callable (request, verdict) that gives status, headers "
+    "and body"
+)
+_POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_ASGI_PARAMETERS, _PARAMETERS = 3, 2
+_BODILESS: Final = (204, 205, 304)
+_SERVER_FIELDS: Final = ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
+_MAX_LATIN1: Final = "\xff"  # headers are latin-1
+_MIN_STATUS, _MAX_STATUS = 200, 599  # a final status
+
+
+class RefusalHandler(NamedTuple):
+    """What kind of callable it is, and the callable."""
+
+    kind: Literal["asgi", "wsgi", "plain"]
+    call: Any
+
+
+def refusal_handler(value: object) -> RefusalHandler:
+    """`on_refused`, understood. Raises `ConfigError` for what is none of the three."""
+    call = resolve_callable(value, None)
+    parameters = parameters_of(call) or ()
+    names = [one.name for one in parameters if one.kind in _POSITIONAL and one.default is Parameter.empty]
+    if len(names) == _ASGI_PARAMETERS:
+        return RefusalHandler("asgi", call)
+    if len(names) == _PARAMETERS:
+        return RefusalHandler("wsgi" if names[1] == "start_response" else "plain", call)
+    raise ConfigError(f"found {value!r:.100}, allowed is {_KINDS}")
+
+
+def checked_response(call: Any, value: Any, own: Response) -> Response:
+    """The response that a callable gave, with our fields; ours when it gave none that can be sent."""
+    close_unawaited(value)
+    try:
+        status, fields, body = value
+        return _response(status, fields, body, own)
+    except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable gave
+        warn_throttled(f"on_refused {callable_name(call)}", "gave no response, ours is sent: %s", error)
+        return own
+
+
+async def call_refusal_handler(
+    refusal_handler: RefusalHandler | None, request: Request, verdict: Verdict, own: Response
+) -> Response:
+    """The response of a plain `on_refused`, awaited where it has to be; ours where there is none, or it raised."""
+    if refusal_handler is None or refusal_handler.kind != "plain":
+        return own
+    call = refusal_handler.call
+    try:
+        value = call(request, verdict)
+        return checked_response(call, await value if isawaitable(value) else value, own)
+    except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable does
+        warn_throttled(f"on_refused {callable_name(call)}", HANDLER_FAILED, error=error)
+        return own
+
+
+def _response(status: Any, fields: Any, body: Any, own: Response) -> Response:
+    if type(status) is not int or not _MIN_STATUS <= status <= _MAX_STATUS:
+        raise ValueError(
+            f"status: found {status!r:.100}, allowed is a whole number from {_MIN_STATUS} to {_MAX_STATUS}"
+        )
+    content = b"" if body is None else body.encode() if isinstance(body, str) else body
+    if not isinstance(content, bytes):
+        raise TypeError(f"body: found {type(body).__name__}, allowed is text or bytes")
+    if content and status in _BODILESS:
+        raise ValueError(f"body: a response of status {status} has none")
+    headers = [_field(*pair) for pair in (fields.items() if isinstance(fields, Mapping) else fields or ())]
+    headers = [pair for pair in headers if pair[0].lower() != "content-length"]
+    names = {name.lower() for name, _ in headers}
+    if "content-type" not in names:
+        headers.append(("Content-Type", "text/plain; charset=utf-8"))
+    return Response(
+        status,
+        [*headers, ("Content-Length", str(len(content))), *non_conflicting(own.headers, {*names, *BODY_HEADERS})],
+        content,
+    )
+
+
+def _field(name: Any, value: Any) -> tuple[str, str]:
+    if not isinstance(name, str) or not isinstance(value, str) or not TOKEN.fullmatch(name):
+        raise ValueError(f"headers: found {name!r:.100}, allowed are a header's name and text")
+    if name.lower() in _SERVER_FIELDS:
+        raise ValueError(f"headers: {name} is the server's")
+    if not value.isprintable() or max(value, default="") > _MAX_LATIN1:
+        raise ValueError(f"headers: the value of {name!r} holds what no header can")
+    return name, value

@@ -1,0 +1,174 @@
+"""Path templates, and the forms in which a path is matched."""
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ratelimit_mw.core.errors import ConfigError, ErrorCollector
+from ratelimit_mw.http.path_index import (
+    CONVERTERS,
+    PARAMETER,
+    PathTree,
+    Segment,
+    catch_all_index,
+    matches_catch_all,
+    segments_of,
+)
+
+_NORMAL = re.compile(
+    r"/|(?:/(?!\.{1,2}(?:/|\Z))[^/\n]+)+"
+)  # no empty, "." or ".." segment, no newline, no slash at the end
+_SLASHES: Final = re.compile(r"/{2,}")
+_MISTAKES: Final = [  # what the text of a template never holds; what is allowed
+    (r"<[^/<>]+>|/:[A-Za-z_]", "'{id}' or '{id:int}' as parameter"),
+    (r"/\*|\*(?:/|\Z)", "'{rest:path}' for all that follows, '{name}' for one segment"),
+    (r"[?#]", "a path without ? and #; a query is no part of it"),
+    (r"%[0-9A-Fa-f]{2}", "the character itself, such as a space for '%20'; paths are matched decoded"),
+    (r"[\x00-\x1f\x7f-\x9f]", "a path without control characters"),
+    (r"\A\s|\s\Z", "a path without white space at its ends"),
+]
+
+
+class Paths:
+    """One path template or several, checked. Raises `ConfigError` naming the place.
+
+    Every path is looked at as received and as normalised, and each is matched by the template in the same form: so
+    `/login/` in a rule means the app's `/login/`, and its normal form `/login` too. See `Forms`.
+    """
+
+    __slots__ = ("_normal", "_received", "has_two_forms", "normal_templates", "received_templates")
+
+    def __init__(self, place: str, value: object) -> None:
+        if not isinstance(value, str) and (not isinstance(value, Sequence) or not value):
+            raise ConfigError(f"{place}: found {value!r}, allowed is a path such as '/users/{{id}}' or a list of these")
+        named = [(place, value)] if isinstance(value, str) else [(f"{place}[{i}]", one) for i, one in enumerate(value)]
+        mistakes = ErrorCollector()
+        self.received_templates: list[str] = []
+        for where, template in named:
+            with mistakes.collect():
+                self.received_templates.append(_checked_template(where, template))
+        mistakes.raise_if_any()
+        both = [dict.fromkeys((normal_path(each), merged_path(each))) for each in self.received_templates]
+        self.normal_templates = [each for forms in both for each in forms]
+        self.has_two_forms = self.received_templates != self.normal_templates  # then even a normal path has two forms
+        self._received = PathTree((template, 0) for template in self.received_templates)
+        self._normal = PathTree((template, 0) for template in self.normal_templates)
+
+    def match(self, path: str, *, normal: bool) -> bool:
+        """Whether `path`, in its normal form or as received, is one of these, letter by letter."""
+        numbers = (self._normal if normal else self._received).matching_rules(path)
+        return bool(numbers) and numbers[0] >= 0  # not where it only matches loosely
+
+    def match_all(self, forms: "Forms") -> bool:
+        """Whether a path is one of these in each of its forms."""
+        return all(self.match(path, normal=False) for path in forms.received) and all(
+            self.match(path, normal=True) for path in forms.normal
+        )
+
+
+class Forms(NamedTuple):
+    """The forms of one request's path: each is what some supported router makes of it.
+
+    `received`: as received, and without the slashes in front that Flask, Quart and Falcon drop. `normal`: normalised,
+    and with slashes merged but dots kept, as Litestar routes. Each is compared with templates in the same form.
+    """
+
+    received: Sequence[str]
+    normal: Sequence[str]
+
+    @classmethod
+    def of(cls, readings: Sequence[str]) -> "Forms":
+        """All forms, each once. `readings`: the path as received; several where apps decode it in several ways."""
+        if len(readings) == 1 and is_normal(readings[0]):
+            return cls(readings, readings)
+        received: dict[str, None] = dict.fromkeys(readings)
+        normal: dict[str, None] = {}
+        for path in readings:
+            merged = merged_path(path)
+            led = "/" + path.lstrip("/") if path[:2] == "//" or path[:1] != "/" else path
+            received |= dict.fromkeys((led, path.rstrip("\n"), led.rstrip("\n")))  # many a router's $ is before them
+            normal |= dict.fromkeys((normal_path(path), merged, merged.rstrip("/\n") or "/"))
+        return cls(tuple(received), tuple(normal))
+
+
+def is_normal(path: str) -> bool:
+    """Whether every router reads the path as it is: no empty, `.` or `..` segment, no newline, no slash at the end."""
+    return _NORMAL.fullmatch(path) is not None
+
+
+def covers(earlier: str, narrower: str, *, ignore_case: bool = False) -> bool:
+    """Whether every path that the valid template `narrower` matches is matched by `earlier`; False when not sure."""
+    wider, segments = (segments_of(template, ignore_case=ignore_case) for template in (earlier, narrower))
+    at = catch_all_index(wider)
+    if at is None:
+        return len(wider) == len(segments) and all(map(_segment_covers, wider, segments))
+    end = len(segments) - (len(wider) - at - 1)  # where what follows {x:path} begins
+    middle = segments[at:end]
+    return (
+        len(segments) >= len(wider)
+        and all(map(_segment_covers, wider[:at], segments[:at]))
+        and all(map(_segment_covers, wider[at + 1 :], segments[end:]))
+        and _catch_all_covers(wider[at], middle[0], middle[-1], one=len(middle) == 1)
+    )
+
+
+def _catch_all_covers(wide: Segment, first: Segment, last: Segment, *, one: bool) -> bool:
+    """By what is known of the two ends: a parameter between them can be anything."""
+    end = last.before if last.converter is None else last.after
+    one = one and first.converter is None
+    return matches_catch_all(wide.before, wide.after, first.before, end, one=one)
+
+
+def _segment_covers(wider: Segment, segment: Segment) -> bool:
+    if wider.converter is None or segment.converter == "path":
+        return wider == segment
+    if segment.converter is None:
+        return wider.match_level_of(segment.before) > 1
+    if wider.converter == "str":
+        return segment.before.startswith(wider.before) and segment.after.endswith(wider.after)
+    return segment in (wider, wider._replace(converter="int" if wider.converter == "float" else wider.converter))
+
+
+def normal_path(path: str) -> str:
+    """`//a/./b/../c/` as `/a/c`; and without newlines at its end, which Starlette's router does not see either."""
+    if is_normal(path):
+        return path
+    segments: list[str] = []
+    for segment in path.split("/"):
+        if segment == "..":
+            segments[-1:] = []
+        elif segment not in ("", "."):
+            segments.append(segment)
+    while segments and segments[-1].endswith("\n"):
+        last = segments.pop().rstrip("\n")
+        if last == "..":
+            segments[-1:] = []
+        elif last not in ("", "."):
+            segments.append(last)
+    return "/" + "/".join(segments)
+
+
+def merged_path(path: str) -> str:
+    """`//a/./b/../c/` as `/a/./b/../c`."""
+    return _SLASHES.sub("/", "/" + path).rstrip("/") or "/"
+
+
+def _checked_template(place: str, template: object) -> str:
+    """The template itself, if it can match and takes no more than linear time to."""
+    if not isinstance(template, str) or not template.lstrip().startswith("/"):
+        raise ConfigError(f"{place}: found {template!r}, allowed is a path that starts with /, such as '/users/{{id}}'")
+    for parameter in PARAMETER.finditer(template):
+        if parameter[2] and parameter[2] not in CONVERTERS:
+            raise ConfigError(f"{place}: found {parameter[0]!r}, allowed are the converters {', '.join(CONVERTERS)}")
+    text = PARAMETER.sub("x", template)
+    if "{" in text or "}" in text:
+        raise ConfigError(f"{place}: found {template!r}, allowed is '{{name}}' or '{{name:path}}' as parameter")
+    crowded = any(len(PARAMETER.findall(segment)) > 1 for segment in template.split("/"))
+    if crowded or [segment.converter for segment in segments_of(template)].count("path") > 1:
+        raise ConfigError(
+            f"{place}: found {template!r}, allowed is one parameter between slashes, and one {{name:path}}"
+        )
+    for mistake, allowed in _MISTAKES:
+        if re.search(mistake, text):
+            raise ConfigError(f"{place}: found {template!r}, allowed is {allowed}")
+    return template

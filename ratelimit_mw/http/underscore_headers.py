@@ -1,0 +1,38 @@
+"""WSGI servers that read `X_Forwarded_For` as `X-Forwarded-For`, so that clients can write beside a proxy."""
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ratelimit_mw.core.log import Finding, warn_throttled
+
+_KEEPING_SERVERS: Final = re.compile(r"Granian|WSGIServer/|gunicorn/(?:1?\d|2[01])\.", re.IGNORECASE)
+_DJANGO_SERVER: Final = "django.core.servers.basehttp"  # runserver: wsgiref's server, but it drops such names
+_JOINED_VALUES: Final = re.compile(r",(?! )")  # as these servers join lines; proxies write a space behind a comma
+
+UNDERSCORE_FINDING: Final = Finding(
+    "trusted_proxies: this WSGI server reads a header X_Forwarded_For as X-Forwarded-For, so a client can forge its "
+    "address; drop header names with underscores in the proxy, or use a server that does (gunicorn, waitress)"
+)
+
+
+def keeps_underscores(environ: Mapping[str, Any]) -> bool:
+    """Whether the server that made this environ keeps header names with underscores, as far as that can be known.
+
+    The adapters of ASGI servers (uvicorn, hypercorn, asgiref) name no software, and say threads and processes.
+    """
+    software = environ.get("SERVER_SOFTWARE")
+    if software is None:
+        return environ.get("wsgi.multithread") is True and environ.get("wsgi.multiprocess") is True
+    if not _KEEPING_SERVERS.match(software):
+        return False
+    return not software.startswith("WSGIServer/") or _DJANGO_SERVER not in sys.modules
+
+
+def unambiguous_values(name: str, values: Sequence[str]) -> Sequence[str]:
+    """The lines of a proxy's header; none where such a server joined several: which is the proxy's is then unknown."""
+    if not any(_JOINED_VALUES.search(value) for value in values):
+        return values
+    warn_throttled(name, "several lines came under this name, or under one with underscores, and none of them is read")
+    return ()

@@ -1,0 +1,117 @@
+"""Requests as they are in ASGI and in WSGI."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from urllib.parse import urlparse
+
+from ratelimit_mw.http.request import Request, as_text, strip_root, user_id
+from ratelimit_mw.http.underscore_headers import keeps_underscores
+
+
+class AsgiRequest(Request):
+    """A view of an ASGI scope, of HTTP or a websocket."""
+
+    __slots__ = ()
+
+    @property
+    def method(self) -> str:
+        method: str = self.raw.get("method", "GET")
+        return method.upper()
+
+    @property
+    def path(self) -> str:
+        return strip_root(self.raw.get("root_path", ""), self.raw["path"])
+
+    @property
+    def paths(self) -> Sequence[str]:
+        path, root = self.raw["path"], self.raw.get("root_path", "")
+        if not root and path[:1] == "/":
+            return (path,)
+        readings = [strip_root(root, path)]
+        for target in (path, _path_of_url(path)):
+            readings.append(target)
+            if root:  # Litestar drops all up to its first occurrence, Quart and Django what begins with it
+                readings[-1] = target.partition(root)[2] if root in target else target
+        return tuple(dict.fromkeys(one or "/" for one in readings))
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        values_by_name: dict[bytes, list[bytes]] = {}
+        for name, value in self.raw["headers"]:
+            values_by_name.setdefault(name.lower(), []).append(value)
+        return {name.decode("latin-1"): b", ".join(values).decode("latin-1") for name, values in values_by_name.items()}
+
+    def header_lines(self, name: str) -> Sequence[str]:
+        wanted = name.encode("latin-1")
+        return [value.decode("latin-1") for key, value in self.raw["headers"] if key.lower() == wanted]
+
+    @property
+    def user(self) -> str | None:
+        user = self.raw.get("user")
+        return None if user is None else user_id(user)
+
+
+class WsgiRequest(Request):
+    """A view of a WSGI environ."""
+
+    __slots__ = ()
+
+    @property
+    def method(self) -> str:
+        method: str = self.raw["REQUEST_METHOD"]
+        return method.upper()
+
+    @property
+    def path(self) -> str:
+        return self.paths[0]
+
+    @property
+    def paths(self) -> Sequence[str]:
+        # PEP 3333: text that holds bytes as latin-1. SCRIPT_NAME is not part of PATH_INFO.
+        text: str = self.raw.get("PATH_INFO") or "/"
+        if text.isascii():
+            return (text,)
+        raw = text.encode("latin-1")
+        try:
+            return (raw.decode(),)
+        except UnicodeDecodeError:
+            return raw.decode("utf-8", "replace"), raw.decode("utf-8", "ignore") or "/"  # the latter is Bottle's
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        values_by_name = {
+            name[5:].replace("_", "-").lower(): value for name, value in self.raw.items() if name.startswith("HTTP_")
+        }
+        for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+            if self.raw.get(name):
+                values_by_name[name.replace("_", "-").lower()] = self.raw[name]
+        return values_by_name
+
+    def header_lines(self, name: str) -> Sequence[str]:
+        value = self.raw.get(_variable(name))
+        return () if value is None else (value,)
+
+    @property
+    def keeps_underscores(self) -> bool:
+        return keeps_underscores(self.raw)
+
+    @property
+    def user(self) -> str | None:
+        return as_text(self.raw.get("REMOTE_USER"))
+
+
+def _path_of_url(path: str) -> str:
+    """The path of an absolute-form target, which some servers hand over whole, as Quart takes it out."""
+    if path[:1] == "/":
+        return path
+    try:
+        return urlparse(path).path
+    except ValueError:
+        return path
+
+
+@lru_cache(maxsize=256)
+def _variable(name: str) -> str:
+    """Where a WSGI environ keeps a header."""
+    variable = name.upper().replace("-", "_")
+    return variable if variable in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{variable}"

@@ -1,0 +1,237 @@
+"""Lines: the limits of one rule as they are asked, with key, cost, role and the name that headers give them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Final
+
+from ratelimit_mw.core.errors import ErrorCollector
+from ratelimit_mw.core.identity import bucket_key, encode
+from ratelimit_mw.core.limit import Charge, Role
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.memo import Budget, Memo
+from ratelimit_mw.core.signatures import reject_async
+from ratelimit_mw.http.callables import CallResults, RequestCallable, cost_result
+from ratelimit_mw.http.keys import Key, KeyContext
+from ratelimit_mw.http.response import Policy
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.features import SettlePolicy, check_penalty, settle_policy, slot_limit_spec
+from ratelimit_mw.settings.limits import (
+    DynamicLimits,
+    LimitSelector,
+    LimitSpec,
+    TieredLimits,
+    check_cost,
+    check_distinct_buckets,
+)
+from ratelimit_mw.settings.options import MissingKey
+from ratelimit_mw.settings.rule import OnStoreError, Rule
+from ratelimit_mw.stores.fallback import scaled
+
+_WSGI: Final = " under WSGI"
+_CACHE_SIZE: Final = 1024  # lists of limits that a callable gave: there may be one for each client
+CHARGES: Final = Budget(32_768)  # of recent clients, for all limits: made once, they cost a look-up instead of a hash
+
+
+class CompiledLimit:
+    """One limit as it is asked. `charges[identity, cost]`: what the store is told. `is_penalty`: it is the penalty."""
+
+    __slots__ = (
+        *(
+            "is_penalty",
+            "charges",
+            "cost",
+            "key",
+            "local_policy",
+            "missing_key",
+            "on_store_error",
+            "policy",
+            "queue",
+            "queue_timeout",
+            "shadow",
+        ),
+        *("missing_key_identity", "may_delay"),
+    )
+
+    def __init__(self, spec: LimitSpec, name: str, limit_set: "LimitSet", *, penalty: bool = False) -> None:
+        settings, own = limit_set.settings, limit_set.own
+        self.key: Final = limit_set.key if spec.key is None else Key(spec.key, settings.ipv6_prefix)
+        self.cost: Final = limit_set.cost if spec.cost is None else spec.cost
+        self.is_penalty: Final = penalty
+        self.missing_key: Final[MissingKey] = settings.missing_key
+        self.on_store_error: Final[OnStoreError] = (own and own.on_store_error) or settings.on_store_error
+        self.shadow: Final = spec.shadow or settings.shadow or (own is not None and own.shadow)
+        queue, timeout = (None, None) if own is None else (own.queue, own.queue_timeout)
+        takes_slot = spec.limit.is_concurrency and not self.shadow
+        self.queue: Final = (settings.queue if queue is None else queue) if takes_slot else 0
+        self.queue_timeout: Final = settings.queue_timeout if timeout is None else timeout
+        self.may_delay: Final = spec.limit.effective_max_delay_us > 0 and not self.shadow
+        make_policy = partial(
+            Policy,
+            name,
+            only_when_refusing=self.key.is_all or penalty,
+            shadow=self.shadow,
+            settles=spec.settle,
+            settle_policy=limit_set.settle_policy if spec.settle else None,
+        )
+        self.policy: Final = make_policy(spec.limit)
+        local_limit = scaled(spec.limit, settings.local_share)  # while the store fails
+        self.local_policy: Final = self.policy if local_limit is spec.limit else make_policy(local_limit)
+        self.missing_key_identity: Final = encode(
+            [("missing", self.key.text)]
+        )  # the identity of all whose key is not there
+        role: Final[Role] = "penalty" if penalty else "shadow" if self.shadow else "limit"
+        secret = settings.key_secret.encode("utf-8", "surrogatepass")
+
+        def charge(of: tuple[str, int]) -> Charge:
+            identity, cost = of
+            key = bucket_key(identity, limit_set.bucket, secret=secret, plain=settings.plain_keys)
+            return Charge(key, spec.limit, cost, None, role, None, spec.lease, spec.lease_time)
+
+        self.charges: Final = Memo(charge, CHARGES)
+
+    def cost_of(self, results: CallResults) -> int:
+        """Units that a request takes."""
+        return self.cost if isinstance(self.cost, int) else cost_result(self.cost, results)
+
+
+class LimitSet:
+    """The lines of one rule: `static_limits`, or else chosen for each request. `callables`: those they may need.
+
+    `rule`: its name in headers. `own`: the rule itself, where it is not one of ours. `bucket`: its name in bucket keys,
+    where that is another. `concurrent`: how many may be at work.
+    `may_delay`: whether a request may be held back. `settles`: whether something of it is settled after the response;
+    `has_slots`: whether slots are given back then; `has_queue`: whether a request may have to wait for one.
+    """
+
+    def __init__(
+        self,
+        limits: Sequence[LimitSpec] | LimitSelector,
+        rule: str,
+        settings: Settings,
+        own: Rule | None = None,
+        bucket: str | None = None,
+        concurrent: int = 0,
+    ) -> None:
+        self.rule: Final = rule
+        self.bucket: Final = bucket or rule
+        self.settings: Final = settings
+        self.own: Final = own
+        self._key: Final = settings.key if own is None or own.key is None else own.key
+        self.key: Final = Key(self._key, settings.ipv6_prefix)
+        cost = check_cost(own.cost, []) if own else None
+        self.cost: Final[int | RequestCallable] = 1 if cost is None else cost
+        self._penalty: Final = _penalty(settings, own, rule)
+        self.settle_policy: Final = _settle_policy(settings, own)
+        self.settles: Final = self.settle_policy is not None and limits != []
+        self._slots: Final = (
+            (slot_limit_spec(concurrent, settings.slot_lifetime, settings.slot_retry),) if concurrent else ()
+        )
+        self._selector: Final = limits if isinstance(limits, LimitSelector) else None
+        self._compiled_choice: Final = lru_cache(_CACHE_SIZE)(self._compile_chosen)
+        self.static_limits: Final[Sequence[CompiledLimit] | None] = (
+            None if isinstance(limits, LimitSelector) else self._compile(tuple(limits))
+        )
+        self.callables: Final = self._referenced_callables(limits)
+        # limits that a callable gives may hold back too
+        self.may_delay: Final = isinstance(limits, DynamicLimits) or any(limit.may_delay for limit in self.all_static)
+        self.has_slots: Final = any(limit.policy.limit.is_concurrency for limit in self.all_static)
+        self.has_queue: Final = any(limit.queue for limit in self.all_static)
+
+    def limits_for(self, request: KeyContext, route: str, results: CallResults) -> Sequence[CompiledLimit] | None:
+        """The lines of a request; None when a callable gave no limits that can be used."""
+        if self._selector is None:
+            return self.static_limits
+        try:
+            specs = self._selector.select(request, route, results)
+            return None if specs is None else self._compiled_choice(tuple(specs))
+        except Exception as error:  # noqa: BLE001  # whatever a callable gives, the request is limited
+            warn_throttled(f"limits of {self.rule}", "cannot be used, the default ones apply: %s", error)
+            return None
+
+    @property
+    def tier(self) -> Key | None:
+        """What names the tier, where limits go by tier."""
+        return self._selector.key if isinstance(self._selector, TieredLimits) else None
+
+    @property
+    def keys(self) -> Sequence[Key]:
+        """The keys that are known before a request comes: the rule's own too, where a callable gives its limits."""
+        own = [self.key] if self.static_limits is None and self.tier is None else []
+        return own + [limit.key for limit in self.all_static]
+
+    @property
+    def all_static(self) -> Sequence[CompiledLimit]:
+        """All lines that are known before a request comes."""
+        if isinstance(self._selector, TieredLimits):
+            return [limit for specs in self._selector.all.values() for limit in self._compiled_choice(tuple(specs))]
+        return self._compile(()) if self.static_limits is None else self.static_limits
+
+    def _compile_chosen(self, specs: tuple[LimitSpec, ...]) -> Sequence[CompiledLimit]:
+        """The lines of limits that are chosen. Raises `ConfigError` for two that can count in one bucket."""
+        if isinstance(self._selector, DynamicLimits):  # tiers are checked at start
+            check_distinct_buckets("limits", specs, self._key)
+        return self._compile(specs)
+
+    def _compile(self, specs: tuple[LimitSpec, ...]) -> Sequence[CompiledLimit]:
+        names = [
+            spec.limit.name or (self.rule if index == 0 else f"{self.rule}-{index + 1}")
+            for index, spec in enumerate(specs)
+        ]
+        names += [f"{self.rule}-concurrent"] * len(self._slots)
+        limits = [CompiledLimit(spec, name, self) for spec, name in zip((*specs, *self._slots), names, strict=True)]
+        if self._penalty is not None:
+            limits.append(CompiledLimit(self._penalty, f"{self.rule}-penalty", self, penalty=True))
+        return limits
+
+    def named_callables(self) -> Iterator[tuple[str, RequestCallable]]:
+        """The callables that a request needs, and that of `settle`, each with the setting that it is."""
+        yield from (("key", call) for key in self.keys for call in key.callables)
+        costs = [self.cost, *(limit.cost for limit in self.all_static)]
+        yield from (("cost", cost) for cost in costs if not isinstance(cost, int))
+        if self._selector is not None:
+            setting = "tier" if isinstance(self._selector, TieredLimits) else "limits"
+            yield from ((setting, call) for call in self._selector.callables)
+        if self.settle_policy is not None and self.settle_policy.call is not None:
+            yield "settle", self.settle_policy.call
+
+    def _referenced_callables(self, limits: Sequence[LimitSpec] | LimitSelector) -> Sequence[RequestCallable]:
+        callables = list(limits.callables) if isinstance(limits, LimitSelector) else []
+        for limit in self.all_static:
+            callables += callables_of(limit.key, limit.cost)
+        if self.static_limits is None:
+            callables += callables_of(self.key, self.cost)
+        return list(dict.fromkeys(callables))
+
+
+def check_no_async_callables(limit_sets: Iterable[LimitSet]) -> None:
+    """Raise `ConfigError` for the async callables of these lines, where nothing is awaited."""
+    mistakes = ErrorCollector()
+    for limit_set in limit_sets:
+        for setting, call in limit_set.named_callables():
+            with mistakes.collect(setting):
+                reject_async(call, _WSGI)
+    mistakes.raise_if_any()
+
+
+def _settle_policy(settings: Settings, own: Rule | None) -> SettlePolicy | None:
+    """How it is settled after the response: as the rule says, else as the top does."""
+    settle, counts = (
+        getattr(settings if own is None or getattr(own, word) is None else own, word)
+        for word in ("settle", "count_status")
+    )
+    return settle_policy(settle, counts)
+
+
+def _penalty(settings: Settings, own: Rule | None, rule: str) -> LimitSpec | None:
+    """What counts refusals: those of a rule, or the top's, which stands beside `app_limits` on every request.
+
+    What refuses nobody, because it is a shadow, bans nobody.
+    """
+    penalty = own.penalty if own is not None else settings.penalty if rule == "app" else None
+    ban = None if settings.shadow or (own is not None and own.shadow) else check_penalty(penalty)
+    return None if ban is None else LimitSpec(limit=ban, cost=1, settle=False)
+
+
+def callables_of(key: Key, cost: int | RequestCallable) -> Sequence[RequestCallable]:
+    """The callables whose answers a key and a cost need."""
+    return key.callables if isinstance(cost, int) else [*key.callables, cost]

@@ -1,0 +1,153 @@
+"""Marks: limits that stand on an endpoint, in the code. The faces of frameworks find and enforce them."""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+from hashlib import blake2b
+from itertools import count
+from typing import Any, ClassVar, Final, Self, TypeVar, Unpack
+
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.validation import RESERVED_NAMES, build_checked
+from ratelimit_mw.http.keys import key_or_placeholder
+from ratelimit_mw.rules.compiled import LimitSet, check_no_async_callables
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.limits import check_buckets, static_specs
+from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsSpec, Rule
+
+Endpoint = TypeVar("Endpoint")  # a function, a class, or what groups them in a framework
+
+_PREFIX: Final = "__ratelimit_mw_"  # an attribute of its own for each: where decorators merge attributes, none is lost
+_sequence: Final = count()
+_EVERYWHERE: Final = "/{rest:path}"
+_WRAPPED_ATTRIBUTES: Final = ("__wrapped__",)  # what decorators leave of what they wrap
+_INNER_ATTRIBUTES: Final = (
+    *_WRAPPED_ATTRIBUTES,
+    "view_class",
+)  # and Flask and Django of a class, of which there may be other views
+_MAX_NAME_LENGTH: Final = 64  # characters of a name
+_MAX_DEPTH: Final = 50  # decorators on one endpoint
+_VALID_NAME: Final = re.compile(r"[A-Za-z0-9_.]{1,64}")  # texts that are names already
+_NO_LIMITS: Final = Settings(limits=[])
+
+
+class EndpointLimit:
+    """A rule without a path. Raises `ConfigError` for what no rule may say, and for tiers without a `tier` of its own.
+
+    `limits` and `options`: as in a rule of the settings; what is not said is the settings'. `version`: another number
+    whenever a mark was put somewhere, so that whoever remembers what stands on endpoints looks again.
+    """
+
+    __slots__ = ("__weakref__", "rule")
+
+    version: ClassVar[int] = -1
+
+    def __init__(self, limits: LimitsSpec, **options: Unpack[EndpointLimitOptions]) -> None:
+        self.rule: Final[Rule] = build_checked(_rule, {**options, "limits": limits}, _DecoratorOptions)
+        specs = self.rule.resolve_limits(None, None)
+        check_buckets("limits", specs, key_or_placeholder("user | ip" if self.rule.key is None else self.rule.key))
+
+    @classmethod
+    def exemption(cls) -> Self:
+        """One that skips the default limits."""
+        endpoint_limit = cls.__new__(cls)
+        endpoint_limit.rule = Rule(path=_EVERYWHERE, exempt=True)  # type: ignore[misc]  # its constructor
+        return endpoint_limit
+
+    def reject_concurrency(self) -> Self:
+        """The mark, for where nobody sees the end of a response. Raises `ConfigError` if it is to hold slots."""
+        lists = static_specs(self.rule.resolve_limits(None, None))
+        if self.rule.concurrent or any(spec.limit.is_concurrency for specs in lists for spec in specs):
+            raise ConfigError(
+                "concurrent: nobody sees the end of a response here; a rule of the settings may have it, for this path"
+            )
+        return self
+
+    def reject_async_callables(self) -> Self:
+        """The mark, for where nothing can be awaited. Raises `ConfigError` if one of its callables is async."""
+        check_no_async_callables([LimitSet(self.rule.resolve_limits(None, None), "", _NO_LIMITS, self.rule)])
+        return self
+
+    def attach(self, endpoint: Endpoint, *, deep: bool = True) -> Endpoint:
+        """Leave the mark on a function or class. Putting it there again changes nothing.
+
+        `deep`: on what it wraps too, which a framework may have kept before. Raises `TypeError` for what cannot bear
+        one.
+        """
+        number = next(_sequence)
+        attribute = f"{_PREFIX}{number}"
+        for one in unwrap_chain(endpoint, _WRAPPED_ATTRIBUTES) if deep else (endpoint,):
+            if self in _attached_to(one).values():
+                continue
+            try:
+                setattr(one, attribute, self)
+            except (AttributeError, TypeError):
+                raise TypeError(f"a limit stands on a function or a class; found {endpoint!r:.100}") from None
+        EndpointLimit.version = number  # when it is there: whoever looks in between looks again
+        return endpoint
+
+
+class _DecoratorOptions(EndpointLimitOptions, total=False):
+    limits: Any
+
+
+def _rule(**options: Any) -> Rule:
+    return Rule(path=_EVERYWHERE, **options)
+
+
+def limits_on(endpoint: object) -> tuple[EndpointLimit, ...]:
+    """What stands on an endpoint, in the order in which it reads; decorators between may have wrapped it."""
+    by_number = {
+        number: endpoint_limit for one in unwrap_chain(endpoint) for number, endpoint_limit in _attached_to(one).items()
+    }
+    return tuple(
+        dict.fromkeys(by_number[number] for number in sorted(by_number, reverse=True))
+    )  # the uppermost was put on last
+
+
+def _attached_to(one: Any) -> dict[int, EndpointLimit]:
+    """What stands on one object or its class, and when it was put there."""
+    objects = one.__mro__ if isinstance(one, type) else (one, *type(one).__mro__)
+    return {
+        int(name.removeprefix(_PREFIX)): endpoint_limit
+        for one_object in objects
+        if hasattr(one_object, "__dict__")
+        for name, endpoint_limit in vars(one_object).items()
+        if name.startswith(_PREFIX)
+    }
+
+
+def is_exempt(endpoint: object) -> bool:
+    """Whether limits around the endpoint pass it."""
+    return any(endpoint_limit.rule.exempt for endpoint_limit in limits_on(endpoint))
+
+
+def unwrap_chain(endpoint: Any, inner: Sequence[str] = _INNER_ATTRIBUTES) -> Iterator[Any]:
+    """The endpoint, what it wraps, what that wraps, and so on; and the class of a view."""
+    pending = [endpoint]
+    for _ in range(_MAX_DEPTH):
+        if not pending:
+            return
+        one = pending.pop(0)
+        yield one
+        attributes = vars(one) if hasattr(one, "__dict__") else {}
+        pending += [attributes[name] for name in inner if name in attributes]
+        if isinstance(one, partial):
+            pending.append(one.func)
+
+
+def name_for(text: str) -> str:
+    """A name for limits that have none, made of what tells their endpoint apart."""
+    name = re.sub(r"[^A-Za-z0-9.-]+", "_", text).strip("_.") or "root"
+    if len(name) > _MAX_NAME_LENGTH:
+        name = f"{name[: _MAX_NAME_LENGTH - 9]}-{_digest(text)}"
+    return f"endpoint_{name}" if name in RESERVED_NAMES else name
+
+
+def bucket_for(text: str) -> str:
+    """The same for their buckets, where `/items/{id}` and `/items/id` are two."""
+    return text if _VALID_NAME.fullmatch(text) else f"{name_for(text)}-{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()

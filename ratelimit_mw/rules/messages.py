@@ -1,0 +1,82 @@
+"""Which limits the messages of a websocket meet, by what its handshake met. Pure: no store, no clock, no I/O."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from ratelimit_mw.rules.compiled import LimitSet
+from ratelimit_mw.rules.plan import Match
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.limits import compile_limits
+from ratelimit_mw.settings.rule import OnMessageRefused, OnStoreError, Rule
+
+_NAME: Final = "messages"  # in a bucket's key behind a slash, which no name of a rule has
+_STRICTEST_FIRST: Final[Sequence[OnStoreError]] = ("deny", "local", "allow")
+
+
+class _MessagePolicy(NamedTuple):
+    on_store_error: OnStoreError
+    on_message_refused: OnMessageRefused
+
+
+class MessageLimits:
+    """`messages` of the settings and of their rules, compiled."""
+
+    def __init__(self, rules: Sequence[Rule], settings: Settings) -> None:
+        self._rules: Final = rules
+        self._settings: Final = settings
+        tiers = settings.tier, settings.default_tier
+        default = compile_limits(_NAME, settings.messages, *tiers)
+        self._global: Final = {
+            mode: LimitSet(default, _NAME, settings, Rule(path="/", limits=[], on_store_error=mode), f"/{_NAME}")
+            for mode in _STRICTEST_FIRST
+        }
+        self._has_no_global: Final = default == []
+        self._by_rule: Final = [self._limit_set_of_rule(rule) for rule in rules]
+
+    @property
+    def limit_sets(self) -> Sequence[LimitSet]:
+        """All that there are, the top's first."""
+        return [self._global[self._settings.on_store_error], *(own for own in self._by_rule if own is not None)]
+
+    def match_for(self, met: Sequence[int], ends: Sequence[int | None], name: str, route: str) -> Match | None:
+        """What applies after a handshake that met these rules; None where nothing does.
+
+        `ends`: the final rule that each form of its path met, or None. A rule without `messages` that is final has the
+        top's, and so has what meets no final rule; other rules add theirs. `name`, `route`: those of the handshake.
+        """
+        own = {
+            index: limit_set
+            for index in met
+            if (limit_set := self._by_rule[index]) is not None and limit_set.static_limits != []
+        }
+        takes_global = (
+            [] if self._has_no_global else [index for index in ends if index is None or self._by_rule[index] is None]
+        )
+        modes = {self._said(index).on_store_error for index in takes_global} or {self._settings.on_store_error}
+        default = self._global[next(mode for mode in _STRICTEST_FIRST if mode in modes)]
+        groups = [*own.values(), *([default] if takes_global else [])]
+        if not groups:
+            return None
+        refusing = [*takes_global, *(index for index in own if not self._rules[index].shadow)]
+        closes = any(self._said(index).on_message_refused == "close" for index in refusing)
+        # where a rule's callable fails and the top says nothing, nobody knows what is allowed
+        return Match(groups, name, route, None if self._has_no_global else default, closes=closes)
+
+    def _said(self, index: int | None) -> _MessagePolicy:
+        """What the top says, or a rule instead."""
+        top, rule = self._settings, None if index is None else self._rules[index]
+        return _MessagePolicy(
+            (rule and rule.on_store_error) or top.on_store_error,
+            (rule and rule.on_message_refused) or top.on_message_refused,
+        )
+
+    def _limit_set_of_rule(self, rule: Rule) -> LimitSet | None:
+        limits = rule.resolve_messages(self._settings.tier, self._settings.default_tier)
+        if limits is None:
+            return None
+        name = f"{rule.full_name}/{_NAME}"
+        return LimitSet(
+            limits, name, self._settings, replace(rule, cost=None, penalty=None)
+        )  # these are the handshake's

@@ -1,0 +1,54 @@
+"""What rules say, and nothing comes of: found at the start, as what `advice` warns of."""
+
+from collections.abc import Iterable, Sequence
+
+from ratelimit_mw.core.log import Finding
+from ratelimit_mw.rules.compiled import CompiledLimit, LimitSet
+from ratelimit_mw.settings.rule import Rule
+
+
+def no_effect_findings(limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Iterable[Finding]:
+    """What a rule says, and nothing comes of, each with the fix. `compiled`: all lines, those of `app_limits` first."""
+    if limit_set.may_delay and limit_set.settings.max_waiting == 0 and limit_set.static_limits is not None:
+        yield _finding(
+            limit_set, "beside max_waiting = 0 its max_delay holds nobody back; remove one of them", less=False
+        )
+    if limit_set.own is not None:
+        yield from (_finding(limit_set, text) for text in _own(limit_set, limit_set.own))
+    if ban := next((limit for limit in limit_set.all_static if limit.is_penalty), None):
+        yield from _penalty(ban, limit_set, compiled)
+
+
+def _own(limit_set: LimitSet, own: Rule) -> Iterable[str]:
+    if own.penalty is not None and own.shadow:
+        yield "a shadow refuses nobody, so its penalty bans nobody"
+    if (
+        own.settles
+        and limit_set.static_limits is not None
+        and not any(limit.policy.settles for limit in limit_set.static_limits)
+    ):
+        yield "settle and count_status change nothing: it has no limit that is settled; remove them"
+
+
+def _finding(limit_set: LimitSet, text: str, *, less: bool = True) -> Finding:
+    return Finding(f"rule {limit_set.rule}: {text}", less)
+
+
+def _penalty(ban: CompiledLimit, limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Iterable[Finding]:
+    """One that bans everybody at once, or never anybody."""
+    if ban.key.is_all:
+        text = "its penalty has the key all, so that the refusals of some ban everybody; give it a key of each client"
+        yield _finding(limit_set, text, less=False)
+        return
+    is_final = limit_set.own is not None and limit_set.own.is_final
+    others_of_request = [one for one in compiled if not is_final or one in (limit_set, compiled[0])]
+    others = [
+        limit for one in others_of_request for limit in one.all_static if not limit.is_penalty and not limit.shadow
+    ]
+    all_known = all(one.static_limits is not None or one.tier is not None for one in others_of_request)
+    if all_known and others and not any(limit.key.can_collide_with(ban.key) for limit in others):
+        yield _finding(
+            limit_set,
+            f"its penalty never acts: it counts refusals by limits with the key {ban.key.text}, and no limit has it; "
+            "give the penalty's rule the key of one of its limits",
+        )

@@ -1,0 +1,400 @@
+"""What works, but probably not as intended: found at start, each with the fix."""
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import FrameType
+from typing import Any, Final
+
+from msgspec.structs import fields
+
+from ratelimit_mw.core.limit import Limit
+from ratelimit_mw.core.log import Finding, logger, warn_or_fail
+from ratelimit_mw.http.client_ip import ClientIPResolver
+from ratelimit_mw.http.keys import Key
+from ratelimit_mw.http.networks import parse_address
+from ratelimit_mw.http.request import Request
+from ratelimit_mw.rules.compiled import CompiledLimit, LimitSet
+from ratelimit_mw.rules.no_effect import no_effect_findings
+from ratelimit_mw.rules.unreachable import exempted_rules, exempting_all, unknown_methods, unreachable_rules
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.limits import NOT_BY_TIER
+from ratelimit_mw.settings.rule import Rule
+
+_WINDOWS: Final = {"fixed_window": 2, "sliding_window_counter": 2, "sliding_window_log": 1}  # quotas in a worst window
+_PROXY_HEADERS: Final = ("x-forwarded-for", "forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip")
+_MAX_REQUESTS: Final = 1000  # requests: headers are not read for nothing for ever
+_MIN_PUBLIC: Final = 100  # of these: any client of a public address can send such a header, a proxy always does
+_SERVERS: Final = ("uvicorn", "gunicorn", "hypercorn", "granian", "fastapi")
+_WORKERS: Final = re.compile(r"(?:--workers|-w)(?:=?([0-9]+))?")
+_TESTS: Final = "testserver"  # Django's test client, which says that it is several processes
+_LONG_TIMEOUT: Final = 5.0  # seconds
+_MAX_DEPTH: Final = 50  # apps around apps
+_SLOT_OPTIONS: Final = ("queue", "queue_timeout", "slot_lifetime", "slot_retry")
+
+
+def startup_findings(
+    rules: Sequence[Rule], compiled: Sequence[LimitSet], messages: Sequence[LimitSet], *, ignore_case: bool
+) -> Iterator[Finding]:
+    """Rules that never match, and limits of requests or messages that clients can get around or that never act.
+
+    `compiled`: all limits of requests; `app_limits` come first, the default limits last.
+    """
+    for index, first in unreachable_rules(rules, ignore_case=ignore_case):
+        yield Finding(
+            f"rules[{index}] ({rules[index].full_name}) can never match: rules[{first}] ({rules[first].full_name}) "
+            "ends the search for all that it is for; put it before that one, or set final = false there"
+        )
+    settings = compiled[0].settings
+    yield from _exempt_findings(rules, settings)
+    default = compiled[-1]
+    if (default.static_limits is None or default.static_limits) and (free := exempting_all(rules)) is not None:
+        yield Finding(
+            f"limits: rules[{free}] ({rules[free].full_name}) exempts every path, so the default limits are never "
+            "used; let that rule name the paths that are to be free, or set limits = []"
+        )
+    for rule in rules:
+        yield from _method_findings(rule, f"rule {rule.full_name}")
+    enforced = any(limit_set.rule == "app" and _always_enforced(limit_set) for limit_set in compiled)
+    for limit_set in compiled:
+        yield from _rule_findings(
+            limit_set, "" if enforced and limit_set.rule != "app" else "add a limit with another key, or app_limits"
+        )
+        yield from no_effect_findings(limit_set, compiled)
+    for limit_set in messages:
+        yield from _rule_findings(limit_set, "add a limit with another key")
+    if settings.store_timeout > _LONG_TIMEOUT:
+        yield Finding(
+            f"store_timeout: found {settings.store_timeout:g}, which is in seconds: while the store does not answer, a "
+            "request waits that long; write milliseconds as a fraction, such as 0.05 for 50 milliseconds",
+            weakens_limits=False,
+        )
+    options = [option for option in ("tier", "default_tier") if getattr(settings, option) is not None]
+    if options and not any(limit_set.tier for limit_set in (*compiled, *messages)):
+        yield Finding(f"{', '.join(options)}: {NOT_BY_TIER}")
+    if settings.proxy_header.lower() != _PROXY_HEADERS[0] and not settings.trusted_proxies:
+        yield Finding(
+            f"proxy_header: {settings.proxy_header} is never read, because trusted_proxies is empty, so clients are "
+            "counted by the socket's address; put your proxies into trusted_proxies, or remove proxy_header"
+        )
+
+
+class EndpointLimitChecks:
+    """Warns of limits on endpoints as `startup_findings` does of rules, when they are compiled: each once.
+
+    It is a warning with `strict` too, because the app has started. `app`: the limits of every request.
+    """
+
+    __slots__ = ("_app", "_seen")
+
+    def __init__(self, app: LimitSet) -> None:
+        self._app: Final = app
+        self._seen: Final[set[str]] = set()
+
+    def examine(self, limit_sets: Iterable[LimitSet]) -> None:
+        """Warn of the limits of one endpoint."""
+        every = list(limit_sets)
+        enforced = any(map(_always_enforced, (self._app, *every)))
+        for limit_set in every:
+            if limit_set.bucket in self._seen or limit_set.own is None:
+                continue
+            self._seen.add(limit_set.bucket)
+            place = f"@limit {limit_set.rule}"
+            findings = [
+                *_method_findings(limit_set.own, place),
+                *_limit_findings(limit_set, "" if enforced else "add a limit with another key", place),
+            ]
+            warn_or_fail(findings, strict=False)
+
+
+def _exempt_findings(rules: Sequence[Rule], settings: Settings) -> Iterator[Finding]:
+    for index in exempted_rules(rules, settings.exempt, ignore_case=settings.ignore_case):
+        if index is None:
+            yield Finding("exempt: it has every path, so nothing is limited; name the paths that are to be free")
+        else:
+            yield Finding(
+                f"rules[{index}] ({rules[index].full_name}) can never match: exempt has all of its paths; remove the "
+                "rule, or take them out of exempt"
+            )
+
+
+def _method_findings(rule: Rule, place: str) -> Iterator[Finding]:
+    for method, hint in unknown_methods(rule.methods):
+        text = f"{place}: methods has {method}, which no server knows"
+        # a method of one's own is allowed
+        yield Finding(f"{text}; {hint or 'if clients do not send it, remove it'}", weakens_limits=hint is not None)
+
+
+def _limit_findings(limit_set: LimitSet, fix: str, place: str) -> Iterator[Finding]:
+    """Findings on keys and costs. `fix`: for keys that clients write; empty if another limit holds these clients."""
+    keys = limit_set.keys
+    if keys and all(key.is_client_controlled for key in keys) and fix:
+        yield Finding(
+            f"{place}: its key, {keys[0].text}, is written by the client, which can use a new one for each request; "
+            f"{fix}"
+        )
+    else:
+        yield from _missing_key_findings(limit_set, place)
+    if limit_set.tier is not None and limit_set.tier.is_client_controlled:
+        yield Finding(f"{place}: its tier, {limit_set.tier.text}, is written by the client, which can choose any tier")
+    if any(limit.cost == 0 for limit in limit_set.all_static if not limit.is_penalty):
+        yield Finding(
+            f"{place}: a limit with cost = 0 is never charged and never refuses; give it a cost of at least 1"
+        )
+
+
+def _missing_key_findings(limit_set: LimitSet, place: str) -> Iterator[Finding]:
+    """Keys that a client leaves out at will, and then shares a bucket with all who do."""
+    if limit_set.settings.missing_key != "shared":
+        return
+    fallback_keys = [limit_set.key] if limit_set.static_limits is None and limit_set.tier is None else []
+    keys = [*fallback_keys, *(limit.key for limit in limit_set.all_static if not limit.is_penalty and not limit.shadow)]
+    for text in dict.fromkeys(key.text for key in keys if key.needs_header):
+        yield Finding(
+            f"{place}: all clients without {text} share one bucket of its limit, so that one of them can use it up for "
+            f"the others; let the key be {text} | ip, or set missing_key to exempt or deny",
+            weakens_limits=False,
+        )
+
+
+def _rule_findings(limit_set: LimitSet, fix: str) -> Iterator[Finding]:
+    """Findings in the limits of one rule. `fix`: as for `_limit_findings`."""
+    yield from _limit_findings(limit_set, fix, f"rule {limit_set.rule}")
+    for idle, other in _redundant_limits(limit_set.static_limits or ()):
+        yield Finding(
+            f"rule {limit_set.rule}: {idle.policy.limit.notation} never refuses what {other.policy.limit.notation} "
+            "admits; remove it, or make it the smaller one",
+            weakens_limits=False,
+        )
+
+
+def _always_enforced(limit_set: LimitSet) -> bool:
+    """Whether one of these limits refuses a client whatever he writes."""
+    return any(not limit.key.is_client_controlled and not limit.shadow for limit in limit_set.all_static)
+
+
+def _redundant_limits(limits: Sequence[CompiledLimit]) -> Iterable[tuple[CompiledLimit, CompiledLimit]]:
+    for limit in limits:
+        for other in limits:
+            same = (limit.key.text, limit.key.callables, limit.cost) == (
+                other.key.text,
+                other.key.callables,
+                other.cost,
+            )
+            alike = limit is not other and same
+            if alike and not other.shadow and _admits_all_of(limit.policy.limit, other.policy.limit):
+                yield limit, other
+                break
+
+
+def _admits_all_of(limit: Limit, other: Limit) -> bool:
+    """Whether `limit` certainly admits all that `other` admits."""
+    warming = bool(getattr(limit, "warmup", 0))  # what is colder is dearer: a faster one is not always ahead
+    if type(limit) is type(other) and limit.words == other.words and limit != other and not warming:
+        options = [word for word in limit.words if word not in ("burst", "at_once")]
+        alike = all(getattr(limit, word) == getattr(other, word) for word in options)
+        if alike and limit.quota >= other.quota and limit.most >= other.most and limit.window <= other.window:
+            return True
+    if other.algorithm not in _WINDOWS or limit.algorithm not in _WINDOWS:
+        return False
+    at_once, rate = _WINDOWS[other.algorithm] * other.quota, other.quota / other.window
+    return 2 * at_once + rate * limit.window <= limit.quota  # a counter may weigh an old window in full besides a new
+
+
+def known_workers(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] | None = None) -> int:
+    """How many processes a server was told to start; 1 if nothing says so.
+
+    Read from the server that runs this code (gunicorn, uvicorn), else from its command line, `GUNICORN_CMD_ARGS` or
+    `WEB_CONCURRENCY`.
+    """
+    running = _running_workers()
+    if running is not None:
+        return running
+    arguments_given = list(sys.argv if arguments is None else arguments)
+    count = environ.get("WEB_CONCURRENCY", "")
+    if arguments_given and any(name in arguments_given[0] for name in _SERVERS):
+        if "gunicorn" in arguments_given[0]:
+            with suppress(ValueError):  # a quote that is not closed, which gunicorn itself reports
+                count = _workers_option(shlex.split(environ.get("GUNICORN_CMD_ARGS", ""))) or count
+        count = _workers_option(arguments_given) or count
+    return int(count) if count.isdecimal() and int(count) > 0 else 1
+
+
+def _workers_option(words: Sequence[str]) -> str:
+    """The last value of `-w` or `--workers` on a command line, or nothing."""
+    said = ""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if found := _WORKERS.fullmatch(word):
+            said = found[1] or following
+    return said
+
+
+def _running_workers() -> int | None:
+    """The number of workers that gunicorn or uvicorn has, if a call of theirs is on the stack of this thread.
+
+    It includes `gunicorn.conf.py` and `uvicorn.run(workers=...)`, which no command line shows. Both load the app, and
+    run its event loop, inside such a call. Nothing is imported for it.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # to see the server's call
+    while frame is not None:
+        module = frame.f_globals.get("__name__")
+        workers: object = None
+        if module == "gunicorn.arbiter":
+            workers = getattr(getattr(frame.f_locals.get("self"), "cfg", None), "workers", None)
+        elif module == "uvicorn._subprocess":
+            config = frame.f_locals.get("config")
+            # uvicorn ignores `workers` while it reloads
+            workers = 1 if getattr(config, "should_reload", False) else getattr(config, "workers", None)
+        if isinstance(workers, int):
+            return max(workers, 1)
+        frame = frame.f_back
+    return None
+
+
+def multiple_workers_finding(workers: int | None) -> Finding:
+    """A memory store counts for one process alone. `workers` None: their number is not known."""
+    return Finding(
+        f"store: memory:// counts in one process, and there are {workers or 'several'}: clients get that many times "
+        "the limits; set store to a redis:// URL"
+    )
+
+
+def warn_of_unused_slot_options(settings: Settings, limits: Sequence[LimitSet]) -> None:
+    """Report settings on slots where none of these lines has any, and endpoints cannot."""
+    defaults = {field.name: field.default for field in fields(settings)}
+    unused = [word for word in _SLOT_OPTIONS if getattr(settings, word) != defaults[word]]
+    if unused and not any(one.has_slots for one in limits):
+        them = "it" if len(unused) == 1 else "them"
+        text = f"nothing here limits how many requests are at work; set concurrent, or remove {them}"
+        warn_or_fail([Finding(f"{', '.join(unused)}: {text}")], strict=settings.strict)
+
+
+class ProcessCountCheck:
+    """Warns once where a WSGI server has several processes, and nothing else said so. `unknown`: it may still.
+
+    Only a request shows it, so with `strict` too it is a warning.
+    """
+
+    __slots__ = ("unknown",)
+
+    def __init__(self, store: object) -> None:
+        self.unknown = store == "memory://" and known_workers() == 1
+
+    def examine(self, environ: Mapping[str, Any]) -> None:
+        """Warn if this request shows it. A server says the same each time: no other need be looked at."""
+        if environ.get("SERVER_NAME") != _TESTS:
+            self.unknown = False
+            if environ.get("wsgi.multiprocess"):
+                warn_or_fail([multiple_workers_finding(None)], strict=False)
+
+
+class ProxyHeaderCheck:
+    """Looks in the first requests for a proxy whose header is not read: all clients of it share one bucket.
+
+    Either the proxy is not in `trusted_proxies`, or it sends another header than `proxy_header`. `done`: it has warned,
+    or has seen enough requests. Only requests show it, so with `strict` too it is a warning.
+    """
+
+    __slots__ = ("_finder", "_names", "_public_requests", "_seen", "done")
+
+    def __init__(self, finder: ClientIPResolver) -> None:
+        self._finder = finder
+        self._names = tuple(dict.fromkeys((finder.header, *_PROXY_HEADERS)))
+        self._seen = self._public_requests = 0
+        self.done = False
+
+    def examine(self, request: Request) -> None:
+        """Warn at the first request that shows it. `request.client` is the other end of the socket."""
+        self._seen += 1
+        if self.done:  # another gate of the same app shares this object
+            return
+        self.done = self._seen >= _MAX_REQUESTS
+        sent = {name: values for name in self._names if (values := request.header_lines(name))}
+        peer = request.client or ""
+        trusted = self._finder.trusts(peer)
+        if not sent or (trusted and self._finder.header in sent):
+            return
+        # a server that reads the header itself, as uvicorn does for a proxy on its host, has put it into `client`
+        if peer and any(_names(value, peer) for values in sent.values() for value in values):
+            return
+        address = parse_address(peer)
+        if address is not None and address.is_global:
+            self._public_requests += 1
+            if self._public_requests < _MIN_PUBLIC:
+                return
+        self.done = True
+        name, shown = next(iter(sent)), str(address or peer or "a unix socket")
+        if trusted:
+            logger.warning(
+                "ratelimit_mw: proxy_header: %s sends %s, but no %s, so all clients behind it are counted as one; if "
+                "it is your proxy, and it writes that header itself, set proxy_header = %r",
+                *(shown, name, self._finder.header, name),
+            )
+            return
+        # a name instead of an address, as waitress has for a unix socket, cannot be listed
+        listed = str(address) if address else "" if peer else "unix:"
+        fix = f"put {listed!r} into trusted_proxies" if listed else "set trusted_proxies = 1"
+        if name != self._finder.header:
+            fix += f", and set proxy_header = {name!r} if it writes that header itself"
+        logger.warning(
+            "ratelimit_mw: trusted_proxies: %s sends %s, but is not trusted, so all clients behind it are counted as "
+            "one; if it is your proxy, %s",
+            *(shown, name, fix),
+        )
+
+
+def _names(value: str, client: str) -> bool:
+    return re.search(rf"(?<![0-9A-Fa-f:.]){re.escape(client)}(?![0-9A-Fa-f.])", value) is not None
+
+
+def warn_of_cors(app: Any, outer: Any) -> None:
+    """Warn where CORS middleware keeps browsers from reading our answers.
+
+    `app`: the app inside; `outer`: the Starlette app outside, if any, whose middleware names its options.
+    """
+    if any(_is_named(kind, "CORSMiddleware") for kind in _nested_classes(app)):
+        _warn_of_headers(
+            "CORSMiddleware stands inside of RateLimitMiddleware, so browsers cannot read a refusal; "
+            "let it stand outside: with Starlette and FastAPI, add it after"
+        )
+        return
+    for middleware in getattr(outer, "user_middleware", ()):
+        exposed = {str(name).lower() for name in getattr(middleware, "kwargs", {}).get("expose_headers", ())}
+        if getattr(middleware.cls, "__name__", "") == "CORSMiddleware" and not exposed & {"*", "ratelimit"}:
+            _warn_of_headers(
+                "CORSMiddleware does not show our headers to scripts; give it "
+                "expose_headers=['RateLimit', 'RateLimit-Policy', 'Retry-After']"
+            )
+            return
+
+
+def _warn_of_headers(text: str) -> None:
+    warn_or_fail([Finding(text, weakens_limits=False)], strict=False)
+
+
+def warn_of_authentication(app: Any, keys: Iterable[Key], *, strict: bool) -> None:
+    """Report a key that reads the user where the app inside finds out later who the user is."""
+    key = next((key for key in keys if key.may_read_user), None)
+    if key is not None and any(_is_named(kind, "AuthenticationMiddleware") for kind in _nested_classes(app)):
+        finding = Finding(
+            "AuthenticationMiddleware is inside of RateLimitMiddleware, so no user is known where the key, "
+            f"{key.text}, is read, and no client is counted by its user; put AuthenticationMiddleware outside (with "
+            "Starlette and FastAPI, add it after RateLimitMiddleware), or leave user out of the key"
+        )
+        warn_or_fail([finding], strict=strict)
+
+
+def _nested_classes(app: Any) -> Iterator[object]:
+    """The classes of an app and of the middleware that it consists of."""
+    for _ in range(_MAX_DEPTH):
+        yield type(app)
+        yield from (getattr(one, "cls", None) for one in getattr(app, "user_middleware", ()))
+        app = getattr(app, "app", None)
+
+
+def _is_named(kind: object, name: str) -> bool:
+    """Whether it is a class of this name, or a subclass of one."""
+    return any(one.__name__ == name for one in getattr(kind, "__mro__", ()))

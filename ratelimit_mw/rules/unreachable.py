@@ -1,0 +1,111 @@
+"""Rules that can never match: an earlier rule or `exempt` takes all of their requests, or they name no method."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ratelimit_mw.core.validation import closest_match
+from ratelimit_mw.http.path_index import PARAMETER, fold
+from ratelimit_mw.http.paths import Paths, covers
+from ratelimit_mw.settings.rule import PathSpec, Rule
+
+EVERY_PATH: Final = "/{rest:path}"
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY")
+METHOD_HINTS: Final = {  # what others call a method
+    "ANY": "leave out methods for all of them",
+    "ALL": "leave out methods for all of them",
+    "WEBSOCKET": "a websocket begins with a GET",
+    "WS": "a websocket begins with a GET",
+}
+_RARE: Final = (  # of IANA's registry, of caches and of UPnP
+    "ACL BAN BIND CHECKIN CHECKOUT COPY LABEL LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE "
+    "MOVE NOTIFY ORDERPATCH PRI PROPFIND PROPPATCH PURGE REBIND REFRESH REPORT SEARCH SUBSCRIBE UNBIND UNCHECKOUT "
+    "UNLINK UNLOCK UNSUBSCRIBE UPDATE UPDATEREDIRECTREF"
+)
+RARE_METHODS: Final = frozenset(_RARE.split())
+
+
+def unreachable_rules(rules: Sequence[Rule], *, ignore_case: bool) -> Iterator[tuple[int, int]]:
+    """Each rule that can never match, and the earlier one that ends the search for all that it is for; as indices."""
+    enders: dict[str, list[int]] = {}  # by what their paths begin with, which another one's must begin with too
+    paths = [Paths("path", rule.path) for rule in rules]
+    for index, rule in enumerate(rules):
+        begins = _beginnings(paths[index].normal_templates[0], ignore_case=ignore_case)
+        for first in sorted({ender for beginning in begins for ender in enders.get(beginning, ())}):
+            if _is_at_least_as_narrow(rules[first], rule) and _covers(
+                paths[first], paths[index], ignore_case=ignore_case
+            ):
+                yield index, first
+                break
+        if rule.is_final and rule.when is None:
+            for template in paths[index].normal_templates:
+                enders.setdefault(_beginnings(template, ignore_case=ignore_case)[-1], []).append(index)
+
+
+def exempted_rules(rules: Sequence[Rule], exempt: PathSpec, *, ignore_case: bool) -> Iterator[int | None]:
+    """Each rule whose paths are all in `exempt`, as an index; None alone if `exempt` has every path."""
+    if not exempt:
+        return
+    paths = Paths("exempt", exempt)
+    if _covers(paths, Paths("path", EVERY_PATH), ignore_case=False):
+        yield None
+        return
+    for index, rule in enumerate(rules):
+        own = Paths("path", rule.path)
+        # rules then match in any case, and exempt in one
+        cased = ignore_case and any(fold(one) != one or one.upper() != one for one in map(_fixed, own.normal_templates))
+        if not cased and _covers(paths, own, ignore_case=False):
+            yield index
+
+
+def exempting_all(rules: Sequence[Rule]) -> int | None:
+    """The first rule that exempts every request that reaches it, as an index, if there is one."""
+    every = Paths("path", EVERY_PATH)
+    for index, rule in enumerate(rules):
+        asks = rule.methods or rule.host or rule.preflight or rule.when is not None
+        if rule.exempt and rule.is_final and not asks and _covers(Paths("path", rule.path), every, ignore_case=False):
+            return index
+    return None
+
+
+def unknown_methods(methods: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Each method that no server knows, and what was probably meant; None where that is unclear."""
+    for method in methods:
+        if method in METHOD_HINTS:
+            yield method, METHOD_HINTS[method]
+        elif method not in METHODS and method not in RARE_METHODS:
+            found = closest_match(method, METHODS)
+            yield method, None if found is None else f"did you mean {found}?"
+
+
+def _fixed(template: str) -> str:
+    return PARAMETER.sub("", template)
+
+
+def _beginnings(template: str, *, ignore_case: bool) -> list[str]:
+    """What a template begins with, segment after segment, up to its first parameter: ``, `/api`, `/api/v1`."""
+    text = template.partition("{")[0]
+    stem = text if text == template else text.rpartition("/")[0]
+    segments = (fold(stem) if ignore_case else stem).split("/")
+    return ["/".join(segments[:end]) for end in range(1, len(segments) + 1)]
+
+
+def _is_at_least_as_narrow(earlier: Rule, rule: Rule) -> bool:
+    """Whether whatever meets what `rule` asks besides its path meets what `earlier` asks."""
+    hosts, own = ({one.host} if isinstance(one.host, str) else set(one.host) for one in (earlier, rule))
+    return (
+        earlier.preflight == rule.preflight
+        and (not earlier.methods or (bool(rule.methods) and set(rule.methods) <= earlier.all_methods))
+        and (not hosts or (bool(own) and own <= hosts))
+    )
+
+
+def _covers(earlier: Paths, narrower: Paths, *, ignore_case: bool) -> bool:
+    """In both forms, because a request is looked at in both."""
+    return all(
+        any(covers(wide, narrow, ignore_case=ignore_case) for wide in ours)
+        for ours, theirs in (
+            (earlier.received_templates, narrower.received_templates),
+            (earlier.normal_templates, narrower.normal_templates),
+        )
+        for narrow in theirs
+    )

@@ -1,0 +1,345 @@
+"""Settings: one vocabulary for keyword arguments, mappings, files and the environment."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from os import environ
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import asdict, fields
+
+from ratelimit_mw.algorithms.concurrency import LIFETIME, RETRY
+from ratelimit_mw.core.errors import ConfigError, ErrorCollector, error_location
+from ratelimit_mw.core.limit import NAME, check_int, check_seconds
+from ratelimit_mw.core.validation import OptionsMeta, build_checked, check_bool, check_choice
+from ratelimit_mw.http.callables import Predicate, is_callable_name, resolve_callable
+from ratelimit_mw.http.client_ip import ClientIPResolver
+from ratelimit_mw.http.client_lists import ClientList
+from ratelimit_mw.http.keys import KeySpec, check_ipv6_prefix, check_key, key_or_placeholder
+from ratelimit_mw.http.paths import Paths
+from ratelimit_mw.http.response import Headers
+from ratelimit_mw.settings.features import (
+    PenaltySpec,
+    check_no_concurrency,
+    check_penalty,
+    check_settle,
+    check_single_concurrency,
+    check_slot_times,
+    check_slots,
+    check_statuses,
+)
+from ratelimit_mw.settings.limits import check_buckets, check_default_tier, check_estimates, compile_limits
+from ratelimit_mw.settings.loading import problems_except, read_environment, read_file, variable_of, with_location
+from ratelimit_mw.settings.options import HEADERS, MISSING_KEY, MissingKey, Options
+from ratelimit_mw.settings.rule import (
+    LIMIT_TABLE_OPTIONS,
+    ON_MESSAGE_REFUSED,
+    ON_STORE_ERROR,
+    OnMessageRefused,
+    OnStoreError,
+    PathSpec,
+    Rule,
+    rule_from,
+)
+
+_NOTATION: Final = ("limits", "app_limits", "messages")  # text, which has commas of its own
+_HOOKS: Final = ("on_decision", "on_store_event")
+_FLAGS: Final = ("ignore_case", "shadow", "plain_keys", "strict")
+_MISPLACED_OPTIONS: Final = {
+    **dict.fromkeys(
+        ("path", "methods", "host", "when", "preflight", "final", "name", "cost"), "into a rule: [[rules]]"
+    ),
+    **LIMIT_TABLE_OPTIONS,
+}
+_VALID_REST: Final[Mapping[str, Any]] = {"limits": [], "tier": "ip"}  # with which any other settings can be right
+_MIN_SECRET_BYTES: Final = 16  # bytes
+_MAX_SECRET_BYTES: Final = 64  # bytes; BLAKE2b takes no longer key
+_PUBLISHED_SECRETS: Final = ("a long random text of your own",)  # in the documentation of the first release candidate
+_HOW_TO_GENERATE: Final = "make one with python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+
+
+class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
+    """What is limited, by what, and how. What each field means: `Options`.
+
+    Raises `ConfigError` that names each field that is wrong, what was found and what is allowed.
+    """
+
+    limits: Any = None  # required
+    app_limits: Any = ()
+    messages: Any = ()
+    on_message_refused: OnMessageRefused = "close"
+    rules: Sequence[Any] = ()
+    concurrent: int = 0
+    queue: int = 0
+    queue_timeout: float = 5.0  # seconds
+    slot_lifetime: float = LIFETIME  # seconds
+    slot_retry: float = RETRY  # seconds
+    key: KeySpec = "user | ip"
+    tier: KeySpec | None = None
+    default_tier: str | None = None
+    settle: Any = None
+    count_status: Any = ()
+    penalty: PenaltySpec | None = None
+    store: Any = "memory://"
+    trusted_proxies: Sequence[str] | int = ()
+    proxy_header: str = "x-forwarded-for"
+    ipv6_prefix: int = 64
+    exempt: PathSpec = ()
+    safelist: Sequence[Any] = ()
+    blocklist: Sequence[Any] = ()
+    ignore_case: bool = False
+    on_store_error: OnStoreError = "local"
+    local_share: float = 1.0
+    store_timeout: float = 0.05  # seconds
+    max_waiting: int | None = None
+    headers: Headers = "ietf"
+    on_refused: Any = None
+    on_decision: Any = None
+    on_store_event: Any = None
+    jitter: float = 0.0  # seconds
+    shadow: bool = False
+    missing_key: MissingKey = "shared"
+    key_secret: str = ""
+    plain_keys: bool = False
+    strict: bool = False
+    enabled: bool | Predicate = True
+
+    def __post_init__(self) -> None:
+        mistakes = ErrorCollector()
+        checks: Sequence[Callable[[], object]] = (
+            self._check_keys,
+            self._check_limits,
+            self._check_rules,
+            self._check_slots,
+            partial(ClientIPResolver, self.trusted_proxies, self.proxy_header),
+            partial(check_ipv6_prefix, self.ipv6_prefix),
+            partial(check_settle, self.settle),
+            partial(check_statuses, self.count_status),
+            partial(check_penalty, self.penalty),
+            self._check_exempt,
+            partial(ClientList, "safelist", self.safelist),
+            partial(ClientList, "blocklist", self.blocklist),
+            partial(check_choice, "on_store_error", self.on_store_error, ON_STORE_ERROR),
+            partial(check_choice, "on_message_refused", self.on_message_refused, ON_MESSAGE_REFUSED),
+            self._check_seconds,
+            self._check_max_waiting,
+            partial(check_choice, "headers", self.headers, HEADERS),
+            self._check_on_refused,
+            self._check_share,
+            *(partial(self._check_hook, field) for field in _HOOKS),
+            partial(check_choice, "missing_key", self.missing_key, MISSING_KEY),
+            self._check_secret,
+            self._check_enabled,
+            *(partial(check_bool, field, getattr(self, field)) for field in _FLAGS),
+        )
+        for check in checks:
+            with mistakes.collect():
+                check()
+        mistakes.raise_if_any()
+
+    def __repr__(self) -> str:
+        """Without what is secret: key_secret, the store's URL, and the headers of the lists."""
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """The same for who draws objects by their fields."""
+        values = asdict(self)
+        values["key_secret"] = "***" if self.key_secret else ""
+        if isinstance(self.store, str):
+            values["store"] = f"{self.store.partition('://')[0]}://***"
+        for field in ("safelist", "blocklist"):
+            values[field] = ["***" if isinstance(member, Mapping) else member for member in values[field]]
+        return list(values.items())
+
+    def compiled_rules(self) -> list[Rule]:
+        """The rules as objects, in order, with names of their own."""
+        if isinstance(self.rules, (str, bytes, Mapping)) or not isinstance(self.rules, Sequence):
+            raise ConfigError(
+                f"rules: found {self.rules!r}, allowed is a list of tables or Rules; in TOML each begins with [[rules]]"
+            )
+        mistakes = ErrorCollector()
+        rules: list[Rule] = []
+        names: dict[str, int] = {}
+        for index, value in enumerate(self.rules):
+            with mistakes.collect(_rule_place(index, value)):
+                rule = rule_from(value)
+                rules.append(rule)
+                first = names.setdefault(rule.full_name, index)
+                if first != index:
+                    own = f"name: {rule.full_name!r} is the name of rules[{first}] too"
+                    raise ConfigError(f"{own}; give it one of its own")
+        mistakes.raise_if_any()
+        return rules
+
+    @classmethod
+    def of(cls, settings: "Settings | Mapping[str, Any] | None", options: Mapping[str, Any]) -> "Settings":
+        """Settings from an object or a mapping, keyword arguments that go before it, and the environment behind both.
+
+        A Settings object is complete: the environment adds nothing to it.
+        """
+        if isinstance(settings, cls):
+            return (
+                settings
+                if not options
+                else build_checked(cls, {**asdict(settings), **options}, Options, _MISPLACED_OPTIONS)
+            )
+        if settings is not None and not isinstance(settings, Mapping):
+            text = isinstance(settings, str)
+            shown = f"{settings!r:.100}" if text else type(settings).__name__
+            hint = f"limits={shown} sets limits; " if text else ""
+            raise ConfigError(
+                f"settings: found {shown}, allowed is Settings or a mapping; {hint}Settings.load(path) reads a file"
+            )
+        given = {**(settings or {}), **options}
+        read, wrong = cls._from_environment()
+        own = {option: value for option, value in read.items() if option not in given}
+
+        def with_variable(problem: str) -> str:
+            variable = variable_of(problem, own)
+            return f"{variable}: {problem}" if variable else problem
+
+        return cls._build({**own, **given}, wrong, with_variable)
+
+    @classmethod
+    def check(cls, given: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` for what is wrong in some of the settings, whatever the rest will be."""
+        build_checked(cls, {**_VALID_REST, **given}, Options, _MISPLACED_OPTIONS)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Settings":
+        """Settings from a TOML or JSON file, and from the environment, which goes before it.
+
+        Raises `ConfigError` that names the file.
+        """
+        given, (own, wrong) = read_file(Path(path)), cls._from_environment()
+        return cls._build({**given, **own}, wrong, lambda problem: with_location(problem, Path(path), own))
+
+    @classmethod
+    def strict_setting(cls, value: object) -> bool:
+        """The setting `strict` where nothing makes the settings: of this value, else of the environment."""
+        if isinstance(value, cls):
+            return value.strict
+        if isinstance(value, Mapping) and "strict" in value:
+            return value["strict"] is True
+        own, wrong = cls._from_environment()
+        if wrong:
+            raise ConfigError(*wrong.values())
+        return own.get("strict") is True
+
+    @classmethod
+    def _build(cls, given: Mapping[str, Any], wrong: Mapping[str, str], describe: Callable[[str], str]) -> "Settings":
+        """Settings of what is given. `wrong`: by setting, what is wrong with variables that cannot be read.
+
+        Raises one `ConfigError` for these and for all else that is wrong, each problem as `describe` makes it.
+        """
+        try:
+            built = build_checked(cls, given, Options, _MISPLACED_OPTIONS)
+        except ConfigError as error:
+            raise ConfigError(*wrong.values(), *map(describe, problems_except(error.problems, wrong))) from None
+        if wrong:
+            raise ConfigError(*wrong.values())
+        return built
+
+    @classmethod
+    def _from_environment(cls) -> tuple[dict[str, Any], dict[str, str]]:
+        defaults = {field.name: field.default for field in fields(cls) if field.name not in _NOTATION}
+        defaults["max_waiting"] = 0  # a number too: it has no default of its own, because that goes by who waits
+        return read_environment(environ, Options, defaults)
+
+    def _check_on_refused(self) -> None:
+        if self.on_refused is not None:
+            with error_location("on_refused"):
+                resolve_callable(self.on_refused, None)
+
+    def _check_hook(self, field: str) -> None:
+        if (hook := getattr(self, field)) is not None:
+            with error_location(field):
+                resolve_callable(hook, ("event",), plain=True)
+
+    def _check_share(self) -> None:
+        share = self.local_share
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+            raise ConfigError(f"local_share: found {share!r}, allowed is a number above 0 and up to 1, such as 0.25")
+
+    def _check_enabled(self) -> None:
+        if callable(self.enabled) or is_callable_name(self.enabled):
+            with error_location("enabled"):
+                resolve_callable(self.enabled, plain=True)
+        else:
+            check_bool("enabled", self.enabled)
+
+    def _check_keys(self) -> None:
+        check_key(self.key)
+        if self.tier is not None:
+            check_key(self.tier, "tier")
+        check_default_tier(self.default_tier)
+
+    def _check_limits(self) -> None:
+        if self.limits is None:
+            raise ConfigError("limits: required, such as '100/minute'; [] says that there are none")
+        mistakes = ErrorCollector()
+        for field in _NOTATION:
+            with mistakes.collect():
+                limits = compile_limits(field, getattr(self, field), *self._tiers)
+                check_buckets(field, limits, key_or_placeholder(self.key))
+                if field == "messages":
+                    check_no_concurrency(field, limits)
+                elif self.settle is not None or self.count_status:
+                    with error_location(field):
+                        check_estimates(limits, None)
+                if field == "limits":
+                    check_single_concurrency(limits, self.concurrent)
+        mistakes.raise_if_any()
+
+    def _check_rules(self) -> None:
+        mistakes = ErrorCollector()
+        for index, rule in enumerate(self.compiled_rules()):
+            place = _rule_place(index, rule)
+            key = key_or_placeholder(self.key) if rule.key is None else rule.key
+            for field, resolve in (("limits", rule.resolve_limits), ("messages", rule.resolve_messages)):
+                with mistakes.collect(place):
+                    check_buckets(field, resolve(*self._tiers) or (), key)
+            with mistakes.collect(place):
+                settle = self.settle if rule.settle is None else rule.settle
+                statuses = self.count_status if rule.count_status is None else rule.count_status
+                if settle is not None or statuses:
+                    check_estimates(rule.resolve_limits(*self._tiers), rule.cost)
+        mistakes.raise_if_any()
+
+    def _check_slots(self) -> None:
+        check_slots(self.concurrent, self.queue, self.queue_timeout)
+        check_slot_times(self.slot_lifetime, self.slot_retry)
+
+    @property
+    def _tiers(self) -> tuple[KeySpec | None, str | None]:
+        """How limits go by tier; a key that is wrong is told of once, where it stands."""
+        return (None if self.tier is None else key_or_placeholder(self.tier)), self.default_tier
+
+    def _check_exempt(self) -> None:
+        if self.exempt or not isinstance(self.exempt, (list, tuple)):
+            Paths("exempt", self.exempt)
+
+    def _check_seconds(self) -> None:
+        if not check_seconds("store_timeout", self.store_timeout):
+            raise ConfigError("store_timeout: found 0, allowed is more than 0 seconds")
+        check_seconds("jitter", self.jitter)
+
+    def _check_max_waiting(self) -> None:
+        if self.max_waiting is not None:
+            check_int("max_waiting", self.max_waiting, 0)
+
+    def _check_secret(self) -> None:
+        secret = self.key_secret
+        size = len(secret.encode("utf-8", "surrogatepass")) if isinstance(secret, str) else -1
+        if size and not _MIN_SECRET_BYTES <= size <= _MAX_SECRET_BYTES:
+            sizes = f"{_MIN_SECRET_BYTES} to {_MAX_SECRET_BYTES}"
+            raise ConfigError(f"key_secret: allowed is text of {sizes} bytes; {_HOW_TO_GENERATE}")
+        if secret in _PUBLISHED_SECRETS:
+            raise ConfigError(f"key_secret: found the text of an example, which everybody knows; {_HOW_TO_GENERATE}")
+
+
+def _rule_place(index: int, rule: object) -> str:
+    """Where a rule is, with its name where it says one: `rules[2] (login)`."""
+    name = rule.get("name") if isinstance(rule, Mapping) else getattr(rule, "name", None)
+    return f"rules[{index}] ({name})" if isinstance(name, str) and NAME.fullmatch(name) else f"rules[{index}]"

@@ -1,0 +1,342 @@
+"""Items: what a list of limits holds."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Annotated, Any, Final, TypedDict
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from ratelimit_mw.algorithms.notation import parse
+from ratelimit_mw.core.errors import ConfigError, ErrorCollector, error_location
+from ratelimit_mw.core.limit import DEFAULT_LEASE_TIME, Limit, check_int, check_lease, check_name, check_seconds
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.core.validation import build_checked, check_bool, closest_match, reject_reserved_name
+from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, is_callable_name, resolve_callable
+from ratelimit_mw.http.keys import ANY_PREFIX, Key, KeyContext, KeySpec, check_key
+
+
+class LimitOptions(TypedDict, total=False):
+    """A table in `limits`: one limit, with what is its own."""
+
+    limit: Annotated[str | Limit, "required: one limit"]
+    key: Annotated[KeySpec, "whose bucket, instead of the rule's key"]
+    cost: Annotated[
+        int | RequestCallable | str,
+        "units a request takes, or a callable of the request; what is no whole number counts 1",
+    ]
+    name: Annotated[str, "in headers and in the bucket's key"]
+    shadow: Annotated[bool, "decides and reports, but never refuses"]
+    max_delay: Annotated[
+        float, "seconds a request may be held back instead of refused, with the slots it took; not for windows"
+    ]
+    lease: Annotated[int, "units of a hot limit that each process takes ahead from a store on a server; 0 is none"]
+    lease_time: Annotated[float, "seconds after which it gives back what it did not spend"]
+    settle: Annotated[
+        bool, "`false`: never corrected, because it counts something else than the cost, such as requests"
+    ]
+
+
+class LimitSpec(Struct, frozen=True, kw_only=True):
+    """One limit of a rule, with what may be its own: key, cost, shadow, max_delay, lease, settle."""
+
+    limit: Limit
+    key: KeySpec | None = None
+    cost: int | RequestCallable | None = None  # None: the rule's
+    shadow: bool = False
+    max_delay: float | None = None
+    lease: int = 0
+    lease_time: float = DEFAULT_LEASE_TIME
+    settle: bool = True
+
+
+def parse_limit_specs(place: str, value: object) -> list[LimitSpec]:
+    """The items that a list of limits stands for, in order; none for an empty list.
+
+    Raises `ConfigError` naming `place[index]`, for all of them that are wrong.
+    """
+    mistakes = ErrorCollector()
+    specs: list[LimitSpec] = []
+    if isinstance(value, (str, Limit, Mapping, LimitSpec)):
+        with mistakes.collect(place):
+            specs += _parse_spec(value)
+    elif not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray)):
+        raise ConfigError(
+            f"{place}: found {value!r}, allowed is text such as '100/minute', a Limit, a table or a list of these"
+        )
+    else:
+        for index, one in enumerate(value):
+            with mistakes.collect(f"{place}[{index}]"):
+                specs += _parse_spec(one)
+    mistakes.raise_if_any()
+    return specs
+
+
+def _parse_spec(value: object) -> list[LimitSpec]:
+    if isinstance(value, LimitSpec):
+        return [_build_spec(**asdict(value))]
+    if isinstance(value, Limit):
+        reject_reserved_name(value.name)
+        return [LimitSpec(limit=value, cost=1 if value.is_concurrency else None, settle=not value.is_concurrency)]
+    if isinstance(value, str):
+        return [LimitSpec(limit=limit) for limit in parse(value)]
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"found {value!r}, allowed is text such as '100/minute', a Limit or a table")
+    return [build_checked(_build_spec, value, LimitOptions)]
+
+
+def _build_spec(
+    *,
+    limit: Any = None,
+    name: Any = None,
+    key: Any = None,
+    cost: Any = None,
+    shadow: Any = False,
+    max_delay: Any = None,
+    lease: Any = 0,
+    lease_time: Any = DEFAULT_LEASE_TIME,
+    settle: Any = True,
+) -> LimitSpec:
+    mistakes = ErrorCollector()
+    limits: list[Limit] = []
+    with mistakes.collect():
+        limits = [_one_limit(limit, name)]
+    with mistakes.collect():
+        limits = [_with_max_delay(one, max_delay) for one in limits]
+    with mistakes.collect():
+        cost = check_cost(cost, limits)
+    with mistakes.collect():
+        check_bool("shadow", shadow)
+    with mistakes.collect():
+        check_bool("settle", settle)
+    with mistakes.collect():
+        if key is not None:
+            check_key(key)
+    with mistakes.collect():
+        check_lease(limits, lease, lease_time)
+        if lease and any(one.effective_max_delay_us for one in limits):
+            raise ConfigError("lease: what is taken ahead cannot be held back; allowed is no max_delay beside it")
+    mistakes.raise_if_any()
+    if limits[0].is_concurrency:  # a request is at work once, whatever else it costs
+        cost, settle = 1 if cost is None else cost, False
+    return LimitSpec(
+        limit=limits[0],
+        key=key,
+        cost=cost,
+        shadow=shadow,
+        max_delay=max_delay,
+        lease=lease,
+        lease_time=lease_time,
+        settle=settle,
+    )
+
+
+def _one_limit(value: Any, name: Any) -> Limit:
+    with error_location("limit"):
+        limits = [value] if isinstance(value, Limit) else parse(value) if isinstance(value, str) else ()
+        if len(limits) != 1:
+            raise ConfigError(f"found {value!r}, allowed is one limit such as '100/minute'")
+    named = limits[0] if name is None else replace(limits[0], name=name)
+    reject_reserved_name(named.name)
+    return named
+
+
+def _with_max_delay(limit: Limit, max_delay: Any) -> Limit:
+    """The limit with this `max_delay`; None is its own."""
+    if max_delay is None:
+        return limit
+    if not limit.can_delay and check_seconds("max_delay", max_delay):
+        if limit.is_concurrency:
+            raise ConfigError(
+                f"max_delay: nobody knows when one of {limit.notation} is given back; `queue` lets requests wait "
+                "for one"
+            )
+        raise ConfigError(
+            f"max_delay: {limit.notation} holds nothing back; a bucket does, such as "
+            f"'{limit.notation.partition(' ')[0]} using gcra'"
+        )
+    return replace(limit, max_delay=max_delay) if limit.can_delay else limit
+
+
+def check_cost(value: Any, limits: Sequence[Limit]) -> int | RequestCallable | None:
+    """A cost: units that all these limits can admit, or a callable. Raises `ConfigError` naming `cost`."""
+    if value is None:
+        return None
+    if callable(value) or is_callable_name(value):
+        with error_location("cost"):
+            return resolve_callable(value)
+    check_int("cost", value, 0)
+    for limit in limits:
+        if limit.is_concurrency and not value:
+            raise ConfigError(f"cost: 0 takes no slot of {limit.notation}, so it limits nothing; allowed is at least 1")
+        if value > limit.most:
+            raise ConfigError(
+                f"cost: {value} can never pass {limit.notation}, which admits at most {limit.most} at once"
+            )
+    return int(value)
+
+
+def check_distinct_buckets(place: str, specs: Sequence[LimitSpec], key: KeySpec) -> None:
+    """Raises `ConfigError` for two items that can count in one bucket. `key`: of items that have none of their own."""
+    seen: dict[str, list[tuple[int, Key]]] = {}
+    for index, spec in enumerate(specs):
+        own = Key(key if spec.key is None else spec.key, ANY_PREFIX)
+        same = seen.setdefault(spec.limit.bucket, [])
+        for first, other in same:
+            if own.can_collide_with(other):
+                raise ConfigError(
+                    f"{place}[{index}]: {spec.limit.notation} can count in the same bucket as {place}[{first}]; "
+                    "give one of them a name"
+                )
+        same.append((index, own))
+
+
+_DEFAULT_TIER: Final = "default"
+NOT_BY_TIER: Final = (
+    "no limits here go by tier; allowed beside it are limits such as {free = '60/hour', pro = '600/hour'}"
+)
+_CACHE_SIZE: Final = 1024  # answers of a callable whose limits are kept
+
+
+class LimitSelector(ABC):
+    """Limits that are chosen for each request. `callables`: the callables it needs."""
+
+    callables: Sequence[RequestCallable]
+
+    @abstractmethod
+    def select(self, request: KeyContext, route: str, results: CallResults) -> Sequence[LimitSpec] | None:
+        """The limits of this request; None when the callable gave none that can be used."""
+
+
+class TieredLimits(LimitSelector):
+    """`{free = "60/hour", pro = "5000/hour"}`: limits by the tier that a key names.
+
+    The default tier is `default_tier`, or else the one called `default`, or else the first; it is for whoever has no
+    tier, or one that is not in the table.
+    """
+
+    def __init__(self, place: str, tiers: Mapping[str, Any], tier: KeySpec | None, default: str | None) -> None:
+        if tier is None:
+            raise ConfigError(
+                f"{place}: found limits by tier ({', '.join(map(str, tiers))}), which need `tier`: a key that says "
+                "which, such as 'header:X-Plan'"
+            )
+        self._tiers: Final = _parse_tiers(place, tiers)
+        if isinstance(default, str) and default not in tiers:
+            raise ConfigError(f"default_tier: found {default!r}, allowed is one of {', '.join(tiers)}")
+        self._default: Final = default or (_DEFAULT_TIER if _DEFAULT_TIER in tiers else next(iter(tiers)))
+        self.key: Final = Key(tier, ANY_PREFIX)
+        self.callables = self.key.callables
+
+    @property
+    def all(self) -> Mapping[str, Sequence[LimitSpec]]:
+        """All tiers with their limits, in order."""
+        return self._tiers
+
+    def select(self, request: KeyContext, route: str, results: CallResults) -> Sequence[LimitSpec]:
+        """The limits of the tier that the key names."""
+        identity = self.key.identity(request, route, results) or ""
+        # names of tiers have no character that an identity escapes: what stands behind the kind is the value itself
+        return self._tiers.get(identity.partition("=")[2], self._tiers[self._default])
+
+
+class DynamicLimits(LimitSelector):
+    """A callable of the request that gives its limits: notation, Limits, or whatever else a list of limits may hold."""
+
+    def __init__(self, call: RequestCallable) -> None:
+        self._call: Final = call
+        self.callables = [call]
+        self._compiled: Final = lru_cache(_CACHE_SIZE)(_parse_result)
+
+    def select(self, _: KeyContext, __: str, results: CallResults) -> Sequence[LimitSpec] | None:
+        """The limits that the callable gave."""
+        result = results[self._call]
+        if result is FAILED:
+            return None
+        try:
+            return self._compiled(result) if isinstance(result, (str, Limit)) else _parse_result(result)
+        except Exception as error:  # noqa: BLE001  # whatever a callable gives, the request is limited
+            warn_throttled(f"limits {callable_name(self._call)}", "gave no limits, the default ones apply: %s", error)
+            return None
+
+
+def _parse_result(result: Any) -> Sequence[LimitSpec]:
+    """The limits that a callable gave. Raises `ConfigError` for none: `[]` says in words that there are none."""
+    specs = parse_limit_specs("limits", result)
+    if any(spec.limit.is_concurrency for spec in specs):
+        raise ConfigError("limits: found a Concurrency; the rule may have it, as `concurrent`")
+    if any(callable(spec.cost) or (spec.key is not None and Key(spec.key, ANY_PREFIX).callables) for spec in specs):
+        raise ConfigError(
+            "limits: found a key or cost that is a callable; nobody asks it any more, the rule may have it"
+        )
+    return specs
+
+
+def _parse_tiers(place: str, tiers: Mapping[str, Any]) -> dict[str, Sequence[LimitSpec]]:
+    mistakes = ErrorCollector()
+    specs_by_tier: dict[str, Sequence[LimitSpec]] = {}
+    for name, limits in tiers.items():
+        with mistakes.collect(place):
+            check_name(f"tier {name!r}", name)
+            specs_by_tier[name] = parse_limit_specs(name, limits)
+    mistakes.raise_if_any()
+    return specs_by_tier
+
+
+def compile_limits(
+    place: str, value: object, tier: KeySpec | None = None, default_tier: str | None = None
+) -> Sequence[LimitSpec] | LimitSelector:
+    """What `limits` says: the items, in order, or a Choice. Raises `ConfigError` naming `place`."""
+    if (callable(value) and not isinstance(value, type)) or is_callable_name(value):
+        with error_location(place):
+            return DynamicLimits(resolve_callable(value))
+    if isinstance(value, Mapping) and not value:
+        raise ConfigError(f"{place}: found an empty table, allowed is one of a limit or of tiers; [] says none")
+    if isinstance(value, Mapping) and not _is_limit_table(value, tier):
+        return TieredLimits(place, value, tier, default_tier)
+    return parse_limit_specs(place, value)
+
+
+def check_default_tier(value: object) -> None:
+    """Raises `ConfigError` unless `value` can be the name of a tier, or is None."""
+    if value is not None and not isinstance(value, str):
+        raise ConfigError(f"default_tier: found {value!r}, allowed is the name of a tier")
+
+
+def _is_limit_table(table: Mapping[Any, Any], tier: KeySpec | None) -> bool:
+    """Whether this is one limit, perhaps without its `limit` or misspelt, rather than a table of tiers."""
+    options = LimitOptions.__annotations__
+    if any(not isinstance(name, str) or name in options for name in table):
+        return True
+    return tier is None and any(closest_match(name, options) for name in table)
+
+
+def static_specs(limits: Sequence[LimitSpec] | LimitSelector) -> list[Sequence[LimitSpec]]:
+    """The lists of limits that are known before a request comes: one, one for each tier, or none."""
+    if isinstance(limits, TieredLimits):
+        return list(limits.all.values())
+    return [] if isinstance(limits, LimitSelector) else [limits]
+
+
+def check_estimates(limits: Sequence[LimitSpec] | LimitSelector, cost: object) -> None:
+    """Raises `ConfigError` for a limit that is to be settled, of which nothing is taken before. `cost`: of the rule."""
+    for specs in static_specs(limits):
+        for spec in specs:
+            own = cost if spec.cost is None else spec.cost
+            if own == 0 and type(own) is int and spec.settle:
+                raise ConfigError(
+                    f"cost: found 0 for {spec.limit.notation} beside settle or count_status: what takes nothing is "
+                    "never refused, whatever is charged after it; allowed is an estimate of at least 1, or "
+                    "settle = false in the limit's table"
+                )
+
+
+def check_buckets(place: str, limits: Sequence[LimitSpec] | LimitSelector, key: KeySpec) -> None:
+    """Raises `ConfigError` for two limits that can count in one bucket. `key`: of items that have none of their own."""
+    if isinstance(limits, TieredLimits):
+        for name, specs in limits.all.items():
+            check_distinct_buckets(f"{place}.{name}", specs, key)
+    elif not isinstance(limits, LimitSelector):
+        check_distinct_buckets(place, limits, key)

@@ -1,0 +1,292 @@
+"""Rules: which requests, and what limits them."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Final, Literal, TypedDict
+
+from msgspec import Struct
+
+from ratelimit_mw.core.errors import ConfigError, ErrorCollector, error_location
+from ratelimit_mw.core.limit import Limit, check_name
+from ratelimit_mw.core.validation import (
+    RESERVED_NAMES,
+    OptionsMeta,
+    build_checked,
+    check_bool,
+    check_choice,
+    reject_reserved_name,
+)
+from ratelimit_mw.http.callables import Predicate, RequestCallable, resolve_callable
+from ratelimit_mw.http.hosts import Hosts
+from ratelimit_mw.http.keys import KeySpec, check_key, key_or_placeholder
+from ratelimit_mw.http.paths import Paths
+from ratelimit_mw.settings.features import (
+    PenaltySpec,
+    SettleSpec,
+    StatusSpec,
+    check_no_concurrency,
+    check_penalty,
+    check_queue_has_slots,
+    check_settle,
+    check_single_concurrency,
+    check_slots,
+    check_statuses,
+)
+from ratelimit_mw.settings.limits import (
+    NOT_BY_TIER,
+    LimitOptions,
+    LimitSelector,
+    LimitSpec,
+    TieredLimits,
+    check_cost,
+    check_default_tier,
+    check_estimates,
+    compile_limits,
+    static_specs,
+)
+
+OnStoreError = Literal["allow", "deny", "local"]
+ON_STORE_ERROR: Final = ("allow", "deny", "local")
+OnMessageRefused = Literal["close", "drop"]
+ON_MESSAGE_REFUSED: Final = ("close", "drop")
+
+LIMIT_TABLE_OPTIONS: Final = dict.fromkeys(
+    ("max_delay", "lease", "lease_time"),
+    "into the table of a limit, such as {limit = '10/second using gcra', max_delay = 2}",
+)
+
+LimitSpecValue = str | Limit | LimitOptions | LimitSpec | Mapping[str, Any]
+LimitsSpec = (
+    LimitSpecValue | Sequence[LimitSpecValue] | RequestCallable
+)  # notation, a Limit, a table, a list of these; tiers with theirs; or a callable of the request
+PathSpec = str | Sequence[str]
+
+_METHOD = re.compile(r"[A-Z]+")
+
+
+class EndpointLimitOptions(TypedDict, total=False):
+    """What a rule may say of the requests that it is for, wherever it stands: in settings, or on an endpoint."""
+
+    name: Annotated[str, "in headers and in every bucket's key; else made of methods, hosts and paths"]
+    methods: Annotated[Sequence[str], "in upper case, else all; `GET` is also HEAD and websocket handshakes"]
+    when: Annotated[Predicate, "a plain callable of the request: False passes this rule by"]
+    key: Annotated[KeySpec, "whose bucket, instead of the top's key"]
+    cost: Annotated[
+        int | RequestCallable | str,
+        "units a request takes, or a callable of the request; what is no whole number counts 1",
+    ]
+    tier: Annotated[KeySpec, "a key that names the tier, instead of the top's"]
+    default_tier: Annotated[str, "the tier of whoever has none, instead of the top's"]
+    settle: Annotated[
+        SettleSpec, "a callable of the request and its response that says the true cost, instead of the top's"
+    ]
+    count_status: Annotated[
+        StatusSpec, '`[401, "4xx"]`: only answers with these statuses are charged, instead of the top\'s; `[]` says all'
+    ]
+    penalty: Annotated[
+        PenaltySpec,
+        "`10 refusals per minute: 15 minutes`: who is refused so often, by limits with its key, is refused that long",
+    ]
+    on_store_error: Annotated[OnStoreError, "instead of the top's; of several that match, the strictest counts"]
+    shadow: Annotated[bool, "decides and reports, but never refuses, and is never final"]
+    final: Annotated[bool, "ends the search"]
+    concurrent: Annotated[int, "how many requests of a key may be at work, or held back, at once; 0 is no limit"]
+    queue: Annotated[int, "how many requests of a key wait for that, in one process, instead of the top's"]
+    queue_timeout: Annotated[float, "for how many seconds at most, instead of the top's"]
+
+
+class RuleOptions(EndpointLimitOptions, total=False):
+    """A rule as a table: `[[rules]]`."""
+
+    path: Annotated[PathSpec, "required: `/users/{id}`, `/api/{rest:path}`; several are one bucket"]
+    limits: Annotated[LimitsSpec, "required, `[]` says none; may be missing beside `concurrent`; not with `exempt`"]
+    host: Annotated[str | Sequence[str], "only for these hosts: `api.example.com`, `*.example.com`"]
+    preflight: Annotated[bool, "for CORS preflights, and for nothing else"]
+    exempt: Annotated[bool, "skips the default limits, not `app_limits`"]
+    messages: Annotated[
+        LimitsSpec, "of a websocket's messages, instead of the top's; `[]` says none; not with `exempt`"
+    ]
+    on_message_refused: Annotated[OnMessageRefused, "instead of the top's; of several that match, `close` counts"]
+
+
+class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
+    """Which requests, and what limits them. What each field means: `RuleOptions`.
+
+    Raises `ConfigError` that names each field that is wrong, what was found and what is allowed.
+    """
+
+    name: str | None = None
+    methods: Sequence[str] = ()
+    when: Any = None
+    key: KeySpec | None = None
+    cost: Any = None
+    tier: KeySpec | None = None
+    default_tier: str | None = None
+    settle: Any = None
+    count_status: Any = None
+    penalty: PenaltySpec | None = None
+    on_store_error: OnStoreError | None = None
+    shadow: bool = False
+    final: bool = True
+    concurrent: int = 0
+    queue: int | None = None
+    queue_timeout: float | None = None  # seconds
+    path: Any = None  # required
+    limits: Any = None  # required, unless exempt
+    host: Any = ()
+    preflight: bool = False
+    exempt: bool = False
+    messages: Any = None
+    on_message_refused: OnMessageRefused | None = None
+
+    def __post_init__(self) -> None:
+        mistakes = ErrorCollector()
+        checks: Sequence[Callable[[], object]] = (
+            *(partial(check_bool, field, getattr(self, field)) for field in ("exempt", "shadow", "final", "preflight")),
+            self._check_name,
+            self._check_path,
+            self._check_methods,
+            partial(Hosts, "host", self.host),
+            self._check_when,
+            self._check_keys,
+            partial(check_settle, self.settle),
+            partial(check_statuses, self.count_status),
+            self._check_penalty,
+            self._check_limits,
+            self._check_slots,
+            self._check_messages,
+            self._check_tiers,
+        )
+        for check in checks:
+            with mistakes.collect():
+                check()
+        mistakes.raise_if_any()
+
+    def resolve_limits(self, tier: KeySpec | None, default_tier: str | None) -> Sequence[LimitSpec] | LimitSelector:
+        """The limits of this rule. `tier`, `default_tier`: the top's, for a rule that names none of its own."""
+        return () if self.limits is None else self._compile_limits("limits", tier, default_tier)
+
+    def resolve_messages(
+        self, tier: KeySpec | None, default_tier: str | None
+    ) -> Sequence[LimitSpec] | LimitSelector | None:
+        """The limits of messages, in the same way; None where they are the top's."""
+        if self.messages is None:
+            return () if self.exempt else None
+        return self._compile_limits("messages", tier, default_tier)
+
+    @property
+    def full_name(self) -> str:
+        """The name, or one made of methods, hosts and paths: `POST_login`."""
+        if self.name:
+            return self.name
+        hosts, paths = ([one] if isinstance(one, str) else one for one in (self.host, self.path))
+        parts = [*(["preflight"] if self.preflight else self.methods), *hosts, *paths]
+        name = re.sub(r"[^A-Za-z0-9.-]+", "_", "_".join(parts)).strip("_.")[:64] or "root"
+        return f"path_{name}" if name in RESERVED_NAMES else name
+
+    @property
+    def settles(self) -> bool:
+        """Whether it says of itself that something is settled after the response."""
+        return self.settle is not None or bool(self.count_status)
+
+    @property
+    def all_methods(self) -> set[str]:
+        """The methods, and HEAD where there is GET; none for all."""
+        return {*self.methods, "HEAD"} if "GET" in self.methods else set(self.methods)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the search ends with it: a shadow rule never does."""
+        return self.final and not self.shadow
+
+    def _compile_limits(
+        self, field: str, tier: KeySpec | None, default_tier: str | None
+    ) -> Sequence[LimitSpec] | LimitSelector:
+        own = (
+            tier if self.tier is None else key_or_placeholder(self.tier),
+            default_tier if self.default_tier is None else self.default_tier,
+        )
+        return compile_limits(field, getattr(self, field), *own)
+
+    def _check_name(self) -> None:
+        if self.name is not None:
+            reject_reserved_name(check_name("name", self.name))
+
+    def _check_path(self) -> None:
+        if self.path is None:
+            raise ConfigError("path: required, such as '/login' or '/{rest:path}'")
+        Paths("path", self.path)
+
+    def _check_methods(self) -> None:
+        if isinstance(self.methods, str) or not isinstance(self.methods, Sequence):
+            raise ConfigError(f"methods: found {self.methods!r}, allowed is a list such as ['GET', 'POST']")
+        for index, method in enumerate(self.methods):
+            if not isinstance(method, str) or not _METHOD.fullmatch(method):
+                raise ConfigError(
+                    f"methods[{index}]: found {method!r}, allowed is a method in upper case, such as 'POST'"
+                )
+        if self.preflight is True and self.methods:
+            raise ConfigError(f"methods: found {self.methods!r}; a rule with preflight = true is for OPTIONS alone")
+        if self.messages and (self.preflight is True or (self.methods and "GET" not in self.methods)):
+            raise ConfigError("messages: a websocket begins with a GET, which this rule is not for")
+
+    def _check_when(self) -> None:
+        if self.when is not None:
+            with error_location("when"):
+                resolve_callable(self.when, plain=True)
+
+    def _check_keys(self) -> None:
+        if self.on_store_error is not None:
+            check_choice("on_store_error", self.on_store_error, ON_STORE_ERROR)
+        for field in ("key", "tier"):
+            if (key := getattr(self, field)) is not None:
+                check_key(key, field)
+        check_default_tier(self.default_tier)
+
+    def _check_tiers(self) -> None:
+        by_tier = any(
+            isinstance(resolve("all", None), TieredLimits) for resolve in (self.resolve_limits, self.resolve_messages)
+        )
+        for field in ("tier", "default_tier"):
+            if getattr(self, field) is not None and not by_tier:
+                raise ConfigError(f"{field}: {NOT_BY_TIER}")
+
+    def _check_limits(self) -> None:
+        if self.exempt and self.limits:
+            raise ConfigError("limits: a rule with exempt = true has none")
+        if not self.exempt and self.limits is None and not self.concurrent:
+            raise ConfigError("limits: required; a rule that limits nothing says limits = []")
+        limits = self.resolve_limits("all", None)  # whether there is a tier is known where the top is
+        own = [spec for specs in static_specs(limits) for spec in specs if spec.cost is None]
+        check_cost(self.cost, [spec.limit for spec in own])
+        if self.settles:
+            check_estimates(limits, self.cost)
+
+    def _check_penalty(self) -> None:
+        if check_penalty(self.penalty) is not None and (self.exempt or self.limits == []):
+            raise ConfigError("penalty: a rule without limits refuses nobody, so it has none")
+
+    def _check_slots(self) -> None:
+        check_slots(self.concurrent, self.queue, self.queue_timeout)
+        if self.exempt and self.concurrent:
+            raise ConfigError("concurrent: a rule with exempt = true has none")
+        limits = self.resolve_limits("all", None)
+        check_single_concurrency(limits, self.concurrent)
+        check_queue_has_slots(limits, self.concurrent, queue=self.queue, queue_timeout=self.queue_timeout)
+
+    def _check_messages(self) -> None:
+        if self.on_message_refused is not None:
+            check_choice("on_message_refused", self.on_message_refused, ON_MESSAGE_REFUSED)
+        if self.exempt and self.messages:
+            raise ConfigError("messages: a rule with exempt = true has none")
+        check_no_concurrency("messages", self.resolve_messages("all", None) or ())
+
+
+def rule_from(value: object) -> Rule:
+    """A Rule, or a table of its fields. Raises `ConfigError` for anything else."""
+    if isinstance(value, Rule):
+        return value
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"found {value!r}, allowed is a table or a Rule")
+    return build_checked(Rule, value, RuleOptions, LIMIT_TABLE_OPTIONS)

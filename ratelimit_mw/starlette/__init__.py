@@ -1,0 +1,172 @@
+"""Starlette: the middleware, a decorator for endpoints, and limits on routes, mounts and routers."""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar, Unpack
+
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.asgi.checks import WRAPPED
+from ratelimit_mw.asgi.routes import route_info
+from ratelimit_mw.asgi.send import Receive, Scope, Send, close_message, refusal, refuse
+from ratelimit_mw.core.errors import require
+from ratelimit_mw.core.signatures import check_parentheses
+from ratelimit_mw.core.validation import check_arguments
+from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.http.response import Response as OwnResponse
+from ratelimit_mw.http.response import non_conflicting
+from ratelimit_mw.rules.endpoint_limits import EndpointLimit
+from ratelimit_mw.settings.rule import LimitsSpec
+from ratelimit_mw.starlette.enforcement import (
+    AsgiEndpointLimit,
+    EndpointCheck,
+    EndpointDecision,
+    EndpointOptions,
+    asgi_limits_on,
+    callable_name,
+    display_name,
+    endpoint_checks,
+    enforce,
+)
+from ratelimit_mw.starlette.parameters import request_parameter
+from ratelimit_mw.starlette.route_limits import RateLimit, limit_class
+
+with require("starlette"):
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import HTTPConnection, Request
+    from starlette.responses import Response
+    from starlette.websockets import WebSocket, WebSocketState
+
+__all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
+
+_Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
+_CONNECTIONS: Final = (Request, WebSocket, HTTPConnection)
+_ROUTES: Final = 4096  # to one endpoint, whose limits are remembered
+_NAMES: Final = ("request", "websocket")
+_INSTEAD: Final = (
+    "give it `request: Request` (`websocket: WebSocket`), or in FastAPI use Depends(RateLimit(...)) of "
+    "ratelimit_mw.fastapi"
+)
+_OF_MESSAGES: Final = ("on_receive", "on_disconnect")
+_MESSAGES: Final = "let it stand on the class or on_connect, and limit messages by the middleware's `messages`"
+
+
+@check_arguments(EndpointOptions)
+def limit(limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> Callable[[_Endpoint], _Endpoint]:
+    """A decorator that limits one endpoint: a function, plain or async, a method, or a class of endpoints.
+
+    `limits` and `options`: as in a rule of the settings. Without a `name`, the function or class has one
+    bucket for all its routes, and headers name the limit after the route; functions of one name in one module, made in
+    a factory, share that bucket.
+    Several decorators on one endpoint are decided in one step. Inside of `RateLimitMiddleware` its store and settings
+    are used, and its own limits count too; without it, `store`, or else memory of this process, with a warning.
+
+    It stands below what registers the endpoint, such as `@app.get`. Above that it does nothing, and is warned about
+    when the server starts, or without the middleware at the first request that anything limits.
+
+    Raises `ConfigError` for what is wrong with limits or options, and `TypeError` for a function without a parameter
+    for the request: it could never refuse one.
+    """
+    check_parentheses(limits)
+    endpoint_limit = AsgiEndpointLimit(limits, **options)
+    return functools.partial(_limit_endpoint, endpoint_limit)
+
+
+def exempt(endpoint: _Endpoint) -> _Endpoint:
+    """A decorator: `RateLimit` of a mount or router passes this endpoint, and so do FastAPI's dependencies.
+
+    `RateLimitMiddleware` decides before a route is looked for, and cannot see it: there a rule with `exempt=True`, or
+    the setting `exempt`, says so by path. Of what stands on the endpoint itself, `limit` holds.
+    """
+    return EndpointLimit.exemption().attach(endpoint)
+
+
+def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
+    if isinstance(endpoint, type):
+        return limit_class(endpoint_limit, endpoint)
+    _check(endpoint)
+    parameter = request_parameter(endpoint, _CONNECTIONS, _NAMES)
+    if parameter is None:
+        raise TypeError(
+            f"{callable_name(endpoint)} has no parameter for the request, so no limit can hold it; {_INSTEAD}"
+        )
+    is_async = inspect.iscoroutinefunction(endpoint)
+
+    @functools.wraps(endpoint)
+    async def limited_endpoint(*arguments: Any, **named: Any) -> Any:
+        connection = parameter.of(arguments, named)
+        if not isinstance(connection, HTTPConnection):
+            raise TypeError(f"{name}: {parameter.name} is no request but {type(connection).__name__}; {_INSTEAD}")
+        info = route_info(connection.scope)
+        decision = await enforce(
+            connection.scope, own(display_name(info, endpoint)), None if info is None else info.template
+        )
+        if decision is not None and decision.refusing_verdict:
+            return await refusal_response(decision, decision.refusing_verdict, connection)
+        if is_async:
+            answer = await endpoint(*arguments, **named)
+        else:
+            answer = await run_in_threadpool(endpoint, *arguments, **named)
+        if decision is not None and isinstance(answer, Response):
+            _add_headers(decision, answer)
+        return answer
+
+    endpoint_limit.attach(limited_endpoint, deep=False)  # others may wrap the same function
+    WRAPPED.add(endpoint)
+    name = callable_name(endpoint)
+    endpoint_limits = asgi_limits_on(limited_endpoint)
+
+    @functools.lru_cache(_ROUTES)
+    def own(shown: str) -> Sequence[EndpointCheck]:
+        return endpoint_checks(endpoint_limits, name, shown)
+
+    return limited_endpoint
+
+
+def _check(endpoint: Any) -> None:
+    """Raises `TypeError` for what no limit can hold."""
+    if isinstance(endpoint, (classmethod, staticmethod)):
+        raise TypeError(f"found a {type(endpoint).__name__}; let the limit stand below it, on the function")
+    if not inspect.isroutine(endpoint):
+        raise TypeError(f"a limit stands on a function or a class, as @limit('5/minute'); found {endpoint!r:.100}")
+    if endpoint.__name__ in _OF_MESSAGES:
+        raise TypeError(
+            f"{callable_name(endpoint)} is called for each message, and a limit is for the handshake; {_MESSAGES}"
+        )
+    if inspect.isgeneratorfunction(endpoint) or inspect.isasyncgenfunction(endpoint):
+        raise TypeError(f"{callable_name(endpoint)} yields, and cannot be wrapped; {_INSTEAD}")
+
+
+class _Refusal(Response):
+    """Our answer, which decorators further out may still look at."""
+
+    def __init__(self, decision: EndpointDecision, verdict: Verdict, own: OwnResponse) -> None:
+        super().__init__(b"" if decision.request.method == "HEAD" else own.body, own.status)
+        self.raw_headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in own.headers]
+        self._asked, self._verdict = decision, verdict
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal_handler = self._asked.gate.refusal_handler
+        if refusal_handler is not None and refusal_handler.kind == "asgi":
+            await refuse(self._asked.request, self._verdict, self._asked.gate, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+async def refusal_response(decision: EndpointDecision, verdict: Verdict, connection: HTTPConnection) -> Response | None:
+    """The response to a refused request; a websocket is answered at once."""
+    request, gate = decision.request, decision.gate
+    if not isinstance(connection, WebSocket):
+        return _Refusal(decision, verdict, await refusal(request, verdict, gate))
+    if connection.client_state is WebSocketState.CONNECTING:
+        await refuse(request, verdict, gate, connection.receive, connection.send)
+    else:  # accepted before we were asked
+        await connection.send(close_message(gate.refusal(request, verdict).status))
+    return None
+
+
+def _add_headers(decision: EndpointDecision, response: Response) -> None:
+    """Put into the response's headers what nobody further out puts there."""
+    for name, value in non_conflicting(decision.fields, {name.lower() for name in response.headers}):
+        response.headers.append(name, value)
+    decision.mark_headers_shown()

@@ -1,0 +1,118 @@
+"""Limits of one route, mount or router, and of classes of endpoints: ASGI, whoever routes it."""
+
+import inspect
+from collections.abc import Generator, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, Final, Unpack
+
+from ratelimit_mw.asgi.checks import HonorsExempt
+from ratelimit_mw.asgi.routes import all_routes, app_cache, endpoint_below, route_info, routes_below
+from ratelimit_mw.asgi.send import App, Receive, Scope, Send, refuse
+from ratelimit_mw.core.limit import Limit
+from ratelimit_mw.core.validation import check_arguments
+from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt
+from ratelimit_mw.settings.rule import LimitsSpec
+from ratelimit_mw.starlette.enforcement import (
+    AsgiEndpointLimit,
+    EndpointCheck,
+    EndpointOptions,
+    asgi_limits_on,
+    callable_name,
+    display_name,
+    endpoint_checks,
+    enforce,
+)
+
+_ENDPOINTS: Final = 4096  # under one limit, whose names are remembered
+
+
+def _decorates(arguments: Sequence[object]) -> str:
+    """The error for `@RateLimit("5/minute")` on a function, which has limits where the app belongs."""
+    _, *given = arguments  # without `self`
+    found = given[0] if len(given) == 1 else None
+    if not isinstance(found, (str, Limit, Mapping, Sequence)):
+        return ""
+    return (
+        f"app: found {found!r:.100}: RateLimit is the middleware of a route, as in Middleware(RateLimit, '5/minute'); "
+        "on a function write @limit('5/minute')"
+    )
+
+
+class RateLimit(HonorsExempt):
+    """ASGI middleware for a route, mount or router: `Route("/", home, middleware=[Middleware(RateLimit, "5/minute")])`.
+
+    `limits` and `options`: as for `limit`. Without a `name`, the bucket is that of the route's endpoint, and headers
+    name the limit after the route; around several routes it is one bucket, named after the mount's path. For a whole
+    app, `RateLimitMiddleware`. Raises `ConfigError` for what is wrong.
+    """
+
+    @check_arguments(EndpointOptions, meant=_decorates)
+    def __init__(self, app: App, limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> None:
+        self.app = app
+        endpoint_limits = (AsgiEndpointLimit(limits, **options),)
+        self._checks = lru_cache(_ENDPOINTS)(partial(endpoint_checks, endpoint_limits))
+        self._routes: list[Any] | None = None  # inside, if one of them is exempt
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Admit or refuse one request; what is neither HTTP nor a websocket goes straight through."""
+        if scope["type"] in ("http", "websocket") and not self._is_exempt(scope):
+            info, endpoint = route_info(scope), scope.get("endpoint")
+            template = None if info is None else info.template
+            name = (
+                callable_name(endpoint) if inspect.isroutine(endpoint) or inspect.isclass(endpoint) else template or ""
+            )
+            decision = await enforce(scope, self._checks(name, display_name(info, endpoint)), template)
+            if decision is not None:
+                if decision.refusing_verdict:
+                    await refuse(decision.request, decision.refusing_verdict, decision.gate, receive, send)
+                    return
+                send = decision.with_headers(send)
+        await self.app(scope, receive, send)
+
+    def _is_exempt(self, scope: Scope) -> bool:
+        if self._routes is None:
+            routes = routes_below(self.app)
+            self._routes = list(routes) if any(is_exempt(info.endpoint) for info in all_routes(routes)) else []
+        return bool(self._routes) and is_exempt(endpoint_below(self._routes, scope))
+
+
+def limit_class(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
+    """A class of endpoints, each of whose objects is one request's: Starlette's `HTTPEndpoint`, `WebSocketEndpoint`.
+
+    Raises `TypeError` for any other.
+    """
+    inner = getattr(endpoint, "__await__", None)
+    if inner is None or not hasattr(endpoint, "dispatch"):
+        raise TypeError(f"a limit stands on functions and on classes with dispatch(); found {endpoint!r:.100}")
+
+    def checked_await(self: Any) -> Generator[Any, None, None]:
+        if (yield from _enforce_on_instance(self).__await__()):
+            yield from inner(self)
+
+    endpoint.__await__ = checked_await
+    return endpoint_limit.attach(endpoint)
+
+
+async def _enforce_on_instance(endpoint: Any) -> bool:
+    """Whether the endpoint is to answer; if not, the refusal was sent."""
+    kind, scope = type(endpoint), endpoint.scope
+    info = route_info(scope)
+    decision = await enforce(scope, _checks_of(kind, display_name(info, kind)), None if info is None else info.template)
+    if decision is None:
+        return True
+    if decision.refusing_verdict:
+        await refuse(decision.request, decision.refusing_verdict, decision.gate, endpoint.receive, endpoint.send)
+        return False
+    endpoint.send = decision.with_headers(endpoint.send)
+    return True
+
+
+def _checks_of(kind: type, shown: str) -> Sequence[EndpointCheck]:
+    known = app_cache(kind, "steps")
+    latest = EndpointLimit.version
+    found: Sequence[EndpointCheck] | None = known.get((latest, shown))
+    if found is None:
+        if any(before != latest for before, _ in list(known)):
+            known.clear()
+        found = known[latest, shown] = endpoint_checks(asgi_limits_on(kind), callable_name(kind), shown)
+    return found

@@ -1,0 +1,154 @@
+"""What decides in this process while a store cannot: `on_store_error = "local"`."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import floor, isinf
+from typing import Final, NamedTuple
+
+from msgspec.structs import fields, replace
+
+from ratelimit_mw.core.limit import Charge, Decision, Limit, microseconds
+from ratelimit_mw.stores.deny_cache import aged
+from ratelimit_mw.stores.lifecycle import StoreOverrides, fork_safe_lock
+from ratelimit_mw.stores.memory import MemoryStore
+
+_REFUSALS: Final = 10_000  # that are remembered
+_LIMITS: Final = 4096  # of which the shares are
+_DIGITS: Final = 9  # digits behind the point: 0.29 of 100 is 29
+
+
+class _Refusal(NamedTuple):
+    """What the store said, of how many units, and when. Microseconds."""
+
+    decision: Decision
+    cost: int
+    observed_at: int
+    until: int
+
+
+class FallbackStore(MemoryStore):
+    """A `MemoryStore` that keeps to a share of each limit, and to what the store refused before it failed.
+
+    `share`: of each quota and burst, more than 0 and at most 1. It forgets nothing when the store is back: a store that
+    fails again and again renews no quota. A bucket that the store refused is refused here too, for as much or more,
+    until its `retry_after` is over; of 10,000 buckets that is known.
+    """
+
+    def __init__(self, share: float = 1.0, *, clock: Callable[[], float] | None = None) -> None:
+        super().__init__(clock=clock)
+        self._share: Final = share
+        self._refusals: OrderedDict[tuple[str, str], _Refusal] = OrderedDict()  # by bucket; the oldest first
+        self._refusals_lock = fork_safe_lock()
+
+    @property
+    def has_refusals(self) -> bool:
+        """Whether there is anything that the store refused."""
+        return bool(self._refusals)
+
+    def observe(self, charges: Sequence[Charge], decisions: Sequence[Decision]) -> None:
+        """What the store itself decided."""
+        now = self._now()
+        with self._refusals_lock:
+            for charge, decision in zip(charges, decisions, strict=True):
+                if charge.role == "limit":
+                    self._remember(charge, decision, now)
+            while len(self._refusals) > _REFUSALS:
+                self._refusals.popitem(last=False)
+
+    def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """See `MemoryStore.take`; the charges are those that the store was asked for."""
+        scaled_charges = self._scale(charges)
+        refusals = self._active_refusals(charges)
+        return self._refuse(scaled_charges, refusals) if refusals else super().take(scaled_charges)
+
+    def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """What `take` would answer now; changes nothing."""
+        scaled_charges = self._scale(charges)
+        refusals = self._active_refusals(charges)
+        return self._refuse(scaled_charges, refusals) if refusals else super().peek(scaled_charges)
+
+    def settle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
+        """See `MemoryStore.settle`."""
+        return super().settle(self._scale(charges))
+
+    def reset(self, charges: Sequence[Charge]) -> None:
+        """Forget these buckets, and that the store refused them."""
+        with self._refusals_lock:
+            for charge in charges:
+                self._refusals.pop(_bucket(charge), None)
+        super().reset(self._scale(charges))
+
+    def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:
+        super()._apply(overrides, empty=empty)
+        if empty:
+            with self._refusals_lock:
+                self._refusals.clear()
+
+    def _remember(self, charge: Charge, decision: Decision, now: int) -> None:
+        bucket = _bucket(charge)
+        refusal = self._refusals.get(bucket)
+        if decision.allowed:
+            if refusal is not None and charge.cost >= refusal.cost:  # it was reset, or given back
+                del self._refusals[bucket]
+        elif isinf(decision.retry_after):
+            pass  # what can never pass cannot here either
+        # what refuses less refuses more too
+        elif refusal is None or now >= refusal.until or charge.cost <= refusal.cost:
+            until = now + microseconds(decision.retry_after)
+            self._refusals[bucket] = _Refusal(decision, charge.cost, now, until)
+            self._refusals.move_to_end(bucket)
+
+    def _scale(self, charges: Sequence[Charge]) -> Sequence[Charge]:
+        return charges if self._share == 1 else [_scaled_charge(charge, self._share) for charge in charges]
+
+    def _active_refusals(self, charges: Sequence[Charge]) -> dict[int, Decision]:
+        """The decisions of the store that still hold, by the index of the charge."""
+        if not self._refusals:
+            return {}
+        now = self._now()
+        refusals = {}
+        for index, charge in enumerate(charges):
+            refusal = self._refusals.get(_bucket(charge))
+            if refusal is None or charge.role != "limit" or charge.cost < refusal.cost:
+                continue
+            if refusal.observed_at <= now < refusal.until:  # not when the clock stepped back
+                refusals[index] = aged(charge, refusal.decision, now - refusal.observed_at)
+        return refusals
+
+    def _refuse(self, charges: Sequence[Charge], refusals: dict[int, Decision]) -> Sequence[Decision]:
+        """A whole group, of which nothing is charged: what has room is shown as it stands."""
+        decisions = list(super().peek(charges))
+        for index, charge in enumerate(charges):
+            if index in refusals:
+                decisions[index] = refusals[index]
+            elif decisions[index].allowed:
+                decisions[index] = super().peek([replace(charge, cost=0)])[0]
+        return decisions
+
+
+@lru_cache(maxsize=_LIMITS)
+def scaled(limit: Limit, share: float) -> Limit:
+    """The same limit with a share of its units, each rounded down, and at least one."""
+    if share == 1:
+        return limit
+    names = {field.name for field in fields(limit)} & {"quota", "burst", "at_once"}
+    units = {word: value for word in names if (value := getattr(limit, word))}
+    return replace(limit, **{word: max(1, floor(round(value * share, _DIGITS))) for word, value in units.items()})
+
+
+def needs_fallback(store: object) -> bool:
+    """Whether it may have no answer, as one in memory never has."""
+    return type(store) is not MemoryStore
+
+
+def _scaled_charge(charge: Charge, share: float) -> Charge:
+    """The charge as it is counted here. What the whole limit can admit takes at most a whole share, and so can pass."""
+    limit = scaled(charge.limit, share)
+    fits = abs(charge.cost) <= charge.limit.most
+    cost = max(-limit.most, min(charge.cost, limit.most)) if fits else charge.cost
+    return replace(charge, limit=limit, cost=cost, lease=0)
+
+
+def _bucket(charge: Charge) -> tuple[str, str]:
+    return charge.key, charge.limit.bucket

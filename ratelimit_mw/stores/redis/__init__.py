@@ -1,0 +1,230 @@
+"""States in Redis or Valkey, shared by many processes: every group of charges is one EVALSHA.
+
+On Redis Cluster it is one for each slot. Needs the extra `redis`.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
+from redis.cluster import RedisCluster
+
+from ratelimit_mw.algorithms import SCRIPTED
+from ratelimit_mw.core.errors import ConfigError, StoreError
+from ratelimit_mw.core.limit import Charge
+from ratelimit_mw.core.log import logger
+from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
+from ratelimit_mw.stores.deny_cache import DenyCache
+from ratelimit_mw.stores.layer import Layer
+from ratelimit_mw.stores.layers import AsyncLayeredStore, LayeredStore
+from ratelimit_mw.stores.redis.async_store import AsyncTransport, TaskStore
+from ratelimit_mw.stores.redis.cluster import AsyncClusterTransport, ClusterTransport
+from ratelimit_mw.stores.redis.commands import Command
+from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, Deadline
+from ratelimit_mw.stores.redis.scripts import Codec
+from ratelimit_mw.stores.redis.sentinel import async_master, master
+from ratelimit_mw.stores.redis.server import (
+    CLUSTER_SCHEMES,
+    SENTINEL_SCHEMES,
+    AsyncServerTransport,
+    ServerTransport,
+    async_connection_factory,
+    classify_error,
+    connection_factory,
+)
+from ratelimit_mw.stores.redis.thread_store import ThreadStore, Transport
+
+_PROBE_TIMEOUT: Final = 3.0  # seconds that a probe waits, connecting included
+_PENALTY_ALGORITHM: Final = "ban"  # comes with another limit, and does the same on the server
+_DEFAULT_ALGORITHM: Final = "sliding_window_counter"
+_PROBE_SLOTS: Final = 16  # slots that a probe asks: of three nodes, one is missed in one of 200 probes
+
+
+class RedisStore(LayeredStore):
+    """For threads.
+
+    `client_or_url`: `redis://`, `rediss://`, `unix://`, `redis+cluster://HOST:PORT,HOST:PORT`, or
+    `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`; or a `redis.Redis` or `redis.RedisCluster`, which is used as it is
+    and not closed.
+
+    `prefix`: of all keys. `timeout`: seconds for a whole call, connecting included, more than 0; a client handed in
+    has its own. `deny_cache`: seconds that a refusal is remembered in this process at most, and so the longest that a
+    correction made by another process goes unnoticed here; 0 asks the server every time. `clock`: a callable giving
+    seconds, for tests; None is the server's TIME. Raises `StoreError` when the server gives no usable answer.
+    """
+
+    def __init__(
+        self,
+        client_or_url: Any,
+        *,
+        prefix: str = "rl:",
+        timeout: float = 0.05,  # seconds
+        deny_cache: float = 1.0,  # seconds
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        store = ThreadStore(_transport(client_or_url, timeout), prefix, timeout, clock)
+        super().__init__(store, _layers(deny_cache, is_cluster=store.is_cluster), timeout, clock)
+        self.probe = _prober(client_or_url, prefix)
+
+
+class AsyncRedisStore(AsyncLayeredStore):
+    """For asyncio: the same as `RedisStore`, with a client of `redis.asyncio`.
+
+    Each event loop has connections of its own.
+    """
+
+    def __init__(
+        self,
+        client_or_url: Any,
+        *,
+        prefix: str = "rl:",
+        timeout: float = 0.05,  # seconds
+        deny_cache: float = 1.0,  # seconds
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        store = TaskStore(_async_transport(client_or_url, timeout), prefix, timeout, clock)
+        super().__init__(store, _layers(deny_cache, is_cluster=store.is_cluster), timeout, clock)
+        store.lookup = self.lookup
+        self.probe = _prober(client_or_url, prefix)
+
+
+def probe(url: str, prefix: str = "rl:", algorithms: Iterable[str] = ()) -> StoreError | None:
+    """What is wrong with the way to a store: take a unit with each of these algorithms, on connections of its own.
+
+    May block for some seconds. The keys are of no request, expire, and are removed. In a cluster there are many of
+    them, so that most likely each node is asked. None: there was an answer.
+    """
+    names = [name for name in SCRIPTED if name in set(algorithms) - {_PENALTY_ALGORITHM}] or [_DEFAULT_ALGORITHM]
+    store = RedisStore(url, prefix=prefix, timeout=_PROBE_TIMEOUT, deny_cache=0)
+    charges = [
+        Charge(f"{{ratelimit-mw-check-{number}}}:check", SCRIPTED[name](100, 60))
+        for number in range(_PROBE_SLOTS if store.is_cluster else 1)
+        for name in names
+    ]
+    try:
+        store.take(charges)
+        store.reset(charges)
+    except StoreError as error:
+        return error.copy()
+    finally:
+        store.close()
+    return None
+
+
+def _prober(client_or_url: Any, prefix: str) -> Callable[[Iterable[str]], StoreError | None] | None:
+    """`probe` for this store, in which no password shows; None for a client that was handed in."""
+    if not isinstance(client_or_url, str):
+        return None
+    return lambda algorithms: probe(client_or_url, prefix, algorithms)
+
+
+def _layers(deny_cache: float, *, is_cluster: bool) -> list[Layer]:
+    """What stands over the server: of each call, the first one to know the answer gives it.
+
+    What refused stays refused while the breaker keeps the server from being asked. In a cluster there is none: one
+    node that fails is no reason not to ask the others.
+    """
+    cache = DenyCache(deny_cache)
+    return [*([cache] if deny_cache else []), *([] if is_cluster else [CircuitBreaker()])]
+
+
+def _transport(client_or_url: Any, timeout: float) -> Transport:
+    if isinstance(client_or_url, str):
+        if client_or_url.startswith(CLUSTER_SCHEMES):
+            return ClusterTransport(client_or_url, timeout)
+        if client_or_url.startswith(SENTINEL_SCHEMES):
+            return master(client_or_url, timeout)
+        return ServerTransport(connection_factory(client_or_url, ORPHAN_TIMEOUT), timeout)
+    execute = getattr(client_or_url, "execute_command", None)
+    if not callable(execute) or inspect.iscoroutinefunction(execute):
+        raise ConfigError(
+            f"client_or_url: found {type(client_or_url).__name__}, allowed is a URL or a redis.Redis for threads"
+        )
+    _warn_of_long_waits(client_or_url, timeout)
+    return _ClientTransport(client_or_url)
+
+
+def _async_transport(client_or_url: Any, timeout: float) -> AsyncTransport:
+    if isinstance(client_or_url, str):
+        if client_or_url.startswith(CLUSTER_SCHEMES):
+            return AsyncClusterTransport(client_or_url, ORPHAN_TIMEOUT + timeout)
+        if client_or_url.startswith(SENTINEL_SCHEMES):
+            return async_master(client_or_url)
+        return AsyncServerTransport(async_connection_factory(client_or_url, ORPHAN_TIMEOUT + timeout))
+    if not inspect.iscoroutinefunction(getattr(client_or_url, "execute_command", None)):
+        raise ConfigError(
+            f"client_or_url: found {type(client_or_url).__name__}, allowed is a URL or a redis.asyncio.Redis"
+        )
+    return _AsyncClientTransport(client_or_url)
+
+
+class _ClientTransport:
+    """A client that was handed in."""
+
+    def __init__(self, client: Any) -> None:
+        self._execute = client.execute_command
+        self.is_cluster = isinstance(client, RedisCluster)
+        self.codec = _codec(client)
+
+    def send(self, command: Command, _: Deadline) -> Any:
+        """See `Transport.send`."""
+        try:
+            return self._execute(*command)
+        except Exception as error:  # whatever it raises, the store has no answer
+            raise classify_error(error, "cluster" if self.is_cluster else "server") from error
+
+    def close(self) -> None:
+        """It is not ours to close."""
+
+
+class _AsyncClientTransport:
+    """A client that was handed in."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.is_cluster = isinstance(client, AsyncRedisCluster)
+        self.codec = _codec(client)
+
+    async def ready(self) -> None:
+        """See `AsyncTransport.ready`: that is its own affair."""
+
+    async def send(self, *command: Any) -> Any:
+        """See `AsyncTransport.send`."""
+        try:
+            if self.is_cluster:
+                await self._client.initialize()  # else redis-py fails commands that are its first and come at once
+            return await self._client.execute_command(*command)
+        except Exception as error:  # whatever it raises, the store has no answer
+            raise classify_error(error, "cluster" if self.is_cluster else "server") from error
+
+    def begin(self, command: Command, on_reply: Callable[[Any], None]) -> None:
+        """See `AsyncTransport.begin`: a client has to be awaited."""
+
+    async def close(self) -> None:
+        """It is not ours to close."""
+
+
+def _options_of(client: Any) -> Mapping[str, Any]:
+    """Of the connections of a client handed in; none of one that hides them."""
+    connections = getattr(client, "connection_pool", None) or getattr(client, "nodes_manager", None)
+    options: Mapping[str, Any] = getattr(connections, "connection_kwargs", {})
+    return options
+
+
+def _codec(client: Any) -> Codec:
+    """What is packed is no text, and not all versions of redis-py can be told that a reply is none."""
+    options = _options_of(client)
+    return "msgpack" if options and not options.get("decode_responses") else "msgpack_resp_replies"
+
+
+def _warn_of_long_waits(client: Any, timeout: float) -> None:
+    socket_timeout = _options_of(client).get("socket_timeout")
+    if socket_timeout is None or socket_timeout > timeout:
+        logger.warning(
+            "ratelimit_mw: the Redis client handed in waits up to %s seconds, not %s; "
+            "give it socket_timeout=%s and retry=Retry(NoBackoff(), 0)",
+            socket_timeout or "any number of",
+            timeout,
+            timeout,
+        )

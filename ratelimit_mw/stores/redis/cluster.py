@@ -1,0 +1,104 @@
+"""The way to a Redis Cluster, on connections of our own to each of its nodes."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.stores.redis.commands import Command, adrive, drive
+from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, Deadline
+from ratelimit_mw.stores.redis.scripts import Codec
+from ratelimit_mw.stores.redis.server import (
+    AsyncServerTransport,
+    ConnectionFactory,
+    ServerTransport,
+    async_connection_factory,
+    connection_factory,
+)
+from ratelimit_mw.stores.redis.topology import Address, RoutedCommand, SlotMap
+
+
+class ClusterTransport:
+    """For threads."""
+
+    is_cluster = True
+    codec: Codec = "msgpack"
+
+    def __init__(self, url: str, timeout: float) -> None:
+        self._timeout = timeout
+        self._factory, start = nodes_of(url)
+        self._slot_map = SlotMap(start)
+        self._nodes: dict[Address, ServerTransport] = {}
+
+    def send(self, command: Command, deadline: Deadline) -> Any:
+        """See `Transport.send`."""
+        return drive(self._slot_map.route(command), partial(self._run, deadline))
+
+    def close(self) -> None:
+        """See `Transport.close`."""
+        for node in list(self._nodes.values()):
+            node.close()
+
+    def _run(self, deadline: Deadline, routed_command: RoutedCommand) -> Any:
+        node = self._nodes.get(routed_command.address)
+        if node is None:  # of two threads that are here at once, one goes on with the node of the other
+            node = self._nodes.setdefault(
+                routed_command.address,
+                ServerTransport(self._factory.at(routed_command.address), self._timeout, role="cluster"),
+            )
+        return node.send(routed_command.command, deadline, asking=routed_command.asking)
+
+
+class AsyncClusterTransport:
+    """For asyncio."""
+
+    is_cluster = True
+    codec: Codec = "msgpack"
+
+    def __init__(self, url: str, linger: float) -> None:
+        self._factory, start = _nodes([async_connection_factory(one, linger) for one in _urls(url)])
+        self._slot_map = SlotMap(start)
+        self._nodes: dict[Address, AsyncServerTransport] = {}
+
+    async def ready(self) -> None:
+        """See `AsyncTransport.ready`: which node is asked shows when it is."""
+
+    async def send(self, *command: Any) -> Any:
+        """See `AsyncTransport.send`."""
+        return await adrive(self._slot_map.route(command), self._run)
+
+    def begin(self, command: Command, on_reply: Callable[[Any], None]) -> None:
+        """See `AsyncTransport.begin`: which node is asked shows when it is."""
+
+    async def close(self) -> None:
+        """See `AsyncTransport.close`."""
+        for node in list(self._nodes.values()):
+            await node.close()
+
+    async def _run(self, routed_command: RoutedCommand) -> Any:
+        node = self._nodes.get(routed_command.address)
+        if node is None:
+            node = self._nodes[routed_command.address] = AsyncServerTransport(
+                self._factory.at(routed_command.address), role="cluster"
+            )
+        return await node.send(*routed_command.command, asking=routed_command.asking)
+
+
+def nodes_of(url: str) -> tuple[ConnectionFactory, list[Address]]:
+    """How threads connect, and to which nodes at first. Raises `ConfigError`."""
+    return _nodes([connection_factory(one, ORPHAN_TIMEOUT) for one in _urls(url)])
+
+
+def _urls(url: str) -> list[str]:
+    """One URL for each node that this one names: `redis+cluster://USER:PASSWORD@HOST:PORT,HOST:PORT/?OPTION=VALUE`."""
+    scheme, _, rest = url.partition("+cluster://")
+    place, slash, path = rest.partition("/")
+    login, at, hosts = place.rpartition("@")
+    return [f"{scheme}://{login}{at}{host}{slash}{path}" for host in hosts.split(",")]
+
+
+def _nodes(factories: list[ConnectionFactory]) -> tuple[ConnectionFactory, list[Address]]:
+    """How to connect, and to which nodes at first."""
+    if factories[0].options.get("db"):
+        raise ConfigError("store: a cluster has database 0 only")
+    return factories[0], [(one.options.get("host", "localhost"), one.options.get("port", 6379)) for one in factories]

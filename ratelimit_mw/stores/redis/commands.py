@@ -1,0 +1,283 @@
+"""What the Redis stores say: keys, commands, and which command follows which reply.
+
+Does no I/O, so threads and asyncio share it.
+"""
+
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any, Final, Literal, TypeVar
+
+from msgspec.structs import replace
+
+from ratelimit_mw.core.errors import ConfigError, StoreError
+from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, Decision, check_seconds, microseconds
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.stores.group import UNCOLLECTED, Group, in_parts, settled_charge, units_that_count
+from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides
+from ratelimit_mw.stores.redis.parcel import EncodedGroup, PendingTake, TakeMode
+from ratelimit_mw.stores.redis.scripts import (
+    SCRIPTED_LIMITS,
+    Codec,
+    join_groups,
+    read_decisions,
+    read_settlement,
+    script,
+    settle_arguments,
+    unsupported_limit,
+)
+from ratelimit_mw.stores.redis.slots import split_by_slot, take_by_slot
+
+T = TypeVar("T")
+Command = tuple[str | bytes | int, ...]
+Steps = Generator[Any, Any, T]
+"""Yields a command, and is sent its reply or thrown a `RetryableReply` or `StoreError`; or yields a list of steps that
+go side by side, and is sent their outcomes, each a result or an error. Returns what was asked for."""
+
+FORMAT: Final = "1"  # of the states; the first part of every key
+_MAX_ENCODED_GROUPS: Final = 4096  # groups that are kept as they are written
+_MAX_CHARGES: Final = 500  # corrections in one call, at most
+_MAX_UNITS: Final = 1000  # units in one call, at most, of limits that settle no more in one step
+_MAX_ATTEMPTS: Final = 4  # calls for one group: each of the two codecs' scripts may be unknown at first
+
+
+class RetryableReply(Exception):
+    """A reply that the steps understand, and go on from."""
+
+
+class NoScript(RetryableReply):
+    """The server does not know the script: it restarted, failed over, or was flushed."""
+
+
+class NoCodec(RetryableReply):
+    """The server has no cmsgpack and struct."""
+
+
+def drive(steps: Steps[T], execute: Callable[[Any], Any]) -> T:
+    """Run the steps, for threads."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                reply = execute(step)
+            except (RetryableReply, StoreError) as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(reply)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+async def adrive(steps: Steps[T], execute: Callable[[Any], Awaitable[Any]]) -> T:
+    """Run the steps, for asyncio."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                reply = await execute(step)
+            except (RetryableReply, StoreError) as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(reply)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+class RedisCommands:
+    """The part of a Redis store that does not depend on how commands are sent."""
+
+    def __init__(
+        self, prefix: str, timeout: float, clock: Callable[[], float] | None, *, is_cluster: bool, codec: Codec
+    ) -> None:
+        if not isinstance(prefix, str):
+            raise ConfigError(f"prefix: found {prefix!r}, allowed is a string")
+        if not check_seconds("timeout", timeout):
+            raise ConfigError("timeout: found 0, allowed is more than 0 seconds")
+        if clock is not None and not callable(clock):
+            raise ConfigError(f"clock: found {clock!r}, allowed is a callable that returns seconds")
+        self._base = self._prefix = f"{prefix}{FORMAT}:"
+        self._timeout = timeout
+        self._configured_clock = self._clock = clock  # what it was given, and what it goes by: tests may stop its time
+        self._codec = codec
+        self._encoded_groups: dict[int, EncodedGroup] = {}  # by the identity of what was asked, which they hold on to
+        self.forgiven = 0  # units of corrections beyond a debt of one quota, which nobody is charged
+        self.is_cluster: Final = (
+            is_cluster  # whether keys live in the slots of a cluster: one call reaches those of one slot
+        )
+        REGISTRY.register(self)
+
+    def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:  # noqa: ARG002  # nothing is kept in this process
+        self._prefix = self._base + overrides.key_prefix
+        self._encoded_groups.clear()
+        if self._configured_clock is None:
+            self._clock = overrides.wall
+
+    def _take(self, original_charges: Sequence[Charge], *, commit: bool) -> Steps[Sequence[Decision]]:
+        if not original_charges:
+            return []
+        now = self._now()
+        if not self.is_cluster:
+            encoded_group = self._encode_group(original_charges)
+            reply = yield from self._take_together([PendingTake(encoded_group, TakeMode(now, commit))])
+            return encoded_group.group.spread(read_decisions(reply, encoded_group.group.charges))
+        group = Group(original_charges)
+        charges = group.charges
+
+        def take(part: Sequence[Charge], *, commit: bool = commit) -> Steps[list[Decision]]:
+            return self._take_part(part, now, commit=commit)
+
+        def repair(part: Sequence[Charge]) -> Steps[list[Decision]]:
+            if commit:
+                return self._decisions_after(part, now)
+            return take([replace(charge, cost=max(0, charge.cost), role="limit") for charge in part], commit=False)
+
+        slot_groups = self._slot_groups(charges)
+        steps = take(charges) if len(slot_groups) == 1 else take_by_slot(slot_groups, charges, take, repair)
+        return group.spread((yield from steps))
+
+    def _settle(self, charges: Sequence[Charge]) -> Steps[Sequence[Charge]]:
+        now = self._now()
+        self._count_uncollected(
+            sum(max(0, charge.cost - units_that_count(charge.cost, charge.limit)) for charge in charges)
+        )
+        results: list[Charge] = []  # one for each charge
+        for call in settling_calls(charges):
+            part = yield from self._each_part([one for _, one in call], lambda part: self._settle_part(part, now))
+            for (index, _), own in zip(call, part, strict=True):
+                if index == len(results):
+                    results.append(own if charges[index].cost > 0 else charges[index])  # a give-back: as it came
+                elif charges[index].cost > 0:
+                    results[index] = replace(own, cost=results[index].cost + own.cost)
+        return results
+
+    def _reset(self, charges: Sequence[Charge]) -> Steps[None]:
+        yield from self._each_part(charges, self._reset_part)
+
+    def _each_part(
+        self, charges: Sequence[Charge], steps: Callable[[Sequence[Charge]], Steps[Sequence[Charge]]]
+    ) -> Steps[Sequence[Charge]]:
+        """What the steps of the parts answer, in the order of the charges."""
+        slot_groups = self._slot_groups(charges) if charges else []
+        if len(slot_groups) <= 1:
+            return (yield from steps(charges)) if slot_groups else []
+        outcomes = yield [steps([charges[index] for index in part]) for part in slot_groups]
+        results = list(charges)
+        for part, outcome in zip(slot_groups, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                raise outcome
+            for index, charge in zip(part, outcome, strict=True):
+                results[index] = charge
+        return results
+
+    def _slot_groups(self, charges: Sequence[Charge]) -> list[list[int]]:
+        """The indices of the charges that one call reaches together."""
+        return (
+            split_by_slot(self._keys(charges)) if self.is_cluster and len(charges) > 1 else [list(range(len(charges)))]
+        )
+
+    def _take_part(self, charges: Sequence[Charge], now: int, *, commit: bool) -> Steps[list[Decision]]:
+        reply = yield from self._take_together([PendingTake(self._encode_group(charges), TakeMode(now, commit))])
+        return read_decisions(reply, charges)
+
+    def _encode_group(self, original_charges: Sequence[Charge]) -> EncodedGroup:
+        """Once for a tuple, which never changes: plans are remembered, and each request of a client asks its own."""
+        known = self._encoded_groups.get(id(original_charges))
+        if known is None:
+            known = EncodedGroup(original_charges, self._keys, self._codec)
+            if type(original_charges) is tuple:
+                if len(self._encoded_groups) >= _MAX_ENCODED_GROUPS:
+                    self._encoded_groups.clear()
+                self._encoded_groups[id(original_charges)] = known
+        return known
+
+    def _take_together(self, pending_takes: Sequence[PendingTake]) -> Steps[object]:
+        """Groups in one call, all at one time. The reply is that of the server."""
+        every = [pending_take.encoded_group for pending_take in pending_takes]
+        keys = [key for one in every for key in one.keys]
+        now, commit = pending_takes[0].mode
+
+        def arguments(codec: Codec) -> bytes:
+            texts = [one.text if one.codec == codec else one.text_in(codec) for one in every]
+            return join_groups(codec, now, texts, commit=commit)
+
+        reply = yield from self._evaluate("take", keys, arguments)
+        return reply
+
+    def _settle_part(self, charges: Sequence[Charge], now: int) -> Steps[Sequence[Charge]]:
+        decisions, uncollected = yield from self._apply_corrections(charges, now)
+        return [
+            settled_charge(charge, charge.cost - units, decision) if charge.cost > 0 else charge
+            for charge, units, decision in zip(charges, uncollected, decisions, strict=True)
+        ]
+
+    def _decisions_after(self, charges: Sequence[Charge], now: int) -> Steps[list[Decision]]:
+        decisions, _ = yield from self._apply_corrections(charges, now)
+        return decisions
+
+    def _apply_corrections(self, charges: Sequence[Charge], now: int) -> Steps[tuple[list[Decision], list[int]]]:
+        """How things stand after corrections, and of each how many units were forgiven."""
+        reply = yield from self._evaluate(
+            "settle", self._keys(charges), lambda codec: settle_arguments(codec, now, charges)
+        )
+        decisions, uncollected = read_settlement(reply, charges)
+        self._count_uncollected(sum(uncollected))
+        return decisions, uncollected
+
+    def _count_uncollected(self, units: int) -> None:
+        if units:
+            self.forgiven += units
+            warn_throttled("settle", UNCOLLECTED, units)
+
+    def _reset_part(self, charges: Sequence[Charge]) -> Steps[Sequence[Charge]]:
+        yield ("UNLINK", *self._keys(charges))
+        return charges
+
+    def _evaluate(
+        self, driver: Literal["take", "settle"], keys: list[bytes], arguments: Callable[[Codec], bytes]
+    ) -> Steps[object]:
+        known = True
+        for _ in range(_MAX_ATTEMPTS):
+            run = script(driver, self._codec)
+            call = ("EVALSHA", run.sha) if known else ("EVAL", run.text)
+            try:
+                return (yield (*call, len(keys), *keys, arguments(self._codec)))
+            except NoScript:
+                known = False  # this very server is told the script as it runs it
+            except NoCodec:
+                self._codec, known = "json", True
+        raise StoreError("the server has neither of the codecs that the scripts need")
+
+    def _keys(self, charges: Sequence[Charge]) -> list[bytes]:
+        prefix = self._prefix
+        keys = []
+        for charge in charges:
+            limit = charge.limit
+            if type(limit) not in SCRIPTED_LIMITS:
+                raise unsupported_limit(limit)
+            keys.append(f"{prefix}{charge.key}:{limit.bucket}".encode("utf-8", "surrogatepass"))  # any text is a key
+        return keys
+
+    def _now(self) -> int:
+        """A told time in microseconds; 0 asks the server for its own."""
+        clock = self._clock  # once: a test that ends in another thread takes it away
+        return 0 if clock is None else max(1, microseconds(clock()))
+
+
+def settling_calls(charges: Sequence[Charge]) -> list[list[tuple[int, Charge]]]:
+    """The corrections, with their index, as calls that each keep the server busy for a short time only.
+
+    A correction of more units than its limit settles in one step is in several calls. Units that can make no difference
+    are left out.
+    """
+    calls: list[list[tuple[int, Charge]]] = [[]]
+    room = _MAX_UNITS
+    for index, charge in enumerate(charges):
+        limit = charge.limit
+        for units in in_parts(units_that_count(charge.cost, limit), limit):
+            weight = abs(units) if limit.max_settle_units < MAX_EXACT_INT else 0
+            if weight > room or len(calls[-1]) >= _MAX_CHARGES:
+                calls.append([])
+                room = _MAX_UNITS
+            room -= weight
+            calls[-1].append((index, charge if units == charge.cost else replace(charge, cost=units)))
+    return calls if charges else []

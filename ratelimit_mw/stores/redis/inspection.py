@@ -1,0 +1,309 @@
+"""What a look at the servers of a store finds: whether they let us in, with which rights, and what they are."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from importlib.resources import files
+from statistics import median
+from typing import Any, Final
+
+from msgspec import Struct
+from redis.exceptions import NoPermissionError, ResponseError
+
+from ratelimit_mw.core.errors import StoreError
+from ratelimit_mw.stores.redis import probe
+from ratelimit_mw.stores.redis.cluster import nodes_of
+from ratelimit_mw.stores.redis.commands import FORMAT, drive
+from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT
+from ratelimit_mw.stores.redis.rejections import Role
+from ratelimit_mw.stores.redis.sentinel import parts_of
+from ratelimit_mw.stores.redis.server import (
+    CLUSTER_SCHEMES,
+    FAILURES,
+    SENTINEL_SCHEMES,
+    ConnectionFactory,
+    classify_error,
+    connection_error,
+    connection_factory,
+    query_once,
+)
+from ratelimit_mw.stores.redis.slots import slot
+from ratelimit_mw.stores.redis.sync_connection import connect
+from ratelimit_mw.stores.redis.topology import Address, RoutedCommand, SlotMap
+
+# commands that the scripts call, and those that the store sends; the page on Redis lists them all
+SCRIPT_COMMANDS: Final = ("get", "pexpire", "set", "time")
+SORTED_SET_COMMANDS: Final = (
+    "zadd",
+    "zcount",
+    "zrange",
+    "zrangebyscore",
+    "zrem",
+    "zremrangebyrank",
+    "zremrangebyscore",
+    "zscore",
+)
+CLIENT_COMMANDS: Final = ("eval", "evalsha", "script|load", "unlink")
+CLUSTER_COMMANDS: Final = ("asking", "cluster|slots")
+_WRONG_KINDS: Final = {  # by mode or role: what is not to be named as one server
+    "cluster": "a node of a cluster; begin the store's URL with redis+cluster://",
+    "sentinel": "a Sentinel; begin the store's URL with redis+sentinel://",
+    "replica": "a replica, which may not write; name the master in the store's URL, or use redis+sentinel://",
+}
+_SORTED_SET_ALGORITHMS: Final = frozenset({"sliding_window_log", "concurrency"})  # algorithms that keep sorted sets
+_LATENCY_CALLS: Final = 5  # of which the median is the latency
+_MAX_CLOCK_DIFFERENCE: Final = 1.0  # seconds that two clocks may differ
+_NOOP_SCRIPT: Final = "return 1"
+_PROBE_KEY: Final = "ratelimit-mw-check"
+
+
+class Node(Struct, kw_only=True):
+    """One server. What could not be found out is None.
+
+    `place`: host and port. `server`, `version`, `mode`, `role`: in the server's own words. `latency`: seconds of a call
+    there and back, the median of five. `clock`: seconds that its clock is ahead of ours. `maxmemory`: bytes, 0 is no
+    bound. `missing`: commands that its user may not call, and that the limits in use need.
+    """
+
+    place: str
+    server: str | None = None
+    version: str | None = None
+    mode: str | None = None
+    role: str | None = None
+    latency: float | None = None
+    clock: float | None = None
+    maxmemory: int | None = None
+    maxmemory_policy: str | None = None
+    missing: list[str] | None = None
+
+
+class Inspection(Struct):
+    """What was found. `mistakes`: what rejects us. `unreachable`: why there was no answer.
+
+    Both empty: the store works.
+    """
+
+    kind: str
+    nodes: list[Node] = []
+    mistakes: list[str] = []
+    warnings: list[str] = []
+    unreachable: list[str] = []
+
+    def add(self, place: str, error: StoreError) -> None:
+        """Keep an error: a rejection is a mistake."""
+        text = f"{place}: {error}" if place not in str(error) else str(error)
+        errors = self.mistakes if error.rejected else self.unreachable
+        if text not in errors:
+            errors.append(text)
+
+
+def inspect(url: str, prefix: str, algorithms: Iterable[str], timeout: float) -> Inspection:
+    """Connect to the servers of a URL, and look. `timeout`: seconds that a request would wait for them."""
+    names = frozenset(algorithms)
+    if url.startswith(CLUSTER_SCHEMES):
+        report = _cluster(url, prefix, names)
+    elif url.startswith(SENTINEL_SCHEMES):
+        report = _sentinels(url, prefix, names)
+    else:
+        report = Inspection("server")
+        _inspect_server(report, connection_factory(url, ORPHAN_TIMEOUT), "server", prefix, names)
+    if not report.mistakes and not report.unreachable and (error := probe(url, prefix, names)) is not None:
+        report.add("store", error)
+    report.warnings += _warnings(report.nodes, timeout)
+    return report
+
+
+def _cluster(url: str, prefix: str, names: frozenset[str]) -> Inspection:
+    report = Inspection("cluster")
+    kind, start = nodes_of(url)
+    slot_map = SlotMap(start)
+
+    def query(routed_command: RoutedCommand) -> Any:
+        return query_once(kind.at(routed_command.address), "cluster", routed_command.command)
+
+    try:
+        drive(slot_map.refresh(), query)
+    except StoreError as error:
+        report.add("cluster", error)
+        return report
+    for address, numbers in slot_map.slots_by_node().items():
+        _inspect_server(report, kind.at(address), "cluster", prefix, names, numbers)
+    return report
+
+
+def _sentinels(url: str, prefix: str, names: frozenset[str]) -> Inspection:
+    report = Inspection("sentinel")
+    parts = parts_of(url)
+    masters: dict[Address, list[str]] = {}
+    for address in parts.sentinels.addresses:
+        place = f"Sentinel {address[0]}:{address[1]}"
+        try:
+            master = drive(
+                parts.sentinels.only(address).master(),
+                lambda routed_command: query_once(
+                    parts.sentinel_servers.at(routed_command.address), "sentinel", routed_command.command
+                ),
+            )
+        except StoreError as error:
+            if error.rejected:
+                report.mistakes.append(str(error))
+            else:
+                report.warnings.append(f"{error}: the others are asked")
+        else:
+            masters.setdefault(master, []).append(place)
+    if len(masters) > 1:
+        known = "; ".join(
+            f"{', '.join(names_of_sentinels)} names {host}:{port}"
+            for (host, port), names_of_sentinels in masters.items()
+        )
+        report.warnings.append(f"the Sentinels do not agree where the master is: {known}")
+    if masters:
+        _inspect_server(report, parts.servers.at(next(iter(masters))), "master", prefix, names)
+    elif not report.mistakes:
+        report.unreachable, report.warnings = report.warnings, []
+    return report
+
+
+def _inspect_server(
+    report: Inspection,
+    factory: ConnectionFactory,
+    role: Role,
+    prefix: str,
+    names: frozenset[str],
+    numbers: Sequence[int] | None = None,
+) -> None:
+    """Look at one server, and keep what there is to say. `numbers`: its slots, of a cluster."""
+    node = Node(place=factory.place)
+    report.nodes.append(node)
+    if factory.tls and str(factory.options.get("ssl_cert_reqs")) == "none":
+        report.warnings.append(
+            f"{node.place}: ssl_cert_reqs=none checks no certificate, so a server in between can read the password; "
+            "name the authority with ssl_ca_certs"
+        )
+    raw_connection = factory.raw_connection()
+
+    def query(*command: Any) -> Any:
+        raw_connection.send_command(*command)
+        return raw_connection.read_response()
+
+    try:
+        connect(raw_connection)
+        _read_server_info(node, query)
+        if role == "server" and (other := _WRONG_KINDS.get(node.mode or "") or _WRONG_KINDS.get(node.role or "")):
+            report.mistakes.append(f"{node.place}: it is {other}")
+            return
+        _read_memory(node, query)
+        key = f"{prefix}{FORMAT}:{_hash_tag(numbers)}:rights"
+        node.missing = _missing_rights(query, key, names, cluster=numbers is not None)
+        _measure_times(node, query)
+    except FAILURES as error:
+        problem = (
+            connection_error(factory, error, role)
+            if not isinstance(error, ResponseError)
+            else _command_error(error, role)
+        )
+        report.add(node.place, problem)
+    finally:
+        raw_connection.disconnect()
+    if node.missing:
+        rights = " ".join(f"+{name}" for name in node.missing)
+        report.mistakes.append(f"{node.place}: the user lacks rights; grant them: ACL SETUSER USER {rights}")
+
+
+def _command_error(error: ResponseError, role: Role) -> StoreError:
+    result = classify_error(error, role)
+    return result if isinstance(result, StoreError) else StoreError(f"{type(error).__name__}: {error}")
+
+
+def _read_server_info(node: Node, query: Callable[..., Any]) -> None:
+    """By HELLO, for which every user has the right."""
+    try:
+        flat = query("HELLO")
+    except ResponseError:
+        return
+    fields = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=False)}
+    texts = {name: value.decode() for name, value in fields.items() if isinstance(value, bytes)}
+    node.server, node.version = texts.get("server"), texts.get("version")
+    node.mode, node.role = texts.get("mode"), texts.get("role")
+
+
+def _read_memory(node: Node, query: Callable[..., Any]) -> None:
+    try:
+        text = query("INFO", "memory").decode()
+    except NoPermissionError:
+        return
+    fields = dict(line.partition(":")[::2] for line in text.splitlines())
+    if fields.get("maxmemory", "").isdecimal():
+        node.maxmemory = int(fields["maxmemory"])
+    node.maxmemory_policy = fields.get("maxmemory_policy")
+
+
+def _missing_rights(query: Callable[..., Any], key: str, names: frozenset[str], *, cluster: bool) -> list[str]:
+    """Rights that the user lacks. Raises what says that nothing can be found out, as the keys are out of reach."""
+    text = (files("ratelimit_mw") / "stores" / "redis" / "rights.lua").read_text("utf-8")
+    called = (*SCRIPT_COMMANDS, *(SORTED_SET_COMMANDS if names & _SORTED_SET_ALGORITHMS else ()))
+    sent: list[tuple[str, tuple[Any, ...]]] = [
+        ("script|load", ("SCRIPT", "LOAD", _NOOP_SCRIPT)),
+        ("evalsha", ("EVALSHA", "0" * 40, 1, key)),
+        ("unlink", ("UNLINK", key)),
+    ]
+    if cluster:
+        sent += [("cluster|slots", ("CLUSTER", "SLOTS")), ("asking", ("ASKING",))]
+    try:
+        missing = [name.decode() for name in query("EVAL", text, 1, key, *called)]
+    except NoPermissionError as error:
+        if "access" in str(error):
+            raise
+        missing = ["eval"]
+    return sorted([*missing, *(name for name, command in sent if _is_forbidden(query, command))])
+
+
+def _is_forbidden(query: Callable[..., Any], command: tuple[Any, ...]) -> bool:
+    try:
+        query(*command)
+    except NoPermissionError as error:
+        return "access" not in str(error)
+    except ResponseError:
+        return False
+    return False
+
+
+def _measure_times(node: Node, query: Callable[..., Any]) -> None:
+    took, ahead = [], []
+    for _ in range(_LATENCY_CALLS):
+        since, began = time.perf_counter(), time.time()
+        try:
+            seconds, microseconds = query("TIME")
+        except NoPermissionError:
+            return
+        took.append(time.perf_counter() - since)
+        ahead.append(int(seconds) + int(microseconds) / 1e6 - began - took[-1] / 2)
+    node.latency, node.clock = median(took), median(ahead)
+
+
+def _hash_tag(numbers: Sequence[int] | None) -> str:
+    """A hash tag of our own, in one of these slots."""
+    if numbers is None:
+        return f"{{{_PROBE_KEY}}}"
+    node_slots = frozenset(numbers)
+    tags = (f"{{{_PROBE_KEY}-{number}}}" for number in range(1_000_000))
+    return next(tag for tag in tags if slot(tag.encode()) in node_slots)
+
+
+def _warnings(nodes: Sequence[Node], timeout: float) -> Iterable[str]:
+    for node in nodes:
+        if node.latency is not None and node.latency > timeout:
+            yield (
+                f"{node.place}: a call takes {node.latency * 1000:.1f} ms, longer than store_timeout: "
+                "on_store_error decides requests; raise store_timeout"
+            )
+        if node.clock is not None and abs(node.clock) > _MAX_CLOCK_DIFFERENCE:
+            yield (
+                f"{node.place}: its clock differs by {node.clock:+.1f} s from that of this machine; "
+                "limits go by the clock of the server, so clients feel it when another server takes over; synchronize "
+                "the clocks"
+            )
+        if node.maxmemory and node.maxmemory_policy not in (None, "noeviction"):
+            yield (
+                f"{node.place}: maxmemory-policy {node.maxmemory_policy} evicts our keys when memory is full, and "
+                "limits start anew; set noeviction, or use a server of its own"
+            )

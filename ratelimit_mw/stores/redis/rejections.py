@@ -1,0 +1,211 @@
+"""What is wrong where a server rejects us: a password, a right, a database, a protocol. Knows no client library.
+
+An outage passes by itself. A rejection lasts until a setting is changed, here or on the server. Both are a
+`StoreError`; `StoreError.rejected` tells them apart.
+"""
+
+import re
+import socket
+import ssl
+import time
+from typing import Final, Literal
+
+from ratelimit_mw.core.errors import StoreError
+from ratelimit_mw.core.log import warn_throttled
+
+Role = Literal["server", "cluster", "master", "sentinel"]
+"""What the URL takes the server for: one server, a node of a cluster, what Sentinels call the master, a Sentinel."""
+
+_RIGHTS: Final = "as listed on the page on Redis of the documentation, under 'The least rights'"
+_ALL_ROLES: Final = frozenset({"server", "cluster", "master", "sentinel"})
+_SERVERS: Final = _ALL_ROLES - {"sentinel"}
+_SENTINELS: Final = frozenset({"sentinel"})
+_LOGIN: Final = "the store's URL: redis://USER:PASSWORD@HOST:PORT"
+_LOGIN_OF_SENTINELS: Final = "sentinel_username and sentinel_password in the store's URL"
+_NO_TLS: Final = "the server does not speak TLS on this port; name its TLS port, or begin the store's URL with redis"
+_LOGIN_REJECTED: Final = r"WRONGPASS|invalid (username-)?password|Invalid Username or Password"
+_LOGIN_REQUIRED: Final = (
+    r"NOAUTH|Authentication required|unauthenticated|HELLO must be called with the client already auth"
+)
+_CLUSTER_ERROR: Final = (
+    r"SELECT is not allowed in cluster mode|^(MovedError|AskError)|\b(MOVED|ASK) \d|CROSSSLOT|the same slot"
+)
+
+# what an error says, where it means that, and what is wrong with its fix; the first that fits counts
+_EXPLANATIONS: Final[tuple[tuple[str, frozenset[str], str], ...]] = (
+    (_LOGIN_REJECTED, _SERVERS, f"wrong user or password; write the right ones into {_LOGIN}"),
+    (_LOGIN_REJECTED, _SENTINELS, f"wrong user or password for the Sentinel; set {_LOGIN_OF_SENTINELS}"),
+    (
+        r"without any password configured|no password is set",
+        _SERVERS,
+        "the store's URL has a password, and the server has none; remove it from the URL, or set one on the server",
+    ),
+    (
+        r"without any password configured|no password is set",
+        _SENTINELS,
+        "the store's URL has a sentinel_password, and the Sentinel has none; remove it, or set one on the Sentinel",
+    ),
+    (_LOGIN_REQUIRED, _SERVERS, f"the server requires a password; write user and password into {_LOGIN}"),
+    (_LOGIN_REQUIRED, _SENTINELS, f"the Sentinel requires a password; set {_LOGIN_OF_SENTINELS}"),
+    (
+        r"(permissions? to|can't) access",
+        _ALL_ROLES,
+        f"the user may not use keys with the prefix of this store; grant them with ACL SETUSER, {_RIGHTS}",
+    ),
+    (
+        r"NOPERM|no permissions?|can't run this command",
+        _ALL_ROLES,
+        f"the user lacks a right; grant it with ACL SETUSER, {_RIGHTS}",
+    ),
+    (
+        r"DB index is out of range|invalid DB index",
+        _ALL_ROLES,
+        "the server has no database of this number; write another one into the store's URL, or raise `databases` there",
+    ),
+    (
+        _CLUSTER_ERROR,
+        frozenset({"server"}),
+        "the server is a node of a cluster; begin the store's URL with redis+cluster://, or rediss+cluster:// for TLS",
+    ),
+    (
+        r"cluster support disabled",
+        _ALL_ROLES,
+        "the server is not a node of a cluster; begin the store's URL with redis://, or rediss:// for TLS",
+    ),
+    (
+        r"READONLY|read only replica",
+        frozenset({"server"}),
+        "the server is a replica, which may not write; name the master in the store's URL, or use redis+sentinel://",
+    ),
+    (
+        r"unknown command .?SENTINEL",
+        _ALL_ROLES,
+        "the server is not a Sentinel; name the Sentinels in the store's URL, or begin it with redis://",
+    ),
+    (
+        r"unknown command .?(AUTH|EVAL|EVALSHA|SCRIPT|SELECT|CLUSTER)\b",
+        _ALL_ROLES,
+        "the server lacks a command of Redis 6.2; if it is a Sentinel, the store's URL begins with redis+sentinel://",
+    ),
+    (
+        r"protected mode",
+        _ALL_ROLES,
+        "the server is in protected mode and admits only its own host; set a password on the server",
+    ),
+    (
+        r"certificate verify failed",
+        _ALL_ROLES,
+        "the server's certificate is not trusted; the URL must have its host, and its authority: ?ssl_ca_certs=FILE",
+    ),
+    (
+        r"(?i)certificate[ _]required|did not return a certificate|alert (bad certificate|unknown ca)",
+        _ALL_ROLES,
+        "the server requires a certificate from its clients; name one in the store's URL, ssl_certfile and ssl_keyfile",
+    ),
+    (
+        r"(?i)wrong[ _]version[ _]number|record layer failure|http request|unknown protocol",
+        _ALL_ROLES,
+        _NO_TLS,
+    ),
+    (
+        r"(?i)alert (protocol version|handshake failure)|no shared cipher|unsupported protocol",
+        _ALL_ROLES,
+        "the server and this client have no version or cipher of TLS in common; configure one on both",
+    ),
+)
+_ARGUMENTS: Final = re.compile(r",? with args beginning with.*", re.DOTALL)  # of which one may be a password
+_MAX_TEXT: Final = 300  # characters of what a server says
+_NOT_REDIS: Final = "what answers on this port does not speak the protocol of Redis; name another host or port"
+_TLS: Final = "the server speaks TLS on this port; begin the store's URL with rediss"
+_HANDSHAKE: Final = 0x16  # the first byte of TLS
+_ALERT: Final = 0x15
+_REPLY_TIMEOUT: Final = 0.3  # seconds that a server has to show its protocol
+_RECHECK_INTERVAL: Final = 60.0  # seconds between two looks at the protocol of one server
+_tls_checks: Final[dict[tuple[str, int], tuple[float, bool | None]]] = {}  # until when, monotonic, whether it is TLS
+
+
+def as_store_error(error: BaseException, role: Role = "server") -> StoreError:
+    """What a store raises for an error of the client library, or of the way to the server.
+
+    Takes the arguments of a command out of the error's own text, as one may be a password.
+    """
+    if isinstance(error, StoreError):
+        return error
+    text = str(error)
+    if (safe_text := _ARGUMENTS.sub("", text)) != text:
+        error.args, text = (safe_text,), safe_text
+    shown = f"{type(error).__name__}: {text[:_MAX_TEXT]}" if text else type(error).__name__
+    for pattern, roles, explanation in _EXPLANATIONS:
+        if role in roles and re.search(pattern, shown):
+            return StoreError(f"{explanation} ({shown})", rejected=True)
+    if any(isinstance(one, PermissionError) for one in (error, error.__cause__, error.__context__)):
+        return StoreError(
+            f"this process may not open the server's socket; give its user the right to write to it ({shown})",
+            rejected=True,
+        )
+    return StoreError(shown)
+
+
+def not_redis_error(problem: StoreError) -> StoreError:
+    """The same where bytes came that are no reply of Redis, while connecting."""
+    return problem if problem.rejected else StoreError(f"{_NOT_REDIS} ({problem})", rejected=True)
+
+
+def missing_tls_file_error(problem: StoreError) -> StoreError:
+    """The same where a file of TLS is not there."""
+    return StoreError(f"a file that the store's URL names with ssl_ is not there ({problem})", rejected=True)
+
+
+def log_rejection(place: str, role: Role, problem: StoreError, *, named: bool = False) -> StoreError:
+    """Log a rejection by the server at this place, rarely.
+
+    Returns the error, which names the place where it is a node of a cluster, or with `named`.
+    """
+    if problem.rejected:
+        warn_throttled(f"store {place} rejects us", "%s", problem)
+    if role == "cluster" and problem.rejected:
+        return StoreError(f"node {place}: {problem}", rejected=True)
+    if named and role != "sentinel" and place not in str(problem):
+        return StoreError(f"{place}: {problem}", rejected=problem.rejected)
+    return problem
+
+
+def tls_mismatch_error(address: tuple[str, int], problem: StoreError, *, tls: bool) -> StoreError:
+    """The error, or a rejection where the server speaks TLS and we do not, or the other way round.
+
+    For connections that ended, or were silent, without a reason. Blocks for a second at most, and looks at each server
+    once a minute.
+    """
+    now = time.monotonic()
+    until, speaks_tls = _tls_checks.get(address, (0.0, None))
+    if now >= until:
+        try:
+            speaks_tls = _speaks_tls(address)
+        except OSError:
+            speaks_tls = None
+        _tls_checks[address] = now + _RECHECK_INTERVAL, speaks_tls
+    if speaks_tls is None or speaks_tls is tls:
+        return problem
+    return StoreError(f"{_NO_TLS if tls else _TLS} ({problem})", rejected=True)
+
+
+def _speaks_tls(address: tuple[str, int]) -> bool | None:
+    """None where that does not show."""
+    with socket.create_connection(address, _REPLY_TIMEOUT) as plain:
+        try:
+            plain.sendall(b"PING\r\n")
+            answer = plain.recv(64)
+        except TimeoutError:
+            return None
+        except OSError:
+            answer = b""
+    if answer:
+        return answer[0] in (_ALERT, _HANDSHAKE)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent: only whether it is TLS
+    with socket.create_connection(address, _REPLY_TIMEOUT) as plain:
+        try:
+            with context.wrap_socket(plain):
+                return True
+        except ssl.SSLError as error:
+            return True if "ALERT" in str(error).upper() else None

@@ -1,0 +1,181 @@
+"""The way to the master of a service that Redis Sentinel watches over, on connections of our own.
+
+The Sentinels are asked where the master is, off the requests: when a connection is opened, when one is lost or its
+server may not write any more, and twice a second, because a master that was replaced on purpose goes on for a while.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlencode
+
+from ratelimit_mw.core.errors import ConfigError, StoreError
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.validation import did_you_mean
+from ratelimit_mw.stores.redis.async_connection import drop
+from ratelimit_mw.stores.redis.commands import Steps, adrive, drive
+from ratelimit_mw.stores.redis.server import (
+    FAILURES,
+    AsyncServerTransport,
+    ConnectionFactory,
+    ServerTransport,
+    aconnection_error,
+    async_connection_factory,
+    connection_factory,
+    query_once,
+)
+from ratelimit_mw.stores.redis.topology import Address, RoutedCommand
+
+_PORT: Final = 26379  # where a Sentinel listens unless the URL says otherwise
+_LAST_PORT: Final = 65535
+_MAX_NAMES_LENGTH: Final = 300  # characters of the names of services
+_QUERY_TIMEOUT: Final = 0.5  # seconds: who asks a server that is lost must be done with it when there is a new one
+_FORM: Final = (
+    "redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DB?OPTION=VALUE with the options of redis-py, "
+    "sentinel_username and sentinel_password; in a password / # ? @ are written %2F %23 %3F %40"
+)
+
+
+class Sentinels:
+    """Where to ask for the master of a service. Does no I/O."""
+
+    def __init__(self, service: str, addresses: list[Address]) -> None:
+        self._service = service
+        self._addresses = addresses  # the one that knew last comes first
+
+    @property
+    def addresses(self) -> list[Address]:
+        """All of them."""
+        return list(self._addresses)
+
+    def only(self, address: Address) -> "Sentinels":
+        """One of them."""
+        return Sentinels(self._service, [address])
+
+    def master(self) -> Steps[Address]:
+        """Ask one after the other until one knows. Yields errands, and is sent their replies. Raises `StoreError`."""
+        reasons: list[str] = []
+        rejected = False
+        for address in self._addresses:
+            try:
+                reply = yield RoutedCommand(address, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service))
+                if not reply:
+                    self._unknown((yield RoutedCommand(address, ("SENTINEL", "MASTERS"))))
+                master = _address(reply)
+            except StoreError as error:
+                place = f"{address[0]}:{address[1]}"
+                if error.rejected:
+                    warn_throttled(f"store {place} rejects us", "%s", error)
+                reasons.append(f"Sentinel {place}: {error}")
+                rejected |= error.rejected
+                continue
+            self._addresses = sorted(self._addresses, key=address.__ne__)
+            return master
+        raise StoreError("; ".join(reasons), rejected=rejected)
+
+    def doubt(self) -> None:
+        """The master that was named is of no use: ask another Sentinel first, as this one may be cut off."""
+        self._addresses = [*self._addresses[1:], *self._addresses[:1]]
+
+    def _unknown(self, masters: Any) -> None:
+        try:
+            names = sorted(name.decode() for master in masters for name in _named(master, b"name"))
+        except (AttributeError, TypeError, ValueError):
+            raise _nonsense(masters) from None
+        there = ", ".join(map(repr, names))[:_MAX_NAMES_LENGTH] or "none"
+        text = f"no service {self._service!r}{did_you_mean(self._service, names)}; there are {there}"
+        raise StoreError(text, rejected=True)
+
+
+def _address(reply: Any) -> Address:
+    """Where a Sentinel says that the master is."""
+    try:
+        host, port = reply[0].decode(), int(reply[1])
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise _nonsense(reply) from None
+    if not host or not host.isprintable() or not 0 < port <= _LAST_PORT:
+        raise _nonsense(reply)
+    return host, port
+
+
+def _nonsense(reply: object) -> StoreError:
+    return StoreError(f"it answered {reply!r:.100}, which is no address of a master")
+
+
+class _Parts(NamedTuple):
+    """What a URL says."""
+
+    servers: ConnectionFactory  # of the service; where they are the Sentinels know
+    sentinel_servers: ConnectionFactory  # the same of the Sentinels
+    sentinels: Sentinels
+
+
+def parts_of(url: str) -> _Parts:
+    """What a URL says, for threads. Raises `ConfigError`."""
+    return _read(url, connection_factory)
+
+
+def master(url: str, timeout: float) -> ServerTransport:
+    """For threads. Raises `ConfigError`."""
+    servers, sentinel_servers, sentinels = parts_of(url)
+
+    def query(routed_command: RoutedCommand) -> Any:
+        return query_once(
+            sentinel_servers.at(routed_command.address), "sentinel", routed_command.command, _QUERY_TIMEOUT
+        )
+
+    def find() -> Address:
+        return drive(sentinels.master(), query)
+
+    return ServerTransport(servers, timeout, find, role="master", on_lost=sentinels.doubt)
+
+
+def async_master(url: str) -> AsyncServerTransport:
+    """For asyncio. Raises `ConfigError`."""
+    servers, sentinel_servers, sentinels = _read(url, async_connection_factory)
+
+    async def query(routed_command: RoutedCommand) -> Any:
+        sentinel = sentinel_servers.at(routed_command.address)
+        raw_connection = sentinel.raw_connection()
+        try:
+            async with asyncio.timeout(_QUERY_TIMEOUT):
+                await raw_connection.connect()
+                await raw_connection.send_command(*routed_command.command)
+                return await raw_connection.read_response()
+        except FAILURES as error:
+            raise await aconnection_error(sentinel, error, "sentinel") from error
+        finally:
+            await drop(raw_connection)
+
+    def find() -> Awaitable[Address]:
+        return adrive(sentinels.master(), query)
+
+    return AsyncServerTransport(servers, find, role="master", on_lost=sentinels.doubt)
+
+
+def _named(flat: list[bytes], field: bytes) -> list[bytes]:
+    """The value of a field in a list of names and values."""
+    return [value for name, value in zip(flat[::2], flat[1::2], strict=False) if name == field]
+
+
+def _read(url: str, read: Callable[[str, float], ConnectionFactory]) -> _Parts:
+    scheme, _, rest = url.partition("+sentinel://")
+    place, _, path = rest.partition("/")
+    path, _, query = path.partition("?")
+    service, _, database = path.partition("/")
+    login, at, hosts = place.rpartition("@")
+    if not service:
+        raise ConfigError(f"store: the URL names no service, allowed is {_FORM}")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    own = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}
+    tail = f"/{database}?{urlencode(options)}"
+    try:
+        factories = [read(f"{scheme}://{login}{at}{host}{tail}", _QUERY_TIMEOUT) for host in hosts.split(",")]
+    except ConfigError:
+        factories = []
+    if not factories or not all(one.options.get("host") for one in factories):
+        raise ConfigError(f"store: the URL cannot be read, allowed is {_FORM}") from None
+    kind, servers = factories[0].kind, factories[0].options | {"socket_connect_timeout": _QUERY_TIMEOUT}
+    addresses = [(one.options["host"], one.options.get("port", _PORT)) for one in factories]
+    sentinel_servers = ConnectionFactory(kind, servers | own | {"db": 0})
+    return _Parts(ConnectionFactory(kind, servers), sentinel_servers, Sentinels(unquote(service), addresses))

@@ -1,0 +1,423 @@
+"""The way to one Redis or Valkey server, on connections of our own."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from socket import gaierror
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from redis import ConnectionPool, RedisError, SSLConnection
+from redis.asyncio import ConnectionPool as AsyncConnectionPool
+from redis.asyncio import SSLConnection as AsyncSSLConnection
+from redis.asyncio.connection import DefaultParser
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AskError,
+    InvalidResponse,
+    MovedError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisClusterException,
+    ResponseError,
+)
+from redis.retry import Retry
+
+from ratelimit_mw.core.errors import ConfigError, StoreError
+from ratelimit_mw.stores.lifecycle import PerLoop, on_loop_shutdown
+from ratelimit_mw.stores.redis.async_connection import (
+    AsyncConnection,
+    HiredisAsyncConnection,
+    PlainAsyncConnection,
+    drop,
+)
+from ratelimit_mw.stores.redis.async_pool import AsyncPool
+from ratelimit_mw.stores.redis.commands import Command, NoCodec, NoScript
+from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, Deadline
+from ratelimit_mw.stores.redis.rejections import (
+    Role,
+    as_store_error,
+    log_rejection,
+    missing_tls_file_error,
+    not_redis_error,
+    tls_mismatch_error,
+)
+from ratelimit_mw.stores.redis.scripts import Codec, script
+from ratelimit_mw.stores.redis.sync_connection import (
+    HiredisSyncConnection,
+    PlainSyncConnection,
+    SyncConnection,
+    connect,
+)
+from ratelimit_mw.stores.redis.sync_pool import Pool
+from ratelimit_mw.stores.redis.topology import Address, Redirected
+from ratelimit_mw.stores.redis.url import describe_url_mistake
+
+try:
+    import hiredis
+except ImportError:  # the extra brings it; redis-py does without it
+    hiredis = None  # type: ignore[assignment]
+
+SCHEMES: Final = ("redis://", "rediss://", "unix://")
+CLUSTER_SCHEMES: Final = ("redis+cluster://", "rediss+cluster://")
+SENTINEL_SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
+FAILURES: Final = (RedisError, RedisClusterException, OSError)  # of a server, or of the way to it
+_REDIRECTIONS: Final[dict[str, type[AskError]]] = {"ASK": AskError, "MOVED": MovedError}
+_PROTOCOL_OPTIONS: Final = {"protocol": 2, "decode_responses": False}  # as we read them, whatever the URL has
+_PORT: Final = 6379  # unless the URL names one
+_MAX_SYNC_CONNECTIONS: Final = 64  # connections at most
+_MAX_ASYNC_CONNECTIONS: Final = 32  # connections at most, for each event loop
+
+
+class ConnectionFactory(NamedTuple):
+    """How to make connections to a server: a class of the client library, and its arguments."""
+
+    kind: Any
+    options: dict[str, Any]
+
+    def __repr__(self) -> str:
+        """Without the options, of which one may be a password: tools that show local variables show this."""
+        return f"ConnectionFactory({self.kind.__name__})"
+
+    def raw_connection(self) -> Any:
+        """A connection that is not open yet."""
+        return self.kind(**self.options)
+
+    def at(self, place: Address | None) -> "ConnectionFactory":
+        """The same for another server, if there is one."""
+        return ConnectionFactory(self.kind, self.options | {"host": place[0], "port": place[1]}) if place else self
+
+    @property
+    def address(self) -> Address | None:
+        """Host and port; None for a socket in the file system."""
+        if "path" in self.options:
+            return None
+        return self.options.get("host", "localhost"), self.options.get("port", _PORT)
+
+    @property
+    def place(self) -> str:
+        """The server's place as log lines name it."""
+        address = self.address
+        return f"{self.options['path']}" if address is None else f"{address[0]}:{address[1]}"
+
+    @property
+    def tls(self) -> bool:
+        """Whether the connections are over TLS."""
+        return issubclass(self.kind, (SSLConnection, AsyncSSLConnection))
+
+
+class ServerTransport:
+    """Connections of our own to one server. `find` says where it is, if that may change; it may block.
+
+    `on_lost`: called when the place that `find` said is of no use.
+    """
+
+    is_cluster = False
+    codec: Codec = "msgpack"
+
+    def __init__(
+        self,
+        factory: ConnectionFactory,
+        timeout: float,
+        find: Callable[[], Address] | None = None,
+        *,
+        role: Role = "server",
+        on_lost: Callable[[], object] = bool,
+    ) -> None:
+        self._timeout, self._place, self._role, self._on_lost = timeout, factory.place, role, on_lost
+
+        def make(place: Address | None) -> SyncConnection:
+            target = factory.at(place)
+            self._place = target.place
+            try:
+                return _open_connection(target, role)
+            except Exception:
+                on_lost()
+                raise
+
+        self._pool: Pool[SyncConnection] = Pool(
+            make,
+            lambda connection: connection.close(),
+            lambda connection: connection.usable(),
+            _MAX_SYNC_CONNECTIONS,
+            find,
+        )
+
+    def send(self, command: Command, deadline: Deadline, *, asking: bool = False) -> Any:
+        """See `Transport.send`. `asking`: first say that the key may be on its way to this node of a cluster."""
+        connection = self._pool.acquire(deadline)
+        broken = True
+        try:
+            if asking:
+                connection.query(("ASKING",), deadline)
+            reply = connection.query(command, deadline)
+            broken = False
+        except TimeoutError as error:
+            raise StoreError(f"no answer within {self._timeout} seconds") from error
+        except FAILURES as error:
+            if _is_replica(error):
+                self._on_lost()
+            broken = not isinstance(error, ResponseError) or _is_replica(error)
+            raise _classify_and_log(self._place, error, self._role) from error
+        finally:
+            self._pool.release(connection, broken=broken)
+        return reply
+
+    def close(self) -> None:
+        """See `Transport.close`."""
+        self._pool.close()
+
+
+class AsyncServerTransport:
+    """The same for each event loop."""
+
+    is_cluster = False
+    codec: Codec = "msgpack"
+
+    def __init__(
+        self,
+        factory: ConnectionFactory,
+        find: Callable[[], Awaitable[Address]] | None = None,
+        *,
+        role: Role = "server",
+        on_lost: Callable[[], object] = bool,
+    ) -> None:
+        async def make(place: Address | None) -> AsyncConnection:
+            target = factory.at(place)
+            self._place = target.place
+            try:
+                return await _open_async_connection(target, role)
+            except Exception:
+                on_lost()
+                raise
+
+        def pool() -> AsyncPool[AsyncConnection]:
+            made: AsyncPool[AsyncConnection]
+            made = AsyncPool(
+                make,
+                lambda connection: connection.close(),
+                lambda connection: connection.usable(),
+                _MAX_ASYNC_CONNECTIONS,
+                find,
+                lambda connection: connection.free,
+            )
+            made.shutdown_hook = on_loop_shutdown(made.close)
+            return made
+
+        self._pools = PerLoop(pool)
+        self._place, self._role, self._on_lost = factory.place, role, on_lost
+
+    async def ready(self) -> None:
+        """See `AsyncTransport.ready`."""
+        await self._pools.get().ready()
+
+    async def send(self, *command: Any, asking: bool = False) -> Any:
+        """See `AsyncTransport.send` and `ServerTransport.send`."""
+        pool = self._pools.get()
+        connection = await pool.acquire()
+        broken = True
+        try:
+            if asking:
+                await connection.query(("ASKING",))
+            reply = await connection.query(command)
+            broken = False
+        except FAILURES as error:
+            if _is_replica(error):
+                self._on_lost()
+            broken = not isinstance(error, ResponseError) or _is_replica(error)
+            raise _classify_and_log(self._place, error, self._role) from error
+        finally:
+            await pool.release(connection, broken=broken)
+        return reply
+
+    def begin(self, command: Command, on_reply: Callable[[Any], None]) -> Callable[[], None] | None:
+        """See `AsyncTransport.begin`."""
+        pool = self._pools.get()
+        connection = pool.acquire_nowait()
+        if connection is None:
+            return None
+
+        def finish(reply: Any) -> None:
+            failed = isinstance(reply, Exception)
+            replica = failed and _is_replica(reply)
+            if replica:
+                self._on_lost()
+            pool.release_nowait(connection, broken=replica or (failed and not isinstance(reply, ResponseError)))
+            on_reply(_classify_and_log(self._place, reply, self._role) if failed else reply)
+
+        try:
+            connection.begin(command, finish)
+        except BaseException:
+            pool.release_nowait(connection, broken=True)
+            raise
+        return connection.abandon
+
+    async def close(self) -> None:
+        """See `AsyncTransport.close`."""
+        pool = self._pools.pop()
+        if pool is not None and pool.shutdown_hook is not None:
+            await pool.shutdown_hook.aclose()
+
+
+def classify_error(error: Exception, role: Role = "cluster") -> Exception:
+    """The error as the steps understand it. `role`: what the server is taken for."""
+    if isinstance(error, NoScriptError):
+        return NoScript()
+    if role == "cluster" and isinstance(to := _redirection(error), AskError):
+        return Redirected((to.host, to.port), asking=not isinstance(to, MovedError))
+    if isinstance(error, ResponseError) and ("cmsgpack" in str(error) or "struct" in str(error)):
+        return NoCodec()
+    return as_store_error(error, role)
+
+
+def _classify_and_log(place: str, error: Exception, role: Role) -> Exception:
+    """The same. A rejection is logged."""
+    problem = classify_error(error, role)
+    return log_rejection(place, role, problem) if isinstance(problem, StoreError) else problem
+
+
+def _redirection(error: Exception) -> Exception:
+    """Before 6.0, redis-py knows what MOVED and ASK are in its clients for a cluster alone."""
+    code, _, rest = str(error).partition(" ")
+    if type(error) is ResponseError and code in _REDIRECTIONS:
+        return _REDIRECTIONS[code](rest)
+    return error
+
+
+def _is_replica(error: Exception) -> bool:
+    """Whether the server may not write: the address may belong to another one by now.
+
+    Before Redis 7 a script's error carries the word in its text.
+    """
+    return isinstance(error, ReadOnlyError) or "READONLY" in str(error)
+
+
+def connection_factory(url: str, timeout: float) -> ConnectionFactory:
+    """What a URL says, for threads. Raises `ConfigError`."""
+    return _connection_factory(ConnectionPool, url, socket_timeout=timeout, retry=Retry(NoBackoff(), 0))
+
+
+def async_connection_factory(url: str, timeout: float) -> ConnectionFactory:
+    """What a URL says, for asyncio. Raises `ConfigError`."""
+    return _connection_factory(AsyncConnectionPool, url, socket_timeout=timeout, retry=AsyncRetry(NoBackoff(), 0))
+
+
+def _connection_factory(pool: Any, url: str, **options: Any) -> ConnectionFactory:
+    if not url.startswith(SCHEMES):
+        allowed = ", ".join([*SCHEMES, *CLUSTER_SCHEMES, *SENTINEL_SCHEMES])
+        raise ConfigError(f"store: found {url.split('://', 1)[0]!r} as scheme, allowed are {allowed}")
+    # no retry at all: an EVALSHA that is sent again charges again
+    options["socket_connect_timeout"] = ORPHAN_TIMEOUT
+    made: ConnectionFactory | None = None
+    with suppress(ValueError, TypeError, RedisError):
+        read = pool.from_url(url, **options)  # how the client library reads it; nothing is opened
+        candidate = ConnectionFactory(read.connection_class, read.connection_kwargs | _PROTOCOL_OPTIONS)
+        candidate.raw_connection()  # to hear of options that it does not know
+        _check_database(url, candidate)
+        made = candidate
+    if made is None:  # without the error's own text: it may quote a piece of a password as the port
+        raise ConfigError(
+            f"store: the URL cannot be read{describe_url_mistake(pool, url, options)}, allowed is "
+            "redis://USER:PASSWORD@HOST:PORT/DB?OPTION=VALUE with a number from 0 as DB and the options of redis-py; "
+            "in a password / # ? @ are written %2F %23 %3F %40"
+        )
+    return made
+
+
+def _check_database(url: str, read: ConnectionFactory) -> None:
+    """The client library passes over a path that is no number, and then it is database 0. Raises `ValueError`."""
+    path = "" if url.startswith("unix://") else unquote(urlsplit(url).path).strip("/")
+    if (path and not path.isdecimal()) or read.options.get("db", 0) < 0:
+        raise ValueError("no database")
+
+
+def connection_error(factory: ConnectionFactory, error: Exception, role: Role) -> StoreError:
+    """What is wrong with a connection that could not be opened. Logs a rejection. May block for a second."""
+    problem = _connection_error(factory, error, role)
+    if _may_be_tls_mismatch(factory, error, problem):
+        problem = _tls_mismatch_error(factory, problem)
+    return log_rejection(factory.place, role, problem, named=True)
+
+
+async def aconnection_error(factory: ConnectionFactory, error: Exception, role: Role) -> StoreError:
+    """The same for asyncio."""
+    problem = _connection_error(factory, error, role)
+    if _may_be_tls_mismatch(factory, error, problem):
+        problem = await asyncio.to_thread(_tls_mismatch_error, factory, problem)
+    return log_rejection(factory.place, role, problem, named=True)
+
+
+def _connection_error(factory: ConnectionFactory, error: Exception, role: Role) -> StoreError:
+    problem = as_store_error(error, role)
+    if isinstance(error, InvalidResponse):
+        return not_redis_error(problem)
+    if factory.tls and any(isinstance(one, FileNotFoundError) for one in (error, error.__cause__, error.__context__)):
+        return missing_tls_file_error(problem)
+    return problem
+
+
+def _may_be_tls_mismatch(factory: ConnectionFactory, error: Exception, problem: StoreError) -> bool:
+    """Whether the server may be there, and speak TLS where we do not, or the other way round."""
+    causes = (error, error.__cause__, error.__context__)
+    if problem.rejected or factory.address is None or isinstance(error, ResponseError):
+        return False
+    return not any(isinstance(one, (ConnectionRefusedError, gaierror)) for one in causes)
+
+
+def _tls_mismatch_error(factory: ConnectionFactory, problem: StoreError) -> StoreError:
+    return problem if factory.address is None else tls_mismatch_error(factory.address, problem, tls=factory.tls)
+
+
+def _open_connection(factory: ConnectionFactory, role: Role) -> SyncConnection:
+    raw_connection = factory.raw_connection()
+    try:
+        connection = _connect_and_wrap(raw_connection)
+        connection.query(("SCRIPT", "LOAD", script("take", "msgpack").text), Deadline(ORPHAN_TIMEOUT))
+    except FAILURES as error:
+        raw_connection.disconnect()
+        raise connection_error(factory, error, role) from error
+    except BaseException:
+        raw_connection.disconnect()
+        raise
+    return connection
+
+
+def query_once(factory: ConnectionFactory, role: Role, command: Command, seconds: float = ORPHAN_TIMEOUT) -> Any:
+    """The reply to one command on a connection of its own. `seconds`: for all of the reply. Raises `StoreError`."""
+    raw_connection = factory.raw_connection()
+    try:
+        return _connect_and_wrap(raw_connection).query(command, Deadline(seconds))
+    except FAILURES as error:
+        raise connection_error(factory, error, role) from error
+    finally:
+        raw_connection.disconnect()
+
+
+def _connect_and_wrap(raw_connection: Any) -> SyncConnection:
+    connect(raw_connection)
+    if hiredis is None:
+        return PlainSyncConnection(raw_connection)
+    return HiredisSyncConnection(raw_connection, _reader(), hiredis.pack_command)
+
+
+async def _open_async_connection(factory: ConnectionFactory, role: Role) -> AsyncConnection:
+    raw_connection = factory.raw_connection()
+    try:
+        async with asyncio.timeout(ORPHAN_TIMEOUT):
+            await raw_connection.connect()
+            await raw_connection.send_command("SCRIPT LOAD", script("take", "msgpack").text)
+            await raw_connection.read_response()
+    except FAILURES as error:
+        await drop(raw_connection)
+        raise await aconnection_error(factory, error, role) from error
+    except BaseException:
+        await drop(raw_connection)
+        raise
+    if hiredis is None:
+        return PlainAsyncConnection(raw_connection)
+    return HiredisAsyncConnection(raw_connection, _reader(), hiredis.pack_command)
+
+
+def _reader() -> Any:
+    return hiredis.Reader(protocolError=InvalidResponse, replyError=DefaultParser.parse_error)

@@ -1,0 +1,98 @@
+"""Redis Cluster: keys live in slots, one call reaches one slot, and so a group of charges may take several calls.
+
+Each slot decides its own part of the group, all or nothing, at the same time as the others. Where the group as a whole
+comes out differently, the parts are mended: what was taken is given back. So nothing is ever over-admitted, and a
+neighbour may be refused for units that are given back a moment later.
+"""
+
+from binascii import crc_hqx
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.stores.group import committed
+
+_SLOTS: Final = 16384
+
+SlotGroup = list[int]  # indices of the charges in one slot
+PartSteps = Callable[[Sequence[Charge]], Generator[Any, Any, list[Decision]]]
+
+
+def slot(key: bytes) -> int:
+    """The hash slot of a key: CRC16 (XMODEM) of what is between the first braces, or of all of it."""
+    start = key.find(b"{") + 1
+    end = key.find(b"}", start) if start else -1
+    return crc_hqx(key[start:end] if end > start else key, 0) % _SLOTS
+
+
+def split_by_slot(keys: Sequence[bytes]) -> list[SlotGroup]:
+    """The indices of the keys, by slot."""
+    by_slot: dict[int, SlotGroup] = {}
+    for index, key in enumerate(keys):
+        by_slot.setdefault(slot(key), []).append(index)
+    return list(by_slot.values())
+
+
+def take_by_slot(
+    slot_groups: Sequence[SlotGroup], charges: Sequence[Charge], take: PartSteps, repair: PartSteps
+) -> Generator[Any, Any, list[Decision]]:
+    """Steps that take a group part by part. `take` and `repair` make the steps of one part.
+
+    `repair` gets charges whose cost is the signed correction, and answers how things stand after it. Raises the error
+    of a part that failed, after giving back what the others took. A part that is not heard in time gives back by itself
+    what it took, when it is done.
+    """
+    decisions: dict[int, Decision] = {}
+    part_states: dict[
+        int, str
+    ] = {}  # by part: whether it was done before it was given up; who writes first has said it
+
+    def take_part(number: int) -> Generator[Any, Any, None]:
+        part = slot_groups[number]
+        part_decisions = yield from take([charges[index] for index in part])
+        decisions.update(zip(part, part_decisions, strict=True))
+        if part_states.setdefault(number, "done") == "given up":
+            yield from refund(number)
+
+    def refund(number: int) -> Generator[Any, Any, None]:
+        to_repair = [
+            index for index, was_charged in _charged_in(slot_groups[number], charges, decisions).items() if was_charged
+        ]
+        if to_repair:
+            yield from repair([_correction(charges[index], decisions[index], take=False) for index in to_repair])
+
+    outcomes = yield [take_part(number) for number in range(len(slot_groups))]
+    failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    if failures:
+        done_parts = [
+            number for number in range(len(slot_groups)) if part_states.setdefault(number, "given up") == "done"
+        ]
+        yield [refund(number) for number in done_parts]
+        raise failures[0]
+    expected = committed(charges, [decisions[index] for index in range(len(charges))])
+    was_charged = {index: was for part in slot_groups for index, was in _charged_in(part, charges, decisions).items()}
+    to_repair = {index for index, was in was_charged.items() if was != expected[index]}
+    repairs = [part for part in ([index for index in part if index in to_repair] for part in slot_groups) if part]
+    if repairs:
+        corrections = [[_correction(charges[i], decisions[i], take=expected[i]) for i in part] for part in repairs]
+        outcomes = yield [repair(part) for part in corrections]
+        for part, outcome in zip(repairs, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                warn_throttled("store", "not known to be given back after another slot refused: %s", outcome)
+            else:
+                decisions.update(zip(part, outcome, strict=True))
+    return [decisions[index] for index in range(len(charges))]
+
+
+def _charged_in(part: SlotGroup, charges: Sequence[Charge], decisions: dict[int, Decision]) -> dict[int, bool]:
+    """Which charges of a part its slot took, of those that cost something."""
+    took = committed([charges[index] for index in part], [decisions[index] for index in part])
+    return {index: was for index, was in zip(part, took, strict=True) if charges[index].cost}
+
+
+def _correction(charge: Charge, decision: Decision, *, take: bool) -> Charge:
+    """Take what the part did not, or give back what it took."""
+    return replace(charge, cost=charge.cost if take else -charge.cost, at=decision.at)

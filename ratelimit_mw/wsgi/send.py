@@ -1,0 +1,93 @@
+"""What all faces under WSGI send: a refusal, and our headers beside an app's own."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.engine.state import RateLimitState
+from ratelimit_mw.http.on_refused import HANDLER_FAILED, RefusalHandler, checked_response
+from ratelimit_mw.http.request import Request
+from ratelimit_mw.http.response import BODY_HEADERS, REASONS, HeaderList, Headers, Response, headers, non_conflicting
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication
+
+
+_LISTS = 2  # RateLimit and RateLimit-Policy, which stand beside whatever the app says
+
+
+def refuse(
+    request: Request,
+    verdict: Verdict,
+    own: Response,
+    refusal_handler: RefusalHandler | None,
+    start_response: "StartResponse",
+) -> Iterable[bytes]:
+    """Answer a refused request: as `refusal_handler` says, else with `own`."""
+    if refusal_handler is not None and refusal_handler.kind == "wsgi":
+        answer = _app_response(refusal_handler.call, request, own, start_response)
+        if answer is not None:
+            return answer
+    elif refusal_handler is not None:
+        own = _handler_response(refusal_handler.call, request, verdict, own)
+    start_response(f"{own.status} {REASONS.get(own.status, 'Refused')}", own.headers)
+    return [] if request.raw["REQUEST_METHOD"] == "HEAD" else [own.body]
+
+
+def with_headers(state: RateLimitState, style: Headers, start_response: "StartResponse") -> "StartResponse":
+    """A `start_response` that adds our headers. They say what is known of the request by then."""
+    return partial(_start, state, style, start_response)  # a function made here would cost twice as much
+
+
+def _start(
+    state: RateLimitState,
+    style: Headers,
+    start_response: "StartResponse",
+    status: str,
+    fields: HeaderList,
+    exc_info: Any = None,
+) -> Callable[[bytes], object]:
+    both = _both(fields, headers(state.verdict, style))
+    return start_response(status, both) if exc_info is None else start_response(status, both, exc_info)
+
+
+def headers_without_body(own: Response) -> HeaderList:
+    """What a refusal says in headers, whoever writes its body."""
+    return [(name, value) for name, value in own.headers if name.lower() not in BODY_HEADERS]
+
+
+def _app_response(
+    app: "WSGIApplication", request: Request, own: Response, start_response: "StartResponse"
+) -> Iterable[bytes] | None:
+    """Have an app answer, with what a refusal says added. None when it raised before it began."""
+    fields = headers_without_body(own)
+    started = False
+
+    def start(status: str, theirs: HeaderList, *more: Any) -> Callable[[bytes], object]:
+        nonlocal started
+        started = True
+        return start_response(status, _both(theirs, fields), *more)
+
+    try:
+        return app(request.raw, start)
+    except Exception as error:
+        if started:
+            raise
+        warn_throttled(f"on_refused {callable_name(app)}", HANDLER_FAILED, error=error)
+        return None
+
+
+def _both(theirs: HeaderList, own: HeaderList) -> HeaderList:
+    lists = len(own) == _LISTS and own[-1][0] == "RateLimit"
+    return [*theirs, *(own if lists else non_conflicting(own, {name.lower() for name, _ in theirs}))]
+
+
+def _handler_response(call: Any, request: Request, verdict: Verdict, own: Response) -> Response:
+    try:
+        return checked_response(call, call(request, verdict), own)
+    except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable does
+        warn_throttled(f"on_refused {callable_name(call)}", HANDLER_FAILED, error=error)
+        return own
