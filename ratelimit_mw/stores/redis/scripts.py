@@ -41,7 +41,9 @@ class Script:
         package = files("ratelimit_mw")
         parts = [package / "stores" / "redis" / f"{name}.lua" for name in (*_CODECS[codec], "head", "bucket")]
         parts += [package / "algorithms" / f"{name}.lua" for name in SCRIPTED]
-        self.text = "\n".join(part.read_text("utf-8") for part in [*parts, package / "stores" / "redis" / f"{driver}.lua"])
+        self.text = "\n".join(
+            part.read_text("utf-8") for part in [*parts, package / "stores" / "redis" / f"{driver}.lua"]
+        )
         # a name the server chose, not a secret
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
