@@ -503,7 +503,7 @@ def test_limits_that_nothing_enforces_are_told_of_at_the_first_request(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(endpoints, "MIDDLEWARE_LOADED", threading.Event())
-    monkeypatch.setattr(endpoints, "E", WeakKeyDictionary())
+    monkeypatch.setattr(endpoints, "LOCATIONS", WeakKeyDictionary())
     view = limit("5/minute")(keeping(hello))
     ask = under_wsgi([path("", view)], None, LOGIN)
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
