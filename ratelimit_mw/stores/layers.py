@@ -216,7 +216,7 @@ class AsyncLayeredStore(_LayeredBase):
         super().__init__(store, layers, timeout, clock)
         # of a store that knows how, without a coroutine for each request
         self._store_take: Callable[[Sequence[Charge]], Awaitable[Sequence[Decision]]] = getattr(
-            store, "soon", store.atake
+            store, "start_take", store.atake
         )
         self._tasks: set[asyncio.Task[Any]] = set()
 

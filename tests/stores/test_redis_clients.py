@@ -83,3 +83,10 @@ def test_the_database_of_a_url(path: str, database: int, redis_url: str) -> None
 
 def test_the_path_of_a_socket_is_no_database() -> None:
     RedisStore("unix:///run/redis/server.sock?db=2")
+
+
+def test_a_request_awaits_its_reply_without_a_coroutine_of_the_store_between() -> None:
+    """The coroutine would cost each request as much as several layers do."""
+    store = AsyncRedisStore("redis://localhost")
+    inner: Any = store._store
+    assert store._store_take == inner.start_take
