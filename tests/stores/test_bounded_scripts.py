@@ -15,8 +15,9 @@ from ratelimit_mw.stores.group import in_parts
 from ratelimit_mw.stores.redis import AsyncRedisStore
 from ratelimit_mw.stores.redis.commands import Command
 from ratelimit_mw.stores.redis.deadline import Deadline
-from ratelimit_mw.stores.redis.server import ServerTransport, connection_factory
+from ratelimit_mw.stores.redis.server import ServerTransport
 from ratelimit_mw.stores.redis.thread_store import ThreadStore
+from ratelimit_mw.stores.redis.url import connection_factory
 from ratelimit_mw.testing import Clock
 from stores.opened import Open, each_kind, threads
 

@@ -11,7 +11,7 @@ import pytest
 from ratelimit_mw import AsyncLimiter, ConfigError, Limiter, RateLimited, StoreError
 from ratelimit_mw.cli import main
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
-from ratelimit_mw.stores.redis.server import connection_factory
+from ratelimit_mw.stores.redis.url import connection_factory
 from ratelimit_mw.stores.url import open_store
 from ratelimit_mw.wsgi import RateLimitMiddleware
 from redis_servers import RedisServer

@@ -24,16 +24,14 @@ from ratelimit_mw.stores.redis.commands import Command
 from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, Deadline
 from ratelimit_mw.stores.redis.scripts import Codec
 from ratelimit_mw.stores.redis.sentinel import async_master, master
-from ratelimit_mw.stores.redis.server import (
+from ratelimit_mw.stores.redis.server import AsyncServerTransport, ServerTransport, classify_error
+from ratelimit_mw.stores.redis.thread_store import ThreadStore, Transport
+from ratelimit_mw.stores.redis.url import (
     CLUSTER_SCHEMES,
     SENTINEL_SCHEMES,
-    AsyncServerTransport,
-    ServerTransport,
     async_connection_factory,
-    classify_error,
     connection_factory,
 )
-from ratelimit_mw.stores.redis.thread_store import ThreadStore, Transport
 
 _PROBE_TIMEOUT: Final = 3.0  # seconds that a probe waits, connecting included
 _PENALTY_ALGORITHM: Final = "ban"  # comes with another limit, and does the same on the server

@@ -8,14 +8,9 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.stores.redis.commands import Command, adrive, drive
 from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, Deadline
 from ratelimit_mw.stores.redis.scripts import Codec
-from ratelimit_mw.stores.redis.server import (
-    AsyncServerTransport,
-    ConnectionFactory,
-    ServerTransport,
-    async_connection_factory,
-    connection_factory,
-)
+from ratelimit_mw.stores.redis.server import AsyncServerTransport, ServerTransport
 from ratelimit_mw.stores.redis.topology import Address, RoutedCommand, SlotMap
+from ratelimit_mw.stores.redis.url import ConnectionFactory, async_connection_factory, connection_factory
 
 
 class ClusterTransport:

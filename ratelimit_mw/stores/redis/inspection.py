@@ -16,19 +16,11 @@ from ratelimit_mw.stores.redis.commands import FORMAT, drive
 from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT
 from ratelimit_mw.stores.redis.rejections import Role
 from ratelimit_mw.stores.redis.sentinel import parts_of
-from ratelimit_mw.stores.redis.server import (
-    CLUSTER_SCHEMES,
-    FAILURES,
-    SENTINEL_SCHEMES,
-    ConnectionFactory,
-    classify_error,
-    connection_error,
-    connection_factory,
-    query_once,
-)
+from ratelimit_mw.stores.redis.server import FAILURES, classify_error, connection_error, query_once
 from ratelimit_mw.stores.redis.slots import slot
 from ratelimit_mw.stores.redis.sync_connection import connect
 from ratelimit_mw.stores.redis.topology import Address, RoutedCommand, SlotMap
+from ratelimit_mw.stores.redis.url import CLUSTER_SCHEMES, SENTINEL_SCHEMES, ConnectionFactory, connection_factory
 
 # commands that the scripts call, and those that the store sends; the page on Redis lists them all
 SCRIPT_COMMANDS: Final = ("get", "pexpire", "set", "time")

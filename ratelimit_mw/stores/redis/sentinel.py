@@ -17,14 +17,12 @@ from ratelimit_mw.stores.redis.commands import Steps, adrive, drive
 from ratelimit_mw.stores.redis.server import (
     FAILURES,
     AsyncServerTransport,
-    ConnectionFactory,
     ServerTransport,
     aconnection_error,
-    async_connection_factory,
-    connection_factory,
     query_once,
 )
 from ratelimit_mw.stores.redis.topology import Address, RoutedCommand
+from ratelimit_mw.stores.redis.url import ConnectionFactory, async_connection_factory, connection_factory
 
 _PORT: Final = 26379  # where a Sentinel listens unless the URL says otherwise
 _LAST_PORT: Final = 65535

@@ -2,17 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from socket import gaierror
-from typing import Any, Final, NamedTuple
-from urllib.parse import unquote, urlsplit
+from typing import Any, Final
 
-from redis import ConnectionPool, RedisError, SSLConnection
-from redis.asyncio import ConnectionPool as AsyncConnectionPool
-from redis.asyncio import SSLConnection as AsyncSSLConnection
+from redis import RedisError
 from redis.asyncio.connection import DefaultParser
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
 from redis.exceptions import (
     AskError,
     InvalidResponse,
@@ -22,9 +16,8 @@ from redis.exceptions import (
     RedisClusterException,
     ResponseError,
 )
-from redis.retry import Retry
 
-from ratelimit_mw.core.errors import ConfigError, StoreError
+from ratelimit_mw.core.errors import StoreError
 from ratelimit_mw.stores.lifecycle import PerLoop, on_loop_shutdown
 from ratelimit_mw.stores.redis.async_connection import (
     AsyncConnection,
@@ -52,59 +45,17 @@ from ratelimit_mw.stores.redis.sync_connection import (
 )
 from ratelimit_mw.stores.redis.sync_pool import Pool
 from ratelimit_mw.stores.redis.topology import Address, Redirected
-from ratelimit_mw.stores.redis.url import describe_url_mistake
+from ratelimit_mw.stores.redis.url import ConnectionFactory
 
 try:
     import hiredis
 except ImportError:  # the extra brings it; redis-py does without it
     hiredis = None  # type: ignore[assignment]
 
-SCHEMES: Final = ("redis://", "rediss://", "unix://")
-CLUSTER_SCHEMES: Final = ("redis+cluster://", "rediss+cluster://")
-SENTINEL_SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
 FAILURES: Final = (RedisError, RedisClusterException, OSError)  # of a server, or of the way to it
 _REDIRECTIONS: Final[dict[str, type[AskError]]] = {"ASK": AskError, "MOVED": MovedError}
-_PROTOCOL_OPTIONS: Final = {"protocol": 2, "decode_responses": False}  # as we read them, whatever the URL has
-_PORT: Final = 6379  # unless the URL names one
 _MAX_SYNC_CONNECTIONS: Final = 64  # connections at most
 _MAX_ASYNC_CONNECTIONS: Final = 32  # connections at most, for each event loop
-
-
-class ConnectionFactory(NamedTuple):
-    """How to make connections to a server: a class of the client library, and its arguments."""
-
-    kind: Any
-    options: dict[str, Any]
-
-    def __repr__(self) -> str:
-        """Without the options, of which one may be a password: tools that show local variables show this."""
-        return f"ConnectionFactory({self.kind.__name__})"
-
-    def raw_connection(self) -> Any:
-        """A connection that is not open yet."""
-        return self.kind(**self.options)
-
-    def at(self, place: Address | None) -> "ConnectionFactory":
-        """The same for another server, if there is one."""
-        return ConnectionFactory(self.kind, self.options | {"host": place[0], "port": place[1]}) if place else self
-
-    @property
-    def address(self) -> Address | None:
-        """Host and port; None for a socket in the file system."""
-        if "path" in self.options:
-            return None
-        return self.options.get("host", "localhost"), self.options.get("port", _PORT)
-
-    @property
-    def place(self) -> str:
-        """The server's place as log lines name it."""
-        address = self.address
-        return f"{self.options['path']}" if address is None else f"{address[0]}:{address[1]}"
-
-    @property
-    def tls(self) -> bool:
-        """Whether the connections are over TLS."""
-        return issubclass(self.kind, (SSLConnection, AsyncSSLConnection))
 
 
 class ServerTransport:
@@ -291,45 +242,6 @@ def _is_replica(error: Exception) -> bool:
     Before Redis 7 a script's error carries the word in its text.
     """
     return isinstance(error, ReadOnlyError) or "READONLY" in str(error)
-
-
-def connection_factory(url: str, timeout: float) -> ConnectionFactory:
-    """What a URL says, for threads. Raises `ConfigError`."""
-    return _connection_factory(ConnectionPool, url, socket_timeout=timeout, retry=Retry(NoBackoff(), 0))
-
-
-def async_connection_factory(url: str, timeout: float) -> ConnectionFactory:
-    """What a URL says, for asyncio. Raises `ConfigError`."""
-    return _connection_factory(AsyncConnectionPool, url, socket_timeout=timeout, retry=AsyncRetry(NoBackoff(), 0))
-
-
-def _connection_factory(pool: Any, url: str, **options: Any) -> ConnectionFactory:
-    if not url.startswith(SCHEMES):
-        allowed = ", ".join([*SCHEMES, *CLUSTER_SCHEMES, *SENTINEL_SCHEMES])
-        raise ConfigError(f"store: found {url.split('://', 1)[0]!r} as scheme, allowed are {allowed}")
-    # no retry at all: an EVALSHA that is sent again charges again
-    options["socket_connect_timeout"] = ORPHAN_TIMEOUT
-    made: ConnectionFactory | None = None
-    with suppress(ValueError, TypeError, RedisError):
-        read = pool.from_url(url, **options)  # how the client library reads it; nothing is opened
-        candidate = ConnectionFactory(read.connection_class, read.connection_kwargs | _PROTOCOL_OPTIONS)
-        candidate.raw_connection()  # to hear of options that it does not know
-        _check_database(url, candidate)
-        made = candidate
-    if made is None:  # without the error's own text: it may quote a piece of a password as the port
-        raise ConfigError(
-            f"store: the URL cannot be read{describe_url_mistake(pool, url, options)}, allowed is "
-            "redis://USER:PASSWORD@HOST:PORT/DB?OPTION=VALUE with a number from 0 as DB and the options of redis-py; "
-            "in a password / # ? @ are written %2F %23 %3F %40"
-        )
-    return made
-
-
-def _check_database(url: str, read: ConnectionFactory) -> None:
-    """The client library passes over a path that is no number, and then it is database 0. Raises `ValueError`."""
-    path = "" if url.startswith("unix://") else unquote(urlsplit(url).path).strip("/")
-    if (path and not path.isdecimal()) or read.options.get("db", 0) < 0:
-        raise ValueError("no database")
 
 
 def connection_error(factory: ConnectionFactory, error: Exception, role: Role) -> StoreError:
