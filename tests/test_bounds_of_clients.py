@@ -25,8 +25,8 @@ from ratelimit_mw.http.paths import Forms, normal_path
 from ratelimit_mw.http.request import as_text
 from ratelimit_mw.http.response import headers
 from ratelimit_mw.rules.compiled import CHARGES
-from ratelimit_mw.rules.matching import RuleSet
 from ratelimit_mw.rules.plan import PLANS, PlanCache, _network_representative
+from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import deny_cache, lease
 from ratelimit_mw.stores.redis import server as redis_server

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.rules.matching import RuleSet
+from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.url import inspect_store, redacted_url
 

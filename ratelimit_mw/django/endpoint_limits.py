@@ -16,7 +16,7 @@ from ratelimit_mw.core.signatures import check_parentheses
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.django.gates import SETTING_NAME
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on
-from ratelimit_mw.rules.matching import EndpointLevel
+from ratelimit_mw.rules.rule_table import EndpointLevel
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsSpec
 

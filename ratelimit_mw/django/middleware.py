@@ -28,7 +28,7 @@ from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.engine.response_tracking import track_response
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.on_refused import call_refusal_handler
-from ratelimit_mw.rules.matching import EndpointRules
+from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.rules.startup_checks import ProcessCountCheck
 from ratelimit_mw.settings.loading import unread_settings
 

@@ -24,7 +24,7 @@ from ratelimit_mw.engine.runtime import in_event_loop
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.request import user_id
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
-from ratelimit_mw.rules.matching import EndpointRules
+from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.settings.rule import EndpointLimitOptions
 
 _PENDING: Final = "_ratelimit_mw_throttles"

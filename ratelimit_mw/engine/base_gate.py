@@ -25,8 +25,8 @@ from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.on_refused import RefusalHandler, refusal_handler
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Response, refusal
-from ratelimit_mw.rules.matching import RuleSet
 from ratelimit_mw.rules.plan import Match, Plan, conclude, owners, without_store
+from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.startup_checks import known_workers, multiple_workers_finding, warn_of_unused_slot_options
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore, Store

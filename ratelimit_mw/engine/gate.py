@@ -31,8 +31,8 @@ from ratelimit_mw.engine.sync_gate import CALLABLE_RAISED, NO_RESULTS, NOT_REFUN
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
-from ratelimit_mw.rules.matching import EndpointRules
 from ratelimit_mw.rules.plan import Match, Plan, conclude, plan, without_charged
+from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore
 from ratelimit_mw.stores.lifecycle import PerLoop

@@ -25,8 +25,9 @@ from ratelimit_mw.engine.slots import SLOT_RENEWER, HeldSlots
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, close_unawaited
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules.compiled import check_no_async_callables
-from ratelimit_mw.rules.matching import EndpointRules, RuleSet
 from ratelimit_mw.rules.plan import Match, Plan, conclude, plan, without_charged
+from ratelimit_mw.rules.rule_set import RuleSet
+from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.fallback import FallbackStore

@@ -9,7 +9,7 @@ from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import callable_name, check_parentheses
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on, unwrap_chain
-from ratelimit_mw.rules.matching import EndpointLevel
+from ratelimit_mw.rules.rule_table import EndpointLevel
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsSpec
 from ratelimit_mw.stores.lifecycle import fork_safe_lock

@@ -20,7 +20,7 @@ from ratelimit_mw.http.response import HeaderList, headers, non_conflicting
 from ratelimit_mw.http.response import Response as Refusal
 from ratelimit_mw.http.views import WsgiRequest
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
-from ratelimit_mw.rules.matching import EndpointRules
+from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.rules.startup_checks import ProcessCountCheck
 from ratelimit_mw.wsgi.send import headers_without_body, refuse
 

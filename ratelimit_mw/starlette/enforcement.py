@@ -17,7 +17,7 @@ from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.response import HeaderList, RawFields, headers, raw, raw_headers
 from ratelimit_mw.http.views import AsgiRequest
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on
-from ratelimit_mw.rules.matching import EndpointRules
+from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsSpec
 

@@ -7,8 +7,8 @@ from typing import Any
 from ratelimit_mw import Charge, Concurrency, MemoryStore, Verdict
 from ratelimit_mw.engine.queue_steps import Action, Actions, Pause, Peek, SlotWait, queue_request, slot_bucket
 from ratelimit_mw.engine.slot_queue import Bucket, Queues
-from ratelimit_mw.rules.matching import RuleSet
 from ratelimit_mw.rules.plan import Match, Plan, conclude, plan
+from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock
 from web.plain_request import PlainRequest

@@ -7,7 +7,7 @@ import pytest
 # before Django's other modules, and REST framework, can be imported
 import web.django_site  # noqa: F401  # configures it
 from ratelimit_mw.core import log as notices
-from ratelimit_mw.rules import matching
+from ratelimit_mw.rules import rule_set
 from ratelimit_mw.testing import Clock, RecordingStore
 from redis_servers import RedisServer
 
@@ -28,7 +28,7 @@ def speaks_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def at_first_and_settled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proxies are looked for in the first thousand requests; after them there is a short way."""
     if request.param == "settled":
-        monkeypatch.setattr(matching, "ProxyHeaderCheck", lambda _: None)
+        monkeypatch.setattr(rule_set, "ProxyHeaderCheck", lambda _: None)
 
 
 @pytest.fixture(scope="module")

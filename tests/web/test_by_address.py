@@ -10,7 +10,7 @@ from ratelimit_mw import Charge, Decision, StoreError, Verdict
 from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.sync_gate import ReportingGate
-from ratelimit_mw.rules import matching
+from ratelimit_mw.rules import rule_set
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.plain_request import PlainRequest
@@ -21,7 +21,7 @@ ADDRESS = "192.0.2.1"
 @pytest.fixture(autouse=True)
 def _no_proxy_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is after the first thousand requests."""
-    monkeypatch.setattr(matching, "ProxyHeaderCheck", lambda _: None)
+    monkeypatch.setattr(rule_set, "ProxyHeaderCheck", lambda _: None)
 
 
 def yes(_: object) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ratelimit_mw.rules import matching
+from ratelimit_mw.rules import rule_set
 from ratelimit_mw.testing import Clock
 from redis_servers import RedisServer
 from web.scenario import Scenario
@@ -12,7 +12,7 @@ from web.table import ALL_ROWS, RecordingAsyncRedis, play, tell_time
 @pytest.fixture(autouse=True)
 def _no_proxy_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is after the first thousand: where only the client's address counts, nothing else is looked at."""
-    monkeypatch.setattr(matching, "ProxyHeaderCheck", lambda _: None)
+    monkeypatch.setattr(rule_set, "ProxyHeaderCheck", lambda _: None)
 
 
 @pytest.mark.parametrize("face", ["asgi", "starlette", "django", "django async"])  # each has a way to admit by address
