@@ -87,7 +87,7 @@ def _meant(row: Row, name: str) -> bool:
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"found {text}, allowed is at least 1")
+        raise argparse.ArgumentTypeError(f"got {text}, expected at least 1")
     return number
 
 

@@ -47,7 +47,7 @@ class _Signature:
         while frame is not None and frame.f_globals.get("__name__") in ("inspect", "functools"):
             frame = frame.f_back
         if instance is None and frame is not None and str(frame.f_globals.get("__name__")).startswith("fastapi."):
-            raise ConfigError(f"found the class RateLimit as a dependency: {_HINT}")
+            raise ConfigError(f"got the class RateLimit as a dependency: {_HINT}")
         raise AttributeError("__signature__")
 
 
@@ -83,7 +83,7 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt):
     @property
     def dependency(self) -> Any:
         """What FastAPI reads where it is among `dependencies` without `Depends`: raises ConfigError."""
-        raise ConfigError(f"found a RateLimit as a dependency: {_HINT}")
+        raise ConfigError(f"got a RateLimit as a dependency: {_HINT}")
 
     def __call__(self, connection: HTTPConnection, response: Response = _DECORATED) -> Coroutine[Any, Any, None]:
         """Admit a request, or raise. Raises `ConfigError` at once where it decorates a function.
@@ -92,7 +92,7 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt):
         """
         if response is _DECORATED:
             shown = callable_name(connection) if callable(connection) else f"{connection!r:.100}"
-            raise ConfigError(f"found @RateLimit(...) on {shown}: {_ON_A_FUNCTION}")
+            raise ConfigError(f"got @RateLimit(...) on {shown}: {_ON_A_FUNCTION}")
         return self._admit(connection, response)
 
     async def _admit(self, connection: HTTPConnection, response: Response) -> None:

@@ -154,7 +154,7 @@ def a_cost(bound: int) -> None:
 
 def made_limits(bound: int) -> None:
     assert parse("1/minute".ljust(bound)) == parse("1/minute")
-    with pytest.raises(ConfigError, match=f"allowed are at most {bound}"):
+    with pytest.raises(ConfigError, match=f"expected at most {bound}"):
         parse("1/minute".ljust(bound + 1))
 
 

@@ -23,27 +23,27 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "rule_without_path.toml": ["rules[0] (login).path: required, such as '/login' or '/{rest:path}'"],
     "lower_case_method.toml": [
-        "rules[0].methods[0]: found 'post', allowed is a method in upper case, such as 'POST'",
+        "rules[0].methods[0]: got 'post', expected a method in upper case, such as 'POST'",
     ],
     "networks_too_wide.toml": [
         (
-            "trusted_proxies[0]: found '0.0.0.0/0', which is everybody, allowed is a network such as '10.0.0.0/8' or "
+            "trusted_proxies[0]: got '0.0.0.0/0', which is everybody, expected a network such as '10.0.0.0/8' or "
             "an address such as '192.0.2.1' or 'unix:'"
         ),
         (
-            "safelist[1]: found '::ffff:10.0.0.0/8', which holds every IPv4 address, allowed is an IPv4 network: "
+            "safelist[1]: got '::ffff:10.0.0.0/8', which holds every IPv4 address, expected an IPv4 network: "
             "'10.0.0.0/8'"
         ),
         (
-            "safelist[2]: found '192.168.1.7/24', which has host bits, allowed is '192.168.1.0/24', or '192.168.1.7' "
+            "safelist[2]: got '192.168.1.7/24', which has host bits, expected '192.168.1.0/24', or '192.168.1.7' "
             "for that one"
         ),
     ],
     "impossible_key.toml": [
-        f"key: found 'user or ip', allowed is {KEYS}",
-        f"rules[0].key: found 'header: X-Api-Key', allowed is {KEYS}",
+        f"key: got 'user or ip', expected {KEYS}",
+        f"rules[0].key: got 'header: X-Api-Key', expected {KEYS}",
         (
-            "rules[0].limits.key: found 'call:nowhere.to:be_found', allowed is call:PACKAGE.MODULE:FUNCTION of a "
+            "rules[0].limits.key: got 'call:nowhere.to:be_found', expected call:PACKAGE.MODULE:FUNCTION of a "
             "function that can be imported: ModuleNotFoundError: No module named 'nowhere'"
         ),
     ],
@@ -52,33 +52,33 @@ MISTAKES: dict[str, list[str]] = {
         "rules[0].cost: 50 can never pass 20/3600s using sliding_window_counter, which admits at most 20 at once",
     ],
     "tiers_without_tier.toml": [
-        "limits: found limits by tier (free, pro), which need `tier`: a key that says which, such as 'header:X-Plan'"
+        "limits: got limits by tier (free, pro), which need `tier`: a key that says which, such as 'header:X-Plan'"
     ],
     "syntax_error.toml": [r"no valid TOML: Illegal character '\n' (at line 1, column 21)"],
     "wrong_types.json": [
-        "limits: found 100, allowed is text such as '100/minute', a Limit, a table or a list of these",
+        "limits: got 100, expected text such as '100/minute', a Limit, a table or a list of these",
         (
-            "rules: found {'path': '/login', 'limits': '5/minute'}, allowed is a list of tables or Rules; "
+            "rules: got {'path': '/login', 'limits': '5/minute'}, expected a list of tables or Rules; "
             "in TOML each begins with [[rules]]"
         ),
-        "ipv6_prefix: found '64', allowed is a whole number from 32 to 128",
-        "exempt: found 'health', allowed is a path that starts with /, such as '/users/{id}'",
-        "store_timeout: found '50ms', allowed is a finite number of seconds, 0 or more",
-        "enabled: found 'true', allowed is true or false",
+        "ipv6_prefix: got '64', expected a whole number from 32 to 128",
+        "exempt: got 'health', expected a path that starts with /, such as '/users/{id}'",
+        "store_timeout: got '50ms', expected a finite number of seconds, 0 or more",
+        "enabled: got 'true', expected true or false",
     ],
     "several_mistakes.toml": [
         "unknown setting `limit`: did you mean `limits`?",
         "limits: required, such as '100/minute'; [] says that there are none",
         "rules[0]: unknown setting `metods`: did you mean `methods`?",
-        "rules[0].path: found 'login', allowed is a path that starts with /, such as '/users/{id}'",
+        "rules[0].path: got 'login', expected a path that starts with /, such as '/users/{id}'",
         "rules[0].limits[0]: unknown setting `keys`: did you mean `key`?",
-        "rules[0].limits[1].cost: found '2', allowed is a whole number from 0 to 9007199254740991",
-        "rules[1].path: found '/users/<id>', allowed is '{id}' or '{id:int}' as parameter",
-        "rules[1].when: found 'is_staff', allowed is a callable, or call:PACKAGE.MODULE:FUNCTION",
+        "rules[0].limits[1].cost: got '2', expected a whole number from 0 to 9007199254740991",
+        "rules[1].path: got '/users/<id>', expected '{id}' or '{id:int}' as parameter",
+        "rules[1].when: got 'is_staff', expected a callable, or call:PACKAGE.MODULE:FUNCTION",
         "rules[1].limits: '10 per minut using token_buket': unknown period 'minut', did you mean 'minute'? " + PERIODS,
-        "on_store_error: found 'open', allowed is one of allow, deny, local",
+        "on_store_error: got 'open', expected one of allow, deny, local",
         (
-            "store: found the scheme 'reddis', did you mean 'redis'?; allowed are memory://, redis://, rediss://, "
+            "store: got the scheme 'reddis', did you mean 'redis'?; expected memory://, redis://, rediss://, "
             "unix://, redis+cluster://, rediss+cluster://, redis+sentinel://, rediss+sentinel://"
         ),
     ],
@@ -177,14 +177,14 @@ def test_what_a_start_would_warn_of(settings: str, warnings: list[str], check: C
     [
         (
             'store = "redis://localhost:port"',
-            "store: the URL cannot be read: the port is no number from 0 to 65535, allowed",
+            "store: the URL cannot be read: the port is no number from 0 to 65535, expected",
         ),
-        ('on_refused = "call:shop_of_check:one"', "on_refused: found 'call:shop_of_check:one', allowed is an ASGI app"),
+        ('on_refused = "call:shop_of_check:one"', "on_refused: got 'call:shop_of_check:one', expected an ASGI app"),
         (
             'on_refused = "call:shop_of_check:wsgi_app"\nkey = "call:shop_of_check:plan"',
-            "key: found plan, which is async; allowed under WSGI is a plain function",
+            "key: got plan, which is async; expected a plain function under WSGI",
         ),
-        ('on_refused = "call:shop_of_check:nobody"', "on_refused: found 'call:shop_of_check:nobody', allowed is call:"),
+        ('on_refused = "call:shop_of_check:nobody"', "on_refused: got 'call:shop_of_check:nobody', expected call:"),
     ],
 )
 def test_what_only_a_start_would_find(settings: str, mistake: str, check: Check) -> None:
@@ -203,12 +203,12 @@ def test_an_app_that_cannot_await(check: Check) -> None:
     settings = 'tier = "call:shop_of_check:plan"\nlimits = {free = "5/minute"}'
     assert "no mistakes" in check(settings)
     first = check(settings, "--wsgi", code=1).splitlines()[0]
-    assert first == "limits.toml:1: tier: found plan, which is async; allowed under WSGI is a plain function"
+    assert first == "limits.toml:1: tier: got plan, which is async; expected a plain function under WSGI"
 
 
 def test_a_variable_that_goes_before_the_file(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATELIMIT_MW_STORE", "reddis://")
-    assert "RATELIMIT_MW_STORE: store: found the scheme 'reddis'" in check(
+    assert "RATELIMIT_MW_STORE: store: got the scheme 'reddis'" in check(
         'limits = "5/minute"\nstore = "memory://"', code=1
     )
     monkeypatch.setenv("RATELIMIT_MW_STORE", "memory://")

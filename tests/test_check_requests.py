@@ -90,17 +90,17 @@ def test_it_does_not_connect_to_the_store(check: Check) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--request", "login"], "--request: found 'login', allowed is a method and a path such as 'POST /login'"),
+        (["--request", "login"], "--request: got 'login', expected a method and a path such as 'POST /login'"),
         (
             ["--request", "GET /a b"],
-            "--request: found 'GET /a b', allowed is a method and a path such as 'POST /login'",
+            "--request: got 'GET /a b', expected a method and a path such as 'POST /login'",
         ),
         (
             ["--request", "/", "--header", "X"],
-            "--header: found 'X', allowed is a name and a value such as 'X-Api-Key: ",
+            "--header: got 'X', expected a name and a value such as 'X-Api-Key: ",
         ),
-        (["--request", "/", "--ip", "foo"], "--ip: found 'foo', allowed is an address such as 192.0.2.1"),
-        (["--request", "/", "--header", "X: a\tb"], "--header: found 'a\\tb', allowed is text without control"),
+        (["--request", "/", "--ip", "foo"], "--ip: got 'foo', expected an address such as 192.0.2.1"),
+        (["--request", "/", "--header", "X: a\tb"], "--header: got 'a\\tb', expected text without control"),
     ],
 )
 def test_a_request_that_is_none(
@@ -253,7 +253,7 @@ def test_what_applies(arguments: list[str], said: str, check: Check) -> None:
         (
             'limits = "call:shop_of_check:none"',
             (
-                "  limits none: gave no limits, the default ones apply: limits: found None, allowed is text such as "
+                "  limits none: gave no limits, the default ones apply: limits: got None, expected text such as "
                 "'100/minute', a Limit, a table or a list of these"
             ),
         ),

@@ -66,7 +66,7 @@ def test_it_serves_on_if_asked_to() -> None:
 def test_a_wrong_store_ends_it_with_the_reason() -> None:
     done = demo("--store", "redi://localhost")
     assert done.returncode == 1
-    assert "store: found the scheme 'redi'" in done.stderr
+    assert "store: got the scheme 'redi'" in done.stderr
 
 
 def test_a_port_in_use_ends_it_with_the_reason(redis_server: RedisServer) -> None:

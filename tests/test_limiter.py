@@ -151,17 +151,17 @@ TWICE = "5/60s using sliding_window_counter is there twice, and would count each
     [
         ("10/mfoo", "'10/mfoo': unknown period 'mfoo'"),
         (["5/hour", "10/mfoo"], "limits[1]: '10/mfoo': unknown period 'mfoo'"),
-        (["5/hour", None], "limits[1]: found None, allowed is text"),
-        (["5/hour", ["5/hour"]], "limits[1]: found ['5/hour'], allowed is text"),
-        ([], "limits: found none, allowed is at least one"),
+        (["5/hour", None], "limits[1]: got None, expected text"),
+        (["5/hour", ["5/hour"]], "limits[1]: got ['5/hour'], expected text"),
+        ([], "limits: got none, expected at least one"),
         ("5/minute; 5/minute", TWICE),
         (
             ["5/minute", "9/hour", SlidingWindowCounter(5, 60)],
             f"limits: {TWICE}",
         ),
-        (5, "limits: found 5, allowed is text"),
-        (None, "limits: found None, allowed is text"),
-        (TokenBucket, "limits: found <class"),
+        (5, "limits: got 5, expected text"),
+        (None, "limits: got None, expected text"),
+        (TokenBucket, "limits: got <class"),
     ],
 )
 def test_wrong_limits_are_an_error_that_names_the_place(make: Make, limits: Any, message: str) -> None:
@@ -173,14 +173,14 @@ def test_wrong_limits_are_an_error_that_names_the_place(make: Make, limits: Any,
 @pytest.mark.parametrize("key", ["", (), ("",), ("a", ""), None, 5, b"k", ["a"], ("a", 5)])
 def test_a_key_that_is_none_is_an_error(make: Make, key: Any) -> None:
     for call in (make().hit, make().peek, make().reset):
-        with pytest.raises(ConfigError, match=r"^key: found .*, allowed is a string, or a tuple of strings"):
+        with pytest.raises(ConfigError, match=r"^key: got .*, expected a string, or a tuple of strings"):
             call("10/minute", key)
 
 
 @pytest.mark.parametrize("cost", [-1, 1.5, "1", None, True, 2**53])
 def test_a_cost_that_is_none_is_an_error(make: Make, cost: Any) -> None:
     for call in (make().hit, make().peek):
-        with pytest.raises(ConfigError, match=r"^cost: found "):
+        with pytest.raises(ConfigError, match=r"^cost: got "):
             call("10/minute", "k", cost)
 
 
@@ -217,7 +217,7 @@ def test_limiters_share_a_store_by_name(make: Make) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a:b", "x" * 65, None, 5])
 def test_a_wrong_name_is_an_error(make: Make, name: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^name: found "):
+    with pytest.raises(ConfigError, match=r"^name: got "):
         make(name=name)
 
 
@@ -230,7 +230,7 @@ def test_a_store_of_the_other_kind_is_an_error_that_says_where_it_goes(redis_url
     with pytest.raises(ConfigError, match=r"store: AsyncRedisStore has no take\(\); .* goes with AsyncLimiter"):
         Limiter(store)
     for kind in (Limiter, AsyncLimiter):
-        with pytest.raises(ConfigError, match=r"store: int has no a?take\(\); allowed is a URL or a"):
+        with pytest.raises(ConfigError, match=r"store: int has no a?take\(\); expected a URL or a"):
             kind(5)  # type: ignore[arg-type]
 
 
@@ -238,15 +238,15 @@ def test_a_store_of_the_other_kind_is_an_error_that_says_where_it_goes(redis_url
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("", "store: found no scheme; allowed are memory://, redis://"),
-        ("localhost:6379", "store: found no scheme; allowed are memory://, redis://"),
-        ("reddis://:hunter2@h", "store: found the scheme 'reddis', did you mean 'redis'?; allowed are memory://"),
+        ("", "store: got no scheme; expected memory://, redis://"),
+        ("localhost:6379", "store: got no scheme; expected memory://, redis://"),
+        ("reddis://:hunter2@h", "store: got the scheme 'reddis', did you mean 'redis'?; expected memory://"),
         (
             "redis://:hunter2@h:port",
-            "store: the URL cannot be read: the port is no number from 0 to 65535, allowed is redis://USER:PASSWORD@",
+            "store: the URL cannot be read: the port is no number from 0 to 65535, expected redis://USER:PASSWORD@",
         ),
         ("redis+cluster://:hunter2@h:1/3", "store: a cluster has database 0 only"),
-        ("redis+sentinel://:hunter2@h:1", "store: the URL names no service, allowed is redis+sentinel://"),
+        ("redis+sentinel://:hunter2@h:1", "store: the URL names no service, expected redis+sentinel://"),
     ],
 )
 def test_a_wrong_url_is_an_error_without_its_password(kind: Any, url: str, message: str) -> None:
@@ -259,7 +259,7 @@ def test_a_wrong_url_is_an_error_without_its_password(kind: Any, url: str, messa
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
 @pytest.mark.parametrize("timeout", [0, -1, "1", None, True])
 def test_a_wrong_timeout_is_an_error(kind: Any, timeout: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^store_timeout: found "):
+    with pytest.raises(ConfigError, match=r"^store_timeout: got "):
         kind("redis://localhost", store_timeout=timeout)
 
 
@@ -391,5 +391,5 @@ def test_over_an_async_redis() -> None:
 def test_a_wrong_url_names_the_part_that_is_wrong(kind: Any, url: str, part: str) -> None:
     with pytest.raises(ConfigError) as caught:
         kind(url)
-    assert str(caught.value).startswith(f"store: the URL cannot be read: {part}, allowed is redis://")
+    assert str(caught.value).startswith(f"store: the URL cannot be read: {part}, expected redis://")
     assert "ter2" not in f"{caught.value!r} {caught.value.__context__!r}"

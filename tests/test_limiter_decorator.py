@@ -227,20 +227,20 @@ def test_what_is_held_back_sleeps_for_that_long(monkeypatch: pytest.MonkeyPatch)
     [
         ({"limits": "10/mfoo"}, "limits: '10/mfoo': unknown period 'mfoo'"),
         ({"limits": ["5/hour", "10/mfoo"]}, "limits[1]: '10/mfoo': unknown period 'mfoo'"),
-        ({"limits": []}, "limits: found none, allowed is at least one"),
-        ({"limits": send}, "limits: found <function send at "),  # @limiter.limit without its brackets
-        ({"key": ""}, "key: found '', allowed is a string"),
-        ({"key": ("a", 5)}, "key: found ('a', 5), allowed is a string"),
-        ({"key": 5}, "key: found 5, allowed is a string"),
-        ({"key": asyncio.sleep}, "key: found sleep, which is async; allowed is a plain function"),
-        ({"cost": asyncio.sleep}, "cost: found sleep, which is async; allowed is a plain function"),
-        ({"cost": -1}, "cost: found -1, allowed is a whole number from 0"),
-        ({"cost": True}, "cost: found True, allowed is a whole number from 0"),
-        ({"cost": "1"}, "cost: found '1', allowed is a whole number from 0"),
-        ({"cost": 3}, f"cost: found 3, which never passes {parse(LIMIT)[0].notation!r}; allowed are at most 2"),
+        ({"limits": []}, "limits: got none, expected at least one"),
+        ({"limits": send}, "limits: got <function send at "),  # @limiter.limit without its brackets
+        ({"key": ""}, "key: got '', expected a string"),
+        ({"key": ("a", 5)}, "key: got ('a', 5), expected a string"),
+        ({"key": 5}, "key: got 5, expected a string"),
+        ({"key": asyncio.sleep}, "key: got sleep, which is async; expected a plain function"),
+        ({"cost": asyncio.sleep}, "cost: got sleep, which is async; expected a plain function"),
+        ({"cost": -1}, "cost: got -1, expected a whole number from 0"),
+        ({"cost": True}, "cost: got True, expected a whole number from 0"),
+        ({"cost": "1"}, "cost: got '1', expected a whole number from 0"),
+        ({"cost": 3}, f"cost: got 3, which never passes {parse(LIMIT)[0].notation!r}; expected at most 2"),
         (
             {"limits": [TokenBucket(10, 60, burst=2), "5/hour"], "cost": 3},
-            "cost: found 3, which never passes '10/60s burst 2 using token_bucket'; allowed are at most 2",
+            "cost: got 3, which never passes '10/60s burst 2 using token_bucket'; expected at most 2",
         ),
     ],
 )
@@ -266,16 +266,16 @@ class Callables:
 @pytest.mark.parametrize(
     ("limiter", "function", "message"),
     [
-        (Limiter(), afetch, "limit: found afetch, which is async, and Limiter .* with AsyncLimiter$"),
-        (Limiter(), functools.partial(afetch), "limit: found partial, which is async"),
-        (Limiter(), Callables(), "limit: found Callables, which is async"),
-        (AsyncLimiter(), send, "limit: found send, which is not async, .* with Limiter$"),
-        (Limiter(), apages, r"limit: found apages, an async generator, .* await AsyncLimiter.hit\(\) in it$"),
-        (AsyncLimiter(), apages, "limit: found apages, an async generator"),
-        (Limiter(), Callables, "limit: found <class '.*Callables'>, allowed is a function"),
-        (Limiter(), 5, "limit: found 5, allowed is a function"),
-        (Limiter(), staticmethod(send), "limit: found a staticmethod, allowed is a function: limit goes below it"),
-        (Limiter(), classmethod(str), "limit: found a classmethod, allowed is a function"),
+        (Limiter(), afetch, "limit: got afetch, which is async, and Limiter .* with AsyncLimiter$"),
+        (Limiter(), functools.partial(afetch), "limit: got partial, which is async"),
+        (Limiter(), Callables(), "limit: got Callables, which is async"),
+        (AsyncLimiter(), send, "limit: got send, which is not async, .* with Limiter$"),
+        (Limiter(), apages, r"limit: got apages, an async generator, .* await AsyncLimiter.hit\(\) in it$"),
+        (AsyncLimiter(), apages, "limit: got apages, an async generator"),
+        (Limiter(), Callables, "limit: got <class '.*Callables'>, expected a function"),
+        (Limiter(), 5, "limit: got 5, expected a function"),
+        (Limiter(), staticmethod(send), "limit: got a staticmethod, expected a function: limit goes below it"),
+        (Limiter(), classmethod(str), "limit: got a classmethod, expected a function"),
         (Limiter(), functools.partial(send), r"key: functools.partial\(.*\) has no name to stand for it"),
     ],
 )
@@ -302,7 +302,7 @@ def test_a_key_that_is_none_lets_no_call_through(make: Make, nonsense: Any) -> N
     with pytest.raises(ConfigError) as caught:
         limited("bob")
     assert str(caught.value) == (
-        f"send.key: found {nonsense!r}, allowed is a string, or a tuple of strings, that is not empty"
+        f"send.key: got {nonsense!r}, expected a string, or a tuple of strings, that is not empty"
     )
     assert store.calls == []
 
@@ -314,7 +314,7 @@ def test_a_cost_that_is_none_lets_no_call_through(make: Make, nonsense: Any) -> 
     limited = make(store).limit(LIMIT, cost=lambda *_: nonsense)(send)
     with pytest.raises(ConfigError) as caught:
         limited("bob")
-    assert str(caught.value) == (f"send.cost: found {nonsense!r}, allowed is a whole number from 0 to 9007199254740991")
+    assert str(caught.value) == (f"send.cost: got {nonsense!r}, expected a whole number from 0 to 9007199254740991")
     assert store.calls == []
 
 
@@ -329,7 +329,7 @@ def test_a_callable_that_raises_lets_no_call_through(make: Make) -> None:
 
 @pytest.mark.promise(9)
 def test_a_coroutine_is_no_key(make: Make) -> None:  # and Python does not warn that nobody awaits it
-    with pytest.raises(ConfigError, match=r"^send.key: found <coroutine"):
+    with pytest.raises(ConfigError, match=r"^send.key: got <coroutine"):
         make().limit(LIMIT, key=lambda *_: nobody_awaits())(send)("bob")
 
 

@@ -125,7 +125,7 @@ def test_a_wrong_number_is_an_error_that_names_field_found_and_allowed(
     kind: type[Limit], field: str, value: object, allowed: str
 ) -> None:
     given: dict[str, Any] = {"quota": 10, "window": 60, field: value}
-    with pytest.raises(ConfigError, match=rf"^{field}: found .*, allowed (is|are) .*{re.escape(allowed)}") as caught:
+    with pytest.raises(ConfigError, match=rf"^{field}: got .*, expected .*{re.escape(allowed)}") as caught:
         kind(**given)
     assert repr(value) in str(caught.value)
 
@@ -142,16 +142,16 @@ def test_a_wrong_number_is_an_error_that_names_field_found_and_allowed(
             for kind in BUCKETS
         ],
         (lambda: Smooth(2**52, 1), "quota 4503599627370496 is too large to count exactly: its price"),
-        (lambda: Smooth(10**9, 0.000001, max_delay=7.0), "max_delay: found 7.0 seconds, allowed are 2.25"),
-        (lambda: Smooth(5, 1, max_burst=2, warmup=4), "max_burst: found 2 beside warmup, which saves nothing up"),
+        (lambda: Smooth(10**9, 0.000001, max_delay=7.0), "max_delay: got 7.0 seconds, expected 2.25"),
+        (lambda: Smooth(5, 1, max_burst=2, warmup=4), "max_burst: got 2 beside warmup, which saves nothing up"),
         (lambda: FixedWindow(2**52, 1), "quota 4503599627370496 is too large"),
         (lambda: SlidingWindowCounter(2**52, 1), "quota 4503599627370496 is too large"),
-        (lambda: SlidingWindowCounter(1, 0.000001, buckets=2), "buckets: found 2, allowed are at most 1"),
+        (lambda: SlidingWindowCounter(1, 0.000001, buckets=2), "buckets: got 2, expected at most 1"),
         *[
-            (lambda kind=kind: kind(10**9, 0.000001, max_delay=7.0), "max_delay: found 7.0 seconds, allowed are 4.5")
+            (lambda kind=kind: kind(10**9, 0.000001, max_delay=7.0), "max_delay: got 7.0 seconds, expected 4.5")
             for kind in BUCKETS
         ],
-        (lambda: Charge("k", TokenBucket(10**9, 0.000001), max_delay=7.0), "max_delay: found 7.0 seconds, allowed are"),
+        (lambda: Charge("k", TokenBucket(10**9, 0.000001), max_delay=7.0), "max_delay: got 7.0 seconds, expected"),
     ],
 )
 def test_what_cannot_be_counted_exactly_is_an_error(make: Any, message: str) -> None:
@@ -173,14 +173,14 @@ def test_what_cannot_be_counted_exactly_is_an_error(make: Any, message: str) -> 
 )
 def test_a_wrong_charge_is_an_error_that_names_field_found_and_allowed(field: str, value: object, allowed: str) -> None:
     given: dict[str, Any] = {"key": "k", "limit": BUCKET, field: value}
-    with pytest.raises(ConfigError, match=rf"^{field}: found .*, allowed (is|are) .*{re.escape(allowed)}") as caught:
+    with pytest.raises(ConfigError, match=rf"^{field}: got .*, expected .*{re.escape(allowed)}") as caught:
         Charge(**given)
     assert repr(value) in str(caught.value)
 
 
 def test_a_charge_gives_back_only_with_an_instant() -> None:
     assert Charge("k", BUCKET, -5, at=0).cost == -5
-    with pytest.raises(ConfigError, match="cost: found -9007199254740992"):
+    with pytest.raises(ConfigError, match="cost: got -9007199254740992"):
         Charge("k", BUCKET, -(2**53), at=0)
 
 

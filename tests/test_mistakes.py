@@ -218,7 +218,7 @@ class Namesake(TokenBucket, frozen=True, kw_only=True):
 
 @pytest.mark.parametrize("limit", [Nameless(5, 10), Namesake(5, 10)], ids=lambda limit: type(limit).__name__)
 def test_an_algorithm_has_a_name_of_its_own(limit: Limit) -> None:
-    with pytest.raises(AssertionError, match="allowed is a name of its own"):
+    with pytest.raises(AssertionError, match="expected a name of its own"):
         check_laws(limit)
 
 

@@ -77,19 +77,19 @@ PERIODS = {
 }
 
 WRONG = {
-    "": "found '', allowed is text such as '100/minute'",
-    " ;, ": "found ' ;, ', allowed is text such as '100/minute'",
-    "minute": "'minute': found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'",
-    "100": "'100': found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'",
-    "-5/minute": "'-5/minute': found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'",
-    "1.5/minute": "'1.5/minute': found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'",
-    "\u0661/minute": "'\u0661/minute': found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'",
+    "": "got '', expected text such as '100/minute'",
+    " ;, ": "got ' ;, ', expected text such as '100/minute'",
+    "minute": "'minute': got no rate, expected text such as '100/minute' or '5 per 10 seconds'",
+    "100": "'100': got no rate, expected text such as '100/minute' or '5 per 10 seconds'",
+    "-5/minute": "'-5/minute': got no rate, expected text such as '100/minute' or '5 per 10 seconds'",
+    "1.5/minute": "'1.5/minute': got no rate, expected text such as '100/minute' or '5 per 10 seconds'",
+    "\u0661/minute": "'\u0661/minute': got no rate, expected text such as '100/minute' or '5 per 10 seconds'",
     "10/mfoo": "'10/mfoo': unknown period 'mfoo' (us, ms, second, minute, hour, day, week, month, year)",
     "10/minutte": "'10/minutte': unknown period 'minutte', did you mean 'minute'? "
     "(us, ms, second, minute, hour, day, week, month, year)",
-    "0/minute": f"'0/minute': quota: found 0, allowed is a whole number from 1 to {2**53 - 1}",
-    "5/0 seconds": "'5/0 seconds': window: found 0 seconds, allowed is one microsecond to a hundred years",
-    "5/101 years": "'5/101 years': window: found 3185136000 seconds, allowed are at most a hundred years",
+    "0/minute": f"'0/minute': quota: got 0, expected a whole number from 1 to {2**53 - 1}",
+    "5/0 seconds": "'5/0 seconds': window: got 0 seconds, expected one microsecond to a hundred years",
+    "5/101 years": "'5/101 years': window: got 3185136000 seconds, expected at most a hundred years",
     "10/minute using gcr": "'10/minute using gcr': unknown algorithm 'gcr', did you mean 'gcra'? (fixed_window, "
     "sliding_window_counter, sliding_window_log, token_bucket, gcra, leaky_bucket, smooth)",
     "10/minute using": "'10/minute using': unknown algorithm ''",
@@ -103,35 +103,34 @@ WRONG = {
     "'using leaky_bucket'",
     "10/minute using leaky_bucket buckets 2": "'10/minute using leaky_bucket buckets 2': 'buckets' does not go with "
     "leaky_bucket; it goes with 'using sliding_window_counter'",
-    "10/minute using leaky_bucket at_once 11": "'10/minute using leaky_bucket at_once 11': at_once: found 11, allowed "
-    "is at most the burst, 10",
+    "10/minute using leaky_bucket at_once 11": "'10/minute using leaky_bucket at_once 11': at_once: got 11, expected "
+    "at most the burst, 10",
     "10/minute burst 5 using leaky_bucket at_once -1": "'10/minute burst 5 using leaky_bucket at_once -1': at_once: "
-    "found '-1', allowed is a whole number after 'at_once'",
+    "got '-1', expected a whole number after 'at_once'",
     "10/minute using leaky_bucket at_onc 5": "'10/minute using leaky_bucket at_onc 5': unknown word 'at_onc', did you "
     "mean 'at_once'? (using, burst, at_once)",
     "10/minute using gcra max_delay 5": "'10/minute using gcra max_delay 5': unknown word 'max_delay' (using, burst)",
-    "100001/day using sliding_window_log": "'100001/day using sliding_window_log': quota: found 100001, allowed is at "
+    "100001/day using sliding_window_log": "'100001/day using sliding_window_log': quota: got 100001, expected at "
     "most 100000",
     "10/minute using token_bucket strict": "'10/minute using token_bucket strict': 'strict' does not go with "
     "token_bucket; it goes with 'using sliding_window_counter'",
-    "10/minute using token_bucket burst": "'10/minute using token_bucket burst': burst: found '', allowed is a whole "
+    "10/minute using token_bucket burst": "'10/minute using token_bucket burst': burst: got '', expected a whole "
     "number after 'burst'",
-    "10/minute buckets 1.5": "'10/minute buckets 1.5': buckets: found '1.5', allowed is a whole number after 'buckets'",
-    "10/minute buckets -1": "'10/minute buckets -1': buckets: found '-1', allowed is a whole number after 'buckets'",
-    "5/second using smooth warmup": "'5/second using smooth warmup': warmup: found '', allowed are seconds after "
+    "10/minute buckets 1.5": "'10/minute buckets 1.5': buckets: got '1.5', expected a whole number after 'buckets'",
+    "10/minute buckets -1": "'10/minute buckets -1': buckets: got '-1', expected a whole number after 'buckets'",
+    "5/second using smooth warmup": "'5/second using smooth warmup': warmup: got '', expected seconds after "
     "'warmup', such as 'warmup 1.5'",
-    "5/second using smooth max_burst -1": "'5/second using smooth max_burst -1': max_burst: found '-1', "
-    "allowed are seconds",
-    "5/second using smooth warmup 1e3": "'5/second using smooth warmup 1e3': warmup: found '1e3', allowed are seconds",
+    "5/second using smooth max_burst -1": "'5/second using smooth max_burst -1': max_burst: got '-1', expected seconds",
+    "5/second using smooth warmup 1e3": "'5/second using smooth warmup 1e3': warmup: got '1e3', expected seconds",
     "5/second using smooth warmup 4 cold_factor 2.5": "'5/second using smooth warmup 4 cold_factor 2.5': cold_factor: "
-    "found '2.5', allowed is a whole number after 'cold_factor'",
+    "got '2.5', expected a whole number after 'cold_factor'",
     "5/second using smooth burst 5": "'5/second using smooth burst 5': 'burst' does not go with smooth; it goes with "
     "'using token_bucket or gcra or leaky_bucket'",
     "5/second warmup 4": "'5/second warmup 4': 'warmup' does not go with sliding_window_counter; it goes with "
     "'using smooth'",
-    "5/second using smooth max_burst 2 warmup 4": "'5/second using smooth max_burst 2 warmup 4': max_burst: found 2.0 "
+    "5/second using smooth max_burst 2 warmup 4": "'5/second using smooth max_burst 2 warmup 4': max_burst: got 2.0 "
     "beside warmup",
-    "5/second using smooth cold_factor 5": "'5/second using smooth cold_factor 5': cold_factor: found 5 without warmup",
+    "5/second using smooth cold_factor 5": "'5/second using smooth cold_factor 5': cold_factor: got 5 without warmup",
     "10/minute buckets 2 buckets 2": "'10/minute buckets 2 buckets 2': 'buckets' stands twice",
     "10/minute strickt": "'10/minute strickt': unknown word 'strickt', did you mean 'strict'? (using, buckets, strict)",
     "5/minute; 10/mfoo": "'10/mfoo': unknown period 'mfoo'",
@@ -159,7 +158,7 @@ def test_what_is_wrong_is_quoted_with_what_is_allowed(text: str) -> None:
 
 @pytest.mark.parametrize("value", [None, 5, 1.5, b"10/minute", ["10/minute"], {"limit": "10/minute"}, object()])
 def test_what_is_no_text_is_an_error(value: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^found .*, allowed is text such as '100/minute'$"):
+    with pytest.raises(ConfigError, match=r"^got .*, expected text such as '100/minute'$"):
         parse(value)
 
 

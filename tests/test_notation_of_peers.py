@@ -144,23 +144,23 @@ REFUSED = [
     Refused("0/m", [(0, 60)], NOTHING_ALLOWED),
     Refused("0/60", [(0, 60)], NOTHING_ALLOWED),
     # limits: zero of a period is one of it. It is hardly what somebody wanted to say.
-    Refused("10/0 minutes", [(10, 60)], "window: found 0 seconds, allowed is one microsecond to a hundred years"),
-    Refused("5/0day", [(5, 86400)], "window: found 0 seconds, allowed is one microsecond to a hundred years"),
+    Refused("10/0 minutes", [(10, 60)], "window: got 0 seconds, expected one microsecond to a hundred years"),
+    Refused("5/0day", [(5, 86400)], "window: got 0 seconds, expected one microsecond to a hundred years"),
     # limits: its pattern has a colon too many.
     Refused("10/minute:;20/hour", [(10, 60), (20, 3600)], "'10/minute:': unknown word ':' (using, buckets, strict)"),
     # django-ratelimit: a second, though nothing says so.
-    Refused("5/", [(5, 1)], "allowed is text such as '100/minute'"),
+    Refused("5/", [(5, 1)], "expected text such as '100/minute'"),
     # django-ratelimit: reads as far as it understands.
     Refused("10/m burst 5", [(10, 60)], "it goes with 'using token_bucket or gcra or leaky_bucket'"),
     # django-ratelimit: digits of all scripts.
-    Refused("\u0661\u0660/m", [(10, 60)], "allowed is text such as '100/minute'"),
-    Refused("10/\u0665m", [(10, 300)], "allowed is text such as '100/minute'"),
+    Refused("\u0661\u0660/m", [(10, 60)], "expected text such as '100/minute'"),
+    Refused("10/\u0665m", [(10, 300)], "expected text such as '100/minute'"),
     # Larger than can be counted exactly: they promise nothing about it, we do.
     Refused("9007199254740991/day", [(2**53 - 1, 86400)], "it must stay below 2**52"),
-    Refused("9007199254740992/s", [(2**53, 1)], "allowed is a whole number from 1 to"),
-    Refused("99999999999999999999/day", [(99999999999999999999, 86400)], "allowed is a whole number from 1 to"),
-    Refused("1 per 101 years", [(1, 3141504000)], "allowed are at most a hundred years"),
-    Refused("5/99999999999", [(5, 99999999999)], "allowed are at most a hundred years"),
+    Refused("9007199254740992/s", [(2**53, 1)], "expected a whole number from 1 to"),
+    Refused("99999999999999999999/day", [(99999999999999999999, 86400)], "expected a whole number from 1 to"),
+    Refused("1 per 101 years", [(1, 3141504000)], "expected at most a hundred years"),
+    Refused("5/99999999999", [(5, 99999999999)], "expected at most a hundred years"),
 ]
 
 # What they do not read themselves, and nobody who comes from them has written.
@@ -179,10 +179,10 @@ HALF_WRITTEN = {
     "100/300 using": "unknown algorithm ''",
     "100/300 usingg gcra": "unknown period 'usingg'",
     "100/300 minuts": "unknown period 'minuts', did you mean 'minute'?",
-    "100 per 300": "found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'",
-    "100/1.5": "found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'",
-    "10/minute burst using gcra": "allowed is a whole number after 'burst', such as 'burst 20'",
-    "10/minute using gcra burst": "allowed is a whole number after 'burst', such as 'burst 20'",
+    "100 per 300": "got no rate, expected text such as '100/minute' or '5 per 10 seconds'",
+    "100/1.5": "got no rate, expected text such as '100/minute' or '5 per 10 seconds'",
+    "10/minute burst using gcra": "expected a whole number after 'burst', such as 'burst 20'",
+    "10/minute using gcra burst": "expected a whole number after 'burst', such as 'burst 20'",
     "10/minute using gcra using gcra": "'using' stands twice",
     "10/minute using gcra using fixed_window": "'using' stands twice",
 }

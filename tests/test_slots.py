@@ -93,18 +93,16 @@ def test_how_many_there_are_may_change_while_some_are_taken(limiter: Limiter) ->
 
 def test_where_no_slot_is_among_the_limits_there_is_none_to_hold() -> None:
     for each in (Limiter(), AsyncLimiter()):
-        with pytest.raises(ConfigError, match="limits: found none of which a slot is held"):
+        with pytest.raises(ConfigError, match="limits: got none of which a slot is held"):
             each.slot("5/hour", "k")
 
 
 @pytest.mark.promise(9)
 def test_who_holds_holds_at_least_one() -> None:
     for each in (Limiter(), AsyncLimiter()):
-        with pytest.raises(ConfigError, match="cost: found 0, which takes no slot to hold; allowed is at least 1"):
+        with pytest.raises(ConfigError, match="cost: got 0, which takes no slot to hold; expected at least 1"):
             each.slot([TWO, "5/hour"], "k", cost=0)
-        with pytest.raises(
-            ConfigError, match="cost: found 0, which takes no slot of '2 at once'; allowed is at least 1"
-        ):
+        with pytest.raises(ConfigError, match="cost: got 0, which takes no slot of '2 at once'; expected at least 1"):
             each.limit(["5/hour", TWO], key="k", cost=0)
         each.limit("5/hour", key="k", cost=0)  # a rate shows what is left
 
@@ -133,8 +131,8 @@ def test_of_a_generator_no_slot_would_be_held() -> None:
     with pytest.raises(ConfigError) as error:
         Limiter().limit(["5/hour", TWO])(items)
     assert str(error.value) == (
-        "limit: found test_of_a_generator_no_slot_would_be_held.<locals>.items, a generator, whose call is over before "
-        "it is at work; allowed is `with limiter.slot(...)` in it"
+        "limit: got test_of_a_generator_no_slot_would_be_held.<locals>.items, a generator, whose call is over before "
+        "it is at work; expected `with limiter.slot(...)` in it"
     )
     assert list(Limiter().limit("5/hour")(items)()) == [1]  # of a rate the call is charged
 
@@ -181,7 +179,7 @@ def test_a_block_of_asyncio_is_entered_once() -> None:
 def test_nobody_waits_for_a_turn_of_slots(limits: Any, found: str, fix: str) -> None:
     with pytest.raises(ConfigError) as error:
         Limiter().acquire(limits, "k")
-    assert str(error.value) == (f"limits: found {found}, under which no request can wait for its turn; {fix}")
+    assert str(error.value) == (f"limits: got {found}, under which no request can wait for its turn; {fix}")
 
 
 def test_a_call_holds_a_slot_until_it_returns(limiter: Limiter) -> None:

@@ -151,7 +151,7 @@ def test_when_it_is_over_it_moves_nothing() -> None:
 
 @pytest.mark.parametrize("by", [-1, float("inf"), None, "1"])
 def test_time_moves_by_seconds_and_never_back(ratelimit: Control, by: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^by: found "):
+    with pytest.raises(ConfigError, match=r"^by: got "):
         ratelimit.advance(by)
 
 

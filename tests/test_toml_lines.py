@@ -37,22 +37,22 @@ x = 1
 @pytest.mark.parametrize(
     ("problem", "line"),
     [
-        ("limits: found 5", 2),
-        ("limits[1]: found 5", 2),
-        ("key: found 'x'", 6),
-        ("store: found", 10),
-        ("exempt: found 'no'", None),
+        ("limits: got 5", 2),
+        ("limits[1]: got 5", 2),
+        ("key: got 'x'", 6),
+        ("store: got", 10),
+        ("exempt: got 'no'", None),
         ("unknown setting `key`: did you mean", 6),
         ("unknown setting `nowhere`", None),
         ("rules[0]: unknown setting `path`", 13),
-        ("rules[0].limits: found", 14),
-        ("rules[0].limits[0].cost: found", 14),
-        ("rules[0].queue: found", 16),
-        ("rules[1] (b).path: found", 21),
+        ("rules[0].limits: got", 14),
+        ("rules[0].limits[0].cost: got", 14),
+        ("rules[0].queue: got", 16),
+        ("rules[1] (b).path: got", 21),
         ("rules[1] (b).limits: required", 19),
         ("rules[1] (b) can never match", 19),
-        ("rules[7].path: found", None),
-        ("headers: found", 23),
+        ("rules[7].path: got", None),
+        ("headers: got", 23),
         ("", None),
     ],
 )
@@ -61,7 +61,7 @@ def test_a_line(problem: str, line: int | None) -> None:
 
 
 def test_rules_in_one_list() -> None:
-    assert find_line('limits = []\nrules = [\n  {path = "x"},\n]\n', "rules[0].path: found 'x'") == 2
+    assert find_line('limits = []\nrules = [\n  {path = "x"},\n]\n', "rules[0].path: got 'x'") == 2
 
 
 def test_one_group_of_settings_hides_no_other() -> None:
@@ -78,11 +78,11 @@ def test_a_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATELIMIT_MW_HEADERS", "some")
     with pytest.raises(ConfigError) as caught:
         asgi.RateLimitMiddleware(App200(), limits="lots")
-    starts = [problem.split(" found")[0] for problem in caught.value.problems]
+    starts = [problem.split(" got")[0] for problem in caught.value.problems]
     assert starts == ["limits: 'lots':", "RATELIMIT_MW_HEADERS: headers:"]
     asgi.RateLimitMiddleware(App200(), limits="9/hour", headers="both")  # which goes before it
 
 
 def test_a_named_rule() -> None:
-    with pytest.raises(ConfigError, match=r"^rules\[1\] \(login\)\.limits: 'lots': found no rate"):
+    with pytest.raises(ConfigError, match=r"^rules\[1\] \(login\)\.limits: 'lots': got no rate"):
         Settings(limits=[], rules=[{"path": "/", "limits": []}, {"path": "/", "limits": "lots", "name": "login"}])

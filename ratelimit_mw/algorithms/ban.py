@@ -39,7 +39,7 @@ class Ban(Limit, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         self.__dict__["ban_us"] = microseconds(check_seconds("ban", self.ban))
         if not self.ban_us:
-            raise ConfigError(f"ban: found {self.ban!r} seconds, allowed is one microsecond to a hundred years")
+            raise ConfigError(f"ban: got {self.ban!r} seconds, expected one microsecond to a hundred years")
         super().__post_init__()
         if self.quota >= MAX_EXACT_INT // 2:
             raise ConfigError(f"quota {self.quota} is too large to count exactly: it must stay below 2**52")

@@ -42,7 +42,7 @@ class DelayableLimit(Limit, frozen=True, kw_only=True):
         over = max_delay // clock * drain
         if over > self.max_ticks:
             raise ConfigError(
-                f"max_delay: found {max_delay / MICROSECONDS} seconds, allowed are {self._max_exact_delay}: beyond, "
+                f"max_delay: got {max_delay / MICROSECONDS} seconds, expected {self._max_exact_delay}: beyond, "
                 f"{self.notation} would not be exact"
             )
         return over
@@ -94,7 +94,7 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
             check_int("burst", self.burst, 1)
             if self.burst * self.window_us > self.quota * microseconds(MAX_SECONDS):
                 raise ConfigError(
-                    f"burst: found {self.burst!r}, allowed are at most the units that come back in a hundred years"
+                    f"burst: got {self.burst!r}, expected at most the units that come back in a hundred years"
                 )
         check_seconds("max_delay", self.max_delay)
         self.__dict__["ticks"] = bucket_ticks(self.quota, self.window_us, self.most)

@@ -39,9 +39,9 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.quota > MAX_SLOTS:
-            raise ConfigError(f"quota: found {self.quota}, allowed are at most {MAX_SLOTS} slots")
+            raise ConfigError(f"quota: got {self.quota}, expected at most {MAX_SLOTS} slots")
         if microseconds(check_seconds("retry", self.retry)) < 1:
-            raise ConfigError(f"retry: found {self.retry!r}, allowed is more than 0 seconds")
+            raise ConfigError(f"retry: got {self.retry!r}, expected more than 0 seconds")
         # without the quota: who changes it changes how many may be at work, and those who are stay so
         self.__dict__["bucket"] = self.bucket.replace(f"{self.quota}/", "")
 

@@ -29,7 +29,7 @@ _WORDS: Final = {"using", *(word for algorithm in ALGORITHMS.values() for word i
 _IN_SECONDS = re.compile(rf"\s*([0-9]+)\s*/\s*([0-9]+)()((?:\s+(?:{'|'.join(sorted(_WORDS))})\b.*)?)", re.DOTALL)
 _SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _ZERO: Final = (
-    f"quota: found 0, allowed is a whole number from 1 to {MAX_EXACT_INT - 1}; to refuse everything use blocklist, "
+    f"quota: got 0, expected a whole number from 1 to {MAX_EXACT_INT - 1}; to refuse everything use blocklist, "
     "to limit nothing say limits = []"
 )
 _LONGEST = 1000  # characters; a limit that needs more is a mistake, or somebody's attack
@@ -45,9 +45,9 @@ def parse(text: str) -> tuple[Limit, ...]:
     Raises `ConfigError` that quotes the part that is wrong and says what is allowed.
     """
     if not isinstance(text, str):
-        raise ConfigError(f"found {text!r}, allowed is text such as '100/minute'")
+        raise ConfigError(f"got {text!r}, expected text such as '100/minute'")
     if len(text) > _LONGEST:
-        raise ConfigError(f"found {len(text)} characters, allowed are at most {_LONGEST}")
+        raise ConfigError(f"got {len(text)} characters, expected at most {_LONGEST}")
     return _parse(text)
 
 
@@ -55,14 +55,14 @@ def parse(text: str) -> tuple[Limit, ...]:
 def _parse(text: str) -> tuple[Limit, ...]:
     parts = [part for part in _SEPARATORS.split(text) if part.strip()]
     if not parts:
-        raise ConfigError(f"found {text!r}, allowed is text such as '100/minute'")
+        raise ConfigError(f"got {text!r}, expected text such as '100/minute'")
     return tuple(_limit(part.strip()) for part in parts)
 
 
 def _limit(text: str) -> Limit:
     rate = _IN_SECONDS.fullmatch(text.lower()) or _RATE.fullmatch(text.lower())
     if rate is None:
-        raise ConfigError(f"{text!r}: found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'")
+        raise ConfigError(f"{text!r}: got no rate, expected text such as '100/minute' or '5 per 10 seconds'")
     quota, count, period, rest = rate.groups()
     try:
         window = round(float(count or 1) * _period(period or "second"), 6)
@@ -115,13 +115,13 @@ def _value(word: str, text: str, *, seconds: bool) -> float:
     if seconds and _SECONDS.fullmatch(text):
         return round(float(text), 6)
     if seconds:
-        raise ConfigError(f"{word}: found {text!r}, allowed are seconds after {word!r}, such as '{word} 1.5'")
+        raise ConfigError(f"{word}: got {text!r}, expected seconds after {word!r}, such as '{word} 1.5'")
     return _number(word, text)
 
 
 def _number(word: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"{word}: found {text!r}, allowed is a whole number after {word!r}, such as '{word} 20'")
+        raise ConfigError(f"{word}: got {text!r}, expected a whole number after {word!r}, such as '{word} 20'")
     return int(text)
 
 

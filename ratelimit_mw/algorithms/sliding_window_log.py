@@ -45,7 +45,7 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
         super().__post_init__()
         if self.quota > _MAX_QUOTA:
             raise ConfigError(
-                f"quota: found {self.quota}, allowed is at most {_MAX_QUOTA}: {self.algorithm} keeps every unit; "
+                f"quota: got {self.quota}, expected at most {_MAX_QUOTA}: {self.algorithm} keeps every unit; "
                 "sliding_window_counter does not"
             )
 

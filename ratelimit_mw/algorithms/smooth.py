@@ -150,20 +150,16 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
         for field in ("max_burst", "warmup"):
             duration = check_seconds(field, getattr(self, field))
             if duration and not microseconds(duration):
-                raise ConfigError(f"{field}: found {duration!r} seconds, allowed are 0 or a microsecond and more")
+                raise ConfigError(f"{field}: got {duration!r} seconds, expected 0 or a microsecond and more")
         check_seconds("max_delay", self.max_delay)
         if check_int("cold_factor", self.cold_factor, 1) > _MAX_COLD_FACTOR:
-            raise ConfigError(f"cold_factor: found {self.cold_factor}, allowed is at most {_MAX_COLD_FACTOR}")
+            raise ConfigError(f"cold_factor: got {self.cold_factor}, expected at most {_MAX_COLD_FACTOR}")
         if self.warmup and self.warmup + self.window > MAX_SECONDS:
-            raise ConfigError(
-                f"warmup: found {self.warmup!r} seconds, allowed are at most a hundred years with the window"
-            )
+            raise ConfigError(f"warmup: got {self.warmup!r} seconds, expected at most a hundred years with the window")
         if self.warmup and self.max_burst != 1.0:
-            raise ConfigError(
-                f"max_burst: found {self.max_burst!r} beside warmup, which saves nothing up; allowed is 1.0"
-            )
+            raise ConfigError(f"max_burst: got {self.max_burst!r} beside warmup, which saves nothing up; expected 1.0")
         if not self.warmup and self.cold_factor != 3:  # noqa: PLR2004  # as above: the default
-            raise ConfigError(f"cold_factor: found {self.cold_factor} without warmup, allowed is 3, or a warmup")
+            raise ConfigError(f"cold_factor: got {self.cold_factor} without warmup, expected 3, or a warmup")
 
     @cached_property
     def _cold_factor_or_0(self) -> int:

@@ -20,7 +20,7 @@ class StoreReport:
         """Connect and look. May block for some seconds."""
         self._store = settings.store
         if not isinstance(self._store, str):
-            raise ConfigError(f"store: found {type(self._store).__name__}, --store looks at stores by URL only")
+            raise ConfigError(f"store: got {type(self._store).__name__}, --store looks at stores by URL only")
         self._inspection = inspect_store(self._store, RuleSet(settings).algorithms, settings.store_timeout)
         self.code = OK
         if self._inspection is not None:

@@ -48,7 +48,7 @@ def request_from_args(args: argparse.Namespace) -> Request:
     """The request that the arguments describe. Raises `ConfigError` for what is none."""
     method, target = _parse_request_line(args.request)
     if args.ip and parse_address(args.ip) is None:
-        raise ConfigError(f"--ip: found {args.ip!r}, allowed is an address such as 192.0.2.1 or 2001:db8::1, or ''")
+        raise ConfigError(f"--ip: got {args.ip!r}, expected an address such as 192.0.2.1 or 2001:db8::1, or ''")
     path, _, query = target.partition("?")
     headers = [_parse_header(text) for text in args.header]
     if args.host is not None:
@@ -75,18 +75,18 @@ def _parse_request_line(text: str) -> tuple[str, str]:
     if len(parts) == 1:
         parts.insert(0, "GET")
     if len(parts) != _PARTS or not parts[0].isalpha() or not parts[1].startswith("/"):
-        raise ConfigError(f"--request: found {text!r}, allowed is a method and a path such as 'POST /login'")
+        raise ConfigError(f"--request: got {text!r}, expected a method and a path such as 'POST /login'")
     return parts[0].upper(), parts[1]
 
 
 def _parse_header(text: str) -> tuple[bytes, bytes]:
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
-        raise ConfigError(f"--header: found {text!r}, allowed is a name and a value such as 'X-Api-Key: abc'")
+        raise ConfigError(f"--header: got {text!r}, expected a name and a value such as 'X-Api-Key: abc'")
     return _to_bytes("--header", name.strip().lower()), _to_bytes("--header", value.strip())
 
 
 def _to_bytes(argument: str, text: str) -> bytes:
     if not text.isprintable():
-        raise ConfigError(f"{argument}: found {text!r}, allowed is text without control characters")
+        raise ConfigError(f"{argument}: got {text!r}, expected text without control characters")
     return text.encode()

@@ -12,7 +12,7 @@ from ratelimit_mw.core.verdict import Verdict
 Kind = Literal["failed", "open", "probe", "closed"]
 
 _HOOK_RAISED: Final = "raised: no request notices, and this event is lost"
-_HOOK_IS_ASYNC: Final = "returned something to await, and nobody awaits it: allowed is a plain function"
+_HOOK_IS_ASYNC: Final = "returned something to await, and nobody awaits it: expected a plain function"
 
 
 class DecisionEvent(Struct, frozen=True, gc=False):

@@ -85,7 +85,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
         check_int("quota", self.quota, 1)
         self.__dict__["window_us"] = microseconds(check_seconds("window", self.window))
         if self.window_us < 1:
-            raise ConfigError(f"window: found {self.window!r} seconds, allowed is one microsecond to a hundred years")
+            raise ConfigError(f"window: got {self.window!r} seconds, expected one microsecond to a hundred years")
         if self.name is not None:
             check_name("name", self.name)
         notation = self._format_notation([word for word in self.words if word not in self.not_in_bucket_id]).replace(
@@ -234,24 +234,24 @@ class Charge(Struct, frozen=True, gc=False):
 
     def __post_init__(self) -> None:
         if type(self.key) is not str or not self.key:
-            raise ConfigError(f"key: found {self.key!r}, allowed is a string that is not empty")
+            raise ConfigError(f"key: got {self.key!r}, expected a string that is not empty")
         if not isinstance(self.limit, Limit):
-            raise ConfigError(f"limit: found {self.limit!r}, allowed is a Limit, such as parse({str(self.limit)!r})[0]")
+            raise ConfigError(f"limit: got {self.limit!r}, expected a Limit, such as parse({str(self.limit)!r})[0]")
         if (
             type(self.cost) is not int
             or not (-MAX_EXACT_INT if self.at is not None else -1) < self.cost < MAX_EXACT_INT
         ):
-            raise ConfigError(f"cost: found {self.cost!r}, allowed is a whole number from 0 to {MAX_EXACT_INT - 1}")
+            raise ConfigError(f"cost: got {self.cost!r}, expected a whole number from 0 to {MAX_EXACT_INT - 1}")
         if self.at is not None and (type(self.at) is not int or not -MAX_EXACT_INT < self.at < MAX_EXACT_INT):
-            raise ConfigError(f"at: found {self.at!r}, allowed is the `at` of a decision, in microseconds")
+            raise ConfigError(f"at: got {self.at!r}, expected the `at` of a decision, in microseconds")
         if self.max_delay is not None:
             self.limit.delay_ticks(microseconds(check_seconds("max_delay", self.max_delay)))
         if self.role not in ROLES:
-            raise ConfigError(f"role: found {self.role!r}, allowed is one of {', '.join(ROLES)}")
+            raise ConfigError(f"role: got {self.role!r}, expected one of {', '.join(ROLES)}")
         if self.lease != 0:
             check_lease([self.limit], self.lease, self.lease_time)
             if self.effective_max_delay_us:
-                raise ConfigError("lease: what is taken ahead cannot be held back; allowed is no max_delay beside it")
+                raise ConfigError("lease: what is taken ahead cannot be held back; expected no max_delay beside it")
 
     @property
     def max_delay_us(self) -> int | None:
@@ -283,29 +283,29 @@ def check_lease(limits: Iterable[Limit], lease: object, lease_time: object) -> N
                 f"lease: {units} can never pass {limit.notation}, which admits at most {limit.most} at once"
             )
     if not check_seconds("lease_time", lease_time):
-        raise ConfigError("lease_time: found 0, allowed is more than 0 seconds")
+        raise ConfigError("lease_time: got 0, expected more than 0 seconds")
 
 
 def check_int(field: str, value: object, minimum: int) -> int:
     """`value` if it is a whole number from `minimum` to 2**53. Raises `ConfigError` naming `field`."""
     if type(value) is not int or not minimum <= value < MAX_EXACT_INT:
-        raise ConfigError(f"{field}: found {value!r}, allowed is a whole number from {minimum} to {MAX_EXACT_INT - 1}")
+        raise ConfigError(f"{field}: got {value!r}, expected a whole number from {minimum} to {MAX_EXACT_INT - 1}")
     return value
 
 
 def check_seconds(field: str, value: object) -> float:
     """`value` if it is a number of seconds, from 0 to a hundred years. Raises `ConfigError` naming `field`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        raise ConfigError(f"{field}: found {value!r}, allowed is a finite number of seconds, 0 or more")
+        raise ConfigError(f"{field}: got {value!r}, expected a finite number of seconds, 0 or more")
     if value > MAX_SECONDS:
-        raise ConfigError(f"{field}: found {value!r} seconds, allowed are at most a hundred years")
+        raise ConfigError(f"{field}: got {value!r} seconds, expected at most a hundred years")
     return value
 
 
 def check_name(field: str, value: object) -> str:
     """`value` if it can stand in a header and in a key. Raises `ConfigError` naming `field`."""
     if not isinstance(value, str) or not NAME.fullmatch(value):
-        raise ConfigError(f"{field}: found {value!r}, allowed are 1 to 64 of A-Z a-z 0-9 _ . -")
+        raise ConfigError(f"{field}: got {value!r}, expected 1 to 64 of A-Z a-z 0-9 _ . -")
     return value
 
 

@@ -70,7 +70,7 @@ def check_callable(call: Callable[..., Any], names: Sequence[str] = REQUEST, dis
         arguments = " and ".join(f"the {one}" for one in names)
         raise ConfigError(f"{name} takes {_parameters_text(call)}; it is called with {arguments}: {example}")
     if isgeneratorfunction(call) or isasyncgenfunction(call):
-        raise ConfigError(f"found {name}, which yields; allowed is a function that returns its answer")
+        raise ConfigError(f"got {name}, which yields; expected a function that returns its answer")
 
 
 def check_app(app: object, kind: str) -> None:
@@ -88,7 +88,7 @@ def check_app(app: object, kind: str) -> None:
 def reject_async(call: Callable[..., Any], under: str = "") -> None:
     """Raise `ConfigError` for an async callable, where nothing is awaited. `under`: what cannot await."""
     if is_async(call):
-        raise ConfigError(f"found {callable_name(call)}, which is async; allowed{under} is a plain function")
+        raise ConfigError(f"got {callable_name(call)}, which is async; expected a plain function{under}")
 
 
 def check_parentheses(limits: object) -> None:
@@ -98,7 +98,7 @@ def check_parentheses(limits: object) -> None:
     """
     if isinstance(limits, (type, classmethod, staticmethod)) or _is_decorated_function(limits, sys._getframe(3)):  # noqa: SLF001  # as warnings do
         name = callable_name(limits) if callable(limits) else type(limits).__name__
-        raise ConfigError(f'limits: found {name}, allowed are limits: did you mean @limit("5/minute")?')
+        raise ConfigError(f'limits: got {name}, expected limits: did you mean @limit("5/minute")?')
 
 
 def _is_decorated_function(limits: object, caller: FrameType) -> bool:

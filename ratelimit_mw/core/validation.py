@@ -123,13 +123,13 @@ def _call_problems(
     places = [one.name for one in named if one.kind is not Parameter.KEYWORD_ONLY]
     by_place = dict(zip(places, arguments, strict=False))
     twice = [
-        f"{word}: found twice, {_repr(by_place[word])} by position and `{word}=`; a callable that gives the key "
+        f"{word}: got twice, {_repr(by_place[word])} by position and `{word}=`; a callable that gives the key "
         "goes into `key`"
         for word in keywords
         if word in by_place
     ]
     extra = [
-        f"found {_repr(one)} by position, allowed there are {', '.join(place for place in places if place != 'self')}"
+        f"got {_repr(one)} by position, expected there {', '.join(place for place in places if place != 'self')}"
         for one in arguments[len(places) :]
     ]
     missing = [one.name for one in named if one.default is Parameter.empty and one.name not in {**by_place, **keywords}]
@@ -144,19 +144,19 @@ def _repr(value: object) -> str:
 def reject_reserved_name(name: str | None) -> None:
     """Raises `ConfigError` for a name that is ours."""
     if name in RESERVED_NAMES:
-        raise ConfigError(f"name: found {name!r}, which has a meaning of its own here; choose another")
+        raise ConfigError(f"name: got {name!r}, which has a meaning of its own here; choose another")
 
 
 def check_bool(field: str, value: object) -> None:
     """Raises `ConfigError` unless `value` is true or false."""
     if type(value) is not bool:
-        raise ConfigError(f"{field}: found {value!r}, allowed is true or false")
+        raise ConfigError(f"{field}: got {value!r}, expected true or false")
 
 
 def check_choice(field: str, value: object, allowed: tuple[str, ...]) -> None:
     """Raises `ConfigError` unless `value` is one of these."""
     if value not in allowed:
-        raise ConfigError(f"{field}: found {value!r}, allowed is one of {', '.join(allowed)}")
+        raise ConfigError(f"{field}: got {value!r}, expected one of {', '.join(allowed)}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

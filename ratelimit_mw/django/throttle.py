@@ -115,7 +115,7 @@ class Throttle:
             return None, "", ""
         rates = getattr(settings, "REST_FRAMEWORK", {}).get(RATES, {})
         if scope not in rates:
-            raise ConfigError(f"{RATES}: found no rate for {scope!r}, the scope of {cls.__qualname__}")
+            raise ConfigError(f"{RATES}: got no rate for {scope!r}, the scope of {cls.__qualname__}")
         return (None if rates[scope] is None else cls._scoped(rates[scope])), scope, scope
 
     @classmethod
@@ -132,7 +132,7 @@ class Throttle:
                 if (value := getattr(cls, word, None)) is not None:
                     options[word] = value
                     if isfunction(value) and "self" in signature(value).parameters:
-                        raise ConfigError(f"{word}: found a method, allowed is a function of the request, as static")
+                        raise ConfigError(f"{word}: got a method, expected a function of the request, as static")
             return EndpointLimit(limits, **options).reject_async_callables().reject_concurrency()
 
 

@@ -42,7 +42,7 @@ def limits_to_wait_for(limits: Sequence[Limit], timeout: float | None) -> list[L
         notations = ", ".join(repr(limit.notation) for limit in limits)
         rates = [limit.notation.partition(" ")[0] for limit in limits if not limit.is_concurrency]
         fix = f"a bucket does, such as '{rates[0]} using gcra'" if rates else "slot() takes one that is free at once"
-        raise ConfigError(f"limits: found {notations}, under which no request can wait for its turn; {fix}")
+        raise ConfigError(f"limits: got {notations}, under which no request can wait for its turn; {fix}")
     return [_with_max_delay(limit, timeout) for limit in limits]
 
 

@@ -124,7 +124,7 @@ class BaseGate:
             found = refusal_handler(settings.on_refused)
             if found.kind not in self._handler_kinds:
                 raise ConfigError(
-                    f"found {callable_name(found.call)}, which cannot answer here: allowed is {self._expected_handler}"
+                    f"got {callable_name(found.call)}, which cannot answer here: expected {self._expected_handler}"
                 )
             if "wsgi" in self._handler_kinds:
                 reject_async(found.call, " under WSGI")

@@ -34,12 +34,10 @@ class DecoratorOptions:
             for limit in limits:
                 Charge("key", limit, cost)
                 if limit.is_concurrency and not cost:
-                    raise ConfigError(
-                        f"cost: found 0, which takes no slot of {limit.notation!r}; allowed is at least 1"
-                    )
+                    raise ConfigError(f"cost: got 0, which takes no slot of {limit.notation!r}; expected at least 1")
                 if cost > limit.most:
                     raise ConfigError(
-                        f"cost: found {cost}, which never passes {limit.notation!r}; allowed are at most {limit.most}"
+                        f"cost: got {cost}, which never passes {limit.notation!r}; expected at most {limit.most}"
                     )
 
     @property
@@ -80,15 +78,15 @@ def wrap(function: Callable[P, R], options: DecoratorOptions, store: Store) -> C
     _check_function(function)
     if is_async(function):
         raise ConfigError(
-            f"limit: found {callable_name(function)}, which is async, and Limiter would block its event loop; "
-            "allowed is a plain function here, and an async one with AsyncLimiter"
+            f"limit: got {callable_name(function)}, which is async, and Limiter would block its event loop; "
+            "expected a plain function here, and an async one with AsyncLimiter"
         )
     charges_for = options.charges_for(function)
     if options.has_slots:
         if isgeneratorfunction(function):
             raise ConfigError(
-                f"limit: found {callable_name(function)}, a generator, whose call is over before it is at work; "
-                "allowed is `with limiter.slot(...)` in it"
+                f"limit: got {callable_name(function)}, a generator, whose call is over before it is at work; "
+                "expected `with limiter.slot(...)` in it"
             )
 
         @wraps(function)
@@ -113,8 +111,8 @@ def wrap_async(
     _check_function(function)
     if not is_async(function):
         raise ConfigError(
-            f"limit: found {callable_name(function)}, which is not async, so that nobody would await the store; "
-            "allowed is an async function here, and a plain one with Limiter"
+            f"limit: got {callable_name(function)}, which is not async, so that nobody would await the store; "
+            "expected an async function here, and a plain one with Limiter"
         )
     charges_for = options.charges_for(function)
     if options.has_slots:
@@ -137,13 +135,13 @@ def wrap_async(
 def _check_function(function: object) -> None:
     """It is a function, and its call is what runs it."""
     if isinstance(function, (classmethod, staticmethod)):
-        raise ConfigError(f"limit: found a {type(function).__name__}, allowed is a function: limit goes below it")
+        raise ConfigError(f"limit: got a {type(function).__name__}, expected a function: limit goes below it")
     if isinstance(function, type) or not callable(function):  # a class would be one no more
-        raise ConfigError(f"limit: found {function!r:.100}, allowed is a function")
+        raise ConfigError(f"limit: got {function!r:.100}, expected a function")
     if isasyncgenfunction(function):
         raise ConfigError(
-            f"limit: found {callable_name(function)}, an async generator, and nobody awaits its call; "
-            "allowed is to await AsyncLimiter.hit() in it"
+            f"limit: got {callable_name(function)}, an async generator, and nobody awaits its call; "
+            "expected to await AsyncLimiter.hit() in it"
         )
 
 
@@ -170,7 +168,7 @@ def _check_accepts_arguments(call: Callable[..., Any], function: Callable[..., A
     if not any(accepts(call, *one) for some in (required, parameters) for one in _argument_forms(some)):
         raise ConfigError(
             f"{callable_name(call)} does not take the arguments of {callable_name(function)}, with which it is called: "
-            f"allowed is a function with the parameters ({', '.join(map(str, parameters))})"
+            f"expected a function with the parameters ({', '.join(map(str, parameters))})"
         )
 
 

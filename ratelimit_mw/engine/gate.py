@@ -66,7 +66,7 @@ class AsyncGate(BaseGate):
         )
         if not isinstance(store, AsyncStore):
             raise ConfigError(
-                f"store: found {type(store).__name__}, allowed is a URL or an AsyncStore with atake(): ASGI awaits"
+                f"store: got {type(store).__name__}, expected a URL or an AsyncStore with atake(): ASGI awaits"
             )
         self._use_store(store)
         memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake  # not a subclass's own

@@ -70,22 +70,22 @@ class _BaseLimiter:
 
     def _settlements(self, limits: Limits, key: Key, delta: int) -> list[Charge]:
         if type(delta) is not int:
-            raise ConfigError(f"delta: found {delta!r}, allowed is a whole number: more to take, below 0 to give back")
+            raise ConfigError(f"delta: got {delta!r}, expected a whole number: more to take, below 0 to give back")
         bucket, at = self._key(key), MOST_RECENT if delta < 0 else None
         return [Charge(bucket, limit, delta, at=at) for limit in as_limits(limits)]
 
     def _slot_charges(self, limits: Limits, key: Key, cost: int) -> list[Charge]:
         charges = self._charges(limits, key, cost)
         if not any(charge.limit.is_concurrency for charge in charges):
-            raise ConfigError("limits: found none of which a slot is held, allowed is a Concurrency among them")
+            raise ConfigError("limits: got none of which a slot is held, expected a Concurrency among them")
         if not cost:
-            raise ConfigError("cost: found 0, which takes no slot to hold; allowed is at least 1")
+            raise ConfigError("cost: got 0, which takes no slot to hold; expected at least 1")
         return charges
 
     def _with_encoded_keys(self, charges: Sequence[Charge]) -> list[Charge]:
         for index, charge in enumerate(charges):
             if not isinstance(charge, Charge):
-                raise ConfigError(f"charges[{index}]: found {charge!r:.100}, allowed is a Charge")
+                raise ConfigError(f"charges[{index}]: got {charge!r:.100}, expected a Charge")
         return [replace(charge, key=self._key(charge.key)) for charge in charges]
 
     def _decorator_options(self, limits: Limits, key: KeyOf, cost: CostOf, wait: Wait) -> DecoratorOptions:
@@ -99,7 +99,7 @@ class _BaseLimiter:
     def _key(self, key: Key) -> str:
         parts = (key,) if isinstance(key, str) else key
         if not isinstance(parts, tuple) or not parts or not all(isinstance(part, str) and part for part in parts):
-            raise ConfigError(f"key: found {key!r}, allowed is a string, or a tuple of strings, that is not empty")
+            raise ConfigError(f"key: got {key!r}, expected a string, or a tuple of strings, that is not empty")
         return bucket_key(encode([("key", part) for part in parts]), self._name)
 
 
@@ -125,7 +125,7 @@ class Limiter(_BaseLimiter):
         self._owns_store: Final = result is not store
         if not isinstance(result, Store):
             raise ConfigError(
-                f"store: {type(result).__name__} has no take(); allowed is a URL or a Store, and an AsyncStore goes "
+                f"store: {type(result).__name__} has no take(); expected a URL or a Store, and an AsyncStore goes "
                 "with AsyncLimiter"
             )
         self.store: Final[Store] = result
@@ -256,7 +256,7 @@ class AsyncLimiter(_BaseLimiter):
         self._owns_store: Final = result is not store
         if not isinstance(result, AsyncStore):
             raise ConfigError(
-                f"store: {type(result).__name__} has no atake(); allowed is a URL or an AsyncStore, and a Store for "
+                f"store: {type(result).__name__} has no atake(); expected a URL or an AsyncStore, and a Store for "
                 "threads goes with Limiter"
             )
         self.store: Final[AsyncStore] = result
@@ -355,7 +355,7 @@ class AsyncLimiter(_BaseLimiter):
 def _url_and_timeout(url: str | None, timeout: float) -> tuple[str, float]:
     """A URL and seconds, for `open_store`. An empty URL is a mistake, and not the memory."""
     if not check_seconds("store_timeout", timeout):
-        raise ConfigError("store_timeout: found 0, allowed is more than 0 seconds")
+        raise ConfigError("store_timeout: got 0, expected more than 0 seconds")
     return ("memory://" if url is None else url), timeout
 
 
@@ -366,7 +366,7 @@ def as_limits(limits: Limits) -> list[Limit]:
     if isinstance(limits, Limit):
         return [limits]
     if not isinstance(limits, Iterable):
-        raise ConfigError(f"limits: found {limits!r}, allowed is text such as '100/minute', a Limit or a list of these")
+        raise ConfigError(f"limits: got {limits!r}, expected text such as '100/minute', a Limit or a list of these")
     result: list[Limit] = []
     for index, item in enumerate(limits):
         try:
@@ -374,7 +374,7 @@ def as_limits(limits: Limits) -> list[Limit]:
         except ConfigError as error:
             raise error.with_prefix(f"limits[{index}]") from None
     if not result:
-        raise ConfigError("limits: found none, allowed is at least one")
+        raise ConfigError("limits: got none, expected at least one")
     with error_location("limits"):
         return _reject_duplicates(result)
 

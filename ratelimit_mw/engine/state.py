@@ -92,7 +92,7 @@ class RateLimitState(Struct, gc=False):
         """
         if type(actual) is not int or actual < 0:
             warn_throttled(
-                "settle", "found %s, no whole number from 0: the estimate stays charged", type(actual).__name__
+                "settle", "got %s, no whole number from 0: the estimate stays charged", type(actual).__name__
             )
             return
         self.actual_cost = actual_cost = min(actual, MAX_EXACT_INT - 1)

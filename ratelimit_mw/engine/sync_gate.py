@@ -58,7 +58,7 @@ class Gate(BaseGate):
         )
         if not isinstance(store, Store):
             raise ConfigError(
-                f"store: found {type(store).__name__}, allowed is a URL or a Store with take(); WSGI cannot await"
+                f"store: got {type(store).__name__}, expected a URL or a Store with take(); WSGI cannot await"
             )
         self._use_store(store)
 

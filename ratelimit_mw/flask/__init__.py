@@ -88,12 +88,10 @@ class RateLimiter:
 def _no_app(found: object) -> str:
     """The answer to an argument that was passed as the app and is none."""
     if isinstance(found, Mapping):
-        return "app: found a mapping, allowed is a Flask app; settings come second: RateLimiter(app, settings)"
+        return "app: got a mapping, expected a Flask app; settings come second: RateLimiter(app, settings)"
     if callable(found):
-        return (
-            f"app: found {callable_name(found)}, allowed is a Flask app; a callable that gives the key goes into `key`"
-        )
-    return f"app: found {found!r:.100}, allowed is a Flask app: RateLimiter(app, limits='100/minute')"
+        return f"app: got {callable_name(found)}, expected a Flask app; a callable that gives the key goes into `key`"
+    return f"app: got {found!r:.100}, expected a Flask app: RateLimiter(app, limits='100/minute')"
 
 
 def _with_config_place(problem: str, config_names: set[str]) -> str:

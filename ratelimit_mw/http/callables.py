@@ -40,11 +40,11 @@ def resolve_callable(
     text = value.strip() if isinstance(value, str) and is_callable_name(value) else None
     function = value if text is None else _import_callable(text)
     if not callable(function):
-        raise ConfigError(f"found {value!r:.100}, allowed is a callable, or call:PACKAGE.MODULE:FUNCTION")
+        raise ConfigError(f"got {value!r:.100}, expected a callable, or call:PACKAGE.MODULE:FUNCTION")
     try:
         hash(function)
     except TypeError as error:
-        raise ConfigError(f"found {function!r:.100}, allowed is a callable that can be hashed: {error}") from None
+        raise ConfigError(f"got {function!r:.100}, expected a callable that can be hashed: {error}") from None
     if argument_names is not None:
         check_callable(function, argument_names, text)
     if plain:
@@ -116,9 +116,9 @@ def _import_callable(name: str) -> object:
         function: object = getattr(import_module(module), attribute)
     except Exception as error:  # whatever that module does when it is imported
         raise ConfigError(
-            f"found {name!r}, allowed is call:PACKAGE.MODULE:FUNCTION of a function that can be imported: "
+            f"got {name!r}, expected call:PACKAGE.MODULE:FUNCTION of a function that can be imported: "
             f"{type(error).__name__}: {error}"
         ) from error
     if not callable(function):
-        raise ConfigError(f"found {name!r}, which is no function but {type(function).__name__}")
+        raise ConfigError(f"got {name!r}, which is no function but {type(function).__name__}")
     return function

@@ -115,7 +115,7 @@ def _header_name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         fix = f" ({name.replace('_', '-')!r}?)" if isinstance(name, str) and "_" in name else ""
         raise ConfigError(
-            f"proxy_header: found {name!r:.100}, allowed is x-forwarded-for, forwarded, or the name of a header with a "
+            f"proxy_header: got {name!r:.100}, expected x-forwarded-for, forwarded, or the name of a header with a "
             f"single address, without '_', which WSGI cannot tell from '-'{fix}"
         )
     return name.lower()
@@ -127,12 +127,12 @@ def _hops(value: object, header: str) -> int:
         return 0
     if type(value) is not int or not 1 <= value <= _MAX_PROXIES:
         raise ConfigError(
-            f"trusted_proxies: found {value!r:.100}, allowed is a list such as ['10.0.0.0/8', '{_UNIX}'], "
+            f"trusted_proxies: got {value!r:.100}, expected a list such as ['10.0.0.0/8', '{_UNIX}'], "
             f"or a number of proxies from 1 to {_MAX_PROXIES}"
         )
     if header not in _LIST_PARSERS:
         raise ConfigError(
-            f"trusted_proxies: found {value}, allowed with proxy_header {header!r} is a list such as ['10.0.0.0/8']: "
+            f"trusted_proxies: got {value} with proxy_header {header!r}, expected a list such as ['10.0.0.0/8']: "
             "a number counts the members of x-forwarded-for or forwarded"
         )
     return value
@@ -142,6 +142,6 @@ def check_no_underscore(name: str) -> None:
     """Raise `ConfigError` for a header name with `_`, which WSGI cannot tell from `-` and many proxies drop."""
     if "_" in name:
         raise ConfigError(
-            f"found the header {name!r:.100}, allowed is a name without '_', which WSGI cannot tell from '-': "
+            f"got the header {name!r:.100}, expected a name without '_', which WSGI cannot tell from '-': "
             f"{name.replace('_', '-')!r:.100}"
         )

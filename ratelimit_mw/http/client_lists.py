@@ -34,9 +34,7 @@ class ClientList:
 
     def __init__(self, place: str, value: object) -> None:
         if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
-            raise ConfigError(
-                f"{place}: found {_redacted(value)}, allowed is a list of networks, headers and callables"
-            )
+            raise ConfigError(f"{place}: got {_redacted(value)}, expected a list of networks, headers and callables")
         self.place: Final = place
         self._callables: Final[list[RequestCallable]] = []
         self._headers: Final[list[tuple[str, bytes]]] = []
@@ -52,7 +50,7 @@ class ClientList:
                     networks.append(_network(entry))
                 else:
                     raise ConfigError(
-                        f"found {_redacted(entry)}, allowed is a network, a table of header and value, a callable"
+                        f"got {_redacted(entry)}, expected a network, a table of header and value, a callable"
                     )
         mistakes.raise_if_any()
 
@@ -97,11 +95,11 @@ def _header(table: Mapping[Any, Any]) -> tuple[str, bytes]:
     reject_unknown_keys(table, HeaderOptions)
     name, value = table.get("header"), table.get("value")
     if not isinstance(name, str) or not TOKEN.fullmatch(name):
-        raise ConfigError(f"header: found {name!r:.100}, allowed is the name of a header such as 'X-Internal-Token'")
+        raise ConfigError(f"header: got {name!r:.100}, expected the name of a header such as 'X-Internal-Token'")
     with error_location("header"):
         check_no_underscore(name)
     if not isinstance(value, str) or not value:
-        raise ConfigError("value: allowed is text that is not empty; who sends it in that header is on the list")
+        raise ConfigError("value: expected text that is not empty; who sends it in that header is on the list")
     return name.lower(), value.encode("utf-8", "surrogatepass")
 
 

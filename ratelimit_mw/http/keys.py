@@ -75,7 +75,7 @@ class Key:
                 [self._part(part_name, ipv6_prefix) for part_name in alternative] for alternative in part_names
             ]
         else:
-            raise ConfigError(f"found {spec!r}, allowed is a callable, or text made of {_SYNTAX}")
+            raise ConfigError(f"got {spec!r}, expected a callable, or text made of {_SYNTAX}")
         self.identity: Final = _first_present([_all_joined([read for _, read in parts]) for parts in alternatives])
         self._kinds = {tuple(kind for kind, _ in parts) for parts in alternatives}
         self.is_all = self.text == "all"
@@ -131,7 +131,7 @@ class Key:
             name = name.lower()
             kind = f"header:{name}"
             return kind, lambda request, _, __: _part(kind, request.header(name))
-        raise ConfigError(f"found {part_name!r}, allowed is {_SYNTAX}")
+        raise ConfigError(f"got {part_name!r}, expected {_SYNTAX}")
 
     def _call(self, kind: str, function: RequestCallable) -> _Part:
         self.callables.append(function)
@@ -190,7 +190,7 @@ _SIMPLE_PARTS: Final[dict[str, _PartReader]] = {
 def _prefix(text: str) -> int:
     if not text.isdecimal() or not _MIN_PREFIX <= int(text) <= _MAX_PREFIX:
         raise ConfigError(
-            f"found 'ip/{text}', allowed is ip/{_MIN_PREFIX} to ip/{_MAX_PREFIX}, the bits of an IPv6 network"
+            f"got 'ip/{text}', expected ip/{_MIN_PREFIX} to ip/{_MAX_PREFIX}, the bits of an IPv6 network"
         )
     return int(text)
 
@@ -198,9 +198,7 @@ def _prefix(text: str) -> int:
 def check_ipv6_prefix(value: object) -> int:
     """`value` as the number of bits by which IPv6 clients are counted. Raises `ConfigError`."""
     if type(value) is not int or not _MIN_PREFIX <= value <= _MAX_PREFIX:
-        raise ConfigError(
-            f"ipv6_prefix: found {value!r}, allowed is a whole number from {_MIN_PREFIX} to {_MAX_PREFIX}"
-        )
+        raise ConfigError(f"ipv6_prefix: got {value!r}, expected a whole number from {_MIN_PREFIX} to {_MAX_PREFIX}")
     return value
 
 

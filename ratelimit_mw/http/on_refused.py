@@ -46,7 +46,7 @@ def refusal_handler(value: object) -> RefusalHandler:
         return RefusalHandler("asgi", call)
     if len(names) == _PARAMETERS:
         return RefusalHandler("wsgi" if names[1] == "start_response" else "plain", call)
-    raise ConfigError(f"found {value!r:.100}, allowed is {_KINDS}")
+    raise ConfigError(f"got {value!r:.100}, expected {_KINDS}")
 
 
 def checked_response(call: Any, value: Any, own: Response) -> Response:
@@ -77,12 +77,10 @@ async def call_refusal_handler(
 
 def _response(status: Any, fields: Any, body: Any, own: Response) -> Response:
     if type(status) is not int or not _MIN_STATUS <= status <= _MAX_STATUS:
-        raise ValueError(
-            f"status: found {status!r:.100}, allowed is a whole number from {_MIN_STATUS} to {_MAX_STATUS}"
-        )
+        raise ValueError(f"status: got {status!r:.100}, expected a whole number from {_MIN_STATUS} to {_MAX_STATUS}")
     content = b"" if body is None else body.encode() if isinstance(body, str) else body
     if not isinstance(content, bytes):
-        raise TypeError(f"body: found {type(body).__name__}, allowed is text or bytes")
+        raise TypeError(f"body: got {type(body).__name__}, expected text or bytes")
     if content and status in _BODILESS:
         raise ValueError(f"body: a response of status {status} has none")
     headers = [_field(*pair) for pair in (fields.items() if isinstance(fields, Mapping) else fields or ())]
@@ -99,7 +97,7 @@ def _response(status: Any, fields: Any, body: Any, own: Response) -> Response:
 
 def _field(name: Any, value: Any) -> tuple[str, str]:
     if not isinstance(name, str) or not isinstance(value, str) or not TOKEN.fullmatch(name):
-        raise ValueError(f"headers: found {name!r:.100}, allowed are a header's name and text")
+        raise ValueError(f"headers: got {name!r:.100}, expected a header's name and text")
     if name.lower() in _SERVER_FIELDS:
         raise ValueError(f"headers: {name} is the server's")
     if not value.isprintable() or max(value, default="") > _MAX_LATIN1:

@@ -68,7 +68,7 @@ def startup_findings(
         yield from _rule_findings(limit_set, "add a limit with another key")
     if settings.store_timeout > _LONG_TIMEOUT:
         yield Finding(
-            f"store_timeout: found {settings.store_timeout:g}, which is in seconds: while the store does not answer, a "
+            f"store_timeout: got {settings.store_timeout:g}, which is in seconds: while the store does not answer, a "
             "request waits that long; write milliseconds as a fraction, such as 0.05 for 50 milliseconds",
             weakens_limits=False,
         )

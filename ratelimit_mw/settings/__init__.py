@@ -156,7 +156,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         """The rules as objects, in order, with names of their own."""
         if isinstance(self.rules, (str, bytes, Mapping)) or not isinstance(self.rules, Sequence):
             raise ConfigError(
-                f"rules: found {self.rules!r}, allowed is a list of tables or Rules; in TOML each begins with [[rules]]"
+                f"rules: got {self.rules!r}, expected a list of tables or Rules; in TOML each begins with [[rules]]"
             )
         mistakes = ErrorCollector()
         rules: list[Rule] = []
@@ -189,7 +189,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
             shown = f"{settings!r:.100}" if text else type(settings).__name__
             hint = f"limits={shown} sets limits; " if text else ""
             raise ConfigError(
-                f"settings: found {shown}, allowed is Settings or a mapping; {hint}Settings.load(path) reads a file"
+                f"settings: got {shown}, expected Settings or a mapping; {hint}Settings.load(path) reads a file"
             )
         given = {**(settings or {}), **options}
         read, wrong = cls._from_environment()
@@ -260,7 +260,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     def _check_share(self) -> None:
         share = self.local_share
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-            raise ConfigError(f"local_share: found {share!r}, allowed is a number above 0 and up to 1, such as 0.25")
+            raise ConfigError(f"local_share: got {share!r}, expected a number above 0 and up to 1, such as 0.25")
 
     def _check_enabled(self) -> None:
         if callable(self.enabled) or is_callable_name(self.enabled):
@@ -322,7 +322,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     def _check_seconds(self) -> None:
         if not check_seconds("store_timeout", self.store_timeout):
-            raise ConfigError("store_timeout: found 0, allowed is more than 0 seconds")
+            raise ConfigError("store_timeout: got 0, expected more than 0 seconds")
         check_seconds("jitter", self.jitter)
 
     def _check_max_waiting(self) -> None:
@@ -334,9 +334,9 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         size = len(secret.encode("utf-8", "surrogatepass")) if isinstance(secret, str) else -1
         if size and not _MIN_SECRET_BYTES <= size <= _MAX_SECRET_BYTES:
             sizes = f"{_MIN_SECRET_BYTES} to {_MAX_SECRET_BYTES}"
-            raise ConfigError(f"key_secret: allowed is text of {sizes} bytes; {_HOW_TO_GENERATE}")
+            raise ConfigError(f"key_secret: expected text of {sizes} bytes; {_HOW_TO_GENERATE}")
         if secret in _PUBLISHED_SECRETS:
-            raise ConfigError(f"key_secret: found the text of an example, which everybody knows; {_HOW_TO_GENERATE}")
+            raise ConfigError(f"key_secret: got the text of an example, which everybody knows; {_HOW_TO_GENERATE}")
 
 
 def _rule_place(index: int, rule: object) -> str:

@@ -17,7 +17,7 @@ PenaltySpec = str | Ban
 _FIGURE = r"\s*([0-9]+(?:\.[0-9]+)?)\s*"
 _NUMBER: Final = re.compile(_FIGURE)
 _NO_UNIT: Final = re.compile(rf"\b(?:per|for){_FIGURE}$")
-_ALLOWED: Final = "allowed is text such as '10 refusals per minute: 15 minutes', or a Ban"
+_ALLOWED: Final = "expected text such as '10 refusals per minute: 15 minutes', or a Ban"
 
 
 def check_penalty(value: object) -> Ban | None:
@@ -29,16 +29,16 @@ def check_penalty(value: object) -> Ban | None:
     if value is None or isinstance(value, Ban):
         return value
     if not isinstance(value, str):
-        raise ConfigError(f"penalty: found {value!r:.100}, {_ALLOWED}")
+        raise ConfigError(f"penalty: got {value!r:.100}, {_ALLOWED}")
     rate, colon, duration = value.lower().partition(":")
     if found := _NO_UNIT.search(rate) or _NUMBER.fullmatch(duration):
         raise ConfigError(
-            f"penalty: found {value!r:.100}, where {found[1]} has no unit: write '{found[1]} seconds', or another "
+            f"penalty: got {value!r:.100}, where {found[1]} has no unit: write '{found[1]} seconds', or another "
             f"unit; {_ALLOWED}"
         )
     if not colon:
         meant = ": write a colon in place of 'for'" if " for " in rate else ""
-        raise ConfigError(f"penalty: found {value!r:.100}, which does not say how long to refuse{meant}; {_ALLOWED}")
+        raise ConfigError(f"penalty: got {value!r:.100}, which does not say how long to refuse{meant}; {_ALLOWED}")
     with error_location("penalty"):
         counted = _rate(rate.replace("refusals", " ").replace("refusal", " "), value)
         length = _rate(f"1 per {duration.strip()}", value)
@@ -50,10 +50,10 @@ def _rate(text: str, value: str) -> Limit:
     try:
         limits = parse(text)
     except ConfigError as error:
-        raise ConfigError(f"found {value!r:.100}, {_ALLOWED}: {error}") from None
+        raise ConfigError(f"got {value!r:.100}, {_ALLOWED}: {error}") from None
     plain = DEFAULT(limits[0].quota, limits[0].window)
     if limits != (plain,):
-        raise ConfigError(f"found {value!r:.100}, {_ALLOWED}")
+        raise ConfigError(f"got {value!r:.100}, {_ALLOWED}")
     return plain
 
 
@@ -68,25 +68,25 @@ def slot_limit_spec(concurrent: int, lifetime: float, retry: float) -> LimitSpec
 def check_slots(concurrent: Any, queue: Any, queue_timeout: Any) -> None:
     """Raises `ConfigError` that names what is wrong. A queue of None is the top's."""
     if check_int("concurrent", concurrent, 0) > MAX_SLOTS:
-        raise ConfigError(f"concurrent: found {concurrent}, allowed are at most {MAX_SLOTS} slots")
+        raise ConfigError(f"concurrent: got {concurrent}, expected at most {MAX_SLOTS} slots")
     if queue is not None and check_int("queue", queue, 0) > _MAX_QUEUE:
-        raise ConfigError(f"queue: found {queue}, allowed are at most {_MAX_QUEUE} requests")
+        raise ConfigError(f"queue: got {queue}, expected at most {_MAX_QUEUE} requests")
     if queue_timeout is not None and not check_seconds("queue_timeout", queue_timeout):
-        raise ConfigError("queue_timeout: found 0, allowed is more than 0 seconds; queue = 0 lets nobody wait")
+        raise ConfigError("queue_timeout: got 0, expected more than 0 seconds; queue = 0 lets nobody wait")
 
 
 def check_slot_times(lifetime: Any, retry: Any) -> None:
     """Raises `ConfigError` for a lifetime under a second, in which nobody could renew, and for no time to wait."""
     if check_seconds("slot_lifetime", lifetime) < 1:
-        raise ConfigError(f"slot_lifetime: found {lifetime}, allowed is at least 1 second")
+        raise ConfigError(f"slot_lifetime: got {lifetime}, expected at least 1 second")
     if not check_seconds("slot_retry", retry):
-        raise ConfigError("slot_retry: found 0, allowed is more than 0 seconds")
+        raise ConfigError("slot_retry: got 0, expected more than 0 seconds")
 
 
 def check_single_concurrency(limits: Sequence[LimitSpec] | LimitSelector, concurrent: Any) -> None:
     """Raises `ConfigError` where slots are limited twice: both would count in one bucket."""
     if concurrent and any(spec.limit.is_concurrency for specs in static_specs(limits) for spec in specs):
-        raise ConfigError("concurrent: limits hold a Concurrency already; allowed is one of both")
+        raise ConfigError("concurrent: limits hold a Concurrency already; expected one of both")
 
 
 def check_queue_has_slots(limits: Sequence[LimitSpec] | LimitSelector, concurrent: Any, **options: Any) -> None:
@@ -100,7 +100,7 @@ def check_queue_has_slots(limits: Sequence[LimitSpec] | LimitSelector, concurren
 def check_no_concurrency(field: str, limits: Sequence[LimitSpec] | LimitSelector) -> None:
     """Raises `ConfigError` where what is over at once would have to be held: a message is not at work."""
     if any(spec.limit.is_concurrency for specs in static_specs(limits) for spec in specs):
-        raise ConfigError(f"{field}: found a Concurrency, which counts requests at work; a message is over at once")
+        raise ConfigError(f"{field}: got a Concurrency, which counts requests at work; a message is over at once")
 
 
 SettleSpec = Callable[..., Any] | str  # a callable of the request and its response; text is its name
@@ -151,7 +151,7 @@ def check_statuses(value: object) -> frozenset[int] | None:
     if value is None:
         return None
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise ConfigError(f'count_status: found {value!r:.100}, allowed is a list of statuses such as [401, "4xx"]')
+        raise ConfigError(f'count_status: got {value!r:.100}, expected a list of statuses such as [401, "4xx"]')
     statuses: list[int] = []
     for index, one in enumerate(value):
         statuses += _statuses(index, one)
@@ -165,5 +165,5 @@ def _statuses(index: int, value: object) -> Iterable[int]:
     if text.isascii() and text.isdecimal() and _LOWEST <= int(text) <= _HIGHEST:
         return [int(text)]
     raise ConfigError(
-        f'count_status[{index}]: found {value!r:.100}, allowed is a status from 100 to 599, or a class such as "4xx"'
+        f'count_status[{index}]: got {value!r:.100}, expected a status from 100 to 599, or a class such as "4xx"'
     )

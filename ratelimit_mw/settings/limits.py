@@ -64,7 +64,7 @@ def parse_limit_specs(place: str, value: object) -> list[LimitSpec]:
             specs += _parse_spec(value)
     elif not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray)):
         raise ConfigError(
-            f"{place}: found {value!r}, allowed is text such as '100/minute', a Limit, a table or a list of these"
+            f"{place}: got {value!r}, expected text such as '100/minute', a Limit, a table or a list of these"
         )
     else:
         for index, one in enumerate(value):
@@ -83,7 +83,7 @@ def _parse_spec(value: object) -> list[LimitSpec]:
     if isinstance(value, str):
         return [LimitSpec(limit=limit) for limit in parse(value)]
     if not isinstance(value, Mapping):
-        raise ConfigError(f"found {value!r}, allowed is text such as '100/minute', a Limit or a table")
+        raise ConfigError(f"got {value!r}, expected text such as '100/minute', a Limit or a table")
     return [build_checked(_build_spec, value, LimitOptions)]
 
 
@@ -117,7 +117,7 @@ def _build_spec(
     with mistakes.collect():
         check_lease(limits, lease, lease_time)
         if lease and any(one.effective_max_delay_us for one in limits):
-            raise ConfigError("lease: what is taken ahead cannot be held back; allowed is no max_delay beside it")
+            raise ConfigError("lease: what is taken ahead cannot be held back; expected no max_delay beside it")
     mistakes.raise_if_any()
     if limits[0].is_concurrency:  # a request is at work once, whatever else it costs
         cost, settle = 1 if cost is None else cost, False
@@ -137,7 +137,7 @@ def _one_limit(value: Any, name: Any) -> Limit:
     with error_location("limit"):
         limits = [value] if isinstance(value, Limit) else parse(value) if isinstance(value, str) else ()
         if len(limits) != 1:
-            raise ConfigError(f"found {value!r}, allowed is one limit such as '100/minute'")
+            raise ConfigError(f"got {value!r}, expected one limit such as '100/minute'")
     named = limits[0] if name is None else replace(limits[0], name=name)
     reject_reserved_name(named.name)
     return named
@@ -170,7 +170,7 @@ def check_cost(value: Any, limits: Sequence[Limit]) -> int | RequestCallable | N
     check_int("cost", value, 0)
     for limit in limits:
         if limit.is_concurrency and not value:
-            raise ConfigError(f"cost: 0 takes no slot of {limit.notation}, so it limits nothing; allowed is at least 1")
+            raise ConfigError(f"cost: 0 takes no slot of {limit.notation}, so it limits nothing; expected at least 1")
         if value > limit.most:
             raise ConfigError(
                 f"cost: {value} can never pass {limit.notation}, which admits at most {limit.most} at once"
@@ -220,12 +220,12 @@ class TieredLimits(LimitSelector):
     def __init__(self, place: str, tiers: Mapping[str, Any], tier: KeySpec | None, default: str | None) -> None:
         if tier is None:
             raise ConfigError(
-                f"{place}: found limits by tier ({', '.join(map(str, tiers))}), which need `tier`: a key that says "
+                f"{place}: got limits by tier ({', '.join(map(str, tiers))}), which need `tier`: a key that says "
                 "which, such as 'header:X-Plan'"
             )
         self._tiers: Final = _parse_tiers(place, tiers)
         if isinstance(default, str) and default not in tiers:
-            raise ConfigError(f"default_tier: found {default!r}, allowed is one of {', '.join(tiers)}")
+            raise ConfigError(f"default_tier: got {default!r}, expected one of {', '.join(tiers)}")
         self._default: Final = default or (_DEFAULT_TIER if _DEFAULT_TIER in tiers else next(iter(tiers)))
         self.key: Final = Key(tier, ANY_PREFIX)
         self.callables = self.key.callables
@@ -266,11 +266,9 @@ def _parse_result(result: Any) -> Sequence[LimitSpec]:
     """The limits that a callable gave. Raises `ConfigError` for none: `[]` says in words that there are none."""
     specs = parse_limit_specs("limits", result)
     if any(spec.limit.is_concurrency for spec in specs):
-        raise ConfigError("limits: found a Concurrency; the rule may have it, as `concurrent`")
+        raise ConfigError("limits: got a Concurrency; the rule may have it, as `concurrent`")
     if any(callable(spec.cost) or (spec.key is not None and Key(spec.key, ANY_PREFIX).callables) for spec in specs):
-        raise ConfigError(
-            "limits: found a key or cost that is a callable; nobody asks it any more, the rule may have it"
-        )
+        raise ConfigError("limits: got a key or cost that is a callable; nobody asks it any more, the rule may have it")
     return specs
 
 
@@ -293,7 +291,7 @@ def compile_limits(
         with error_location(place):
             return DynamicLimits(resolve_callable(value))
     if isinstance(value, Mapping) and not value:
-        raise ConfigError(f"{place}: found an empty table, allowed is one of a limit or of tiers; [] says none")
+        raise ConfigError(f"{place}: got an empty table, expected one of a limit or of tiers; [] says none")
     if isinstance(value, Mapping) and not _is_limit_table(value, tier):
         return TieredLimits(place, value, tier, default_tier)
     return parse_limit_specs(place, value)
@@ -302,7 +300,7 @@ def compile_limits(
 def check_default_tier(value: object) -> None:
     """Raises `ConfigError` unless `value` can be the name of a tier, or is None."""
     if value is not None and not isinstance(value, str):
-        raise ConfigError(f"default_tier: found {value!r}, allowed is the name of a tier")
+        raise ConfigError(f"default_tier: got {value!r}, expected the name of a tier")
 
 
 def _is_limit_table(table: Mapping[Any, Any], tier: KeySpec | None) -> bool:
@@ -327,8 +325,8 @@ def check_estimates(limits: Sequence[LimitSpec] | LimitSelector, cost: object) -
             own = cost if spec.cost is None else spec.cost
             if own == 0 and type(own) is int and spec.settle:
                 raise ConfigError(
-                    f"cost: found 0 for {spec.limit.notation} beside settle or count_status: what takes nothing is "
-                    "never refused, whatever is charged after it; allowed is an estimate of at least 1, or "
+                    f"cost: got 0 for {spec.limit.notation} beside settle or count_status: what takes nothing is "
+                    "never refused, whatever is charged after it; expected an estimate of at least 1, or "
                     "settle = false in the limit's table"
                 )
 

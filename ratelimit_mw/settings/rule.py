@@ -220,14 +220,12 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     def _check_methods(self) -> None:
         if isinstance(self.methods, str) or not isinstance(self.methods, Sequence):
-            raise ConfigError(f"methods: found {self.methods!r}, allowed is a list such as ['GET', 'POST']")
+            raise ConfigError(f"methods: got {self.methods!r}, expected a list such as ['GET', 'POST']")
         for index, method in enumerate(self.methods):
             if not isinstance(method, str) or not _METHOD.fullmatch(method):
-                raise ConfigError(
-                    f"methods[{index}]: found {method!r}, allowed is a method in upper case, such as 'POST'"
-                )
+                raise ConfigError(f"methods[{index}]: got {method!r}, expected a method in upper case, such as 'POST'")
         if self.preflight is True and self.methods:
-            raise ConfigError(f"methods: found {self.methods!r}; a rule with preflight = true is for OPTIONS alone")
+            raise ConfigError(f"methods: got {self.methods!r}; a rule with preflight = true is for OPTIONS alone")
         if self.messages and (self.preflight is True or (self.methods and "GET" not in self.methods)):
             raise ConfigError("messages: a websocket begins with a GET, which this rule is not for")
 
@@ -288,5 +286,5 @@ def rule_from(value: object) -> Rule:
     if isinstance(value, Rule):
         return value
     if not isinstance(value, Mapping):
-        raise ConfigError(f"found {value!r}, allowed is a table or a Rule")
+        raise ConfigError(f"got {value!r}, expected a table or a Rule")
     return build_checked(Rule, value, RuleOptions, LIMIT_TABLE_OPTIONS)

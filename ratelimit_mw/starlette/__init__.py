@@ -126,7 +126,7 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
 def _check(endpoint: Any) -> None:
     """Raises `TypeError` for what no limit can hold."""
     if isinstance(endpoint, (classmethod, staticmethod)):
-        raise TypeError(f"found a {type(endpoint).__name__}; let the limit stand below it, on the function")
+        raise TypeError(f"got a {type(endpoint).__name__}; let the limit stand below it, on the function")
     if not inspect.isroutine(endpoint):
         raise TypeError(f"a limit stands on a function or a class, as @limit('5/minute'); found {endpoint!r:.100}")
     if endpoint.__name__ in _OF_MESSAGES:

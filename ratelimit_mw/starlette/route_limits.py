@@ -33,7 +33,7 @@ def _decorates(arguments: Sequence[object]) -> str:
     if not isinstance(found, (str, Limit, Mapping, Sequence)):
         return ""
     return (
-        f"app: found {found!r:.100}: RateLimit is the middleware of a route, as in Middleware(RateLimit, '5/minute'); "
+        f"app: got {found!r:.100}: RateLimit is the middleware of a route, as in Middleware(RateLimit, '5/minute'); "
         "on a function write @limit('5/minute')"
     )
 

@@ -35,7 +35,7 @@ class MemoryStore:
 
     def __init__(self, *, max_keys: int = 1_000_000, clock: Callable[[], float] | None = None) -> None:
         if clock is not None and not callable(clock):
-            raise ConfigError(f"clock: found {clock!r}, allowed is a callable that returns seconds")
+            raise ConfigError(f"clock: got {clock!r}, expected a callable that returns seconds")
         self._free_keys = self._max_keys = check_int("max_keys", max_keys, 1)  # keys that can still be added
         self._configured_clock = self._clock = clock  # what it was given, and what it goes by: tests may stop its time
         self._maps: dict[str, GenerationalMap] = {}

@@ -51,7 +51,7 @@ def _is_memory(url: str) -> bool:
     if not separator or scheme not in ("memory", *_REDIS) or (scheme == "memory" and rest):
         got = f"the scheme {scheme!r}" if separator else "no scheme"  # not the whole URL: it may hold a password
         allowed = ", ".join(f"{one}://" for one in ("memory", *_REDIS))
-        raise ConfigError(f"store: found {got}{did_you_mean(scheme, _REDIS)}; allowed are {allowed}")
+        raise ConfigError(f"store: got {got}{did_you_mean(scheme, _REDIS)}; expected {allowed}")
     return scheme == "memory"
 
 

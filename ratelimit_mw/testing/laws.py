@@ -30,7 +30,7 @@ def check_laws(limit: Limit, *, walks: int = 200, seed: int = 0) -> None:
     """
     _check(
         bool(limit.algorithm) and ALGORITHMS.get(limit.algorithm, type(limit)) is type(limit),
-        f"{type(limit).__name__}.algorithm is {limit.algorithm!r}, allowed is a name of its own: it is part of the "
+        f"{type(limit).__name__}.algorithm is {limit.algorithm!r}, expected a name of its own: it is part of the "
         "bucket's id, and two algorithms must not share states",
     )
     random = Random(seed)  # noqa: S311  # a test needs no secret

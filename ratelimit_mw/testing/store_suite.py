@@ -23,7 +23,7 @@ UNTOUCHED = Decision(True, 10, 10, 0.0, 10.0, 0.0, 0.0, 1_000_000_000_000_000)
 def _same(actual: object, expected: object) -> None:
     """An assert that tells both: pytest rewrites those of a user's own modules only."""
     if actual != expected:
-        raise AssertionError(f"found {actual!r}, expected {expected!r}")
+        raise AssertionError(f"got {actual!r}, expected {expected!r}")
 
 
 def _left(store: Store, *charges: Charge) -> list[int]:

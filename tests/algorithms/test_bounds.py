@@ -193,7 +193,7 @@ def test_10_to_the_9_at_once(algorithm: str, units: list[int]) -> None:
 
 
 def test_a_log_does_not_keep_10_to_the_9_units() -> None:
-    with pytest.raises(ConfigError, match=r"quota: found 1000000000, allowed is at most 100000: sliding_window_log"):
+    with pytest.raises(ConfigError, match=r"quota: got 1000000000, expected at most 100000: sliding_window_log"):
         parse("1000000000/day using sliding_window_log")
 
 

@@ -67,11 +67,11 @@ def test_admits_what_a_list_of_holders_admits(quota: int, steps: list[tuple[str,
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"quota": 0}, "quota: found 0, allowed is a whole number from 1 to 9007199254740991"),
-        ({"quota": 10_001}, "quota: found 10001, allowed are at most 10000 slots"),
-        ({"quota": 1, "window": 0}, "window: found 0 seconds, allowed is one microsecond to a hundred years"),
-        ({"quota": 1, "retry": 0}, "retry: found 0, allowed is more than 0 seconds"),
-        ({"quota": 1, "retry": math.inf}, "retry: found inf, allowed is a finite number of seconds, 0 or more"),
+        ({"quota": 0}, "quota: got 0, expected a whole number from 1 to 9007199254740991"),
+        ({"quota": 10_001}, "quota: got 10001, expected at most 10000 slots"),
+        ({"quota": 1, "window": 0}, "window: got 0 seconds, expected one microsecond to a hundred years"),
+        ({"quota": 1, "retry": 0}, "retry: got 0, expected more than 0 seconds"),
+        ({"quota": 1, "retry": math.inf}, "retry: got inf, expected a finite number of seconds, 0 or more"),
     ],
 )
 def test_what_cannot_be(options: dict[str, Any], says: str) -> None:

@@ -154,30 +154,30 @@ def test_0_permits_are_an_error_there_and_a_look_here(call: str, stores: list[St
 def test_fewer_permits_than_0_are_an_error(call: str, stores: list[Store]) -> None:
     assert call in GUAVA.data["errors"]
     for store in stores:
-        with pytest.raises(ConfigError, match="cost: found -1"):
+        with pytest.raises(ConfigError, match="cost: got -1"):
             store.take([Charge("k", Smooth(5, 1), -1)])
 
 
 @pytest.mark.parametrize(("call", "rate"), [("rate 0", 0), ("setRate(0)", 0), ("setRate(-10)", -10)])
 def test_a_rate_of_0_or_less_is_an_error(call: str, rate: int) -> None:
     assert call in GUAVA.data["errors"]
-    with pytest.raises(ConfigError, match=f"quota: found {rate}"):
+    with pytest.raises(ConfigError, match=f"quota: got {rate}"):
         Smooth(rate, 1)
 
 
 @pytest.mark.parametrize("call", ["warmup -1"])
 def test_a_warm_up_of_less_than_0_is_an_error(call: str) -> None:
     assert call in GUAVA.data["errors"]
-    with pytest.raises(ConfigError, match="warmup: found -1"):
+    with pytest.raises(ConfigError, match="warmup: got -1"):
         Smooth(1, 1, warmup=-1)
 
 
 def test_a_rate_without_end_and_one_of_almost_0_are_errors() -> None:
     """What is left out."""
     assert {case["create"]["rate"] for case in GUAVA.data["cases"] if case["name"] in GUAVA.left} == {"inf", 5e-324}
-    with pytest.raises(ConfigError, match="found no rate"):
+    with pytest.raises(ConfigError, match="got no rate"):
         parse("inf/second using smooth")
-    with pytest.raises(ConfigError, match="quota: found inf"):
+    with pytest.raises(ConfigError, match="quota: got inf"):
         Smooth(float("inf"), 1)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"window: found .* allowed are at most a hundred years"):
+    with pytest.raises(ConfigError, match=r"window: got .* expected at most a hundred years"):
         Smooth(1, 1 / 2e-308)

@@ -128,7 +128,7 @@ def test_rate_helpers(helper: str, interval: int, stores: list[Store]) -> None:
 @pytest.mark.parametrize("error", DATA["errors"])
 def test_errors(error: str) -> None:
     assert error == "count 0 or period 0 -> 'Zero rates are not supported'"
-    for count, period, named in [(0, 1, "quota: found 0"), (1, 0, "window: found 0 seconds")]:
+    for count, period, named in [(0, 1, "quota: got 0"), (1, 0, "window: got 0 seconds")]:
         with pytest.raises(ConfigError, match=named):
             GCRA(count, period)
 

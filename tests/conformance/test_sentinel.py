@@ -74,7 +74,7 @@ def test_throttling_at_once(stores: list[Store]) -> None:
 def test_throttling_with_a_count_of_0(stores: list[Store]) -> None:
     """Theirs refuses all but 0 units; here a limit that lets nothing pass is a mistake in the settings."""
     assert (NOTHING["count"], NOTHING["n1"], NOTHING["n0"]) == (0, False, True)
-    with pytest.raises(ConfigError, match="quota: found 0"):
+    with pytest.raises(ConfigError, match="quota: got 0"):
         queue(NOTHING)
 
 

@@ -118,9 +118,9 @@ def test_0_remembers_nothing() -> None:
 
 @pytest.mark.parametrize("wrong", [-1, math.nan, math.inf, "1", True])
 def test_a_wrong_deny_cache_is_told(wrong: float) -> None:
-    with pytest.raises(ConfigError, match="deny_cache: found"):
+    with pytest.raises(ConfigError, match="deny_cache: got"):
         RedisStore("redis://localhost", deny_cache=wrong)
-    with pytest.raises(ConfigError, match="deny_cache: found"):
+    with pytest.raises(ConfigError, match="deny_cache: got"):
         AsyncRedisStore("redis://localhost", deny_cache=wrong)
 
 

@@ -312,11 +312,11 @@ def test_a_child_process_spends_nothing_of_its_parent(store: Leasing) -> None:
     ("options", "said"),
     [
         ({"lease": 251}, "lease: 251 can never pass 250/60s"),
-        ({"lease": -1}, "lease: found -1"),
-        ({"lease": 1.5}, "lease: found 1.5"),
-        ({"lease": None}, "lease: found None"),
-        ({"lease": 10, "lease_time": 0}, "lease_time: found 0"),
-        ({"lease": 10, "lease_time": "1"}, "lease_time: found '1'"),
+        ({"lease": -1}, "lease: got -1"),
+        ({"lease": 1.5}, "lease: got 1.5"),
+        ({"lease": None}, "lease: got None"),
+        ({"lease": 10, "lease_time": 0}, "lease_time: got 0"),
+        ({"lease": 10, "lease_time": "1"}, "lease_time: got '1'"),
     ],
 )
 def test_a_wrong_lease_is_told(options: dict[str, object], said: str) -> None:

@@ -321,12 +321,12 @@ def test_the_real_clock_runs() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "10", None, 2**53])
 def test_a_wrong_max_keys_is_an_error(wrong: object) -> None:
-    with pytest.raises(ConfigError, match=r"max_keys: found .*allowed is a whole number from 1"):
+    with pytest.raises(ConfigError, match=r"max_keys: got .*expected a whole number from 1"):
         MemoryStore(max_keys=wrong)  # type: ignore[arg-type]
 
 
 def test_a_clock_that_cannot_be_called_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="clock: found 5"):
+    with pytest.raises(ConfigError, match="clock: got 5"):
         MemoryStore(clock=5)  # type: ignore[arg-type]
 
 

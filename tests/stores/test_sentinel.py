@@ -279,7 +279,7 @@ def test_which_sentinel_is_asked_next() -> None:
     ],
 )
 def test_a_wrong_url_is_an_error_without_its_password(kind: Any, url: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^store: the URL {message}, allowed is redis") as caught:
+    with pytest.raises(ConfigError, match=f"^store: the URL {message}, expected redis") as caught:
         kind(url)
     assert "cret" not in str(caught.value)
 

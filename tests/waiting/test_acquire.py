@@ -168,19 +168,19 @@ def test_a_window_beside_it_is_not_waited_for(make: Make, slept: Sleeps) -> None
 def test_windows_alone_are_not_waited_for(make: Make, slept: Sleeps, limits: Any) -> None:
     with pytest.raises(ConfigError) as told:
         make().acquire(limits, "me")
-    assert str(told.value).startswith("limits: found '5/3600s using sliding_window_counter'")
+    assert str(told.value).startswith("limits: got '5/3600s using sliding_window_counter'")
     assert str(told.value).endswith("a bucket does, such as '5/3600s using gcra'")
 
 
 @pytest.mark.parametrize(
     ("terms", "said"),
     [
-        ({"timeout": -1}, "timeout: found -1, allowed is a finite number of seconds, 0 or more"),
-        ({"timeout": True}, "timeout: found True, allowed is a finite number of seconds, 0 or more"),
-        ({"timeout": "1"}, "timeout: found '1', allowed is a finite number of seconds, 0 or more"),
-        ({"timeout": float("inf")}, "timeout: found inf, allowed is a finite number of seconds, 0 or more"),
-        ({"cost": True}, "cost: found True, allowed is a whole number from 0 to 9007199254740991"),
-        ({"cost": -1}, "cost: found -1, allowed is a whole number from 0 to 9007199254740991"),
+        ({"timeout": -1}, "timeout: got -1, expected a finite number of seconds, 0 or more"),
+        ({"timeout": True}, "timeout: got True, expected a finite number of seconds, 0 or more"),
+        ({"timeout": "1"}, "timeout: got '1', expected a finite number of seconds, 0 or more"),
+        ({"timeout": float("inf")}, "timeout: got inf, expected a finite number of seconds, 0 or more"),
+        ({"cost": True}, "cost: got True, expected a whole number from 0 to 9007199254740991"),
+        ({"cost": -1}, "cost: got -1, expected a whole number from 0 to 9007199254740991"),
     ],
 )
 def test_what_is_wrong_is_told_also_after_what_was_right(make: Make, terms: dict[str, Any], said: str) -> None:
@@ -282,10 +282,10 @@ def test_a_decorator_may_wait(slept: Sleeps) -> None:
 @pytest.mark.parametrize(
     ("limits", "wait", "said"),
     [
-        ("5/hour", True, "limits: found '5/3600s using sliding_window_counter', under which no request can wait"),
-        (PACE, -1, "wait: found -1, allowed is a finite number of seconds, 0 or more"),
-        (PACE, None, "wait: found None, allowed is a finite number of seconds, 0 or more"),
-        (PACE, "1", "wait: found '1', allowed is a finite number of seconds, 0 or more"),
+        ("5/hour", True, "limits: got '5/3600s using sliding_window_counter', under which no request can wait"),
+        (PACE, -1, "wait: got -1, expected a finite number of seconds, 0 or more"),
+        (PACE, None, "wait: got None, expected a finite number of seconds, 0 or more"),
+        (PACE, "1", "wait: got '1', expected a finite number of seconds, 0 or more"),
     ],
 )
 def test_a_decorator_that_cannot_wait_is_told_where_it_stands(made: Any, limits: str, wait: Any, said: str) -> None:
@@ -383,5 +383,5 @@ def test_only_the_newest_members_of_a_log_are_given_back(stores: tuple[Any, Any,
 
 @pytest.mark.parametrize("delta", [True, 1.0, "1", None])
 def test_a_correction_is_a_whole_number(make: Make, delta: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^delta: found .*, allowed is a whole number"):
+    with pytest.raises(ConfigError, match=r"^delta: got .*, expected a whole number"):
         make().settle("5/hour", "me", delta)

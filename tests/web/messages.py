@@ -21,14 +21,14 @@ MODES = "one of allow, deny, local"
 CLOSE_OR_DROP = "one of close, drop"
 IMPORTABLE = "call:PACKAGE.MODULE:FUNCTION of a function that can be imported"
 PREFIX = "a whole number from 32 to 128"
-NO_RATE = "found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'"
+NO_RATE = "got no rate, expected text such as '100/minute' or '5 per 10 seconds'"
 ZERO = "to refuse everything use blocklist, to limit nothing say limits = []"
 FIVE = "5/60s using sliding_window_counter"
 
 
-def found(value: object, allowed: str, joint: str = "is") -> str:
+def found(value: object, allowed: str) -> str:
     """The usual form of a message."""
-    return f"found {value!r}, allowed {joint} {allowed}"
+    return f"got {value!r}, expected {allowed}"
 
 
 def message_of(**settings: Any) -> str:

@@ -88,8 +88,8 @@ def test_one_among_the_words_of_a_key() -> None:
 @pytest.mark.parametrize("call", [nothing, lambda *four, third, fourth: (four, third, fourth)])
 def test_on_refused_takes_one_of_three_forms(call: Any) -> None:
     (problem,) = problems({"on_refused": call})
-    assert problem.startswith("on_refused: found <function ")
-    assert "allowed is an ASGI app, a WSGI app (environ, start_response), or a callable (request, verdict)" in problem
+    assert problem.startswith("on_refused: got <function ")
+    assert "expected an ASGI app, a WSGI app (environ, start_response), or a callable (request, verdict)" in problem
 
 
 class Asks:
@@ -159,7 +159,7 @@ def test_what_takes_the_request_is_accepted(call: Any) -> None:
         (by_name_only, "by_name_only takes (request, *, last); it is called with the request: def by_name_only(r"),
         (by_name, "by_name takes (*, request); it is called with the request: def by_name(request)"),
         (partial(two, 1, 2), "partial takes no parameter; it is called with the request: lambda request: ..."),
-        (yields, "found yields, which yields; allowed is a function that returns its answer"),
+        (yields, "got yields, which yields; expected a function that returns its answer"),
     ],
 )
 def test_what_does_not_is_named(call: Any, problem: str) -> None:

@@ -121,11 +121,11 @@ COST = "rules[0] (ruled).cost"
             11,
             f"{COST}: 11 can never pass 10/3600s using sliding_window_counter, which admits at most 10 at once",
         ),
-        (-1, "rules[0] (ruled).cost: found -1, allowed is a whole number from 0 to 9007199254740991"),
-        (True, "rules[0] (ruled).cost: found True, allowed is a whole number from 0 to 9007199254740991"),
-        (1.0, "rules[0] (ruled).cost: found 1.0, allowed is a whole number from 0 to 9007199254740991"),
-        ("2", "rules[0] (ruled).cost: found '2', allowed is a whole number from 0 to 9007199254740991"),
-        ("call:math:pi", "rules[0] (ruled).cost: found 'call:math:pi', which is no function but float"),
+        (-1, "rules[0] (ruled).cost: got -1, expected a whole number from 0 to 9007199254740991"),
+        (True, "rules[0] (ruled).cost: got True, expected a whole number from 0 to 9007199254740991"),
+        (1.0, "rules[0] (ruled).cost: got 1.0, expected a whole number from 0 to 9007199254740991"),
+        ("2", "rules[0] (ruled).cost: got '2', expected a whole number from 0 to 9007199254740991"),
+        ("call:math:pi", "rules[0] (ruled).cost: got 'call:math:pi', which is no function but float"),
     ],
 )
 def test_a_wrong_cost(cost: Any, message: str) -> None:
@@ -204,9 +204,9 @@ def test_when_sees_whom_the_proxies_name(face: str) -> None:
     ("when", "message"),
     [
         (says_later(True),
-         "rules[0] (ruled).when: found says_later.<locals>.call, which is async; allowed is a plain function"),
-        ("yes", "rules[0] (ruled).when: found 'yes', allowed is a callable, or call:PACKAGE.MODULE:FUNCTION"),
-        (True, "rules[0] (ruled).when: found True, allowed is a callable, or call:PACKAGE.MODULE:FUNCTION"),
+         "rules[0] (ruled).when: got says_later.<locals>.call, which is async; expected a plain function"),
+        ("yes", "rules[0] (ruled).when: got 'yes', expected a callable, or call:PACKAGE.MODULE:FUNCTION"),
+        (True, "rules[0] (ruled).when: got True, expected a callable, or call:PACKAGE.MODULE:FUNCTION"),
     ],
 )  # fmt: skip
 def test_a_wrong_when(when: Any, message: str) -> None:
@@ -308,7 +308,7 @@ def test_under_wsgi_nothing_can_be_awaited(settings: dict[str, Any]) -> None:
     assert word in ("key", "cost", "tier", "limits")
     assert (
         str(caught.value)
-        == f"{word}: found says_later.<locals>.call, which is async; allowed under WSGI is a plain function"
+        == f"{word}: got says_later.<locals>.call, which is async; expected a plain function under WSGI"
     )
     asgi.RateLimitMiddleware(App200(), {"limits": "9/hour", **settings})
 
@@ -414,7 +414,7 @@ def test_calls_by_name(face: str) -> None:
     ],
 )
 def test_names_of_nothing(name: str, message: str) -> None:
-    allowed = f"found {name!r}, allowed is call:PACKAGE.MODULE:FUNCTION of a function that can be imported: {message}"
+    allowed = f"got {name!r}, expected call:PACKAGE.MODULE:FUNCTION of a function that can be imported: {message}"
     assert message_of(limits=name) == f"limits: {allowed}"
     assert message_of(limits=[], safelist=[name]) == f"safelist[0]: {allowed}"
     assert message_of(limits=[], on_refused=name) == f"on_refused: {allowed}"
@@ -429,7 +429,7 @@ class Unhashable:
 
 def test_a_callable_that_cannot_be_hashed_is_a_wrong_setting() -> None:
     for field in ("key", "limits", "app_limits", "tier"):
-        with pytest.raises(ConfigError, match=f"^{field}: found .*, allowed is a callable that can be hashed: "):
+        with pytest.raises(ConfigError, match=f"^{field}: got .*, expected a callable that can be hashed: "):
             Settings.of({"limits": [], field: Unhashable()}, {})
 
 
@@ -438,7 +438,7 @@ def test_a_callable_may_be_an_object_and_say_so_later() -> None:
         async def __call__(self, request: Request) -> str:
             return "bob"
 
-    with pytest.raises(ConfigError, match=r"key: found .*Asks, which is async; allowed under WSGI"):
+    with pytest.raises(ConfigError, match=r"key: got .*Asks, which is async; expected a plain function under WSGI"):
         wsgi.RateLimitMiddleware(hello, limits="9/hour", key=Asks())
     send, store = served("starlette", key=Asks(), plain_keys=True)
     answer: Answer = send(Step())

@@ -168,64 +168,64 @@ def test_what_a_client_writes_does_not_fill_the_memory() -> None:
 
 NETWORK = "a network such as '10.0.0.0/8' or an address such as '192.0.2.1'"
 WRONG_NETWORKS: list[tuple[object, str]] = [
-    (5, f"found 5, allowed is {NETWORK}, as text"),
-    (None, f"found None, allowed is {NETWORK}, as text"),
-    (ip_address("10.0.0.1"), f"found IPv4Address('10.0.0.1'), allowed is {NETWORK}, as text"),
-    (b"10.0.0.0/8", f"found b'10.0.0.0/8', allowed is {NETWORK}, as text"),
-    ("", f"found '', allowed is {NETWORK}"),
-    ("*", f"found '*', which is everybody, allowed is {NETWORK}"),
-    ("0.0.0.0/0", f"found '0.0.0.0/0', which is everybody, allowed is {NETWORK}"),
-    ("10.0.0.0/0", f"found '10.0.0.0/0', which is everybody, allowed is {NETWORK}"),
-    ("::/0", f"found '::/0', which is everybody, allowed is {NETWORK}"),
-    ("::ffff:0:0/96", f"found '::ffff:0:0/96', which is everybody, allowed is {NETWORK}"),
-    ("64:ff9b::/96", f"found '64:ff9b::/96', which is everybody, allowed is {NETWORK}"),
+    (5, f"got 5, expected {NETWORK}, as text"),
+    (None, f"got None, expected {NETWORK}, as text"),
+    (ip_address("10.0.0.1"), f"got IPv4Address('10.0.0.1'), expected {NETWORK}, as text"),
+    (b"10.0.0.0/8", f"got b'10.0.0.0/8', expected {NETWORK}, as text"),
+    ("", f"got '', expected {NETWORK}"),
+    ("*", f"got '*', which is everybody, expected {NETWORK}"),
+    ("0.0.0.0/0", f"got '0.0.0.0/0', which is everybody, expected {NETWORK}"),
+    ("10.0.0.0/0", f"got '10.0.0.0/0', which is everybody, expected {NETWORK}"),
+    ("::/0", f"got '::/0', which is everybody, expected {NETWORK}"),
+    ("::ffff:0:0/96", f"got '::ffff:0:0/96', which is everybody, expected {NETWORK}"),
+    ("64:ff9b::/96", f"got '64:ff9b::/96', which is everybody, expected {NETWORK}"),
     # CVE-2026-90711
     (
         "::ffff:10.0.0.0/8",
-        "found '::ffff:10.0.0.0/8', which holds every IPv4 address, allowed is an IPv4 network: '10.0.0.0/8'",
+        "got '::ffff:10.0.0.0/8', which holds every IPv4 address, expected an IPv4 network: '10.0.0.0/8'",
     ),
     (
         "::ffff:10.0.0.1/24",
-        "found '::ffff:10.0.0.1/24', which holds every IPv4 address, allowed is an IPv4 network: '10.0.0.0/24'",
+        "got '::ffff:10.0.0.1/24', which holds every IPv4 address, expected an IPv4 network: '10.0.0.0/24'",
     ),
     (
         "::ffff:0:0/95",
-        "found '::ffff:0:0/95', which holds every IPv4 address, allowed is an IPv4 network: '10.0.0.0/8'",
+        "got '::ffff:0:0/95', which holds every IPv4 address, expected an IPv4 network: '10.0.0.0/8'",
     ),
     (
         "::ffff:0:0/0",
-        "found '::ffff:0:0/0', which holds every IPv4 address, allowed is an IPv4 network: '10.0.0.0/8'",
+        "got '::ffff:0:0/0', which holds every IPv4 address, expected an IPv4 network: '10.0.0.0/8'",
     ),
     (
         "64:ff9b::10.0.0.0/8",
-        "found '64:ff9b::10.0.0.0/8', which holds every IPv4 address, allowed is an IPv4 network: '10.0.0.0/8'",
+        "got '64:ff9b::10.0.0.0/8', which holds every IPv4 address, expected an IPv4 network: '10.0.0.0/8'",
     ),
-    ("10.0.0.1/8", "found '10.0.0.1/8', which has host bits, allowed is '10.0.0.0/8', or '10.0.0.1' for that one"),
+    ("10.0.0.1/8", "got '10.0.0.1/8', which has host bits, expected '10.0.0.0/8', or '10.0.0.1' for that one"),
     (
         "2001:db8::1/32",
-        "found '2001:db8::1/32', which has host bits, allowed is '2001:db8::/32', or '2001:db8::1' for that one",
+        "got '2001:db8::1/32', which has host bits, expected '2001:db8::/32', or '2001:db8::1' for that one",
     ),
     (
         "::ffff:10.0.0.1/104",
-        "found '::ffff:10.0.0.1/104', which has host bits, allowed is '10.0.0.0/8', or '10.0.0.1' for that one",
+        "got '::ffff:10.0.0.1/104', which has host bits, expected '10.0.0.0/8', or '10.0.0.1' for that one",
     ),
-    ("fe80::1%eth0", "found 'fe80::1%eth0', allowed is 'fe80::1', no zone"),
-    ("fe80::%eth0/64", "found 'fe80::%eth0/64', allowed is 'fe80::/64', no zone"),
-    ("10.0.0.0/33", f"found '10.0.0.0/33', allowed is {NETWORK}"),
-    ("10.0.0.0/-1", f"found '10.0.0.0/-1', allowed is {NETWORK}"),
-    ("10.0.0.0/", f"found '10.0.0.0/', allowed is {NETWORK}"),
-    ("10.0.0.0/8/8", f"found '10.0.0.0/8/8', allowed is {NETWORK}"),
-    ("10.0.0.0/255.0.0.0", f"found '10.0.0.0/255.0.0.0', allowed is {NETWORK}"),
-    ("10.0.0.0/0.0.0.255", f"found '10.0.0.0/0.0.0.255', allowed is {NETWORK}"),
-    ("10.0.0", f"found '10.0.0', allowed is {NETWORK}"),
-    ("10.0.0.0/8 ", f"found '10.0.0.0/8 ', allowed is {NETWORK}"),
-    ("10.0.0.0/８", f"found '10.0.0.0/８', allowed is {NETWORK}"),  # noqa: RUF001  # full-width
-    ("10.0.0.1:80", f"found '10.0.0.1:80', allowed is {NETWORK}"),
-    ("[::1]", f"found '[::1]', allowed is {NETWORK}"),
-    ("localhost", f"found 'localhost', allowed is {NETWORK}"),
-    ("unix", f"found 'unix', allowed is {NETWORK}"),
-    ("10.0.0.0-10.0.0.9", f"found '10.0.0.0-10.0.0.9', allowed is {NETWORK}"),
-    ("1" * 5000, f"found '{'1' * 99}, allowed is {NETWORK}"),
+    ("fe80::1%eth0", "got 'fe80::1%eth0', expected 'fe80::1', no zone"),
+    ("fe80::%eth0/64", "got 'fe80::%eth0/64', expected 'fe80::/64', no zone"),
+    ("10.0.0.0/33", f"got '10.0.0.0/33', expected {NETWORK}"),
+    ("10.0.0.0/-1", f"got '10.0.0.0/-1', expected {NETWORK}"),
+    ("10.0.0.0/", f"got '10.0.0.0/', expected {NETWORK}"),
+    ("10.0.0.0/8/8", f"got '10.0.0.0/8/8', expected {NETWORK}"),
+    ("10.0.0.0/255.0.0.0", f"got '10.0.0.0/255.0.0.0', expected {NETWORK}"),
+    ("10.0.0.0/0.0.0.255", f"got '10.0.0.0/0.0.0.255', expected {NETWORK}"),
+    ("10.0.0", f"got '10.0.0', expected {NETWORK}"),
+    ("10.0.0.0/8 ", f"got '10.0.0.0/8 ', expected {NETWORK}"),
+    ("10.0.0.0/８", f"got '10.0.0.0/８', expected {NETWORK}"),  # noqa: RUF001  # full-width
+    ("10.0.0.1:80", f"got '10.0.0.1:80', expected {NETWORK}"),
+    ("[::1]", f"got '[::1]', expected {NETWORK}"),
+    ("localhost", f"got 'localhost', expected {NETWORK}"),
+    ("unix", f"got 'unix', expected {NETWORK}"),
+    ("10.0.0.0-10.0.0.9", f"got '10.0.0.0-10.0.0.9', expected {NETWORK}"),
+    ("1" * 5000, f"got '{'1' * 99}, expected {NETWORK}"),
 ]
 
 
@@ -242,14 +242,14 @@ def test_wrong_networks_are_refused_with_the_fix(value: Any, message: str) -> No
 
 @pytest.mark.parametrize("value", ["10.0.0.0/8", {"10.0.0.0/8"}, None, 5, {}])
 def test_networks_are_a_list(value: Any) -> None:
-    message = f"blocklist: found {value!r}, allowed is a list, such as ['10.0.0.0/8', '192.0.2.1']"
+    message = f"blocklist: got {value!r}, expected a list, such as ['10.0.0.0/8', '192.0.2.1']"
     with pytest.raises(ConfigError) as caught:
         Networks("blocklist", value)
     assert str(caught.value) == message
 
 
 def test_unix_is_a_word_of_trusted_proxies_only() -> None:
-    with pytest.raises(ConfigError, match=r"safelist\[0\]: found 'unix:'"):
+    with pytest.raises(ConfigError, match=r"safelist\[0\]: got 'unix:'"):
         Networks("safelist", ["unix:"])
 
 
@@ -258,7 +258,7 @@ def test_wrong_trusted_proxies_are_refused(value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         ClientIPResolver(value, "x-forwarded-for")
     assert str(caught.value) == (
-        f"trusted_proxies: found {value!r}, allowed is a list such as ['10.0.0.0/8', 'unix:'], "
+        f"trusted_proxies: got {value!r}, expected a list such as ['10.0.0.0/8', 'unix:'], "
         "or a number of proxies from 1 to 32"
     )
 
@@ -267,7 +267,7 @@ def test_a_number_counts_the_members_of_a_list() -> None:
     with pytest.raises(ConfigError) as caught:
         ClientIPResolver(1, "X-Real-IP")
     assert str(caught.value) == (
-        "trusted_proxies: found 1, allowed with proxy_header 'x-real-ip' is a list such as ['10.0.0.0/8']: "
+        "trusted_proxies: got 1 with proxy_header 'x-real-ip', expected a list such as ['10.0.0.0/8']: "
         "a number counts the members of x-forwarded-for or forwarded"
     )
 
@@ -277,13 +277,13 @@ def test_wrong_header_names_are_refused(name: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         ClientIPResolver(["10.0.0.0/8"], name)
     assert str(caught.value) == (
-        f"proxy_header: found {name!r}, allowed is x-forwarded-for, forwarded, or the name of a header with a single "
+        f"proxy_header: got {name!r}, expected x-forwarded-for, forwarded, or the name of a header with a single "
         "address, without '_', which WSGI cannot tell from '-'"
     )
 
 
 def test_a_header_name_with_underscores_is_refused_with_the_fix() -> None:
-    with pytest.raises(ConfigError, match=r"found 'X_Forwarded_For', .* \('X-Forwarded-For'\?\)$"):
+    with pytest.raises(ConfigError, match=r"got 'X_Forwarded_For', .* \('X-Forwarded-For'\?\)$"):
         ClientIPResolver(["10.0.0.0/8"], "X_Forwarded_For")
 
 

@@ -486,24 +486,24 @@ def test_what_is_inside_of_another_middleware_takes_no_second_slot() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"concurrent": -1}, "concurrent: found -1, allowed is a whole number from 0 to 9007199254740991"),
-        ({"concurrent": True}, "concurrent: found True, allowed is a whole number from 0 to 9007199254740991"),
-        ({"concurrent": 10_001}, "concurrent: found 10001, allowed are at most 10000 slots"),
-        ({"queue": -1}, "queue: found -1, allowed is a whole number from 0 to 9007199254740991"),
-        ({"queue": 100_001}, "queue: found 100001, allowed are at most 100000 requests"),
-        ({"queue_timeout": 0}, "queue_timeout: found 0, allowed is more than 0 seconds; queue = 0 lets nobody wait"),
-        ({"slot_retry": 0}, "slot_retry: found 0, allowed is more than 0 seconds"),
+        ({"concurrent": -1}, "concurrent: got -1, expected a whole number from 0 to 9007199254740991"),
+        ({"concurrent": True}, "concurrent: got True, expected a whole number from 0 to 9007199254740991"),
+        ({"concurrent": 10_001}, "concurrent: got 10001, expected at most 10000 slots"),
+        ({"queue": -1}, "queue: got -1, expected a whole number from 0 to 9007199254740991"),
+        ({"queue": 100_001}, "queue: got 100001, expected at most 100000 requests"),
+        ({"queue_timeout": 0}, "queue_timeout: got 0, expected more than 0 seconds; queue = 0 lets nobody wait"),
+        ({"slot_retry": 0}, "slot_retry: got 0, expected more than 0 seconds"),
         (
             {"slot_lifetime": 0},
-            "slot_lifetime: found 0, allowed is at least 1 second",
+            "slot_lifetime: got 0, expected at least 1 second",
         ),
         (
             {"limits": [Concurrency(2)], "concurrent": 1},
-            "concurrent: limits hold a Concurrency already; allowed is one of both",
+            "concurrent: limits hold a Concurrency already; expected one of both",
         ),
         (
             {"messages": [Concurrency(2)]},
-            "messages: found a Concurrency, which counts requests at work; a message is over at once",
+            "messages: got a Concurrency, which counts requests at work; a message is over at once",
         ),
         (
             {"rules": [{"path": "/", "exempt": True, "concurrent": 1}]},
@@ -511,7 +511,7 @@ def test_what_is_inside_of_another_middleware_takes_no_second_slot() -> None:
         ),
         (
             {"rules": [{"path": "/", "limits": Concurrency(1), "concurrent": 1}]},
-            "rules[0].concurrent: limits hold a Concurrency already; allowed is one of both",
+            "rules[0].concurrent: limits hold a Concurrency already; expected one of both",
         ),
         (
             {"limits": [{"limit": Concurrency(2), "lease": 1}]},
@@ -519,7 +519,7 @@ def test_what_is_inside_of_another_middleware_takes_no_second_slot() -> None:
         ),
         (
             {"limits": [{"limit": Concurrency(2), "cost": 0}]},
-            "limits[0].cost: 0 takes no slot of 2 at once, so it limits nothing; allowed is at least 1",
+            "limits[0].cost: 0 takes no slot of 2 at once, so it limits nothing; expected at least 1",
         ),
         (
             {"limits": [{"limit": Concurrency(2), "max_delay": 1}]},

@@ -429,7 +429,7 @@ def wsgi_app(environ: Any, start_response: Any) -> Any:
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("app", [asgi_app, wsgi_app])
 def test_an_app_cannot_answer_inside_of_django(site: Site, store: RecordingStore, app: Any) -> None:
-    told = f"found {app.__name__}, which cannot answer here: allowed is a callable (request, verdict)"
+    told = f"got {app.__name__}, which cannot answer here: expected a callable (request, verdict)"
     with pytest.raises(ConfigError) as error:
         site([path("", hello)], settings(store, on_refused=app))
     assert error.value.problems == (f"RATELIMIT_MW.on_refused: {told}",)
@@ -448,12 +448,12 @@ def test_an_app_cannot_answer_inside_of_django(site: Site, store: RecordingStore
             {"limits": "5/minut", "headers": "all"},
             (
                 f"RATELIMIT_MW.limits: '5/minut': unknown period 'minut', did you mean 'minute'? {PERIODS}",
-                "RATELIMIT_MW.headers: found 'all', allowed is one of ietf, legacy, both, none",
+                "RATELIMIT_MW.headers: got 'all', expected one of ietf, legacy, both, none",
             ),
         ),
         (
             7,
-            ("RATELIMIT_MW.settings: found int, allowed is Settings or a mapping; Settings.load(path) reads a file",),
+            ("RATELIMIT_MW.settings: got int, expected Settings or a mapping; Settings.load(path) reads a file",),
         ),
     ],
     ids=["none", "several", "no mapping"],

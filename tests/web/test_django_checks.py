@@ -186,7 +186,7 @@ def test_middleware_that_stands_where_it_knows_no_user_is_reported(
 def test_a_throttle_without_a_rate_is_reported(tmp_path: Path) -> None:
     installed = (APP, "rest_framework", "django.contrib.auth", "django.contrib.contenttypes")
     done = manage(project(tmp_path, RIGHT, OURS, urls=THROTTLED, installed=installed), "check")
-    text = "DEFAULT_THROTTLE_RATES: found no rate for 'missing', the scope of Throttle"
+    text = "DEFAULT_THROTTLE_RATES: got no rate for 'missing', the scope of Throttle"
     assert (done.returncode, told(done)) == (1, [("E002", text)])
 
 

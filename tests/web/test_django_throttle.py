@@ -210,7 +210,7 @@ def test_a_rate_that_is_none_is_no_limit(store: RecordingStore) -> None:
 @pytest.mark.parametrize(
     ("scope", "message"),
     [
-        ("missing", "DEFAULT_THROTTLE_RATES: found no rate for 'missing', the scope of Throttle"),
+        ("missing", "DEFAULT_THROTTLE_RATES: got no rate for 'missing', the scope of Throttle"),
         ("wrong", "DEFAULT_THROTTLE_RATES.Throttle.limits: '2/mn': unknown period 'mn'"),
     ],
 )
@@ -236,9 +236,9 @@ def method(self: Any, request: Request) -> int:
     ("words", "message"),
     [
         ({"limits": "5/minut"}, "Wrong.limits: '5/minut': unknown period 'minut', did you mean 'minute'?"),
-        ({"limits": "5/minute", "key": "cookie"}, "Wrong.key: found 'cookie', allowed is"),
-        ({"limits": "5/minute", "key": later}, "Wrong.key: found later, which is async; allowed under WSGI is"),
-        ({"limits": "5/minute", "cost": method}, "Wrong.cost: found a method, allowed is a function of the request"),
+        ({"limits": "5/minute", "key": "cookie"}, "Wrong.key: got 'cookie', expected"),
+        ({"limits": "5/minute", "key": later}, "Wrong.key: got later, which is async; expected a plain function"),
+        ({"limits": "5/minute", "cost": method}, "Wrong.cost: got a method, expected a function of the request"),
         ({"limits": "5/minute", "cost": 6}, "Wrong.cost: 6 can never pass 5/60s"),
     ],
 )

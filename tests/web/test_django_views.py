@@ -188,6 +188,6 @@ def test_async_callables_on_views_are_awaited_under_asgi_and_free_nobody_under_w
     assert [asgi_ask(headers=token).status for token in (*tokens, tokens[0])] == [200, 200, 429]
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
         assert [wsgi_ask(headers=token).status for token in tokens] == [200, 429]
-    why = "found told_later, which is async; allowed under WSGI is a plain function"
+    why = "got told_later, which is async; expected a plain function under WSGI"
     told = f"limits on {hello.__module__}.hello: key: {why}"
     assert f"ratelimit_mw: {told}" in caplog.messages

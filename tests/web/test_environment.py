@@ -19,7 +19,7 @@ from web.wsgi_talk import hello
 
 P = "RATELIMIT_MW_"
 MIDDLEWARE: list[tuple[Any, Any]] = [(asgi.RateLimitMiddleware, App200()), (wsgi.RateLimitMiddleware, hello)]
-RATE = "found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'"
+RATE = "got no rate, expected text such as '100/minute' or '5 per 10 seconds'"
 
 
 @pytest.fixture(autouse=True)
@@ -125,11 +125,11 @@ def test_limits_by_tier(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "text", "message"),
     [
         ("LIMIT", "5/minute", "RATELIMIT_MW_LIMIT: unknown setting `limit`: did you mean `limits`?"),
-        ("LIMITS", "[", "RATELIMIT_MW_LIMITS: found no JSON: Input data was truncated"),
+        ("LIMITS", "[", "RATELIMIT_MW_LIMITS: got no JSON: Input data was truncated"),
         ("RULES", '[{"path": "/a"},]',
-         "RATELIMIT_MW_RULES: found no JSON: JSON is malformed: trailing comma in array (byte 16)"),
+         "RATELIMIT_MW_RULES: got no JSON: JSON is malformed: trailing comma in array (byte 16)"),
         ("SAFELIST", '{"header": x}',
-         "RATELIMIT_MW_SAFELIST: found no JSON: JSON is malformed: invalid character (byte 11)"),
+         "RATELIMIT_MW_SAFELIST: got no JSON: JSON is malformed: invalid character (byte 11)"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_names_its_variable(
@@ -146,24 +146,24 @@ def test_what_cannot_be_read_names_its_variable(
     [
         ("LIMITS", "lots", f"limits: 'lots': {RATE}"),
         ("APP_LIMITS", "5/minute,lots", f"app_limits: 'lots': {RATE}"),
-        ("RULES", "/login", "rules[0]: found '/login', allowed is a table or a Rule"),
+        ("RULES", "/login", "rules[0]: got '/login', expected a table or a Rule"),
         ("RULES", '{"path": "/"}',
-         "rules: found {'path': '/'}, allowed is a list of tables or Rules; in TOML each begins with [[rules]]"),
-        ("ENABLED", "maybe", f"enabled: found 'maybe', allowed is {BOOL}"),
-        ("SHADOW", "2", f"shadow: found '2', allowed is {BOOL}"),
-        ("IPV6_PREFIX", "31", f"ipv6_prefix: found 31, allowed is {PREFIX}"),
-        ("IPV6_PREFIX", "48.5", f"ipv6_prefix: found 48.5, allowed is {PREFIX}"),
-        ("IPV6_PREFIX", "/48", f"ipv6_prefix: found '/48', allowed is {PREFIX}"),
-        ("STORE_TIMEOUT", "soon", f"store_timeout: found 'soon', allowed is {SECONDS}"),
-        ("STORE_TIMEOUT", "nan", f"store_timeout: found nan, allowed is {SECONDS}"),
-        ("STORE_TIMEOUT", "0", "store_timeout: found 0, allowed is more than 0 seconds"),
-        ("JITTER", "-1", f"jitter: found -1, allowed is {SECONDS}"),
-        ("MAX_WAITING", "1.5", "max_waiting: found 1.5, allowed is a whole number from 0 to 9007199254740991"),
-        ("LOCAL_SHARE", "2", "local_share: found 2, allowed is a number above 0 and up to 1, such as 0.25"),
-        ("HEADERS", "some", "headers: found 'some', allowed is one of ietf, legacy, both, none"),
-        ("HEADERS", "IETF", "headers: found 'IETF', allowed is one of ietf, legacy, both, none"),
+         "rules: got {'path': '/'}, expected a list of tables or Rules; in TOML each begins with [[rules]]"),
+        ("ENABLED", "maybe", f"enabled: got 'maybe', expected {BOOL}"),
+        ("SHADOW", "2", f"shadow: got '2', expected {BOOL}"),
+        ("IPV6_PREFIX", "31", f"ipv6_prefix: got 31, expected {PREFIX}"),
+        ("IPV6_PREFIX", "48.5", f"ipv6_prefix: got 48.5, expected {PREFIX}"),
+        ("IPV6_PREFIX", "/48", f"ipv6_prefix: got '/48', expected {PREFIX}"),
+        ("STORE_TIMEOUT", "soon", f"store_timeout: got 'soon', expected {SECONDS}"),
+        ("STORE_TIMEOUT", "nan", f"store_timeout: got nan, expected {SECONDS}"),
+        ("STORE_TIMEOUT", "0", "store_timeout: got 0, expected more than 0 seconds"),
+        ("JITTER", "-1", f"jitter: got -1, expected {SECONDS}"),
+        ("MAX_WAITING", "1.5", "max_waiting: got 1.5, expected a whole number from 0 to 9007199254740991"),
+        ("LOCAL_SHARE", "2", "local_share: got 2, expected a number above 0 and up to 1, such as 0.25"),
+        ("HEADERS", "some", "headers: got 'some', expected one of ietf, legacy, both, none"),
+        ("HEADERS", "IETF", "headers: got 'IETF', expected one of ietf, legacy, both, none"),
         ("SAFELIST", "10.0.0.0/8,x",
-         "safelist[1]: found 'x', allowed is a network such as '10.0.0.0/8' or an address such as '192.0.2.1'"),
+         "safelist[1]: got 'x', expected a network such as '10.0.0.0/8' or an address such as '192.0.2.1'"),
         ("KEY_SECRET", "x" * 65, "import secrets; print(secrets.token_urlsafe(32))'"),
     ],
 )  # fmt: skip
@@ -184,7 +184,7 @@ LISTS = ("rules", "exempt", "safelist", "blocklist", "trusted_proxies", "count_s
 @pytest.mark.parametrize("name", Settings.__struct_fields__)
 def test_an_empty_variable_is_a_mistake(name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fix = "; [] is an empty list" if name in LISTS else ""
-    message = f"{P}{name.upper()}: found no text; give the variable a value, or remove it{fix}"
+    message = f"{P}{name.upper()}: got no text; give the variable a value, or remove it{fix}"
     with pytest.raises(ConfigError) as caught:
         of(monkeypatch, {name.upper(): text}, **({} if name == "limits" else {"limits": "9/hour"}))
     assert caught.value.problems == (message,)
@@ -203,11 +203,11 @@ def test_an_unknown_variable_hides_no_other_mistake(tmp_path: Path, monkeypatch:
         monkeypatch.setenv(P + name, text)
     known = [
         f"{P}STROE: unknown setting `stroe`: did you mean `store`?",
-        f"{P}LIMITS: found no JSON: Input data was truncated",
-        f"{P}HEADERS: headers: found 'yes', allowed is one of ietf, legacy, both, none",
-        f"{P}STRICT: strict: found 'ja', allowed is {BOOL}",
+        f"{P}LIMITS: got no JSON: Input data was truncated",
+        f"{P}HEADERS: headers: got 'yes', expected one of ietf, legacy, both, none",
+        f"{P}STRICT: strict: got 'ja', expected {BOOL}",
     ]
-    own = "key: found 'nobody', allowed is "
+    own = "key: got 'nobody', expected "
     with pytest.raises(ConfigError) as caught:
         asgi.RateLimitMiddleware(App200(), key="nobody")
     (wrong,) = [problem for problem in caught.value.problems if problem not in known]
@@ -229,7 +229,7 @@ def test_a_wrong_value_of_the_environment_is_not_blamed_on_the_file(
     monkeypatch.setenv(P + "HEADERS", "some")
     with pytest.raises(ConfigError) as caught:
         Settings.load(file)
-    assert "headers: found 'some', allowed is one of ietf, legacy, both, none" in str(caught.value)
+    assert "headers: got 'some', expected one of ietf, legacy, both, none" in str(caught.value)
     assert not str(caught.value).startswith(str(file))
 
 
@@ -350,10 +350,10 @@ def test_json_says_the_same_as_arguments(tmp_path: Path) -> None:
         (b"", "no valid JSON: Input data was truncated"),
         (b"{", "no valid JSON: Input data was truncated"),
         (b'{"limits": 5}',
-         "limits: found 5, allowed is text such as '100/minute', a Limit, a table or a list of these"),
-        (b"[]", "found list, allowed is a table of settings"),
-        (b"null", "found NoneType, allowed is a table of settings"),
-        (b'"5/minute"', "found str, allowed is a table of settings"),
+         "limits: got 5, expected text such as '100/minute', a Limit, a table or a list of these"),
+        (b"[]", "got list, expected a table of settings"),
+        (b"null", "got NoneType, expected a table of settings"),
+        (b'"5/minute"', "got str, expected a table of settings"),
         (b'{"limits": "5/minute", "limit": 1}', "unknown setting `limit`: did you mean `limits`?"),
         (b"\xff", "no valid JSON: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
         (b'limits = "5/minute"', "no valid JSON: JSON is malformed: invalid character (byte 0)"),
@@ -376,6 +376,6 @@ def test_all_that_is_wrong_in_a_file_is_told_at_once(tmp_path: Path) -> None:
         "4 mistakes:",
         f"  {file}: unknown setting `stor`: did you mean `store`?",
         f"  {file}: limits: 'lots': {RATE}",
-        f"  {file}: rules[0].path: found 'x', allowed is a path that starts with /, such as '/users/{{id}}'",
-        f"  {file}: headers: found 'some', allowed is one of ietf, legacy, both, none",
+        f"  {file}: rules[0].path: got 'x', expected a path that starts with /, such as '/users/{{id}}'",
+        f"  {file}: headers: got 'some', expected one of ietf, legacy, both, none",
     ]

@@ -532,7 +532,7 @@ def test_limit_on_what_has_none_names_the_dependency() -> None:
     [
         ("5/minut", {}, "unknown period 'minut', did you mean 'minute'"),
         ("5/minute", {"kye": "ip"}, "unknown setting `kye`: did you mean `key`"),
-        ("5/minute", {"store": 5}, "store: found int, allowed is a URL or an AsyncStore"),
+        ("5/minute", {"store": 5}, "store: got int, expected a URL or an AsyncStore"),
     ],
 )
 def test_mistakes_are_told_where_they_are_made(limits: str, options: dict[str, Any], message: str) -> None:

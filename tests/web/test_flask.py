@@ -435,7 +435,7 @@ async def later(_: Request) -> str:
 def test_what_is_wrong_is_told_where_the_limit_stands() -> None:
     with pytest.raises(ConfigError, match="limits: '5/minut': unknown period 'minut'"):
         limit("5/minut")
-    with pytest.raises(ConfigError, match="found later, which is async"):
+    with pytest.raises(ConfigError, match="got later, which is async"):
         RateLimiter.limit("5/minute", key=later)
     with pytest.raises(TypeError, match="a limit stands on a function or a class; found 7"):
         limit("5/minute")(7)  # type: ignore[type-var]  # the point
@@ -919,8 +919,12 @@ PLACED = "app.config['RATELIMIT_MW']: "
         ({"kye": "ip"}, {"limits": "1/s"}, f"{PLACED}unknown setting `kye`: did you mean `key`?"),
         ({"key": "ip"}, {"limits": "5/minut"}, "limits: '5/minut': unknown period"),
         ({"limits": "1/s"}, {"limits": "5/minut"}, "limits: '5/minut': unknown period"),
-        ({"limits": "1/s", "key": later}, {}, f"{PLACED}key: found later, which is async; allowed under WSGI"),
-        (5, {}, f"{PLACED}settings: found int, allowed is Settings or a mapping"),
+        (
+            {"limits": "1/s", "key": later},
+            {},
+            f"{PLACED}key: got later, which is async; expected a plain function under WSGI",
+        ),
+        (5, {}, f"{PLACED}settings: got int, expected Settings or a mapping"),
         (None, {}, "limits: required, such as '100/minute'"),
     ],
 )

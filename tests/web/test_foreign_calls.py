@@ -83,10 +83,10 @@ def test_flask_settings_that_need_others_wait_for_them() -> None:
     ("found", "begins"),
     [
         (get_remote_address,
-         "app: found get_remote_address, allowed is a Flask app; a callable that gives the key goes into `key`"),
+         "app: got get_remote_address, expected a Flask app; a callable that gives the key goes into `key`"),
         ({"limits": "1/minute"},
-         "app: found a mapping, allowed is a Flask app; settings come second: RateLimiter(app, settings)"),
-        ("1/minute", "app: found '1/minute', allowed is a Flask app: RateLimiter(app, limits='100/minute')"),
+         "app: got a mapping, expected a Flask app; settings come second: RateLimiter(app, settings)"),
+        ("1/minute", "app: got '1/minute', expected a Flask app: RateLimiter(app, limits='100/minute')"),
     ],
 )  # fmt: skip
 def test_what_is_no_flask_app(found: Any, begins: str) -> None:
@@ -107,7 +107,7 @@ def test_what_is_no_flask_app(found: Any, begins: str) -> None:
 def test_limits_in_place_of_the_settings(face: Any) -> None:
     (problem,) = problems_of(face, "1/minute")
     assert problem == (
-        "settings: found '1/minute', allowed is Settings or a mapping; limits='1/minute' sets limits; "
+        "settings: got '1/minute', expected Settings or a mapping; limits='1/minute' sets limits; "
         "Settings.load(path) reads a file"
     )
 
@@ -138,13 +138,13 @@ def test_the_words_of_django_ratelimit_and_fastapi_limiter(limit: Any) -> None:
     ]
     assert problems_of(limit, key="ip") == ["limits: required, such as '100/minute'"]
     (problem,) = problems_of(limit, "1/minute", "ip")
-    assert problem.startswith("found 'ip' by position, allowed there are ")
+    assert problem.startswith("got 'ip' by position, expected there ")
     assert problem.endswith("limits")
 
 
 def test_flask_limiters_key_and_app() -> None:
     assert problems_of(RateLimiter, get_remote_address, app=Flask(__name__)) == [
-        "app: found twice, get_remote_address by position and `app=`; a callable that gives the key goes into `key`"
+        "app: got twice, get_remote_address by position and `app=`; a callable that gives the key goes into `key`"
     ]
 
 
@@ -187,7 +187,7 @@ def test_the_words_of_other_limiters_on_a_function(limit: Any) -> None:
         "unknown setting `key_func` here: it goes into `key`, called with the function's arguments; limits on web "
         "endpoints are `limit` of ratelimit_mw.fastapi, starlette, flask or django"
     )
-    assert problems_of(limit, "1/minute", "me") == ["found 'me' by position, allowed there are limits"]
+    assert problems_of(limit, "1/minute", "me") == ["got 'me' by position, expected there limits"]
     assert problems_of(limit) == ["limits: required, such as '100/minute'"]
 
 

@@ -232,7 +232,7 @@ def test_what_is_no_store(gate: Any, needs: str, store: Any) -> None:
         return
     with pytest.raises(ConfigError) as caught:
         gate(Settings(limits="1/minute", store=store))
-    assert str(caught.value).startswith(f"store: found {type(store).__name__}, allowed is a URL or a")
+    assert str(caught.value).startswith(f"store: got {type(store).__name__}, expected a URL or a")
     assert needs in str(caught.value)
 
 

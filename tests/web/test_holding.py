@@ -471,7 +471,7 @@ def test_without_a_max_delay_nothing_changes() -> None:
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("value", [-1, True, 1.0, "5"])
 def test_a_wrong_number_of_places(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"^max_waiting: found .*, allowed is a whole number from 0"):
+    with pytest.raises(ValueError, match=r"^max_waiting: got .*, expected a whole number from 0"):
         Settings(limits="5/minute", max_waiting=value)
 
 

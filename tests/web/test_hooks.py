@@ -99,7 +99,7 @@ def test_a_middleware_that_need_not_look_at_requests_tells_of_each_all_the_same(
 @BOTH
 def test_a_hook_by_its_name(make: Make) -> None:
     make(limits="1/hour", on_decision="call:json:dumps")(PlainRequest())
-    with pytest.raises(ConfigError, match="on_store_event: found 'call:nowhere:f', allowed is"):
+    with pytest.raises(ConfigError, match="on_store_event: got 'call:nowhere:f', expected"):
         make(limits="1/hour", on_store_event="call:nowhere:f")
 
 
@@ -110,9 +110,9 @@ async def awaited(_: object) -> None: ...
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (awaited, "found awaited, which is async; allowed is a plain function"),
-        ("json:dumps", "found 'json:dumps', allowed is a callable, or call:PACKAGE.MODULE:FUNCTION"),
-        (7, "found 7, allowed is a callable, or call:PACKAGE.MODULE:FUNCTION"),
+        (awaited, "got awaited, which is async; expected a plain function"),
+        ("json:dumps", "got 'json:dumps', expected a callable, or call:PACKAGE.MODULE:FUNCTION"),
+        (7, "got 7, expected a callable, or call:PACKAGE.MODULE:FUNCTION"),
     ],
 )
 def test_what_is_no_hook_stops_the_start(setting: str, value: Any, said: str) -> None:
@@ -134,7 +134,7 @@ def hands_on(event: object) -> Any:
     ("hook", "said"),
     [
         (raises, "raised: no request notices, and this event is lost"),
-        (hands_on, "returned something to await, and nobody awaits it: allowed is a plain function"),
+        (hands_on, "returned something to await, and nobody awaits it: expected a plain function"),
     ],
 )
 def test_a_hook_that_goes_wrong_is_logged_once_and_never_felt(

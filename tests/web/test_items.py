@@ -15,7 +15,7 @@ from web.scenario import Step
 
 PRIME = "999999937/86400s"
 FIVE_AN_HOUR = "5/3600s using sliding_window_counter"
-NO_TIER = "found limits by tier (a), which need `tier`: a key that says which, such as 'header:X-Plan'"
+NO_TIER = "got limits by tier (a), which need `tier`: a key that says which, such as 'header:X-Plan'"
 HOST = "a name such as 'api.example.com' or '*.example.com', without scheme and port"
 BUCKETS = ["token_bucket", "gcra", "leaky_bucket"]
 WINDOWS = ["fixed_window", "sliding_window_counter", "sliding_window_log"]
@@ -68,10 +68,10 @@ def test_a_lease_is_an_items_own(face: str) -> None:
             {"lease": 10},
             "lease: 10 can never pass 9/3600s using sliding_window_counter, which admits at most 9 at once",
         ),
-        ({"lease": -1}, "lease: found -1, allowed is a whole number from 0 to 9007199254740991"),
-        ({"lease": True}, "lease: found True, allowed is a whole number from 0 to 9007199254740991"),
-        ({"lease_time": 0}, "lease_time: found 0, allowed is more than 0 seconds"),
-        ({"lease_time": -1.0}, "lease_time: found -1.0, allowed is a finite number of seconds, 0 or more"),
+        ({"lease": -1}, "lease: got -1, expected a whole number from 0 to 9007199254740991"),
+        ({"lease": True}, "lease: got True, expected a whole number from 0 to 9007199254740991"),
+        ({"lease_time": 0}, "lease_time: got 0, expected more than 0 seconds"),
+        ({"lease_time": -1.0}, "lease_time: got -1.0, expected a finite number of seconds, 0 or more"),
     ],
 )
 def test_a_wrong_lease_is_told_with_its_place(item: dict[str, Any], said: str) -> None:
@@ -87,7 +87,7 @@ def test_a_limit_bears_no_name_of_ours(named: Any, name: str) -> None:
     limit = named(name=name)
     with pytest.raises(ConfigError) as told:
         Settings(limits=["9/hour", limit])
-    own = f"name: found '{name}', which has a meaning of its own here; choose another"
+    own = f"name: got '{name}', which has a meaning of its own here; choose another"
     assert str(told.value).removeprefix("limits[1].").removeprefix("limits[1]: ") == own
 
 
@@ -148,22 +148,22 @@ NOT_BY_TIER = "no limits here go by tier; allowed beside it are limits such as {
             {"limit": "5/hour", "max_delay": 1},
             f"max_delay: {FIVE_AN_HOUR} holds nothing back; a bucket does, such as '5/3600s using gcra'",
         ),
-        ({"limit": "5/hour", "max_delay": -1}, "max_delay: found -1, allowed is a finite number of seconds, 0 or more"),
+        ({"limit": "5/hour", "max_delay": -1}, "max_delay: got -1, expected a finite number of seconds, 0 or more"),
         (
             {"limit": "5/hour using gcra", "max_delay": True},
-            "max_delay: found True, allowed is a finite number of seconds, 0 or more",
+            "max_delay: got True, expected a finite number of seconds, 0 or more",
         ),
         (
             {"limit": "999999937/day using gcra", "max_delay": 2_000_000.0},
-            f"max_delay: found 2000000.0 seconds, allowed are 450359.9: beyond, {PRIME} using gcra would not be exact",
+            f"max_delay: got 2000000.0 seconds, expected 450359.9: beyond, {PRIME} using gcra would not be exact",
         ),
         (
             {"limit": "5/hour using gcra", "max_delay": 1, "lease": 2},
-            "lease: what is taken ahead cannot be held back; allowed is no max_delay beside it",
+            "lease: what is taken ahead cannot be held back; expected no max_delay beside it",
         ),
         (
             {"limit": TokenBucket(5, 60, max_delay=2), "lease": 2, "shadow": True},
-            "lease: what is taken ahead cannot be held back; allowed is no max_delay beside it",
+            "lease: what is taken ahead cannot be held back; expected no max_delay beside it",
         ),
     ],
 )
@@ -177,23 +177,23 @@ def test_what_cannot_be_held_back(item: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("item", "problems"),
     [
-        ({}, ["limits: found no rate"]),
-        ({"limit": 5}, ["limits[0].limit: found 5, allowed is one limit such as '100/minute'"]),
+        ({}, ["limits: got no rate"]),
+        ({"limit": 5}, ["limits[0].limit: got 5, expected one limit such as '100/minute'"]),
         ({"limit": "5/hour; 6/day"},
-         ["limits[0].limit: found '5/hour; 6/day', allowed is one limit such as '100/minute'"]),
-        ({"limit": "5/hour", "cost": -1}, [f"limits[0].cost: found -1, allowed is {COUNT}"]),
+         ["limits[0].limit: got '5/hour; 6/day', expected one limit such as '100/minute'"]),
+        ({"limit": "5/hour", "cost": -1}, [f"limits[0].cost: got -1, expected {COUNT}"]),
         ({"limit": "5/minute", "cost": 6},
          [f"limits[0].cost: 6 can never pass {FIVE}, which admits at most 5 at once"]),
-        ({"limit": "5/hour", "cost": "two"}, [f"limits[0].cost: found 'two', allowed is {COUNT}"]),
-        ({"limit": "5/hour", "shadow": "yes"}, ["limits[0].shadow: found 'yes', allowed is true or false"]),
-        ({"limit": "5/hour", "key": "nope"}, [f"limits[0].key: found 'nope', allowed is {KEYS}"]),
-        ({"limit": "5/hour", "name": "a b"}, [f"limits[0].name: found 'a b', allowed are {NAME}"]),
+        ({"limit": "5/hour", "cost": "two"}, [f"limits[0].cost: got 'two', expected {COUNT}"]),
+        ({"limit": "5/hour", "shadow": "yes"}, ["limits[0].shadow: got 'yes', expected true or false"]),
+        ({"limit": "5/hour", "key": "nope"}, [f"limits[0].key: got 'nope', expected {KEYS}"]),
+        ({"limit": "5/hour", "name": "a b"}, [f"limits[0].name: got 'a b', expected {NAME}"]),
         ({"limit": "5/hour", "max_delay": -1},
-         ["limits[0].max_delay: found -1, allowed is a finite number of seconds, 0 or more"]),
+         ["limits[0].max_delay: got -1, expected a finite number of seconds, 0 or more"]),
         ({"limit": "5/hour", "costs": 1}, ["limits[0]: unknown setting `costs`: did you mean `cost`?"]),
         ({"limit": "5/hour", "cost": -1, "key": "nope", "shadow": 1},
-         [f"limits[0].cost: found -1, allowed is {COUNT}", "limits[0].shadow: found 1, allowed is true or false",
-          f"limits[0].key: found 'nope', allowed is {KEYS}"]),
+         [f"limits[0].cost: got -1, expected {COUNT}", "limits[0].shadow: got 1, expected true or false",
+          f"limits[0].key: got 'nope', expected {KEYS}"]),
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_an_item_is_told_of_all_at_once(item: dict[str, Any], problems: list[str]) -> None:
@@ -210,12 +210,12 @@ def test_what_is_wrong_in_an_item_is_told_of_all_at_once(item: dict[str, Any], p
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (5, f"limits: found 5, allowed is {LIMITS}"),
+        (5, f"limits: got 5, expected {LIMITS}"),
         (None, "limits: required, such as '100/minute'; [] says that there are none"),
-        ([5], f"limits[0]: found 5, allowed is {LIMIT}"),
-        ([["5/minute"]], f"limits[0]: found ['5/minute'], allowed is {LIMIT}"),
-        (["5/minute", None], f"limits[1]: found None, allowed is {LIMIT}"),
-        ([b"5/minute"], f"limits[0]: found b'5/minute', allowed is {LIMIT}"),
+        ([5], f"limits[0]: got 5, expected {LIMIT}"),
+        ([["5/minute"]], f"limits[0]: got ['5/minute'], expected {LIMIT}"),
+        (["5/minute", None], f"limits[1]: got None, expected {LIMIT}"),
+        ([b"5/minute"], f"limits[0]: got b'5/minute', expected {LIMIT}"),
         (["5/minute", "5/minute"],
          f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
         ("5/minute; 5/minute", f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
@@ -274,41 +274,41 @@ def test_the_parameter_of_the_burst(face: str, limit: str, parameter: str) -> No
     [
         ({"limits": {"a": "5/hour"}}, [f"limits: {NO_TIER}"]),
         ({"limits": {"a": "5/hour", "b": "lots", "c": ["5/hour", 5]}, "tier": "user"},
-         ["limits.b: 'lots': found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'",
-          f"limits.c[1]: found 5, allowed is {LIMIT}"]),
-        ({"limits": {"a b": "5/hour"}, "tier": "user"}, [f"limits: tier 'a b': found 'a b', allowed are {NAME}"]),
+         ["limits.b: 'lots': got no rate, expected text such as '100/minute' or '5 per 10 seconds'",
+          f"limits.c[1]: got 5, expected {LIMIT}"]),
+        ({"limits": {"a b": "5/hour"}, "tier": "user"}, [f"limits: tier 'a b': got 'a b', expected {NAME}"]),
         ({"limits": {"a": "5/hour"}, "tier": "user", "default_tier": "b"},
-         ["default_tier: found 'b', allowed is one of a"]),
+         ["default_tier: got 'b', expected one of a"]),
         ({"limits": {"a": "5/hour"}, "tier": "user", "default_tier": 5},
-         ["default_tier: found 5, allowed is the name of a tier"]),
-        ({"limits": {"a": "5/hour"}, "tier": "nope"}, [f"tier: found 'nope', allowed is {KEYS}"]),
+         ["default_tier: got 5, expected the name of a tier"]),
+        ({"limits": {"a": "5/hour"}, "tier": "nope"}, [f"tier: got 'nope', expected {KEYS}"]),
         ({"limits": {"a": "5/minute; 5/minute"}, "tier": "user"},
          [f"limits.a[1]: {FIVE} can count in the same bucket as limits.a[0]; give one of them a name"]),
         ({"limits": [], "rules": [{"path": "/", "limits": {"a": "lots"}, "tier": "user"}]},
-         ["rules[0].limits.a: 'lots': found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'"]),
+         ["rules[0].limits.a: 'lots': got no rate, expected text such as '100/minute' or '5 per 10 seconds'"]),
         ({"limits": [], "rules": [{"path": "/", "limits": {"a": "5/hour"}}]},
          [f"rules[0].limits: {NO_TIER}"]),
         ({"limits": [], "rules": [{"path": "/", "limits": {"a": "5/hour"}, "tier": "nope"}]},
-         [f"rules[0].tier: found 'nope', allowed is {KEYS}"]),
+         [f"rules[0].tier: got 'nope', expected {KEYS}"]),
         ({"limits": [], "rules": [{"path": "/", "limits": "5/hour", "default_tier": "b"}]},
          [f"rules[0].default_tier: {NOT_BY_TIER}"]),
         ({"limits": [], "rules": [{"path": "/", "limits": lambda _: "5/hour", "tier": "user"}]},
          [f"rules[0].tier: {NOT_BY_TIER}"]),
         ({"limits": [], "tier": "user", "rules": [{"path": "/", "limits": {"a": "5/hour"}, "default_tier": "b"}]},
-         ["rules[0].default_tier: found 'b', allowed is one of a"]),
+         ["rules[0].default_tier: got 'b', expected one of a"]),
         ({"limits": "lots", "key": "nope", "safelist": [5], "blocklist": ["x"], "headers": "some", "jitter": -1,
           "rules": [{"path": "x", "limits": "5/hour", "when": 5, "host": "a b"}, {"limits": "5/hour"}, 7]},
-         [f"key: found 'nope', allowed is {KEYS}",
-          "limits: 'lots': found no rate, allowed is text such as '100/minute' or '5 per 10 seconds'",
-          "rules[0].path: found 'x', allowed is a path that starts with /, such as '/users/{id}'",
-          f"rules[0].host: found 'a b', allowed is {HOST}",
-          "rules[0].when: found 5, allowed is a callable, or call:PACKAGE.MODULE:FUNCTION",
+         [f"key: got 'nope', expected {KEYS}",
+          "limits: 'lots': got no rate, expected text such as '100/minute' or '5 per 10 seconds'",
+          "rules[0].path: got 'x', expected a path that starts with /, such as '/users/{id}'",
+          f"rules[0].host: got 'a b', expected {HOST}",
+          "rules[0].when: got 5, expected a callable, or call:PACKAGE.MODULE:FUNCTION",
           "rules[1].path: required, such as '/login' or '/{rest:path}'",
-          "rules[2]: found 7, allowed is a table or a Rule",
-          "safelist[0]: found 5, allowed is a network, a table of header and value, a callable",
-          "blocklist[0]: found 'x', allowed is a network such as '10.0.0.0/8' or an address such as '192.0.2.1'",
-          "jitter: found -1, allowed is a finite number of seconds, 0 or more",
-          "headers: found 'some', allowed is one of ietf, legacy, both, none"]),
+          "rules[2]: got 7, expected a table or a Rule",
+          "safelist[0]: got 5, expected a network, a table of header and value, a callable",
+          "blocklist[0]: got 'x', expected a network such as '10.0.0.0/8' or an address such as '192.0.2.1'",
+          "jitter: got -1, expected a finite number of seconds, 0 or more",
+          "headers: got 'some', expected one of ietf, legacy, both, none"]),
     ],
 )  # fmt: skip
 def test_all_that_is_wrong_is_told_at_once_each_once_and_with_its_place(

@@ -148,7 +148,7 @@ class Unhashable:
 
 
 def test_a_callable_without_hash_is_a_config_error() -> None:
-    message = "found Unhashable(), allowed is a callable that can be hashed: unhashable type: 'Unhashable'"
+    message = "got Unhashable(), expected a callable that can be hashed: unhashable type: 'Unhashable'"
     with pytest.raises(ConfigError) as caught:
         Key(Unhashable(), 64)
     assert str(caught.value) == message

@@ -151,11 +151,11 @@ def test_what_cannot_bear_a_mark_is_told(endpoint: Any) -> None:
         ("5/minut", {}, "limits: '5/minut': unknown period 'minut', did you mean 'minute'?"),
         ("5/minute", {"kye": "ip"}, "unknown setting `kye`: did you mean `key`?"),
         ("5/minute", {"path": "/"}, "unknown setting `path`"),
-        ("5/minute", {"key": "cookie"}, "key: found 'cookie'"),
+        ("5/minute", {"key": "cookie"}, "key: got 'cookie'"),
         ("5/minute", {"cost": 6}, "cost: 6 can never pass 5/60s using sliding_window_counter"),
         ("5/minute; 5/minute", {}, "limits[1]: 5/60s using sliding_window_counter can count in the same bucket"),
-        ({"free": "5/minute"}, {}, "limits: found limits by tier (free), which need `tier`"),
-        ("5/minute", {"name": "default"}, "name: found 'default'"),
+        ({"free": "5/minute"}, {}, "limits: got limits by tier (free), which need `tier`"),
+        ("5/minute", {"name": "default"}, "name: got 'default'"),
     ],
 )
 def test_what_is_wrong_is_told_where_the_mark_is_made(limits: Any, options: dict[str, Any], message: str) -> None:
@@ -171,7 +171,7 @@ async def later(_: Request) -> str:
 @pytest.mark.parametrize("options", [{"key": later}, {"cost": later}])
 def test_what_is_async_is_told_where_nothing_awaits(options: dict[str, Any]) -> None:
     mark = EndpointLimit("5/minute", **options)
-    with pytest.raises(ConfigError, match="found later, which is async"):
+    with pytest.raises(ConfigError, match="got later, which is async"):
         mark.reject_async_callables()
     assert EndpointLimit("5/minute").reject_async_callables().rule.limits == "5/minute"
 

@@ -119,39 +119,39 @@ def test_callables_are_asked_until_one_says_yes_and_not_of_who_is_known() -> Non
 @pytest.mark.parametrize(
     ("given", "problems"),
     [
-        (5, [f": found 5, allowed is {LIST}"]),
-        (None, [f": found None, allowed is {LIST}"]),
-        ("10.0.0.0/8", [f": found '10.0.0.0/8', allowed is {LIST}"]),
-        ({"header": "X", "value": SECRET}, [f": found a table, allowed is {LIST}"]),
-        ([5], [f"[0]: found 5, allowed is {MEMBER}"]),
-        ([None, 1.5], [f"[0]: found None, allowed is {MEMBER}", f"[1]: found 1.5, allowed is {MEMBER}"]),
-        (["nowhere"], [f"[0]: found 'nowhere', allowed is {NETWORK}"]),
+        (5, [f": got 5, expected {LIST}"]),
+        (None, [f": got None, expected {LIST}"]),
+        ("10.0.0.0/8", [f": got '10.0.0.0/8', expected {LIST}"]),
+        ({"header": "X", "value": SECRET}, [f": got a table, expected {LIST}"]),
+        ([5], [f"[0]: got 5, expected {MEMBER}"]),
+        ([None, 1.5], [f"[0]: got None, expected {MEMBER}", f"[1]: got 1.5, expected {MEMBER}"]),
+        (["nowhere"], [f"[0]: got 'nowhere', expected {NETWORK}"]),
         (["10.0.0.1/8"],
-         ["[0]: found '10.0.0.1/8', which has host bits, allowed is '10.0.0.0/8', or '10.0.0.1' for that one"]),
+         ["[0]: got '10.0.0.1/8', which has host bits, expected '10.0.0.0/8', or '10.0.0.1' for that one"]),
         (["::ffff:10.0.0.0/8"],
-         ["[0]: found '::ffff:10.0.0.0/8', which holds every IPv4 address, allowed is an IPv4 network: '10.0.0.0/8'"]),
+         ["[0]: got '::ffff:10.0.0.0/8', which holds every IPv4 address, expected an IPv4 network: '10.0.0.0/8'"]),
         (["0.0.0.0/0", "::/0", "*"],
-         [f"[0]: found '0.0.0.0/0', which is everybody, allowed is {NETWORK}",
-          f"[1]: found '::/0', which is everybody, allowed is {NETWORK}",
-          f"[2]: found '*', which is everybody, allowed is {NETWORK}"]),
-        (["unix:"], [f"[0]: found 'unix:', allowed is {NETWORK}"]),
-        (["10.0.0.0/255.0.0.0"], [f"[0]: found '10.0.0.0/255.0.0.0', allowed is {NETWORK}"]),
+         [f"[0]: got '0.0.0.0/0', which is everybody, expected {NETWORK}",
+          f"[1]: got '::/0', which is everybody, expected {NETWORK}",
+          f"[2]: got '*', which is everybody, expected {NETWORK}"]),
+        (["unix:"], [f"[0]: got 'unix:', expected {NETWORK}"]),
+        (["10.0.0.0/255.0.0.0"], [f"[0]: got '10.0.0.0/255.0.0.0', expected {NETWORK}"]),
         ([{"header": "X Y", "value": SECRET}],
-         ["[0].header: found 'X Y', allowed is the name of a header such as 'X-Internal-Token'"]),
+         ["[0].header: got 'X Y', expected the name of a header such as 'X-Internal-Token'"]),
         ([{"value": SECRET}],
-         ["[0].header: found None, allowed is the name of a header such as 'X-Internal-Token'"]),
+         ["[0].header: got None, expected the name of a header such as 'X-Internal-Token'"]),
         ([{"header": "X", "value": ""}],
-         ["[0].value: allowed is text that is not empty; who sends it in that header is on the list"]),
+         ["[0].value: expected text that is not empty; who sends it in that header is on the list"]),
         ([{"header": "X", "value": SECRET.encode()}],
-         ["[0].value: allowed is text that is not empty; who sends it in that header is on the list"]),
+         ["[0].value: expected text that is not empty; who sends it in that header is on the list"]),
         ([{"header": "X"}],
-         ["[0].value: allowed is text that is not empty; who sends it in that header is on the list"]),
+         ["[0].value: expected text that is not empty; who sends it in that header is on the list"]),
         ([{"header": "X", "valeu": SECRET}], ["[0]: unknown setting `valeu`: did you mean `value`?"]),
         (["call:nowhere:f"],
-         [f"[0]: found 'call:nowhere:f', allowed is {IMPORTABLE}: ModuleNotFoundError: No module named 'nowhere'"]),
+         [f"[0]: got 'call:nowhere:f', expected {IMPORTABLE}: ModuleNotFoundError: No module named 'nowhere'"]),
         (["10.0.0.0/8", "x", {"header": "", "value": "x"}],
-         [f"[1]: found 'x', allowed is {NETWORK}",
-          "[2].header: found '', allowed is the name of a header such as 'X-Internal-Token'"]),
+         [f"[1]: got 'x', expected {NETWORK}",
+          "[2].header: got '', expected the name of a header such as 'X-Internal-Token'"]),
     ],
 )  # fmt: skip
 def test_what_is_no_list_is_told_of_all_at_once(place: str, given: Any, problems: list[str]) -> None:
@@ -168,7 +168,7 @@ async def later(request: object) -> bool:
 @LISTS
 def test_a_list_cannot_await(place: str) -> None:
     message = message_of(limits=[], **{place: [later]})
-    assert message == f"{place}[0]: found later, which is async; allowed is a plain function"
+    assert message == f"{place}[0]: got later, which is async; expected a plain function"
 
 
 @LISTS

@@ -264,7 +264,7 @@ def test_a_callable_that_raises_leaves_our_own_answer(face: str, status: int, ca
 
 @pytest.mark.parametrize("face", SYNC)
 def test_under_wsgi_what_has_to_be_awaited_is_a_wrong_setting(face: str) -> None:
-    with pytest.raises(ConfigError, match="on_refused: found later, "):
+    with pytest.raises(ConfigError, match="on_refused: got later, "):
         SYNC[face]({**LIMITED, "on_refused": later})
 
 
@@ -407,13 +407,12 @@ def test_an_app_of_the_other_kind_is_a_wrong_setting(store: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         wsgi.RateLimitMiddleware(hello, {"limits": "1/minute", "on_refused": takes_three, "store": store})
     assert str(caught.value) == (
-        "on_refused: found takes_three, which cannot answer here: allowed is a WSGI app, or a callable "
-        "(request, verdict)"
+        "on_refused: got takes_three, which cannot answer here: expected a WSGI app, or a callable (request, verdict)"
     )
     with pytest.raises(ConfigError) as caught:
         asgi.RateLimitMiddleware(App200(), {"limits": "1/minute", "on_refused": wsgi_app, "store": store})
     assert str(caught.value) == (
-        "on_refused: found wsgi_app, which cannot answer here: allowed is an ASGI app, or a callable (request, verdict)"
+        "on_refused: got wsgi_app, which cannot answer here: expected an ASGI app, or a callable (request, verdict)"
     )
 
 

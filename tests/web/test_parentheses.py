@@ -26,7 +26,7 @@ from ratelimit_mw.flask import limit as flask_limit
 from ratelimit_mw.starlette import RateLimit as RouteLimit
 from ratelimit_mw.starlette import limit
 
-MEANT = r'^limits: found {}, allowed are limits: did you mean @limit\("5/minute"\)\?$'
+MEANT = r'^limits: got {}, expected limits: did you mean @limit\("5/minute"\)\?$'
 DECORATORS: list[Any] = [
     limit,
     flask_limit,
@@ -136,14 +136,14 @@ def test_a_callable_that_gives_limits_is_none_of_these(decorator: Any) -> None:
 
 
 def test_the_class_for_routes_on_a_function() -> None:
-    with pytest.raises(ConfigError, match=r"^app: found '1/minute': .*; on a function write @limit\('5/minute'\)$"):
+    with pytest.raises(ConfigError, match=r"^app: got '1/minute': .*; on a function write @limit\('5/minute'\)$"):
         RouteLimit("1/minute")  # type: ignore[call-arg, arg-type]  # the point
     with pytest.raises(ConfigError, match=r"^limits: required, such as '100/minute'$"):
         RouteLimit(hello)  # type: ignore[call-arg, arg-type]  # the point
 
 
 def test_a_dependency_on_a_function() -> None:
-    expected = r'^found @RateLimit\(\.\.\.\) on .*home: did you mean @limit\("5/minute"\), or Depends\(RateLimit\("'
+    expected = r'^got @RateLimit\(\.\.\.\) on .*home: did you mean @limit\("5/minute"\), or Depends\(RateLimit\("'
     with pytest.raises(ConfigError, match=expected):
 
         @RateLimit("1/minute")  # type: ignore[arg-type]  # the point

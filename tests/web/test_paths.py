@@ -389,7 +389,7 @@ ONE_EACH = "one parameter between slashes, and one {name:path}"
 def test_templates_that_match_nothing_or_slowly_are_refused(template: object, allowed: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Paths("path", ["/", template])
-    assert str(caught.value) == f"path[1]: found {template!r}, allowed is {allowed}"
+    assert str(caught.value) == f"path[1]: got {template!r}, expected {allowed}"
 
 
 @pytest.mark.parametrize(

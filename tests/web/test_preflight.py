@@ -245,11 +245,11 @@ def test_a_preflight_while_the_store_is_down(face: str, mode: str, status: int) 
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ({"preflight": "yes"}, "rules[0].preflight: found 'yes', allowed is true or false"),
+        ({"preflight": "yes"}, "rules[0].preflight: got 'yes', expected true or false"),
         ({"preflight": True, "methods": ["OPTIONS"]},
-         "rules[0].methods: found ['OPTIONS']; a rule with preflight = true is for OPTIONS alone"),
+         "rules[0].methods: got ['OPTIONS']; a rule with preflight = true is for OPTIONS alone"),
         ({"name": "preflight"},
-         "rules[0] (preflight).name: found 'preflight', which has a meaning of its own here; choose another"),
+         "rules[0] (preflight).name: got 'preflight', which has a meaning of its own here; choose another"),
     ],
 )  # fmt: skip
 def test_a_wrong_rule(rule: dict[str, Any], message: str) -> None:

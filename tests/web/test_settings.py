@@ -33,13 +33,13 @@ pytestmark = pytest.mark.promise(9)
 
 LIMIT_ROWS: list[tuple[Any, str]] = [  # what stands in limits, the message
     (None, "limits: required, such as '100/minute'; [] says that there are none"),
-    ("", "limits: found '', allowed is text such as '100/minute'"),
+    ("", "limits: got '', expected text such as '100/minute'"),
     (5, f"limits: {found(5, LIMITS)}"),
     ("10", f"limits: '10': {NO_RATE}"),
     ("-1/minute", f"limits: '-1/minute': {NO_RATE}"),
     ("1.5/minute", f"limits: '1.5/minute': {NO_RATE}"),
-    ("0/minute", f"limits: '0/minute': quota: found 0, allowed is a whole number from 1 to 9007199254740991; {ZERO}"),
-    ("1/0 minutes", "limits: '1/0 minutes': window: found 0 seconds, allowed is one microsecond to a hundred years"),
+    ("0/minute", f"limits: '0/minute': quota: got 0, expected a whole number from 1 to 9007199254740991; {ZERO}"),
+    ("1/0 minutes", "limits: '1/0 minutes': window: got 0 seconds, expected one microsecond to a hundred years"),
     ("10/mfoo", f"limits: '10/mfoo': unknown period 'mfoo' {PERIODS}"),
     (["5/minute", 7], f"limits[1]: {found(7, LIMIT)}"),
     (["5/minute", "5/minut"], f"limits[1]: '5/minut': unknown period 'minut', did you mean 'minute'? {PERIODS}"),
@@ -47,19 +47,19 @@ LIMIT_ROWS: list[tuple[Any, str]] = [  # what stands in limits, the message
         {"limit": "5/minute", "cots": 2},
         "limits: unknown setting `cots`: did you mean `cost`?",
     ),
-    ([{}], "limits[0].limit: found None, allowed is one limit such as '100/minute'"),
+    ([{}], "limits[0].limit: got None, expected one limit such as '100/minute'"),
     (
         [{"limit": "5/minute; 6/hour"}],
-        "limits[0].limit: found '5/minute; 6/hour', allowed is one limit such as '100/minute'",
+        "limits[0].limit: got '5/minute; 6/hour', expected one limit such as '100/minute'",
     ),
     ([{"limit": "5/minute", "cost": 6}], f"limits[0].cost: 6 can never pass {FIVE}, which admits at most 5 at once"),
     ([{"limit": "5/minute", "cost": -1}], f"limits[0].cost: {found(-1, COUNT)}"),
     ([{"limit": "5/minute", "cost": 1.0}], f"limits[0].cost: {found(1.0, COUNT)}"),
     ([{"limit": "5/minute", "cost": nan}], f"limits[0].cost: {found(nan, COUNT)}"),
     ([{"limit": "5/minute", "cost": True}], f"limits[0].cost: {found(True, COUNT)}"),
-    ([{"limit": "5/minute", "name": "a b"}], f"limits[0].name: {found('a b', NAME, 'are')}"),
-    ([{"limit": "5/minute", "name": "x\r\n"}], f"limits[0].name: {found(chr(120) + chr(13) + chr(10), NAME, 'are')}"),
-    ([{"limit": "5/minute", "name": "x" * 65}], f"limits[0].name: {found('x' * 65, NAME, 'are')}"),
+    ([{"limit": "5/minute", "name": "a b"}], f"limits[0].name: {found('a b', NAME)}"),
+    ([{"limit": "5/minute", "name": "x\r\n"}], f"limits[0].name: {found(chr(120) + chr(13) + chr(10), NAME)}"),
+    ([{"limit": "5/minute", "name": "x" * 65}], f"limits[0].name: {found('x' * 65, NAME)}"),
     ([{"limit": "5/minute", "shadow": 1}], f"limits[0].shadow: {found(1, BOOL)}"),
     ([{"limit": "5/minute", "key": "iq"}], f"limits[0].key: {found('iq', KEYS)}"),
     (
@@ -91,7 +91,7 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     (
         "messages",
         {"free": "5/minute"},
-        "messages: found limits by tier (free), which need `tier`: a key that says which, such as 'header:X-Plan'",
+        "messages: got limits by tier (free), which need `tier`: a key that says which, such as 'header:X-Plan'",
     ),
     ("on_message_refused", "shut", f"on_message_refused: {found('shut', CLOSE_OR_DROP)}"),
     ("on_message_refused", None, f"on_message_refused: {found(None, CLOSE_OR_DROP)}"),
@@ -99,8 +99,8 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     ("key", "user+", f"key: {found('', KEYS)}"),
     ("key", "header:a b", f"key: {found('header:a b', KEYS)}"),
     ("key", None, f"key: {found(None, 'a callable, or text made of ' + KEYS)}"),
-    ("key", "ip/24", "key: found 'ip/24', allowed is ip/32 to ip/128, the bits of an IPv6 network"),
-    ("key", "call:os:name", "key: found 'call:os:name', which is no function but str"),
+    ("key", "ip/24", "key: got 'ip/24', expected ip/32 to ip/128, the bits of an IPv6 network"),
+    ("key", "call:os:name", "key: got 'call:os:name', which is no function but str"),
     (
         "key",
         "call:os:nosuch",
@@ -115,7 +115,7 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     ("exempt", None, f"exempt: {found(None, TEMPLATES)}"),
     ("on_store_error", "open", f"on_store_error: {found('open', MODES)}"),
     ("on_store_error", None, f"on_store_error: {found(None, MODES)}"),
-    ("store_timeout", 0, "store_timeout: found 0, allowed is more than 0 seconds"),
+    ("store_timeout", 0, "store_timeout: got 0, expected more than 0 seconds"),
     ("store_timeout", -1, f"store_timeout: {found(-1, SECONDS)}"),
     ("store_timeout", nan, f"store_timeout: {found(nan, SECONDS)}"),
     ("store_timeout", inf, f"store_timeout: {found(inf, SECONDS)}"),
@@ -127,13 +127,13 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     ("plain_keys", 0, f"plain_keys: {found(0, BOOL)}"),
     ("enabled", "false", f"enabled: {found('false', BOOL)}"),
     *(
-        ("key_secret", secret, f"key_secret: allowed is text of 16 to 64 bytes; {MAKE_ONE}")
+        ("key_secret", secret, f"key_secret: expected text of 16 to 64 bytes; {MAKE_ONE}")
         for secret in (b"x", "x", "x" * 15, "é" * 33, None)
     ),
     (
         "key_secret",
         "a long random text of your own",
-        f"key_secret: found the text of an example, which everybody knows; {MAKE_ONE}",
+        f"key_secret: got the text of an example, which everybody knows; {MAKE_ONE}",
     ),
 ]
 
@@ -174,7 +174,7 @@ def test_all_mistakes_are_told_at_once_each_with_its_place() -> None:
         f"key: {found('iq', KEYS)}",
         "limits: required, such as '100/minute'; [] says that there are none",
         f"rules[0].path: {found('a', TEMPLATE)}",
-        "rules[0].methods[0]: found 'post', allowed is a method in upper case, such as 'POST'",
+        "rules[0].methods[0]: got 'post', expected a method in upper case, such as 'POST'",
         f"rules[0].limits[1].limit: '1/minut': unknown period 'minut', did you mean 'minute'? {PERIODS}",
         f"rules[0].limits[1].cost: {found(-1, COUNT)}",
         "rules[1]: unknown setting `pth`: did you mean `path`?",

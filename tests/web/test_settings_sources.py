@@ -136,7 +136,7 @@ def test_settings_stay_the_object_they_are() -> None:
 
 @pytest.mark.parametrize("given", ["1/minute", 5, ["1/minute"], b"limits"])
 def test_what_is_neither_settings_nor_a_mapping(given: Any) -> None:
-    message = "settings: found .*, allowed is Settings or a mapping; (limits=.*)?Settings.load\\(path\\) reads a file"
+    message = "settings: got .*, expected Settings or a mapping; (limits=.*)?Settings.load\\(path\\) reads a file"
     with pytest.raises(ConfigError, match=message):
         AsgiMiddleware(None, given)  # type: ignore[arg-type]  # on purpose: it is looked at before the app
 
@@ -167,7 +167,7 @@ def test_toml_says_the_same_as_arguments(tmp_path: Path) -> None:
     ("text", "message"),
     [
         (b"limits = ", "no valid TOML: Invalid value (at end of document)"),
-        (b'limits = []\nenabled = "no"', "2: enabled: found 'no', allowed is true or false"),
+        (b'limits = []\nenabled = "no"', "2: enabled: got 'no', expected true or false"),
         (b"", "limits: required, such as '100/minute'; [] says that there are none"),
         (b"\xff", "no valid TOML: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
         (None, "[Errno 2] No such file or directory: {file!r}"),

@@ -380,7 +380,7 @@ def test_what_is_no_cost_is_logged_and_changes_nothing(nonsense: Any, caplog: py
 
     assert read(Server().ask(wsgi.RateLimitMiddleware(app, limits="9/hour", store=store))) == b"hello"
     assert corrected(store) == []
-    assert f"settle: found {type(nonsense).__name__}, no whole number from 0" in caplog.text
+    assert f"settle: got {type(nonsense).__name__}, no whole number from 0" in caplog.text
 
 
 def test_where_nobody_follows_it_is_sent_at_once_and_said_again_it_is_the_difference() -> None:
@@ -441,7 +441,7 @@ def test_a_callable_may_be_async_under_asgi_and_only_there() -> None:
 
     asyncio.run(main())
     assert corrected(store) == [[200]]
-    with pytest.raises(ConfigError, match=r"settle: found .*tokens, which is async; allowed under WSGI is a plain"):
+    with pytest.raises(ConfigError, match=r"settle: got .*tokens, which is async; expected a plain function"):
         wsgi.RateLimitMiddleware(hello, limits="9/hour", settle=tokens)
 
 
@@ -549,7 +549,7 @@ def _called_with(taken: str, name: str) -> str:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"settle": 7}, "settle: found 7, allowed is a callable, or call:PACKAGE.MODULE:FUNCTION"),
+        ({"settle": 7}, "settle: got 7, expected a callable, or call:PACKAGE.MODULE:FUNCTION"),
         (
             {"settle": "call:os:getcwd"},
             _called_with("call:os:getcwd takes no parameter", "getcwd"),
@@ -562,45 +562,45 @@ def _called_with(taken: str, name: str) -> str:
             {"settle": settled_by_three},
             _called_with("settled_by_three takes (_, __, c)", "settled_by_three"),
         ),
-        ({"count_status": 401}, 'count_status: found 401, allowed is a list of statuses such as [401, "4xx"]'),
-        ({"count_status": "401"}, "count_status: found '401', allowed is a list of statuses such as [401, \"4xx\"]"),
+        ({"count_status": 401}, 'count_status: got 401, expected a list of statuses such as [401, "4xx"]'),
+        ({"count_status": "401"}, "count_status: got '401', expected a list of statuses such as [401, \"4xx\"]"),
         (
             {"count_status": [200, 99]},
-            'count_status[1]: found 99, allowed is a status from 100 to 599, or a class such as "4xx"',
+            'count_status[1]: got 99, expected a status from 100 to 599, or a class such as "4xx"',
         ),
         (
             {"count_status": ["6xx"]},
-            "count_status[0]: found '6xx', allowed is a status from 100 to 599, or a class such as \"4xx\"",
+            "count_status[0]: got '6xx', expected a status from 100 to 599, or a class such as \"4xx\"",
         ),
         (
             {"count_status": [True]},
-            'count_status[0]: found True, allowed is a status from 100 to 599, or a class such as "4xx"',
+            'count_status[0]: got True, expected a status from 100 to 599, or a class such as "4xx"',
         ),
         (
             {"count_status": [600]},
-            'count_status[0]: found 600, allowed is a status from 100 to 599, or a class such as "4xx"',
+            'count_status[0]: got 600, expected a status from 100 to 599, or a class such as "4xx"',
         ),
-        ({"penalty": 7}, "penalty: found 7, allowed is text such as '10 refusals per minute: 15 minutes', or a Ban"),
+        ({"penalty": 7}, "penalty: got 7, expected text such as '10 refusals per minute: 15 minutes', or a Ban"),
         (
             {"penalty": "10 per minute"},
             (
-                "penalty: found '10 per minute', which does not say how long to refuse; allowed is text such as "
+                "penalty: got '10 per minute', which does not say how long to refuse; expected text such as "
                 "'10 refusals per minute: 15 minutes', or a Ban"
             ),
         ),
         (
             {"penalty": "10/minute for 5 minutes"},
             (
-                "penalty: found '10/minute for 5 minutes', which does not say how long to refuse: write a colon in "
-                "place of 'for'; allowed is text such as '10 refusals per minute: 15 minutes', or a Ban"
+                "penalty: got '10/minute for 5 minutes', which does not say how long to refuse: write a colon in "
+                "place of 'for'; expected text such as '10 refusals per minute: 15 minutes', or a Ban"
             ),
         ),
         *(
             (
                 {"penalty": text},
                 (
-                    f"penalty: found {text!r}, where {number} has no unit: write '{number} seconds', or another unit; "
-                    "allowed is text such as '10 refusals per minute: 15 minutes', or a Ban"
+                    f"penalty: got {text!r}, where {number} has no unit: write '{number} seconds', or another unit; "
+                    "expected text such as '10 refusals per minute: 15 minutes', or a Ban"
                 ),
             )
             for text, number in (
@@ -613,7 +613,7 @@ def _called_with(taken: str, name: str) -> str:
         (
             {"penalty": "10 refusals per minute using gcra: 1 hour"},
             (
-                "penalty: found '10 refusals per minute using gcra: 1 hour', allowed is text such as '10 refusals per "
+                "penalty: got '10 refusals per minute using gcra: 1 hour', expected text such as '10 refusals per "
                 "minute: 15 minutes', or a Ban"
             ),
         ),
@@ -635,8 +635,8 @@ def test_what_takes_a_request_and_its_response_can_say_the_true_cost(call: Any) 
 
 
 NOTHING_TAKEN = (
-    "cost: found 0 for 9/3600s using gcra beside settle or count_status: what takes nothing is never refused, whatever "
-    "is charged after it; allowed is an estimate of at least 1, or settle = false in the limit's table"
+    "cost: got 0 for 9/3600s using gcra beside settle or count_status: what takes nothing is never refused, whatever "
+    "is charged after it; expected an estimate of at least 1, or settle = false in the limit's table"
 )
 
 

@@ -297,7 +297,7 @@ def test_what_is_no_request_after_all_is_told() -> None:
         ("5/minut", {}, "unknown period 'minut', did you mean 'minute'"),
         ("5/minute", {"kye": "ip"}, "unknown setting `kye`: did you mean `key`"),
         ("5/minute", {"store": "redsi://"}, "store: "),
-        ("5/minute", {"store": 5}, "store: found int, allowed is a URL or an AsyncStore"),
+        ("5/minute", {"store": 5}, "store: got int, expected a URL or an AsyncStore"),
     ],
 )
 @pytest.mark.parametrize("kind", [limit, partial(RateLimit, Router())], ids=["limit", "RateLimit"])
@@ -645,5 +645,5 @@ def test_what_is_called_for_messages_is_no_endpoint(name: str) -> None:
 
 @pytest.mark.parametrize("kind", [staticmethod, classmethod])
 def test_it_stands_below_what_makes_a_method_of_another_kind(kind: Any) -> None:
-    with pytest.raises(TypeError, match=f"found a {kind.__name__}; let the limit stand below it"):
+    with pytest.raises(TypeError, match=f"got a {kind.__name__}; let the limit stand below it"):
         limit("5/minute")(kind(lambda request: request))

@@ -108,7 +108,7 @@ def test_a_share_is_what_headers_and_verdict_tell_of(gate_of: Callable[..., Admi
 
 @pytest.mark.parametrize("share", [0, 0.0, -0.5, 1.01, True, "0.5", None, float("nan")])
 def test_a_share_is_a_number_up_to_one(share: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^local_share: found .*, allowed is a number above 0 and up to 1"):
+    with pytest.raises(ConfigError, match=r"^local_share: got .*, expected a number above 0 and up to 1"):
         Settings(limits="1/minute", local_share=share)
 
 

@@ -292,7 +292,7 @@ def test_a_timeout_that_looks_like_milliseconds_is_a_warning(strict: bool, caplo
     gate.Gate(Settings(limits="5/minute", store_timeout=50, strict=strict))
     (message,) = caplog.messages
     assert message == (
-        "ratelimit_mw: store_timeout: found 50, which is in seconds: while the store does not answer, a request waits "
+        "ratelimit_mw: store_timeout: got 50, which is in seconds: while the store does not answer, a request waits "
         "that long; write milliseconds as a fraction, such as 0.05 for 50 milliseconds"
     )
 
@@ -312,6 +312,6 @@ def test_a_header_with_an_underscore_is_a_mistake(place: str, settings: dict[str
     with pytest.raises(ConfigError) as caught:
         Settings(**settings)
     assert str(caught.value) == (
-        f"{place}: found the header 'X_Api_Key', allowed is a name without '_', which WSGI cannot tell from '-': "
+        f"{place}: got the header 'X_Api_Key', expected a name without '_', which WSGI cannot tell from '-': "
         "'X-Api-Key'"
     )

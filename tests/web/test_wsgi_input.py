@@ -72,20 +72,20 @@ class AsyncOnly:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"key": later}, "key: found later, which is async; allowed under WSGI is a plain function"),
-        ({"key": Later()}, "key: found Later, which is async; allowed under WSGI is a plain function"),
-        ({"key": partial(later)}, "key: found partial, which is async; allowed under WSGI is a plain function"),
+        ({"key": later}, "key: got later, which is async; expected a plain function under WSGI"),
+        ({"key": Later()}, "key: got Later, which is async; expected a plain function under WSGI"),
+        ({"key": partial(later)}, "key: got partial, which is async; expected a plain function under WSGI"),
         (
             {"rules": [{"path": "/", "limits": [{"limit": "1/minute", "key": later}]}]},
-            "key: found later, which is async; allowed under WSGI is a plain function",
+            "key: got later, which is async; expected a plain function under WSGI",
         ),
         (
             {"store": AsyncOnly()},
-            "store: found AsyncOnly, allowed is a URL or a Store with take(); WSGI cannot await",
+            "store: got AsyncOnly, expected a URL or a Store with take(); WSGI cannot await",
         ),
         (
             {"limits": "0/minute"},
-            f"limits: '0/minute': quota: found 0, allowed is a whole number from 1 to 9007199254740991; {ZERO}",
+            f"limits: '0/minute': quota: got 0, expected a whole number from 1 to 9007199254740991; {ZERO}",
         ),
     ],
     ids=["async key", "async object", "async partial", "async key of an item", "async store", "wrong limit"],

@@ -137,7 +137,7 @@ def _transport(client_or_url: Any, timeout: float) -> Transport:
     execute = getattr(client_or_url, "execute_command", None)
     if not callable(execute) or inspect.iscoroutinefunction(execute):
         raise ConfigError(
-            f"client_or_url: found {type(client_or_url).__name__}, allowed is a URL or a redis.Redis for threads"
+            f"client_or_url: got {type(client_or_url).__name__}, expected a URL or a redis.Redis for threads"
         )
     _warn_of_long_waits(client_or_url, timeout)
     return _ClientTransport(client_or_url)
@@ -151,9 +151,7 @@ def _async_transport(client_or_url: Any, timeout: float) -> AsyncTransport:
             return async_master(client_or_url)
         return AsyncServerTransport(async_connection_factory(client_or_url, ORPHAN_TIMEOUT + timeout))
     if not inspect.iscoroutinefunction(getattr(client_or_url, "execute_command", None)):
-        raise ConfigError(
-            f"client_or_url: found {type(client_or_url).__name__}, allowed is a URL or a redis.asyncio.Redis"
-        )
+        raise ConfigError(f"client_or_url: got {type(client_or_url).__name__}, expected a URL or a redis.asyncio.Redis")
     return _AsyncClientTransport(client_or_url)
 
 

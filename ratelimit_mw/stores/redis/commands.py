@@ -90,11 +90,11 @@ class RedisCommands:
         self, prefix: str, timeout: float, clock: Callable[[], float] | None, *, is_cluster: bool, codec: Codec
     ) -> None:
         if not isinstance(prefix, str):
-            raise ConfigError(f"prefix: found {prefix!r}, allowed is a string")
+            raise ConfigError(f"prefix: got {prefix!r}, expected a string")
         if not check_seconds("timeout", timeout):
-            raise ConfigError("timeout: found 0, allowed is more than 0 seconds")
+            raise ConfigError("timeout: got 0, expected more than 0 seconds")
         if clock is not None and not callable(clock):
-            raise ConfigError(f"clock: found {clock!r}, allowed is a callable that returns seconds")
+            raise ConfigError(f"clock: got {clock!r}, expected a callable that returns seconds")
         self._base = self._prefix = f"{prefix}{FORMAT}:"
         self._timeout = timeout
         self._configured_clock = self._clock = clock  # what it was given, and what it goes by: tests may stop its time

@@ -163,7 +163,7 @@ def _read(url: str, read: Callable[[str, float], ConnectionFactory]) -> _Parts:
     service, _, database = path.partition("/")
     login, at, hosts = place.rpartition("@")
     if not service:
-        raise ConfigError(f"store: the URL names no service, allowed is {_FORM}")
+        raise ConfigError(f"store: the URL names no service, expected {_FORM}")
     options = dict(parse_qsl(query, keep_blank_values=True))
     own = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}
     tail = f"/{database}?{urlencode(options)}"
@@ -172,7 +172,7 @@ def _read(url: str, read: Callable[[str, float], ConnectionFactory]) -> _Parts:
     except ConfigError:
         factories = []
     if not factories or not all(one.options.get("host") for one in factories):
-        raise ConfigError(f"store: the URL cannot be read, allowed is {_FORM}") from None
+        raise ConfigError(f"store: the URL cannot be read, expected {_FORM}") from None
     kind, servers = factories[0].kind, factories[0].options | {"socket_connect_timeout": _QUERY_TIMEOUT}
     addresses = [(one.options["host"], one.options.get("port", _PORT)) for one in factories]
     sentinel_servers = ConnectionFactory(kind, servers | own | {"db": 0})

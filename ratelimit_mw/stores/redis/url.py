@@ -75,7 +75,7 @@ def async_connection_factory(url: str, timeout: float) -> ConnectionFactory:
 def _connection_factory(pool: Any, url: str, **options: Any) -> ConnectionFactory:
     if not url.startswith(SCHEMES):
         allowed = ", ".join([*SCHEMES, *CLUSTER_SCHEMES, *SENTINEL_SCHEMES])
-        raise ConfigError(f"store: found {url.split('://', 1)[0]!r} as scheme, allowed are {allowed}")
+        raise ConfigError(f"store: got {url.split('://', 1)[0]!r} as scheme, expected {allowed}")
     # no retry at all: an EVALSHA that is sent again charges again
     options["socket_connect_timeout"] = ORPHAN_TIMEOUT
     made: ConnectionFactory | None = None
@@ -87,7 +87,7 @@ def _connection_factory(pool: Any, url: str, **options: Any) -> ConnectionFactor
         made = candidate
     if made is None:  # without the error's own text: it may quote a piece of a password as the port
         raise ConfigError(
-            f"store: the URL cannot be read{_describe_mistake(pool, url, options)}, allowed is "
+            f"store: the URL cannot be read{_describe_mistake(pool, url, options)}, expected "
             "redis://USER:PASSWORD@HOST:PORT/DB?OPTION=VALUE with a number from 0 as DB and the options of redis-py; "
             "in a password / # ? @ are written %2F %23 %3F %40"
         )
