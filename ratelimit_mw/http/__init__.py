@@ -1,1 +1,1 @@
-"""Reads requests (client address, keys, paths) and builds the headers and bodies of responses."""
+"""HTTP: reads client addresses, keys and paths from requests, and builds headers and bodies of responses."""

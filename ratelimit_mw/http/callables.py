@@ -1,7 +1,6 @@
-"""Callables of the user: how settings name them, and what they answered for one request.
+"""Callables in the settings: import them by name and validate what they return.
 
-The Gate calls them, before anything is charged; whoever needs an answer reads it here, where nonsense counts as said
-in the docs and never frees a request.
+The gate calls them before it charges anything. An invalid result never exempts a request from its limits.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,26 +15,26 @@ from ratelimit_mw.core.signatures import REQUEST, callable_name, check_callable,
 from ratelimit_mw.http.request import Request, as_text
 
 RequestCallable = Callable[[Request], Awaitable[Any] | Any]
-Predicate = Callable[[Request], bool] | str  # yes or no; text is its name
+Predicate = Callable[[Request], bool] | str  # text is the name of a callable
 CallResults = Mapping[RequestCallable, Any]
-FAILED: Final = object()  # the answer of a callable that raised
-WHEN_FAILURE: Final = "when", "the rule applies to the request"  # a setting, and what its failure means
+FAILED: Final = object()  # the result of a callable that raised
+WHEN_FAILURE: Final = "when", "the rule applies to the request"  # a setting, and the effect of its failure
 ENABLED_FAILURE: Final = "enabled", "the request is limited"
 _PREFIX: Final = "call:"
 
 
 def is_callable_name(text: object) -> bool:
-    """Whether a setting is the name of a callable: `call:package.module:function`."""
+    """Return whether a setting names a callable: `call:package.module:function`."""
     return isinstance(text, str) and text.strip().startswith(_PREFIX)
 
 
 def resolve_callable(
     value: object, argument_names: Sequence[str] | None = REQUEST, *, plain: bool = False
 ) -> RequestCallable:
-    """A callable, or one that `call:package.module:function` names. Raises `ConfigError` for anything else.
+    """Return a callable, which a setting may also name as `call:package.module:function`.
 
-    `argument_names`: what it is called with, which it must take; None where more than one form is allowed. `plain`:
-    nothing awaits its answer, so it must not be async.
+    `argument_names`: the arguments that it must accept; None skips this check, for settings that allow several
+    signatures. `plain`: rejects async callables, because nothing awaits the result. Raises `ConfigError`.
     """
     text = value.strip() if isinstance(value, str) and is_callable_name(value) else None
     function = value if text is None else _import_callable(text)
@@ -53,7 +52,10 @@ def resolve_callable(
 
 
 def key_result(call: RequestCallable, results: CallResults) -> str | None:
-    """Its answer as a key: text, a whole number or a UUID; None when it is not there or no such thing."""
+    """Return the callable's result as a key, or None if it is missing or invalid.
+
+    Text, whole numbers and UUIDs are valid.
+    """
     result = results[call]
     text = as_text(result)
     if text is None and not _is_absent(result) and result is not FAILED:
@@ -64,21 +66,27 @@ def key_result(call: RequestCallable, results: CallResults) -> str | None:
 
 
 def key_callable_failed(call: RequestCallable, results: CallResults) -> bool:
-    """Whether it raised, or returned what is no key: not there, and no reason to exempt."""
+    """Return whether the callable raised or returned an invalid key.
+
+    The key then counts as missing, but `missing_key = "exempt"` does not exempt the request.
+    """
     result = results[call]
     return result is FAILED or (not _is_absent(result) and as_text(result) is None)
 
 
 def _is_absent(result: object) -> bool:
-    """None or empty text; no comparison, which an answer may define for itself."""
+    """Return whether a result is None or empty text. Uses no `==`, which the result's class may override."""
     return result is None or (isinstance(result, str) and len(result) == 0)
 
 
 def cost_result(call: RequestCallable, results: CallResults) -> int:
-    """Its answer as a cost: a whole number, at most 2**53 - 1, which never passes; anything else counts 1."""
+    """Return the callable's result as a cost; 1 if it is not a whole number from 0.
+
+    Larger costs are cut to 2**53 - 1, which no limit admits.
+    """
     result = results[call]
     if type(result) is int and result >= 0:
-        return min(result, MAX_EXACT_INT - 1)  # a client may be who says how much
+        return min(result, MAX_EXACT_INT - 1)  # the result may come from the client
     if result is not FAILED:
         warn_throttled(
             f"cost {callable_name(call)}", "returned %s, no whole number from 0: it counts 1", type(result).__name__
@@ -87,13 +95,13 @@ def cost_result(call: RequestCallable, results: CallResults) -> int:
 
 
 def evaluate_predicate(call: RequestCallable, request: Request, setting: str, effect: str) -> bool | None:
-    """What a plain callable says about a request, yes or no; None when it raised or said something else.
+    """Return the callable's result for a request; None if it raised or did not return a bool.
 
-    `setting`, `effect`: for the log, which setting it is, and what its failure means for the request.
+    `setting`, `effect`: for the log, the name of the setting and what its failure means for the request.
     """
     try:
         result = call(request)
-    except Exception as error:  # noqa: BLE001  # a callable that raises never frees a request
+    except Exception as error:  # noqa: BLE001  # an error must not exempt the request
         warn_throttled(f"{setting} {callable_name(call)}", "raised an error: %s", effect, error=error)
         return None
     if isinstance(result, bool):
@@ -105,7 +113,7 @@ def evaluate_predicate(call: RequestCallable, request: Request, setting: str, ef
 
 
 def close_unawaited(result: object) -> None:
-    """Where nothing can be awaited, a coroutine is nonsense: close it, else Python warns of it once more."""
+    """Close a coroutine that nothing awaits, so that Python does not warn about it as well."""
     if iscoroutine(result):
         result.close()
 
@@ -114,7 +122,7 @@ def _import_callable(name: str) -> object:
     module, _, attribute = name.removeprefix(_PREFIX).partition(":")
     try:
         function: object = getattr(import_module(module), attribute)
-    except Exception as error:  # whatever that module does when it is imported
+    except Exception as error:  # importing a module runs its code, which may raise anything
         raise ConfigError(
             f"got {name!r}, expected call:PACKAGE.MODULE:FUNCTION of a function that can be imported: "
             f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""The client's address: where it is found, and the one form in which it is counted."""
+"""Client addresses: find them behind trusted proxies and bring them into the form that is counted."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -10,10 +10,10 @@ from ratelimit_mw.core.errors import ConfigError, ErrorCollector
 from ratelimit_mw.http.forwarded import forwarded, x_forwarded_for
 from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH, Address, Networks, parse_address
 
-_UNIX = "unix:"  # stands for a peer without an address
+_UNIX = "unix:"  # in trusted_proxies: a peer without an address
 _MAX_PROXIES = 32  # proxies in a row, in the settings and in a header
 _CACHE_SIZE = 4096  # peers, and as many header values
-_MAX_CACHED_LENGTH = 512  # characters of a header value that may be remembered: longer ones are hardly a proxy's own
+_MAX_CACHED_LENGTH = 512  # characters of a cached header value; proxies hardly write longer ones
 _NAME = re.compile(r"[!#$%&'*+.^`|~0-9A-Za-z-]+")  # a token (RFC 9110, 5.6.2) without `_`
 _LIST_PARSERS: dict[str, Callable[[str], Iterator[Address | None]]] = {
     "x-forwarded-for": x_forwarded_for,
@@ -22,10 +22,10 @@ _LIST_PARSERS: dict[str, Callable[[str], Iterator[Address | None]]] = {
 
 
 def client_address(host: str | None, prefix: int) -> str | None:
-    """The form in which the address that `host` spells is counted, or None if it spells none.
+    """Return the address in `host` in the form that is counted, or None if it has no address.
 
-    IPv6 clients own a whole network, so they are counted by their first `prefix` bits: `2001:db8::/64`. Ports, brackets
-    and zones are let pass (uvicorn before 0.45 could leave the port of a forwarded address on it).
+    An IPv6 client usually owns a whole network, so only the first `prefix` bits count: `2001:db8::/64`. Ports, brackets
+    and zones are accepted and dropped (uvicorn before 0.45 could leave the port on a forwarded address).
     """
     address = parse_address(host)
     if address is None or isinstance(address, IPv4Address) or prefix == address.max_prefixlen:
@@ -34,17 +34,17 @@ def client_address(host: str | None, prefix: int) -> str | None:
 
 
 class ClientIPResolver:
-    """Finds the client's address: the socket's peer, or what a trusted proxy says.
+    """Finds the client's address: the socket's peer, or the address that a trusted proxy forwards.
 
     `trusted_proxies`: networks and addresses of proxies, and `unix:` for a peer without an address; or the number of
-    proxies in front of the app, 1 to 32, the peer being the first: then every peer is believed. `proxy_header`:
-    `x-forwarded-for`, `forwarded`, or any other name for a header of a single address. Raises `ConfigError`.
+    proxies in front of the app, 1 to 32, counting the peer. With a number, every peer is trusted. `proxy_header`:
+    `x-forwarded-for`, `forwarded`, or the name of a header with a single address. Raises `ConfigError`.
     """
 
     def __init__(self, trusted_proxies: Sequence[str] | int, proxy_header: str) -> None:
         mistakes, hops, networks = ErrorCollector(), 0, Networks("trusted_proxies", ())
         listed = () if isinstance(trusted_proxies, int) else trusted_proxies
-        self.header = "x-forwarded-for"  # in case that the other is wrong
+        self.header = "x-forwarded-for"  # so that `trusted_proxies` is checked even if `proxy_header` is invalid
         with mistakes.collect():
             self.header = _header_name(proxy_header)
         with mistakes.collect():
@@ -52,18 +52,18 @@ class ClientIPResolver:
             networks = Networks("trusted_proxies", listed, placeholders=(_UNIX,))
         mistakes.raise_if_any()
         read = _LIST_PARSERS.get(self.header)
-        self._untrusted_peer = (None, bool(hops))  # what a peer is that no address is as long as
+        self._untrusted_peer = (None, bool(hops))  # for a peer that is too long to be an address
 
         def own(peer: str | None) -> tuple[str | None, bool]:
-            """The peer's own address, and whether its header is believed."""
+            """Return the peer's own address, and whether its header is trusted."""
             address = parse_address(peer)
             trusted = address in networks if address else not peer and _UNIX in listed
             return str(address) if address else None, bool(hops) or trusted
 
         def client(text: str) -> str | None:
-            """The client that a header's value names; None leaves it to be the peer."""
+            """Return the client's address from a header's value; None means the peer is the client."""
             if read is None:
-                address = parse_address(text)  # which is None for a list
+                address = parse_address(text)  # None for a list
             elif hops:
                 address = next(islice(read(text), hops - 1, None), None)
             else:
@@ -75,17 +75,17 @@ class ClientIPResolver:
         self._cached_from_header = lru_cache(_CACHE_SIZE)(client)
 
     def trusts(self, peer: str | None) -> bool:
-        """Whether the header of this peer is believed."""
+        """Return whether the proxy header of this peer is trusted."""
         return (self._peer_address(peer) if peer is None or len(peer) <= MAX_ADDRESS_LENGTH else self._untrusted_peer)[
             1
         ]
 
     def resolve(self, peer: str | None, values_of: Callable[[str], Sequence[str]]) -> str | None:
-        """The client's address, in its shortest form; None when there is none.
+        """Return the client's address in its shortest form, or None if it has no address.
 
-        `peer`: the socket's other end, None or empty on a unix socket. `values_of(name)`: all lines of the header of
-        this name, which is in lower case, in order; not called unless the peer is trusted. Whatever is not well-formed
-        where it is decided leaves the peer.
+        `peer`: the socket's other end, None or empty on a unix socket. `values_of(name)`: returns all lines of a
+        header in order, for a name in lower case; called only if the peer is trusted. If the header is malformed
+        where the client's address is read, the peer is the client.
         """
         own, trusted = (
             self._peer_address(peer) if peer is None or len(peer) <= MAX_ADDRESS_LENGTH else self._untrusted_peer
@@ -95,12 +95,15 @@ class ClientIPResolver:
         values = values_of(self.header)
         if not values:
             return own
-        text = values[0] if len(values) == 1 else ",".join(values)  # one list (RFC 9110, 5.3), and no single address
+        text = values[0] if len(values) == 1 else ",".join(values)  # one list (RFC 9110, 5.3), so not a single address
         return (self._cached_from_header(text) if len(text) <= _MAX_CACHED_LENGTH else self._from_header(text)) or own
 
 
 def _first_untrusted(addresses: Iterator[Address | None], networks: Networks) -> Address | None:
-    """The first that is no proxy of ours, or the last of a list of nothing but proxies; None if it is no address."""
+    """Return the first address that is not a trusted proxy, or the last if all are trusted.
+
+    Returns None at a malformed address, and after 32 proxies.
+    """
     last = None
     for count, address in enumerate(addresses):
         if address is None or count == _MAX_PROXIES:
@@ -122,7 +125,7 @@ def _header_name(name: object) -> str:
 
 
 def _hops(value: object, header: str) -> int:
-    """The number of proxies, 0 when `value` is a list."""
+    """Return the number of proxies; 0 if `value` is a list."""
     if isinstance(value, (list, tuple)):
         return 0
     if type(value) is not int or not 1 <= value <= _MAX_PROXIES:

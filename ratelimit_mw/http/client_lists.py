@@ -1,4 +1,4 @@
-"""Who is on a list: the safelist and the blocklist."""
+"""Safelist and blocklist: compile them and match requests against them."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -16,7 +16,7 @@ _CACHE_SIZE: Final = 4096  # addresses
 
 
 class HeaderOptions(TypedDict, total=False):
-    """A member of a list that is known by a header's secret value."""
+    """An entry of a safelist or blocklist that a header's secret value identifies."""
 
     header: Annotated[str, "its name"]
     value: Annotated[str, "its value, all of it; compared in constant time"]
@@ -28,7 +28,7 @@ ClientListEntry = (
 
 
 class ClientList:
-    """Networks, headers and callables, compiled. `place`: which list; the ConfigErrors name its members."""
+    """A compiled list of networks, headers and callables. `place`: its name in errors and logs."""
 
     __slots__ = ("_callables", "_headers", "_in_networks", "place")
 
@@ -62,9 +62,9 @@ class ClientList:
         self._in_networks: Final = within if networks else None
 
     def matches(self, request: Request, *, once: bool) -> bool:
-        """Whether the request's client is one of them; what a callable says that raises is not heard.
+        """Return whether the request's client is on the list. A callable that raises does not match.
 
-        `once`: a header must stand there once; else any of its lines counts.
+        `once`: a header counts only if the request has a single line of it; else any of its lines can match.
         """
         client = request.client
         if (
@@ -78,7 +78,7 @@ class ClientList:
             values = request.header_lines(name)
             if once:
                 values = values if len(values) == 1 else ()
-            else:  # WSGI servers make one line of several
+            else:  # WSGI servers join several lines into one
                 values = [*values, *[part.strip(" \t") for value in values for part in value.split(",")]]
             if any(_equals_secret(value, secret) for value in values):
                 return True
@@ -106,12 +106,12 @@ def _header(table: Mapping[Any, Any]) -> tuple[str, bytes]:
 def _network(text: str) -> Networks:
     try:
         return Networks("", [text])
-    except ConfigError as error:  # its place is known further out
+    except ConfigError as error:  # the caller adds the place
         raise ConfigError(*[problem.removeprefix("[0]: ") for problem in error.problems]) from None
 
 
 def _redacted(value: object) -> str:
-    """What a message may show: tables hold secrets."""
+    """Return text for an error message, without the contents of tables, which hold secrets."""
     if isinstance(value, Mapping):
         return "a table"
     return f"{value!r:.100}" if value is None or isinstance(value, (str, int, float)) else f"a {type(value).__name__}"

@@ -1,8 +1,8 @@
-"""Lists that proxies add to, read from the right: X-Forwarded-For, and Forwarded (RFC 7239).
+"""Parsers for X-Forwarded-For and Forwarded (RFC 7239), from right to left.
 
-A proxy adds what it knows at the right end; what stands further left may come from the client, who can write anything.
-So each member is cut off at the right before anything left of it is looked at: no quote, comma or megabyte there
-changes how it is read.
+Each proxy appends to the right end. Everything further left may come from the client, which can write anything.
+So each member is cut off at the right before the parser reads anything left of it: a quote, a comma or a megabyte
+from the client cannot change how a proxy's member is read.
 """
 
 import re
@@ -10,19 +10,19 @@ from collections.abc import Iterator
 
 from ratelimit_mw.http.networks import Address, parse_address
 
-_WINDOW = 8192  # characters that are looked at, from the end
+_WINDOW = 8192  # characters that are read, from the end
 _MAX_MEMBER_LENGTH = 512  # characters of one member
-_MAX_MEMBERS = 256  # of a list, the empty ones too
+_MAX_MEMBERS = 256  # of a list, including empty ones
 
-# One pair and the `;` after it. RFC 7239, 4, and what proxies write besides: spaces around `;`, `[` and `:` without
-# quotes. A backslash in quotes is left out: it is never needed, and readers differ in what it hides.
+# One pair and the `;` after it (RFC 7239, 4). Also accepts what some proxies write: spaces around `;`, and unquoted
+# `[` and `:`. Rejects a backslash in quotes: no address needs one, and parsers differ in what it escapes.
 _PAIR = re.compile(r"""[ \t]*+(?:([!#$%&'*+.^_`|~0-9A-Za-z-]++)=(?:"([^"\\]*)"|([^\s",;\\]++)))?[ \t]*+(?:;|\Z)""")
 
 
 def x_forwarded_for(text: str) -> Iterator[Address | None]:
-    """The addresses of an X-Forwarded-For value from right to left; None for a member that is none.
+    """Yield the addresses of an X-Forwarded-For value from right to left; None for a malformed member.
 
-    Ports, brackets and quotes around an address are let pass: Azure and AWS write them.
+    Ports, brackets and quotes around an address are accepted, because Azure and AWS write them.
     """
     for member in _members_from_right(text, quotes=False):
         quoted = member and member[0] == member[-1] == '"'
@@ -30,18 +30,19 @@ def x_forwarded_for(text: str) -> Iterator[Address | None]:
 
 
 def forwarded(text: str) -> Iterator[Address | None]:
-    """The `for` addresses of a Forwarded value from right to left.
+    """Yield the `for` addresses of a Forwarded value from right to left.
 
-    None for an element without exactly one, for a malformed one, and for `unknown` and `_hidden`.
+    Yields None for a malformed element, for one without exactly one `for`, and for `unknown` and `_hidden`.
     """
     for member in _members_from_right(text, quotes=True):
         yield parse_address(_for_value(member)) if member else None
 
 
 def _members_from_right(text: str, *, quotes: bool) -> Iterator[str | None]:
-    """List members from right to left without the empty ones (RFC 9110, 5.6.1); None for one that is cut or too long.
+    """Yield the members of a list from right to left, without empty ones (RFC 9110, 5.6.1).
 
-    Within `quotes`, a comma is none. What is too far to the left to be looked at is one more None.
+    Yields None for a member that is too long, and a last None if the list exceeds the window or `_MAX_MEMBERS`.
+    `quotes`: a comma in quotes does not separate members.
     """
     floor, end = max(0, len(text) - _WINDOW), len(text)
     for _ in range(_MAX_MEMBERS):
@@ -58,9 +59,9 @@ def _members_from_right(text: str, *, quotes: bool) -> Iterator[str | None]:
 
 
 def _member_start(text: str, floor: int, end: int) -> int:
-    """Where the member that ends at `end` starts: behind the next comma to the left with even quotes behind it.
+    """Return where the member that ends at `end` starts, or 0 if no comma to the left separates it.
 
-    0 when there is none.
+    A comma separates if the number of quotes between it and `end` is even.
     """
     comma, odd = end, 0
     while comma > floor:
@@ -73,8 +74,8 @@ def _member_start(text: str, floor: int, end: int) -> int:
 
 
 def _for_value(element: str) -> str | None:
-    """What the one `for` of an element says; None when it is not well-formed."""
-    if element.lower().count("for=") != 1:  # not in quotes either: there it is another element's, swallowed
+    """Return the value of an element's only `for`; None if the element is malformed."""
+    if element.lower().count("for=") != 1:  # also counts `for=` in quotes, which would be a swallowed element's
         return None
     value, end = None, 0
     while end < len(element):

@@ -1,4 +1,4 @@
-"""Which host a request asks for, as rules compare it."""
+"""Host patterns of rules, matched against the Host header."""
 
 import re
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ _MAX_HOST_LENGTH = 300  # characters; a name has at most 253
 
 
 class Hosts:
-    """`api.example.com`, or `*.example.com` for all names below it: one or several.
+    """One or more host patterns: `api.example.com`, or `*.example.com` for all names below it.
 
-    Compared without case, port and a dot at the end. Raises `ConfigError` naming the place.
+    Case, port and a trailing dot are ignored. Raises `ConfigError` that names the place.
     """
 
     __slots__ = ("_names", "_parents")
@@ -32,9 +32,9 @@ class Hosts:
         self._parents = tuple(host[1:] for host in lower if host.startswith("*"))
 
     def match(self, values: Sequence[str]) -> bool | None:
-        """Whether the lines of a Host header name one of them; None when apps may read them in several ways.
+        """Return whether the lines of a Host header match; None if frameworks may read them differently.
 
-        Without a Host header, as HTTP/1.0 allows, Flask and Quart take the name of the server or of the settings.
+        For example, without a Host header (HTTP/1.0), Flask and Quart use the name of the server or of their settings.
         """
         if not values:
             return None

@@ -1,8 +1,8 @@
-"""Whose bucket.
+"""Keys: which part of a request selects its bucket.
 
 `ip`, `user`, `route`, `all`, `header:X-Api-Key`, `cookie:sid`, `call:package.module:function`, or a callable.
 
-`|` takes the first that is there; `+` takes all together, and binds tighter.
+`|` selects the first part that is present. `+` combines parts, and binds tighter.
 """
 
 import re
@@ -25,10 +25,10 @@ from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH
 
 KeySpec = str | RequestCallable
 
-_PartReader = Callable[["KeyContext", str, CallResults], str | None]  # (request, route, answers) -> the encoded part
-_Part = tuple[str, _PartReader]  # kind, how to read it
+_PartReader = Callable[["KeyContext", str, CallResults], str | None]  # (request, route, results) -> the encoded part
+_Part = tuple[str, _PartReader]  # kind, reader
 
-ANY_PREFIX: Final = 64  # where only the form of a key is looked at
+ANY_PREFIX: Final = 64  # for keys that are checked or compared, but not read
 _MAX_PREFIX, _MIN_PREFIX = 128, 32  # bits of an IPv6 network
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _SYNTAX: Final = (
@@ -37,7 +37,7 @@ _SYNTAX: Final = (
 
 
 class KeyContext(Protocol):
-    """What a key reads of a request."""
+    """The parts of a request that a key can read."""
 
     @property
     def client(self) -> str | None: ...  # noqa: D102  # see Request
@@ -49,10 +49,10 @@ class KeyContext(Protocol):
 
 
 class Key:
-    """A key, compiled: `identity(request, route, results)` is its first alternative that is there, encoded, or None.
+    """A compiled key. `identity(request, route, results)` returns the encoded identity, or None if it is missing.
 
-    `callables` are the callables whose answers it needs. `is_shared`: all clients have the same identity under it.
-    `prefix`: how many bits of an IPv6 address it reads.
+    `callables`: the callables whose results it needs. `is_shared`: all clients have the same identity. `prefix`: the
+    bits of an IPv6 address that it reads; 0 without `ip`.
     """
 
     __slots__ = ("_kinds", "callables", "identity", "is_all", "is_shared", "prefix", "text")
@@ -83,36 +83,36 @@ class Key:
 
     @property
     def is_cacheable(self) -> bool:
-        """Whether it reads nothing but user, client and route: short, and the same again and again."""
+        """Whether it reads only user, client and route: their identities are short and recur."""
         return all(kind in ("ip", "user", "route", "all") for kinds in self._kinds for kind in kinds)
 
     @property
     def may_read_user(self) -> bool:
-        """Whether it may ask who is logged in."""
+        """Whether it may read the authenticated user."""
         return any("user" in kinds for kinds in self._kinds)
 
     @property
     def requires_user(self) -> bool:
-        """Whether it is there for nobody but who is logged in."""
+        """Whether it is present only for authenticated users."""
         return all("user" in kinds for kinds in self._kinds)
 
     @property
     def is_client_controlled(self) -> bool:
-        """Whether it is made of nothing but what a client writes, who can then have as many identities as it likes."""
+        """Whether it consists only of headers and cookies, so that a client can choose any number of identities."""
         return all(kind.startswith(("header:", "cookie:")) for kinds in self._kinds for kind in kinds)
 
     @property
     def needs_header(self) -> bool:
-        """Whether each of its alternatives reads a header or a cookie, so that a request without it has no identity."""
+        """Whether each alternative reads a header or a cookie, so that a request without them has no identity."""
         return all(any(kind.startswith(("header:", "cookie:")) for kind in kinds) for kinds in self._kinds)
 
     def failed(self, results: CallResults) -> bool:
-        """Whether one of its callables raised or returned nonsense."""
+        """Return whether one of its callables raised or returned an invalid key."""
         return any(key_callable_failed(call, results) for call in self.callables)
 
     def can_collide_with(self, other: "Key") -> bool:
-        """Whether a request can have the same identity under both: they have an alternative of the same kinds."""
-        return not self._kinds.isdisjoint(other._kinds)  # noqa: SLF001  # one of us
+        """Return whether a request can have the same identity under both keys."""
+        return not self._kinds.isdisjoint(other._kinds)  # noqa: SLF001  # same class
 
     def _part(self, part_name: str, ipv6_prefix: int) -> _Part:
         kind, _, name = part_name.partition(":")
@@ -167,7 +167,7 @@ def _part(kind: str, value: str | None) -> str | None:
 
 @cache
 def _ip(prefix: int) -> _PartReader:
-    """How the address is read: one for all keys with this prefix, which remember the same."""
+    """Return the reader of an address. All keys with this prefix share it and its cache."""
 
     @lru_cache(maxsize=4096)
     def part(host: str) -> str | None:
@@ -175,7 +175,7 @@ def _ip(prefix: int) -> _PartReader:
 
     def read(request: KeyContext, _: str, __: CallResults) -> str | None:
         host = request.client
-        return part(host) if host and len(host) <= MAX_ADDRESS_LENGTH else None  # nothing longer is remembered
+        return part(host) if host and len(host) <= MAX_ADDRESS_LENGTH else None  # bounds the cache's entries
 
     return read
 
@@ -196,22 +196,22 @@ def _prefix(text: str) -> int:
 
 
 def check_ipv6_prefix(value: object) -> int:
-    """`value` as the number of bits by which IPv6 clients are counted. Raises `ConfigError`."""
+    """Return `value` if it is valid as `ipv6_prefix`, in bits. Raises `ConfigError`."""
     if type(value) is not int or not _MIN_PREFIX <= value <= _MAX_PREFIX:
         raise ConfigError(f"ipv6_prefix: got {value!r}, expected a whole number from {_MIN_PREFIX} to {_MAX_PREFIX}")
     return value
 
 
 def check_key(value: Any, place: str = "key", ipv6_prefix: int = ANY_PREFIX) -> None:
-    """Raises `ConfigError` unless `value` is a key."""
+    """Raise `ConfigError` unless `value` is a valid key."""
     with error_location(place):
         Key(value, ipv6_prefix)
 
 
 def key_or_placeholder(value: Any) -> KeySpec:
-    """The key, or one that stands in for a wrong one, which is told of once, where it stands."""
+    """Return the key, or `all` in place of an invalid one, which another check reports."""
     try:
         check_key(value)
     except ConfigError:
         return "all"
-    return value  # type: ignore[no-any-return]  # it is one
+    return value  # type: ignore[no-any-return]  # just checked

@@ -1,4 +1,4 @@
-"""Addresses and networks as they are written, read into one form."""
+"""Parsers for IP addresses and networks in their many notations."""
 
 import re
 from collections.abc import Sequence
@@ -9,21 +9,21 @@ from ratelimit_mw.core.errors import ConfigError, ErrorCollector
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-MAX_ADDRESS_LENGTH = 64  # characters; no address is longer, and parsing is not free
-_NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052; other prefixes for NAT64 are an operator's own, and anyone's
-_IPV4_PREFIX_BITS = 96  # bits in front of the IPv4 address, mapped or behind NAT64
+MAX_ADDRESS_LENGTH = 64  # characters; no address is longer, and parsing takes time
+_NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052; operators choose other NAT64 prefixes, which nothing tells apart
+_IPV4_PREFIX_BITS = 96  # bits before an embedded IPv4 address, mapped or NAT64
 
 _PORT = r"(?::(?:[0-9]{1,5}|_[A-Za-z0-9._-]+))?"  # RFC 7239, 6: a number, or a name that hides it
-_ZONE = r'(?:%[^][\s,;"\\]*)?'  # an interface's name; nothing that ends a member of a list, or this would read past it
+_ZONE = r'(?:%[^][\s,;"\\]*)?'  # an interface's name; excludes what ends a list member, so that no match runs past it
 _ADDRESS = re.compile(rf"(?:([0-9.]+)|\[([0-9A-Fa-f:.]+){_ZONE}\]){_PORT}|([0-9A-Fa-f:.]+){_ZONE}")
 
 
 def parse_address(text: str | None) -> Address | None:
-    """The address that `text` spells, or None if it spells none.
+    """Return the address in `text`, or None if it is not an address or longer than 64 characters.
 
     `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]`, `[2001:db8::1]:80`, each with spaces or tabs around it.
-    An IPv4 address written as IPv6 (mapped, or behind NAT64) is the IPv4 address, and a zone (`fe80::1%eth0`) is
-    dropped because the client chooses it: one client has one form. Longer than 64 characters is none.
+    A client must have one form only. So an IPv4 address embedded in IPv6 (mapped or NAT64) is returned as IPv4, and a
+    zone (`fe80::1%eth0`), which the client chooses, is dropped.
     """
     if not text or len(text) > MAX_ADDRESS_LENGTH:
         return None
@@ -44,11 +44,11 @@ def _embedded_ipv4(address: IPv6Address) -> Address:
 
 
 class Networks:
-    """A set of networks: `address in networks`, in a time that grows with the number of different prefix lengths.
+    """A set of networks. `address in networks` takes time proportional to the number of different prefix lengths.
 
-    `values`: CIDRs (`10.0.0.0/8`) and single addresses; `placeholders` are left out: they mean something else
-    to the caller. `::ffff:10.0.0.0/104` is `10.0.0.0/8`. Raises `ConfigError` at `place[index]` for what is no network,
-    and for what is more than it looks like: everybody, host bits, and a mapped network of less than 96 bits.
+    `values`: CIDRs (`10.0.0.0/8`) and single addresses. `placeholders`: values to skip, which have a meaning of their
+    own for the caller. `::ffff:10.0.0.0/104` is `10.0.0.0/8`. Raises `ConfigError` at `place[index]` for an invalid
+    network, and for one that may hold more than it seems to: all addresses, host bits, a mapped prefix under 96 bits.
     """
 
     def __init__(self, place: str, values: Sequence[str], placeholders: Sequence[str] = ()) -> None:
@@ -56,7 +56,7 @@ class Networks:
             raise ConfigError(f"{place}: got {values!r:.100}, expected a list, such as ['10.0.0.0/8', '192.0.2.1']")
         allowed = "expected a network such as '10.0.0.0/8' or an address such as '192.0.2.1'"
         allowed += "".join(f" or {placeholder!r}" for placeholder in placeholders)
-        prefixes: dict[int, dict[int, set[int]]] = {4: {}, 6: {}}  # IP version -> bits of the host -> the rest
+        prefixes: dict[int, dict[int, set[int]]] = {4: {}, 6: {}}  # IP version -> host bits -> network numbers
         mistakes = ErrorCollector()
         for index, value in enumerate(values):
             if isinstance(value, str) and value in placeholders:
@@ -69,7 +69,7 @@ class Networks:
         self._prefixes = {version: tuple(networks.items()) for version, networks in prefixes.items()}
 
     def __contains__(self, address: Address) -> bool:
-        """Whether one of them holds this address, which may be one that is not unfolded yet."""
+        """Return whether a network holds this address. An IPv4 address embedded in IPv6 counts as IPv4."""
         if isinstance(address, IPv6Address):
             address = _embedded_ipv4(address)
         number = int(address)
@@ -84,7 +84,7 @@ def _network(value: object, allowed: str) -> Network:
     text, slash, bits = value.partition("/")
     if "%" in text:
         raise ConfigError(f"got {value!r:.100}, expected {text.partition('%')[0] + slash + bits!r:.100}, no zone")
-    if len(value) > MAX_ADDRESS_LENGTH or (slash and not bits.isdecimal()):  # a netmask can be read in two ways
+    if len(value) > MAX_ADDRESS_LENGTH or (slash and not bits.isdecimal()):  # a mask may be a netmask or a host mask
         raise ConfigError(f"got {value!r:.100}, {allowed}")
     try:
         parsed, network = ip_address(text), ip_network(value, strict=False)
@@ -101,10 +101,9 @@ def _network(value: object, allowed: str) -> Network:
 
 
 def _embedded_network(value: str, address: Address, bits: int) -> IPv4Network:
-    """The IPv4 network that a mapped or NAT64 one is.
+    """Return the IPv4 network of a mapped or NAT64 network.
 
-    The bits count from the start of the IPv6 address: the first 8 of `::ffff:10.0.0.0/8` hold every IPv4 address
-    (CVE-2026-90711).
+    `bits` counts from the start of the IPv6 address, so `::ffff:10.0.0.0/8` holds every IPv4 address (CVE-2026-90711).
     """
     if bits < _IPV4_PREFIX_BITS:
         likely = 0 < bits <= address.max_prefixlen

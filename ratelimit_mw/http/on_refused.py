@@ -1,7 +1,7 @@
-"""Who answers a refused request instead of us: `on_refused`.
+"""`on_refused`: a response to refused requests that replaces the default one.
 
-An ASGI app (it takes scope, receive, send), a WSGI app (its second parameter is called `start_response`), or a callable
-of the request and the verdict that gives status, headers and body.
+The setting is an ASGI app (scope, receive, send), a WSGI app (its second parameter is named `start_response`), or a
+callable of the request and the verdict that returns status, headers and body.
 """
 
 from collections.abc import Mapping
@@ -31,14 +31,14 @@ _MIN_STATUS, _MAX_STATUS = 200, 599  # a final status
 
 
 class RefusalHandler(NamedTuple):
-    """What kind of callable it is, and the callable."""
+    """An `on_refused` callable and its kind."""
 
     kind: Literal["asgi", "wsgi", "plain"]
     call: Any
 
 
 def refusal_handler(value: object) -> RefusalHandler:
-    """`on_refused`, understood. Raises `ConfigError` for what is none of the three."""
+    """Return the handler for an `on_refused` setting. Raises `ConfigError` if it is invalid."""
     call = resolve_callable(value, None)
     parameters = parameters_of(call) or ()
     names = [one.name for one in parameters if one.kind in _POSITIONAL and one.default is Parameter.empty]
@@ -50,12 +50,12 @@ def refusal_handler(value: object) -> RefusalHandler:
 
 
 def checked_response(call: Any, value: Any, own: Response) -> Response:
-    """The response that a callable gave, with our fields; ours when it gave none that can be sent."""
+    """Return the response in a callable's result, with the fields of `own`; `own` if the result is invalid."""
     close_unawaited(value)
     try:
         status, fields, body = value
         return _response(status, fields, body, own)
-    except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable gave
+    except Exception as error:  # noqa: BLE001  # a refused request always gets a response
         warn_throttled(f"on_refused {callable_name(call)}", "gave no response, ours is sent: %s", error)
         return own
 
@@ -63,14 +63,14 @@ def checked_response(call: Any, value: Any, own: Response) -> Response:
 async def call_refusal_handler(
     refusal_handler: RefusalHandler | None, request: Request, verdict: Verdict, own: Response
 ) -> Response:
-    """The response of a plain `on_refused`, awaited where it has to be; ours where there is none, or it raised."""
+    """Return the response of a plain `on_refused`, or `own` if the handler is missing, of another kind, or raises."""
     if refusal_handler is None or refusal_handler.kind != "plain":
         return own
     call = refusal_handler.call
     try:
         value = call(request, verdict)
         return checked_response(call, await value if isawaitable(value) else value, own)
-    except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable does
+    except Exception as error:  # noqa: BLE001  # see checked_response
         warn_throttled(f"on_refused {callable_name(call)}", HANDLER_FAILED, error=error)
         return own
 

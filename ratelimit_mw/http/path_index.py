@@ -1,4 +1,4 @@
-"""Which of many path templates match a path: one walk down a tree, however many templates there are."""
+"""Finds the path templates that match a path in one walk down a tree, however many templates there are."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -11,30 +11,31 @@ PARAMETER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)(?::([a-z]+))?\}")
 CONVERTERS: Final = {
     "str": r"[^/]+",
     "path": r".*",
-    "int": r"\d+",  # of any script, as for Werkzeug's router
+    "int": r"\d+",  # digits of any script, as in Werkzeug's router
     "float": r"\d+(?:\.\d+)?",
     "uuid": r"[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}",
 }
 
 
 _PATTERNS: Final = {name: re.compile(pattern) for name, pattern in CONVERTERS.items()}
-_WHOLE_FLOAT = re.compile(r"\s*\+?[+-]?[\d_]+\.0*\s*")  # Pydantic takes "7.0" for an int
-_MAX_EXAMINED: Final = 64  # characters of a number or UUID that are examined: this bounds the work for each template
-_LAST_CASED: Final = 0x20000  # no letter behind these has two cases
+_WHOLE_FLOAT = re.compile(r"\s*\+?[+-]?[\d_]+\.0*\s*")  # Pydantic accepts "7.0" as an int
+_MAX_EXAMINED: Final = 64  # characters of a number or UUID that are examined; bounds the work for each template
+_LAST_CASED: Final = 0x20000  # no code point from here on has two cases
 _NO, _LOOSELY, _EXACTLY = range(3)
 
 
 class Segment(NamedTuple):
-    """A part of a template between two slashes: text, or one parameter with text before and after it."""
+    """A segment of a template: literal text, or one parameter with text before and after it."""
 
     before: str
     converter: str | None = None
     after: str = ""
 
     def match_level_of(self, text: str, *, empty: bool = False) -> int:
-        """How this parameter takes a segment of a path: not, loosely or exactly. Not for `{x:path}`.
+        """Return how this parameter matches a segment of a path: `_NO`, `_LOOSELY` or `_EXACTLY`.
 
-        Loosely: some supported router takes it, others do not. `empty`: also that of Falcon, which takes an empty one.
+        `_LOOSELY` means that some supported routers accept the segment and others do not. `empty`: include Falcon's,
+        which accepts an empty segment. Not for `{x:path}`.
         """
         if not self.before and not self.after:
             return (
@@ -45,7 +46,7 @@ class Segment(NamedTuple):
             if start <= end and text.endswith(self.after) and (level := self._match_converter(text, start, end)):
                 return level
             if text.endswith(self.after + "\n") and start < end and self._match_converter(text, start, end - 1):
-                return _LOOSELY  # the regular expressions of some routers end before a newline
+                return _LOOSELY  # in some routers, `$` matches before a final newline
         return _NO
 
     def _match_converter(self, text: str, start: int, end: int, *, empty: bool = False) -> int:
@@ -58,7 +59,7 @@ class Segment(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def match_level(converter: str, text: str) -> int:
-    """How a converter of numbers or UUIDs takes a short text: not, loosely or exactly."""
+    """Return how a converter of numbers or UUIDs matches a short text: `_NO`, `_LOOSELY` or `_EXACTLY`."""
     if _PATTERNS[converter].fullmatch(text):
         return _EXACTLY
     if converter == "int" and _WHOLE_FLOAT.fullmatch(text):
@@ -69,25 +70,24 @@ def match_level(converter: str, text: str) -> int:
     return _NO
 
 
-_PARSERS: Final = {"int": int, "float": float, "uuid": UUID}  # what Litestar and Falcon call
+_PARSERS: Final = {"int": int, "float": float, "uuid": UUID}  # as Litestar and Falcon convert
 
 
 class _Node:
-    """A place in the tree. There are at most as many as all templates have segments, and a walk sees none twice."""
+    """A node of the tree. The templates' segments bound the number of nodes, and a walk visits each at most once."""
 
     __slots__ = ("catch_all", "catch_alls", "ends", "literals", "parameters")
 
     def __init__(self) -> None:
         self.literals: dict[str, _Node] = {}
-        self.parameters: dict[Segment, _Node] = {}  # equal ones share a node
-        self.ends: list[int] = []  # the numbers of the templates that end here
-        self.catch_all: _Node | None = (
-            None  # where {x:path} comes next: a tree of what follows it, from the end backwards
-        )
-        self.catch_alls: list[tuple[str, str, int]] = []  # in such a tree: the text around {x:path}, and the number
+        self.parameters: dict[Segment, _Node] = {}  # equal parameters share a node
+        self.ends: list[int] = []  # numbers of the templates that end here
+        # if {x:path} comes next: the root of a tree of the segments after it, from last to first
+        self.catch_all: _Node | None = None
+        self.catch_alls: list[tuple[str, str, int]] = []  # in that tree: text before and after {x:path}, and the number
 
     def descend(self, segments: Iterable[Segment]) -> "_Node":
-        """The place where these segments lead from here, made if there is none."""
+        """Return the node that these segments lead to, and create missing nodes on the way."""
         node = self
         for segment in segments:
             if segment.converter is None:
@@ -98,7 +98,7 @@ class _Node:
 
 
 class _Positions:
-    """Nodes that a walk has come to. `loose`: by a parameter that took a segment loosely."""
+    """The nodes that a walk has reached. `loose`: nodes behind at least one loose match."""
 
     __slots__ = ("exact", "loose")
 
@@ -110,7 +110,7 @@ class _Positions:
         return bool(self.exact or self.loose)
 
     def step(self, segment: str, *, empty: bool) -> "_Positions":
-        """Where a segment of a path leads."""
+        """Return the nodes that the next segment of the path leads to."""
         exact: list[_Node] = []
         loose: list[_Node] = []
         for node in self.exact:
@@ -130,13 +130,13 @@ class _Positions:
 
 
 class PathTree:
-    """Path templates, each with the number of its rule; they must be valid (`Paths` says whether they are).
+    """An index of path templates, each with the number of its rule. `Paths` must have validated them.
 
-    A look-up costs what the depth of the templates costs, times those that part only after they matched (`/{a}/x` and
-    `/{b:int}/y` for `/1`), and a check for each different parameter in one place (`/a-{x}` and `/b-{x}`); not more for
-    more templates. Of a long segment no check examines more than the text around a parameter and 64 characters.
-    `ignore_case`: the text of templates is compared as `re.IGNORECASE` does; parameters are as ever. `empty`: whether
-    `{x}` loosely takes an empty segment.
+    The cost of a lookup does not depend on the number of templates. It grows with their depth, with the branches that
+    match at the same time (`/{a}/x` and `/{b:int}/y` for `/1`), and with the different parameters of one node
+    (`/a-{x}` and `/b-{x}`). A check of a segment examines the text around the parameter and at most 64 characters.
+    `ignore_case`: compares literal text as `re.IGNORECASE` does; parameters match as before. `empty`: whether `{x}`
+    loosely matches an empty segment.
     """
 
     __slots__ = ("_ignore_case", "_root", "empty")
@@ -145,21 +145,21 @@ class PathTree:
         self._ignore_case = ignore_case
         self.empty = False
         if ignore_case:
-            _odd_letters()  # now, not at a request
+            _odd_letters()  # fill the cache at start-up, not during a request
         self._root = _Node()
         for template, number in templates:
             _add(self._root, segments_of(template, ignore_case=ignore_case), number)
 
     @classmethod
     def from_rules(cls, templates: Iterable[Iterable[str]], *, ignore_case: bool = False) -> "PathTree":
-        """Index the templates of several rules; each rule's number is its place in `templates`."""
+        """Index the templates of several rules. A rule's number is its index in `templates`."""
         pairs = ((template, number) for number, of_rule in enumerate(templates) for template in of_rule)
         return cls(pairs, ignore_case=ignore_case)
 
     def matching_rules(self, path: str) -> list[int]:
-        """The rules one of whose templates matches the whole path, in order of their numbers, each once.
+        """Return the numbers of the rules that match the whole path, in order, each once.
 
-        As its number n, or as ~n where its templates match only loosely: in some routers, not in all.
+        A rule n that matches only loosely, in some routers but not in all, is returned as ~n.
         """
         segments = (fold(path) if self._ignore_case else path).split("/")
         places = _Positions([self._root], [])
@@ -178,7 +178,7 @@ class PathTree:
         for node in places.exact:
             matches += node.ends
         if not loose and not places.loose:
-            return matches if len(matches) < 2 else sorted(set(matches))  # noqa: PLR2004  # most paths meet one rule or none
+            return matches if len(matches) < 2 else sorted(set(matches))  # noqa: PLR2004  # most paths match one or none
         for node in places.loose:
             loose += node.ends
         exact = set(matches)
@@ -187,7 +187,7 @@ class PathTree:
     def _match_backwards(
         self, places: _Positions, segments: list[str], first: int, matches: list[int], loose: list[int]
     ) -> None:
-        """Add the templates that match when `{x:path}` takes what begins in segment `first`."""
+        """Add the templates that match if `{x:path}` begins in segment `first`."""
         for last in range(len(segments) - 1, first - 1, -1):
             for nodes, numbers in ((places.exact, matches), (places.loose, loose)):
                 for node in nodes:
@@ -212,14 +212,14 @@ def _add(root: _Node, segments: Sequence[Segment], number: int) -> None:
 
 
 def matches_catch_all(before: str, after: str, first: str, last: str, *, one: bool) -> bool:
-    """Whether `before{x:path}after` matches what begins with one segment and ends with another, or is `one`."""
+    """Return whether `before{x:path}after` matches the segments from `first` to `last`; `one`: both are the same."""
     long_enough = not one or len(first) >= len(before) + len(after)
     return long_enough and first.startswith(before) and last.endswith(after)
 
 
-@lru_cache(maxsize=2048)  # to look for rules that hide others, each is read against each
+@lru_cache(maxsize=2048)  # the start-up check for shadowed rules compares all pairs of templates
 def segments_of(template: str, *, ignore_case: bool = False) -> tuple[Segment, ...]:
-    """A valid template, taken apart at its slashes."""
+    """Split a valid template at its slashes."""
     segments = []
     for text in template.split("/"):
         parameter = PARAMETER.search(text)
@@ -231,14 +231,14 @@ def segments_of(template: str, *, ignore_case: bool = False) -> tuple[Segment, .
 
 
 def catch_all_index(segments: Sequence[Segment]) -> int | None:
-    """Where `{x:path}` stands."""
+    """Return the index of `{x:path}`, if the template has one."""
     return next((index for index, segment in enumerate(segments) if segment.converter == "path"), None)
 
 
 def fold(text: str) -> str:
-    """`text` so that letters that differ only in case become equal, as for `re.IGNORECASE`. Each stays one letter.
+    """Fold the case of `text` as `re.IGNORECASE` does, one letter to one letter.
 
-    Beyond ASCII, `lower()` would let `/log\u0131n` pass by a rule that an app which ignores case reads as `/login`.
+    `lower()` is not enough beyond ASCII: a router that ignores case reads `/log\u0131n` as `/login`, so rules must too.
     """
     if text.isascii():
         return text.lower()
@@ -250,8 +250,8 @@ def fold(text: str) -> str:
 
 @cache
 def _odd_letters() -> dict[str, str]:
-    """The letters that `lower` alone would not fold as needed, or not each by itself, and what they become."""
-    folds = {"\u03a3": "\u03c3"}  # lower() reads the letters around it
+    """Return the letters that `lower()` does not fold as `re.IGNORECASE` does, with their replacements."""
+    folds = {"\u03a3": "\u03c3"}  # for sigma, lower() depends on the letters around it
     for letter in map(chr, range(128, _LAST_CASED)):
         upper = letter.upper()
         folded = (upper if len(upper) == 1 else letter).lower()[0]

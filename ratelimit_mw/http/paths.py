@@ -1,4 +1,4 @@
-"""Path templates, and the forms in which a path is matched."""
+"""Path templates of the settings, and the forms in which a request's path is matched."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _NORMAL = re.compile(
     r"/|(?:/(?!\.{1,2}(?:/|\Z))[^/\n]+)+"
 )  # no empty, "." or ".." segment, no newline, no slash at the end
 _SLASHES: Final = re.compile(r"/{2,}")
-_MISTAKES: Final = [  # what the text of a template never holds; what is allowed
+_MISTAKES: Final = [  # a pattern that a template must not contain; what is allowed instead
     (r"<[^/<>]+>|/:[A-Za-z_]", "'{id}' or '{id:int}' as parameter"),
     (r"/\*|\*(?:/|\Z)", "'{rest:path}' for all that follows, '{name}' for one segment"),
     (r"[?#]", "a path without ? and #; a query is no part of it"),
@@ -30,10 +30,10 @@ _MISTAKES: Final = [  # what the text of a template never holds; what is allowed
 
 
 class Paths:
-    """One path template or several, checked. Raises `ConfigError` naming the place.
+    """One or more validated path templates. Raises `ConfigError` that names the place.
 
-    Every path is looked at as received and as normalised, and each is matched by the template in the same form: so
-    `/login/` in a rule means the app's `/login/`, and its normal form `/login` too. See `Forms`.
+    A path is matched both as received and normalized, each against the templates in the same form. So `/login/` in a
+    rule matches the app's `/login/`, and its normal form `/login` too. See `Forms`.
     """
 
     __slots__ = ("_normal", "_received", "has_two_forms", "normal_templates", "received_templates")
@@ -50,26 +50,27 @@ class Paths:
         mistakes.raise_if_any()
         both = [dict.fromkeys((normal_path(each), merged_path(each))) for each in self.received_templates]
         self.normal_templates = [each for forms in both for each in forms]
-        self.has_two_forms = self.received_templates != self.normal_templates  # then even a normal path has two forms
+        # if so, even a normal path must be looked up in both trees
+        self.has_two_forms = self.received_templates != self.normal_templates
         self._received = PathTree((template, 0) for template in self.received_templates)
         self._normal = PathTree((template, 0) for template in self.normal_templates)
 
     def match(self, path: str, *, normal: bool) -> bool:
-        """Whether `path`, in its normal form or as received, is one of these, letter by letter."""
+        """Return whether `path` matches exactly. `normal`: it is in a normal form, not as received."""
         numbers = (self._normal if normal else self._received).matching_rules(path)
-        return bool(numbers) and numbers[0] >= 0  # not where it only matches loosely
+        return bool(numbers) and numbers[0] >= 0  # below 0: a loose match
 
     def match_all(self, forms: "Forms") -> bool:
-        """Whether a path is one of these in each of its forms."""
+        """Return whether a path matches in each of its forms."""
         return all(self.match(path, normal=False) for path in forms.received) and all(
             self.match(path, normal=True) for path in forms.normal
         )
 
 
 class Forms(NamedTuple):
-    """The forms of one request's path: each is what some supported router makes of it.
+    """The forms of one request's path, as different supported routers read it.
 
-    `received`: as received, and without the slashes in front that Flask, Quart and Falcon drop. `normal`: normalised,
+    `received`: as received, and without the leading slashes that Flask, Quart and Falcon drop. `normal`: normalized,
     and with slashes merged but dots kept, as Litestar routes. Each is compared with templates in the same form.
     """
 
@@ -78,7 +79,7 @@ class Forms(NamedTuple):
 
     @classmethod
     def of(cls, readings: Sequence[str]) -> "Forms":
-        """All forms, each once. `readings`: the path as received; several where apps decode it in several ways."""
+        """Return all forms, each once. `readings`: the path as received; several if apps may decode it differently."""
         if len(readings) == 1 and is_normal(readings[0]):
             return cls(readings, readings)
         received: dict[str, None] = dict.fromkeys(readings)
@@ -86,18 +87,25 @@ class Forms(NamedTuple):
         for path in readings:
             merged = merged_path(path)
             led = "/" + path.lstrip("/") if path[:2] == "//" or path[:1] != "/" else path
-            received |= dict.fromkeys((led, path.rstrip("\n"), led.rstrip("\n")))  # many a router's $ is before them
+            # the `$` of many routers matches before a final newline
+            received |= dict.fromkeys((led, path.rstrip("\n"), led.rstrip("\n")))
             normal |= dict.fromkeys((normal_path(path), merged, merged.rstrip("/\n") or "/"))
         return cls(tuple(received), tuple(normal))
 
 
 def is_normal(path: str) -> bool:
-    """Whether every router reads the path as it is: no empty, `.` or `..` segment, no newline, no slash at the end."""
+    """Return whether the path has no empty, `.` or `..` segment, no newline and no slash at the end.
+
+    Every router reads such a path unchanged.
+    """
     return _NORMAL.fullmatch(path) is not None
 
 
 def covers(earlier: str, narrower: str, *, ignore_case: bool = False) -> bool:
-    """Whether every path that the valid template `narrower` matches is matched by `earlier`; False when not sure."""
+    """Return whether `earlier` matches every path that `narrower` matches; False if that is uncertain.
+
+    Both templates must be valid.
+    """
     wider, segments = (segments_of(template, ignore_case=ignore_case) for template in (earlier, narrower))
     at = catch_all_index(wider)
     if at is None:
@@ -113,7 +121,7 @@ def covers(earlier: str, narrower: str, *, ignore_case: bool = False) -> bool:
 
 
 def _catch_all_covers(wide: Segment, first: Segment, last: Segment, *, one: bool) -> bool:
-    """By what is known of the two ends: a parameter between them can be anything."""
+    """Return whether `wide` matches all paths from `first` to `last`, judged by the literal text at both ends."""
     end = last.before if last.converter is None else last.after
     one = one and first.converter is None
     return matches_catch_all(wide.before, wide.after, first.before, end, one=one)
@@ -130,7 +138,10 @@ def _segment_covers(wider: Segment, segment: Segment) -> bool:
 
 
 def normal_path(path: str) -> str:
-    """`//a/./b/../c/` as `/a/c`; and without newlines at its end, which Starlette's router does not see either."""
+    """Normalize a path: `//a/./b/../c/` becomes `/a/c`.
+
+    Newlines at the end are dropped too, because Starlette's router ignores them.
+    """
     if is_normal(path):
         return path
     segments: list[str] = []
@@ -149,12 +160,12 @@ def normal_path(path: str) -> str:
 
 
 def merged_path(path: str) -> str:
-    """`//a/./b/../c/` as `/a/./b/../c`."""
+    """Merge slashes: `//a/./b/../c/` becomes `/a/./b/../c`."""
     return _SLASHES.sub("/", "/" + path).rstrip("/") or "/"
 
 
 def _checked_template(place: str, template: object) -> str:
-    """The template itself, if it can match and takes no more than linear time to."""
+    """Return the template if it can match, in linear time at most. Raises `ConfigError` otherwise."""
     if not isinstance(template, str) or not template.lstrip().startswith("/"):
         raise ConfigError(f"{place}: got {template!r}, expected a path that starts with /, such as '/users/{{id}}'")
     for parameter in PARAMETER.finditer(template):

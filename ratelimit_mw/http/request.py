@@ -1,4 +1,4 @@
-"""What rules, keys and callables may look at, the same for every framework."""
+"""The view of a request that rules, keys and callables read, the same for every framework."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -7,18 +7,18 @@ from uuid import UUID
 
 from ratelimit_mw.core.log import warn_throttled
 
-_LARGEST: Final = 10**100  # no number of anything; writing much larger ones out is not free, or fails
+_LARGEST: Final = 10**100  # no real id is larger; to convert much larger integers to text is slow or fails
 _USER_NAMES: Final = ("identity", "pk", "id", "username", "display_name")
 
 
 class Request(ABC):
-    """A view of one request. Nothing but the client's address is read before it is asked for; the body never is.
+    """A view of one request. All but the client's address is read on demand; the body is never read.
 
-    `raw`: the ASGI scope or the WSGI environ. `client`: the client's address: the socket's other end, as the server
-    wrote it, or whom trusted proxies name; None where there is none, as on a unix socket. `route`: the framework's
-    route template, where the face knows it. `state`: what those of us further out have found, if there are any.
-    `messages`: what limits the messages of a websocket, once rules were looked for; None where nothing does.
-    `on_end`: who is to hear how an admitted request was answered; None where nobody is.
+    `raw`: the ASGI scope or the WSGI environ. `client`: the client's address, which is the socket's peer as the server
+    reports it, or the address from a trusted proxy; None without an address, as on a unix socket. `route`: the
+    framework's route template, if the integration knows it. `state`: the state of outer middleware, if any.
+    `messages`: the limits on a websocket's messages, set when rules are matched; None without such limits. `on_end`:
+    callbacks for the end of an admitted request's response; None without callbacks.
     """
 
     __slots__ = ("client", "messages", "on_end", "raw", "route", "state")
@@ -34,7 +34,7 @@ class Request(ABC):
     @property
     @abstractmethod
     def method(self) -> str:
-        """`GET`, in upper case; a websocket's handshake is a GET."""
+        """The method in upper case. A websocket's handshake is a `GET`."""
 
     @property
     @abstractmethod
@@ -43,39 +43,39 @@ class Request(ABC):
 
     @property
     def paths(self) -> Sequence[str]:
-        """`path`; besides it what else supported frameworks make of the same request target, where they differ."""
+        """`path`, and the other paths that supported frameworks read from the same request target, if they differ."""
         return (self.path,)
 
     @property
     @abstractmethod
     def headers(self) -> Mapping[str, str]:
-        """All headers, names in lower case; several lines of one name are joined by `, `."""
+        """All headers, with names in lower case. Several lines of one name are joined by `, `."""
 
     @abstractmethod
     def header_lines(self, name: str) -> Sequence[str]:
-        """All lines of a header, in order; `name` in lower case. WSGI servers make one line of several, with commas."""
+        """Return all lines of a header, in order; `name` is in lower case. WSGI servers join several with commas."""
 
     @property
     def keeps_underscores(self) -> bool:
-        """Whether the server takes a header `X_Y` for `X-Y`, as some WSGI servers do."""
+        """Whether the server reads a header `X_Y` as `X-Y`, as some WSGI servers do."""
         return False
 
     @property
     @abstractmethod
     def user(self) -> str | None:
-        """Who is logged in, as the authentication outside of this middleware says; None for nobody."""
+        """The user that outer middleware authenticated; None for an anonymous request."""
 
     def header(self, name: str) -> str | None:
-        """A header that stands there once; `name` in lower case.
+        """Return a header that the request has once, else None; `name` is in lower case.
 
-        Of several lines an app may read the first, the last or all: none of them says whose request it is.
+        Of several lines an app may read the first, the last or all, so none of them can identify the client.
         """
         values = self.header_lines(name)
         return values[0] if len(values) == 1 else None
 
     @property
     def cookies(self) -> Mapping[str, str]:
-        """The cookies that mean the same to every app: of one name none with several values, none with escapes."""
+        """The cookies that every app reads alike. Omits names with several values, and values with escapes."""
         values: dict[str, str | None] = {}
         for pair in self.headers.get("cookie", "").replace(", ", ";").split(";"):
             name, _, raw = pair.partition("=")
@@ -86,28 +86,28 @@ class Request(ABC):
 
 
 def strip_root(root: str, path: str) -> str:
-    """`path` without `root` in front, if it lies below it."""
+    """Return `path` without the prefix `root`; unchanged if it is not below `root`."""
     if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
         return path[len(root) :] or "/"
     return path or "/"
 
 
 def user_id(user: object) -> str | None:
-    """The name under which a framework's user object is counted.
+    """Return the id of a framework's user object; None if the user is not authenticated.
 
-    The first of identity, pk, id, username, display_name.
+    The id is the first usable attribute of identity, pk, id, username, display_name.
     """
     try:
         authenticated = getattr(user, "is_authenticated", False)
         if not (authenticated() if callable(authenticated) else authenticated):
             return None
-    except Exception as error:  # noqa: BLE001  # a lazy user may ask a database
+    except Exception as error:  # noqa: BLE001  # a lazy user may query a database
         warn_throttled("user", "is_authenticated raised", error=error)
         return None
     for name in _USER_NAMES:
         try:
             text = as_text(getattr(user, name, None))
-        except Exception:  # noqa: BLE001, S112  # Starlette's BaseUser raises for what it does not define
+        except Exception:  # noqa: BLE001, S112  # Starlette's BaseUser raises for attributes it does not define
             continue
         if text:
             return text
@@ -115,7 +115,7 @@ def user_id(user: object) -> str | None:
 
 
 def as_text(value: object) -> str | None:
-    """`value` as a key: text, or a whole number or UUID written out. None when it is none of these, or empty."""
+    """Return text, a whole number or a UUID as text; None for empty text and any other value."""
     if isinstance(value, str):
         return str.__str__(value) or None
     if isinstance(value, int) and not isinstance(value, bool) and -_LARGEST < value < _LARGEST:

@@ -1,7 +1,7 @@
-"""Headers and refusals. The only place that knows their names and their syntax.
+"""Rate limit headers and refusal responses. No other module knows their names and syntax.
 
-`RateLimit` and `RateLimit-Policy` as in draft-ietf-httpapi-ratelimit-headers-11, which are structured fields (RFC
-9651); bodies are problem details (RFC 9457).
+`RateLimit` and `RateLimit-Policy` follow draft-ietf-httpapi-ratelimit-headers-11 and are structured fields (RFC 9651).
+Bodies are problem details (RFC 9457).
 """
 
 import time
@@ -16,15 +16,15 @@ from msgspec import Struct, json
 from ratelimit_mw.core.limit import Decision, Limit
 from ratelimit_mw.core.verdict import Verdict
 
-_MAX_FIELD_INT: Final = 999_999_999_999_999  # the integers of structured fields end there
-_MAX_POLICIES: Final = 8  # policies in a field: proxies limit the size of headers
+_MAX_FIELD_INT: Final = 999_999_999_999_999  # the largest integer of a structured field (RFC 9651, 3.3.1)
+_MAX_POLICIES: Final = 8  # policies in a field; proxies limit the size of headers
 _PROBLEMS: Final = "https://iana.org/assignments/http-problem-types#"
-_BURST: Final = "ratelimit-mw-burst"  # a parameter of our own carries our name
-_SLOT_UNIT: Final = "concurrent-requests"  # the quota unit of slots; that of all others is requests
+_BURST: Final = "ratelimit-mw-burst"  # not in the draft, so the parameter has a vendor prefix
+_SLOT_UNIT: Final = "concurrent-requests"  # the quota unit of slots; the unit of all other limits is requests
 _BLOCKED: Final = "Requests from here are not answered."
-_STORE_DOWN_RETRY: Final = 1  # seconds; a hint, nobody knows when the store is back
+_STORE_DOWN_RETRY: Final = 1  # seconds; a hint, because the end of the outage is unknown
 
-# every field that is ever sent
+# all fields that this module sends
 _NAMES: Final = (
     "Cache-Control",
     "Content-Length",
@@ -55,16 +55,16 @@ RawFields = list[tuple[bytes, bytes]]
 
 
 class PolicyFields(Struct, frozen=True, gc=False):
-    """What fields say of a policy each time."""
+    """The constant parts of a policy's header fields."""
 
     policy: str
-    state: str  # with places for two numbers
-    raw: tuple[bytes, bytes]  # the field of the policy, as ASGI has it
+    state: str  # a format of two numbers
+    raw: tuple[bytes, bytes]  # the RateLimit-Policy field in ASGI form
     raw_state: bytes
 
 
 class Policy:
-    """What headers and bodies call one charge of a request. Made once per limit; compared by identity."""
+    """The name and numbers of one charge in headers and bodies. Made once per limit; compared by identity."""
 
     __slots__ = (
         "burst",
@@ -91,20 +91,20 @@ class Policy:
     ) -> None:
         self.name = name
         self.limit = limit
-        self.most = min(limit.quota, _MAX_FIELD_INT)  # units that headers may name
-        # of these, how many at one instant
+        self.most = min(limit.quota, _MAX_FIELD_INT)  # units; the most that headers show
+        # units that can be admitted at one instant
         self.burst = min(getattr(limit, "burst", None) or limit.quota, _MAX_FIELD_INT)
-        self.max_wait_seconds = ceil(limit.max_wait)  # seconds that headers may name
-        # shown only when it refuses, because it tells about others than the client
+        self.max_wait_seconds = ceil(limit.max_wait)  # the most that headers show
+        # shown only when it refuses, because its numbers reveal the traffic of other clients
         self.only_when_refusing = only_when_refusing
         self.not_when_admitted = only_when_refusing or shadow  # not shown when it admits
-        self.fields: PolicyFields | None = None  # `response` keeps it here
-        self.settles = settles  # whether it is corrected when the true cost is known
-        self.settle_policy = settle_policy  # how its rule learns that after the response, if it does
+        self.fields: PolicyFields | None = None  # cache of `_fields_of`
+        self.settles = settles  # whether the charge is settled when the true cost is known
+        self.settle_policy = settle_policy  # the SettlePolicy of its rule, if any
 
 
 class Response(NamedTuple):
-    """What a face renders."""
+    """A response for an integration to render."""
 
     status: int
     headers: HeaderList
@@ -112,7 +112,7 @@ class Response(NamedTuple):
 
 
 def _openapi_response(reason: str, *names: str) -> dict[str, Any]:
-    """A response, as OpenAPI describes it."""
+    """Return the OpenAPI description of a response."""
     properties = {"type": _TEXT, "title": _TEXT, "status": {"type": "integer"}, "detail": _TEXT}
     policies = {"violated-policies": {"type": "array", "items": _TEXT}} if "RateLimit" in names else {}
     schema = {"type": "object", "required": [*properties], "properties": {**properties, **policies}}
@@ -131,11 +131,11 @@ RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def headers(verdict: Verdict | None, style: Headers = "ietf") -> HeaderList:
-    """The fields that tell a client how it stands. None when no store decided."""
+    """Return the rate limit fields of a verdict; an empty list if no store decided."""
     if style == "none" or verdict is None or not verdict.decisions:
         return []
     policies = verdict.policies
-    if style == "ietf" and len(policies) == 1 and not policies[0].not_when_admitted:  # the common case, in short
+    if style == "ietf" and len(policies) == 1 and not policies[0].not_when_admitted:  # fast path
         policy = policies[0]
         cached = policy.fields or _fields_of(policy)
         return [("RateLimit-Policy", cached.policy), ("RateLimit", cached.state % _state(policy, verdict.decisions[0]))]
@@ -160,7 +160,10 @@ def headers(verdict: Verdict | None, style: Headers = "ietf") -> HeaderList:
 
 
 def raw_headers(verdict: Verdict, app_headers: Iterable[tuple[bytes, bytes]] = ()) -> RawFields:
-    """`headers` in the style `ietf`, as ASGI has them, behind those of an app: lists that go on."""
+    """Return an app's headers followed by `headers` in the style `ietf`, in ASGI form.
+
+    The app may have these fields already: both are lists, so further lines extend them.
+    """
     policies, decisions = verdict.policies, verdict.decisions
     if len(policies) != 1 or not decisions or (policy := policies[0]).not_when_admitted:
         return [*app_headers, *raw(headers(verdict))]
@@ -172,15 +175,15 @@ def raw_headers(verdict: Verdict, app_headers: Iterable[tuple[bytes, bytes]] = (
 
 
 def raw(fields: HeaderList) -> RawFields:
-    """Fields of ours as ASGI has them."""
+    """Return fields of this module in ASGI form."""
     return [(_RAW_NAMES[name], value.encode()) for name, value in fields]
 
 
 def non_conflicting(own: HeaderList, app_headers: Container[str]) -> HeaderList:
-    """Those of our fields that go with the fields of an app, whose names are in lower case.
+    """Return the fields in `own` that can be added to an app's fields.
 
-    `RateLimit` and `RateLimit-Policy` are lists, of which ours are further members; of others the app's are kept, and
-    the three of `X-RateLimit` go together.
+    `RateLimit` and `RateLimit-Policy` are lists, so they are added as further members. Other fields are dropped if the
+    app has them; the three `X-RateLimit` fields are dropped together. `app_headers`: names in lower case.
     """
     return [(name, value) for name, value in own if name in _LIST_FIELDS or not _is_present(name.lower(), app_headers)]
 
@@ -190,10 +193,11 @@ def _is_present(name: str, app_headers: Container[str]) -> bool:
 
 
 def refusal(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0, at_least: float = 0.0) -> Response:
-    """The answer to a refused request: 429; 503 when nobody can say what it may; 403 when it has no key, or is blocked.
+    """Return the response to a refused request: status 429, 503 or 403.
 
-    `jitter`: seconds that `Retry-After` may be longer, by chance. `at_least`: seconds until the limits of steps further
-    out, which admitted this request and keep its charge, admit it again.
+    503 if the request is denied because the store failed; 403 if it has no key or is blocked. `jitter`: the maximum
+    random addition to `Retry-After`, in seconds. `at_least`: seconds until the limits of outer middleware, which
+    admitted and charged this request, would admit it again.
     """
     if verdict.source == "denied_on_error":
         detail = "Requests cannot be counted at the moment."
@@ -213,7 +217,7 @@ def refusal(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0, at_l
         fields: HeaderList = []
         detail = "This request costs more than its quota ever allows; waiting does not help."
     else:
-        delay = uniform(0, jitter) if jitter else 0.0  # noqa: S311  # to spread clients, no secret
+        delay = uniform(0, jitter) if jitter else 0.0  # noqa: S311  # spreads clients; not a secret
         wait = max(1, ceil(max(verdict.retry_after, at_least) + delay))
         fields = [("Retry-After", str(wait))]
         detail = f"Try again in {wait} second{'s' if wait > 1 else ''}."
@@ -232,7 +236,7 @@ def _problem(status: int, kind: str, title: str, detail: str, policies: Sequence
 
 
 def _visible_policies(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:
-    """What a client is told about: what binds of it first, the rest in order."""
+    """Return the policies to show to the client with their decisions: the binding one first, the rest in order."""
     charges, decisions, refusing = verdict.charges, verdict.decisions, verdict.refusing
     visible = [
         (index, policy, decisions[index])
@@ -241,20 +245,21 @@ def _visible_policies(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:
     ]
     if len(visible) > 1:
         first = verdict.binding_of([index for index, *_ in visible])
-        visible.sort(key=lambda one: one[0] != first)  # sort keeps the order of the rest
+        visible.sort(key=lambda one: one[0] != first)  # stable: the rest stays in order
     return [(policy, decision) for _, policy, decision in visible[:_MAX_POLICIES]]
 
 
 @lru_cache(maxsize=1024)
 def _policy_list(policies: tuple[Policy, ...]) -> str:
-    """Their items."""
+    """Return the value of `RateLimit-Policy`."""
     return ", ".join([(policy.fields or _fields_of(policy)).policy for policy in policies])
 
 
 def _fields_of(policy: Policy) -> PolicyFields:
-    """`"default";q=100;w=60`, and how many can pass at once where that is not the quota; and `"default"`.
+    """Render a policy's fields, such as `"default";q=100;w=60`, and cache them on the policy.
 
-    The window stands there only if it is whole seconds: the field has no fractions.
+    A burst is added if it differs from the quota. The window is left out unless it is whole seconds, because the field
+    has no fractions.
     """
     window, name = policy.limit.window, f'"{policy.name}"'
     length = f";w={int(window)}" if window == int(window) else ""
@@ -262,13 +267,16 @@ def _fields_of(policy: Policy) -> PolicyFields:
         length = f';qu="{_SLOT_UNIT}"'  # a slot has no window
     burst = f";{_BURST}={policy.burst}" if policy.burst != policy.most else ""
     text = f"{name};q={policy.most}{length}{burst}"
-    state = f"{name};r=%d;t=%d"  # there is no % in a name
+    state = f"{name};r=%d;t=%d"  # a name never contains %
     policy.fields = PolicyFields(text, state, (b"ratelimit-policy", text.encode()), state.encode())
     return policy.fields
 
 
 def _state(policy: Policy, decision: Decision) -> tuple[int, int]:
-    """Units left, and seconds until there are more. Rounding up can pass the window by a second."""
+    """Return the units left, and the seconds until more are available.
+
+    The seconds are capped, because rounding up can exceed the window by one.
+    """
     units, wait = decision.remaining, ceil(decision.next_after)
     return (
         units if units < policy.most else policy.most,
@@ -277,7 +285,7 @@ def _state(policy: Policy, decision: Decision) -> tuple[int, int]:
 
 
 def _policies(verdict: Verdict) -> Sequence[Policy]:
-    """The names of the charges. A verdict that did not come through the middleware is named by its keys."""
+    """Return the policies of the charges; made from their keys if the verdict is not from the middleware."""
     return verdict.policies or _policies_of_charges(
         tuple([(charge.key.rpartition(":")[2], charge.limit) for charge in verdict.charges])
     )

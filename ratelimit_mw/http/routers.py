@@ -1,15 +1,16 @@
-"""What is known of the router of an app that a middleware is put around."""
+"""Detection of the router of the app that the middleware wraps."""
 
 from typing import Final
 
-_MAX_DEPTH: Final = 50  # apps around apps
-_APP_ATTRIBUTES: Final = ("app", "application", "wsgi_app", "__wrapped__", "__self__")  # where middleware keeps its app
+_MAX_DEPTH: Final = 50  # nested apps
+_APP_ATTRIBUTES: Final = ("app", "application", "wsgi_app", "__wrapped__", "__self__")  # of middleware: the wrapped app
 
 
 def is_falcon(app: object) -> bool:
-    """Whether `app` is one of Falcon, or middleware around one. Its `/users/{id}` takes `/users/`, with an empty id.
+    """Return whether `app` is a Falcon app, or middleware around one.
 
-    No other supported router does. There `/users/` is mostly an endpoint of its own, which is not `/users/{id}`.
+    Falcon's `/users/{id}` also matches `/users/`, with an empty id. In all other supported routers `/users/` does not
+    match it, and is usually a separate endpoint.
     """
     for _ in range(_MAX_DEPTH):
         if any(kind.__module__.partition(".")[0] == "falcon" for kind in type(app).__mro__):

@@ -1,4 +1,4 @@
-"""WSGI servers that read `X_Forwarded_For` as `X-Forwarded-For`, so that clients can write beside a proxy."""
+"""Detects WSGI servers that read `X_Forwarded_For` as `X-Forwarded-For`, with which clients can forge addresses."""
 
 import re
 import sys
@@ -8,8 +8,8 @@ from typing import Any, Final
 from ratelimit_mw.core.log import Finding, warn_throttled
 
 _KEEPING_SERVERS: Final = re.compile(r"Granian|WSGIServer/|gunicorn/(?:1?\d|2[01])\.", re.IGNORECASE)
-_DJANGO_SERVER: Final = "django.core.servers.basehttp"  # runserver: wsgiref's server, but it drops such names
-_JOINED_VALUES: Final = re.compile(r",(?! )")  # as these servers join lines; proxies write a space behind a comma
+_DJANGO_SERVER: Final = "django.core.servers.basehttp"  # runserver is based on wsgiref's server, but drops such names
+_JOINED_VALUES: Final = re.compile(r",(?! )")  # these servers join lines without a space; proxies write one
 
 UNDERSCORE_FINDING: Final = Finding(
     "trusted_proxies: this WSGI server reads a header X_Forwarded_For as X-Forwarded-For, so a client can forge its "
@@ -18,9 +18,10 @@ UNDERSCORE_FINDING: Final = Finding(
 
 
 def keeps_underscores(environ: Mapping[str, Any]) -> bool:
-    """Whether the server that made this environ keeps header names with underscores, as far as that can be known.
+    """Return whether the WSGI server keeps header names with underscores, as far as its environ shows.
 
-    The adapters of ASGI servers (uvicorn, hypercorn, asgiref) name no software, and say threads and processes.
+    The WSGI adapters of ASGI servers (uvicorn, hypercorn, asgiref) keep them. They do not set `SERVER_SOFTWARE`, and
+    set both `wsgi.multithread` and `wsgi.multiprocess`.
     """
     software = environ.get("SERVER_SOFTWARE")
     if software is None:
@@ -31,7 +32,7 @@ def keeps_underscores(environ: Mapping[str, Any]) -> bool:
 
 
 def unambiguous_values(name: str, values: Sequence[str]) -> Sequence[str]:
-    """The lines of a proxy's header; none where such a server joined several: which is the proxy's is then unknown."""
+    """Return the lines of a proxy's header; none if the server joined lines, as it is unknown which the proxy wrote."""
     if not any(_JOINED_VALUES.search(value) for value in values):
         return values
     warn_throttled(name, "several lines came under this name, or under one with underscores, and none of them is read")

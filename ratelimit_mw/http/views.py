@@ -1,4 +1,4 @@
-"""Requests as they are in ASGI and in WSGI."""
+"""`Request` for ASGI scopes and WSGI environs."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -9,7 +9,7 @@ from ratelimit_mw.http.underscore_headers import keeps_underscores
 
 
 class AsgiRequest(Request):
-    """A view of an ASGI scope, of HTTP or a websocket."""
+    """A view of an ASGI scope of HTTP or a websocket."""
 
     __slots__ = ()
 
@@ -30,7 +30,7 @@ class AsgiRequest(Request):
         readings = [strip_root(root, path)]
         for target in (path, _path_of_url(path)):
             readings.append(target)
-            if root:  # Litestar drops all up to its first occurrence, Quart and Django what begins with it
+            if root:  # Litestar drops everything up to the first `root`, Quart and Django drop it as a prefix
                 readings[-1] = target.partition(root)[2] if root in target else target
         return tuple(dict.fromkeys(one or "/" for one in readings))
 
@@ -67,7 +67,7 @@ class WsgiRequest(Request):
 
     @property
     def paths(self) -> Sequence[str]:
-        # PEP 3333: text that holds bytes as latin-1. SCRIPT_NAME is not part of PATH_INFO.
+        # PEP 3333: bytes decoded as latin-1. SCRIPT_NAME is not part of PATH_INFO.
         text: str = self.raw.get("PATH_INFO") or "/"
         if text.isascii():
             return (text,)
@@ -75,7 +75,7 @@ class WsgiRequest(Request):
         try:
             return (raw.decode(),)
         except UnicodeDecodeError:
-            return raw.decode("utf-8", "replace"), raw.decode("utf-8", "ignore") or "/"  # the latter is Bottle's
+            return raw.decode("utf-8", "replace"), raw.decode("utf-8", "ignore") or "/"  # Bottle ignores invalid bytes
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -101,7 +101,7 @@ class WsgiRequest(Request):
 
 
 def _path_of_url(path: str) -> str:
-    """The path of an absolute-form target, which some servers hand over whole, as Quart takes it out."""
+    """Return the path of an absolute-form target, which some servers pass on whole, as Quart extracts it."""
     if path[:1] == "/":
         return path
     try:
@@ -112,6 +112,6 @@ def _path_of_url(path: str) -> str:
 
 @lru_cache(maxsize=256)
 def _variable(name: str) -> str:
-    """Where a WSGI environ keeps a header."""
+    """Return the name of a header in a WSGI environ."""
     variable = name.upper().replace("-", "_")
     return variable if variable in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{variable}"
