@@ -1,4 +1,4 @@
-"""All settings compiled: what applies to a request, if anything. Pure: no store, no clock, no I/O."""
+"""The compiled settings, which find the limits of a request. Pure: no store, no clock, no I/O."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ _CACHE_SIZE: Final = 1024  # endpoints
 
 
 class RuleSet:
-    """The settings, compiled for matching. `findings`: what is to be reported at start."""
+    """The settings, compiled for matching requests. `findings`: likely mistakes to report at startup."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings: Final = settings
@@ -42,7 +42,7 @@ class RuleSet:
         )
         finder = ClientIPResolver(settings.trusted_proxies, settings.proxy_header)
         self._finder: Final = finder if settings.trusted_proxies else None
-        refuses_blocked = settings.blocklist and not settings.shadow  # a shadow refuses nobody
+        refuses_blocked = settings.blocklist and not settings.shadow  # in shadow mode nothing is refused
         self._blocked_clients: Final = ClientList("blocklist", settings.blocklist) if refuses_blocked else None
         self._safe_clients: Final = ClientList("safelist", settings.safelist) if settings.safelist else None
         self._exempt: Final = Paths("exempt", settings.exempt) if settings.exempt else None
@@ -57,11 +57,11 @@ class RuleSet:
         )
         self._table: Final = RuleTable(rules, app, default, preflight, settings)
         self._blocklist: Final = Match((), "blocklist", "unmatched", denied=True)
-        self.names: Counter[str] = Counter()  # of limits in rules: limits on endpoints get other names
+        self.names: Counter[str] = Counter()  # limits per name in rules; endpoint limits get other names
         for rule in self._table.rules:
             self.names[rule.name] += len(rule.limit_set.static_limits or (rule,))
         self.limit_sets: Final = [app, *(rule.limit_set for rule in self._table.rules), default]
-        self._warned = False  # of a server that keeps underscores
+        self._warned = False  # whether UNDERSCORE_FINDING was logged
         self._proxy_check: ProxyHeaderCheck | None = ProxyHeaderCheck(finder)
         self._refresh_single_match()
         self._endpoint_checks: Final = EndpointLimitChecks(app)
@@ -73,23 +73,23 @@ class RuleSet:
 
     @property
     def keys(self) -> list[Key]:
-        """All keys that are known before a request comes."""
+        """All keys that are known before the first request."""
         return [key for limit_set in self.limit_sets for key in (*limit_set.keys, limit_set.tier) if key is not None]
 
     @property
     def callables(self) -> set[RequestCallable]:
-        """All callables that keys, costs, tiers and limits name."""
+        """All callables of keys, costs, tiers and limits."""
         return {call for limit_set in self.limit_sets for call in limit_set.callables}
 
     @property
     def algorithms(self) -> set[str]:
-        """The algorithms of all limits that are known before a request comes."""
+        """The algorithms of all limits that are known before the first request."""
         every = [*self.limit_sets, *self._table.messages.limit_sets]
         return {limit.policy.limit.algorithm for limit_set in every for limit in limit_set.all_static}
 
     @property
     def may_delay(self) -> bool:
-        """Whether a request may be held back."""
+        """Whether a request may be delayed."""
         return any(limit_set.may_delay for limit_set in self.limit_sets)
 
     @property
@@ -98,12 +98,12 @@ class RuleSet:
         return any(limit_set.has_queue for limit_set in self.limit_sets)
 
     def share_with_outer(self, outer: "RuleSet") -> None:
-        """Share with the rules of an outer gate what one app needs once: names of limits, and the look for a proxy."""
-        self.names, self._proxy_check = outer.names, outer._proxy_check  # noqa: SLF001  # one of us
+        """Use the limit names and the proxy check of an outer gate's rules: an app needs each only once."""
+        self.names, self._proxy_check = outer.names, outer._proxy_check  # noqa: SLF001  # the same class
         self._refresh_single_match()
 
     def adapt_to_router(self, app: object) -> None:
-        """Read paths as `app` does, where that cannot be done for all apps alike."""
+        """Match paths as the router of `app` does, if it differs from all others (Falcon)."""
         if is_falcon(app):
             self._table.allow_empty_segments()
 
@@ -115,12 +115,12 @@ class RuleSet:
         *outer: EndpointLevel,
         beside: EndpointRules = (),
     ) -> EndpointRules:
-        """Compile the marks of an endpoint.
+        """Compile the limits of an endpoint.
 
-        `endpoint`: identifies the bucket of marks without a name. `shown`: the route, which clients see as the name of
-        these limits; the same as `endpoint` if it is empty. `outer`: the same of what the endpoint belongs to, the
-        nearest first; it applies unless a mark further in ends the search. `beside`: other marks that apply to the same
-        request, whose names are taken.
+        `endpoint`: names the buckets of limits without a name. `shown`: the route, as which clients see these limits;
+        if empty, `endpoint` is shown. `outer`: the limits of the groups that contain the endpoint, nearest first; they
+        apply unless a final limit of a nearer level does. `beside`: other endpoint limits of the same request, whose
+        names are not available.
         """
         rules: list[CompiledRule] = []
         for level, (level_limits, of_bucket, of_limits) in enumerate(((endpoint_limits, endpoint, shown), *outer)):
@@ -130,7 +130,7 @@ class RuleSet:
                 number = 1 + sum(len(one.limit_set.static_limits or (one,)) for one in namesakes)
                 number += 0 if endpoint_limit.rule.name else self.names[base]
                 name = base if number == 1 else f"{base}-{number}"
-                # no rule of the settings has an @ in its name, and no name has brackets
+                # unique: rules of the settings have no @ in their names, and no name has brackets
                 place = f"@{endpoint_limit.rule.name}" if endpoint_limit.rule.name else f"@{bucket_for(of_bucket)}()"
                 rule = partial(
                     CompiledRule, endpoint_limit.rule, self._settings, name, base=base, place=place, level=level
@@ -143,16 +143,16 @@ class RuleSet:
                 same = next(
                     (other for other in overlapping if endpoint_limit.rule.name and other.is_same_limit(one)), None
                 )
-                # the same limit once more is that limit; others that would count in one bucket are two
+                # a repeated limit is one limit; different limits get separate buckets
                 rules.append(same or (rule(place + "+" * len(overlapping)) if overlapping else one))
         self._endpoint_checks.examine(one.limit_set for one in (*beside, *rules))
         return tuple(rules)
 
     def match(self, request: Request, endpoint_rules: EndpointRules = ()) -> Match | None:
-        """What applies to a request, or None: safe, exempt, or all is switched off.
+        """Return the limits of a request; None if it is safelisted or exempt, or if limiting is disabled.
 
-        `endpoint_rules`: what stands on its endpoint, where the face knows it. From here on the request's `client` is
-        the one that trusted proxies name.
+        `endpoint_rules`: the limits of its endpoint, if the integration knows it. Sets `request.client` to the address
+        that the trusted proxies report.
         """
         if self.single_match is not None and request.method != "OPTIONS":
             if not endpoint_rules:
@@ -164,7 +164,7 @@ class RuleSet:
         return self._match_rules(request, endpoint_rules) if enabled else None
 
     def _match_rules(self, request: Request, endpoint_rules: EndpointRules) -> Match | None:
-        if (unproxied := self._proxy_check) is not None:  # another thread may be done with it meanwhile
+        if (unproxied := self._proxy_check) is not None:  # read once: another thread may set it to None
             unproxied.examine(request)
             if unproxied.done:
                 self._proxy_check = None
@@ -185,7 +185,7 @@ class RuleSet:
         )
 
     def _client(self, finder: ClientIPResolver, request: Request) -> str | None:
-        """The address of the client. Raises `ConfigError` with `strict` where the server lets clients forge it."""
+        """Return the client address. Raises `ConfigError` with `strict` if the server lets clients forge it."""
         if not request.keeps_underscores:
             return finder.resolve(request.client, request.header_lines)
         if not self._warned or self._settings.strict:
@@ -194,16 +194,16 @@ class RuleSet:
         return finder.resolve(request.client, lambda name: unambiguous_values(name, request.header_lines(name)))
 
     def plans_by_address_at(self, endpoint_rules: EndpointRules) -> PlanCache | None:
-        """`plans_by_address` where this stands on the endpoint."""
+        """Return `plans_by_address` for an endpoint with these limits; None if a request needs the general path."""
         match = None if self.single_match is None else self._matches_by_endpoint(endpoint_rules)
         return None if match is None else match.plans_by_address
 
     def _endpoint_match(self, endpoint_rules: EndpointRules) -> Match | None:
-        """What applies besides no other rule, if all of them do, whatever is asked for."""
+        """Return the limits of an endpoint's requests that match no rule; None if one of them has a condition."""
         return self._table.combined((((), endpoint_rules),)) if always_apply(endpoint_rules) else None
 
     def _refresh_single_match(self) -> None:
-        """What applies to every request but a preflight, `single_match`, if the same applies to all; and its plans."""
+        """Set `single_match`, if all requests but preflights have the same limits, and `plans_by_address`."""
         checks = (self._finder, self._proxy_check, self._blocked_clients, self._safe_clients, self._exempt)
         same = self._enabled is True and not any(checks) and all(rule.preflight for rule in self._table.rules)
         self.single_match: Match | None = self._table.combined((((), ()),)) if same else None
@@ -211,9 +211,9 @@ class RuleSet:
 
 
 def _announced_method(request: Request) -> str | None:
-    """The method that a CORS preflight announces; None where the OPTIONS request is no preflight (Fetch).
+    """Return the method that a CORS preflight announces; None if an OPTIONS request is not a preflight (Fetch).
 
-    It is any text that a client writes. Of several lines the first counts: what it names can only add limits.
+    The client may send any text. Of several header lines the first one counts: the method can only add limits.
     """
     values = request.header_lines("access-control-request-method")
     return values[0].strip().upper() if values and request.header_lines("origin") else None

@@ -1,4 +1,4 @@
-"""Rules compiled, in order: which of them apply to a request. Pure: no store, no clock, no I/O."""
+"""Compiled rules, and the table that finds those that apply to a request. Pure: no store, no clock, no I/O."""
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
@@ -18,16 +18,16 @@ from ratelimit_mw.settings.rule import Rule
 
 _CACHE_SIZE: Final = 1024  # combinations of rules
 
-MatchedRules = tuple[
-    int, ...
-]  # rules that one form of a path meets, in order; ~index of one that does not end the search
+# the rules that one form of a path matches, in order: the index of a final rule, or ~index if the search goes on
+MatchedRules = tuple[int, ...]
 
 
 class CompiledRule:
-    """A rule, compiled, but for its path.
+    """A compiled rule without its path.
 
-    `name`, `bucket`: of one that stands on an endpoint; `base` and `place`: the same before numbers were added to tell
-    several apart. `level`: how far out, 0 for the endpoint itself. `preflight`: only for CORS preflights.
+    `name`, `bucket`: set for an endpoint limit only. `base`, `place`: its name and bucket before a suffix made them
+    unique. `level`: 0 for a limit on the endpoint itself, 1 for one on its nearest group, and so on. `preflight`: the
+    rule applies to CORS preflights only.
     """
 
     __slots__ = (
@@ -90,37 +90,33 @@ class CompiledRule:
         )
 
     def limit_set_for(self, *, preflight: bool) -> LimitSet:
-        """Its limits; for a CORS preflight the same limits in buckets of their own."""
+        """Return the rule's limits; CORS preflights have the same limits in separate buckets."""
         if not preflight or self.preflight:
             return self.limit_set
         if self._preflight_limits is None:
-            self._preflight_limits = self._limit_set_in_bucket(
-                bucket=f"{self.limit_set.bucket}/preflight"
-            )  # no name has a slash
+            # the slash keeps the bucket unique: names do not contain one
+            self._preflight_limits = self._limit_set_in_bucket(bucket=f"{self.limit_set.bucket}/preflight")
         return self._preflight_limits
 
     def is_same_limit(self, other: "CompiledRule") -> bool:
-        """Whether it is the same limit, of the same requests."""
+        """Return whether both rules define the same limit for the same requests."""
         return self.definition == other.definition
 
     def applies(self, method: str, request: Request) -> bool | None:
-        """Whether it applies, as far as nobody has to be asked; None when that cannot be read."""
+        """Return whether method and host match; None if the host cannot be read. Does not call `when`."""
         if self.methods and method not in self.methods:
             return False
         return True if self.hosts is None else self.hosts.match(request.header_lines("host"))
 
 
-EndpointRules = tuple[CompiledRule, ...]  # what stands on one endpoint, compiled
-EndpointLevel = tuple[
-    tuple[EndpointLimit, ...], str, str
-]  # marks; without a name, what their bucket and their limits are called after
-_FormMatch = tuple[
-    MatchedRules, EndpointRules
-]  # what one form of the path meets, and the limits on the endpoint that apply
+EndpointRules = tuple[CompiledRule, ...]  # the compiled limits of one endpoint
+# limits of an endpoint or a group of endpoints, and the text after which their buckets and then the limits are named
+EndpointLevel = tuple[tuple[EndpointLimit, ...], str, str]
+_FormMatch = tuple[MatchedRules, EndpointRules]  # the rules that one form of the path matches, the endpoint's rules
 
 
 class RuleTable:
-    """Rules in order, and what applies to requests that meet no final one."""
+    """The rules in order, with the default limits for requests that match no final rule."""
 
     def __init__(
         self, rules: Sequence[Rule], app: LimitSet, default: LimitSet, preflight: LimitSet, settings: Settings
@@ -138,11 +134,11 @@ class RuleTable:
         self.combined: Final = lru_cache(maxsize=_CACHE_SIZE)(self._combine)
 
     def allow_empty_segments(self) -> None:
-        """Let `{x}` take an empty segment too."""
+        """Let `{x}` match an empty segment too."""
         self._received.empty = self._normal.empty = True
 
     def match(self, method: str, forms: Forms, request: Request, endpoint_rules: EndpointRules) -> Match:
-        """What applies to a request. `endpoint_rules`: what stands on its endpoint."""
+        """Return the limits of a request. `endpoint_rules`: the endpoint's limits that apply to it."""
         when_results: dict[int, bool | None] = {}
         form_matches = [
             (self._first_matches(place, method, request, when_results), endpoint_rules) for place in self._places(forms)
@@ -150,17 +146,17 @@ class RuleTable:
         return self.combined(tuple(dict.fromkeys(form_matches)) if len(form_matches) > 1 else (form_matches[0],))
 
     def _places(self, forms: Forms) -> list[list[int]]:
-        """The rules whose paths match, for each form of the path."""
+        """Return the rules whose path matches, for each form of the request's path."""
         places = [self._received.matching_rules(path) for path in forms.received]
         if forms.normal is not forms.received or self._two_forms:
             places += [self._normal.matching_rules(path) for path in forms.normal]
         return places
 
     def match_preflight(self, announced: str, forms: Forms, request: Request, endpoint_rules: EndpointRules) -> Match:
-        """What applies to a CORS preflight that announces this method: the first rule for preflights that is final.
+        """Return the limits of a CORS preflight. `announced`: the method of the request that it announces.
 
-        Without one, all that applies to an OPTIONS request and all that applies to the method it announces. So what a
-        client announces can add limits, and removes none.
+        Rules for preflights come first. If none of them is final, all rules for an OPTIONS request and all rules for
+        the announced method apply as well: so the client's choice of that method can add limits, but not remove any.
         """
         when_results: dict[int, bool | None] = {}
         rules_by_method = {
@@ -186,11 +182,12 @@ class RuleTable:
         *,
         preflight: bool = False,
     ) -> MatchedRules:
-        """Of rules whose path matches, those that apply, up to the first that ends the search.
+        """Return the rules that apply, up to the first final one.
 
-        `preflight`: looks at the rules for preflights, and else at all others. `when_results`: what each rule's `when`
-        said of this request. Where it failed, or the host cannot be read, or the path matches loosely (~index),
-        the rule applies and the search goes on.
+        `indices`: the rules whose path matches; ~index for a loose match. `preflight`: consider only the rules for
+        preflights, otherwise only the others. `when_results`: the results of `when` for this request, by rule; missing
+        ones are added. If `when` failed, the host cannot be read, or the path matches loosely, the rule applies and
+        the search goes on.
         """
         matches: list[int] = []
         for number in indices:
@@ -209,7 +206,7 @@ class RuleTable:
         return tuple(matches)
 
     def _combine(self, form_matches: tuple[_FormMatch, ...], *, preflight: bool = False) -> Match:
-        """The lines of all rules found; the default too if one of the looks met no final rule, nor the endpoint."""
+        """Merge the limits of all matched rules; add the default limits if any form matched without a final rule."""
         rule_indices = dict.fromkeys(index if index >= 0 else ~index for form, _ in form_matches for index in form)
         endpoint_rules = dict.fromkeys(rule for _, of_endpoint in form_matches for rule in of_endpoint)
         rules = [*(self.rules[index] for index in rule_indices), *endpoint_rules]
@@ -229,9 +226,9 @@ class RuleTable:
 
 
 def applicable_rules(endpoint_rules: EndpointRules, method: str, request: Request) -> EndpointRules:
-    """Of what stands on an endpoint, what is for this request, out to the level of the first that ends the search.
+    """Return the endpoint's rules that apply to a request, out to the level of the first final one.
 
-    Where `when` failed, it applies, and the search goes on.
+    A rule whose `when` failed applies, and the search goes on.
     """
     if always_apply(endpoint_rules):
         return endpoint_rules
@@ -251,5 +248,5 @@ def applicable_rules(endpoint_rules: EndpointRules, method: str, request: Reques
 
 
 def always_apply(endpoint_rules: EndpointRules) -> bool:
-    """Return True if these rules apply to every request: no condition, and no outer level."""
+    """Return whether all of these rules apply to every request: none has a condition or an outer level."""
     return not endpoint_rules[-1].level and all(rule.is_unconditional for rule in endpoint_rules)
