@@ -1,4 +1,4 @@
-"""Lines: the limits of one rule as they are asked, with key, cost, role and the name that headers give them."""
+"""The compiled limits of a rule: what each request charges, under which key, at which cost, and by which name."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
@@ -28,12 +28,12 @@ from ratelimit_mw.settings.rule import OnStoreError, Rule
 from ratelimit_mw.stores.fallback import scaled
 
 _WSGI: Final = " under WSGI"
-_CACHE_SIZE: Final = 1024  # lists of limits that a callable gave: there may be one for each client
-CHARGES: Final = Budget(32_768)  # of recent clients, for all limits: made once, they cost a look-up instead of a hash
+_CACHE_SIZE: Final = 1024  # lists of limits that a callable returned: each client may have its own
+CHARGES: Final = Budget(32_768)  # charges of recent clients, for all limits: a lookup is cheaper than the key's hash
 
 
 class CompiledLimit:
-    """One limit as it is asked. `charges[identity, cost]`: what the store is told. `is_penalty`: it is the penalty."""
+    """One limit of a rule, ready to charge. `charges[identity, cost]` is the `Charge` that the store receives."""
 
     __slots__ = (
         *(
@@ -74,11 +74,9 @@ class CompiledLimit:
             settle_policy=limit_set.settle_policy if spec.settle else None,
         )
         self.policy: Final = make_policy(spec.limit)
-        local_limit = scaled(spec.limit, settings.local_share)  # while the store fails
+        local_limit = scaled(spec.limit, settings.local_share)  # decides while the store fails
         self.local_policy: Final = self.policy if local_limit is spec.limit else make_policy(local_limit)
-        self.missing_key_identity: Final = encode(
-            [("missing", self.key.text)]
-        )  # the identity of all whose key is not there
+        self.missing_key_identity: Final = encode([("missing", self.key.text)])  # shared by all requests without a key
         role: Final[Role] = "penalty" if penalty else "shadow" if self.shadow else "limit"
         secret = settings.key_secret.encode("utf-8", "surrogatepass")
 
@@ -90,17 +88,19 @@ class CompiledLimit:
         self.charges: Final = Memo(charge, CHARGES)
 
     def cost_of(self, results: CallResults) -> int:
-        """Units that a request takes."""
+        """Return the units that a request costs."""
         return self.cost if isinstance(self.cost, int) else cost_result(self.cost, results)
 
 
 class LimitSet:
-    """The lines of one rule: `static_limits`, or else chosen for each request. `callables`: those they may need.
+    """The limits of one rule: fixed, as `static_limits`, or chosen for each request by tier or callable.
 
-    `rule`: its name in headers. `own`: the rule itself, where it is not one of ours. `bucket`: its name in bucket keys,
-    where that is another. `concurrent`: how many may be at work.
-    `may_delay`: whether a request may be held back. `settles`: whether something of it is settled after the response;
-    `has_slots`: whether slots are given back then; `has_queue`: whether a request may have to wait for one.
+    `rule`: the name in headers. `own`: the rule; None for limits of the global settings. `bucket`: the name in bucket
+    keys, if it differs from `rule`. `concurrent`: the number of concurrency slots; 0 for no such limit.
+
+    `callables`: all that the limits may call. `may_delay`: a request may be delayed. `settles`: a charge may be settled
+    after the response. `has_slots`: a request may hold slots until its response ended. `has_queue`: a request may wait
+    in a queue for a slot.
     """
 
     def __init__(
@@ -132,43 +132,43 @@ class LimitSet:
             None if isinstance(limits, LimitSelector) else self._compile(tuple(limits))
         )
         self.callables: Final = self._referenced_callables(limits)
-        # limits that a callable gives may hold back too
+        # a callable may return limits that delay
         self.may_delay: Final = isinstance(limits, DynamicLimits) or any(limit.may_delay for limit in self.all_static)
         self.has_slots: Final = any(limit.policy.limit.is_concurrency for limit in self.all_static)
         self.has_queue: Final = any(limit.queue for limit in self.all_static)
 
     def limits_for(self, request: KeyContext, route: str, results: CallResults) -> Sequence[CompiledLimit] | None:
-        """The lines of a request; None when a callable gave no limits that can be used."""
+        """Return the limits of a request; None if a callable returned none that are valid."""
         if self._selector is None:
             return self.static_limits
         try:
             specs = self._selector.select(request, route, results)
             return None if specs is None else self._compiled_choice(tuple(specs))
-        except Exception as error:  # noqa: BLE001  # whatever a callable gives, the request is limited
+        except Exception as error:  # noqa: BLE001  # an invalid result must not free a request
             warn_throttled(f"limits of {self.rule}", "cannot be used, the default ones apply: %s", error)
             return None
 
     @property
     def tier(self) -> Key | None:
-        """What names the tier, where limits go by tier."""
+        """The key that reads a request's tier; None if the limits do not depend on a tier."""
         return self._selector.key if isinstance(self._selector, TieredLimits) else None
 
     @property
     def keys(self) -> Sequence[Key]:
-        """The keys that are known before a request comes: the rule's own too, where a callable gives its limits."""
+        """The keys that are known before the first request; with a callable's limits, the rule's key as well."""
         own = [self.key] if self.static_limits is None and self.tier is None else []
         return own + [limit.key for limit in self.all_static]
 
     @property
     def all_static(self) -> Sequence[CompiledLimit]:
-        """All lines that are known before a request comes."""
+        """All limits that are known before the first request."""
         if isinstance(self._selector, TieredLimits):
             return [limit for specs in self._selector.all.values() for limit in self._compiled_choice(tuple(specs))]
         return self._compile(()) if self.static_limits is None else self.static_limits
 
     def _compile_chosen(self, specs: tuple[LimitSpec, ...]) -> Sequence[CompiledLimit]:
-        """The lines of limits that are chosen. Raises `ConfigError` for two that can count in one bucket."""
-        if isinstance(self._selector, DynamicLimits):  # tiers are checked at start
+        """Compile the chosen limits. Raises `ConfigError` if two of them can share a bucket."""
+        if isinstance(self._selector, DynamicLimits):  # those of tiers are checked at startup
             check_distinct_buckets("limits", specs, self._key)
         return self._compile(specs)
 
@@ -184,7 +184,7 @@ class LimitSet:
         return limits
 
     def named_callables(self) -> Iterator[tuple[str, RequestCallable]]:
-        """The callables that a request needs, and that of `settle`, each with the setting that it is."""
+        """Yield each callable of a request, and that of `settle`, with the name of its setting."""
         yield from (("key", call) for key in self.keys for call in key.callables)
         costs = [self.cost, *(limit.cost for limit in self.all_static)]
         yield from (("cost", cost) for cost in costs if not isinstance(cost, int))
@@ -204,7 +204,7 @@ class LimitSet:
 
 
 def check_no_async_callables(limit_sets: Iterable[LimitSet]) -> None:
-    """Raise `ConfigError` for the async callables of these lines, where nothing is awaited."""
+    """Raise `ConfigError` if a callable of these limits is async: WSGI cannot await it."""
     mistakes = ErrorCollector()
     for limit_set in limit_sets:
         for setting, call in limit_set.named_callables():
@@ -214,7 +214,7 @@ def check_no_async_callables(limit_sets: Iterable[LimitSet]) -> None:
 
 
 def _settle_policy(settings: Settings, own: Rule | None) -> SettlePolicy | None:
-    """How it is settled after the response: as the rule says, else as the top does."""
+    """Return how charges are settled after the response: the rule's settings, else the global ones."""
     settle, counts = (
         getattr(settings if own is None or getattr(own, word) is None else own, word)
         for word in ("settle", "count_status")
@@ -223,9 +223,9 @@ def _settle_policy(settings: Settings, own: Rule | None) -> SettlePolicy | None:
 
 
 def _penalty(settings: Settings, own: Rule | None, rule: str) -> LimitSpec | None:
-    """What counts refusals: those of a rule, or the top's, which stands beside `app_limits` on every request.
+    """Return the penalty of a rule; for `app_limits`, which apply to every request, the global penalty.
 
-    What refuses nobody, because it is a shadow, bans nobody.
+    A shadow rule refuses no request, so it has no penalty.
     """
     penalty = own.penalty if own is not None else settings.penalty if rule == "app" else None
     ban = None if settings.shadow or (own is not None and own.shadow) else check_penalty(penalty)
@@ -233,5 +233,5 @@ def _penalty(settings: Settings, own: Rule | None, rule: str) -> LimitSpec | Non
 
 
 def callables_of(key: Key, cost: int | RequestCallable) -> Sequence[RequestCallable]:
-    """The callables whose answers a key and a cost need."""
+    """Return the callables whose results a key and a cost need."""
     return key.callables if isinstance(cost, int) else [*key.callables, cost]

@@ -1,4 +1,4 @@
-"""Marks: limits that stand on an endpoint, in the code. The faces of frameworks find and enforce them."""
+"""Limits that are attached to endpoints in code. The framework integrations find and enforce them."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -15,27 +15,25 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import check_buckets, static_specs
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsSpec, Rule
 
-Endpoint = TypeVar("Endpoint")  # a function, a class, or what groups them in a framework
+Endpoint = TypeVar("Endpoint")  # a function, a class, or a framework's group of these
 
-_PREFIX: Final = "__ratelimit_mw_"  # an attribute of its own for each: where decorators merge attributes, none is lost
+_PREFIX: Final = "__ratelimit_mw_"  # each limit has its own attribute: decorators that merge attributes lose none
 _sequence: Final = count()
 _EVERYWHERE: Final = "/{rest:path}"
-_WRAPPED_ATTRIBUTES: Final = ("__wrapped__",)  # what decorators leave of what they wrap
-_INNER_ATTRIBUTES: Final = (
-    *_WRAPPED_ATTRIBUTES,
-    "view_class",
-)  # and Flask and Django of a class, of which there may be other views
-_MAX_NAME_LENGTH: Final = 64  # characters of a name
+_WRAPPED_ATTRIBUTES: Final = ("__wrapped__",)  # where decorators keep the function that they wrap
+# where views of Flask and Django keep their class, which may have other views as well
+_INNER_ATTRIBUTES: Final = (*_WRAPPED_ATTRIBUTES, "view_class")
+_MAX_NAME_LENGTH: Final = 64  # characters
 _MAX_DEPTH: Final = 50  # decorators on one endpoint
-_VALID_NAME: Final = re.compile(r"[A-Za-z0-9_.]{1,64}")  # texts that are names already
+_VALID_NAME: Final = re.compile(r"[A-Za-z0-9_.]{1,64}")  # texts that are used as names unchanged
 _NO_LIMITS: Final = Settings(limits=[])
 
 
 class EndpointLimit:
-    """A rule without a path. Raises `ConfigError` for what no rule may say, and for tiers without a `tier` of its own.
+    """A rule without a path, for one endpoint. Raises `ConfigError` for an invalid rule, or tiers without a `tier`.
 
-    `limits` and `options`: as in a rule of the settings; what is not said is the settings'. `version`: another number
-    whenever a mark was put somewhere, so that whoever remembers what stands on endpoints looks again.
+    `limits` and `options`: as in a rule of the settings. Options that are not given are those of the settings.
+    `version`: changes with each `attach`, so that caches of endpoint limits are rebuilt.
     """
 
     __slots__ = ("__weakref__", "rule")
@@ -49,13 +47,13 @@ class EndpointLimit:
 
     @classmethod
     def exemption(cls) -> Self:
-        """One that skips the default limits."""
+        """Return the endpoint limit of `@exempt`, which skips the default limits."""
         endpoint_limit = cls.__new__(cls)
         endpoint_limit.rule = Rule(path=_EVERYWHERE, exempt=True)  # type: ignore[misc]  # its constructor
         return endpoint_limit
 
     def reject_concurrency(self) -> Self:
-        """The mark, for where nobody sees the end of a response. Raises `ConfigError` if it is to hold slots."""
+        """Return self; raise `ConfigError` if it has slots. For endpoints whose end of response is not observed."""
         lists = static_specs(self.rule.resolve_limits(None, None))
         if self.rule.concurrent or any(spec.limit.is_concurrency for specs in lists for spec in specs):
             raise ConfigError(
@@ -64,15 +62,15 @@ class EndpointLimit:
         return self
 
     def reject_async_callables(self) -> Self:
-        """The mark, for where nothing can be awaited. Raises `ConfigError` if one of its callables is async."""
+        """Return self; raise `ConfigError` if it has an async callable. For endpoints where nothing can be awaited."""
         check_no_async_callables([LimitSet(self.rule.resolve_limits(None, None), "", _NO_LIMITS, self.rule)])
         return self
 
     def attach(self, endpoint: Endpoint, *, deep: bool = True) -> Endpoint:
-        """Leave the mark on a function or class. Putting it there again changes nothing.
+        """Attach this limit to a function or class. To attach it again has no effect.
 
-        `deep`: on what it wraps too, which a framework may have kept before. Raises `TypeError` for what cannot bear
-        one.
+        `deep`: attach it to the wrapped functions as well; a framework may have registered one of them earlier. Raises
+        `TypeError` if the object does not accept attributes.
         """
         number = next(_sequence)
         attribute = f"{_PREFIX}{number}"
@@ -83,7 +81,7 @@ class EndpointLimit:
                 setattr(one, attribute, self)
             except (AttributeError, TypeError):
                 raise TypeError(f"a limit stands on a function or a class; found {endpoint!r:.100}") from None
-        EndpointLimit.version = number  # when it is there: whoever looks in between looks again
+        EndpointLimit.version = number  # last: a cache that is built meanwhile is then rebuilt
         return endpoint
 
 
@@ -96,17 +94,16 @@ def _rule(**options: Any) -> Rule:
 
 
 def limits_on(endpoint: object) -> tuple[EndpointLimit, ...]:
-    """What stands on an endpoint, in the order in which it reads; decorators between may have wrapped it."""
+    """Return the limits attached to an endpoint or to the functions it wraps, in the order of the source code."""
     by_number = {
         number: endpoint_limit for one in unwrap_chain(endpoint) for number, endpoint_limit in _attached_to(one).items()
     }
-    return tuple(
-        dict.fromkeys(by_number[number] for number in sorted(by_number, reverse=True))
-    )  # the uppermost was put on last
+    # decorators run from the bottom to the top, so the topmost was attached last
+    return tuple(dict.fromkeys(by_number[number] for number in sorted(by_number, reverse=True)))
 
 
 def _attached_to(one: Any) -> dict[int, EndpointLimit]:
-    """What stands on one object or its class, and when it was put there."""
+    """Return the limits attached to one object or its class, by the number of their `attach`."""
     objects = one.__mro__ if isinstance(one, type) else (one, *type(one).__mro__)
     return {
         int(name.removeprefix(_PREFIX)): endpoint_limit
@@ -118,12 +115,12 @@ def _attached_to(one: Any) -> dict[int, EndpointLimit]:
 
 
 def is_exempt(endpoint: object) -> bool:
-    """Whether limits around the endpoint pass it."""
+    """Return whether an endpoint has an exemption from the limits around it."""
     return any(endpoint_limit.rule.exempt for endpoint_limit in limits_on(endpoint))
 
 
 def unwrap_chain(endpoint: Any, inner: Sequence[str] = _INNER_ATTRIBUTES) -> Iterator[Any]:
-    """The endpoint, what it wraps, what that wraps, and so on; and the class of a view."""
+    """Yield the endpoint, the functions that it wraps, directly and indirectly, and the class of a view."""
     pending = [endpoint]
     for _ in range(_MAX_DEPTH):
         if not pending:
@@ -137,7 +134,7 @@ def unwrap_chain(endpoint: Any, inner: Sequence[str] = _INNER_ATTRIBUTES) -> Ite
 
 
 def name_for(text: str) -> str:
-    """A name for limits that have none, made of what tells their endpoint apart."""
+    """Return a name for limits without one, made of the text that identifies their endpoint."""
     name = re.sub(r"[^A-Za-z0-9.-]+", "_", text).strip("_.") or "root"
     if len(name) > _MAX_NAME_LENGTH:
         name = f"{name[: _MAX_NAME_LENGTH - 9]}-{_digest(text)}"
@@ -145,7 +142,7 @@ def name_for(text: str) -> str:
 
 
 def bucket_for(text: str) -> str:
-    """The same for their buckets, where `/items/{id}` and `/items/id` are two."""
+    """Return a name for their bucket. Unlike `name_for`, it differs for `/items/{id}` and `/items/id`."""
     return text if _VALID_NAME.fullmatch(text) else f"{name_for(text)}-{_digest(text)}"
 
 

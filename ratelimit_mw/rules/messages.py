@@ -1,4 +1,4 @@
-"""Which limits the messages of a websocket meet, by what its handshake met. Pure: no store, no clock, no I/O."""
+"""The limits of a websocket's messages, given the rules of its handshake. Pure: no store, no clock, no I/O."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import compile_limits
 from ratelimit_mw.settings.rule import OnMessageRefused, OnStoreError, Rule
 
-_NAME: Final = "messages"  # in a bucket's key behind a slash, which no name of a rule has
+_NAME: Final = "messages"  # follows a slash in bucket keys: names of rules have no slash, so the bucket is unique
 _STRICTEST_FIRST: Final[Sequence[OnStoreError]] = ("deny", "local", "allow")
 
 
@@ -21,7 +21,7 @@ class _MessagePolicy(NamedTuple):
 
 
 class MessageLimits:
-    """`messages` of the settings and of their rules, compiled."""
+    """The option `messages` of the settings and of their rules, compiled."""
 
     def __init__(self, rules: Sequence[Rule], settings: Settings) -> None:
         self._rules: Final = rules
@@ -37,14 +37,15 @@ class MessageLimits:
 
     @property
     def limit_sets(self) -> Sequence[LimitSet]:
-        """All that there are, the top's first."""
+        """All limits of messages, the global ones first."""
         return [self._global[self._settings.on_store_error], *(own for own in self._by_rule if own is not None)]
 
     def match_for(self, met: Sequence[int], ends: Sequence[int | None], name: str, route: str) -> Match | None:
-        """What applies after a handshake that met these rules; None where nothing does.
+        """Return the limits of messages after a handshake that matched the rules `met`; None if there are none.
 
-        `ends`: the final rule that each form of its path met, or None. A rule without `messages` that is final has the
-        top's, and so has what meets no final rule; other rules add theirs. `name`, `route`: those of the handshake.
+        `ends`: the final rule that each form of its path matched, or None. The global `messages` apply if one of them
+        is None or a rule without `messages`. `messages` of the matched rules apply as well. `name`, `route`: those of
+        the handshake.
         """
         own = {
             index: limit_set
@@ -61,11 +62,11 @@ class MessageLimits:
             return None
         refusing = [*takes_global, *(index for index in own if not self._rules[index].shadow)]
         closes = any(self._said(index).on_message_refused == "close" for index in refusing)
-        # where a rule's callable fails and the top says nothing, nobody knows what is allowed
+        # without global messages there are no default limits for when a rule's callable fails
         return Match(groups, name, route, None if self._has_no_global else default, closes=closes)
 
     def _said(self, index: int | None) -> _MessagePolicy:
-        """What the top says, or a rule instead."""
+        """Return the options of a rule, or the global ones where the rule has none."""
         top, rule = self._settings, None if index is None else self._rules[index]
         return _MessagePolicy(
             (rule and rule.on_store_error) or top.on_store_error,
@@ -77,6 +78,5 @@ class MessageLimits:
         if limits is None:
             return None
         name = f"{rule.full_name}/{_NAME}"
-        return LimitSet(
-            limits, name, self._settings, replace(rule, cost=None, penalty=None)
-        )  # these are the handshake's
+        # cost and penalty apply to the handshake only
+        return LimitSet(limits, name, self._settings, replace(rule, cost=None, penalty=None))

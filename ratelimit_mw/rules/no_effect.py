@@ -1,4 +1,4 @@
-"""What rules say, and nothing comes of: found at the start, as what `advice` warns of."""
+"""Startup checks for options that have no effect."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,7 +8,7 @@ from ratelimit_mw.settings.rule import Rule
 
 
 def no_effect_findings(limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Iterable[Finding]:
-    """What a rule says, and nothing comes of, each with the fix. `compiled`: all lines, those of `app_limits` first."""
+    """Yield the options of a rule without effect, each with the fix. `compiled`: all limits, `app_limits` first."""
     if limit_set.may_delay and limit_set.settings.max_waiting == 0 and limit_set.static_limits is not None:
         yield _finding(
             limit_set, "beside max_waiting = 0 its max_delay holds nobody back; remove one of them", less=False
@@ -35,7 +35,7 @@ def _finding(limit_set: LimitSet, text: str, *, less: bool = True) -> Finding:
 
 
 def _penalty(ban: CompiledLimit, limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Iterable[Finding]:
-    """One that bans everybody at once, or never anybody."""
+    """Yield a finding if a penalty bans all clients together, or never bans any."""
     if ban.key.is_all:
         text = "its penalty has the key all, so that the refusals of some ban everybody; give it a key of each client"
         yield _finding(limit_set, text, less=False)
