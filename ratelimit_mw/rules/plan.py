@@ -1,4 +1,4 @@
-"""What a request is asked, and what the answer means: plan and conclude. Pure: no store, no clock, no I/O."""
+"""The charges of a request, and the verdict that follows from their decisions. Pure: no store, no clock, no I/O."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,19 +20,19 @@ from ratelimit_mw.http.response import Policy
 from ratelimit_mw.rules.compiled import CompiledLimit, LimitSet
 from ratelimit_mw.stores.group import can_be_summed, hash_tag
 
-_MAX_CACHED_LENGTH: Final = 256  # characters of a user or client of whom a plan is remembered
-PLANS: Final = Budget(16_384)  # of recent clients, for all combinations of rules
-_NETWORK_CACHE_SIZE: Final = 4096  # of IPv6 clients, whose networks are remembered
+_MAX_CACHED_LENGTH: Final = 256  # characters of a user or client address; plans for longer ones are not cached
+PLANS: Final = Budget(16_384)  # plans of recent clients, for all combinations of rules
+_NETWORK_CACHE_SIZE: Final = 4096  # IPv6 addresses
 
 
 class Match:
-    """The lines that apply to a request. One object per combination of rules, made once.
+    """The limits that apply to a request. There is one object per combination of rules.
 
-    `defaults`: what applies where a callable gives no limits. `route`: what the key `route` means unless the framework
-    knows better. `denied`: refused without being asked. `may_read_user`: as far as is known before a request comes.
-    `messages`: the same for each message, if it is a websocket's handshake; `closes`: there, whether a refused message
-    ends it. `may_delay`: whether a request may be held back. `settles`: whether something of it is settled after the
-    response; `has_slots`: whether slots are given back then; `has_queue`: whether a request may have to wait for one.
+    `defaults`: the limits that apply if a callable returns no valid ones. `route`: the value of the key `route`, unless
+    the framework knows the route. `denied`: the request is refused without a query of the store. `may_read_user`: a key
+    may read the user; the keys of a callable's limits are not known. `messages`: the limits of each message, if the
+    request is a websocket handshake. `closes`: in `messages`, a refused message closes the websocket. `may_delay`,
+    `settles`, `has_slots`, `has_queue`: see `LimitSet`.
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class Match:
         self.policies = [limit.policy for limit in self.static_limits or ()]
         keys = [key for group in groups for key in (*group.keys, group.tier) if key is not None]
         self.may_read_user = any(key.may_read_user for key in keys)
-        # plans by (user, client, route), where nothing else is looked at: a client that comes again costs one look-up
+        # plans by (user, client, route), if they depend on nothing else: a client's next request costs one lookup
         again = self.static_limits is not None and all(
             limit.key.is_cacheable and isinstance(limit.cost, int) for limit in self.static_limits
         )
@@ -95,19 +95,18 @@ class Match:
         self.plans_by_address: PlanCache | None = PlanCache(self._plan_for_address, self.prefix) if quick else None
 
     def limits_for(self, request: KeyContext, route: str, results: CallResults) -> Sequence[CompiledLimit] | None:
-        """The lines of a request; None when a callable gave no limits, and neither did that of the defaults."""
+        """Return the limits of a request; None if a callable returned no valid ones and no defaults replace them."""
         if self.static_limits is not None:
             return self.static_limits
         by_group: dict[LimitSet, Sequence[CompiledLimit]] = {}
         for group in self.groups:
             own = group.limits_for(request, route, results)
             if own is None and group.own is not None and group.own.shadow:
-                continue  # it refuses nobody, so nothing has to stand in for it
+                continue  # a shadow rule refuses no request, so the defaults need not replace it
             if own is None and self.defaults is not None:
-                group = self.defaults  # noqa: PLW2901  # it stands in for the group, once
-                own = (
-                    group.limits_for(request, route, results) or None
-                )  # where there are no default limits, nothing does
+                group = self.defaults  # noqa: PLW2901  # it replaces the group, at most once
+                # an empty list of default limits cannot replace a limit
+                own = group.limits_for(request, route, results) or None
             if own is None:
                 return None
             by_group[group] = own
@@ -126,7 +125,7 @@ class Match:
 
 
 class _PlanContext(Struct, frozen=True, gc=False):
-    """A caller of whom nothing else is asked."""
+    """The part of a request that cached plans depend on."""
 
     user: str | None
     client: str | None
@@ -137,10 +136,10 @@ class _PlanContext(Struct, frozen=True, gc=False):
 
 
 class Plan(Struct, frozen=True, gc=False):
-    """What the store is asked. `denied`: refused without asking, and as what that counts.
+    """The charges of a request, each with its limit and policy.
 
-    `match`, and `is_single`, whether there is one charge, that can refuse: where nothing but the client's address
-    counts.
+    `denied`: if set, the request is refused without a query of the store, with this source. `match`, `is_single`: set
+    in plans by client address only; `is_single`: there is one charge, and it can refuse.
     """
 
     charges: Sequence[Charge]
@@ -151,7 +150,7 @@ class Plan(Struct, frozen=True, gc=False):
     is_single: bool = False
 
     def subset(self, indices: Sequence[int]) -> "Plan":
-        """A part of it."""
+        """Return a plan with some of the charges."""
         parts = (self.charges, self.compiled_limits, self.policies)
         return Plan(*[[part[index] for index in indices] for part in parts])  # type: ignore[arg-type]  # one kind each
 
@@ -162,19 +161,19 @@ def _is_short(who: str | None) -> bool:
 
 @cache
 def _networks(prefix: int) -> Memo[str, str]:
-    """What `_network_representative` says, remembered: one for all rules."""
+    """Return the cache of `_network_representative`, which all rules share."""
     return Memo(partial(_network_representative, prefix=prefix), Budget(_NETWORK_CACHE_SIZE), _is_short)
 
 
 def _network_representative(client: str, prefix: int) -> str:
-    """The first address of an IPv6 client's network, of which the same is asked; else the client itself."""
+    """Return the first address of an IPv6 client's network, which has the same plan; return other clients unchanged."""
     counted = client_address(client, prefix) if prefix else None
     first = client if counted is None else counted.partition("/")[0]
-    return first if client_address(first, prefix) == counted else client  # such as one that means an IPv4 address
+    return first if client_address(first, prefix) == counted else client  # e.g. an IPv4-mapped address
 
 
 class PlanCache(Memo[str | None, Plan]):
-    """What is asked of a client, by its address. `prefix`: by so many bits of an IPv6 address."""
+    """Plans by client address. `prefix`: the bits of an IPv6 address that matter."""
 
     def __init__(self, make: Callable[[str | None], Plan], prefix: int) -> None:
         super().__init__(make, PLANS, _is_short)
@@ -193,13 +192,13 @@ _UNKNOWN_LIMITS: Final = Plan((), (), (), denied="denied_on_error")
 
 
 def owners(charge_plan: Plan) -> Sequence[str]:
-    """The identities that a request has under its keys; none where it has no key but those that all clients share."""
+    """Return the identities of a request under its keys, except for keys that all clients share."""
     pairs = zip(charge_plan.charges, charge_plan.compiled_limits, strict=True)
     return list(dict.fromkeys(hash_tag(charge.key) for charge, limit in pairs if not limit.key.is_shared))
 
 
 def plan(match: Match, request: Request, results: CallResults) -> Plan:
-    """The charges of a request, given what the callables of its match answered."""
+    """Return the charges of a request, given the results of the callables of its match."""
     if match.plan_cache is not None:
         user, client = request.user if match.may_read_user else None, request.client
         if _is_short(user) and _is_short(client):
@@ -227,7 +226,7 @@ def _plan(match: Match, request: KeyContext, route: str, results: CallResults) -
 
 
 def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, route: str, results: CallResults) -> Plan:
-    """The same when a key is not there."""
+    """Return the plan of a request that lacks a key, as `missing_key` specifies."""
     charges, compiled_limits = [], []
     for limit in candidates:
         identity = limit.key.identity(request, route, results)
@@ -242,7 +241,7 @@ def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, rout
                 or limit.missing_key == "deny"
                 or (limit.missing_key == "exempt" and not limit.key.failed(results))
             ):
-                continue  # a ban of all who have no key would be everybody's, for what one of them did
+                continue  # a shared penalty would ban all clients without the key for the refusals of one
             identity = limit.missing_key_identity
         charges.append(limit.charges[identity, limit.cost_of(results)])
         compiled_limits.append(limit)
@@ -250,10 +249,10 @@ def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, rout
 
 
 def _with_distinct_buckets(charges: Sequence[Charge]) -> Sequence[Charge]:
-    """The same charges; of two in one bucket that no store can sum, the second gets a bucket of its own.
+    """Return the charges; of two in one bucket that no store can sum, the second one gets another bucket.
 
-    So both limits hold, where a store would refuse to be asked: limits of one name that callables give, for example.
-    The answer is a tuple, which never changes: a store may remember what it makes of it.
+    Otherwise the store would reject the charges, for example for limits of one name that callables return. Returns a
+    tuple, so that a store can cache what it derives from it.
     """
     if len(charges) == 1 or len({(charge.key, charge.limit.bucket) for charge in charges}) == len(charges):
         return tuple(charges)
@@ -262,7 +261,7 @@ def _with_distinct_buckets(charges: Sequence[Charge]) -> Sequence[Charge]:
     for charge in charges:
         own = charge
         while not can_be_summed(first_by_bucket.setdefault((own.key, own.limit.bucket), own), own):
-            own = replace(own, key=f"{own.key}+")  # no name has a plus
+            own = replace(own, key=f"{own.key}+")  # unique: names have no plus sign
         charges_apart.append(own)
     return tuple(charges_apart)
 
@@ -282,7 +281,7 @@ def without_charged(charge_plan: Plan, charged: Iterable[Charge]) -> Plan:
     indices = [
         index for index, charge in enumerate(charge_plan.charges) if costs[index] > 0 or bucket_of(charge) not in paid
     ]
-    if any(charge_plan.charges[index].role == "limit" for index in indices):  # which may refuse
+    if any(charge_plan.charges[index].role == "limit" for index in indices):  # this middleware may refuse
         penalties = [index for index, charge in enumerate(charge_plan.charges) if charge.role == "penalty"]
         costs = [
             charge.cost if charge.role == "penalty" else costs[index]
@@ -294,9 +293,10 @@ def without_charged(charge_plan: Plan, charged: Iterable[Charge]) -> Plan:
 
 
 def without_store(charge_plan: Plan) -> tuple[Source, Plan]:
-    """What happens when the store failed: the strictest of what the lines say, and what is asked locally instead.
+    """Return the source of the verdict when the store has failed, and the plan for the fallback store.
 
-    The charges are those of the store, of which a `FallbackStore` takes its share; the policies say that share.
+    The strictest `on_store_error` of the limits applies. The charges stay the same, because a `FallbackStore` scales
+    them; the policies contain the scaled limits.
     """
     modes = {limit.on_store_error for limit in charge_plan.compiled_limits if not limit.shadow}
     if "deny" in modes:
@@ -309,7 +309,7 @@ def without_store(charge_plan: Plan) -> tuple[Source, Plan]:
 
 
 def conclude(match: Match, charge_plan: Plan, decisions: Sequence[Decision], source: Source = "store") -> Verdict:
-    """The verdict on a request."""
+    """Return the verdict on a request, given the decisions on its charges."""
     if charge_plan.denied is not None or source == "denied_on_error":
         return Verdict(False, (), (), match.rule, charge_plan.denied or source)
     return verdict_of(charge_plan.charges, decisions, match.rule, source, charge_plan.policies)

@@ -1,4 +1,4 @@
-"""Rules that can never match: an earlier rule or `exempt` takes all of their requests, or they name no method."""
+"""Startup checks for rules that never match: an earlier rule or `exempt` covers them, or their method is unknown."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -10,13 +10,13 @@ from ratelimit_mw.settings.rule import PathSpec, Rule
 
 EVERY_PATH: Final = "/{rest:path}"
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY")
-METHOD_HINTS: Final = {  # what others call a method
+METHOD_HINTS: Final = {  # words that frameworks use like methods
     "ANY": "leave out methods for all of them",
     "ALL": "leave out methods for all of them",
     "WEBSOCKET": "a websocket begins with a GET",
     "WS": "a websocket begins with a GET",
 }
-_RARE: Final = (  # of IANA's registry, of caches and of UPnP
+_RARE: Final = (  # methods of IANA's registry, of caches and of UPnP
     "ACL BAN BIND CHECKIN CHECKOUT COPY LABEL LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE "
     "MOVE NOTIFY ORDERPATCH PRI PROPFIND PROPPATCH PURGE REBIND REFRESH REPORT SEARCH SUBSCRIBE UNBIND UNCHECKOUT "
     "UNLINK UNLOCK UNSUBSCRIBE UPDATE UPDATEREDIRECTREF"
@@ -25,8 +25,8 @@ RARE_METHODS: Final = frozenset(_RARE.split())
 
 
 def unreachable_rules(rules: Sequence[Rule], *, ignore_case: bool) -> Iterator[tuple[int, int]]:
-    """Each rule that can never match, and the earlier one that ends the search for all that it is for; as indices."""
-    enders: dict[str, list[int]] = {}  # by what their paths begin with, which another one's must begin with too
+    """Yield the index of each rule that never matches, and of the earlier final rule that matches all its requests."""
+    enders: dict[str, list[int]] = {}  # final rules by the fixed start of their paths, which covered paths share
     paths = [Paths("path", rule.path) for rule in rules]
     for index, rule in enumerate(rules):
         begins = _beginnings(paths[index].normal_templates[0], ignore_case=ignore_case)
@@ -42,7 +42,7 @@ def unreachable_rules(rules: Sequence[Rule], *, ignore_case: bool) -> Iterator[t
 
 
 def exempted_rules(rules: Sequence[Rule], exempt: PathSpec, *, ignore_case: bool) -> Iterator[int | None]:
-    """Each rule whose paths are all in `exempt`, as an index; None alone if `exempt` has every path."""
+    """Yield the index of each rule whose paths are all in `exempt`; only None if `exempt` has every path."""
     if not exempt:
         return
     paths = Paths("exempt", exempt)
@@ -51,14 +51,14 @@ def exempted_rules(rules: Sequence[Rule], exempt: PathSpec, *, ignore_case: bool
         return
     for index, rule in enumerate(rules):
         own = Paths("path", rule.path)
-        # rules then match in any case, and exempt in one
+        # with ignore_case a rule matches more spellings than `exempt`, which stays exact
         cased = ignore_case and any(fold(one) != one or one.upper() != one for one in map(_fixed, own.normal_templates))
         if not cased and _covers(paths, own, ignore_case=False):
             yield index
 
 
 def exempting_all(rules: Sequence[Rule]) -> int | None:
-    """The first rule that exempts every request that reaches it, as an index, if there is one."""
+    """Return the index of the first rule that exempts every request that reaches it, or None."""
     every = Paths("path", EVERY_PATH)
     for index, rule in enumerate(rules):
         asks = rule.methods or rule.host or rule.preflight or rule.when is not None
@@ -68,7 +68,7 @@ def exempting_all(rules: Sequence[Rule]) -> int | None:
 
 
 def unknown_methods(methods: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Each method that no server knows, and what was probably meant; None where that is unclear."""
+    """Yield each method that no server knows, with a hint at the likely intention; None without a hint."""
     for method in methods:
         if method in METHOD_HINTS:
             yield method, METHOD_HINTS[method]
@@ -82,7 +82,7 @@ def _fixed(template: str) -> str:
 
 
 def _beginnings(template: str, *, ignore_case: bool) -> list[str]:
-    """What a template begins with, segment after segment, up to its first parameter: ``, `/api`, `/api/v1`."""
+    """Return each start of a template that ends with a whole segment before any parameter: ``, `/api`, `/api/v1`."""
     text = template.partition("{")[0]
     stem = text if text == template else text.rpartition("/")[0]
     segments = (fold(stem) if ignore_case else stem).split("/")
@@ -90,7 +90,7 @@ def _beginnings(template: str, *, ignore_case: bool) -> list[str]:
 
 
 def _is_at_least_as_narrow(earlier: Rule, rule: Rule) -> bool:
-    """Whether whatever meets what `rule` asks besides its path meets what `earlier` asks."""
+    """Return whether `earlier` has the same `preflight`, and all methods and hosts of `rule`."""
     hosts, own = ({one.host} if isinstance(one.host, str) else set(one.host) for one in (earlier, rule))
     return (
         earlier.preflight == rule.preflight
@@ -100,7 +100,7 @@ def _is_at_least_as_narrow(earlier: Rule, rule: Rule) -> bool:
 
 
 def _covers(earlier: Paths, narrower: Paths, *, ignore_case: bool) -> bool:
-    """In both forms, because a request is looked at in both."""
+    """Return whether `earlier` covers all paths of `narrower`, as received and normalized: requests match by both."""
     return all(
         any(covers(wide, narrow, ignore_case=ignore_case) for wide in ours)
         for ours, theirs in (
