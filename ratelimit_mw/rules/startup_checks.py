@@ -1,4 +1,4 @@
-"""What works, but probably not as intended: found at start, each with the fix."""
+"""Startup checks for settings that work, but probably not as intended. Each finding includes the fix."""
 
 import os
 import re
@@ -24,22 +24,22 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import NOT_BY_TIER
 from ratelimit_mw.settings.rule import Rule
 
-_WINDOWS: Final = {"fixed_window": 2, "sliding_window_counter": 2, "sliding_window_log": 1}  # quotas in a worst window
+_WINDOWS: Final = {"fixed_window": 2, "sliding_window_counter": 2, "sliding_window_log": 1}  # quotas per worst window
 _PROXY_HEADERS: Final = ("x-forwarded-for", "forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip")
-_MAX_REQUESTS: Final = 1000  # requests: headers are not read for nothing for ever
-_MIN_PUBLIC: Final = 100  # of these: any client of a public address can send such a header, a proxy always does
+_MAX_REQUESTS: Final = 1000  # requests that are examined: the check costs time
+_MIN_PUBLIC: Final = 100  # requests from public addresses: any client can send such a header, a proxy always does
 _SERVERS: Final = ("uvicorn", "gunicorn", "hypercorn", "granian", "fastapi")
 _WORKERS: Final = re.compile(r"(?:--workers|-w)(?:=?([0-9]+))?")
-_TESTS: Final = "testserver"  # Django's test client, which says that it is several processes
-_LONG_TIMEOUT: Final = 5.0  # seconds
-_MAX_DEPTH: Final = 50  # apps around apps
+_TESTS: Final = "testserver"  # the name of Django's test client, which sets wsgi.multiprocess
+_LONG_TIMEOUT: Final = 5.0  # seconds; a larger store_timeout was probably meant in milliseconds
+_MAX_DEPTH: Final = 50  # nested apps
 _SLOT_OPTIONS: Final = ("queue", "queue_timeout", "slot_lifetime", "slot_retry")
 
 
 def startup_findings(
     rules: Sequence[Rule], compiled: Sequence[LimitSet], messages: Sequence[LimitSet], *, ignore_case: bool
 ) -> Iterator[Finding]:
-    """Rules that never match, and limits of requests or messages that clients can get around or that never act.
+    """Yield a finding for each rule that never matches and each limit that has no effect or that clients can avoid.
 
     `compiled`: all limits of requests; `app_limits` come first, the default limits last.
     """
@@ -83,9 +83,9 @@ def startup_findings(
 
 
 class EndpointLimitChecks:
-    """Warns of limits on endpoints as `startup_findings` does of rules, when they are compiled: each once.
+    """Checks endpoint limits as `startup_findings` checks rules, once each, when they are compiled.
 
-    It is a warning with `strict` too, because the app has started. `app`: the limits of every request.
+    Findings are warnings even with `strict`, because the app is running. `app`: the limits of every request.
     """
 
     __slots__ = ("_app", "_seen")
@@ -95,7 +95,7 @@ class EndpointLimitChecks:
         self._seen: Final[set[str]] = set()
 
     def examine(self, limit_sets: Iterable[LimitSet]) -> None:
-        """Warn of the limits of one endpoint."""
+        """Warn about the limits of one endpoint."""
         every = list(limit_sets)
         enforced = any(map(_always_enforced, (self._app, *every)))
         for limit_set in every:
@@ -124,12 +124,12 @@ def _exempt_findings(rules: Sequence[Rule], settings: Settings) -> Iterator[Find
 def _method_findings(rule: Rule, place: str) -> Iterator[Finding]:
     for method, hint in unknown_methods(rule.methods):
         text = f"{place}: methods has {method}, which no server knows"
-        # a method of one's own is allowed
+        # a method without a hint may be a custom method, which is allowed
         yield Finding(f"{text}; {hint or 'if clients do not send it, remove it'}", weakens_limits=hint is not None)
 
 
 def _limit_findings(limit_set: LimitSet, fix: str, place: str) -> Iterator[Finding]:
-    """Findings on keys and costs. `fix`: for keys that clients write; empty if another limit holds these clients."""
+    """Yield findings on keys and costs. `fix`: for keys that clients choose; empty if another limit covers these."""
     keys = limit_set.keys
     if keys and all(key.is_client_controlled for key in keys) and fix:
         yield Finding(
@@ -147,7 +147,7 @@ def _limit_findings(limit_set: LimitSet, fix: str, place: str) -> Iterator[Findi
 
 
 def _missing_key_findings(limit_set: LimitSet, place: str) -> Iterator[Finding]:
-    """Keys that a client leaves out at will, and then shares a bucket with all who do."""
+    """Yield a finding for each key that clients can leave out: all clients without it share one bucket."""
     if limit_set.settings.missing_key != "shared":
         return
     fallback_keys = [limit_set.key] if limit_set.static_limits is None and limit_set.tier is None else []
@@ -161,7 +161,7 @@ def _missing_key_findings(limit_set: LimitSet, place: str) -> Iterator[Finding]:
 
 
 def _rule_findings(limit_set: LimitSet, fix: str) -> Iterator[Finding]:
-    """Findings in the limits of one rule. `fix`: as for `_limit_findings`."""
+    """Yield findings on the limits of one rule. `fix`: see `_limit_findings`."""
     yield from _limit_findings(limit_set, fix, f"rule {limit_set.rule}")
     for idle, other in _redundant_limits(limit_set.static_limits or ()):
         yield Finding(
@@ -172,7 +172,7 @@ def _rule_findings(limit_set: LimitSet, fix: str) -> Iterator[Finding]:
 
 
 def _always_enforced(limit_set: LimitSet) -> bool:
-    """Whether one of these limits refuses a client whatever he writes."""
+    """Return whether a client cannot avoid one of these limits by what it sends."""
     return any(not limit.key.is_client_controlled and not limit.shadow for limit in limit_set.all_static)
 
 
@@ -191,8 +191,8 @@ def _redundant_limits(limits: Sequence[CompiledLimit]) -> Iterable[tuple[Compile
 
 
 def _admits_all_of(limit: Limit, other: Limit) -> bool:
-    """Whether `limit` certainly admits all that `other` admits."""
-    warming = bool(getattr(limit, "warmup", 0))  # what is colder is dearer: a faster one is not always ahead
+    """Return whether `limit` certainly admits all requests that `other` admits."""
+    warming = bool(getattr(limit, "warmup", 0))  # with a warmup, the larger rate may admit less for some time
     if type(limit) is type(other) and limit.words == other.words and limit != other and not warming:
         options = [word for word in limit.words if word not in ("burst", "at_once")]
         alike = all(getattr(limit, word) == getattr(other, word) for word in options)
@@ -201,14 +201,14 @@ def _admits_all_of(limit: Limit, other: Limit) -> bool:
     if other.algorithm not in _WINDOWS or limit.algorithm not in _WINDOWS:
         return False
     at_once, rate = _WINDOWS[other.algorithm] * other.quota, other.quota / other.window
-    return 2 * at_once + rate * limit.window <= limit.quota  # a counter may weigh an old window in full besides a new
+    return 2 * at_once + rate * limit.window <= limit.quota  # a counter may add the whole last window to the new one
 
 
 def known_workers(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] | None = None) -> int:
-    """How many processes a server was told to start; 1 if nothing says so.
+    """Return the number of processes that the server is configured to start; 1 if it is unknown.
 
-    Read from the server that runs this code (gunicorn, uvicorn), else from its command line, `GUNICORN_CMD_ARGS` or
-    `WEB_CONCURRENCY`.
+    It is read from the server that runs this code (gunicorn, uvicorn), else from its command line,
+    `GUNICORN_CMD_ARGS` or `WEB_CONCURRENCY`.
     """
     running = _running_workers()
     if running is not None:
@@ -217,14 +217,14 @@ def known_workers(environ: Mapping[str, str] = os.environ, arguments: Sequence[s
     count = environ.get("WEB_CONCURRENCY", "")
     if arguments_given and any(name in arguments_given[0] for name in _SERVERS):
         if "gunicorn" in arguments_given[0]:
-            with suppress(ValueError):  # a quote that is not closed, which gunicorn itself reports
+            with suppress(ValueError):  # an unclosed quote: gunicorn reports it
                 count = _workers_option(shlex.split(environ.get("GUNICORN_CMD_ARGS", ""))) or count
         count = _workers_option(arguments_given) or count
     return int(count) if count.isdecimal() and int(count) > 0 else 1
 
 
 def _workers_option(words: Sequence[str]) -> str:
-    """The last value of `-w` or `--workers` on a command line, or nothing."""
+    """Return the last value of `-w` or `--workers` on a command line, or empty text."""
     said = ""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if found := _WORKERS.fullmatch(word):
@@ -233,12 +233,12 @@ def _workers_option(words: Sequence[str]) -> str:
 
 
 def _running_workers() -> int | None:
-    """The number of workers that gunicorn or uvicorn has, if a call of theirs is on the stack of this thread.
+    """Return the number of workers of gunicorn or uvicorn, if one of their calls is on the stack of this thread.
 
-    It includes `gunicorn.conf.py` and `uvicorn.run(workers=...)`, which no command line shows. Both load the app, and
-    run its event loop, inside such a call. Nothing is imported for it.
+    Both load the app, and run its event loop, inside such a call. The number includes `gunicorn.conf.py` and
+    `uvicorn.run(workers=...)`, which no command line shows. Imports neither server.
     """
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # to see the server's call
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # finds the server's call
     while frame is not None:
         module = frame.f_globals.get("__name__")
         workers: object = None
@@ -255,7 +255,7 @@ def _running_workers() -> int | None:
 
 
 def multiple_workers_finding(workers: int | None) -> Finding:
-    """A memory store counts for one process alone. `workers` None: their number is not known."""
+    """Return the finding that each process has its own memory store. `workers`: None if the number is unknown."""
     return Finding(
         f"store: memory:// counts in one process, and there are {workers or 'several'}: clients get that many times "
         "the limits; set store to a redis:// URL"
@@ -263,7 +263,7 @@ def multiple_workers_finding(workers: int | None) -> Finding:
 
 
 def warn_of_unused_slot_options(settings: Settings, limits: Sequence[LimitSet]) -> None:
-    """Report settings on slots where none of these lines has any, and endpoints cannot."""
+    """Report options of slots if none of these limits has slots, and endpoint limits cannot have them."""
     defaults = {field.name: field.default for field in fields(settings)}
     unused = [word for word in _SLOT_OPTIONS if getattr(settings, word) != defaults[word]]
     if unused and not any(one.has_slots for one in limits):
@@ -273,9 +273,9 @@ def warn_of_unused_slot_options(settings: Settings, limits: Sequence[LimitSet]) 
 
 
 class ProcessCountCheck:
-    """Warns once where a WSGI server has several processes, and nothing else said so. `unknown`: it may still.
+    """Warns once if a WSGI server has several processes, and `known_workers` did not find them.
 
-    Only a request shows it, so with `strict` too it is a warning.
+    `unknown`: requests still have to be examined. Only a request shows it, so it is a warning even with `strict`.
     """
 
     __slots__ = ("unknown",)
@@ -284,7 +284,7 @@ class ProcessCountCheck:
         self.unknown = store == "memory://" and known_workers() == 1
 
     def examine(self, environ: Mapping[str, Any]) -> None:
-        """Warn if this request shows it. A server says the same each time: no other need be looked at."""
+        """Warn if this request shows several processes. All requests show the same, so one is enough."""
         if environ.get("SERVER_NAME") != _TESTS:
             self.unknown = False
             if environ.get("wsgi.multiprocess"):
@@ -292,10 +292,10 @@ class ProcessCountCheck:
 
 
 class ProxyHeaderCheck:
-    """Looks in the first requests for a proxy whose header is not read: all clients of it share one bucket.
+    """Looks in the first requests for a proxy whose header is not read: all of its clients share one bucket.
 
     Either the proxy is not in `trusted_proxies`, or it sends another header than `proxy_header`. `done`: it has warned,
-    or has seen enough requests. Only requests show it, so with `strict` too it is a warning.
+    or has examined enough requests. Only requests show it, so it is a warning even with `strict`.
     """
 
     __slots__ = ("_finder", "_names", "_public_requests", "_seen", "done")
@@ -307,7 +307,7 @@ class ProxyHeaderCheck:
         self.done = False
 
     def examine(self, request: Request) -> None:
-        """Warn at the first request that shows it. `request.client` is the other end of the socket."""
+        """Warn at the first request that shows such a proxy. `request.client` is the socket's peer."""
         self._seen += 1
         if self.done:  # another gate of the same app shares this object
             return
@@ -317,7 +317,7 @@ class ProxyHeaderCheck:
         trusted = self._finder.trusts(peer)
         if not sent or (trusted and self._finder.header in sent):
             return
-        # a server that reads the header itself, as uvicorn does for a proxy on its host, has put it into `client`
+        # a server may have read the header into `client` already, as uvicorn does for a proxy on its host
         if peer and any(_names(value, peer) for values in sent.values() for value in values):
             return
         address = parse_address(peer)
@@ -334,7 +334,7 @@ class ProxyHeaderCheck:
                 *(shown, name, self._finder.header, name),
             )
             return
-        # a name instead of an address, as waitress has for a unix socket, cannot be listed
+        # trusted_proxies cannot contain a name, which waitress passes for a unix socket
         listed = str(address) if address else "" if peer else "unix:"
         fix = f"put {listed!r} into trusted_proxies" if listed else "set trusted_proxies = 1"
         if name != self._finder.header:
@@ -351,9 +351,9 @@ def _names(value: str, client: str) -> bool:
 
 
 def warn_of_cors(app: Any, outer: Any) -> None:
-    """Warn where CORS middleware keeps browsers from reading our answers.
+    """Warn if CORS middleware prevents browsers from reading refusals or the rate limit headers.
 
-    `app`: the app inside; `outer`: the Starlette app outside, if any, whose middleware names its options.
+    `app`: the wrapped app. `outer`: the Starlette app around the middleware, if any; it knows the options of CORS.
     """
     if any(_is_named(kind, "CORSMiddleware") for kind in _nested_classes(app)):
         _warn_of_headers(
@@ -376,7 +376,7 @@ def _warn_of_headers(text: str) -> None:
 
 
 def warn_of_authentication(app: Any, keys: Iterable[Key], *, strict: bool) -> None:
-    """Report a key that reads the user where the app inside finds out later who the user is."""
+    """Report a key that reads the user if the wrapped app authenticates users only later."""
     key = next((key for key in keys if key.may_read_user), None)
     if key is not None and any(_is_named(kind, "AuthenticationMiddleware") for kind in _nested_classes(app)):
         finding = Finding(
@@ -388,7 +388,7 @@ def warn_of_authentication(app: Any, keys: Iterable[Key], *, strict: bool) -> No
 
 
 def _nested_classes(app: Any) -> Iterator[object]:
-    """The classes of an app and of the middleware that it consists of."""
+    """Yield the classes of an app, of the apps that it wraps, and of their middleware."""
     for _ in range(_MAX_DEPTH):
         yield type(app)
         yield from (getattr(one, "cls", None) for one in getattr(app, "user_middleware", ()))
@@ -396,5 +396,5 @@ def _nested_classes(app: Any) -> Iterator[object]:
 
 
 def _is_named(kind: object, name: str) -> bool:
-    """Whether it is a class of this name, or a subclass of one."""
+    """Return whether `kind` is a class of this name, or a subclass of one."""
     return any(one.__name__ == name for one in getattr(kind, "__mro__", ()))
