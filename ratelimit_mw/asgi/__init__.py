@@ -1,4 +1,4 @@
-"""The middleware for ASGI apps: Starlette, FastAPI, Litestar, Quart and every other."""
+"""Rate limiting middleware for ASGI apps: Starlette, FastAPI, Litestar, Quart and others."""
 
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final, Unpack
@@ -38,11 +38,11 @@ _KINDS: Final = ("http", "websocket")
 class RateLimitMiddleware:
     """Limits how often a client may call `app`: `app.add_middleware(RateLimitMiddleware, limits="100/minute")`.
 
-    `settings`: `Settings` or a mapping; keyword arguments are the same settings and go before it. The app finds the
-    verdict in `scope["state"]["ratelimit"].verdict`, which is `request.state.ratelimit` in Starlette.
+    `settings`: a `Settings` object or a mapping. Keyword arguments are the same settings and take precedence. The app
+    finds the verdict in `scope["state"]["ratelimit"].verdict`, in Starlette `request.state.ratelimit.verdict`.
 
-    Wrong settings raise `ConfigError`. Inside a running loop, where Starlette makes its middleware, the error is the
-    answer to the server's lifespan start-up instead, so that the server stops with its message.
+    Invalid settings raise `ConfigError`. Inside a running event loop, where Starlette builds its middleware, the error
+    fails the server's lifespan startup instead, so that the server stops and shows the message.
     """
 
     @check_arguments(Options)
@@ -74,16 +74,16 @@ class RateLimitMiddleware:
             self._gate.adapt_to_router(app)
 
     def _fail(self, error: ConfigError) -> None:
-        """Answer everything with this error."""
+        """Fail the lifespan startup and every request with this error."""
         self._error, self._limited_types = error, ()
         self._use_fast_path = self._may_delay = self._tracks_all = False
 
     def track_all(self) -> None:
-        """Follow the response to each request: which of them a limit on an endpoint asks for is not known before."""
+        """Track every response: only routing shows whether an endpoint limit needs it."""
         self._use_fast_path, self._tracks_all = False, True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Admit or refuse one request; everything that is neither HTTP nor a websocket goes straight through."""
+        """Admit or refuse one HTTP request or websocket; pass other scopes through."""
         verdict = None
         if self._use_fast_path and scope["type"] == "http" and "user" not in scope and STATE_KEY not in scope:
             client, gate = scope.get("client"), self._sync_gate
@@ -101,13 +101,13 @@ class RateLimitMiddleware:
             return
         state = RateLimitState(verdict, self._gate, True)
 
-        # As in `with_headers` and `_scope_with_state`, whose two calls are a fortieth of what is added to a request.
-        # Defaults cost less than cells, and types in quotes nothing: the others are looked up for each request.
+        # with_headers() and _scope_with_state(), inlined: the calls are a fortieth of what is added to a request.
+        # Default arguments are faster than closure cells; quoted annotations are not evaluated for each request.
         def send_with_headers(
             message: "Message", send: "Send" = send, state: "RateLimitState" = state
         ) -> "Awaitable[None]":
             if message["type"] == "http.response.start" and state.verdict is not None:
-                message = {**message}  # an app may send the same one again
+                message = {**message}  # a copy: an app may send the same message again
                 message["headers"] = raw_headers(state.verdict, message.get("headers", ()))
             return send(message)
 
@@ -118,7 +118,7 @@ class RateLimitMiddleware:
         await self.app(scope, receive, send_with_headers)
 
     async def _decide_with_delay(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Where the request may have to wait, whose client may not do so for so long."""
+        """Decide on a request that may be delayed, and end it early if its client disconnects."""
         watcher = DisconnectWatcher(scope, receive)
         try:
             await self._decide(None, scope, watcher.receive, send, watcher.sleep)
@@ -130,7 +130,7 @@ class RateLimitMiddleware:
     async def _decide(
         self, verdict: Verdict | None, scope: Scope, receive: Receive, send: Send, sleep: Sleep = async_sleep
     ) -> None:
-        """In every case. `verdict`: if it is known already. `sleep`: see `AsyncGate.admit`."""
+        """Decide on the general path. `verdict`: the fast path's refusal, if any. `sleep`: see `AsyncGate.admit`."""
         if scope["type"] not in self._limited_types:
             await self._pass_through(scope, receive, send)
             return
@@ -172,11 +172,11 @@ class RateLimitMiddleware:
             await self.app(scope, receive, self._close_store_on_shutdown(send))
         else:
             if scope["type"] in _KINDS and STATE_KEY not in scope:
-                scope[STATE_KEY] = RateLimitState(None, self._gate)  # switched off here, so are the limits on endpoints
+                scope[STATE_KEY] = RateLimitState(None, self._gate)  # `enabled` is off for endpoint limits too
             await self.app(scope, receive, send)
 
     def _close_store_on_shutdown(self, send: Send) -> Send:
-        """Close our store before the server hears that the app has shut down."""
+        """Close the middleware's store before the server learns that the app has shut down."""
 
         async def send_after_close(message: Message) -> None:
             if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
@@ -187,11 +187,11 @@ class RateLimitMiddleware:
 
 
 def _scope_with_state(scope: Scope, state: RateLimitState, *, is_limited: bool) -> Scope:
-    """The scope, in which the app finds what is known of its request, if anything was `is_limited`."""
+    """Return the scope for the app, with the verdict in its state if anything `is_limited`."""
     if not is_limited:
-        scope[STATE_KEY] = state  # so that limits on endpoints find the store, and have their headers shown
+        scope[STATE_KEY] = state  # endpoint limits use its store, and this middleware adds their headers
         return scope
-    if "state" not in scope:  # else the server made it for this request
+    if "state" not in scope:  # otherwise the server made one for this request
         return {**scope, "state": {"ratelimit": state}, STATE_KEY: state}
     scope["state"]["ratelimit"] = scope[STATE_KEY] = state
     return scope

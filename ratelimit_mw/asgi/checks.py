@@ -1,4 +1,4 @@
-"""Limits and exemptions in the code that nothing heeds, looked for when a server starts."""
+"""Startup checks for endpoint limits and exemptions that nothing enforces."""
 
 from collections.abc import Iterator
 from inspect import isfunction
@@ -17,19 +17,19 @@ _ALONE: Final = (
 
 
 class _MiddlewareRegistry:
-    """Which middleware there are, and whether any is to follow all requests."""
+    """All middleware of this process, and whether it must track every response."""
 
     def __init__(self) -> None:
         self.tracking_required = False
         self._middleware: Final[WeakSet[Any]] = WeakSet()
 
     def register(self, middleware: Any) -> bool:
-        """Have this one told, by its `track_all`. Whether it is to follow from the start."""
+        """Add a middleware. Return whether it must track from the start; later its `track_all` is called."""
         self._middleware.add(middleware)
         return self.tracking_required
 
     def require_tracking(self) -> None:
-        """There is a limit on an endpoint that needs it."""
+        """Make all middleware track responses, because an endpoint limit needs it."""
         self.tracking_required = True
         for middleware in list(self._middleware):
             middleware.track_all()
@@ -39,22 +39,22 @@ MIDDLEWARE_REGISTRY: Final = _MiddlewareRegistry()
 
 
 def warn_not_tracked() -> None:
-    """Nobody follows the response."""
+    """Warn that no middleware tracks the response."""
     warn_throttled("endpoint", _ALONE)
 
 
-_MAX_DEPTH: Final = 20  # layers around one app
-WRAPPED: Final = WeakSet[Any]()  # functions whose limits are held by what was made of them
+_MAX_DEPTH: Final = 20  # nested apps
+WRAPPED: Final = WeakSet[Any]()  # undecorated functions, whose limits only their wrappers enforce
 
 
 class HonorsExempt:
-    """A limit around endpoints, which passes those that are exempt."""
+    """Base class of limits around endpoints that skip exempt ones."""
 
     __slots__ = ()
 
 
 def warn_of_unenforced(app: Any, *, strict: bool) -> None:
-    """Report routes that an app has without the limits that are on them, or whose exemption nothing looks at."""
+    """Report routes whose limits or exemptions nothing enforces."""
     warn_or_fail(_unenforced(app), strict=strict)
 
 

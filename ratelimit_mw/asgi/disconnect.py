@@ -1,4 +1,4 @@
-"""While a request waits its client may go away: what the server says meanwhile is heard, and handed on."""
+"""Detects that a client disconnects while its request is delayed."""
 
 import asyncio
 from collections import deque
@@ -7,28 +7,29 @@ from typing import Any, Final
 from ratelimit_mw.asgi.send import Message, Receive, Scope, Send
 from ratelimit_mw.engine.acquire import async_sleep
 
-_CLIENT_CLOSED_REQUEST: Final = 499  # as nginx has it: for logs, and for whoever stands further out
+_CLIENT_CLOSED_REQUEST: Final = 499  # nginx's status; only logs and outer middleware see it
 
 
 class ClientDisconnected(Exception):
-    """Nobody waits for an answer any more."""
+    """Raised when the client disconnects during a delay."""
 
 
 class DisconnectWatcher:
-    """One HTTP request that may have to wait. `receive` gives every message that the server gives, once and in order.
+    """Watches one HTTP request for a disconnect while it is delayed.
 
-    Of a body one message is heard at most: with more, the whole of it would be kept here.
+    `receive` replays the messages read meanwhile to the app, once and in order. At most one body message is read, so
+    that no body is buffered.
     """
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._receive: Final = receive
         self._buffered: Final[deque[Message]] = deque()
-        self._next: asyncio.Future[Message] | None = None  # asked for, and not given to the app
-        # who is asked for the body tells such a client to send it, which is for the app to do
+        self._next: asyncio.Future[Message] | None = None  # a pending receive, not yet passed to the app
+        # receiving makes the server answer "100 Continue", and the client send the body: that is for the app to decide
         self._may_receive = not any(name.lower() == b"expect" for name, _ in scope["headers"])
 
     async def sleep(self, seconds: float, woken: "asyncio.Future[None] | None" = None, /) -> None:
-        """A `Hold`, of the same request perhaps several times. Raises `ClientDisconnected` when it leaves."""
+        """Sleep as `Sleep` does, once or several times per request. Raises `ClientDisconnected`."""
         loop = asyncio.get_running_loop()
         due = loop.time() + seconds
         while self._may_receive and (left := due - loop.time()) > 0:
@@ -38,7 +39,7 @@ class DisconnectWatcher:
             if not receiving.done():
                 return
             if receiving.cancelled() or receiving.exception() is not None:
-                self._may_receive = False  # the app hears of it when it asks
+                self._may_receive = False  # the app's next receive() raises it
                 break
             self._next, message = None, receiving.result()
             self._buffered.append(message)
@@ -49,25 +50,25 @@ class DisconnectWatcher:
             await async_sleep(left, woken)
 
     async def receive(self) -> Message:
-        """The next message."""
+        """Return the next message."""
         if self._buffered:
             return self._buffered.popleft()
-        receiving, self._next = self._next, None  # an app may ask twice at one time: the second one gets the one behind
+        receiving, self._next = self._next, None  # a concurrent second receive() gets the message after this one
         if receiving is None:
             return await self._receive()
         try:
             return await asyncio.shield(receiving)
         except asyncio.CancelledError:
-            self._next = receiving  # which is for whoever asks next
+            self._next = receiving  # for the next receive()
             raise
 
     def end(self) -> None:
-        """The request is answered: nobody asks any more."""
+        """Cancel the pending receive once the request is answered."""
         if self._next is not None:
             self._next.cancel()
 
 
 async def close(send: Send) -> None:
-    """End a request of which the client has gone."""
+    """Send an empty response with status 499 after the client has disconnected."""
     await send({"type": "http.response.start", "status": _CLIENT_CLOSED_REQUEST, "headers": []})
     await send({"type": "http.response.body", "body": b""})

@@ -1,4 +1,4 @@
-"""What stands between a server and an app while a websocket is open, and charges its messages."""
+"""Limits the messages of open websockets, between the server and the app."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -13,19 +13,20 @@ from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import refusal
 from ratelimit_mw.rules.plan import Match, Plan, without_charged
 
-_ENDS: Final = ("websocket.close", "websocket.http.response.start")  # by what an app ends it
+_ENDS: Final = ("websocket.close", "websocket.http.response.start")  # messages with which an app ends the websocket
 
 
 async def with_messages(
     request: Request, gate: AsyncGate, state: RateLimitState, receive: Receive, send: Send
 ) -> tuple[Receive, Send]:
-    """The `receive` and `send` of an admitted websocket whose messages are limited: the server's own if none is.
+    """Return the `receive` and `send` that limit an admitted websocket's messages.
 
-    Keys, costs and tiers are read here, once; so a message costs no more than one call of the store.
+    Returns the server's own if no message is limited. Keys, costs and tiers are evaluated here, once per websocket, so
+    that a message costs no more than one call of the store.
     """
     try:
         plan = await gate.plan(request.messages, request)
-    except BaseException:  # cancelled: the app is never called, so nothing else tells the followers
+    except BaseException:  # canceled: the app is never called, so nothing else ends the tracking
         if state.tracker is not None:
             state.tracker.end("cancelled")
         raise
@@ -36,7 +37,7 @@ async def with_messages(
 
 
 class _LimitedWebSocket:
-    """One websocket. `_end`: what the app receives for ever after we have closed it."""
+    """One websocket with limited messages. `_end`: what `receive` returns after this class has closed it."""
 
     def __init__(
         self, gate: AsyncGate, request: Request, plan: Plan, state: RateLimitState, receive: Receive, send: Send
@@ -47,22 +48,22 @@ class _LimitedWebSocket:
         self._plan: Final = plan
         self._receive: Final = receive
         self._send: Final = send
-        self._outer_state: Final = state.message  # what one of us further out knows of the same message
+        self._outer_state: Final = state.message  # an outer middleware's decisions on the same message
         self._message_state: Final = RateLimitState(None, gate)
         state.message = self._message_state
         self._pending: tuple[Message, Awaitable[Verdict | None]] | None = None
-        self._ended = False  # by the app
+        self._ended = False  # the app has ended the websocket
         self._end: Message | None = None
 
     async def receive(self) -> Message:
-        """The next message that is admitted; whatever else there is passes as it is."""
+        """Return the next admitted message; other events than `websocket.receive` pass unchanged."""
         while self._end is None:
             if self._pending is None:
                 message = await self._receive()
                 if message["type"] != "websocket.receive":
                     return message
                 verdict = await self._decide(message)
-            else:  # read for a receive that was cancelled before the store had answered
+            else:  # a canceled receive() had read it before the store replied
                 message, deciding = self._pending
                 verdict = await asyncio.shield(deciding)
             self._pending = None
@@ -76,7 +77,7 @@ class _LimitedWebSocket:
         return self._end
 
     async def send(self, message: Message) -> None:
-        """Pass on what the app sends, until we have closed: then nobody waits for it."""
+        """Pass on a message of the app; drop it once the websocket is closed here."""
         if self._end is not None:
             return
         if message["type"] in _ENDS:
@@ -85,25 +86,25 @@ class _LimitedWebSocket:
             await self._send(message)
         except Exception:
             if self._end is None:
-                raise  # else we have closed while it was on its way
+                raise  # otherwise the websocket was closed here while the message was being sent
 
     async def _decide(self, message: Message) -> Verdict | None:
         plan = self._plan if self._outer_state is None else without_charged(self._plan, self._outer_state.charged)
         deciding = self._gate.decide(self._match, plan, self._request)
-        if not self._gate.store_awaits and not self._match.may_delay:  # nor can it be cancelled midway
+        if not self._gate.store_awaits and not self._match.may_delay:  # never suspends, so it cannot be canceled midway
             return await deciding
         task = asyncio.ensure_future(deciding)
         self._pending = message, task
         return await asyncio.shield(task)
 
     async def _refuse(self, verdict: Verdict) -> None:
-        """Close, unless the message is only dropped: nothing is over a limit where none could be asked."""
+        """Close the websocket, unless its rule only drops messages. Without decisions, it is always closed."""
         if self._ended or (verdict.decisions and not self._match.closes):
             return
         close = close_message(refusal(verdict, "none").status)
         self._end = {**close, "type": "websocket.disconnect"}
-        await asyncio.shield(asyncio.ensure_future(self._close(close)))  # begun, it is done, whoever is cancelled
+        await asyncio.shield(asyncio.ensure_future(self._close(close)))  # completed even if the app is canceled
 
     async def _close(self, message: Message) -> None:
-        with suppress(Exception):  # the client may have gone meanwhile
+        with suppress(Exception):  # the client may have disconnected meanwhile
             await self._send(message)

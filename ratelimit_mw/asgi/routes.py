@@ -1,4 +1,4 @@
-"""Routes of Starlette, and of FastAPI, where they are a tree: their full templates. Looked through once per app."""
+"""Finds the full templates of Starlette's and FastAPI's routes; the routes of an app are read once."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,15 +11,15 @@ _ATTRIBUTE: Final = "__remembered_by_ratelimit_mw__"
 
 
 class NoApp:
-    """Remembers what is of no app."""
+    """Owner of the caches that belong to no app."""
 
 
 _NO_APP: Final = NoApp()
 
 
 def app_cache(owner: object, what: str) -> dict[Any, Any]:
-    """A dictionary of the owner's, the same one each time. None, and what bears no attribute, share theirs."""
-    try:  # the common case, in one step
+    """Return the owner's dictionary named `what`. None, and objects without attributes, share one."""
+    try:  # fast path
         cache: dict[Any, Any] = owner.__dict__[_ATTRIBUTE][what]
     except (AttributeError, KeyError):
         return _create(owner, what)
@@ -37,17 +37,18 @@ def _create(owner: object, what: str) -> dict[Any, Any]:
     return caches.setdefault(what, {})
 
 
-_MAX_DEPTH: Final = 20  # mounts in mounts
+_MAX_DEPTH: Final = 20  # nested mounts
 _NAMED: Final = re.compile(r"\(\?P<\w+>")
 _PORT: Final = re.compile(r":\d*$")
-_REST: Final = "/{path}", "/(?:.*)$"  # what Starlette puts behind a mount's path
+_REST: Final = "/{path}", "/(?:.*)$"  # Starlette appends these to the template and pattern of a mount
 
 
 class RouteInfo(NamedTuple):
-    """Where a route stands. `template`: `/shops/{shop}/items/{item}`, with the mounts above; `methods`: empty for all.
+    """One place of a route in an app; a route may be mounted at several.
 
-    `endpoint`: the function, class or mounted app. `parents`: the mounts and hosts above, the outermost first. `name`:
-    `GET /items/{item}`, which tells it apart from the other routes of the app.
+    `template`: `/shops/{shop}/items/{item}`, with the mounts above. `methods`: empty for all. `endpoint`: the function,
+    class or mounted app. `parents`: the mounts and hosts above, the outermost first. `name`: `GET /items/{item}`,
+    unique among the routes of the app.
     """
 
     template: str
@@ -59,7 +60,7 @@ class RouteInfo(NamedTuple):
     name: str
 
     def has(self, path: str, host: str) -> bool:
-        """Whether a request is for it, as far as one of several places of the same route is concerned."""
+        """Return whether a path and host belong to this place, among several of the same route."""
         hosts = [one.host_regex for one in self.parents if hasattr(one, "host_regex")]
         return self.pattern.match(path) is not None and all(regex.match(host) for regex in hosts)
 
@@ -67,7 +68,7 @@ class RouteInfo(NamedTuple):
 def all_routes(
     routes: Sequence[Any], parents: tuple[Any, ...] = (), host: str = "", above: Any = ("", "")
 ) -> Iterator[RouteInfo]:
-    """All routes and mounts, those inside of others too."""
+    """Yield all routes and mounts, including nested ones."""
     for one, leaf in _leaves(routes):
         if (name := getattr(one, "host_format", None)) is not None:
             yield from all_routes(_child_routes(one), (*parents, one), name, above)
@@ -88,7 +89,7 @@ def all_routes(
 
 
 def _leaves(routes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Each route as it is matched, and as the scope names it. FastAPI keeps routers that are included as branches."""
+    """Yield each route as Starlette matches it and as the scope names it; FastAPI nests included routers."""
     for route in routes:
         branch = getattr(route, "effective_route_contexts", None)
         for leaf in branch() if branch is not None else (route,):
@@ -97,21 +98,21 @@ def _leaves(routes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
 
 def _child_routes(one: Any) -> Sequence[Any]:
     infos = getattr(one, "routes", None)
-    return infos if isinstance(infos, (list, tuple)) else ()  # else it is no Starlette's
+    return infos if isinstance(infos, (list, tuple)) else ()  # an attribute of another framework
 
 
 def route_leaf(scope: Scope) -> Any:
-    """The leaf of FastAPI's tree that was found last, which may stand further out than the route."""
+    """Return the leaf of FastAPI's tree that matched last; it may be a mount around the route."""
     fastapi = scope.get("fastapi")
     return fastapi.get("effective_route_context") if isinstance(fastapi, dict) else None
 
 
 def matched_route(scope: Scope) -> Any:
-    """The route that was found, as `all_routes` names it; None where the framework does not say."""
+    """Return the matched route, as `all_routes` yields it; None if the framework does not tell it."""
     route, leaf = scope.get("route"), route_leaf(scope)
     endpoint = scope.get("endpoint", route)
     if getattr(route, "endpoint", endpoint) is not endpoint or route is None:
-        return None  # it is that of a mount further out
+        return None  # the route of an outer mount
     if leaf is not None and (leaf.original_route is route or leaf.starlette_route is route):
         return leaf
     return route
@@ -122,10 +123,10 @@ def _starlette_route(leaf: Any) -> Any:
 
 
 class _RouteTable:
-    """The places of one app. `by_id`: the id of a route or an endpoint."""
+    """The places of all routes of one app. `by_id`: keyed by the id of a route or an endpoint."""
 
     def __init__(self, routes: Sequence[Any], unknown: Sequence[Any] = ()) -> None:
-        self.unknown: Final = unknown  # which stand nowhere; kept, so that nothing else gets their ids
+        self.unknown: Final = unknown  # not in the tree; referenced, so that no other object gets their ids
         self.by_id: Final[dict[int, list[RouteInfo]]] = {id(one): [] for one in unknown}
         for info in all_routes(routes):
             for one in {id(one): one for one in (info.route, _starlette_route(info.route), info.endpoint)}.values():
@@ -134,20 +135,20 @@ class _RouteTable:
 
 
 def route_info(scope: Scope) -> RouteInfo | None:
-    """Where the route stands that a request found, with the mounts above; None where that cannot be said."""
+    """Return the place of the matched route, with the mounts above; None if it is unknown."""
     infos = route_infos(scope)
     return infos[0] if len(infos) == 1 else first_match(infos, scope)
 
 
 def route_infos(scope: Scope) -> Sequence[RouteInfo]:
-    """All places of that route, which may be mounted more than once."""
+    """Return all places of the matched route, which may be mounted more than once."""
     router, route = scope.get("router"), matched_route(scope)
     thing = scope.get("endpoint") if route is None else route
     if router is None or thing is None:
         return ()
     tables = app_cache(router, "routes")
     table: _RouteTable | None = tables.get("table")
-    if table is None or id(thing) not in table.by_id:  # the first request, or a route that was added since
+    if table is None or id(thing) not in table.by_id:  # the first request, or a route added since
         unknown = () if table is None else table.unknown
         table = _RouteTable(_child_routes(router), unknown)
         tables["table"] = table = (
@@ -157,7 +158,7 @@ def route_infos(scope: Scope) -> Sequence[RouteInfo]:
 
 
 def first_match(infos: Sequence[RouteInfo], scope: Scope) -> RouteInfo | None:
-    """Of several places that which the request's path is of."""
+    """Return the first place that matches the path and host of the request, else the first one."""
     if len(infos) > 1:
         path = strip_root(scope.get("app_root_path", scope.get("root_path", "")), scope["path"])
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
@@ -167,7 +168,7 @@ def first_match(infos: Sequence[RouteInfo], scope: Scope) -> RouteInfo | None:
 
 
 def routes_below(app: Any) -> Sequence[Any]:
-    """The routes that an app has inside of the middleware around it; none if it has no such thing."""
+    """Return the routes of the app inside its middleware; empty if it has none."""
     infos: Sequence[Any] = ()
     for _ in range(_MAX_DEPTH):
         if app is None or (infos := _child_routes(app) or _child_routes(getattr(app, "__self__", None))):
@@ -177,7 +178,7 @@ def routes_below(app: Any) -> Sequence[Any]:
 
 
 def endpoint_below(routes: Sequence[Any], scope: Scope) -> Any:
-    """What a request will find, as its router will look for it; None for nothing, or where that cannot be said."""
+    """Return the endpoint that the router will match for a request; None if nothing matches or it is unknown."""
     for route in routes:
         match, more = route.matches(dict(scope))
         if match.name == "FULL":

@@ -1,4 +1,4 @@
-"""What goes back to an ASGI server: our headers on the app's answer, or a refusal."""
+"""Sends rate limit headers and refusals to ASGI servers."""
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import partial
@@ -30,24 +30,24 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-STATE_KEY = "ratelimit_mw"  # key of the scope; the state's, too, may not be of this request alone, if a server errs
+STATE_KEY = "ratelimit_mw"  # in the scope itself: a faulty server may share scope["state"] between requests
 _TRY_AGAIN_LATER, _POLICY_VIOLATION = 1013, 1008  # websocket close codes
 _FORBIDDEN = 403
 
 
 def with_headers(state: RateLimitState, style: Headers, send: Send) -> Send:
-    """A `send` that adds our headers to the start of the app's response; all else goes through untouched.
+    """Return a `send` that adds the rate limit headers to the start of the app's response.
 
-    They say what is known of the request by then.
+    They describe all that is charged for the request by then. Other messages pass unchanged.
     """
     if style != "ietf":
         return partial(_send_in_style, state, style, send)
 
-    def send_with_headers(message: Message) -> "Awaitable[None]":  # in quotes: else it is made for each request
-        """Passes on the awaitable, without one of its own."""
+    def send_with_headers(message: Message) -> "Awaitable[None]":  # quoted: not evaluated for each request
+        """Return the awaitable of `send`; a coroutine around it would cost more."""
         if message["type"] == "http.response.start" and state.verdict is not None:
-            # fields that are lists, and stand beside whatever the app says
-            message = {**message}  # an app may send the same one again
+            # both fields are lists, so that they are valid beside the app's
+            message = {**message}  # a copy: an app may send the same message again
             message["headers"] = raw_headers(state.verdict, message.get("headers", ()))
         return send(message)
 
@@ -66,15 +66,15 @@ def _beside(own: HeaderList, fields: Sequence[tuple[bytes, bytes]]) -> HeaderLis
 
 
 async def refusal(request: Request, verdict: Verdict, gate: AsyncGate) -> Response:
-    """What a refused request is answered: our own, or what a plain `on_refused` gives."""
+    """Return the response to a refused request: that of a plain `on_refused`, or the default one."""
     return await call_refusal_handler(gate.refusal_handler, request, verdict, gate.refusal(request, verdict))
 
 
 async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: Receive, send: Send) -> None:
-    """Answer a refused request, or have it answered by `on_refused`."""
+    """Send the response to a refused request, or let `on_refused` send it."""
     scope, own, refusal_handler = request.raw, gate.refusal(request, verdict), gate.refusal_handler
     if scope["type"] == "websocket":
-        await receive()  # the handshake is answered only after websocket.connect
+        await receive()  # a handshake is answered only after websocket.connect
         if "websocket.http.response" not in (scope.get("extensions") or {}):
             await send(close_message(own.status))
             return
@@ -93,13 +93,13 @@ async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: R
 
 
 def close_message(status: int) -> Message:
-    """The close of a websocket that says what a response of this status would."""
+    """Return the websocket close message that corresponds to a response with this status."""
     code = _POLICY_VIOLATION if status == _FORBIDDEN else _TRY_AGAIN_LATER
     return {"type": "websocket.close", "code": code, "reason": REASONS[status]}
 
 
 async def _answered_by_app(app: App, own: Response, scope: Scope, receive: Receive, send: Send) -> bool:
-    """Have an app answer, with what a refusal says added. False when it raised before it began."""
+    """Let an app respond, and add the refusal's headers. Return whether it started a response."""
     fields = [(name, value) for name, value in own.headers if name.lower() not in BODY_HEADERS]
     started = False
 
@@ -121,9 +121,9 @@ async def _answered_by_app(app: App, own: Response, scope: Scope, receive: Recei
 
 
 async def refuse_to_start(error: ConfigError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Tell the server, at its lifespan start-up, that the settings are wrong; raise it for any other scope.
+    """Fail the lifespan startup because of invalid settings; raise the error for any other scope.
 
-    In Starlette it is raised besides, as Starlette does where a lifespan fails: its TestClient waits for that.
+    Under Starlette, it is also raised, as Starlette does if a lifespan fails: its TestClient expects that.
     """
     if scope["type"] == "lifespan":
         await receive()

@@ -1,4 +1,4 @@
-"""Following the response of an ASGI app to its end."""
+"""Tracks the response of an ASGI app to its end."""
 
 import asyncio
 from typing import Final
@@ -10,13 +10,13 @@ from ratelimit_mw.http.request import Request
 
 _DISCONNECTS: Final = ("http.disconnect", "websocket.disconnect")
 _ACCEPTED: Final = 101
-_DENIED: Final = 403  # what a server answers to a handshake that is closed
+_DENIED: Final = 403  # the server's response if the app closes the handshake
 
 
 def track(request: Request, state: RateLimitState, app: App, receive: Receive, send: Send) -> tuple[App, Receive, Send]:
-    """The app of an admitted request and what it is called with, so that its response is followed.
+    """Return the app, `receive` and `send` of an admitted request, wrapped to track its response.
 
-    They are what they were where one further out follows it already.
+    Returns them unchanged if an outer middleware tracks the response already.
     """
     tracker = track_response(request, state)
     if tracker is None:
@@ -26,7 +26,7 @@ def track(request: Request, state: RateLimitState, app: App, receive: Receive, s
 
 
 class TrackedApp:
-    """`receive` and `send` of one request, which tell a `ResponseTracker` what passes; it passes as it is."""
+    """Reports the messages of one request to a `ResponseTracker`, and passes them on unchanged."""
 
     __slots__ = ("_app", "_disconnected", "_receive", "_send", "_tracker", "_trailers")
 
@@ -35,14 +35,14 @@ class TrackedApp:
         self._disconnected = self._trailers = False
 
     async def receive(self) -> Message:
-        """What the server says."""
+        """Return the server's next message."""
         message = await self._receive()
         if message["type"] in _DISCONNECTS:
             self._disconnected = True
         return message
 
     async def send(self, message: Message) -> None:
-        """What the app says. When the last of a response is out, that has ended, whatever the app does then."""
+        """Pass on a message of the app. The last one ends the response, even if the app continues."""
         kind, response = message["type"], self._tracker.response
         if kind in ("http.response.start", "websocket.http.response.start"):
             response.started(message.get("status"), message.get("headers", ()))
@@ -56,19 +56,19 @@ class TrackedApp:
             self._tracker.end("ended")
 
     async def call(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the app, and see how it ends. `receive`, `send`: these, and whatever else stands before the app."""
+        """Call the app and report how it ends. `receive`, `send`: the methods above, possibly wrapped."""
         try:
             await self._app(scope, receive, send)
         except asyncio.CancelledError:
             self._tracker.end("cancelled")
             raise
         except BaseException:
-            self._tracker.end("disconnected" if self._disconnected else "raised")  # of a body that does not come, say
+            self._tracker.end("disconnected" if self._disconnected else "raised")  # e.g. while reading the body
             raise
         self._tracker.end("disconnected" if self._disconnected else "ended")
 
     def _is_last(self, message: Message) -> bool:
-        """Whether nothing follows: of an HTTP response, or of a websocket, which may end with the app's call too."""
+        """Return whether no message follows. A websocket may also end when the app returns."""
         kind = message["type"]
         if kind == "http.response.trailers":
             return not message.get("more_trailers", False)

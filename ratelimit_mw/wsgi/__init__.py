@@ -1,4 +1,4 @@
-"""The middleware for WSGI apps: Flask, Django, Bottle and every other."""
+"""Rate limiting middleware for WSGI apps: Flask, Django, Bottle and others."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
@@ -24,8 +24,8 @@ class RateLimitMiddleware:
 
     `app.wsgi_app = RateLimitMiddleware(app.wsgi_app, limits="100/minute")`.
 
-    `settings`: `Settings` or a mapping; keyword arguments are the same settings and go before it. The app finds the
-    verdict in `environ["ratelimit_mw"].verdict`. Wrong settings raise `ConfigError`.
+    `settings`: a `Settings` object or a mapping. Keyword arguments are the same settings and take precedence. The app
+    finds the verdict in `environ["ratelimit_mw"].verdict`. Invalid settings raise `ConfigError`.
     """
 
     @check_arguments(Options)
@@ -46,7 +46,7 @@ class RateLimitMiddleware:
         self._processes = ProcessCountCheck(self._gate.settings.store)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Admit or refuse one request. The app's own iterable is returned untouched."""
+        """Admit or refuse one request. The app's iterable is wrapped only if its end must be tracked."""
         if self._off:
             return self.app(environ, start_response)
         if self._processes.unknown:
@@ -72,5 +72,5 @@ class RateLimitMiddleware:
         return self.app(environ, start_response)
 
     def close(self) -> None:
-        """Close the store if the middleware made it. Servers end without telling; call it where yours does."""
+        """Close the store if the middleware opened it. WSGI has no shutdown event: call this from a server hook."""
         self._gate.close()

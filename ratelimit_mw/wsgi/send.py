@@ -1,4 +1,4 @@
-"""What all faces under WSGI send: a refusal, and our headers beside an app's own."""
+"""Sends rate limit headers and refusals under WSGI, for the middleware and for Flask."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication
 
 
-_LISTS = 2  # RateLimit and RateLimit-Policy, which stand beside whatever the app says
+_LISTS = 2  # RateLimit and RateLimit-Policy: as lists, they are valid beside the app's
 
 
 def refuse(
@@ -26,7 +26,7 @@ def refuse(
     refusal_handler: RefusalHandler | None,
     start_response: "StartResponse",
 ) -> Iterable[bytes]:
-    """Answer a refused request: as `refusal_handler` says, else with `own`."""
+    """Send the response to a refused request: that of `refusal_handler`, or else `own`."""
     if refusal_handler is not None and refusal_handler.kind == "wsgi":
         answer = _app_response(refusal_handler.call, request, own, start_response)
         if answer is not None:
@@ -38,8 +38,8 @@ def refuse(
 
 
 def with_headers(state: RateLimitState, style: Headers, start_response: "StartResponse") -> "StartResponse":
-    """A `start_response` that adds our headers. They say what is known of the request by then."""
-    return partial(_start, state, style, start_response)  # a function made here would cost twice as much
+    """Return a `start_response` that adds the rate limit headers, for all that is charged by then."""
+    return partial(_start, state, style, start_response)  # a closure would cost twice as much
 
 
 def _start(
@@ -55,14 +55,14 @@ def _start(
 
 
 def headers_without_body(own: Response) -> HeaderList:
-    """What a refusal says in headers, whoever writes its body."""
+    """Return the headers of a refusal, except those that describe its body."""
     return [(name, value) for name, value in own.headers if name.lower() not in BODY_HEADERS]
 
 
 def _app_response(
     app: "WSGIApplication", request: Request, own: Response, start_response: "StartResponse"
 ) -> Iterable[bytes] | None:
-    """Have an app answer, with what a refusal says added. None when it raised before it began."""
+    """Let an app respond, and add the refusal's headers. Return None if it raises before it starts."""
     fields = headers_without_body(own)
     started = False
 
@@ -88,6 +88,6 @@ def _both(theirs: HeaderList, own: HeaderList) -> HeaderList:
 def _handler_response(call: Any, request: Request, verdict: Verdict, own: Response) -> Response:
     try:
         return checked_response(call, call(request, verdict), own)
-    except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable does
+    except Exception as error:  # noqa: BLE001  # the request stays refused, whatever the callable does
         warn_throttled(f"on_refused {callable_name(call)}", HANDLER_FAILED, error=error)
         return own

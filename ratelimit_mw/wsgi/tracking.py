@@ -1,4 +1,4 @@
-"""Following the response of a WSGI app to its end."""
+"""Tracks the response of a WSGI app to its end."""
 
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import suppress
@@ -15,9 +15,9 @@ _ERROR: Final = 500
 def call_tracked(
     app: "WSGIApplication", environ: "WSGIEnvironment", start_response: "StartResponse", tracker: ResponseTracker
 ) -> Iterable[bytes]:
-    """Call the app. What it returns, so that its end is known: when the server has closed it.
+    """Call the app. Return its body, wrapped to report its end: the server's call of `close()`.
 
-    Of a response whose length is known, the last byte is its end too, for callers that close nothing.
+    A body with a Content-Length ends with its last part, because some callers never close it.
     """
 
     def start(status: str, fields: list[tuple[str, str]], *more: Any) -> Callable[[bytes], object]:
@@ -27,11 +27,11 @@ def call_tracked(
     try:
         body: Iterable[bytes] = app(environ, start)
     except BaseException:
-        tracker.response.started(_ERROR, ())  # nothing was sent yet: so a server answers
+        tracker.response.started(_ERROR, ())  # nothing was sent yet: servers respond with 500
         tracker.end("raised")
         raise
     if _is_file(body, environ) and _end_on_close(body, tracker):
-        return body  # of its class, so that the server may send the file by itself
+        return body  # unwrapped: the server recognizes the class and may use sendfile
     return _SizedBody(body, tracker) if isinstance(body, Sized) else _TrackedBody(body, tracker)
 
 
@@ -41,7 +41,7 @@ def _is_file(body: object, environ: "WSGIEnvironment") -> bool:
 
 
 def _end_on_close(body: Any, tracker: ResponseTracker) -> bool:
-    """Have the end told when a file is closed. Whether that could be done to this object."""
+    """Report the end when a file is closed. Return False if its `close` cannot be replaced."""
     own = getattr(body, "close", None)
 
     def close() -> None:
@@ -58,7 +58,7 @@ def _end_on_close(body: Any, tracker: ResponseTracker) -> bool:
 
 
 class _TrackedBody:
-    """An app's iterable."""
+    """An app's iterable that reports its end."""
 
     __slots__ = ("_body", "_is_complete", "_iterator", "_tracker")
 
@@ -85,22 +85,22 @@ class _TrackedBody:
             raise
 
     def close(self) -> None:
-        """The server is done with it. What the app left open is closed first."""
+        """Close the app's iterable, then report the end."""
         try:
             close = getattr(self._body, "close", None)
             if close is not None:
                 close()
         finally:
-            # a body that was not begun was not asked for: HEAD, or a response without one
+            # servers do not iterate over a body that they do not send, such as that of HEAD
             self._tracker.end("disconnected" if self._iterator is not None and not self._is_complete else "ended")
 
     def __del__(self) -> None:
-        """A server that forgets it has not closed it. Nothing is done here that locks or asks: it is done anywhere."""
+        """Drop the callbacks: the server never closed it. Runs at any point, so it must not lock or do I/O."""
         self._tracker.abandon()
 
 
 class _SizedBody(_TrackedBody):
-    """One whose number of parts is known: of a single one, servers work out the Content-Length."""
+    """A body of known length: for one with a single part, servers set the Content-Length."""
 
     __slots__ = ()
 
