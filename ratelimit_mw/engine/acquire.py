@@ -1,7 +1,7 @@
-"""Waiting for one's turn: what is reserved, sleeping until it is due, and giving it back when nobody waits any more.
+"""Reserves units, sleeps until they are due, and refunds them if the wait ends early.
 
-The turn is taken in one step of the store, which says how long it is until then. So whoever asked first is first, over
-all threads, tasks and processes, and nothing has to be woken or asked again.
+The store reserves the units in one step and returns the delay. So callers are served in order across all threads, tasks
+and processes; no waiting caller has to be woken, or to query the store again.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ Take = Callable[[Sequence[Charge]], Coroutine[Any, Any, Sequence[Decision]]]
 
 
 class Sleep(Protocol):
-    """Waits for so many seconds, or until `woken` is done if that is sooner; raises what ends the wait for good."""
+    """An async sleep that `woken` can end early. An exception that it raises ends the wait for good."""
 
     def __call__(self, seconds: float, woken: "asyncio.Future[None] | None" = None, /) -> Awaitable[object]:
-        """See above."""
+        """Sleep for so many seconds, or until `woken` is done if that is sooner."""
 
 
 _NOT_REFUNDED: Final = "what was reserved for a wait that ended early is not known to be given back: %s"
 
 
 def limits_to_wait_for(limits: Sequence[Limit], timeout: float | None) -> list[Limit]:
-    """The same limits for whoever waits up to so many seconds; None is as long as it takes. Windows stay as they are.
+    """Return the limits with `timeout` seconds as their `max_delay`; None means no bound. Windows stay unchanged.
 
-    Raises `ConfigError` for what is no number of seconds, and for limits that hand out no turns.
+    Raises `ConfigError` if `timeout` is not a number of seconds, and if no limit can delay.
     """
     if timeout is not None:
         check_seconds("timeout", timeout)
@@ -48,26 +48,26 @@ def limits_to_wait_for(limits: Sequence[Limit], timeout: float | None) -> list[L
 
 @lru_cache(maxsize=1024)
 def _with_max_delay(limit: Limit, timeout: float | None) -> Limit:
-    """Made once: it takes longer than to decide."""
+    """Cached, because building a limit takes longer than a decision."""
     return limit.with_max_delay(timeout)
 
 
 def acquire(store: Store, charges: Sequence[Charge], sleep: ThreadSleep) -> Verdict:
-    """Take, and sleep until it is due. Raises `RateLimited`, at once, where that takes too long."""
+    """Take the charges and sleep until they are due. Raises `RateLimited` at once if they are refused."""
     verdict = verdict_of(charges, store.take(charges))
     if not verdict.allowed:
         raise RateLimited(verdict)
     if delay := verdict.delay:
         try:
             sleep(delay)
-        except BaseException:  # Ctrl-C, and whatever else ends a thread's sleep
+        except BaseException:  # KeyboardInterrupt too
             refund(store, verdict)
             raise
     return verdict
 
 
 async def acquire_async(store: AsyncStore, take: Take, charges: Sequence[Charge]) -> Verdict:
-    """The same for asyncio. `take`: how the store is asked, see `cancel_safe`."""
+    """The async version of `acquire`. `take`: queries the store, see `cancel_safe`."""
     verdict = verdict_of(charges, await take(charges))
     if not verdict.allowed:
         raise RateLimited(verdict)
@@ -81,9 +81,10 @@ async def acquire_async(store: AsyncStore, take: Take, charges: Sequence[Charge]
 
 
 def cancel_safe(store: AsyncStore, atake: Take, on_refund: Callable[[Verdict], object] | None = None) -> Take:
-    """The `atake` of a store, of which nothing stays taken when it is cancelled half-way.
+    """Return an `atake` whose charges are refunded if the caller is canceled during the call.
 
-    One in memory is never half-way. `on_refund`: called with the verdict whose charges were given back.
+    That of a `MemoryStore` is returned as it is, because it never suspends. `on_refund`: called with the verdict whose
+    charges were refunded.
     """
     if type(store) is MemoryStore:
         return atake
@@ -105,10 +106,10 @@ async def _refund_after_cancel(
     task: "asyncio.Task[Sequence[Decision]]",
     on_refund: Callable[[Verdict], object] | None,
 ) -> None:
-    """Give back what a call takes of which nobody hears."""
+    """Refund what a store call takes after its caller was canceled."""
     try:
         verdict = verdict_of(charges, await task)
-    except Exception as error:  # noqa: BLE001  # nobody waits for it
+    except Exception as error:  # noqa: BLE001  # no caller waits for this task
         warn_throttled("store", _NOT_REFUNDED, error)
     else:
         if verdict.allowed:
@@ -118,23 +119,23 @@ async def _refund_after_cancel(
 
 
 def refund(store: Store, verdict: Verdict) -> None:
-    """What was reserved and nobody waits for. Never raises for what the store does."""
+    """Refund an abandoned reservation. Logs errors of the store instead of raising them."""
     try:
         store.settle(refunds_for(verdict))
-    except Exception as error:  # noqa: BLE001  # whoever waited has another error to hear of
+    except Exception as error:  # noqa: BLE001  # the caller raises the error that ended the wait
         warn_throttled("store", _NOT_REFUNDED, error)
 
 
 async def refund_async(store: AsyncStore, verdict: Verdict) -> None:
-    """The same for asyncio."""
+    """The async version of `refund`."""
     try:
         await store.asettle(refunds_for(verdict))
-    except Exception as error:  # noqa: BLE001  # whoever waited has another error to hear of
+    except Exception as error:  # noqa: BLE001  # the caller raises the error that ended the wait
         warn_throttled("store", _NOT_REFUNDED, error)
 
 
 async def async_sleep(seconds: float, woken: "asyncio.Future[None] | None" = None, /) -> None:
-    """A `Sleep` of whoever has nothing else to wait for."""
+    """The default `Sleep`: only `woken` ends it early."""
     if woken is None:
         await asyncio.sleep(seconds)
     else:

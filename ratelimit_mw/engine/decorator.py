@@ -1,4 +1,4 @@
-"""Limits on plain functions: what the decorators of Limiter and AsyncLimiter put around one."""
+"""Wraps plain functions for the `limit` decorators of Limiter and AsyncLimiter."""
 
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -16,11 +16,14 @@ from ratelimit_mw.stores import AsyncStore, Store
 P = ParamSpec("P")
 R = TypeVar("R")
 ChargeFactory = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Charge]]
-"""What a call with these arguments is charged."""
+"""Returns the charges of a call with these positional and keyword arguments."""
 
 
 class DecoratorOptions:
-    """What stands in the decorator, checked when it is written. `bucket`: the bucket's key of a key, or ConfigError."""
+    """Options of a `limit` decorator, checked at decoration time.
+
+    `bucket`: encodes a key as the key of a bucket. Raises `ConfigError` for an invalid one.
+    """
 
     def __init__(self, limits: Sequence[Limit], key: Any, cost: Any, bucket: Callable[[Any], str]) -> None:
         self._limits, self._key, self._cost, self._bucket = limits, key, cost, bucket
@@ -42,11 +45,11 @@ class DecoratorOptions:
 
     @property
     def has_slots(self) -> bool:
-        """Whether slots are among what a call takes: they are held until it returns."""
+        """Whether a call takes slots, which are held until it returns."""
         return any(limit.is_concurrency for limit in self._limits)
 
     def charges_for(self, function: Callable[..., Any]) -> ChargeFactory:
-        """What calls of this function are charged. What does not depend on their arguments is worked out once."""
+        """Return the charge factory of this function. A fixed key and cost are encoded only once."""
         key, cost = self._key, self._cost
         for name, value in (("key", key), ("cost", cost)):
             if callable(value):
@@ -74,7 +77,7 @@ class DecoratorOptions:
 
 
 def wrap(function: Callable[P, R], options: DecoratorOptions, store: Store) -> Callable[P, R]:
-    """The function, charged at each call, for threads. Raises `ConfigError` for one that is async."""
+    """Wrap a function so that each call is charged, for threads. Raises `ConfigError` if it is async."""
     _check_function(function)
     if is_async(function):
         raise ConfigError(
@@ -107,7 +110,7 @@ def wrap(function: Callable[P, R], options: DecoratorOptions, store: Store) -> C
 def wrap_async(
     function: Callable[P, Coroutine[Any, Any, R]], options: DecoratorOptions, store: AsyncStore, take: Take
 ) -> Callable[P, Coroutine[Any, Any, R]]:
-    """The same for asyncio: charged when it is awaited. Raises `ConfigError` for a function that is not async."""
+    """Wrap an async function so that each awaited call is charged. Raises `ConfigError` if it is not async."""
     _check_function(function)
     if not is_async(function):
         raise ConfigError(
@@ -133,10 +136,10 @@ def wrap_async(
 
 
 def _check_function(function: object) -> None:
-    """It is a function, and its call is what runs it."""
+    """Raise `ConfigError` unless this is a function that runs when it is called or awaited."""
     if isinstance(function, (classmethod, staticmethod)):
         raise ConfigError(f"limit: got a {type(function).__name__}, expected a function: limit goes below it")
-    if isinstance(function, type) or not callable(function):  # a class would be one no more
+    if isinstance(function, type) or not callable(function):  # wrapping a class would turn it into a function
         raise ConfigError(f"limit: got {function!r:.100}, expected a function")
     if isasyncgenfunction(function):
         raise ConfigError(
@@ -155,12 +158,12 @@ def _default_key(function: Callable[..., Any]) -> tuple[str, str]:
 def _evaluate(call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     result = call(*args, **kwargs)
     if iscoroutine(result):
-        result.close()  # it is no key and no cost, which is said next; Python need not warn that nobody awaits it
+        result.close()  # prevents the warning "never awaited"; the caller rejects it as a key or cost
     return result
 
 
 def _check_accepts_arguments(call: Callable[..., Any], function: Callable[..., Any]) -> None:
-    """Raise `ConfigError` unless `call` takes the arguments of some call of `function`."""
+    """Raise `ConfigError` unless `call` accepts the arguments of some call of `function`."""
     parameters = parameters_of(function)
     if parameters is None:
         return
@@ -173,7 +176,7 @@ def _check_accepts_arguments(call: Callable[..., Any], function: Callable[..., A
 
 
 def _argument_forms(parameters: Sequence[Parameter]) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """The ways to give these parameters their arguments: the first of them by position, the others by name."""
+    """Yield the ways to pass these parameters: the first ones by position, the others by name."""
     only = [one.name for one in parameters if one.kind is Parameter.POSITIONAL_ONLY]
     both = [one.name for one in parameters if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
     named = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY]

@@ -1,4 +1,4 @@
-"""Requests that are held back until their turn: how many at one time, and what becomes of one more."""
+"""Bounds how many requests of a process are delayed at once, and refuses more."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from ratelimit_mw.stores.lifecycle import after_fork_in_child, fork_safe_lock
 
 
 class DelayCapacity:
-    """The places of a process where requests are held back: `capacity` in all, and for each key half of them.
+    """Counts the delayed requests of a process: at most `capacity` in all, and half of it, but at least 1, per key.
 
-    One key has at least one place. Several threads may call at once. `keys`: the keys of a request.
+    Thread-safe. `keys`, in its methods: the keys of one request.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -27,18 +27,18 @@ class DelayCapacity:
         self._reset()
 
     def _reset(self) -> None:
-        """Free all places, also in a child process, where no thread leaves the place that it had."""
+        """Free all capacity, also after a fork: the child has none of the delayed threads."""
         self._free = self._capacity
         self._used_by_key = Counter[str]()
 
     def without_delay_if_full(self, plan: Plan, keys: Sequence[str]) -> Plan:
-        """What to ask the store for a request: without a place for it, whether it may pass without being held back."""
+        """Return the plan; if no capacity is left, one that refuses the request instead of delaying it."""
         if self._has_capacity(keys):
             return plan
         return replace(plan, charges=[_without_max_delay(charge) for charge in plan.charges])
 
     def enter(self, keys: Sequence[str]) -> bool:
-        """Take a place. Whether there was one."""
+        """Reserve capacity. Return whether there was any."""
         with self._lock:
             if not self._has_capacity(keys):
                 return False
@@ -47,7 +47,7 @@ class DelayCapacity:
             return True
 
     def leave(self, keys: Sequence[str]) -> None:
-        """Free the place."""
+        """Free the capacity that `enter` reserved."""
         with self._lock:
             self._free += 1
             for key in keys:
@@ -60,7 +60,7 @@ class DelayCapacity:
 
 
 def refused_for_capacity(verdict: Verdict) -> Verdict:
-    """The verdict on a request for which there is no place after all: as without waiting. Nothing is taken for it."""
+    """Return the refusal of an admitted request for which no capacity was left. The caller refunds its units."""
     pairs = zip(verdict.charges, verdict.decisions, strict=True)
     return replace(
         verdict, allowed=False, decisions=[_refused_without_delay(charge, decision) for charge, decision in pairs]
@@ -68,7 +68,7 @@ def refused_for_capacity(verdict: Verdict) -> Verdict:
 
 
 def pending_refund(gate: object, verdict: Verdict) -> PendingSettlement:
-    """What a gate took for a request, as corrections that give it back."""
+    """Return the settlement that refunds what a gate took for a request."""
     return PendingSettlement(gate, verdict.source, refunds_for(verdict))
 
 
@@ -79,6 +79,6 @@ def _without_max_delay(charge: Charge) -> Charge:
 def _refused_without_delay(charge: Charge, decision: Decision) -> Decision:
     if charge.role == "shadow":
         return decision
-    if decision.delay:  # by then what is before it has drained
+    if decision.delay:  # by then the units before it have drained
         return replace(decision, allowed=False, retry_after=decision.delay, delay=0.0)
     return replace(decision, remaining=min(decision.limit, decision.remaining + charge.cost))

@@ -1,4 +1,4 @@
-"""Limits by hand, without any web request: in jobs, in clients, in tests."""
+"""Limiter and AsyncLimiter: rate limits without a web request, for jobs, clients and tests."""
 
 import asyncio
 import time
@@ -31,9 +31,9 @@ from ratelimit_mw.stores.url import open_async_store, open_store
 
 Limits = str | Limit | Iterable[str | Limit]  # notation, a Limit, or a sequence of either
 Key = str | tuple[str, ...]
-KeyOf = Key | Callable[..., Key] | None  # of a function: a key, or what gives one from the arguments of a call
+KeyOf = Key | Callable[..., Key] | None  # of a decorated function; a callable computes it from the arguments of a call
 CostOf = int | Callable[..., int]
-Wait = bool | float  # whether a call waits for its turn, or for how many seconds at most
+Wait = bool | float  # True: for as long as it takes; a number: at most so many seconds
 
 _ENDPOINTS: Final = "limits on web endpoints are `limit` of ratelimit_mw.fastapi, starlette, flask or django"
 _ARGUMENTS_OF_HIT: Final = {
@@ -43,16 +43,16 @@ _ARGUMENTS_OF_HIT: Final = {
 _ARGUMENTS_OF_ENDPOINTS: Final = dict.fromkeys(
     ("key_func", "key_function", "key_generator"), f"into `key`, called with the function's arguments; {_ENDPOINTS}"
 )
-_DEFAULT_STORE_TIMEOUT: Final = 1.0  # seconds: no web request waits, and a failing store is an error
-_MAX_CACHED_RESERVATIONS: Final = 4096  # turns: made once, they cost a look-up instead of a hash
+_DEFAULT_STORE_TIMEOUT: Final = 1.0  # seconds; generous, because no web request waits
+_MAX_CACHED_RESERVATIONS: Final = 4096  # a hit saves hashing the key and building the charges
 
 
 class _BaseLimiter:
-    """What Limiter and AsyncLimiter share: everything but the asking."""
+    """Base class of Limiter and AsyncLimiter: builds charges, and never queries the store."""
 
     def __init__(self, name: str) -> None:
         self._name: Final = check_name("name", name)
-        # typed: a cost of True is none, and has to be found wrong
+        # typed: a cost of True must not hit the entry of 1, because it is invalid
         self._cached_reservation: Final = lru_cache(_MAX_CACHED_RESERVATIONS, typed=True)(self._build_reservation)
 
     def _charges(self, limits: Limits, key: Key, cost: int) -> list[Charge]:
@@ -60,7 +60,7 @@ class _BaseLimiter:
         return [Charge(bucket, limit, cost) for limit in as_limits(limits)]
 
     def _reservation_charges(self, limits: Limits, key: Key, cost: int, timeout: float | None) -> Sequence[Charge]:
-        """What a turn takes."""
+        """Return the charges that `acquire` takes. Cached unless `limits` is a sequence."""
         if isinstance(limits, (str, Limit)):
             return self._cached_reservation(limits, key, cost, timeout)
         return self._build_reservation(limits, key, cost, timeout)
@@ -89,7 +89,7 @@ class _BaseLimiter:
         return [replace(charge, key=self._key(charge.key)) for charge in charges]
 
     def _decorator_options(self, limits: Limits, key: KeyOf, cost: CostOf, wait: Wait) -> DecoratorOptions:
-        # other errors name that place already
+        # errors in a sequence name their place already
         with error_location("limits") if isinstance(limits, str) else nullcontext():
             limit_list = as_limits(limits)
         if wait is not False:
@@ -104,14 +104,14 @@ class _BaseLimiter:
 
 
 class Limiter(_BaseLimiter):
-    """Limits for threads. A failing store raises `StoreError`; wrong limits, keys and costs raise `ConfigError`.
+    """Rate limits for threads.
 
-    `store`: a Store, or a URL as in the settings: `redis://localhost:6379/0`; None is a `MemoryStore` of its own.
-    `name`: part of every bucket's key, so that two limiters over one store with different names share nothing, and with
-    the same name everything. `store_timeout`: seconds for a whole call of a store that a URL names; a store that is
-    passed in has its own.
+    `store`: a Store, or a URL as in the settings, such as `redis://localhost:6379/0`; None creates a `MemoryStore`.
+    `name`: part of every bucket's key. Limiters over one store share buckets only if they have the same name.
+    `store_timeout`: seconds for a whole call of a store opened from a URL. A store that is passed in has its own.
 
-    A store that the limiter opened is closed by `close`, or at the end of a `with` block. It can be used again.
+    The methods raise `StoreError` if the store fails, and `ConfigError` for invalid limits, keys and costs. `close`, or
+    the end of a `with` block, closes a store that the limiter opened. The limiter can be used again afterwards.
     """
 
     @check_arguments(elsewhere=_ARGUMENTS_OF_HIT)
@@ -136,7 +136,7 @@ class Limiter(_BaseLimiter):
             self.store.close()
 
     def __enter__(self) -> Self:
-        """Return the limiter, which is closed at the end of the block."""
+        """Return the limiter. The end of the block closes it."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -144,43 +144,46 @@ class Limiter(_BaseLimiter):
         self.close()
 
     def hit(self, limits: Limits, key: Key, cost: int = 1) -> Verdict:
-        """Take `cost` units of each limit for `key`, all or nothing."""
+        """Take `cost` units of each limit for `key`, all or nothing.
+
+        Never sleeps: if a limit delays the call, `delay` of the verdict is the time to wait. To wait, use `acquire`.
+        """
         charges = self._charges(limits, key, cost)
         return verdict_of(charges, self.store.take(charges))
 
     def peek(self, limits: Limits, key: Key, cost: int = 0) -> Verdict:
-        """What is left; with a cost, exactly what `hit` would answer. Changes nothing."""
+        """Return what is left. With a cost, return the verdict that `hit` would return. Changes nothing."""
         charges = self._charges(limits, key, cost)
         return verdict_of(charges, self.store.peek(charges))
 
     def take(self, *charges: Charge) -> Verdict:
         """Take several charges with keys of their own, all or nothing, in one step.
 
-        Each key is encoded as `hit` does.
+        Each key is encoded as in `hit`.
         """
         with_keys = self._with_encoded_keys(charges)
         return verdict_of(with_keys, self.store.take(with_keys))
 
     def acquire(self, limits: Limits, key: Key, cost: int = 1, timeout: float | None = None) -> Verdict:
-        """Wait for the turn of `cost` units, and take them: first come, first served.
+        """Reserve `cost` units and sleep until they are due, first come, first served.
 
-        The turn is reserved in one step, all or nothing; then the thread sleeps until it is due. `timeout`: seconds to
-        wait at most; None is as long as it takes. Raises `RateLimited` at once, without having slept, where the turn
-        would come later. Only limits with a `max_delay` hand out turns; `timeout` stands in for theirs. Windows beside
-        them do not: where one has no room, `RateLimited` is raised at once. A `leaky_bucket` is a queue for `burst`
-        units, and refuses what does not fit into it.
+        The units are reserved in one step, all or nothing. `timeout`: the longest wait in seconds; None means as long
+        as it takes. Raises `RateLimited` at once, without sleeping, if the wait would be longer. Only limits with a
+        `max_delay` can be waited for; `timeout` replaces it. A window beside them raises `RateLimited` at once if it is
+        exhausted. A `leaky_bucket` is a queue of `burst` units, and refuses units that do not fit into it.
 
-        What ends the sleep early, such as Ctrl-C, gives the units back; those who wait behind keep their turns. Raises
-        `ConfigError` where no limit hands out turns, and for a `timeout` that is no number of seconds.
+        If the sleep ends early, for example by Ctrl-C, the units are refunded; later callers keep their due times.
+        Raises `ConfigError` if no limit can be waited for, and if `timeout` is not a number of seconds.
         """
         return acquire(self.store, self._reservation_charges(limits, key, cost, timeout), time.sleep)
 
     def turn(
         self, limits: Limits, key: Key, cost: int = 1, timeout: float | None = None
     ) -> AbstractContextManager[Verdict]:
-        """`acquire` as a block that is entered when its turn comes: `with limiter.turn("10/second using gcra", "me"):`.
+        """Return `acquire` as a context manager: `with limiter.turn("10/second using gcra", "me"):`.
 
-        What was taken stays taken, however the block ends. Raises `RuntimeError` where it is entered again.
+        The block starts when the units are due. They stay taken however it ends. Raises `RuntimeError` on a second
+        entry.
         """
         return SingleUseContext(self._acquire_context(limits, key, cost, timeout), "turn")
 
@@ -189,47 +192,49 @@ class Limiter(_BaseLimiter):
         yield self.acquire(limits, key, cost, timeout)
 
     def settle(self, limits: Limits, key: Key, delta: int) -> None:
-        """Correct what `key` took of these limits: take `delta` units more, though they may not fit, or give some back.
+        """Correct what `key` took of these limits by `delta` units.
 
-        `delta`: whole units; more than 0 are taken, up to one quota of debt; below 0 are given back, of those taken
-        last, as far as they still count. Raises `ConfigError` for what is no whole number.
+        `delta`: whole units. A positive delta takes units even if they do not fit, up to a debt of one quota. A
+        negative delta refunds the units taken last, as far as they still count. Raises `ConfigError` if `delta` is not
+        a whole number.
         """
         self.store.settle(self._settlements(limits, key, delta))
 
     def slot(self, limits: Limits, key: Key, cost: int = 1) -> AbstractContextManager[Verdict]:
-        """Be at work: `with limiter.slot(Concurrency(20), "reports"):` raises `RateLimited` where 20 are already.
+        """Return a context manager that holds `cost` slots: `with limiter.slot(Concurrency(20), "reports"):`.
 
-        `cost` slots are held until the block ends, however it does, and renewed meanwhile. Other limits beside a
-        `Concurrency` are charged in the same step, all or nothing. Raises `ConfigError` where there is none, and for a
-        cost of 0; `RuntimeError` where the same block is entered again.
+        Entering it raises `RateLimited` if the slots are not free, here while 20 blocks run. The slots are renewed
+        while the block runs and released however it ends. Limits beside a `Concurrency` are charged in the same step,
+        all or nothing. Raises `ConfigError` without a `Concurrency` and for a cost of 0, and `RuntimeError` on a second
+        entry.
         """
         return SingleUseContext(slot(self.store, self._slot_charges(limits, key, cost)), "slot")
 
     def reset(self, limits: Limits, key: Key) -> None:
-        """Forget what `key` took of these limits."""
+        """Delete what the store keeps of these limits for `key`: all their units are free again."""
         self.store.reset(self._charges(limits, key, 0))
 
     @check_arguments(elsewhere=_ARGUMENTS_OF_ENDPOINTS)
     def limit(
         self, limits: Limits, *, key: KeyOf = None, cost: CostOf = 1, wait: Wait = False
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """A decorator: each call of the function takes `cost` units of each limit, or raises `RateLimited`.
+        """Return a decorator: each call takes `cost` units of each limit, or raises `RateLimited`.
 
-        It is for functions of jobs and clients, not for web endpoints: it knows no request, so without a `key` all
+        It is for functions of jobs and clients, not for web endpoints: it has no request, so without a `key` all
         clients of an endpoint share one bucket, and `RateLimited` becomes a 500. For endpoints use `limit` of
         `ratelimit_mw.fastapi`, `.starlette`, `.flask` or `.django`.
 
-        `key`: whose bucket; a callable is given the arguments of the call, of a method `self` first; None is the
-        function's module and name, one bucket for all who call it. `cost`: whole units, or a callable likewise. What
-        such a callable raises goes to the caller, and so does `ConfigError` for an answer that is no key or no cost.
-        `wait`: True lets each call wait its turn for as long as it takes, a number for so many seconds at most, as
-        `acquire` does. False refuses at once, but where a limit itself holds back, the call sleeps for that long. Slots
-        of a `Concurrency` are held until it returns; a call of which `cost` says 0 holds none. Of a generator the call
-        is charged, not each item.
+        `key`: the bucket's key, or a callable that receives the arguments of the call (`self` first for a method). None
+        means the function's module and name: one bucket for all calls. `cost`: whole units, or a callable likewise. If
+        such a callable raises, or returns an invalid key or cost (`ConfigError`), the caller receives the exception.
+        `wait`: True lets each call wait for its units for as long as it takes, a number for at most so many seconds, as
+        in `acquire`. False refuses at once; the call sleeps only for the delay of a limit with a `max_delay`. Slots of
+        a `Concurrency` are held until the function returns; a call whose `cost` is 0 holds none. A generator function
+        is charged for each call, not for each item.
 
-        Limits, a fixed key and a fixed cost are checked at once: raises `ConfigError` where one is wrong, where the
-        cost can never pass, where one is to wait for windows alone, for an async function, and for a generator where a
-        slot would be held.
+        Limits, a fixed key and a fixed cost are checked at decoration time. Raises `ConfigError` if one is invalid, if
+        the cost can never pass, if `wait` is set but no limit can delay, for an async function, and for a generator
+        function with slots.
         """
         check_parentheses(limits)
         options = self._decorator_options(limits, key, cost, wait)
@@ -237,7 +242,10 @@ class Limiter(_BaseLimiter):
 
 
 class AsyncLimiter(_BaseLimiter):
-    """The same for asyncio, over an AsyncStore or a URL. `aclose` and `async with` close what the limiter opened."""
+    """Rate limits for asyncio; see `Limiter`. `store`: an AsyncStore or a URL.
+
+    `aclose`, or the end of an `async with` block, closes a store that the limiter opened.
+    """
 
     @check_arguments(elsewhere=_ARGUMENTS_OF_HIT)
     def __init__(
@@ -268,7 +276,7 @@ class AsyncLimiter(_BaseLimiter):
             await self.store.aclose()
 
     async def __aenter__(self) -> Self:
-        """Return the limiter, which is closed at the end of the block."""
+        """Return the limiter. The end of the block closes it."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -295,11 +303,11 @@ class AsyncLimiter(_BaseLimiter):
         limits: Limits,
         key: Key,
         cost: int = 1,
-        timeout: float | None = None,  # noqa: ASYNC109  # it says what is asked for, and stops nothing that runs
+        timeout: float | None = None,  # noqa: ASYNC109  # the longest reservation, not a deadline that cancels
     ) -> Verdict:
-        """See `Limiter.acquire`. A task that is cancelled while it waits gives its units back."""
+        """See `Limiter.acquire`. Canceling the task while it waits refunds its units."""
         charges = self._reservation_charges(limits, key, cost, timeout)
-        # as `acquire_async`, of which the coroutine would be a tenth of what waiting costs
+        # acquire_async(), inlined: its coroutine would add a tenth to the cost of this call
         verdict = verdict_of(charges, await self._take(charges))
         if not verdict.allowed:
             raise RateLimited(verdict)
@@ -323,7 +331,7 @@ class AsyncLimiter(_BaseLimiter):
         limits: Limits,
         key: Key,
         cost: int,
-        timeout: float | None,  # noqa: ASYNC109  # as of acquire
+        timeout: float | None,  # noqa: ASYNC109  # as in acquire()
     ) -> AsyncIterator[Verdict]:
         yield await self.acquire(limits, key, cost, timeout)
 
@@ -332,7 +340,7 @@ class AsyncLimiter(_BaseLimiter):
         await self.store.asettle(self._settlements(limits, key, delta))
 
     def slot(self, limits: Limits, key: Key, cost: int = 1) -> AbstractAsyncContextManager[Verdict]:
-        """See `Limiter.slot`: `async with limiter.slot(...)`. A task that is cancelled in between holds nothing."""
+        """See `Limiter.slot`: `async with limiter.slot(...)`. A canceled task holds no slots."""
         return AsyncSingleUseContext(async_slot(self.store, self._slot_charges(limits, key, cost)), "slot")
 
     async def reset(self, limits: Limits, key: Key) -> None:
@@ -343,9 +351,10 @@ class AsyncLimiter(_BaseLimiter):
     def limit(
         self, limits: Limits, *, key: KeyOf = None, cost: CostOf = 1, wait: Wait = False
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
-        """See `Limiter.limit`, for async functions: what is awaited is charged. `key` and `cost` are not async.
+        """Return a decorator for async functions; see `Limiter.limit`. `key` and `cost` must not be async.
 
-        Raises `ConfigError` for a function that is not async, and for an async generator, whose call nobody awaits.
+        A call is charged when it is awaited. Raises `ConfigError` for a function that is not async, and for an async
+        generator function, whose calls are never awaited.
         """
         check_parentheses(limits)
         options = self._decorator_options(limits, key, cost, wait)
@@ -353,14 +362,14 @@ class AsyncLimiter(_BaseLimiter):
 
 
 def _url_and_timeout(url: str | None, timeout: float) -> tuple[str, float]:
-    """A URL and seconds, for `open_store`. An empty URL is a mistake, and not the memory."""
+    """Return the arguments of `open_store`. None means memory; an empty URL stays one, which is an error."""
     if not check_seconds("store_timeout", timeout):
         raise ConfigError("store_timeout: got 0, expected more than 0 seconds")
     return ("memory://" if url is None else url), timeout
 
 
 def as_limits(limits: Limits) -> list[Limit]:
-    """The limits that notation, a Limit, or a sequence of either stand for. Raises `ConfigError` when there is none."""
+    """Return the limits of notation, a Limit, or a sequence of either. Raises `ConfigError` if there are none."""
     if isinstance(limits, str):
         return _reject_duplicates(list(parse(limits)))
     if isinstance(limits, Limit):
@@ -380,7 +389,7 @@ def as_limits(limits: Limits) -> list[Limit]:
 
 
 def _reject_duplicates(limits: list[Limit]) -> list[Limit]:
-    """The limits. Raises `ConfigError` for two that count in one bucket: each hit would count twice."""
+    """Return the limits. Raises `ConfigError` if two share a bucket: each hit would count twice."""
     if len(limits) > 1 and len({limit.bucket for limit in limits}) < len(limits):
         buckets = [limit.bucket for limit in limits]
         duplicate = next(limit for limit in limits if buckets.count(limit.bucket) > 1)

@@ -1,4 +1,4 @@
-"""Corrections that nobody waits for, under asyncio: what comes while one call is under way goes with the next one."""
+"""Sends settlements in the background under asyncio. Those added during a call are batched into the next."""
 
 import asyncio
 from collections import deque
@@ -10,31 +10,31 @@ from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.engine.settlement import settled_charges
 from ratelimit_mw.stores import AsyncStore
 
-_MAX_CHARGES_PER_CALL: Final = 128  # in one call at most: a script is not interrupted
-_MAX_QUEUED: Final = 10_000  # that are not sent yet, at most
+_MAX_CHARGES_PER_CALL: Final = 128  # per call, because nothing interrupts a script on the server
+_MAX_QUEUED: Final = 10_000  # charges that are not sent yet
 NOT_SENT: Final = "a correction may not have reached the store, so the estimate stays charged: %s"
 
 
 OnSettled = Callable[[Sequence[Charge]], object]
-"""Hears what corrections took, one charge for each of them; nothing where that is not known."""
+"""Receives what settlements took, one charge for each; empty if that is unknown."""
 
 
 def discard_settled(_: Sequence[Charge]) -> None:
-    """Nobody wants to know."""
+    """Ignore what settlements took."""
 
 
 class SettlementQueue:
-    """Those of one store and one event loop. `timeout`: seconds for a call."""
+    """The settlements to send to one store from one event loop. `timeout`: seconds for a call."""
 
     def __init__(self, store: AsyncStore, timeout: float) -> None:
         self._store: Final = store
         self._timeout: Final = timeout
         self._queue: deque[tuple[Sequence[Charge], OnSettled]] = deque()
-        self._charge_count = 0  # charges that wait
+        self._charge_count = 0  # charges in the queue
         self._sender: asyncio.Task[None] | None = None
 
     def add(self, charges: Sequence[Charge], on_settled: OnSettled = discard_settled) -> None:
-        """Send these. Where 10,000 wait already they are not made: what was taken stays taken."""
+        """Queue these charges to be settled. Drops them, with a log line, if more than 10,000 would be queued."""
         if self._charge_count + len(charges) > _MAX_QUEUED:
             warn_throttled("settle", NOT_SENT, f"{_MAX_QUEUED} corrections wait already")
             on_settled(())
@@ -45,7 +45,7 @@ class SettlementQueue:
             self._sender = asyncio.get_running_loop().create_task(self._send())
 
     async def done(self) -> None:
-        """Wait until nothing is left to send, for no longer than a call may take."""
+        """Wait until the queue is sent, for at most `timeout` seconds."""
         if self._sender is not None:
             await asyncio.wait({self._sender}, timeout=self._timeout)
 
@@ -58,7 +58,7 @@ class SettlementQueue:
                 try:
                     async with asyncio.timeout(self._timeout):
                         settled = settled_charges(charges, await self._store.asettle(charges))
-                except Exception as error:  # noqa: BLE001  # whatever a store raises, no request waits for it
+                except Exception as error:  # noqa: BLE001  # any error of the store; no request waits for this task
                     warn_throttled("settle", NOT_SENT, type(error).__name__)
                 first = 0
                 for group, on_settled in batch:
@@ -68,7 +68,7 @@ class SettlementQueue:
             self._sender = None
 
     def _next(self) -> list[tuple[Sequence[Charge], OnSettled]]:
-        """What goes with one call: all that fits, and at least those of one request."""
+        """Remove and return the batch for one call: all that fit, and at least those of one `add`."""
         batch = [self._queue.popleft()]
         charge_count = len(batch[0][0])
         while self._queue and charge_count + len(self._queue[0][0]) <= _MAX_CHARGES_PER_CALL:

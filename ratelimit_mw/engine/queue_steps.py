@@ -1,7 +1,7 @@
-"""What a request that may wait for a slot asks the store, and when. No I/O: the gates do what the steps say.
+"""The steps of a request that may wait for a concurrency slot. No I/O: a gate performs the steps.
 
-While the request waits, its penalties are asked with a cost of 0: a ban refuses it, and nothing counts as a refusal but
-the last answer.
+While the request waits, its penalties are taken with a cost of 0: a ban still refuses it, but only its final refusal
+counts toward a ban.
 """
 
 import math
@@ -19,19 +19,19 @@ from ratelimit_mw.rules.plan import Match, Plan, conclude
 
 
 class Take(Struct, frozen=True):
-    """Take this. To be answered with the verdict."""
+    """A step: take the charges of this plan. The gate sends the verdict back."""
 
     plan: Plan
 
 
 class Peek(Struct, frozen=True):
-    """Look at this. To be answered with the decisions."""
+    """A step: peek at the charges of this plan. The gate sends the decisions back."""
 
     plan: Plan
 
 
 class Pause(Struct, frozen=True):
-    """Sleep for so many seconds, or until the request is woken."""
+    """A step: sleep for so many seconds, or until the request is woken."""
 
     seconds: float
 
@@ -41,7 +41,7 @@ Actions = Generator[Action, Any, Verdict | None]
 
 
 def queue_request(plan: Plan, keys: Callable[[], Sequence[str]]) -> QueueRequest | None:
-    """What a request may wait for; None where it waits for nothing. `keys`: see `QueueRequest`."""
+    """Return what a request may wait for; None if none of its limits has a queue. `keys`: see `QueueRequest`."""
     buckets: dict[Bucket, int] = {}
     shared, max_wait = set[Bucket](), math.inf
     for charge, line in zip(plan.charges, plan.compiled_limits, strict=True):
@@ -55,7 +55,7 @@ def queue_request(plan: Plan, keys: Callable[[], Sequence[str]]) -> QueueRequest
 
 
 class SlotWait:
-    """How one request waits. `wake`: see `Queues.join`. `actions` end with the verdict; closed early, they leave."""
+    """One request that may wait. `wake`: see `Queues.join`."""
 
     def __init__(
         self,
@@ -75,7 +75,10 @@ class SlotWait:
         self._clock: Final = clock
 
     def actions(self) -> Actions:
-        """Ask, and wait where nothing but slots refuses. Nobody who waits already is overtaken."""
+        """Yield the steps and return the verdict. Closing the generator early leaves the queue.
+
+        The request waits only if nothing but slots refuses it, and it never overtakes a waiting request.
+        """
         given = self._queues.given
         if self._queues.has_waiters(self._entry.buckets):
             decisions = yield Peek(self._uncounted_plan)
@@ -121,7 +124,7 @@ class SlotWait:
         return replace(verdict, charges=self._plan.charges)
 
     def _count_refusal(self, verdict: Verdict | None) -> Actions:
-        """The verdict on a request that something else than slots refuses: what was looked at is counted now."""
+        """Return the verdict on a request that more than slots refuses. Its refusal now counts toward a ban."""
         if verdict is not None and any(
             charge.role == "penalty" and decision.allowed
             for charge, decision in zip(self._uncounted_plan.charges, verdict.decisions, strict=False)
@@ -130,7 +133,7 @@ class SlotWait:
         return verdict
 
     def _refuse_as_full(self, full_buckets: Collection[Bucket]) -> Actions:
-        """The verdict on a request that waits no more: as if no slot of these were free, whatever was given back."""
+        """Return the verdict on a request that stops waiting: a refusal, even if slots were released meanwhile."""
         charges = [
             replace(charge, cost=charge.limit.quota + 1) if slot_bucket(charge) in full_buckets else charge
             for charge in self._plan.charges
@@ -145,7 +148,7 @@ class SlotWait:
         return replace(verdict, charges=self._plan.charges, decisions=decisions)
 
     def _full_buckets(self, verdict: Verdict | None) -> tuple[Bucket, ...] | None:
-        """The buckets whose slots are all taken, where nothing else refuses; else None."""
+        """Return the buckets whose slots are all in use; None if anything else refuses."""
         if verdict is None or len(verdict.decisions) != len(self._plan.compiled_limits):
             return None
         full: dict[Bucket, None] = {}
@@ -171,12 +174,12 @@ class SlotWait:
 
 
 def slot_bucket(charge: Charge) -> Bucket:
-    """What a request waits for."""
+    """Return the bucket of a charge, as the queues identify it."""
     return charge.key, charge.limit.bucket
 
 
 def _without_counting(plan: Plan) -> Plan:
-    """The same without counting a refusal."""
+    """Return the plan with penalties of cost 0, which count no refusal."""
     if not any(charge.role == "penalty" for charge in plan.charges):
         return plan
     charges = [replace(charge, cost=0) if charge.role == "penalty" else charge for charge in plan.charges]

@@ -1,7 +1,7 @@
-"""After the response: who wants to know how a request was answered, and when that had ended.
+"""Tracks the response to a request and calls the `on_end` callbacks when it has ended.
 
-A rule that does makes the gate leave `Request.on_end`; a face that finds some follows the response and tells them.
-Requests without them are not followed, and pay nothing.
+If a rule needs them, the gate adds callbacks to `Request.on_end`; the integration then tracks the response. Requests
+without callbacks are not tracked, and pay nothing.
 """
 
 import asyncio
@@ -14,21 +14,21 @@ from ratelimit_mw.engine.settle_hooks import settle_after_response
 from ratelimit_mw.engine.state import RateLimitState
 
 EndReason = Literal["ended", "raised", "cancelled", "disconnected"]
-"""The response went out; the app raised; its task was cancelled; the client went away before it was whole."""
+"""The response was sent; the app raised; its task was canceled; the client disconnected before the end."""
 
 OnEnd = Callable[["ResponseTracker"], None]
-"""Hears once, in the thread or task that answered, which it must not hold up: what has to be awaited is for `spawn`."""
+"""Called once, in the thread or task of the response. Must not block it: pass coroutines to `spawn`."""
 
-Fields = Sequence[tuple[Any, Any]]  # headers as the face has them: text, or bytes under ASGI
+Fields = Sequence[tuple[Any, Any]]  # headers as the integration has them: text, or bytes under ASGI
 
-_ERROR: Final = 500  # what a server answers where the app raised
+_ERROR: Final = 500  # the status that servers send if the app raises
 
 
 class ResponseInfo:
-    """How a request was answered, as far as it was.
+    """The response to a request, as far as it was sent.
 
-    `status`: 101 for a websocket that was accepted; None where nothing was sent. `ending`: in Flask and Django, which
-    hide it, a client that went away counts as `ended`. None until it has ended.
+    `status`: 101 for a websocket that was accepted; None if nothing was sent. `ending`: None until the response has
+    ended. Flask and Django hide disconnects, so there a client that disconnects counts as `ended`.
     """
 
     __slots__ = ("_fields", "ending", "status")
@@ -40,7 +40,7 @@ class ResponseInfo:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """All headers, names in lower case; several lines of one name are joined by `, `."""
+        """All headers, with names in lower case. Several values of one name are joined with `, `."""
         found: dict[str, str] = {}
         for name, value in self._fields:
             known, more = _text(name).lower(), _text(value)
@@ -48,15 +48,15 @@ class ResponseInfo:
         return found
 
     def started(self, status: int | None, fields: Fields) -> None:
-        """It begins like that."""
+        """Record the start of the response."""
         self.status, self._fields = status, fields
 
 
 class ResponseTracker:
-    """One request that is followed. `end` tells the followers, whoever calls it first.
+    """Tracks the response to one request. The first call of `end` runs the callbacks.
 
-    `request`, `state`: as the gate and the app have them. `response`: what is known of the answer. `loop`: where
-    followers find it if the end is told in another thread than the request's.
+    `request`, `state`: those of the gate and the app. `response`: what is known of the response so far. `loop`: the
+    event loop for coroutines of the callbacks, if the response ends in another thread.
     """
 
     __slots__ = ("_on_end", "loop", "request", "response", "state")
@@ -76,15 +76,15 @@ class ResponseTracker:
         state.tracker = self
 
     def add(self, on_end: Iterable[OnEnd]) -> None:
-        """More of them, from one of us further in."""
+        """Add callbacks of an inner middleware or endpoint limit. Skips those that it has."""
         self._on_end += [one for one in on_end if one not in self._on_end]
 
     def settle_at_end(self) -> None:
-        """The app has said the true cost, which is to be sent when the response has ended."""
+        """Settle the request when its response has ended, because the app called `settle()`."""
         self.add((settle_after_response,))
 
     def end(self, ending: EndReason) -> None:
-        """It has ended. What is said after the first time is not heard."""
+        """Record that the response has ended, and run the callbacks. Later calls have no effect."""
         response, state = self.response, self.state
         if response.ending is not None:
             return
@@ -95,24 +95,24 @@ class ResponseTracker:
         for callback in self._on_end:
             try:
                 callback(self)
-            except Exception as error:  # noqa: BLE001  # the response is out, and nobody is there to hear it
+            except Exception as error:  # noqa: BLE001  # the response is sent, so no caller can handle the error
                 warn_throttled("follower", CALLBACK_RAISED, type(error).__name__, error=error)
 
     def abandon(self) -> None:
-        """Nobody will say how it ended, so nobody will hear. The slots among what waited for it are not renewed."""
+        """Drop the callbacks, because the end will not be known. Slots among them are no longer renewed."""
         self._on_end = []
         if self.request is not None:
             self.request.on_end = None
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Have this awaited, now that the response is out. See `spawn`."""
+        """Run a coroutine, now that the response is sent. See `spawn`."""
         spawn(work, self.loop)
 
 
 def track_response(
     request: Any, state: RateLimitState, loop: asyncio.AbstractEventLoop | None = None
 ) -> ResponseTracker | None:
-    """The following that a face is to begin; None where one further out follows the request already."""
+    """Return the tracker that an integration has to run; None if an outer one tracks the request already."""
     on_end = request.on_end or ()
     if state.tracker is not None:
         state.tracker.add(on_end)
@@ -121,9 +121,9 @@ def track_response(
 
 
 def spawn(work: Callable[[], Coroutine[Any, Any, object]], loop: asyncio.AbstractEventLoop | None = None) -> None:
-    """Have this awaited in a task of its own: in the running loop, else in `loop`. What it raises is logged, rarely.
+    """Run a coroutine in a task, in the running loop or else in `loop`. Its errors are logged, at a limited rate.
 
-    Raises `RuntimeError` where there is neither.
+    Raises `RuntimeError` if no loop runs here and `loop` is None or closed.
     """
     try:
         asyncio.get_running_loop()

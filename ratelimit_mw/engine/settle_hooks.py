@@ -1,4 +1,4 @@
-"""Settles a request after its response: by a callable that reports the true cost, or by the status alone."""
+"""Settles requests after the response, by a callable that returns the true cost or by the status."""
 
 from collections.abc import Iterable
 from inspect import isawaitable
@@ -16,12 +16,12 @@ _INVALID_RESULT: Final = "returned %s, no whole number from 0: what was taken fo
 
 
 def settle_after_response(tracker: Any) -> None:
-    """Settle a request whose response has ended, as its rules and the app say. A follower; `tracker`: its own."""
+    """Settle a request whose response has ended, as its rules and the app require. An `on_end` callback."""
     results: dict[SettleCall, Any] = {}
     for call in _settle_callables(tracker):
         try:
             results[call] = call(tracker.request, tracker.response)
-        except Exception as error:  # noqa: BLE001  # the response is out, and what was taken stays taken
+        except Exception as error:  # noqa: BLE001  # the response is sent, and the estimate stays charged
             results[call] = _failed(call, error)
     if any(isawaitable(result) for result in results.values()):
         _settle_later(tracker, results)
@@ -41,7 +41,7 @@ def _settle_later(tracker: Any, results: dict[SettleCall, Any]) -> None:
 
     try:
         tracker.spawn(work)
-    except RuntimeError:  # no loop: a plain function has returned what nobody can await here
+    except RuntimeError:  # no event loop: a plain function has returned an awaitable
         for call, result in results.items():
             close_unawaited(result)
             results[call] = None if isawaitable(result) else result
@@ -59,13 +59,13 @@ def _settle(tracker: Any, results: dict[SettleCall, Any]) -> None:
                 return 0
             if actual_cost is None and settle_rule.call is not None:
                 return actual.get(settle_rule.call)
-        return actual_cost  # the app's own word goes before what a callable makes of the response
+        return actual_cost  # the app's settle() overrides the callable
 
     tracker.state.settle_each(actual_of, tracker.loop)
 
 
 def _settle_callables(tracker: Any) -> Iterable[SettleCall]:
-    """Whom to ask: nobody, where the app has said it, or where the status is not counted."""
+    """Return the callables to run: none if the app called `settle()`, or if the status is not counted."""
     if tracker.state.actual_cost is not None:
         return ()
     charged = [verdict for _, verdict in tracker.state.decisions_by_gate if verdict.allowed]
@@ -84,7 +84,7 @@ def _failed(call: SettleCall, error: Exception) -> object:
 
 
 def _actual(call: SettleCall, result: object) -> int | None:
-    """Its answer as a cost; None where it is none."""
+    """Return the result of a callable as a cost; None if it is invalid."""
     if type(result) is int and result >= 0:
         return min(result, MAX_EXACT_INT - 1)
     if result is not FAILED:

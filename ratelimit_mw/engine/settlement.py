@@ -1,4 +1,4 @@
-"""What a request is corrected by once its true cost is known. Pure: no store, no clock, no I/O."""
+"""Settlement: corrects the charges of a request to its true cost. No clock and no I/O: gates call the store."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,11 +12,11 @@ from ratelimit_mw.http.response import Policy
 from ratelimit_mw.stores.group import in_parts
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
-GateVerdict = tuple[Any, Verdict]  # a gate, and what it found
+GateVerdict = tuple[Any, Verdict]  # a gate, and its verdict on the request
 
 
 class PendingSettlement(NamedTuple):
-    """What is to be corrected in one place: a gate, which of its stores, and the corrections."""
+    """The settlements that one gate sends to one of its stores."""
 
     gate: Any
     source: Source
@@ -24,7 +24,7 @@ class PendingSettlement(NamedTuple):
 
 
 class ChargedBucket(NamedTuple):
-    """One bucket of a request, and what was taken from it. `charge`: the last one. `parts`: units, and their `at`."""
+    """The charges of a request in one bucket. `charge`: the last one. `parts`: the units of each, and their `at`."""
 
     gate: Any
     source: Source
@@ -34,7 +34,7 @@ class ChargedBucket(NamedTuple):
 
 
 def charged_buckets(gate_verdicts: Sequence[GateVerdict]) -> dict[Bucket, ChargedBucket]:
-    """What the steps took from each bucket that can be settled, in order. A ban counts refusals, and has no cost."""
+    """Return what the gates took from each bucket that can be settled, in order. Skips bans: they have no cost."""
     found: dict[Bucket, ChargedBucket] = {}
     for gate, verdict in gate_verdicts:
         if not verdict.allowed or not verdict.decisions:
@@ -43,7 +43,7 @@ def charged_buckets(gate_verdicts: Sequence[GateVerdict]) -> dict[Bucket, Charge
             one.allowed
             for charge, one in zip(verdict.charges, verdict.decisions, strict=True)
             if charge.role == "shadow"
-        )  # else none of them was charged
+        )  # otherwise no shadow was charged
         for charge, decision, policy in zip(verdict.charges, verdict.decisions, verdict.policies, strict=True):
             if charge.role == "penalty" or (charge.role == "shadow" and not shadows) or not policy.settles:
                 continue
@@ -54,30 +54,30 @@ def charged_buckets(gate_verdicts: Sequence[GateVerdict]) -> dict[Bucket, Charge
 
 
 class BucketAccount:
-    """What is charged for one request in one bucket: its charges and what later words added, the last one at the end.
+    """The account of one request in one bucket: its charges, then the units that settlements added.
 
-    A lower word gives back what was taken last, each part as of when it was taken, and never more than was.
+    A lower cost refunds the units taken last, each part at the instant it was taken, and never more than were taken.
     """
 
     __slots__ = ("_actual", "_parts", "_recorded")
 
     def __init__(self) -> None:
-        self._recorded = 0  # charges of the request that are among the parts
-        self._parts: list[tuple[int, int]] = []  # units, and the `at` with which they can be given back
-        self._actual = 0  # what the request costs, as far as was said: what was forgiven is part of it
+        self._recorded = 0  # how many charges of the request are among the parts
+        self._parts: list[tuple[int, int]] = []  # units, and the `at` to refund them with
+        self._actual = 0  # the cost settled so far, with units beyond the debt cap
 
     def record_charges(self, parts: Sequence[tuple[int, int]]) -> None:
-        """These charges were taken, of which it may know the first ones."""
+        """Record the charges of the request. `parts`: all of them so far; those recorded before are skipped."""
         new = parts[self._recorded :]
         self._recorded += len(new)
         self._parts += new
         self._actual += sum(units for units, _ in new)
 
     def settlements_for(self, actual: int, charge: Charge) -> list[Charge]:
-        """What is to be corrected after which the true cost is charged. `charge`: one of this bucket."""
+        """Return the settlements that bring the charges to the cost `actual`. `charge`: one of this bucket."""
         if actual > self._actual:
             units, self._actual = actual - self._actual, actual
-            parts = in_parts(units, charge.limit)  # each is known, and can be given back, by itself
+            parts = in_parts(units, charge.limit)  # each is recorded and can be refunded alone
             return [Charge(charge.key, charge.limit, part, role=charge.role, at=self._parts[-1][1]) for part in parts]
         surplus = sum(units for units, _ in self._parts) - actual
         refunds: list[Charge] = []
@@ -93,7 +93,7 @@ class BucketAccount:
         return refunds
 
     def record_settlement(self, taken: Charge) -> None:
-        """A correction took that."""
+        """Record what a settlement took."""
         if taken.cost > 0 and taken.at is not None:
             self._parts.append((taken.cost, taken.at))
 
@@ -103,9 +103,9 @@ def settlements(
     actual_of: Callable[[Policy], int | None],
     accounts: dict[Bucket, BucketAccount],
 ) -> Sequence[PendingSettlement]:
-    """The corrections after which the true cost is charged; none where nothing changes.
+    """Return the settlements that bring all charges of a request to its true cost; empty if nothing changes.
 
-    `actual_of`: the true cost as a limit counts it; None leaves what was taken. `accounts`: of this request.
+    `actual_of`: the true cost under a policy; None keeps the estimate. `accounts`: those of this request.
     """
     found: dict[tuple[int, Source], PendingSettlement] = {}
     for bucket, one in charged_buckets(gate_verdicts).items():
@@ -119,7 +119,10 @@ def settlements(
 
 
 def settled_charges(charges: Sequence[Charge], answer: Sequence[Charge] | None) -> Sequence[Charge]:
-    """What corrections took, one for each, as the store answered; else as if it had been taken with the request."""
+    """Return what settlements took, one charge for each, as the store replied.
+
+    Without such a reply, return what they took if the units were taken together with the request.
+    """
     if answer is not None and len(answer) == len(charges):
         return answer
     return [replace(one, at=one.limit.shift_at(one.at or 0, one.cost)) if one.cost > 0 else one for one in charges]
@@ -127,13 +130,13 @@ def settled_charges(charges: Sequence[Charge], answer: Sequence[Charge] | None) 
 
 ActualOf = Callable[[Policy], int | None]
 
-_lock: Final = fork_safe_lock()  # an app may say it from several threads, and a store may answer in one
+_lock: Final = fork_safe_lock()  # an app may settle, and a store may reply, in several threads
 
 
 class SettlementLog:
-    """The accounts of one request. What to give back is known when the store has said what it took.
+    """Serializes the settlements of one request: a refund is known only after the reply to the last settlement.
 
-    So while a correction is under way a further word waits, and goes when that is done, if no other one came.
+    If `settle` is called while settlements are in flight, the latest call is sent after them; earlier ones are dropped.
     """
 
     __slots__ = ("_accounts", "_in_flight", "_next")
@@ -144,7 +147,7 @@ class SettlementLog:
         self._next: tuple[Sequence[GateVerdict], ActualOf, Any] | None = None
 
     def settle(self, gate_verdicts: Sequence[GateVerdict], actual_of: ActualOf, loop: Any) -> None:
-        """See `RateLimitState.settle_each`. `gate_verdicts`: what was taken for the request by now."""
+        """Settle the request; see `RateLimitState.settle_each`. `gate_verdicts`: what was taken for it so far."""
         with _lock:
             if self._in_flight:
                 self._next = (gate_verdicts, actual_of, loop)
@@ -155,7 +158,7 @@ class SettlementLog:
             one.gate.settle(one.source, one.charges, loop, partial(self._on_settled, one))
 
     def _on_settled(self, sent: PendingSettlement, settled: Sequence[Charge]) -> None:
-        """What was taken by corrections that were sent, one for each; nothing where that is not known."""
+        """Record what settlements took, one charge for each; empty if unknown. Then send the call that waits."""
         with _lock:
             for charge, own in zip(sent.charges, settled, strict=False):
                 self._accounts[bucket_of(charge)].record_settlement(own)

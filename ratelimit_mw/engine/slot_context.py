@@ -1,4 +1,4 @@
-"""Blocks by hand: those that hold slots while they run. A block is entered once; who wants another one asks for it."""
+"""Context managers that hold concurrency slots, and wrappers that allow only one entry."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ Block = TypeVar("Block")
 
 
 class _SingleUse(Generic[Block]):
-    """`maker`: what made the block, as errors call it."""
+    """A context manager that can be entered once. `maker`: the method that returned it, for the error."""
 
     def __init__(self, block: Block, maker: str) -> None:
         self._block: Final = block
@@ -32,7 +32,7 @@ class _SingleUse(Generic[Block]):
 
 
 class SingleUseContext(_SingleUse[AbstractContextManager[Verdict]], AbstractContextManager[Verdict]):
-    """A block. Raises `RuntimeError` when it is entered again."""
+    """Raises `RuntimeError` on a second entry."""
 
     def __enter__(self) -> Verdict:
         return self._enter().__enter__()
@@ -44,7 +44,7 @@ class SingleUseContext(_SingleUse[AbstractContextManager[Verdict]], AbstractCont
 
 
 class AsyncSingleUseContext(_SingleUse[AbstractAsyncContextManager[Verdict]], AbstractAsyncContextManager[Verdict]):
-    """The same for `async with`."""
+    """The async version of `SingleUseContext`."""
 
     async def __aenter__(self) -> Verdict:
         return await self._enter().__aenter__()
@@ -57,13 +57,13 @@ class AsyncSingleUseContext(_SingleUse[AbstractAsyncContextManager[Verdict]], Ab
 
 @contextmanager
 def slot(store: Store, charges: Sequence[Charge]) -> Iterator[Verdict]:
-    """Take the charges, and hold the slots among them until the block ends. Raises `RateLimited`."""
+    """Take the charges and hold their slots until the block ends. Raises `RateLimited` if they are refused."""
     SLOT_RENEWER.renew_due()
     verdict = verdict_of(charges, store.take(charges))
     if not verdict.allowed:
         raise RateLimited(verdict)
     slots = slot_charges(charges, verdict.decisions)
-    if not slots:  # it costs nothing
+    if not slots:  # the cost is 0
         yield verdict
         return
     held_slots = HeldSlots(store, slots)
@@ -78,7 +78,7 @@ def slot(store: Store, charges: Sequence[Charge]) -> Iterator[Verdict]:
 
 @asynccontextmanager
 async def async_slot(store: AsyncStore, charges: Sequence[Charge]) -> AsyncIterator[Verdict]:
-    """The same for asyncio."""
+    """The async version of `slot`."""
     verdict = verdict_of(charges, await cancel_safe(store, store.atake)(charges))
     if not verdict.allowed:
         raise RateLimited(verdict)

@@ -1,9 +1,9 @@
-"""The requests of one process that wait for a slot, and which of them asks the store next. No I/O.
+"""The queues of requests in one process that wait for a concurrency slot. No I/O.
 
-Requests that need slots of the same buckets form a line, in which the oldest comes first. Of several lines that share
-a bucket, such as one for each client beside a limit of key `all`, the line with the oldest request goes first, unless
-it waits for a slot of another bucket: so nobody waits behind a request that could not go anyway. Between processes
-there is no order: each has lines of its own.
+Requests that need slots of the same buckets form a FIFO queue. Several queues may share a bucket, for example one per
+client beside a limit with the key `all`. The queue with the oldest request then goes first, unless that request waits
+for a slot of another bucket: no request waits behind one that cannot proceed anyway. Each process has its own queues;
+processes are not ordered among each other.
 """
 
 import math
@@ -16,17 +16,17 @@ from msgspec import Struct
 
 from ratelimit_mw.stores.lifecycle import after_fork_in_child, fork_safe_lock
 
-_PAUSES: Final = (0.1, 0.2, 0.4, 0.8, 1.0)  # seconds until a full bucket is asked again; the last one from then on
-_MAX_PAUSE: Final = 1.0  # seconds
+_PAUSES: Final = (0.1, 0.2, 0.4, 0.8, 1.0)  # seconds until a full bucket is tried again; the last one repeats
+_MAX_PAUSE: Final = 1.0  # seconds; the longest sleep of the first request in a queue
 
-Bucket = tuple[str, str]
+Bucket = tuple[str, str]  # key, and bucket id of the limit
 
 
 class QueueRequest(Struct, frozen=True):
-    """What a request may wait for.
+    """The slots that a request may wait for.
 
-    `buckets`: of which it needs slots; for each, how many requests of this process may wait. `max_wait`: seconds.
-    `keys`: the keys of the request, each of which gets at most half of the places of a bucket in `shared`.
+    `buckets`: the buckets of the slots it needs, and how many requests of this process may wait for each. `max_wait`:
+    seconds. `keys`: the keys of the request; each key gets at most half of the places of a bucket in `shared`.
     """
 
     buckets: Mapping[Bucket, int]
@@ -36,7 +36,10 @@ class QueueRequest(Struct, frozen=True):
 
 
 class Waiter:
-    """The place of one request. `may_try`: whether it is to ask the store now. `full`: what refused it last."""
+    """The place of one request in a queue.
+
+    `may_try`: whether it may query the store now. `full`: the buckets that refused it last.
+    """
 
     __slots__ = ("age", "entry", "full", "may_try", "wake")
 
@@ -53,11 +56,11 @@ _QueuesByBuckets = dict[tuple[Bucket, ...], _Queue]
 
 
 class _BucketQueue:
-    """A bucket for whose slots requests wait.
+    """The queues that need slots of one bucket.
 
-    `full`: the last request that asked got none, and none was given back since; `retry_at`: when this is to be asked
-    again, because other processes give back slots too. `is_trying`: whether a request is asking now; `stale`: whether a
-    slot was given back since it began to.
+    `full`: the last attempt got no slot, and none was released since. `retry_at`: when to try again even so, because
+    other processes release slots too. `is_trying`: whether a request is querying the store. `stale`: whether a slot was
+    released since it began to.
     """
 
     __slots__ = (
@@ -75,13 +78,13 @@ class _BucketQueue:
         self.queues: _QueuesByBuckets = {}
         self.full = self.is_trying = self.stale = False
         self.retry_at = 0.0
-        self.failed_attempts = 0  # times that the store was asked for nothing, in a row
+        self.failed_attempts = 0  # in a row
         self.waiter_count = 0  # requests that wait for this bucket
-        self.waiters_by_key = Counter[str]()  # the same by key
+        self.waiters_by_key = Counter[str]()  # per key
 
 
 class Queues:
-    """The lines of a process. Several threads may call at once."""
+    """The queues of a process. Thread-safe; private methods require the lock."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock: Final = clock
@@ -90,14 +93,14 @@ class Queues:
         self._reset()
 
     def _reset(self) -> None:
-        """Empty the lines, also in a child process, where no thread waits."""
+        """Empty the queues, also after a fork: the child has none of the waiting threads."""
         self._queues: _QueuesByBuckets = {}
         self._by_bucket: dict[Bucket, _BucketQueue] = {}
         self._age = 0
-        self.given = 0  # times that slots were given back
+        self.given = 0  # how many times slots were released
 
     def has_waiters(self, buckets: Iterable[Bucket]) -> bool:
-        """Whether a request for slots of these would overtake one that waits for them."""
+        """Return whether a request for slots of these buckets would overtake one that waits for them."""
         bucket_queues = [
             bucket_queue for bucket in buckets if (bucket_queue := self._by_bucket.get(bucket)) is not None
         ]
@@ -106,10 +109,10 @@ class Queues:
     def join(
         self, entry: QueueRequest, full: Sequence[Bucket], wake: Callable[[], object], given: int | None = None
     ) -> Waiter | None:
-        """A place at the end of a line; None where as many requests wait as may.
+        """Add a request to the end of its queue; return None if a queue has no place left.
 
-        `full`: the buckets that refused the request. `wake`: called, in any thread, when the request is to look at its
-        place. `given`: what `given` was before the store was asked.
+        `full`: the buckets that refused the request. `wake`: called, in any thread, when the request must call `pause`
+        again. `given`: the value of `given` before the store was queried; if it changed, a slot may be free.
         """
         with self._lock:
             waits_for = full or [bucket for bucket in entry.buckets if self.has_waiters([bucket])]
@@ -130,7 +133,7 @@ class Queues:
         return waiter
 
     def looked(self, waiter: Waiter, full: Sequence[Bucket]) -> None:
-        """A request whose turn it was has asked the store, and these buckets refused it."""
+        """Record that a request with `may_try` queried the store and these buckets refused it."""
         with self._lock:
             self._end_turn(waiter, full)
             self._count(waiter, full)
@@ -138,7 +141,7 @@ class Queues:
         _wake_all(woken)
 
     def leave(self, waiter: Waiter, full: Sequence[Bucket] = ()) -> None:
-        """A request waits no more. `full`: buckets of which it took the last slot."""
+        """Remove a request. `full`: the buckets whose last slot it took."""
         with self._lock:
             buckets = tuple(waiter.entry.buckets)
             queue = self._queues[buckets]
@@ -149,7 +152,7 @@ class Queues:
                     self._by_bucket[bucket].failed_attempts = 0
                 self._end_turn(waiter, full)
             self._count(waiter, ())
-            woken = [next(iter(queue))] if first and queue else []  # it looks at the clock from now on
+            woken = [next(iter(queue))] if first and queue else []  # it watches `retry_at` from now on
             if not queue:
                 del self._queues[buckets]
                 for bucket in buckets:
@@ -160,7 +163,7 @@ class Queues:
         _wake_all(woken)
 
     def wake(self, buckets: Sequence[Bucket]) -> None:
-        """Slots of these buckets were given back."""
+        """Record that slots of these buckets were released, and wake the next requests."""
         with self._lock:
             self.given += 1
             for bucket in buckets:
@@ -170,16 +173,16 @@ class Queues:
         _wake_all(woken)
 
     def pause(self, waiter: Waiter) -> float:
-        """For how many seconds a request is to sleep, unless it is woken; 0 where it is to ask now."""
+        """Return the seconds that a request must sleep unless it is woken; 0 if it must query the store now."""
         with self._lock:
             buckets = tuple(waiter.entry.buckets)
             if next(iter(self._queues[buckets])) is not waiter:
-                return 0.0 if waiter.may_try else math.inf  # it is woken when it comes to the front
+                return 0.0 if waiter.may_try else math.inf  # it is woken when it becomes the first
             now = self._clock()
             due = [
                 bucket for bucket in buckets if self._by_bucket[bucket].full and self._by_bucket[bucket].retry_at <= now
             ]
-            for bucket in due:  # whichever request is the oldest asks
+            for bucket in due:  # the oldest request tries, from whichever queue
                 self._by_bucket[bucket].full = False
             woken = self._choose_next(due)
             later = [self._by_bucket[bucket].retry_at - now for bucket in buckets if self._by_bucket[bucket].full]
@@ -198,7 +201,7 @@ class Queues:
         )
 
     def _count(self, waiter: Waiter, full: Sequence[Bucket]) -> None:
-        """From now on the request waits for these buckets."""
+        """Replace the buckets that the request is counted for."""
         for buckets, one in ((waiter.full, -1), (full, 1)):
             for bucket in buckets:
                 bucket_queue = self._by_bucket[bucket]
@@ -228,7 +231,7 @@ class Queues:
                 self._mark_full([bucket])
 
     def _choose_next(self, buckets: Iterable[Bucket]) -> list[Waiter]:
-        """The requests whose turn it is from now on, of those that need one of these buckets: they are to be woken."""
+        """Set `may_try` for requests that need these buckets. Return them: the caller must wake them, unlocked."""
         firsts = {
             next(iter(queue)): None
             for bucket in buckets

@@ -1,7 +1,7 @@
-"""Slots that are held: which a request took, and which are to be renewed by now. No I/O.
+"""Renews concurrency slots while a request is in progress and releases them afterwards.
 
-A hold that nobody refers to any more is not renewed: whoever is gone without giving back, as its slots are free again
-when their lifetime is over. So it is in every store, in this process or on a server, where it also outlives a kill.
+Slots are referenced weakly. If their owner is garbage-collected without a release, they are no longer renewed and
+expire with their lifetime. The same happens on a server when this process is killed.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from ratelimit_mw.stores.group import committed
 from ratelimit_mw.stores.lifecycle import PerLoop, after_fork_in_child, fork_safe_lock
 from ratelimit_mw.stores.memory import MemoryStore
 
-_RENEWALS: Final = 3  # in a lifetime: two of them may fail
-_MAX_CHARGES_PER_CALL: Final = 500  # charges in one call
+_RENEWALS: Final = 3  # per lifetime, so that two may fail
+_MAX_CHARGES_PER_CALL: Final = 500  # per renewal, which must not occupy a server for long
 
 
 class HeldSlots:
-    """The slots that one request, or one block, took of a store. `on_released`: called when they were given back."""
+    """The slots that one request or block took of a store. `on_released`: called after their release."""
 
     __slots__ = (
         "__weakref__",
@@ -41,67 +41,67 @@ class HeldSlots:
         "renewed_at",
         "store",
     )
-    registry: "SlotRegistry"  # those who are renewed together with it
+    registry: "SlotRegistry"  # set by the renewer
 
     def __init__(self, store: Any, charges: Sequence[Charge], on_released: Callable[[], object] | None = None) -> None:
         self.store: Final = store
-        self.charges: Final = charges  # settled as they are, they renew
+        self.charges: Final = charges  # settling them unchanged renews the slots
         self.on_released: Final = on_released
-        self.renewal_interval: Final = (
-            min(charge.limit.window for charge in charges) / _RENEWALS
-        )  # seconds between renewals
+        self.renewal_interval: Final = min(charge.limit.window for charge in charges) / _RENEWALS  # seconds
         self.renewed_at = time.monotonic()
         self.ended = False
 
     def refunds(self) -> list[Charge]:
-        """The corrections that give back."""
+        """Return the charges whose settlement releases the slots."""
         return [replace(charge, cost=-charge.cost) for charge in self.charges]
 
 
 def slot_charges(charges: Sequence[Charge], decisions: Sequence[Decision]) -> list[Charge]:
-    """The slots that a group took: one charge for each bucket, which renews them when it is settled."""
-    if len(decisions) != len(charges):  # where the store failed
+    """Return the slots that a group took, one charge per bucket. Settling such a charge renews its slots."""
+    if len(decisions) != len(charges):  # the store failed
         return []
     by_bucket: dict[tuple[str, str], Charge] = {}
     for charge, decision, was_charged in zip(charges, decisions, committed(charges, decisions), strict=True):
         if charge.limit.is_concurrency and charge.cost and was_charged:
             bucket = (charge.key, charge.limit.bucket)
-            already = (
-                by_bucket[bucket].cost if bucket in by_bucket else 0
-            )  # twice in a group, its slots stand side by side
+            # a bucket charged twice in a group has one decision: its slots have consecutive names
+            already = by_bucket[bucket].cost if bucket in by_bucket else 0
             by_bucket[bucket] = Charge(charge.key, charge.limit, charge.cost + already, at=decision.at)
     return list(by_bucket.values())
 
 
 class SlotRegistry:
-    """Those that are to be renewed. No I/O; several threads may call at once."""
+    """The slots that have to be renewed, and when. Does no I/O; thread-safe."""
 
     def __init__(self) -> None:
         self._active: WeakSet[HeldSlots] = WeakSet()
-        self._due: list[
-            tuple[float, int, ref[HeldSlots]]
-        ] = []  # a heap: when each is to be renewed; some ended meanwhile
+        # a heap of due times, tie-breakers and slots; slots that ended meanwhile are skipped
+        self._due: list[tuple[float, int, ref[HeldSlots]]] = []
         self._sequence: Final = count()
         self._renewing: set[HeldSlots] = set()
         self._lock = fork_safe_lock()
 
     def add(self, held_slots: HeldSlots) -> None:
-        """From now on it is renewed."""
+        """Renew these slots from now on."""
         with self._lock:
             self._active.add(held_slots)
             self._schedule(held_slots, held_slots.renewed_at)
 
     def end(self, held_slots: HeldSlots) -> bool:
-        """It is renewed no more. Whether it is to be given back now: else who renews it just now does that after."""
+        """Stop renewing these slots. Return whether the caller must release them.
+
+        False if they ended before, and while a renewal is in flight: then `done` returns them, and the renewer
+        releases them.
+        """
         with self._lock:
             is_first, held_slots.ended = not held_slots.ended, True
             self._active.discard(held_slots)
             return is_first and held_slots not in self._renewing
 
     def due(self, now: float) -> list[list[HeldSlots]]:
-        """What is to be renewed now, as calls; then `done`."""
+        """Return the slots that are due for renewal, as one batch per store call. Call `done` after each."""
         batches: dict[int, list[list[HeldSlots]]] = {}
-        charges = Counter[int]()  # in the last call of each store
+        charges = Counter[int]()  # in the last batch of each store
         with self._lock:
             while self._due and self._due[0][0] <= now:
                 held_slots = heappop(self._due)[2]()
@@ -124,7 +124,7 @@ class SlotRegistry:
         return [batch for store_batches in batches.values() for batch in store_batches]
 
     def done(self, batch: Sequence[HeldSlots], now: float) -> list[HeldSlots]:
-        """What of it ended meanwhile, and is to be given back."""
+        """Finish the renewal of a batch. Return those that ended meanwhile: the caller must release them."""
         with self._lock:
             self._renewing.difference_update(batch)
             for held_slots in batch:
@@ -132,7 +132,7 @@ class SlotRegistry:
             return [held_slots for held_slots in batch if held_slots.ended]
 
     def wait(self, now: float) -> float | None:
-        """Seconds until something is due; None where nothing is held."""
+        """Return the seconds until the next renewal; None if no slots are held."""
         with self._lock:
             while self._due and ((held_slots := self._due[0][2]()) is None or held_slots.ended):
                 heappop(self._due)
@@ -143,11 +143,11 @@ class SlotRegistry:
 
 
 def renewal_charges(batch: Sequence[HeldSlots]) -> list[Charge]:
-    """What renews all slots of a call."""
+    """Return the charges whose settlement renews the slots of a batch."""
     return [charge for held_slots in batch for charge in held_slots.charges]
 
 
-_MIN_PAUSE: Final = 0.005  # seconds: what is under way need not be looked at in each turn of a loop
+_MIN_PAUSE: Final = 0.005  # seconds; keeps the timer from firing in every iteration of a loop
 _NO_THREAD: Final = "slots are renewed by the next requests for slots, as no thread can be started: %s"
 _STORE_FAILED: Final = "slots are not known to be %s, and are free when their lifetime is over: %s"
 
@@ -155,14 +155,14 @@ _STORE_FAILED: Final = "slots are not known to be %s, and are free when their li
 def _release_slots(held_slots: HeldSlots) -> None:
     try:
         held_slots.store.settle(held_slots.refunds())
-    except Exception as error:  # noqa: BLE001  # nobody waits for it
+    except Exception as error:  # noqa: BLE001  # no caller waits for this call
         warn_throttled("slots", _STORE_FAILED, "given back", error)
     if held_slots.on_released is not None:
         held_slots.on_released()
 
 
 class SlotRenewer:
-    """Renews and gives back in threads. Its own one runs while something is held, and a little longer."""
+    """Renews and releases slots in threads. Its own thread runs while slots are held, and a little longer."""
 
     def __init__(self) -> None:
         self._reset()
@@ -176,11 +176,11 @@ class SlotRenewer:
 
     @property
     def _wake(self) -> threading.Condition:
-        """Made when it is first needed: gevent's workers patch `threading` after an app was loaded and forked."""
+        """Created on first use: gevent workers patch `threading` after the app is loaded and forked."""
         return get_or_create(self, "wake", threading.Condition)
 
     def add(self, held_slots: HeldSlots) -> None:
-        """Renew it from now on."""
+        """Renew these slots from now on."""
         held_slots.registry = self._registry
         self._registry.add(held_slots)
         with self._wake:
@@ -190,12 +190,12 @@ class SlotRenewer:
                 self._wake.notify()
 
     def release(self, held_slots: HeldSlots) -> None:
-        """Give it back."""
+        """Release these slots."""
         if self._registry.end(held_slots):
             _release_slots(held_slots)
 
     def renew_due(self) -> None:
-        """Renew what is due where no thread could be started for that: called before slots are asked for."""
+        """Renew due slots here if no thread could be started. Called before slots are taken."""
         if self._running or self._registry.wait(time.monotonic()) is None:
             return
         with self._wake:
@@ -206,7 +206,7 @@ class SlotRenewer:
                 self._renew(batch)
 
     def _start(self) -> None:
-        """Start the thread. Where the system gives none just now, the next request tries again."""
+        """Start the thread. If the system refuses one, the next request tries again."""
         try:
             threading.Thread(target=self._run, name="ratelimit_mw slots", daemon=True).start()
         except RuntimeError as error:
@@ -230,19 +230,19 @@ class SlotRenewer:
     def _renew(self, batch: Sequence[HeldSlots]) -> None:
         try:
             batch[0].store.settle(renewal_charges(batch))
-        except Exception as error:  # noqa: BLE001  # nobody waits for it
+        except Exception as error:  # noqa: BLE001  # no caller waits for this call
             warn_throttled("slots", _STORE_FAILED, "renewed", error)
         for held_slots in self._registry.done(batch, time.monotonic()):
             _release_slots(held_slots)
 
 
 class _LoopRenewer:
-    """The holds of one event loop."""
+    """Renews the slots of one event loop."""
 
     def __init__(self) -> None:
         self.registry = SlotRegistry()
-        self._timer: asyncio.TimerHandle | None = None  # one while something is held, and a little longer
-        self._next = 0.0  # when it fires, by the clock of the holds
+        self._timer: asyncio.TimerHandle | None = None  # set while slots are held, and a little longer
+        self._next = 0.0  # when the timer fires, in seconds of time.monotonic()
 
     def add(self, held_slots: HeldSlots) -> None:
         self.registry.add(held_slots)
@@ -258,7 +258,7 @@ class _LoopRenewer:
             self._tick_in(max(pause, _MIN_PAUSE))
 
     def _tick_in(self, pause: float) -> None:
-        """So soon, and not at the time that was set before."""
+        """Schedule the next tick. Replaces one that is scheduled."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(pause, self._tick)
@@ -267,7 +267,7 @@ class _LoopRenewer:
     async def _renew(self, batch: Sequence[HeldSlots]) -> None:
         try:
             await batch[0].store.asettle(renewal_charges(batch))
-        except Exception as error:  # noqa: BLE001  # nobody waits for it
+        except Exception as error:  # noqa: BLE001  # no caller waits for this call
             warn_throttled("slots", _STORE_FAILED, "renewed", error)
         finally:
             for held_slots in self.registry.done(batch, time.monotonic()):
@@ -275,13 +275,13 @@ class _LoopRenewer:
 
 
 class AsyncSlotRenewer:
-    """The same in event loops."""
+    """Renews and releases slots in event loops."""
 
     def __init__(self) -> None:
         self._loops = PerLoop(_LoopRenewer)
 
     def add(self, held_slots: HeldSlots) -> None:
-        """Renew it from now on, in the running loop."""
+        """Renew these slots from now on, in the running loop."""
         loop = self._loops.get()
         held_slots.registry = loop.registry
         loop.add(held_slots)
@@ -289,15 +289,15 @@ class AsyncSlotRenewer:
     def release(
         self, held_slots: HeldSlots, spawn: Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
     ) -> None:
-        """Give it back, in whatever thread. `spawn`: has a coroutine awaited in its loop."""
+        """Release these slots, from any thread. `spawn`: runs a coroutine in the loop of the slots."""
         if held_slots.registry.end(held_slots):
             if isinstance(held_slots.store, MemoryStore):
-                _release_slots(held_slots)  # which waits for nothing
+                _release_slots(held_slots)  # does not block
             else:
                 spawn(lambda: _release_slots_async(held_slots))
 
     async def release_and_wait(self, held_slots: HeldSlots) -> None:
-        """Give it back, and wait until it is; whoever is cancelled meanwhile, it goes on."""
+        """Release these slots and wait for that. The release goes on if the caller is canceled."""
         if held_slots.registry.end(held_slots):
             await run_to_completion(_release_slots_async(held_slots))
 
@@ -307,13 +307,13 @@ ASYNC_SLOT_RENEWER: Final = AsyncSlotRenewer()
 
 
 def renew_in_thread(held_slots: HeldSlots) -> Callable[[Any], None]:
-    """Renew it until what is returned is called: a follower of the request that holds it."""
+    """Renew these slots until the response ends. Return the `on_end` callback that releases them."""
     SLOT_RENEWER.add(held_slots)
     return lambda _: SLOT_RENEWER.release(held_slots)
 
 
 def renew_in_loop(held_slots: HeldSlots) -> Callable[[Any], None]:
-    """The same in the running loop."""
+    """The version of `renew_in_thread` for the running loop."""
     ASYNC_SLOT_RENEWER.add(held_slots)
     return lambda tracker: ASYNC_SLOT_RENEWER.release(held_slots, tracker.spawn)
 
@@ -321,7 +321,7 @@ def renew_in_loop(held_slots: HeldSlots) -> Callable[[Any], None]:
 async def _release_slots_async(held_slots: HeldSlots) -> None:
     try:
         await held_slots.store.asettle(held_slots.refunds())
-    except Exception as error:  # noqa: BLE001  # nobody waits for it
+    except Exception as error:  # noqa: BLE001  # no caller waits for this call
         warn_throttled("slots", _STORE_FAILED, "given back", error)
     finally:
         if held_slots.on_released is not None:
