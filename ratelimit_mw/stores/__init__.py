@@ -1,8 +1,8 @@
-"""Where state lives. A store runs `old state -> (decision, new state)` atomically and knows nothing of policies.
+"""Stores keep the state of limits. A store runs `old state -> (decision, new state)` atomically.
 
-`Store` and `AsyncStore` are the same four verbs; the `a` in front says that they are awaited. A store that answers a
-`take` from elsewhere than the state itself, from memory for example, says so by returning an `Answer`: a list of
-decisions with a `source`.
+A store knows nothing about rules. `Store` and `AsyncStore` have the same four verbs; an `a` in front marks the ones to
+await. A store that decides a `take` without reading the state, for example from a cache, returns an `Answer`: a list
+of decisions with a `source`.
 """
 
 from collections.abc import Sequence
@@ -16,36 +16,36 @@ __all__ = ["Answer", "AsyncStore", "Store"]
 
 @runtime_checkable
 class Store(Protocol):
-    """A store for threads. Raises `StoreError` when it has no answer, `ConfigError` for charges that cannot be."""
+    """A store for threads. Raises `StoreError` if it cannot decide, `ConfigError` for invalid charges."""
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Charge all of them if all are admitted, else none: one decision each, in order."""
+        """Charge them all if all are admitted, else none. Return one decision per charge, in order."""
         ...
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """What `take` would answer now; changes nothing."""
+        """Return what `take` would return now, and change nothing."""
         ...
 
     def settle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
-        """Correct what was taken: `cost` is signed, `at` comes from the decision.
+        """Correct earlier charges: `cost` is signed, `at` comes from the decision.
 
-        May answer what was taken by it, one charge each, in order: the units that were not forgiven, and the `at` with
-        which they can be given back. None where a store does not say.
+        May return what the correction charged, one charge each, in order: the units up to the debt cap, and the `at`
+        with which they can be refunded. None if the store does not report it.
         """
         ...
 
     def reset(self, charges: Sequence[Charge]) -> None:
-        """Forget these buckets: they are as if never touched."""
+        """Forget these buckets, as if they had never been charged."""
         ...
 
     def close(self) -> None:
-        """Free what the store opened itself."""
+        """Close what the store itself opened."""
         ...
 
 
 @runtime_checkable
 class AsyncStore(Protocol):
-    """The same for asyncio."""
+    """A store for asyncio; see `Store`."""
 
     async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `Store.take`."""

@@ -1,7 +1,8 @@
-"""A layer that leaves a store alone which failed: a circuit breaker (M. Nygard, Release It!).
+"""A layer that stops querying a store that fails: a circuit breaker (M. Nygard, Release It!).
 
-After `FAILURES` failures in a row the store is not asked for a pause: whoever would ask has a `StoreError` at once.
-After the pause one request asks. If it is answered, all ask again; if not, the next pause is twice as long.
+After `FAILURES` consecutive failures the breaker opens for a pause, in which each call raises a `StoreError` at once.
+After the pause one request probes the store. If the store answers, the breaker closes; if not, the next pause is twice
+as long.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,39 +17,39 @@ from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores.layer import SCRIPT_ERROR, Clock, Layer, Listener
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
-FAILURES: Final = 3  # in a row: each of a request that was asked after the one before had failed
-INITIAL_PAUSE: Final = 0.1  # seconds: the first pause
-MAX_PAUSE: Final = 0.5  # seconds: with that, and a probe that has to connect anew, it is back within a second
-_LOG_INTERVAL: Final = 10.0  # seconds from one line that it is away to the next: a store that flaps fills no disk
+FAILURES: Final = 3  # consecutive; each of a request that started after the previous failure
+INITIAL_PAUSE: Final = 0.1  # seconds
+MAX_PAUSE: Final = 0.5  # seconds; after a recovery the breaker closes within a second, even if a probe has to connect
+_LOG_INTERVAL: Final = 10.0  # seconds between two log lines about an outage: a store that flaps must not fill the disk
 
 
 class CircuitBreaker(Layer):
-    """See `layer.Layer`.
+    """Opens after consecutive failures and probes the store after a pause. See `layer.Layer`.
 
-    Many requests that one lost call fails are one failure: a failure counts if its request was asked after the one
-    before was known. What a server says of a request's own arguments is an answer. Where the clock steps back by more
-    than a pause, what was known by it is no matter. `jitter`: makes a pause shorter, by
-    half at most ("equal jitter"), so that many processes do not ask in step.
+    When one lost call fails many requests, that is one failure: a failure counts only if its request started after the
+    previous failure was recorded. A server's error about a request's own arguments counts as an answer. If the clock
+    steps back by more than a pause, earlier times are ignored. `jitter`: shortens a pause, by half at most ("equal
+    jitter"), so that processes do not probe in step.
     """
 
     def __init__(self, jitter: Callable[[float, float], float] = uniform) -> None:
         self._jitter: Final = jitter
         self._lock = fork_safe_lock()
         self._listeners: tuple[Listener, ...] = ()
-        self._last_logged: float | None = None  # when a line said that it is away
+        self._last_logged: float | None = None  # when an outage was logged
         self.clear()
 
     def clear(self) -> None:
-        """Nothing is known of the store."""
+        """Close the breaker and forget all failures."""
         with self._lock:
-            self._failures = 0  # in a row
+            self._failures = 0  # consecutive
             self._pause = INITIAL_PAUSE
-            self._until: float | None = None  # if it is there, the breaker is open: not asked until then
-            self._last_change = 0.0  # when the latest failure was known, or a probe was sent
-            self._since = 0.0  # when it failed first
+            self._until: float | None = None  # the end of the pause; None while the breaker is closed
+            self._last_change = 0.0  # when the latest failure was recorded or the latest probe was sent
+            self._since = 0.0  # when the first of the consecutive failures was recorded
             self._error = ""
-            self._rejected = False  # by the latest failure
-            self._outage_logged = False  # a line says that it is away
+            self._rejected = False  # the latest failure was a rejection
+            self._outage_logged = False
 
     def reset_after_fork(self) -> None:
         """See `Layer.reset_after_fork`."""
@@ -61,39 +62,39 @@ class CircuitBreaker(Layer):
             self._listeners = (*self._listeners, listener)
         return True
 
-    def before_take(self, charges: Sequence[Charge], now: float) -> None:  # noqa: ARG002  # whoever asks
-        """Raises `StoreError` during a pause."""
+    def before_take(self, charges: Sequence[Charge], now: float) -> None:  # noqa: ARG002  # the same for all charges
+        """Raise `StoreError` during a pause. The first request after a pause becomes the probe."""
         if self._until is None:
             return
         with self._lock:
             self._check(now)
             if self._until is None:
                 return
-            # one that is never heard of does not keep the others from asking
+            # a probe that never completes must not block the others
             self._until, self._last_change = now + MAX_PAUSE, now
         self._notify("probe", now)
 
     def before_peek(self, now: float) -> None:
-        """The same, and it is no probe."""
+        """Raise `StoreError` during a pause. A peek is never a probe."""
         self._check(now)
 
     def after_take(
         self,
-        charges: Sequence[Charge],  # noqa: ARG002  # whoever asks
+        charges: Sequence[Charge],  # noqa: ARG002  # the same for all charges
         decisions: Sequence[Decision],
         started_at: float,
         clock: Clock,
     ) -> None:
-        """It answered."""
+        """Close the breaker if the store itself answered."""
         if not self._failures:
             return
-        if isinstance(decisions, Answer):  # from memory
+        if isinstance(decisions, Answer):  # not from the store itself
             self._allow_next_probe(started_at)
         else:
             self._record_answer(clock())
 
     def on_failure(self, charges: Sequence[Charge], error: BaseException, started_at: float, now: float) -> None:  # noqa: ARG002
-        """It did not answer, or who asked was gone, or had asked what cannot be."""
+        """Count a failure of the store. Canceled requests and invalid charges do not count."""
         if not isinstance(error, StoreError) or isinstance(error, StoreNotAsked):
             self._allow_next_probe(started_at)
         elif SCRIPT_ERROR in str(error):
@@ -106,7 +107,7 @@ class CircuitBreaker(Layer):
             raise StoreNotAsked(f"not asked for a moment: {self._error}", rejected=self._rejected)
 
     def _allow_next_probe(self, started_at: float) -> None:
-        """If that was the probe."""
+        """Let the next request probe, if this one was the probe."""
         with self._lock:
             if self._until is not None and started_at >= self._last_change:
                 self._until = started_at
@@ -142,7 +143,7 @@ class CircuitBreaker(Layer):
         self._notify("failed", now)
         if opens:
             self._notify("open", now, pause=pause)
-        if log_outage and not error.rejected:  # a rejection is logged where it is found, with its fix
+        if log_outage and not error.rejected:  # a rejection is logged where it is detected, with its fix
             logger.warning(
                 "ratelimit_mw: store: it failed, and is asked now and then until it answers: %s", self._error
             )

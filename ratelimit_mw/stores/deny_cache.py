@@ -1,8 +1,8 @@
-"""A layer that remembers refused groups of charges, so that a flood of them costs the server next to nothing.
+"""A layer that caches refusals, so that a flood of refused requests costs the server next to nothing.
 
-The same group is refused again until its `retry_after` is over, and nothing but a correction changes that: what is
-remembered is true, and the server need not be asked. Another process may correct a bucket, so no refusal is remembered
-for longer than `seconds`.
+The store would refuse the same group of charges until its `retry_after` is over, unless a bucket is settled or reset.
+So a cached refusal is correct, and the server need not be queried. Other processes may settle a bucket too; therefore
+no refusal is cached for longer than `max_seconds`.
 """
 
 import math
@@ -18,46 +18,47 @@ from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores.layer import Clock, Layer
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
-_MAX_GROUPS: Final = 10_000  # that are remembered
-_MAX_SETTLED_KEYS: Final = 1_000  # keys of which it is known when they were corrected
+_MAX_GROUPS: Final = 10_000  # cached refusals
+_MAX_SETTLED_KEYS: Final = 1_000  # keys whose latest settlement is remembered
 
 T = TypeVar("T")
 Group = tuple[Charge, ...]
 
 
 class _Refusal(NamedTuple):
-    """Decisions, and when they hold. Microseconds."""
+    """The decisions on a refused group and the time they are valid for. Times are in microseconds."""
 
     decisions: Sequence[Decision]
-    asked_at: int  # the decision was made after that
-    answered_at: int  # and before that
-    until: int  # from here on the store may decide otherwise
+    asked_at: int  # the store decided after this
+    answered_at: int  # and before this
+    until: int  # from then on the store may decide differently
 
 
 class DenyCache(Layer):
-    """See `layer.Layer`. `seconds`: how long a refusal is remembered at most."""
+    """Caches each refusal for at most `max_seconds`. See `layer.Layer`."""
 
     def __init__(self, max_seconds: float) -> None:
         self._max_seconds: Final = check_seconds("deny_cache", max_seconds)
-        self._refusals: OrderedDict[Group, _Refusal] = OrderedDict()  # the oldest first
-        self._by_key: dict[str, set[Group]] = {}  # by the key of each of their charges
-        self._by_refusing_bucket: dict[tuple[str, str], set[Group]] = {}  # by the bucket of each that refuses
-        self._settled_at: OrderedDict[str, float] = OrderedDict()  # by key: when; the oldest first
-        self._evicted_until = 0.0  # when that of `_settled_at` was which is not known any more
+        self._refusals: OrderedDict[Group, _Refusal] = OrderedDict()  # oldest first
+        self._by_key: dict[str, set[Group]] = {}  # by the key of each charge
+        self._by_refusing_bucket: dict[tuple[str, str], set[Group]] = {}  # by each refusing bucket
+        self._settled_at: OrderedDict[str, float] = OrderedDict()  # by key, oldest first
+        self._evicted_until = 0.0  # the latest time that was evicted from `_settled_at`
         self._lock = fork_safe_lock()
 
     def before_take(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:
-        """The refusal of this very group, if it is remembered, with what is left of its times."""
-        # the last key is a client's own rather than one of all, and its hash is known, unlike that of a group
+        """Return the cached refusal of this group with its times reduced by its age, or None."""
+        # The last key is more likely a client's own than one that all clients share. Strings cache their hash, groups
+        # do not.
         if not self._by_key or not charges or charges[-1].key not in self._by_key:
             return None
         group, time = tuple(charges), microseconds(now)
         refusal = self._refusals.get(group)
         if refusal is None:
             return None
-        if not refusal.asked_at <= time < refusal.until:  # also when the clock stepped back
+        if not refusal.asked_at <= time < refusal.until:  # expired, or the clock stepped back
             with self._lock:
-                if self._refusals.get(group) is refusal:  # and not a newer one
+                if self._refusals.get(group) is refusal:  # not replaced by another thread
                     self._drop(group)
             return None
         elapsed_us = max(0, time - refusal.answered_at)
@@ -66,7 +67,7 @@ class DenyCache(Layer):
     def after_take(
         self, charges: Sequence[Charge], decisions: Sequence[Decision], started_at: float, clock: Clock
     ) -> None:
-        """Remember what refused. A bucket that was taken from refuses for longer than was told before."""
+        """Cache a refusal. After a charge, drop its buckets' refusals: they last longer now."""
         for decision in decisions:
             if not decision.allowed:
                 self._remember(tuple(charges), decisions, started_at, clock())
@@ -78,11 +79,11 @@ class DenyCache(Layer):
 
     @property
     def has_entries(self) -> bool:
-        """Whether there is anything that refused."""
+        """Whether any refusal is cached."""
         return bool(self._by_key)
 
     def invalidate(self, charges: Sequence[Charge], now: float) -> None:
-        """Forget the groups in which one of these keys stands, and what was asked of them before it was corrected."""
+        """Drop the groups with one of these keys. Decisions that were requested before `now` will not be cached."""
         with self._lock:
             for charge in charges:
                 self._drop_all(self._by_key.get(charge.key))
@@ -92,25 +93,25 @@ class DenyCache(Layer):
                 self._evicted_until = max(self._evicted_until, self._settled_at.popitem(last=False)[1])
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all refusals."""
         with self._lock:
             self._refusals.clear()
             self._by_key.clear()
             self._by_refusing_bucket.clear()
 
     def reset_after_fork(self) -> None:
-        """After a fork: who held the lock is not here."""
+        """Drop all refusals and replace the lock, which a thread of the parent may hold."""
         self._lock = fork_safe_lock()
         self.clear()
 
     def _remember(self, group: Group, decisions: Sequence[Decision], started_at: float, now: float) -> None:
         asked_at = microseconds(started_at)
         until = asked_at + microseconds(min(_refusal_seconds(group, decisions), self._max_seconds))
-        if until <= asked_at or isinstance(decisions, Answer):  # what is told from memory is not news
+        if until <= asked_at or isinstance(decisions, Answer):  # an `Answer` did not come from the state
             return
         with self._lock:
             if any(self._settled_at.get(charge.key, self._evicted_until) > started_at for charge in group):
-                return  # the answer may be older than the correction
+                return  # the decision may be older than the settlement
             self._drop(group)
             self._evict(asked_at)
             self._refusals[group] = _Refusal(decisions, asked_at, max(asked_at, microseconds(now)), until)
@@ -151,9 +152,10 @@ def _discard(groups: dict[T, set[Group]], key: T, group: Group) -> None:
 
 
 def _refusal_seconds(group: Group, decisions: Sequence[Decision]) -> float:
-    """Seconds for which the store would answer the same and change nothing; 0 where each refusal is to be counted.
+    """Return for how many seconds the store would refuse the group again and change nothing.
 
-    While a ban runs no refusal is counted; without one, a penalty counts each. When a slot is free again nobody knows.
+    0 if each refusal has to be counted: a penalty counts refusals until it bans, and none during the ban. Also 0 for
+    concurrency slots, because a slot may be released at any time.
     """
     waits: dict[str, list[float]] = {}
     for charge, decision in zip(group, decisions, strict=True):
@@ -164,7 +166,7 @@ def _refusal_seconds(group: Group, decisions: Sequence[Decision]) -> float:
 
 
 def aged(charge: Charge, decision: Decision, elapsed_us: int) -> Decision:
-    """The decision when so many microseconds have passed. `remaining` is left as it stood: by now it may be more."""
+    """Return the decision as of `elapsed_us` microseconds later. `remaining` is unchanged; it may be more by then."""
     if not elapsed_us:
         return decision
     wait, used = _reduced(decision.retry_after, elapsed_us), min(elapsed_us, microseconds(decision.reset_after))
@@ -172,9 +174,9 @@ def aged(charge: Charge, decision: Decision, elapsed_us: int) -> Decision:
         decision,
         allowed=not wait,
         retry_after=wait,
-        next_after=_reduced(decision.next_after, used),  # of a whole quota it counts from now, whenever that is
+        next_after=_reduced(decision.next_after, used),  # constant once the quota is whole
         reset_after=_reduced(decision.reset_after, used),
-        # a bucket's: when it is empty
+        # of a bucket, the instant at which it is empty
         at=decision.at + elapsed_us - (used if isinstance(charge.limit, DelayableLimit) else 0),
     )
 

@@ -1,4 +1,4 @@
-"""What decides in this process while a store cannot: `on_store_error = "local"`."""
+"""The store in this process that decides while the configured store fails: `on_store_error = "local"`."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -13,13 +13,13 @@ from ratelimit_mw.stores.deny_cache import aged
 from ratelimit_mw.stores.lifecycle import StoreOverrides, fork_safe_lock
 from ratelimit_mw.stores.memory import MemoryStore
 
-_REFUSALS: Final = 10_000  # that are remembered
-_LIMITS: Final = 4096  # of which the shares are
-_DIGITS: Final = 9  # digits behind the point: 0.29 of 100 is 29
+_REFUSALS: Final = 10_000  # buckets whose refusal is remembered
+_LIMITS: Final = 4096  # scaled limits that are cached
+_DIGITS: Final = 9  # decimal places that are kept before rounding down: 0.29 of 100 is 29, not 28
 
 
 class _Refusal(NamedTuple):
-    """What the store said, of how many units, and when. Microseconds."""
+    """A decision of the store that refused `cost` units. Times are in microseconds."""
 
     decision: Decision
     cost: int
@@ -28,26 +28,26 @@ class _Refusal(NamedTuple):
 
 
 class FallbackStore(MemoryStore):
-    """A `MemoryStore` that keeps to a share of each limit, and to what the store refused before it failed.
+    """A `MemoryStore` that applies a share of each limit and the refusals that the store made before it failed.
 
-    `share`: of each quota and burst, more than 0 and at most 1. It forgets nothing when the store is back: a store that
-    fails again and again renews no quota. A bucket that the store refused is refused here too, for as much or more,
-    until its `retry_after` is over; of 10,000 buckets that is known.
+    `share`: fraction of each quota and burst, more than 0 and at most 1. States are kept when the store recovers, so
+    that a store that fails repeatedly does not renew quotas. If the store refused a bucket, the same cost or more is
+    refused here too, until the `retry_after` is over. At most 10,000 such buckets are remembered.
     """
 
     def __init__(self, share: float = 1.0, *, clock: Callable[[], float] | None = None) -> None:
         super().__init__(clock=clock)
         self._share: Final = share
-        self._refusals: OrderedDict[tuple[str, str], _Refusal] = OrderedDict()  # by bucket; the oldest first
+        self._refusals: OrderedDict[tuple[str, str], _Refusal] = OrderedDict()  # by bucket, oldest first
         self._refusals_lock = fork_safe_lock()
 
     @property
     def has_refusals(self) -> bool:
-        """Whether there is anything that the store refused."""
+        """Whether any refusal of the store is remembered."""
         return bool(self._refusals)
 
     def observe(self, charges: Sequence[Charge], decisions: Sequence[Decision]) -> None:
-        """What the store itself decided."""
+        """Remember the refusals among the store's own decisions."""
         now = self._now()
         with self._refusals_lock:
             for charge, decision in zip(charges, decisions, strict=True):
@@ -57,13 +57,13 @@ class FallbackStore(MemoryStore):
                 self._refusals.popitem(last=False)
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """See `MemoryStore.take`; the charges are those that the store was asked for."""
+        """See `MemoryStore.take`. The charges are unscaled, as the store would get them."""
         scaled_charges = self._scale(charges)
         refusals = self._active_refusals(charges)
         return self._refuse(scaled_charges, refusals) if refusals else super().take(scaled_charges)
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """What `take` would answer now; changes nothing."""
+        """Return what `take` would return now, and change nothing."""
         scaled_charges = self._scale(charges)
         refusals = self._active_refusals(charges)
         return self._refuse(scaled_charges, refusals) if refusals else super().peek(scaled_charges)
@@ -73,7 +73,7 @@ class FallbackStore(MemoryStore):
         return super().settle(self._scale(charges))
 
     def reset(self, charges: Sequence[Charge]) -> None:
-        """Forget these buckets, and that the store refused them."""
+        """Forget these buckets and the store's refusals of them."""
         with self._refusals_lock:
             for charge in charges:
                 self._refusals.pop(_bucket(charge), None)
@@ -89,11 +89,11 @@ class FallbackStore(MemoryStore):
         bucket = _bucket(charge)
         refusal = self._refusals.get(bucket)
         if decision.allowed:
-            if refusal is not None and charge.cost >= refusal.cost:  # it was reset, or given back
+            if refusal is not None and charge.cost >= refusal.cost:  # the bucket was reset or refunded
                 del self._refusals[bucket]
         elif isinf(decision.retry_after):
-            pass  # what can never pass cannot here either
-        # what refuses less refuses more too
+            pass  # the cost exceeds the limit, and so the scaled limit
+        # a refusal applies to larger costs too
         elif refusal is None or now >= refusal.until or charge.cost <= refusal.cost:
             until = now + microseconds(decision.retry_after)
             self._refusals[bucket] = _Refusal(decision, charge.cost, now, until)
@@ -103,7 +103,7 @@ class FallbackStore(MemoryStore):
         return charges if self._share == 1 else [_scaled_charge(charge, self._share) for charge in charges]
 
     def _active_refusals(self, charges: Sequence[Charge]) -> dict[int, Decision]:
-        """The decisions of the store that still hold, by the index of the charge."""
+        """Return the store's refusals that are still valid, by index of the charge."""
         if not self._refusals:
             return {}
         now = self._now()
@@ -112,12 +112,12 @@ class FallbackStore(MemoryStore):
             refusal = self._refusals.get(_bucket(charge))
             if refusal is None or charge.role != "limit" or charge.cost < refusal.cost:
                 continue
-            if refusal.observed_at <= now < refusal.until:  # not when the clock stepped back
+            if refusal.observed_at <= now < refusal.until:  # False if the clock stepped back
                 refusals[index] = aged(charge, refusal.decision, now - refusal.observed_at)
         return refusals
 
     def _refuse(self, charges: Sequence[Charge], refusals: dict[int, Decision]) -> Sequence[Decision]:
-        """A whole group, of which nothing is charged: what has room is shown as it stands."""
+        """Refuse the whole group and charge nothing. Buckets with room show what is left."""
         decisions = list(super().peek(charges))
         for index, charge in enumerate(charges):
             if index in refusals:
@@ -129,7 +129,7 @@ class FallbackStore(MemoryStore):
 
 @lru_cache(maxsize=_LIMITS)
 def scaled(limit: Limit, share: float) -> Limit:
-    """The same limit with a share of its units, each rounded down, and at least one."""
+    """Return the limit with a share of its units, rounded down, at least 1."""
     if share == 1:
         return limit
     names = {field.name for field in fields(limit)} & {"quota", "burst", "at_once"}
@@ -138,12 +138,12 @@ def scaled(limit: Limit, share: float) -> Limit:
 
 
 def needs_fallback(store: object) -> bool:
-    """Whether it may have no answer, as one in memory never has."""
+    """Whether the store can fail. A `MemoryStore` cannot."""
     return type(store) is not MemoryStore
 
 
 def _scaled_charge(charge: Charge, share: float) -> Charge:
-    """The charge as it is counted here. What the whole limit can admit takes at most a whole share, and so can pass."""
+    """Return the charge with a scaled limit. A cost that fits the limit is cut to fit the scaled one too."""
     limit = scaled(charge.limit, share)
     fits = abs(charge.cost) <= charge.limit.most
     cost = max(-limit.most, min(charge.cost, limit.most)) if fits else charge.cost

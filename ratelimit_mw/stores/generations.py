@@ -1,4 +1,4 @@
-"""The states of one limit in memory, on pages, so that what is old is found first and nothing is ever swept at once."""
+"""The states of one limit in memory, in generations: expired states are found without ever sweeping all of them."""
 
 from collections import deque
 from collections.abc import Container, Iterator
@@ -6,19 +6,20 @@ from typing import Final
 
 from ratelimit_mw.core.limit import Limit, State
 
-# states looked at in one call: twice what one call can add, so that tidying always catches up
+# states checked per call: twice as many as a call can add, so that expiry always catches up
 _EXPIRE_PER_CALL: Final = 2
-_MAX_GENERATIONS: Final = 48  # beyond that many, the oldest is emptied though its states still count
-# `hash(key) & PART_MASK` is the dict of a refused key: there are several, as there are several pages
+_MAX_GENERATIONS: Final = 48  # with more, the oldest generation is emptied before its states can have expired
+# `hash(key) & PART_MASK` selects the dict of a refused key: several dicts, because a large one takes long to grow
 PART_MASK: Final = 15
 
 
 class GenerationalMap:
-    """States are written to the young page. It is closed when it is full or half a window old.
+    """Maps keys to states. New states go to the current generation, which closes when full or half a window old.
 
-    A window later each call takes a few states out of the oldest page: into the bin if they expired, else back to the
-    young one. So expiry costs a constant per call, and the oldest states are the first to be looked at. A page holds
-    at most `size` states, because a dict that grows, or goes, holds up the call in which it does.
+    A window later, each call removes a few states from the oldest generation: expired ones are dropped, the others move
+    to the current generation. So expiry costs a constant per call, and the oldest states are checked first. A
+    generation holds at most `size` states, because growing or freeing a large dict delays the call in which it happens.
+    Not thread-safe: `MemoryStore` calls it with its lock held.
     """
 
     __slots__ = ("_closes_at", "_cursor", "_older", "_size", "count", "current", "limit", "refusals")
@@ -29,14 +30,14 @@ class GenerationalMap:
         self.current: dict[str, State] = {}
         self._size = size
         self._closes_at = now + limit.window_us // 2  # microseconds
-        self._older: deque[tuple[int, dict[str, State]]] = deque()  # when to tidy it, and the page; the oldest first
-        self._cursor: Iterator[tuple[str, State]] | None = None  # through the oldest page; what was taken out is None
-        # key -> its state when its last request was refused. An admitted request replaces the state object, which ends
-        # this without any work for that request; what is out of date is dropped when it is looked at.
+        self._older: deque[tuple[int, dict[str, State]]] = deque()  # (when to empty it, generation), oldest first
+        self._cursor: Iterator[tuple[str, State]] | None = None  # over the oldest generation; removed states are None
+        # key -> its state when its last request was refused. An admitted request replaces the state object, which makes
+        # the entry stale at no cost for that request. Stale entries are dropped when they are read.
         self.refusals: tuple[dict[str, State], ...] = tuple({} for _ in range(PART_MASK + 1))
 
     def get(self, key: str) -> State:
-        """The state of a key, or None."""
+        """Return the state of a key, or None."""
         state = self.current.get(key)
         if state is None:
             for _, generation in self._older:
@@ -46,10 +47,11 @@ class GenerationalMap:
         return state
 
     def promote_or_get(self, key: str, now: int) -> tuple[dict[str, State], State]:
-        """The state of a key that is not young, and its page; None where it is to be put among the young.
+        """Return the state of a key that is not in the current generation, and the generation to update it in.
 
-        That is where its page is over half a window old. Else it may stay: a limit with more keys than one page holds
-        would have each of them moved from page to page.
+        The state is None for a new key and for one whose generation closed at least half a window ago: `set` then moves
+        it to the current generation. Other keys stay where they are: if a limit has more keys than one generation
+        holds, each of them would move again and again.
         """
         since = now + self.limit.window_us // 2
         for due_at, generation in reversed(self._older):
@@ -61,7 +63,7 @@ class GenerationalMap:
         return self.current, None
 
     def set(self, key: str, state: State, now: int) -> bool:
-        """Keep a state. Whether its key is new."""
+        """Store a state in the current generation. Return whether its key is new."""
         is_new = key not in self.current and not self._remove(key)
         self.current[key] = state
         self.count += is_new
@@ -70,11 +72,11 @@ class GenerationalMap:
         return is_new
 
     def mark_refused(self, key: str, state: State) -> None:
-        """Remember that the last request of a key, whose state this is, was refused."""
+        """Record that the last request of this key was refused. `state` is the key's present state."""
         self.refusals[hash(key) & PART_MASK][key] = state
 
     def is_refused(self, key: str, state: State) -> bool:
-        """Whether the last request of a key, whose state this is, was refused."""
+        """Whether the last request of this key was refused. `state` is the key's present state."""
         part = self.refusals[hash(key) & PART_MASK]
         if part.get(key) is state:
             return True
@@ -82,16 +84,16 @@ class GenerationalMap:
         return False
 
     def discard(self, key: str) -> bool:
-        """Drop a state. Whether there was one."""
+        """Drop a state. Return whether there was one."""
         self.refusals[hash(key) & PART_MASK].pop(key, None)
         existed = self.current.pop(key, None) is not None or self._remove(key)
         self.count -= existed
         return existed
 
     def expire_some(self, now: int) -> int:
-        """Drop what expired among a few of the oldest states, if their page is due. How many were dropped."""
+        """Drop the expired ones among a few of the oldest states, if their generation is due. Return their number."""
         expired_count = 0
-        if self.current and now >= self._closes_at + self.limit.window_us:  # nobody has written for long
+        if self.current and now >= self._closes_at + self.limit.window_us:  # no writes for a window
             self._close(self._closes_at)
         if self._older and (self._older[0][0] <= now or len(self._older) > _MAX_GENERATIONS):
             for _ in range(_EXPIRE_PER_CALL):
@@ -104,15 +106,15 @@ class GenerationalMap:
                     expired_count += 1
                 else:
                     self.current[key] = state
-                    self.is_refused(key, state)  # drops a mark that is out of date
+                    self.is_refused(key, state)  # drops a stale entry
         self.count -= expired_count
         return expired_count
 
     def find_evictable(self, now: int, protected: Container[str], probes: int) -> tuple[str | None, str | None]:
-        """Of the next few keys, the oldest first, one that expired, and one that is idle; none of `protected`.
+        """Search a few keys, oldest first, and return an expired key and an idle one; None for one that is not found.
 
-        A key is idle if its last request was admitted and it has a unit left.
-        What is looked at and stays is among the young ones then, so that it is not looked at again soon.
+        A key is idle if its last request was admitted and it has a unit left. Keys in `protected` are skipped. Checked
+        keys move to the current generation, so that they are not checked again soon.
         """
         idle = None
         for _ in range(min(probes, self.count)):
@@ -141,14 +143,14 @@ class GenerationalMap:
         for _, generation in self._older:
             if generation.get(key) is not None:
                 if self._cursor is not None and generation is self._older[0][1]:
-                    generation[key] = None  # a dict that is walked through must not change its size
+                    generation[key] = None  # a dict must not change its size during iteration
                 else:
                     del generation[key]
                 return True
         return False
 
     def _pop_oldest(self) -> tuple[str, State] | None:
-        """Take the next state out of the oldest page that holds one."""
+        """Remove and return the next state of the oldest generation that has one, or return None."""
         while self._older:
             generation = self._older[0][1]
             if self._cursor is None:

@@ -1,4 +1,4 @@
-"""The rules of a group of charges: which belong to one bucket, and which of them are charged in the end."""
+"""The rules for a group of charges: which ones share a bucket, and which ones are charged in the end."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,30 +10,30 @@ UNCOLLECTED: Final = "%d units go beyond a debt of one quota, and are not charge
 
 
 def hash_tag(key: str) -> str:
-    """Whose a key is: what its last braces hold; all keys without are one's. As in take.lua."""
+    """Return the text in the last braces of a key, which identifies the client; "" without braces. As in take.lua."""
     _, opened, rest = key.rpartition("{")
     tags, closed, rest = rest.partition("}")
     return tags if opened and closed and "}" not in rest else ""
 
 
 def settled_charge(charge: Charge, units: int, decision: Decision) -> Charge:
-    """What a correction took: so many units, of a bucket that stands like that after it."""
+    """Return what a settlement charged: `units`, at the instant of `decision`, the bucket's state after it."""
     return Charge(charge.key, charge.limit, max(0, units), role=charge.role, at=decision.at)
 
 
 def cost_to_decide(charge: Charge) -> int:
-    """The cost with which a store looks at a charge of a take: a penalty refuses during its ban whatever it costs."""
+    """Return the cost to decide a charge with. A penalty refuses during its ban, even at cost 0."""
     return 1 if charge.role == "penalty" and not charge.cost else charge.cost
 
 
 class Group:
-    """Charges with one bucket each. `spread` gives the decisions back in the order of the charges that were asked."""
+    """Charges, merged to one per bucket. `spread` maps their decisions back to the original charges."""
 
     __slots__ = ("_positions", "charges")
 
     def __init__(self, charges: Sequence[Charge]) -> None:
         self.charges = charges
-        self._positions: list[int] | None = None  # of each that was asked, among these; None where all have their own
+        self._positions: list[int] | None = None  # index in `charges` by original charge; None if equal
         if len({(charge.key, charge.limit.bucket) for charge in charges if charge.cost >= 0}) != len(charges):
             self._merge_duplicates()
 
@@ -52,12 +52,12 @@ class Group:
         self.charges = merged
 
     def spread(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
-        """One decision per charge that was asked."""
+        """Return one decision per original charge."""
         return decisions if self._positions is None else [decisions[position] for position in self._positions]
 
 
 def can_be_summed(first: Charge, second: Charge) -> bool:
-    """Whether two charges of one bucket can be asked as one."""
+    """Whether two charges of one bucket can be merged."""
     one, other = ((charge.role, charge.effective_max_delay_us, charge.limit.numbers) for charge in (first, second))
     return one == other
 
@@ -72,11 +72,11 @@ def _sum(first: Charge, second: Charge, index: int) -> Charge:
 
 
 def committed(charges: Sequence[Charge], decisions: Sequence[Decision]) -> list[bool]:
-    """Which charges of a group are charged: all limits or none.
+    """Return for each charge of a group whether it is charged. Limits are charged all together or not at all.
 
-    A shadow never refuses; it is charged if the request is admitted and all shadows admit. A penalty refuses while
-    its ban lasts; it is charged exactly when a limit of its own identity refused and no penalty did: what others used
-    up of a limit that is shared bans nobody. A penalty of cost 0 refuses in the same way and counts nothing.
+    A shadow never refuses; it is charged if the request is admitted and all shadows admit. A penalty refuses during its
+    ban; it is charged exactly when a limit of its own identity refused and no penalty did. So a shared limit that other
+    clients used up bans no client. A penalty of cost 0 refuses in the same way and counts nothing.
     """
     refusing = {charge.role for charge, decision in zip(charges, decisions, strict=True) if not decision.allowed}
     admitted = not refusing & {"limit", "penalty"}
@@ -97,9 +97,9 @@ def committed(charges: Sequence[Charge], decisions: Sequence[Decision]) -> list[
 
 
 def in_parts(units: int, limit: Limit) -> list[int]:
-    """Split a correction into the units of each step that the limit settles it in; below 0 all parts are.
+    """Split the units of a correction into steps that the limit can settle. All parts have the sign of `units`.
 
-    More than two quotas never count, a full window and the debt: the last part has all that is beyond them.
+    Units beyond two quotas (a full window and the debt) have no effect; the last part contains them.
     """
     most = limit.max_settle_units
     if -most <= units <= most:
@@ -111,5 +111,5 @@ def in_parts(units: int, limit: Limit) -> list[int]:
 
 
 def units_that_count(units: int, limit: Limit) -> int:
-    """So many of these units as can make a difference to a limit that writes down each unit."""
+    """Cap units at what has an effect: two quotas for a limit that records each unit."""
     return units if limit.max_settle_units >= MAX_EXACT_INT else max(-2 * limit.quota, min(units, 2 * limit.quota))

@@ -1,4 +1,4 @@
-"""What stands between a store and those who take from it. `layered` runs layers, each has a file of its own."""
+"""The interface of a layer, which is placed between a store and its callers. `layers` runs them."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,54 +6,53 @@ from ratelimit_mw.core.events import StoreEvent
 from ratelimit_mw.core.limit import Charge, Decision
 
 Clock = Callable[[], float]
-"""Seconds. What the store goes by, if it was told a clock; else time is monotonic."""
+"""Returns seconds: the clock configured for the store, or else monotonic time."""
 
 Lookup = Callable[[Sequence[Charge]], Sequence[Decision] | None]
-"""The decisions on a group that are known without the store; None if the store has to be asked."""
+"""Returns the decisions on a group that are known without the store; None if the store must be queried."""
 
-SCRIPT_ERROR = "ratelimit_mw: "  # errors of our scripts about their arguments begin with it; nothing was written then
+SCRIPT_ERROR = "ratelimit_mw: "  # prefix of errors in which the Lua scripts reject their arguments; nothing was written
 
 Listener = Callable[[StoreEvent], None]
-"""Hears of what happens to the store, at once, in the thread or task of a request. It does not raise."""
+"""Receives store events synchronously, in the thread or task of a request. Must not raise."""
 
 
 class Layer:
-    """One that does nothing: what a layer does not care for it leaves as it is here.
+    """Base class with no-op hooks.
 
-    No I/O, and time is an argument, in seconds. Several threads may call at once. Of each group that `before_take` lets
-    through, the layer hears once: `after_take` or `on_failure`. Who takes is told what `before_take` answers or raises;
-    then those further in are not asked.
+    Hooks must be thread-safe and do no I/O; time is passed in, in seconds. If `before_take` returns decisions or
+    raises, inner layers and the store are skipped. Otherwise exactly one of `after_take` and `on_failure` follows.
     """
 
     @property
     def has_entries(self) -> bool:
-        """Whether `before_take` could answer anybody now."""
+        """Whether `before_take` could return decisions now."""
         return False
 
     def before_take(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:  # noqa: ARG002
-        """The answer, if the store need not be asked. Raises `StoreError` where it shall not be asked."""
+        """Return the decisions if they are known without the store. Raise `StoreError` if it must not be queried."""
         return None
 
     def before_peek(self, now: float) -> None:
-        """Raises `StoreError` where the store shall not be asked how things stand. No more is heard of it."""
+        """Raise `StoreError` if the store must not be queried. No other hook follows a peek."""
 
     def after_take(
         self, charges: Sequence[Charge], decisions: Sequence[Decision], started_at: float, clock: Clock
     ) -> None:
-        """What the store answered; it decided between `started_at` and now, which `clock` says to who wants to know."""
+        """Process the decisions, which the store made between `started_at` and the present time of `clock`."""
 
     def on_failure(self, charges: Sequence[Charge], error: BaseException, started_at: float, now: float) -> None:
-        """It did not answer. The error is no `Exception` where who asked was cancelled."""
+        """Process a failed take. If the request was canceled, `error` is only a `BaseException`."""
 
     def invalidate(self, charges: Sequence[Charge], now: float) -> None:
-        """These buckets were corrected: what was known of them until now may not be so."""
+        """Drop what is known about these buckets, which were settled or reset."""
 
     def subscribe(self, listener: Listener) -> bool:  # noqa: ARG002
-        """Tell this one what happens to the store, once though it listens already. Whether there is one who tells."""
+        """Send store events to `listener`; repeating it has no effect. Return whether this layer sends any."""
         return False
 
     def clear(self) -> None:
-        """All buckets are others now, and so may be the time."""
+        """Drop everything: all buckets, and possibly the clock, were replaced."""
 
     def reset_after_fork(self) -> None:
-        """As `clear`, in a child process: no thread that held a lock is here."""
+        """Do the same as `clear` in a child process, and replace locks that a thread of the parent may hold."""

@@ -1,6 +1,6 @@
-"""Layers over a store, and the two that run them: `LayeredStore` for threads, `AsyncLayeredStore` for asyncio.
+"""Stores that run layers over another store: `LayeredStore` for threads, `AsyncLayeredStore` for asyncio.
 
-They differ in the `await`s. What a layer thinks is in a file of its own.
+The two differ in `await`. The logic of each layer is in a module of its own.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ T = TypeVar("T")
 
 _LEASE_FAILED: Final = "none was taken: %s"
 _NOT_RETURNED: Final = "units that were taken ahead are not known to be given back: %s"
-_LEASE_WAIT_SHARE: Final = 0.5  # of the timeout: then one asks by oneself, and the rest is for the answer
-_CLOCK_RESOLUTION: Final = 0.001  # seconds: an event loop may be early by its clock's resolution
+_LEASE_WAIT_SHARE: Final = 0.5  # of the timeout; the rest is for querying the store without a lease
+_CLOCK_RESOLUTION: Final = 0.001  # seconds; a timer may fire early by the resolution of the event loop's clock
 
 
 class _LayeredBase:
-    """What both share.
+    """The part that needs no `await`.
 
-    `timeout`: seconds that a request may wait for a lease that another one takes. `clock`: what the store goes by, if
-    it was told one; else time is monotonic.
+    `timeout`: seconds that a request may wait for another request's lease. `clock`: the clock configured for the store;
+    None is monotonic time.
     """
 
     def __init__(self, store: Any, layers: Sequence[Layer], timeout: float, clock: Clock | None = None) -> None:
@@ -45,11 +45,11 @@ class _LayeredBase:
         self._leases = LeaseManager()
         self._timeout = timeout
         self._configured_clock, self._clock = clock, clock or time.monotonic
-        self.is_cluster: bool = getattr(store, "is_cluster", False)  # see `threads.Transport`
+        self.is_cluster: bool = getattr(store, "is_cluster", False)  # see `thread_store.Transport`
         after_fork_in_child(self._reset_after_fork)
         REGISTRY.register(self)
 
-    def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:  # noqa: ARG002  # keys are others each time
+    def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:  # noqa: ARG002  # layers are cleared in any case
         if self._configured_clock is None:
             self._clock = overrides.wall or time.monotonic
         self._leases.clear()
@@ -62,9 +62,9 @@ class _LayeredBase:
             layer.reset_after_fork()
 
     def lookup(self) -> Lookup | None:
-        """What answers a group by now, in place of the store; None where no layer could.
+        """Return a function that looks up decisions in a layer; None if no layer has any.
 
-        For whoever lets groups wait before they are sent: others may be back since.
+        A batcher uses it just before it sends waiting groups: another request may have been refused in the meantime.
         """
         for layer in self._layers:
             if layer.has_entries:
@@ -75,16 +75,16 @@ class _LayeredBase:
         return layer.before_take(charges, self._clock())
 
     def subscribe(self, listener: Listener) -> bool:
-        """Tell this callable of each `StoreEvent`: that the store failed, and what its circuit breaker does.
+        """Call `listener` with each `StoreEvent`: failures of the store and changes of its circuit breaker.
 
-        It is called at once, in the thread or task of a request, and must not raise. One that listens already is told
-        once all the same. Answers whether there is a breaker, without which nothing is told.
+        It is called synchronously, in the thread or task of a request, and must not raise. Subscribing it again has no
+        effect. Returns whether there is a circuit breaker; without one there are no events.
         """
-        return any([layer.subscribe(listener) for layer in self._layers])  # noqa: C419  # all of them hear of it
+        return any([layer.subscribe(listener) for layer in self._layers])  # noqa: C419  # a generator would stop at the first
 
     @property
     def forgiven(self) -> int:
-        """Units of corrections beyond a debt of one quota, which nobody is charged; since this store was made."""
+        """Units of settlements beyond a debt of one quota, never charged, since this store was created."""
         return int(getattr(self._store, "forgiven", 0))
 
     def _check_before_peek(self) -> None:
@@ -104,20 +104,20 @@ class _LayeredBase:
 
 
 class LayeredStore(_LayeredBase):
-    """Layers over a Store, the first one outermost, and leases before all of them."""
+    """Runs layers over a `Store`, the first one outermost. Leases come before all layers."""
 
     _store: Store
     _refunds_at_exit = False
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Charge all of them if all are admitted, else none."""
+        """Charge them all if all are admitted, else none."""
         for charge in charges:
             if charge.lease:
                 return self._take_with_lease(charges)
         return self._take_from_store(charges)
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """What the store would answer now; changes nothing. For it, units that were taken ahead are gone."""
+        """Return what the store would decide now, and change nothing. Leased units count as charged."""
         self._check_before_peek()
         return self._store.peek(charges)
 
@@ -137,13 +137,13 @@ class LayeredStore(_LayeredBase):
             self._invalidate(charges)
 
     def close(self) -> None:
-        """Give back what was taken ahead, and close the connections that this store opened. It can be used again."""
+        """Refund unused leased units and close this store's own connections. The store can be used again."""
         self._refund_all()
         self._store.close()
 
     def _take_from_store(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         started_at = self._clock()
-        for before_take in self._before_take:  # as `lookup`, of which the call would cost as much again
+        for before_take in self._before_take:  # lookup(), inlined: the call would double its cost
             decisions = before_take(charges, started_at)
             if decisions is not None:
                 return decisions
@@ -154,7 +154,7 @@ class LayeredStore(_LayeredBase):
             raise
         for after_take in self._after_take:
             after_take(charges, decisions, started_at, self._clock)
-        if started_at >= self._leases.next_expiry:  # in threads nothing happens between requests
+        if started_at >= self._leases.next_expiry:  # threads have no timer for this
             self._refund(self._leases.take_expired(started_at))
         return decisions
 
@@ -175,7 +175,7 @@ class LayeredStore(_LayeredBase):
         return self._leases.end(request, store_decisions)
 
     def _wait_for_lease(self, request: LeaseRequest) -> LeaseRequest:
-        """Until there is something else to do than to wait."""
+        """Wait for leases of other requests until this request can proceed or must query the store."""
         until = time.monotonic() + self._timeout * _LEASE_WAIT_SHARE
         while request.waits_for is not None:
             try:
@@ -191,7 +191,7 @@ class LayeredStore(_LayeredBase):
             _call_at_exit(self._refund_all)
         try:
             return self._take_from_store([charge])
-        except Exception as error:  # noqa: BLE001  # the request has its answer already
+        except Exception as error:  # noqa: BLE001  # a failed lease must not fail the request
             warn_throttled("lease", _LEASE_FAILED, error)
             return ()
 
@@ -202,19 +202,19 @@ class LayeredStore(_LayeredBase):
         if refunds:
             try:
                 self.settle(refunds)
-            except Exception as error:  # noqa: BLE001  # nobody waits for it
+            except Exception as error:  # noqa: BLE001  # no request depends on a refund
                 warn_throttled("lease", _NOT_RETURNED, error)
 
 
 class AsyncLayeredStore(_LayeredBase):
-    """The same over an AsyncStore."""
+    """Runs layers over an `AsyncStore`. See `LayeredStore`."""
 
-    has_own_timeout: ClassVar[bool] = True  # nobody need watch over how long a call takes
+    has_own_timeout: ClassVar[bool] = True  # callers need no timeout of their own
     _store: AsyncStore
 
     def __init__(self, store: AsyncStore, layers: Sequence[Layer], timeout: float, clock: Clock | None = None) -> None:
         super().__init__(store, layers, timeout, clock)
-        # of a store that knows how, without a coroutine for each request
+        # `start_take` returns a future and saves a coroutine per request
         self._store_take: Callable[[Sequence[Charge]], Awaitable[Sequence[Decision]]] = getattr(
             store, "start_take", store.atake
         )
@@ -222,7 +222,7 @@ class AsyncLayeredStore(_LayeredBase):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The loop of whoever asked the store last; None where that is not known."""
+        """The event loop that used the store last; None if unknown."""
         bound: asyncio.AbstractEventLoop | None = getattr(self._store, "loop", None)
         return bound
 
@@ -264,7 +264,7 @@ class AsyncLayeredStore(_LayeredBase):
 
     async def _take_from_store(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         started_at = self._clock()
-        for before_take in self._before_take:  # as `lookup`, of which the call would cost as much again
+        for before_take in self._before_take:  # lookup(), inlined: the call would double its cost
             decisions = before_take(charges, started_at)
             if decisions is not None:
                 return decisions
@@ -302,17 +302,17 @@ class AsyncLayeredStore(_LayeredBase):
         return request
 
     async def _run_request(self, request: LeaseRequest) -> Sequence[Decision]:
-        if request.prefetch:  # others wait for it, also when this request is cancelled: so it has a task of its own
+        if request.prefetch:  # in a task: other requests wait for the lease, even if this one is canceled
             return await asyncio.shield(self._spawn(self._finish_request(request)))
         return await self._finish_request(request)
 
     async def _finish_request(self, request: LeaseRequest) -> Sequence[Decision]:
-        # the loop sends them side by side
+        # these run concurrently with the request's own query
         leases = [self._spawn(self._request_lease(charge)) for charge in request.prefetch]
         try:
             store_decisions = await self._take_from_store(request.to_store) if request.to_store else ()
         except BaseException as error:
-            await self._complete(request, leases)  # first: until then nobody takes another one
+            await self._complete(request, leases)  # before fail(), which lets other requests take a lease
             self._leases.fail(request, error)
             raise
         await self._complete(request, leases)
@@ -326,7 +326,7 @@ class AsyncLayeredStore(_LayeredBase):
         """See `LayeredStore`."""
         try:
             bound = await self._take_from_store([charge])
-        except Exception as error:  # noqa: BLE001  # the request has its answer already
+        except Exception as error:  # noqa: BLE001  # a failed lease must not fail the request
             warn_throttled("lease", _LEASE_FAILED, error)
             return ()
         asyncio.get_running_loop().call_later(charge.lease_time + _CLOCK_RESOLUTION, self._refund_expired)
@@ -342,11 +342,11 @@ class AsyncLayeredStore(_LayeredBase):
         if refunds:
             try:
                 await self.asettle(refunds)
-            except Exception as error:  # noqa: BLE001  # nobody waits for it
+            except Exception as error:  # noqa: BLE001  # no request depends on a refund
                 warn_throttled("lease", _NOT_RETURNED, error)
 
     def _spawn(self, request: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """A task that is held on to, whoever waits for it."""
+        """Create a task and keep a reference to it, because an event loop keeps only weak ones."""
         task = asyncio.get_running_loop().create_task(request)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
@@ -355,16 +355,16 @@ class AsyncLayeredStore(_LayeredBase):
     def _on_task_done(self, request: "asyncio.Task[Any]") -> None:
         self._tasks.discard(request)
         if not request.cancelled():
-            request.exception()  # seen: if the request still waits it gets it too
+            request.exception()  # mark it as retrieved; a request that awaits the task gets it too
 
 
 def _raise_if_failed(error: BaseException | None) -> None:
-    """What one that waited for a lease hears of how it went."""
+    """Raise `StoreError` in a request that waited for a lease, if the lease failed."""
     if isinstance(error, Exception):
         raise StoreError(f"a lease failed: {error}", rejected=getattr(error, "rejected", False)) from error
 
 
 def _call_at_exit(method: Callable[[], None]) -> None:
-    """Call this method of an object, if the object still lives, when the program ends."""
+    """Call this bound method when the program ends, if its object still exists."""
     reference = weakref.WeakMethod(method)
     atexit.register(lambda: (bound := reference()) and bound())

@@ -1,8 +1,9 @@
-"""Leases: a process takes units of a hot limit ahead, and spends them without asking the store.
+"""Leases: a process takes units of a hot limit in advance and spends them without querying the store.
 
-The stock of a bucket is never more than `lease` units, and none of it is spent `lease_time` seconds after it was taken:
-then it goes back, and so it does when the store is closed. So in any window each process admits at most `lease` units
-beyond the bound of the algorithm (taken before the window, spent in it), and withholds at most as many from others.
+The unspent units of a bucket, its allotment, are never more than `lease`. They expire `lease_time` seconds after they
+were taken, and are then refunded, as they are when the store is closed. So in any window each process admits at most
+`lease` units beyond the bound of the algorithm (taken before the window, spent in it), and withholds at most as many
+from other processes.
 """
 
 import math
@@ -14,29 +15,29 @@ from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
-_MAX_ALLOTMENTS: Final = 1_000  # buckets of which units are taken ahead, at most: leases are for few and hot ones
+_MAX_ALLOTMENTS: Final = 1_000  # leases are meant for a few hot buckets
 
-# a lease on its way, and what went wrong: others wait rather than take one more
+# A lease in flight. Its result is the error, if any. Other requests wait for it instead of taking another lease.
 PendingLease = Future[BaseException | None]
 
 
 class Allotment:
-    """What is left of the units of one bucket that were taken ahead."""
+    """The leased units of one bucket that are not spent yet."""
 
     __slots__ = ("at", "charge", "decision", "not_before", "pending", "reserved", "units", "valid_from", "valid_until")
 
     def __init__(self, charge: Charge, now: float) -> None:
         self.charge = charge
         self.units = 0
-        self.reserved = 0  # spent by groups of which the store decides the rest: they may come back
-        self.decision: Decision | None = None  # the last lease: how the bucket stood with it taken
-        self.at = 0  # for giving back: when the oldest of these units was taken
-        self.valid_from, self.valid_until = now, now + charge.lease_time  # in between they may be spent
-        self.not_before = -math.inf  # no lease is asked for before that: the quota had no more
+        self.reserved = 0  # spent by groups that the store has not decided yet: may be restored
+        self.decision: Decision | None = None  # of the last lease: the bucket with that lease taken
+        self.at = 0  # for the refund: when the oldest of these units was taken
+        self.valid_from, self.valid_until = now, now + charge.lease_time  # units may be spent in between
+        self.not_before = -math.inf  # no lease is taken earlier, because the quota was used up
         self.pending: PendingLease | None = None
 
     def snapshot(self, units: int) -> Decision:
-        """With so many units in stock. Times are those of the lease: too long rather than too small."""
+        """Return the decision to show with `units` left here. Its times are those of the lease, so never too short."""
         last = self.decision
         if last is None:
             raise RuntimeError("a stock that was never filled has nothing to show")
@@ -44,23 +45,23 @@ class Allotment:
         return Decision(True, last.limit, remaining, 0.0, last.next_after, last.reset_after, 0.0, self.at)
 
     def fill(self, units: int, decision: Decision, started_at: float) -> None:
-        """A lease came. Where older units are left, all go back when these do, as if they were as old."""
+        """Add the units of a lease. If older units are left, all of them expire together with those."""
         if not self.units:
             self.at, self.valid_from, self.valid_until = decision.at, started_at, started_at + self.charge.lease_time
         self.units += units
         self.decision = decision
 
     def drain(self) -> Charge:
-        """The correction that gives back all of it."""
+        """Remove all units and return the settlement that refunds them."""
         refund = Charge(self.charge.key, self.charge.limit, -self.units, at=self.at)
         self.units = 0
         return refund
 
 
 class LeaseRequest:
-    """One group of charges: what comes out of stocks, what the store is asked for, and what is taken ahead.
+    """One group of charges: units from allotments, charges for the store, and leases to take.
 
-    `waits_for`: a lease on its way that may have room for the group; then nothing else is said.
+    `waits_for`: a lease in flight that may cover the group. If it is set, wait for it and call `start` again.
     """
 
     __slots__ = (
@@ -76,25 +77,25 @@ class LeaseRequest:
 
     def __init__(self, charges: Sequence[Charge], started_at: float) -> None:
         self.charges, self.started_at = charges, started_at
-        self.decisions: list[Decision | None] = []  # None: the store is asked
+        self.decisions: list[Decision | None] = []  # None: the store decides
         self.to_store: list[Charge] = []
         self.consumed: dict[int, Allotment] = {}  # by index
         self.prefetch: list[Charge] = []
-        self.pending_leases: list[tuple[Allotment, PendingLease]] = []  # one for each of `prefetch`
+        self.pending_leases: list[tuple[Allotment, PendingLease]] = []  # one per charge of `prefetch`
         self.waits_for: PendingLease | None = None
 
 
 class LeaseManager:
-    """The stocks of a process. No I/O; time is an argument, in seconds. Several threads may call at once."""
+    """The allotments of a process. Thread-safe, without I/O; time is passed in, in seconds."""
 
     def __init__(self) -> None:
-        self.next_expiry = math.inf  # when something is to go back
+        self.next_expiry = math.inf  # when the next refund is due
         self._allotments: dict[tuple[str, str], Allotment] = {}
-        self._refunds: list[Charge] = []  # corrections that nobody made yet
+        self._refunds: list[Charge] = []  # settlements that were not sent yet
         self._lock = fork_safe_lock()
 
     def consume(self, charges: Sequence[Charge], now: float) -> Answer | None:
-        """The whole group out of stocks, if they have it all. Most groups end here; `start` is for the others."""
+        """Spend allotments on the whole group, or return None. Most groups end here; `start` is for the others."""
         consumed: list[tuple[Allotment, int]] = []
         with self._lock:
             for charge in charges:
@@ -113,7 +114,7 @@ class LeaseManager:
             return Answer([allotment.snapshot(allotment.units) for allotment, _ in consumed], "lease")
 
     def start(self, charges: Sequence[Charge], now: float, *, may_wait: bool) -> LeaseRequest:
-        """What is to be done for a group; then `end` or `fail`. `may_wait`: it may wait for a lease on its way."""
+        """Work out what a group needs. Call `end` or `fail` after it. `may_wait`: it may wait for a lease in flight."""
         request = LeaseRequest(charges, now)
         with self._lock:
             awaited = [self._consume_or_request(request, charge, now) for charge in charges]
@@ -126,14 +127,14 @@ class LeaseManager:
         return request
 
     def complete(self, request: LeaseRequest, leases: Sequence[Sequence[Decision]], now: float) -> None:
-        """What was taken ahead; nothing where that failed."""
+        """Add the units of the leases that were taken. A failed lease has no decisions."""
         with self._lock:
             for (allotment, _), charge, decisions in zip(request.pending_leases, request.prefetch, leases, strict=True):
                 for decision in decisions:
                     self._fill(allotment, charge.cost, decision, request.started_at, now)
 
     def end(self, request: LeaseRequest, store_decisions: Sequence[Decision]) -> Sequence[Decision]:
-        """The decisions of the group, given those of what was asked."""
+        """Return the decisions on the group, given the store's decisions on `to_store`."""
         pairs = zip(request.to_store, store_decisions, strict=True)
         if any(not decision.allowed and charge.role != "shadow" for charge, decision in pairs):
             self._restore(request)
@@ -148,12 +149,12 @@ class LeaseManager:
         return Answer(decisions, store_decisions.source) if isinstance(store_decisions, Answer) else decisions
 
     def fail(self, request: LeaseRequest, error: BaseException) -> None:
-        """The store did not answer."""
+        """Restore the units that were spent, because the store failed."""
         self._restore(request)
         _resolve_pending(request, error)
 
     def take_expired(self, now: float) -> list[Charge]:
-        """The corrections that are due now."""
+        """Expire allotments and return the settlements that refund them. Each is returned only once."""
         with self._lock:
             for bucket, allotment in list(self._allotments.items()):
                 if not allotment.valid_from <= now < allotment.valid_until:  # also when the clock stepped back
@@ -165,28 +166,28 @@ class LeaseManager:
         return refund
 
     def all(self) -> list[Charge]:
-        """The corrections that give back everything."""
+        """Expire all allotments and return the settlements that refund them."""
         return self.take_expired(math.inf)
 
     def invalidate(self, charges: Sequence[Charge]) -> None:
-        """These buckets were reset: nothing was taken of them."""
+        """Drop the allotments of buckets that were reset. There is nothing to refund."""
         with self._lock:
             for charge in charges:
                 self._allotments.pop((charge.key, charge.limit.bucket), None)
 
     def clear(self) -> None:
-        """All buckets are others now."""
+        """Drop everything without a refund, because all buckets were replaced."""
         with self._lock:
             self._allotments.clear()
             self._refunds.clear()
 
     def reset_after_fork(self) -> None:
-        """As `clear`, in a child process: the stocks are its parent's, and who held the lock is not here."""
+        """Drop everything, which belongs to the parent, and replace the lock, which a thread of the parent may hold."""
         self._lock = fork_safe_lock()
         self.clear()
 
     def _consume_or_request(self, request: LeaseRequest, charge: Charge, now: float) -> PendingLease | None:
-        """Spend what is in stock, or have the store asked. The lease on its way, if there is one to wait for."""
+        """Spend the allotment or pass the charge to the store. Return the lease in flight to wait for, if any."""
         allotment = self._allotment(charge, now)
         if allotment is not None and allotment.units >= charge.cost:
             allotment.units -= charge.cost
@@ -202,13 +203,13 @@ class LeaseManager:
         wanted = charge.lease - allotment.units - allotment.reserved
         if wanted > 0 and now >= allotment.not_before:
             pending = allotment.pending = PendingLease()
-            pending.set_running_or_notify_cancel()  # from here on nobody who waits for it can cancel it
+            pending.set_running_or_notify_cancel()  # a request that waits for it can no longer cancel it
             request.prefetch.append(Charge(charge.key, charge.limit, wanted))
             request.pending_leases.append((allotment, pending))
         return None
 
     def _allotment(self, charge: Charge, now: float) -> Allotment | None:
-        """The stock that a charge may spend; nothing in it is overdue."""
+        """Return the allotment that a charge may spend, without expired units, or None."""
         if not _can_lease(charge):
             return None
         bucket = (charge.key, charge.limit.bucket)
@@ -230,7 +231,7 @@ class LeaseManager:
             allotment.reserved += sign * request.charges[index].cost
 
     def _restore(self, request: LeaseRequest) -> None:
-        """What was spent goes back into the stocks: the group is not admitted."""
+        """Put the units that were spent back into their allotments, because the group is not admitted."""
         with self._lock:
             self._reserve(request, -1)
             for index, allotment in request.consumed.items():
@@ -254,7 +255,7 @@ def _can_lease(charge: Charge) -> bool:
 
 
 def _resolve_pending(request: LeaseRequest, error: BaseException | None) -> None:
-    """Who waited goes on."""
+    """Wake the requests that wait for these leases."""
     for allotment, pending in request.pending_leases:
         allotment.pending = None
         pending.set_result(error)

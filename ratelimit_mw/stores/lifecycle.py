@@ -1,4 +1,4 @@
-"""What starts over in a child process, which has none of its parent's threads: locks, and what they guard."""
+"""The lifecycle of stores: locks and states after a fork, the end of event loops, and the overrides of tests."""
 
 import asyncio
 import os
@@ -13,20 +13,20 @@ from weakref import WeakValueDictionary
 
 _numbers: Final = count()
 _locks: Final[dict[int, Callable[[], Any]]] = {}  # weak references to locks, by number
-_interrupted_writes: Final[dict[int, Callable[[], Any]]] = {}  # and to what is called if another thread held that lock
+_interrupted_writes: Final[dict[int, Callable[[], Any]]] = {}  # and to what is called if that lock was held at the fork
 _methods: Final[dict[int, Callable[[], Any]]] = {}
 
 
 def after_fork_in_child(method: Callable[[], None]) -> None:
-    """Have a child process call this method of an object, if the object still lives. Its locks are free by then."""
-    number, methods = next(_numbers), _methods  # at the end of a program, a module's own names go first
+    """Call this bound method in each forked child, if its object still exists. Locks are free by then."""
+    number, methods = next(_numbers), _methods  # at exit, Python clears module globals before other objects
     methods[number] = _weak(method, lambda _: methods.pop(number, None))
 
 
 def fork_safe_lock(on_interrupted_write: Callable[[], None] | None = None) -> Lock:
-    """A lock that is free in a child process, though a thread of the parent held it at the fork.
+    """Return a lock that is free in a child process even if a thread of the parent held it at the fork.
 
-    `on_interrupted_write`: a method that the child calls then, because that thread may have been writing.
+    `on_interrupted_write`: a bound method that the child calls in that case: the thread may have been writing.
     """
     created = Lock()
     number, locks, writers = next(_numbers), _locks, _interrupted_writes
@@ -42,9 +42,9 @@ def fork_safe_lock(on_interrupted_write: Callable[[], None] | None = None) -> Lo
 
 
 def _weak(method: Callable[[], None], on_gone: Callable[[object], object] | None = None) -> Callable[[], Any]:
-    """A call for the method, or None where its object is gone; then `on_gone` is called.
+    """Return a weak reference to a bound method. `on_gone` is called when its object is deleted.
 
-    Not a `WeakMethod`, whose own callback fails, and says so, where both go at once as at the end of a program.
+    Not a `WeakMethod`: its own callback fails with a message if both are deleted at once, as at the end of a program.
     """
     bound: Any = method
     own, function = weakref.ref(bound.__self__, on_gone), bound.__func__
@@ -56,7 +56,7 @@ def _weak(method: Callable[[], None], on_gone: Callable[[object], object] | None
 
 
 def _reset_after_fork() -> None:
-    # Lists of numbers, not of items: making items may start the garbage collector, which drops entries meanwhile.
+    # Lists of numbers, not of items: creating items may start the garbage collector, which removes entries meanwhile.
     found = [created for number in list(_locks) if (created := _resolve(_locks, number)) is not None]
     interrupted = [
         number
@@ -72,7 +72,7 @@ def _reset_after_fork() -> None:
 
 
 def _resolve(references: Mapping[int, Callable[[], Any]], number: int) -> Any:
-    """What a reference leads to, or None where its object is gone."""
+    """Return the object of a reference, or None if it is gone."""
     reference = references.get(number)
     return None if reference is None else reference()
 
@@ -85,12 +85,12 @@ M = TypeVar("M")
 
 
 def on_loop_shutdown(close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
-    """Have the running loop await this before it ends, as `asyncio.run` and its like end what was left open.
+    """Make the running event loop await `close` when it shuts down, as `asyncio.run` does with open async generators.
 
-    Keep what is returned; its `aclose` does so at once.
+    Keep a reference to the generator that is returned. Its `aclose` awaits `close` at once.
     """
     hook = _shutdown_hook(close)
-    with suppress(StopIteration):  # up to where it waits; from here on the loop knows it
+    with suppress(StopIteration):  # run to its `yield`: the first step registers it with the loop
         hook.asend(None).send(None)
     return hook
 
@@ -103,7 +103,7 @@ async def _shutdown_hook(close: Callable[[], Awaitable[None]]) -> AsyncGenerator
 
 
 class PerLoop(Generic[M]):
-    """One of a kind for each event loop, made when it is first asked for."""
+    """One instance for each event loop, created when it is first needed."""
 
     def __init__(self, make: Callable[[], M]) -> None:
         self._make = make
@@ -111,9 +111,9 @@ class PerLoop(Generic[M]):
         self._last: tuple[asyncio.AbstractEventLoop, M] | None = None
 
     def get(self) -> M:
-        """That of the running loop."""
+        """Return the instance of the running loop."""
         loop = asyncio.get_running_loop()
-        last = self._last  # once: other threads have loops of their own
+        last = self._last  # read once: other threads with other loops write it too
         if last is not None and last[0] is loop:
             return last[1]
         instance = self._instances.get(loop)
@@ -125,11 +125,11 @@ class PerLoop(Generic[M]):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The loop that asked last, in whichever thread."""
+        """The loop that called `get` last, in any thread."""
         return None if self._last is None else self._last[0]
 
     def pop(self) -> M | None:
-        """That of the running loop, if there is one; it is not kept any longer."""
+        """Remove and return the instance of the running loop, or None."""
         self._last = None
         return self._instances.pop(asyncio.get_running_loop(), None)
 
@@ -137,7 +137,7 @@ class PerLoop(Generic[M]):
         return len(self._instances)
 
     def _forget_closed_loops(self) -> None:
-        """A connection holds on to its loop, so what is of a loop that ended without close does not go by itself."""
+        """Drop the instances of closed loops. Connections reference their loop, so weak keys do not suffice."""
         for reference in self._instances.keyrefs():
             loop = reference()
             if loop is not None and loop.is_closed():
@@ -145,40 +145,40 @@ class PerLoop(Generic[M]):
 
 
 class StoreOverrides(NamedTuple):
-    """What stores go by. As it is by itself: time runs, and keys are where they always are."""
+    """The clocks and the key prefix that tests impose on stores. The defaults change nothing."""
 
     monotonic: Callable[[], float] | None = None  # seconds, in place of time.monotonic
     wall: Callable[[], float] | None = None  # seconds, in place of a server's TIME
-    key_prefix: str = ""  # stands in front of every key on a server
+    key_prefix: str = ""  # in front of every key on a server
 
 
 class RegisteredStore(Protocol):
-    """A store that is one of them."""
+    """A store that accepts overrides."""
 
     def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:
-        """Go by this from now on, a clock of one's own excepted. `empty`: states in this process are forgotten."""
+        """Use these overrides; a configured clock stays. `empty`: also forget all states in this process."""
 
 
 class StoreRegistry:
-    """All stores that still live. None is kept alive by it."""
+    """All existing stores, by weak reference, and the overrides that they use."""
 
     def __init__(self) -> None:
         self.overrides = StoreOverrides()
-        # by id: a store need not have a hash
+        # by id, because a store need not be hashable
         self._stores: WeakValueDictionary[int, RegisteredStore] = WeakValueDictionary()
 
     def register(self, store: RegisteredStore) -> None:
-        """A store was made."""
-        self._stores[id(store)] = store  # before it looks: a stage that is set meanwhile is told to all who are here
+        """Add a new store and apply the present overrides to it."""
+        self._stores[id(store)] = store  # before the check: a concurrent `apply` then finds the store
         if self.overrides != StoreOverrides():
-            store._apply(self.overrides, empty=False)  # noqa: SLF001  # the stores' own, and no verb of the public ones
+            store._apply(self.overrides, empty=False)  # noqa: SLF001  # not part of the public `Store`
 
     def apply(self, overrides: StoreOverrides, *, empty: bool) -> None:
-        """All go by this from now on, and so do those that are made later."""
+        """Apply overrides to all existing stores and to those that are created later."""
         self.overrides = overrides
         for reference in self._stores.valuerefs():
             if (store := reference()) is not None:
-                store._apply(overrides, empty=empty)  # noqa: SLF001  # see enrol
+                store._apply(overrides, empty=empty)  # noqa: SLF001  # as in register
 
 
 REGISTRY: Final = StoreRegistry()

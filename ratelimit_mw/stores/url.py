@@ -1,4 +1,4 @@
-"""Stores by URL."""
+"""Opens and inspects stores by URL."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -8,27 +8,27 @@ from ratelimit_mw.core.validation import did_you_mean
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
 
-PREFIX: Final = "rl:"  # of the keys, unless a store in code has one of its own
+PREFIX: Final = "rl:"  # of all keys; stores that are created in code may have another one
 _REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 
 
 def open_store(url: str, timeout: float) -> Store:
-    """A store for threads: `memory://`, `redis://host:port/db`, `redis+cluster://host:port,host:port` and the like.
+    """Open a store for threads: `memory://`, `redis://host:port/db`, `redis+cluster://host:port,host:port` etc.
 
-    Raises `ConfigError`.
+    Raises `ConfigError` for an invalid URL, or if the client library for Redis is missing.
     """
     return MemoryStore() if _is_memory(url) else _redis().RedisStore(url, timeout=timeout)
 
 
 def open_async_store(url: str, timeout: float) -> AsyncStore:
-    """The same for asyncio."""
+    """Open a store for asyncio. See `open_store`."""
     return MemoryStore() if _is_memory(url) else _redis().AsyncRedisStore(url, timeout=timeout)
 
 
 def inspect_store(url: str, algorithms: Iterable[str], timeout: float) -> Any:
-    """What a look at the servers of this URL finds, see `inspection.inspect`; None of a store in memory.
+    """Inspect the servers of a URL, see `inspection.inspect`. Return None for a store in memory.
 
-    Raises `ConfigError`.
+    Raises `ConfigError` as `open_store` does.
     """
     if _is_memory(url):
         return None
@@ -39,7 +39,7 @@ def inspect_store(url: str, algorithms: Iterable[str], timeout: float) -> Any:
 
 
 def redacted_url(url: str) -> str:
-    """A URL that `open_store` takes, without user, password and options."""
+    """Return a URL that `open_store` accepts without its user, password and options."""
     scheme, _, rest = url.partition("://")
     ends = min((at for mark in "/?#" if (at := rest.find(mark)) >= 0), default=len(rest))
     path = rest[ends:].partition("?")[0].partition("#")[0]
@@ -49,7 +49,7 @@ def redacted_url(url: str) -> str:
 def _is_memory(url: str) -> bool:
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in ("memory", *_REDIS) or (scheme == "memory" and rest):
-        got = f"the scheme {scheme!r}" if separator else "no scheme"  # not the whole URL: it may hold a password
+        got = f"the scheme {scheme!r}" if separator else "no scheme"  # not the whole URL, which may contain a password
         allowed = ", ".join(f"{one}://" for one in ("memory", *_REDIS))
         raise ConfigError(f"store: got {got}{did_you_mean(scheme, _REDIS)}; expected {allowed}")
     return scheme == "memory"
@@ -57,7 +57,7 @@ def _is_memory(url: str) -> bool:
 
 def _redis() -> Any:
     try:
-        from ratelimit_mw.stores import redis  # noqa: PLC0415  # only who asks for Redis needs the client library
+        from ratelimit_mw.stores import redis  # noqa: PLC0415  # only Redis stores need the client library
     except ImportError as error:
         raise ConfigError(f"store: Redis needs its client, pip install 'ratelimit-mw[redis]' ({error})") from error
     return redis
