@@ -1,1 +1,1 @@
-"""Decides calls and requests, waits, and settles what was charged."""
+"""The engine: decides requests and calls, delays them, holds slots and settles charges."""

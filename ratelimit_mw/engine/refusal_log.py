@@ -1,4 +1,4 @@
-"""Log lines about refused requests: INFO, so off where only warnings are logged; at most ten a second."""
+"""Log lines about refused requests: at level INFO, and at most ten a second."""
 
 import logging
 import time
@@ -10,12 +10,12 @@ from ratelimit_mw.core.verdict import Verdict
 
 logger = logging.getLogger("ratelimit_mw.engine.refusal_log")
 
-MAX_PER_SECOND: Final = 10  # lines in a second
+MAX_PER_SECOND: Final = 10  # lines
 _MESSAGE: Final = "ratelimit_mw: refused by rule %s%s%s"
 
 
 class _Second:
-    """The refusals of one second, counted without a lock: a forked child must not inherit one that is taken."""
+    """Counts the refusals of one second. Has no lock: a forked child would inherit a lock that is taken."""
 
     __slots__ = ("_number", "at")
 
@@ -31,13 +31,13 @@ _second = _Second(0)
 
 
 def log_refusal(verdict: Verdict, secret: str) -> None:
-    """Log one refused request, unless this process logged ten in this second; the next line says how many it left out.
+    """Log a refused request, unless this process has logged ten in this second; a later line counts those left out.
 
-    The key is logged as a hash, also with `plain_keys`. `secret`: the setting `key_secret`.
+    The key is logged as a hash, even with `plain_keys`. `secret`: the setting `key_secret`.
     """
     if not logger.isEnabledFor(logging.INFO):
         return
-    global _second  # noqa: PLW0603  # one for the process
+    global _second  # noqa: PLW0603  # one per process
     current, now, left_out = _second, int(time.monotonic()), 0
     if current.at != now:
         left_out = max(current.next() - MAX_PER_SECOND, 0)
@@ -64,8 +64,8 @@ def log_refusal(verdict: Verdict, secret: str) -> None:
 
 
 def _hashed_identity(key: str, secret: str) -> str:
-    """The hash in a key of the store, or that of the identity where `plain_keys` left it readable."""
+    """Return the hash in a key of the store; if `plain_keys` left the identity readable, hash it."""
     identity = key[1:].partition("}")[0]
-    if "=" not in identity:  # every readable identity has one: kind=value
+    if "=" not in identity:  # readable identities have the form kind=value
         return identity
     return bucket_key(identity, "", secret=secret.encode("utf-8", "surrogatepass"))[1:].partition("}")[0]

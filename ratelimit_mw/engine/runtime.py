@@ -1,4 +1,4 @@
-"""Whether there is an event loop."""
+"""Background tasks of an event loop, and whether a loop runs."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +8,7 @@ from ratelimit_mw.core.log import warn_throttled
 
 
 def in_event_loop() -> bool:
-    """Whether one runs in this thread, so that nothing may block it."""
+    """Return whether an event loop runs in this thread, which must not be blocked then."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -17,13 +17,13 @@ def in_event_loop() -> bool:
 
 
 CALLBACK_RAISED: Final = "raised after a response: %s"
-_tasks: Final[set["asyncio.Task[Any]"]] = set()  # a loop alone does not hold on to them
+_tasks: Final[set["asyncio.Task[Any]"]] = set()  # loops keep only weak references to tasks
 
 
 def spawn_task(
     coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop | None = None
 ) -> "asyncio.Task[Any]":
-    """Run this in a task of its own, in `loop` or else the running one. What it raises is logged, rarely."""
+    """Run a coroutine in a new task, in `loop` or the running loop. Its exceptions are logged, at a limited rate."""
     task = (loop or asyncio.get_running_loop()).create_task(coroutine)
     _tasks.add(task)
     task.add_done_callback(_on_done)
@@ -31,12 +31,12 @@ def spawn_task(
 
 
 async def run_to_completion(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Wait until this is done. It goes on when the waiting task is cancelled, however often."""
+    """Await a coroutine in a separate task, which completes even if the caller is canceled."""
     await asyncio.shield(spawn_task(coroutine))
 
 
 async def drain(seconds: float) -> None:
-    """Wait until all such work of the running loop is done, also what it starts, or so many seconds are over."""
+    """Wait until all tasks of the running loop, and those that they start, are done, at most `seconds`."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while running := [task for task in _tasks if task.get_loop() is loop and not task.done()]:

@@ -1,4 +1,4 @@
-"""What is known of a request so far, for the app and for whoever of us stands further in."""
+"""The rate limit state of a request, for the app and for inner middleware."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -13,17 +13,17 @@ from ratelimit_mw.engine.settlement import GateVerdict, SettlementLog
 from ratelimit_mw.http.response import Policy
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
-_log_lock: Final = fork_safe_lock()  # of a ledger: an app may say it from several threads
+_log_lock: Final = fork_safe_lock()  # an app may call settle() from several threads
 
 
 class RateLimitState(Struct, gc=False):
-    """What the app finds in its request.
+    """The rate limit state that the app finds in its request.
 
-    `verdict`: on all that was charged for the request; where several of us stand around the app, they add to it. None
-    when nothing was. `gate`: the outermost one's. `headers_shown`: the outermost puts all of it into the headers.
-    `message`: the same of the last message of a websocket, where these are limited. `entries`: who found what, where
-    there were several. `tracker`: who waits for the end of the response, where anybody does.
-    `actual_cost`: the true cost, as the app said it. `settlement_log`: what was corrected so far.
+    `verdict`: covers all charges of the request; each middleware adds its own. None if there are none. `gate`: the
+    outermost gate. `headers_shown`: the outermost middleware writes the headers. `message`: the state of a websocket's
+    last message, if messages are limited. `entries`: the verdict of each gate, if there are several. `tracker`: waits
+    for the end of the response, if a rule needs it. `actual_cost`: the true cost that the app passed to `settle()`.
+    `settlement_log`: the settlements so far.
     """
 
     verdict: Verdict | None
@@ -37,14 +37,14 @@ class RateLimitState(Struct, gc=False):
 
     @property
     def charged(self) -> Sequence[Charge]:
-        """All that was charged for this request so far."""
+        """All charges of this request so far."""
         return [charge for _, one in self.decisions_by_gate if one.allowed and one.decisions for charge in one.charges]
 
     @property
     def wait(self) -> float:
-        """Seconds until the steps that admitted this request can admit it again; what they charged stays charged.
+        """Seconds until the gates that admitted this request could admit it again.
 
-        Exact for a cost of 1. A slot is free again once this request has ended.
+        Exact for a cost of 1. Slots do not count, because they are free when this request has ended.
         """
         return max(
             (
@@ -58,9 +58,9 @@ class RateLimitState(Struct, gc=False):
         )
 
     def record(self, verdict: Verdict, gate: Any) -> None:
-        """What one further in found: it answers, and all charges stand side by side."""
+        """Add the verdict of an inner gate: it becomes the verdict, extended by the charges of the outer gates."""
         if self.entries is None:
-            if self.verdict is None and gate is self.gate:  # most often there is one of us, and no list of them
+            if self.verdict is None and gate is self.gate:  # fast path: a single gate needs no list
                 self.verdict = verdict
                 return
             self.entries = [] if self.verdict is None else [(self.gate, self.verdict)]
@@ -68,27 +68,27 @@ class RateLimitState(Struct, gc=False):
         self.verdict = verdict if self.verdict is None else _merged(self.verdict, verdict)
 
     def reset(self, outer: "RateLimitState | None") -> None:
-        """Start over for the next message. `outer`: what a middleware further out found for the same message."""
+        """Reset the state for the next message. `outer`: the state of the same message in an outer middleware."""
         self.verdict, self.entries, self.actual_cost, self.settlement_log = None, None, None, None
         if outer is not None and outer.verdict is not None:
             self.verdict, self.entries = outer.verdict, [*outer.decisions_by_gate]
 
     @property
     def decisions_by_gate(self) -> Sequence[GateVerdict]:
-        """Who found what."""
+        """Each gate with its verdict."""
         if self.entries is not None:
             return self.entries
         return [] if self.verdict is None else [(self.gate, self.verdict)]
 
     def settle(self, actual: int) -> None:
-        """Say what this request really costs, in units; what was taken for it until now was an estimate.
+        """Replace the estimated cost of this request by its true cost, in units.
 
-        Every limit that the request was charged to is corrected by the difference, but for those with
-        `settle = false`. Said again, the last word counts: what an earlier one added is given back as far as it still
-        counts, from when it was added. Where rules wait for the response anyway the last one is sent after it, else
-        each at once: under asyncio in a task of its own. More than fits is debt, of one quota at most. Never
-        raises: what is no whole number from 0 is logged, and the estimate stays charged; so it does where the store
-        fails.
+        The difference is charged or refunded in every limit that the request was charged to, except those with
+        `settle = false`. The last call counts: units that an earlier call added are refunded as of the time when they
+        were added, as far as they still count. If a rule waits for the end of the response, the last value is sent
+        then. Otherwise each value is sent immediately, in asyncio in a separate task. Units that do not fit become
+        debt, at most one quota. Never raises: an invalid value is logged; then, and if the store fails, the estimate
+        stays charged.
         """
         if type(actual) is not int or actual < 0:
             warn_throttled(
@@ -102,9 +102,9 @@ class RateLimitState(Struct, gc=False):
             self.settle_each(lambda _: actual_cost)
 
     def settle_each(self, actual_of: Callable[[Policy], int | None], loop: Any = None) -> None:
-        """Have what was taken corrected, so that the true cost is charged. See `corrections`.
+        """Settle each limit at the cost that `actual_of` returns for its policy. See `engine.settlement.settlements`.
 
-        `loop`: where it is to be awaited, if there is something to await and no loop runs here.
+        `loop`: the event loop for a store that must be awaited, if no loop runs in this thread.
         """
         with _log_lock:
             if self.settlement_log is None:
@@ -114,7 +114,7 @@ class RateLimitState(Struct, gc=False):
 
 
 def _merged(outer: Verdict, own: Verdict) -> Verdict:
-    """`own`, and the charges of `outer` behind; of one bucket that both charged, how it stands now."""
+    """Return `own` followed by the charges of `outer`; a bucket that both charged has the decision of `own`."""
     charges, decisions, policies = list(own.charges[: len(own.decisions)]), [*own.decisions], [*own.policies]
     positions = {bucket_of(charge): index for index, charge in enumerate(charges)}
     for charge, decision, policy in zip(outer.charges, outer.decisions, outer.policies, strict=False):
