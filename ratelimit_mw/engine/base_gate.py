@@ -1,4 +1,4 @@
-"""What a gate has besides the walk: settings, rules, a local store for when its own fails, hooks, and refusals."""
+"""The base class of the gates: settings, rules, stores, hooks and refusals."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -32,7 +32,7 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.fallback import FallbackStore, needs_fallback
 
-_ENDPOINTS: Final = 4096  # whose limits are remembered
+_ENDPOINTS: Final = 4096  # endpoints whose compiled limits are cached
 _SLOTS: Final = Finding(
     "store: in a cluster without key_secret, a client that can choose its identity can choose its slot, and so "
     "put all load on one node; set key_secret",
@@ -41,11 +41,11 @@ _SLOTS: Final = Finding(
 
 
 class BaseGate:
-    """What `Gate` and `AsyncGate` share. `delay_capacity`: where requests wait for their turn, one of the process."""
+    """The common part of `Gate` and `AsyncGate`. `delay_capacity`: bounds how many requests are delayed at once."""
 
-    _probes = True  # whether `strict` has the store asked at start
-    _default_max_waiting: int  # unless `max_waiting` says how many
-    _handler_kinds: tuple[str, ...]  # the kinds of `on_refused` that can answer
+    _probes = True  # whether `strict` makes the gate probe its store at startup
+    _default_max_waiting: int  # requests; for when `max_waiting` is None
+    _handler_kinds: tuple[str, ...]  # the kinds of `on_refused` that are supported
     _expected_handler: str
     _store: Store | AsyncStore
     renew_slots: Callable[[HeldSlots], OnEnd] = staticmethod(renew_in_thread)
@@ -59,9 +59,9 @@ class BaseGate:
         if settings.store == "memory://" and (workers := known_workers()) > 1:
             findings.append(multiple_workers_finding(workers))
         warn_or_fail(findings, strict=settings.strict)
-        self._local: Final = FallbackStore(settings.local_share) if local is None else local  # decides while it cannot
+        self._local: Final = FallbackStore(settings.local_share) if local is None else local
         self._on_decision: Final = _hook("on_decision", settings.on_decision)
-        self._on_store_event = _hook("on_store_event", settings.on_store_event)  # where the store does not tell itself
+        self._on_store_event = _hook("on_store_event", settings.on_store_event)  # None if the store calls it itself
         self._owns_store: Final = isinstance(settings.store, str)
         self.refusal_handler: Final = self._build_refusal_handler(settings)
         self.delay_capacity = DelayCapacity(
@@ -71,33 +71,33 @@ class BaseGate:
         self._address: Final = Key("ip", settings.ipv6_prefix)
 
     def adapt_to_router(self, app: object) -> None:
-        """Read paths as the app does that this gate is in front of."""
+        """Match paths as the router of the wrapped app does."""
         self._rules.adapt_to_router(app)
 
     def warn_of_unused_slot_options(self) -> None:
-        """Warn of settings on slots that do nothing, where all limits stand in the settings."""
+        """Warn about options of slots without effect. For integrations whose endpoint limits cannot have slots."""
         warn_of_unused_slot_options(self.settings, self._rules.limit_sets)
 
     def refusal(self, request: Request, verdict: Verdict) -> Response:
-        """The response to a refused request. An outer middleware, if there is one, adds the RateLimit fields."""
+        """Return the response to a refused request. An outer middleware, if any, adds the RateLimit fields."""
         outer = request.state
         style = "none" if outer is not None and outer.headers_shown else self.settings.headers
         return refusal(verdict, style, self.settings.jitter, 0.0 if outer is None else outer.wait)
 
     def store_for(self, source: Source) -> Store | AsyncStore:
-        """Where that is which a verdict of this source says was taken."""
+        """Return the store that was charged for a verdict of this source."""
         return self._local if source == "local" else self._store
 
     @cached_property
     def nested(self) -> Self:
-        """The gate of limits that stand on endpoints, inside of a middleware: the same store and settings.
+        """A gate for limits attached to endpoints.
 
-        What the middleware itself limits is not asked again.
+        Shares this gate's store and settings but none of its rules, which were checked already.
         """
         return self.nested_with(self._store)
 
     def nested_with(self, store: Any) -> Self:
-        """The same, with another store."""
+        """Return a gate like `nested`, with another store."""
         none: dict[str, Any] = {
             "limits": [],
             "concurrent": 0,
@@ -106,15 +106,15 @@ class BaseGate:
             "rules": (),
             "blocklist": (),
             "proxy_header": self.settings.proxy_header if self.settings.trusted_proxies else "x-forwarded-for",
-            "strict": False,  # what was to be reported at start was reported by this gate
+            "strict": False,  # this gate has reported the findings of startup
         }
         nested = type(self)(replace(self.settings, **none, store=store))
         nested.delay_capacity = self.delay_capacity
-        nested._rules.share_with_outer(self._rules)  # noqa: SLF001  # one of us
+        nested._rules.share_with_outer(self._rules)  # noqa: SLF001  # the same class
         return nested
 
     def _settle_at_end(self, request: Request) -> None:
-        """Have an admitted request followed, some of whose limits are settled after the response."""
+        """Register the settlement of an admitted request for the end of its response."""
         request.on_end = [*(request.on_end or ()), settle_after_response]
 
     def _build_refusal_handler(self, settings: Settings) -> RefusalHandler | None:
@@ -131,7 +131,7 @@ class BaseGate:
         return found
 
     def _use_store(self, store: Store | AsyncStore) -> None:
-        """Make this the gate's store."""
+        """Set the store of this gate, and check it."""
         self._store = store
         self._feeds_fallback = needs_fallback(store)
         subscribe = getattr(store, "subscribe", None)
@@ -144,7 +144,7 @@ class BaseGate:
             self._probe(store)
 
     def _probe(self, store: Store | AsyncStore) -> None:
-        """Raise `ConfigError` if the store rejects us, warn if it is away: then the app starts without it."""
+        """Raise `ConfigError` if the store rejects the gate; warn if it does not answer: the app starts anyway."""
         probe = getattr(store, "probe", None)
         error = None if probe is None else probe(self._rules.algorithms)
         if error is None:
@@ -154,12 +154,12 @@ class BaseGate:
         logger.warning("ratelimit_mw: store: no answer at start, on_store_error decides: %s", error_summary(error))
 
     def _feed_fallback(self, charge_plan: Plan, decisions: Sequence[Decision], verdict: Verdict) -> None:
-        """What the store said of a request, for the time when it cannot."""
+        """Pass the store's decisions to the fallback store, which continues them if the store fails."""
         if (not verdict.allowed or self._local.has_refusals) and verdict.source == "store":
             self._local.observe(charge_plan.charges, decisions)
 
     def _register_slots(self, match: Match, verdict: Verdict | None, request: Request) -> HeldSlots | None:
-        """Have the slots that a request took given back when its response has ended. None where there are none."""
+        """Release a request's slots when its response has ended, and renew them until then. None without slots."""
         if verdict is None or not verdict.allowed or not (slots := slot_charges(verdict.charges, verdict.decisions)):
             return None
         wake = None
@@ -170,11 +170,11 @@ class BaseGate:
         return held_slots
 
     def _waiter_keys(self, charge_plan: Plan, request: Request) -> Sequence[str]:
-        """The keys by which places to wait are shared: those of the request, else its client's address."""
+        """Return the keys that share the capacity for waiting: those of the request, else its client address."""
         return owners(charge_plan) or [self._address.identity(request, "", {}) or ""]
 
     def _wake_waiters(self, verdict: Verdict) -> None:
-        """What a request had taken was given back: a slot may be free for one that waits."""
+        """Wake requests that wait for the slots of this verdict, which were released."""
         self._queues.wake([slot_bucket(charge) for charge in verdict.charges if charge.limit.is_concurrency])
 
     def _emit_decision(self, verdict: Verdict | None, request: Request | None, began: float) -> None:
@@ -182,7 +182,7 @@ class BaseGate:
             self._on_decision(DecisionEvent(verdict, request, perf_counter() - began))
 
     def _without_store(self, match: Match, charge_plan: Plan, error: Exception) -> Verdict:
-        if not getattr(error, "rejected", False):  # a rejection is logged where it is found, with its fix
+        if not getattr(error, "rejected", False):  # the store logs a rejection itself, with the fix
             warn_throttled("store", "failed, on_store_error decides: %s", error_summary(error))
         if self._on_store_event is not None:
             self._on_store_event(StoreEvent("failed", error_summary(error)))
