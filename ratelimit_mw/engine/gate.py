@@ -1,6 +1,6 @@
-"""Gate and AsyncGate: the only two that walk a request through match, ask, plan, take, conclude.
+"""The gate for asyncio: it matches a request, plans its charges, takes them from the store and concludes.
 
-They differ in the `await`s. The one for threads is in a file of its own.
+`engine.sync_gate` does the same for threads; the two differ in their `await`s.
 """
 
 import asyncio
@@ -41,14 +41,14 @@ from ratelimit_mw.stores.url import open_async_store
 
 __all__ = ["AsyncGate", "Gate", "Sleep"]
 
-_MAX_CACHED_ENDPOINTS: Final = 4096  # whose limits are remembered
+_MAX_CACHED_ENDPOINTS: Final = 4096  # endpoints whose compiled limits are cached
 
 
 class AsyncGate(BaseGate):
-    """For asyncio. `sync_gate`: a Gate that decides the same without a coroutine, where nothing is waited for.
+    """Decides requests in asyncio. `sync_gate`: a gate that decides without a coroutine, if nothing must be awaited.
 
-    `store_awaits`: whether the store may be waited for. `may_delay`: whether rules may have a request
-    wait: for its turn, or for a slot.
+    `store_awaits`: whether the store must be awaited. `may_delay`: whether a rule may delay a request or let it wait
+    for a slot.
     """
 
     _store: AsyncStore
@@ -69,27 +69,27 @@ class AsyncGate(BaseGate):
                 f"store: got {type(store).__name__}, expected a URL or an AsyncStore with atake(): ASGI awaits"
             )
         self._use_store(store)
-        memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake  # not a subclass's own
+        memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake  # and not that of a subclass
         needs_coroutine = not memory or self._rules.callables or self._rules.may_delay or self._rules.has_queue
         self.store_awaits: Final = not memory
         self.may_delay: Final = self._rules.may_delay or self._rules.has_queue
-        at_once = replace(settings, store=store, on_refused=None, max_waiting=0)  # its thread is the loop's
+        at_once = replace(settings, store=store, on_refused=None, max_waiting=0)  # a delay would block the loop
         kind = Gate if settings.on_decision is None else ReportingGate
         self.sync_gate: Final = None if needs_coroutine else kind(at_once, self._rules, self._local)
         if self.sync_gate is not None:
             self.sync_gate.renew_slots = renew_in_loop
         self.compile_for_endpoint: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self._compile_for_endpoint)
         self._settlement_queues: Final = PerLoop(lambda: SettlementQueue(store, settings.store_timeout))
-        self._loop: asyncio.AbstractEventLoop | None = None  # where such a store was asked last
+        self._loop: asyncio.AbstractEventLoop | None = None  # the last loop that used a store without a timeout
         self._take: Final = store.atake if getattr(store, "has_own_timeout", False) else self._take_in_time
         self._take_cancel_safe: Final = cancel_safe(store, self._take, self._wake_waiters)
 
     def _compile_for_endpoint(
         self, endpoint_limits: tuple[EndpointLimit, ...], registry: tuple[EndpointLimit, ...], name: str, shown: str
     ) -> tuple[EndpointRules, Gate | None]:
-        """Compile some marks among all of an endpoint; the second result is the gate that needs no coroutine, if any.
+        """Compile some limits of an endpoint. Returns `sync_gate` as well, if nothing must be awaited for them.
 
-        `name`, `shown`: see `RuleSet.compile_endpoint_limits`.
+        `registry`: all limits of the endpoint. `name`, `shown`: see `RuleSet.compile_endpoint_limits`.
         """
         compiled = zip(registry, self.compiled(registry, name, shown), strict=True)
         endpoint_rules = tuple(ruled for endpoint_limit, ruled in compiled if endpoint_limit in endpoint_limits)
@@ -101,16 +101,16 @@ class AsyncGate(BaseGate):
     async def admit(
         self, request: Request, endpoint_rules: EndpointRules = (), sleep: Sleep = async_sleep
     ) -> Verdict | None:
-        """The verdict on a request; None where nothing is limited. `endpoint_rules`: what stands on its endpoint.
+        """Return the verdict on a request; None if no limit applies. `endpoint_rules`: the limits of its endpoint.
 
-        `sleep`: how a request waits; what it raises, which ends the wait early, is raised again.
+        `sleep`: delays the request; an exception that it raises ends the delay, and is raised again.
         """
         match = self._rules.match(request, endpoint_rules)
         if match is None:
             return None
         request.messages = match.messages
         if match.callables and match.may_read_user:
-            request.user  # noqa: B018  # a face that has to await it begins anew: before callables are asked, not after
+            request.user  # noqa: B018  # Django's may raise UserNotLoaded, to be retried: do so before callables run
         charge_plan = await self.plan(match, request)
         if (outer := request.state) is not None and outer.verdict is not None:
             charge_plan = without_charged(charge_plan, outer.charged)
@@ -120,14 +120,14 @@ class AsyncGate(BaseGate):
         return verdict
 
     def admit_by_address(self, client: str | None, method: str | None) -> Awaitable[Verdict | None] | None:
-        """See `Gate.admit_by_address`: what it says is to come, as one coroutine more would cost each request."""
+        """See `Gate.admit_by_address`. Not a coroutine itself, because that would cost each request one more."""
         plans_by_address = self._rules.plans_by_address
         if plans_by_address is None or method == "OPTIONS" or self._on_decision is not None:
             return None
         return self._decide_by_address(plans_by_address[client])
 
     async def plan(self, match: Match, request: Request) -> Plan:
-        """What the store is to be asked."""
+        """Return the charges of a request, after calling the callables of its limits."""
         return plan(
             match, request, await _call_results_async(match.callables, request) if match.callables else NO_RESULTS
         )
@@ -135,9 +135,9 @@ class AsyncGate(BaseGate):
     async def decide(
         self, match: Match, charge_plan: Plan, request: Request, sleep: Sleep = async_sleep
     ) -> Verdict | None:
-        """The verdict on what is asked, when its turn has come; None where nothing is.
+        """Return the verdict on a plan, after its delay; None if the plan has no charges.
 
-        Never raises for what a store does. `sleep`: see `admit`.
+        Does not raise if the store fails. `sleep`: see `admit`.
         """
         began = perf_counter() if self._on_decision is not None else 0.0
         may_wait = match.may_delay and any(charge.effective_max_delay_us for charge in charge_plan.charges)
@@ -186,7 +186,7 @@ class AsyncGate(BaseGate):
         self._wake_waiters(verdict)
 
     async def _decide_by_address(self, charge_plan: Plan) -> Verdict | None:
-        """What `_decide` comes down to where one charge is asked, in short."""
+        """Decide a plan by client address. The fast path for a single charge, as in `_decide` and `conclude`."""
         if charge_plan.is_single:
             try:
                 (decision,) = decisions = await self._take(charge_plan.charges)
@@ -202,7 +202,7 @@ class AsyncGate(BaseGate):
                 if self._feeds_fallback:
                     self._feed_fallback(charge_plan, decisions, alone)
                 verdict: Verdict | None = alone
-            except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+            except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
                 verdict = self._without_store(charge_plan.match, charge_plan, error)
         else:
             verdict = await self._decide(charge_plan.match, charge_plan)
@@ -219,12 +219,12 @@ class AsyncGate(BaseGate):
             verdict = conclude(match, charge_plan, decisions)
             if self._feeds_fallback:
                 self._feed_fallback(charge_plan, decisions, verdict)
-        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+        except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
             return self._without_store(match, charge_plan, error)
         return verdict
 
     async def _decide_in_queue(self, match: Match, charge_plan: Plan, request: Request, sleep: Sleep) -> Verdict | None:
-        """See `Gate`. A request that is cancelled, or whose `sleep` raises, leaves the line."""
+        """See `Gate`. A request that is canceled, or whose `sleep` raises, leaves the queue."""
         wish = queue_request(charge_plan, lambda: self._waiter_keys(charge_plan, request))
         if wish is None:
             return await self._decide(match, charge_plan)
@@ -232,7 +232,7 @@ class AsyncGate(BaseGate):
         woken: asyncio.Future[None] = loop.create_future()
 
         def wake() -> None:
-            with suppress(RuntimeError):  # in a loop that has ended nothing waits
+            with suppress(RuntimeError):  # the loop has ended, and the request with it
                 loop.call_soon_threadsafe(lambda: None if woken.done() else woken.set_result(None))
 
         with closing(SlotWait(self._queues, match, charge_plan, wish, wake).actions()) as actions:
@@ -252,7 +252,7 @@ class AsyncGate(BaseGate):
                     try:
                         async with asyncio.timeout(self.settings.store_timeout):
                             answer = await self._store.apeek(action.plan.charges)
-                    except Exception as error:  # noqa: BLE001  # whatever a store raises, the request is answered
+                    except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
                         return self._without_store(match, charge_plan, error)
 
     async def _refund(self, refunds: Sequence[PendingSettlement]) -> None:
@@ -261,7 +261,7 @@ class AsyncGate(BaseGate):
             try:
                 async with asyncio.timeout(self.settings.store_timeout):
                     await gate.store_for(source).asettle(charges)
-            except Exception as error:  # noqa: BLE001  # whatever a store raises, or one that cannot be awaited
+            except Exception as error:  # noqa: BLE001  # any error of a store, or of one that cannot be awaited
                 warn_throttled("store", NOT_REFUNDED, error)
 
     def settle(
@@ -271,18 +271,18 @@ class AsyncGate(BaseGate):
         loop: asyncio.AbstractEventLoop | None = None,
         on_settled: OnSettled = discard_settled,
     ) -> None:
-        """See `Gate.settle`. Nobody waits: what has to be awaited is sent in a task of the loop, together."""
+        """See `Gate.settle`. Returns at once: settlements that must be awaited are batched in a task of the loop."""
         if source == "local" or not self.store_awaits:
             settled: Sequence[Charge] = ()
             try:
-                settled = settled_charges(charges, self.store_for(source).settle(charges))  # type: ignore[union-attr]  # which is in memory
-            except Exception as error:  # noqa: BLE001  # a subclass's own
+                settled = settled_charges(charges, self.store_for(source).settle(charges))  # type: ignore[union-attr]  # it is in memory
+            except Exception as error:  # noqa: BLE001  # an error of a subclass
                 warn_throttled("settle", NOT_SENT, type(error).__name__)
             on_settled(settled)
             return
         try:
             queue = self._settlement_queues.get()
-        except RuntimeError:  # a thread without a loop, such as that of a plain endpoint
+        except RuntimeError:  # a thread without a loop, e.g. that of a sync endpoint
             loop = loop or getattr(self._store, "loop", None) or self._loop
             if loop is None or loop.is_closed():
                 warn_throttled("settle", NOT_SENT, "there is no event loop")
@@ -293,13 +293,13 @@ class AsyncGate(BaseGate):
             queue.add(charges, on_settled)
 
     async def _take_in_time(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Ask a store that makes no promise of its own about how long it takes."""
+        """Take from a store that has no timeout itself, within `store_timeout`."""
         self._loop = asyncio.get_running_loop()
         async with asyncio.timeout(self.settings.store_timeout):
             return await self._store.atake(charges)
 
     async def close(self) -> None:
-        """Send what is to be given back or corrected yet, and close the store if it was made here."""
+        """Send pending refunds and settlements, then close the store if this gate created it."""
         await drain(self.settings.store_timeout)
         await self._settlement_queues.get().done()
         if self._owns_store:
@@ -312,7 +312,7 @@ async def _call_results_async(calls: Sequence[RequestCallable], request: Request
         try:
             answer = call(request)
             answers[call] = await answer if isawaitable(answer) else answer
-        except Exception as error:  # noqa: BLE001  # a callable that raises never frees a request
+        except Exception as error:  # noqa: BLE001  # a faulty callable must not exempt the request
             warn_throttled(callable_name(call), CALLABLE_RAISED, error=error)
             answers[call] = FAILED
     return answers

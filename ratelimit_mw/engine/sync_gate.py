@@ -1,6 +1,6 @@
-"""Gate: walks a request through match, ask, plan, take, conclude, in a thread.
+"""The gate for threads: it matches a request, plans its charges, takes them from the store and concludes.
 
-See `gate`, which does the same for asyncio.
+`engine.gate` does the same for asyncio.
 """
 
 import threading
@@ -42,16 +42,16 @@ CALLABLE_RAISED: Final = (
 
 
 class Gate(BaseGate):
-    """For threads. `admit` never raises for what a client sent."""
+    """Decides requests in threads. `admit` raises for no request that a client can send."""
 
     _store: Store
     _handler_kinds: tuple[str, ...] = ("wsgi", "plain")
-    _default_max_waiting = 2  # each holds up a thread of the server; waitress has 4
+    _default_max_waiting = 2  # requests; each blocks a thread of the server, and waitress has 4
     _expected_handler = "a WSGI app, or a callable (request, verdict)"
 
     def __init__(self, settings: Settings, rules: RuleSet | None = None, local: FallbackStore | None = None) -> None:
         super().__init__(settings, rules, local)
-        if rules is None:  # else the gate that made them may await
+        if rules is None:  # rules that are passed belong to an AsyncGate, which can await
             check_no_async_callables(self._rules.limit_sets)
         store = (
             open_store(settings.store, settings.store_timeout) if isinstance(settings.store, str) else settings.store
@@ -63,7 +63,7 @@ class Gate(BaseGate):
         self._use_store(store)
 
     def admit(self, request: Request, endpoint_rules: EndpointRules = ()) -> Verdict | None:
-        """The verdict on a request; None where nothing is limited. `endpoint_rules`: what stands on its endpoint."""
+        """Return the verdict on a request; None if no limit applies. `endpoint_rules`: the limits of its endpoint."""
         match = self._rules.match(request, endpoint_rules)
         if match is None:
             return None
@@ -94,10 +94,10 @@ class Gate(BaseGate):
     def admit_by_address(
         self, client: str | None, method: str | None, endpoint_rules: EndpointRules = ()
     ) -> Verdict | None:
-        """The verdict where nothing but the client's address counts; None where more has to be looked at.
+        """Return the verdict if it depends on the client address only; None if the request needs `admit`.
 
-        For a request without a user, that none of us further out has charged: what `admit` comes down to, in a quarter
-        of its time. `endpoint_rules`: what stands on its endpoint.
+        The fast path, in a quarter of the time of `admit`. The request must not have a user, or charges of an outer
+        middleware. `endpoint_rules`: the limits of its endpoint.
         """
         plans_by_address = (
             self._rules.plans_by_address_at(endpoint_rules) if endpoint_rules else self._rules.plans_by_address
@@ -106,7 +106,7 @@ class Gate(BaseGate):
             return None
         charge_plan = plans_by_address[client]
         try:
-            if charge_plan.is_single and not self._feeds_fallback:  # in memory, which never fails, and decides itself
+            if charge_plan.is_single and not self._feeds_fallback:  # only a MemoryStore needs no fallback
                 (decision,) = decisions = self._store.take(charge_plan.charges)
                 if decision.allowed:
                     return Verdict(
@@ -118,7 +118,7 @@ class Gate(BaseGate):
                 verdict: Verdict | None = refused
             else:
                 verdict = self._decide(charge_plan.match, charge_plan)
-        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+        except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
             verdict = self._without_store(charge_plan.match, charge_plan, error)
         if verdict is not None and not verdict.allowed:
             log_refusal(verdict, self.settings.key_secret)
@@ -134,19 +134,22 @@ class Gate(BaseGate):
             verdict = conclude(match, charge_plan, decisions)
             if self._feeds_fallback:
                 self._feed_fallback(charge_plan, decisions, verdict)
-        except Exception as error:  # noqa: BLE001  # whatever a store raises or answers, the request is answered
+        except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
             return self._without_store(match, charge_plan, error)
         return verdict
 
     def _reserve_capacity(self, verdict: Verdict, keys: Sequence[str]) -> Verdict:
-        """The verdict on a request that is to wait, for which a place is taken if there is one. `keys`: see `Room`."""
+        """Reserve capacity for a delayed request; without capacity refund it, and return the verdict that refuses it.
+
+        `keys`: see `DelayCapacity`.
+        """
         if self.delay_capacity.enter(keys):
             return verdict
         self._undo(verdict, None)
         return refused_for_capacity(verdict)
 
     def _wait(self, verdict: Verdict, held_slots: HeldSlots | None, keys: Sequence[str]) -> None:
-        """Until its turn. What ends the wait early gives back what was taken."""
+        """Delay an admitted request. An exception that ends the delay early refunds the request."""
         try:
             time.sleep(verdict.delay)
         except BaseException:
@@ -156,14 +159,14 @@ class Gate(BaseGate):
             self.delay_capacity.leave(keys)
 
     def _undo(self, verdict: Verdict, held_slots: HeldSlots | None) -> None:
-        """Give back what was taken for a request, whose slots are renewed no more: else they would be taken again."""
+        """Refund a request and release its slots. Stops their renewal first, which would take the slots again."""
         if held_slots is not None:
             held_slots.registry.end(held_slots)
         self._refund([pending_refund(self, verdict)])
         self._wake_waiters(verdict)
 
     def _decide_in_queue(self, match: Match, charge_plan: Plan, request: Request) -> Verdict | None:
-        """The same where a request may wait for a slot: behind those that wait already."""
+        """Decide a request that may wait for a slot, behind the requests that wait already."""
         wish = queue_request(charge_plan, lambda: self._waiter_keys(charge_plan, request))
         if wish is None:
             return self._decide(match, charge_plan)
@@ -184,43 +187,43 @@ class Gate(BaseGate):
                 else:
                     try:
                         answer = self._store.peek(action.plan.charges)
-                    except Exception as error:  # noqa: BLE001  # whatever a store raises, the request is answered
+                    except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
                         return self._without_store(match, charge_plan, error)
 
     def _refund(self, refunds: Sequence[PendingSettlement]) -> None:
-        """Return the units of a request that found no place to wait, or whose wait ended early."""
+        """Refund the units of a request that found no capacity for its delay, or whose delay ended early."""
         for gate, source, charges in refunds:
             try:
                 gate.store_for(source).settle(charges)
-            except Exception as error:  # noqa: BLE001  # whatever a store raises, or one that has to be awaited
+            except Exception as error:  # noqa: BLE001  # any error of a store, or of one that must be awaited
                 warn_throttled("store", NOT_REFUNDED, error)
 
     def settle(
         self,
         source: Source,
         charges: Sequence[Charge],
-        loop: object = None,  # noqa: ARG002  # for who awaits
+        loop: object = None,  # noqa: ARG002  # used by AsyncGate
         on_settled: OnSettled = discard_settled,
     ) -> None:
-        """Settle what was taken for a request, once its true cost is known. A store that fails is logged, rarely.
+        """Settle the charges of a request, once its true cost is known. A failure of the store is logged.
 
-        `on_settled`: hears what was taken by it, one charge for each; nothing where that is not known.
+        `on_settled`: receives the charges as settled, in the same order; none if the store failed.
         """
         settled: Sequence[Charge] = ()
         try:
             settled = settled_charges(charges, self.store_for(source).settle(charges))  # type: ignore[union-attr]  # stores for threads
-        except Exception as error:  # noqa: BLE001  # whatever a store raises, the request is answered
+        except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
             warn_throttled("settle", NOT_SENT, type(error).__name__)
         on_settled(settled)
 
     def close(self) -> None:
-        """Close the store if it was made here."""
+        """Close the store if this gate created it."""
         if self._owns_store:
             self._store.close()
 
 
 class ReportingGate(Gate):
-    """One of whose decisions a hook hears: it is told of requests, so none goes the short way."""
+    """A gate with an `on_decision` hook, which needs the request, so no request takes the fast path."""
 
     def admit_by_address(
         self,
@@ -228,7 +231,7 @@ class ReportingGate(Gate):
         method: str | None,  # noqa: ARG002  # the same
         endpoint_rules: EndpointRules = (),  # noqa: ARG002  # the same
     ) -> Verdict | None:
-        """None: more has to be looked at."""
+        """Return None: every request needs `admit`."""
         return None
 
 
@@ -238,7 +241,7 @@ def _call_results(calls: Sequence[RequestCallable], request: Request) -> CallRes
         try:
             answers[call] = answer = call(request)
             close_unawaited(answer)
-        except Exception as error:  # noqa: BLE001  # a callable that raises never frees a request
+        except Exception as error:  # noqa: BLE001  # a faulty callable must not exempt the request
             warn_throttled(callable_name(call), CALLABLE_RAISED, error=error)
             answers[call] = FAILED
     return answers
