@@ -1,6 +1,6 @@
 """ASGI and WSGI middleware that limits how often a client may call a web app.
 
-PYTEST_DONT_REWRITE: pytest knows our fixture, and would warn where the package is imported before pytest runs.
+PYTEST_DONT_REWRITE: pytest would rewrite this package for its fixture, and warn if it was imported before pytest runs.
 """
 
 from ratelimit_mw.algorithms.concurrency import Concurrency
@@ -18,7 +18,7 @@ from ratelimit_mw.core.verdict import RateLimited, Verdict
 from ratelimit_mw.engine.limiter import AsyncLimiter, Limiter
 from ratelimit_mw.stores.memory import MemoryStore
 
-__version__ = "0.1.0"  # the build reads it here
+__version__ = "0.1.0"  # read by the build
 
 __all__ = [
     "GCRA",

@@ -1,4 +1,4 @@
-"""`python -m ratelimit_mw`."""
+"""Entry point of `python -m ratelimit_mw`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The errors this package raises. `RateLimited`, which carries a verdict, is in `verdict`."""
+"""Exceptions of this package. `RateLimited`, which carries a verdict, is in `verdict`."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -6,13 +6,13 @@ from typing import Self
 
 
 class RateLimitError(Exception):
-    """Base of every error of this package."""
+    """Base class of all exceptions of this package."""
 
 
 class ConfigError(RateLimitError, ValueError):
-    """A limit, rule, path, key or setting is wrong: one problem, or all that were found.
+    """One or more problems with a limit, rule, path, key or setting.
 
-    Each names the place (`rules[2].limits[0]`), what was found and what is allowed. `problems`: their texts, in order.
+    Each text names the place (`rules[2].limits[0]`), the value and what is expected. `problems`: the texts, in order.
     """
 
     def __init__(self, *problems: str) -> None:
@@ -20,19 +20,19 @@ class ConfigError(RateLimitError, ValueError):
         self.problems = problems
 
     def __str__(self) -> str:
-        """The problem; of several, each on a line of its own below their number."""
+        """Return the only problem, or the number of problems followed by one per line."""
         if len(self.problems) == 1:
             return self.problems[0]
         return "\n  ".join([f"{len(self.problems)} mistakes:", *self.problems])
 
     def with_prefix(self, place: str) -> "ConfigError":
-        """The same error, seen from one level further out: `with_prefix("rules[2]")` puts that before each place."""
+        """Return a copy with `place`, such as `rules[2]`, before the place of each problem."""
         return ConfigError(*[_with_place(place, text) for text in self.problems])
 
 
 @contextmanager
 def error_location(place: str) -> Iterator[None]:
-    """A ConfigError that is raised inside is seen from `place`."""
+    """Put `place` before the places of a ConfigError raised in the block."""
     try:
         yield
     except ConfigError as error:
@@ -40,33 +40,34 @@ def error_location(place: str) -> Iterator[None]:
 
 
 class ErrorCollector:
-    """Collects `ConfigError`s, so that whoever made several reads of all at once."""
+    """Collects `ConfigError`s, so that one exception reports all problems."""
 
     def __init__(self) -> None:
         self._problems: list[str] = []
 
     @contextmanager
     def collect(self, place: str = "") -> Iterator[None]:
-        """Keep a ConfigError that is raised inside, seen from `place`."""
+        """Catch a ConfigError raised in the block, and put `place` before its places."""
         try:
             yield
         except ConfigError as error:
             self._problems += (error.with_prefix(place) if place else error).problems
 
     def add(self, problems: Iterable[str]) -> None:
-        """Keep these too."""
+        """Add the texts of problems."""
         self._problems += problems
 
     def raise_if_any(self) -> None:
-        """Raise what was kept, as one ConfigError."""
+        """Raise one ConfigError with all collected problems, without duplicates."""
         if self._problems:
             raise ConfigError(*dict.fromkeys(self._problems))
 
 
 class StoreError(RateLimitError):
-    """The store gave no usable answer in time: it is down, slow, full, or answered nonsense.
+    """The store gave no usable reply in time: it is down, slow or full, or its reply is invalid.
 
-    `rejected`: the server answered, and rejects us until a setting is changed: a password, a right, a database.
+    `rejected`: the server replied, but rejects this client until the configuration changes: the password, a
+    permission, the database.
     """
 
     def __init__(self, *args: object, rejected: bool = False) -> None:
@@ -74,12 +75,12 @@ class StoreError(RateLimitError):
         self.rejected = rejected
 
     def copy(self) -> Self:
-        """A copy, for another request: an error that is raised remembers where."""
+        """Return a copy to raise in another request, because a raised exception keeps its traceback."""
         return type(self)(*self.args, rejected=self.rejected)
 
 
 class StoreNotAsked(StoreError):
-    """The store was not asked, by a decision of this process: that says nothing of the store."""
+    """The store was not queried, by decision of this process; the state of the store is unknown."""
 
 
 def _with_place(place: str, text: str) -> str:
@@ -94,7 +95,7 @@ def _starts_with_place(text: str) -> bool:
 
 @contextmanager
 def require(package: str) -> Iterator[None]:
-    """Inside, `package` is imported. Raises `ImportError` that says what to install when it cannot be found."""
+    """Raise `ImportError` with an install command if the block cannot import `package`."""
     try:
         yield
     except ModuleNotFoundError as error:

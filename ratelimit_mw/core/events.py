@@ -1,4 +1,4 @@
-"""What hooks receive. A hook that raises is logged, rarely, and never felt."""
+"""Events that hooks receive. Exceptions of hooks are logged, throttled, and never affect a request."""
 
 from collections.abc import Callable
 from inspect import iscoroutine
@@ -16,11 +16,11 @@ _HOOK_IS_ASYNC: Final = "returned something to await, and nobody awaits it: expe
 
 
 class DecisionEvent(Struct, frozen=True, gc=False):
-    """A request, or a message of a websocket, was decided on.
+    """The decision on a request, or on a message of a websocket.
 
-    `verdict`: the answer; its `rule` and `source` say what applied and who decided. `request`: what callables of the
-    settings are given: method, path, headers, client, user; it is good until the hook returns. `seconds`: how long the
-    decision took, the store included.
+    `verdict`: the result; its `rule` and `source` tell which rule applied and where the decision came from. `request`:
+    the request as callables in the settings receive it (method, path, headers, client, user), valid until the hook
+    returns. `seconds`: the duration of the decision, including the store.
     """
 
     verdict: Verdict
@@ -29,17 +29,17 @@ class DecisionEvent(Struct, frozen=True, gc=False):
 
     @property
     def shadow_refused(self) -> bool:
-        """Whether a shadow limit would have refused."""
-        pairs = zip(self.verdict.charges, self.verdict.decisions, strict=False)  # on an error there are no decisions
+        """Whether a shadow limit would have refused the request."""
+        pairs = zip(self.verdict.charges, self.verdict.decisions, strict=False)  # no decisions after a store error
         return any(charge.role == "shadow" and not decision.allowed for charge, decision in pairs)
 
 
 class StoreEvent(Struct, frozen=True, gc=False):
-    """The store failed a request, or its circuit breaker changed.
+    """A failed store query, or a state change of the store's circuit breaker.
 
-    `kind`: `failed`, a request had no answer; `open`, the store is not asked for `pause` seconds; `probe`, one request
-    asks; `closed`, it answered and all ask again. `error`: the latest error's text, on one line; empty when closed.
-    `since`: seconds since the store failed first, all of them in a row; 0.0 where nobody counts them.
+    `kind`: `failed`, a request got no reply; `open`, requests skip the store for `pause` seconds; `probe`, one request
+    queries it; `closed`, it replied and all requests query it again. `error`: the text of the latest error, on one
+    line; empty if closed. `since`: seconds since the first of the consecutive failures; 0.0 if they are not counted.
     """
 
     kind: Kind
@@ -49,16 +49,16 @@ class StoreEvent(Struct, frozen=True, gc=False):
 
 
 class Hook(Struct, frozen=True):
-    """A callable of the user that hears of events, and the setting that names it. It never raises."""
+    """A user's callable for events and the name of its setting. A call never raises."""
 
     setting: str
     call: Callable[[Any], object]
 
     def __call__(self, event: DecisionEvent | StoreEvent) -> None:
-        """Tell it."""
+        """Pass `event` to the callable."""
         try:
             result = self.call(event)
-        except Exception as error:  # noqa: BLE001  # whatever a hook does, no request feels it
+        except Exception as error:  # noqa: BLE001  # a failing hook must not affect the request
             warn_throttled(self.setting, _HOOK_RAISED, error=error)
             return
         if iscoroutine(result):

@@ -1,7 +1,7 @@
-"""Whose bucket: an injective encoding of key parts, then a hash of it.
+"""Bucket keys: an injective encoding of key parts, which is then hashed.
 
-Every part carries its kind, so that user "1.2.3.4" is not ip 1.2.3.4, and is escaped, so that no two lists of parts
-meet.
+Each part includes its kind, so that user "1.2.3.4" differs from ip 1.2.3.4. Values are escaped, so that different
+lists of parts never share an encoding.
 """
 
 import re
@@ -13,19 +13,20 @@ from urllib.parse import quote_from_bytes
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@/-]*")
 _PERSON = b"ratelimit_mw"
 _SAFE = b"_.:@/-"
-_MAX_READABLE = (
-    1024  # characters kept readable; what is longer stands as its own hash, so that work on it stays bounded
-)
+_MAX_READABLE = 1024  # characters; a longer value is replaced by its hash, which bounds the work on it
 
 
 def encode(parts: Iterable[tuple[str, str]]) -> str:
-    """One text for a list of (kind, value): `user=bob+ip=192.0.2.1`. Two different lists never give the same text."""
+    """Encode (kind, value) pairs as one text: `user=bob+ip=192.0.2.1`. Different lists give different texts."""
     return "+".join([encode_part(kind, value) for kind, value in parts])
 
 
 def encode_part(kind: str, value: str) -> str:
-    """`kind=value`, escaped; what `encode` joins by `+`. Kinds are ours, or the settings', and need no escape."""
-    if len(value) > _MAX_READABLE:  # "~" is escaped in values, so nobody can write this himself
+    """Encode one part as `kind=value`, with the value escaped.
+
+    Kinds come from this package or the settings and need no escaping.
+    """
+    if len(value) > _MAX_READABLE:  # "~" is escaped in values, so that no client can forge a hash
         return f"{kind}=~{blake2b(_bytes(value), digest_size=32, person=_PERSON).hexdigest()}"
     return _encode_part(kind, value)
 
@@ -42,10 +43,10 @@ def _bytes(value: str) -> bytes:
 
 
 def bucket_key(identity: str, rule: str, *, secret: bytes = b"", plain: bool = False) -> str:
-    """The `Charge.key` of an encoded identity under a rule: `{identity}:rule`; the braces make it a Cluster hash tag.
+    """Return the `Charge.key` of an encoded identity under a rule: `{identity}:rule`.
 
-    The identity is hashed (BLAKE2b, 128 bits, keyed with `secret` if there is one), because keys are seen by everyone
-    who may look at the store. `plain` leaves it readable.
+    The braces mark a Redis Cluster hash tag. The identity is hashed (BLAKE2b, 128 bits, keyed with `secret` if there
+    is one), because anyone with access to the store can read the keys. `plain` leaves it readable.
     """
     if not plain:
         identity = blake2b(

@@ -1,4 +1,4 @@
-"""Decision, Charge and Limit: the three that know each other."""
+"""The core values: Limit, Charge and Decision, which refer to each other."""
 
 import math
 import re
@@ -11,39 +11,39 @@ from msgspec.structs import fields, replace
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.memo import cached_property
 
-MAX_EXACT_INT = 2**53  # every integer up to here is a double; floor(a / b) in doubles is exact below it
-MICROSECONDS = 1_000_000  # in a second
+MAX_EXACT_INT = 2**53  # integers up to here are exact as doubles; below it, so is floor(a / b)
+MICROSECONDS = 1_000_000  # per second
 
 Role = Literal["limit", "shadow", "penalty"]
 ROLES = ("limit", "shadow", "penalty")
 
-State = Any  # each algorithm has its own; a store only keeps it. None is the state of a bucket that was never touched.
+State = Any  # specific to the algorithm, opaque to stores; None is the state of an unused bucket
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 DEFAULT_LEASE_TIME = 1.0  # seconds
-MOST_RECENT = MAX_EXACT_INT - 1  # as `at` of a correction: what was taken last, whenever that was
-MAX_SECONDS = 100 * 365 * 24 * 3600.0  # 100 years, in seconds: twice that and now are still exact in microseconds
+MOST_RECENT = MAX_EXACT_INT - 1  # `at` of a settlement that refunds the units taken last, whenever that was
+MAX_SECONDS = 100 * 365 * 24 * 3600.0  # 100 years; twice that plus the current time is still exact in microseconds
 
 
 def microseconds(seconds: float) -> int:
-    """Convert seconds to whole microseconds. Rounds, because truncating loses one now and then."""
+    """Convert seconds to whole microseconds. Rounds, because truncation can lose one."""
     return round(seconds * MICROSECONDS)
 
 
 class Decision(Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
-    """The store's answer to one charge. Times are seconds from the store's now, and never too small.
+    """The store's decision on one charge. Times are seconds from the store's current time, rounded up.
 
-    Written as an array, in this order, as a server answers it: so it is read without a step in between.
+    Serialized as an array in this order, like a server's reply, which msgspec can thus decode directly.
     """
 
     allowed: bool
-    limit: int  # what `remaining` counts down from: burst for buckets, quota for windows
-    remaining: int  # whole units left: after the charge if the group was admitted, else as it stands
+    limit: int  # units from which `remaining` counts down: burst for buckets, quota for windows
+    remaining: int  # whole units left; includes this charge only if the group was admitted
     retry_after: float  # 0.0 if this charge alone would pass, inf if it never can
-    next_after: float  # until one unit more than `remaining` could pass, if the client took `remaining` now
-    reset_after: float  # until the quota is whole again
-    delay: float  # how long the admitted request is to be held back
-    at: int  # the store's clock, microseconds; for buckets the instant at which they drain, with this charge in it
+    next_after: float  # until one more unit than `remaining` could pass, if the client took `remaining` now
+    reset_after: float  # until the full quota is available again
+    delay: float  # how long to delay the admitted request
+    at: int  # store time, microseconds; for buckets, the instant at which they have drained, this charge included
 
 
 class _Rate(Struct, frozen=True, dict=True):
@@ -52,33 +52,32 @@ class _Rate(Struct, frozen=True, dict=True):
 
 
 class Limit(_Rate, frozen=True, kw_only=True):
-    """How much is allowed: `quota` units per `window` seconds under one algorithm.
+    """A limit of `quota` units per `window` seconds; the base class of all algorithms.
 
-    `quota`: a whole number of at least 1. `window`: seconds, finite, from a microsecond to a hundred years.
-    `name`: keyword only; 1 to 64 of `A-Za-z0-9_.-`; names the policy in headers and is part of the bucket's id.
-    Raises `ConfigError` for anything else, and for a quota too large to be counted exactly.
+    `quota`: a whole number of at least 1. `window`: seconds, from one microsecond to 100 years. `name`: keyword only;
+    1 to 64 of `A-Za-z0-9_.-`; names the policy in headers and is part of the bucket id. Raises `ConfigError` for other
+    values, and for a quota too large to be counted exactly.
 
-    An algorithm of your own is a subclass with `decide`, `settle` and `expires`: pure functions, no clock and no I/O.
+    A custom algorithm is a subclass with `decide`, `settle` and `expires`: pure functions without clock or I/O.
     """
 
     name: str | None = None
 
-    algorithm: ClassVar[str] = ""  # the word after `using`; also the stem of the algorithm's files
+    algorithm: ClassVar[str] = ""  # the name after `using`; also the stem of the algorithm's files
     words: ClassVar[tuple[str, ...]] = ()  # fields that the notation can set, in the order it writes them
-    not_in_bucket_id: ClassVar[tuple[str, ...]] = ()  # of these, the ones that do not shape a state
-    borrows: ClassVar[bool] = False  # whether one charge may take more than `remaining`, and who comes next waits
-    max_settle_units: ClassVar[int] = MAX_EXACT_INT  # units of one correction in one step; more are settled in several
-    # what is taken is held until it is given back, and nobody knows when that will be
+    not_in_bucket_id: ClassVar[tuple[str, ...]] = ()  # those of `words` that do not affect the state
+    borrows: ClassVar[bool] = False  # whether a charge may take more than `remaining`, so that the next one waits
+    max_settle_units: ClassVar[int] = MAX_EXACT_INT  # units of one settlement step; larger settlements are split
+    # whether units are slots, held until they are released, at a time that cannot be predicted
     is_concurrency: ClassVar[bool] = False
 
-    # Of the instance, and not of the class: kept beside its fields, because a property is looked for in the class
-    # first, at three times the price, and these are read with every request.
+    # Instance values in `__dict__`: every request reads them, and reading a property costs three times as much.
     window_us: ClassVar[int]
     """The window in whole microseconds."""
     bucket: ClassVar[str]
-    """Id of the states of this limit: its name and all that shapes a state. A changed limit starts fresh.
+    """Id of this limit's states: its name and everything that affects a state. A changed limit starts empty.
 
-    `smooth` leaves its rate out, and keeps what is stored when that changes.
+    `smooth` omits its rate, and keeps the stored time when the rate changes.
     """
 
     def __post_init__(self) -> None:
@@ -94,89 +93,89 @@ class Limit(_Rate, frozen=True, kw_only=True):
         self.__dict__["bucket"] = f"{self.name}:{notation}" if self.name else notation
 
     def __copy__(self) -> Self:
-        """Itself: it never changes."""
+        """Return self, which is immutable."""
         return self
 
     def decide(self, state: State, now: int, cost: int, max_delay: int | None) -> tuple[Decision, State]:
-        """The decision for `cost` units at `now`, and the state to keep.
+        """Return the decision on `cost` units at `now`, and the new state.
 
-        `now` and `max_delay` are microseconds; `max_delay` None is the limit's own. A refused charge is not counted;
-        cost 0 is always admitted, changes nothing and shows what is left. The very same state object is returned when
-        there is nothing to write.
+        `now` and `max_delay` are microseconds; `max_delay` None is the limit's own. A refused charge is not counted.
+        Cost 0 is always admitted, changes nothing and reports what is left. Returns the same state object if there is
+        nothing to write.
         """
         raise TypeError(f"{type(self).__name__} must define decide()")
 
     def settle(self, state: State, now: int, delta: int, at: int) -> State:
-        """The state after a correction.
+        """Return the state after a settlement.
 
-        `delta` < 0 gives back what was taken at `at`, > 0 takes though it may not fit. `MOST_RECENT` is what was taken
-        last: of a window what counts newest, of a bucket whatever has not drained.
+        `delta` < 0 refunds units that were taken at `at`; `delta` > 0 takes units even if they do not fit. With `at`
+        `MOST_RECENT`, a window refunds its newest units and a bucket any that have not drained.
         """
         raise TypeError(f"{type(self).__name__} must define settle()")
 
     def shift_at(self, at: int, units: int) -> int:
-        """The `at` of a decision on a charge, had it been for so many units more; below 0 for fewer.
+        """Return the `at` that a decision would have had with `units` more cost (less, if negative).
 
-        Where units drain one after the other, that is another instant.
+        Differs from `at` only where units drain in order, each at its own instant.
         """
         return at
 
     def forgiven(self, state: State, now: int, delta: int) -> int:
-        """Of a correction, the units beyond the debt that this limit bears: `settle` does not count them.
+        """Return how many of `delta` units exceed the debt cap, so that `settle` does not count them.
 
-        The debt is one quota at most. 0 where a limit does not say.
+        Debt is capped at one quota. 0 for a limit that does not override this.
         """
         return 0
 
     def expires(self, state: State) -> int:
-        """The instant, in microseconds, from which `state` decides exactly like None."""
+        """Return the instant, in microseconds, from which `state` decides exactly like None."""
         raise TypeError(f"{type(self).__name__} must define expires()")
 
     @property
     def most(self) -> int:
-        """The largest cost that can ever pass, in units."""
+        """Largest cost that can ever pass, in units."""
         return self.quota
 
     @property
     def max_per_window(self) -> int | None:
-        """The most units in any (x, x + window], whoever chooses instants and costs; None when that is not known.
+        """Most units in any (x, x + window], for all instants and costs; None if unknown.
 
-        Where something is held back, those that leave. Where the clock of a limit is coarser than a microsecond, in a
-        window of whole ticks.
+        A delayed request counts when its delay ends. If the clock of a limit is coarser than a microsecond, the window
+        is a whole number of its ticks.
         """
         return None
 
     @property
     def max_wait(self) -> float:
-        """Seconds until a unit can pass, at most, where nothing is owed: the window."""
+        """Longest wait for one unit without debt, in seconds: the window."""
         return self.window
 
     @cached_property
     def notation(self) -> str:
-        """Canonical notation, which `parse` reads back: `100/60s burst 20 using token_bucket`."""
+        """Canonical notation, which `parse` accepts: `100/60s burst 20 using token_bucket`."""
         return self._format_notation(self.words)
 
     def delay_ticks(self, max_delay: int | None) -> int:
-        """How far over full a bucket may go when a request may be held back `max_delay` microseconds.
+        """Return by how many ticks a bucket may exceed full for a `max_delay` in microseconds.
 
-        None is the limit's own. Raises `ConfigError` where nothing can be held back.
+        None is the limit's own. Raises `ConfigError` if the limit cannot delay requests.
         """
         raise ConfigError(f"max_delay: {self.algorithm} cannot hold a request back; a bucket algorithm can")
 
     @property
     def max_delay_limit(self) -> float:
-        """The longest `max_delay` that can be counted exactly, in seconds; 0.0 where nothing is ever held back."""
+        """Longest `max_delay` that can be counted exactly, in seconds; 0.0 if the limit cannot delay requests."""
         return MAX_SECONDS if self.can_delay else 0.0
 
     @property
     def can_delay(self) -> bool:
-        """Whether a request can be held back until its turn comes: whether the limit has a `max_delay`."""
+        """Whether the limit can delay requests, that is, has a `max_delay`."""
         return hasattr(self, "max_delay")
 
     def with_max_delay(self, max_delay: float | None) -> "Limit":
-        """The same bucket, for whoever waits for a turn up to so many seconds; None is as long as can be said.
+        """Return this limit, on the same bucket, with another `max_delay` in seconds.
 
-        Itself where nothing is ever held back. A longer time than can be counted exactly is as good as None.
+        None, or more than `max_delay_limit`, is `max_delay_limit`. Returns self if the limit cannot delay requests.
         """
         if not self.can_delay:
             return self
@@ -185,17 +184,17 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
-        """What the Lua twin needs of this limit: at most six whole numbers below 2**53, the first four above 0."""
+        """Arguments of the Lua implementation: at most six whole numbers below 2**53, the first four above 0."""
         return ()
 
     @cached_property
     def script_args(self) -> tuple[int, ...]:
-        """`numbers`, which 1 makes up to six: as a script is told them."""
+        """`numbers`, padded with 1 to the six that scripts expect."""
         return (*self.numbers, 1, 1, 1, 1, 1, 1)[:6]
 
     @cached_property
     def effective_max_delay_us(self) -> int:
-        """How long a request may be held back, microseconds."""
+        """Longest delay of a request, in microseconds."""
         return microseconds(getattr(self, "max_delay", 0.0))
 
     def _format_notation(self, names: Iterable[str]) -> str:
@@ -212,15 +211,15 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
 
 class Charge(Struct, frozen=True, gc=False):
-    """One bucket key, one limit, one cost: what a request asks of the store.
+    """A cost to charge to the bucket of one key under one limit.
 
-    `key`: whose bucket. `cost`: whole units, at least 0; negative only for `settle`, which needs `at`, the instant
-    that the decision named. `max_delay`: seconds this request may be held back, None for the limit's own. `role`:
-    `limit` refuses, `shadow` only reports, `penalty` refuses while its ban lasts, also with a cost of 0, which counts
-    nothing. `lease`: units, at most those that can pass at once, that a process may take ahead and spend by itself; 0
-    is none. `lease_time`: seconds, more than 0, after which it gives back what it did not spend. Only limits that hold
-    nothing back are leased, and only by stores on a server; `lease` and `lease_time` shape no bucket. Raises
-    `ConfigError` for anything else.
+    `key`: identifies the client. `cost`: whole units, at least 0; negative only for `settle`, which needs `at` of the
+    decision. `max_delay`: longest delay of this request in seconds; None is the limit's own. `role`: `limit` refuses,
+    `shadow` only reports, `penalty` refuses while its ban lasts, even a cost of 0, which counts nothing. `lease`: units
+    that a process may take in advance and spend locally, at most those that can pass at once; 0 disables it.
+    `lease_time`: seconds, more than 0, after which the process refunds what it did not spend. Only limits without a
+    delay are leased, and only by stores on a server. `lease` and `lease_time` do not affect the bucket id. Raises
+    `ConfigError` for other values.
     """
 
     key: str
@@ -260,20 +259,20 @@ class Charge(Struct, frozen=True, gc=False):
 
     @property
     def effective_max_delay_us(self) -> int:
-        """How long this request may be held back, microseconds: its own `max_delay`, or else the limit's."""
+        """Longest delay of this request in microseconds: its own `max_delay`, else the limit's."""
         return self.limit.effective_max_delay_us if self.max_delay is None else microseconds(self.max_delay)
 
 
 def _format_seconds(value: float) -> str:
-    """Seconds as the notation reads them, to the microsecond."""
+    """Format seconds for the notation, to the microsecond."""
     if not math.isfinite(value):
-        return str(value)  # wrong, as whoever checks the field says
+        return str(value)  # invalid, which the check of the field reports
     whole_seconds, part = divmod(microseconds(value), MICROSECONDS)
     return f"{whole_seconds}.{part:06d}".rstrip("0") if part else str(whole_seconds)
 
 
 def check_lease(limits: Iterable[Limit], lease: object, lease_time: object) -> None:
-    """Raises `ConfigError` for units that these limits cannot give at once, and for a time that is none."""
+    """Raise `ConfigError` if a limit cannot admit `lease` units at once, or `lease_time` is invalid."""
     units = check_int("lease", lease, 0)
     for limit in limits:
         if units and limit.is_concurrency:
@@ -287,14 +286,14 @@ def check_lease(limits: Iterable[Limit], lease: object, lease_time: object) -> N
 
 
 def check_int(field: str, value: object, minimum: int) -> int:
-    """`value` if it is a whole number from `minimum` to 2**53. Raises `ConfigError` naming `field`."""
+    """Return `value` if it is a whole number from `minimum` to 2**53 - 1. Raises `ConfigError` naming `field`."""
     if type(value) is not int or not minimum <= value < MAX_EXACT_INT:
         raise ConfigError(f"{field}: got {value!r}, expected a whole number from {minimum} to {MAX_EXACT_INT - 1}")
     return value
 
 
 def check_seconds(field: str, value: object) -> float:
-    """`value` if it is a number of seconds, from 0 to a hundred years. Raises `ConfigError` naming `field`."""
+    """Return `value` if it is a number of seconds from 0 to 100 years. Raises `ConfigError` naming `field`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
         raise ConfigError(f"{field}: got {value!r}, expected a finite number of seconds, 0 or more")
     if value > MAX_SECONDS:
@@ -303,16 +302,16 @@ def check_seconds(field: str, value: object) -> float:
 
 
 def check_name(field: str, value: object) -> str:
-    """`value` if it can stand in a header and in a key. Raises `ConfigError` naming `field`."""
+    """Return `value` if it is valid in a header and in a key. Raises `ConfigError` naming `field`."""
     if not isinstance(value, str) or not NAME.fullmatch(value):
         raise ConfigError(f"{field}: got {value!r}, expected 1 to 64 of A-Z a-z 0-9 _ . -")
     return value
 
 
 Bucket = tuple[str, str, str]
-"""Key, bucket id of the limit, role: tells the buckets of a request's charges apart."""
+"""Key, bucket id of the limit, and role: identifies a bucket among the charges of a request."""
 
 
 def bucket_of(charge: Charge) -> Bucket:
-    """The bucket that a charge goes to. A shadow's is another one: the request was not refused by it."""
+    """Return the bucket of a charge. A shadow has its own, because it does not refuse the request."""
     return charge.key, charge.limit.bucket, charge.role

@@ -1,4 +1,4 @@
-"""What this package logs: warnings at start, each once, and warnings that a client can cause, rarely."""
+"""Logging: warnings at startup, and throttled warnings that clients can cause."""
 
 import logging
 import time
@@ -11,15 +11,15 @@ logger = logging.getLogger("ratelimit_mw")
 
 _INTERVAL: float = 60.0  # seconds
 _MAX_TOPICS = 1000
-_MAX_LENGTH = 500  # characters of what is not ours in a line: a place, a number, an error's text
-_MAX_ERROR_LENGTH = 400  # characters of an error of ours
+_MAX_LENGTH = 500  # characters of each logged value, which may be foreign text
+_MAX_ERROR_LENGTH = 400  # characters of the text of this package's exceptions
 _quiet_until: dict[str, float] = {}
 
 
 class Finding(NamedTuple):
-    """A likely mistake that is found at start.
+    """A likely mistake that a startup check found.
 
-    `weakens_limits`: it limits less than the code or the settings suggest.
+    `weakens_limits`: the app is limited less than the code or the settings suggest.
     """
 
     text: str
@@ -27,9 +27,9 @@ class Finding(NamedTuple):
 
 
 def warn_or_fail(findings: Iterable[Finding], *, strict: bool) -> None:
-    """Log each finding as a warning. With `strict`, those that limit less than they seem to raise one `ConfigError`.
+    """Log each finding as a warning; with `strict`, raise one `ConfigError` for those that weaken limits.
 
-    Every warning of the start goes through here. `strict`: the setting of that name.
+    All startup warnings pass through here. `strict`: the setting of that name.
     """
     problems: list[str] = []
     for finding in findings:
@@ -44,8 +44,8 @@ def warn_or_fail(findings: Iterable[Finding], *, strict: bool) -> None:
 def warn_throttled(topic: str, message: str, *args: object, error: BaseException | None = None) -> None:
     """Log a warning, unless this `topic` had one within the last minute.
 
-    What `args` say may be somebody else's: a server's words, or what a callable of the app raises. It stands in one
-    line, with control characters as escapes, and is cut when it is long.
+    `args` may contain foreign text, such as a server's reply or an exception of the app. Control characters, including
+    line breaks, are escaped, and long text is truncated.
     """
     now = time.monotonic()
     if now < _quiet_until.get(topic, 0.0):
@@ -54,7 +54,7 @@ def warn_throttled(topic: str, message: str, *args: object, error: BaseException
         _quiet_until.clear()
     _quiet_until[topic] = now + _INTERVAL
     safe_args = [_escaped(arg) for arg in (topic, *args)]
-    logger.warning("ratelimit_mw: %s: " + message, *safe_args, exc_info=_without_message(error))  # noqa: G003  # it is ours
+    logger.warning("ratelimit_mw: %s: " + message, *safe_args, exc_info=_without_message(error))  # noqa: G003  # constants
 
 
 def _escaped(value: object) -> object:
@@ -69,14 +69,17 @@ def _escaped(value: object) -> object:
 
 
 def error_summary(error: BaseException) -> str:
-    """The text of an error of ours, short and on one line; of any other, in which there may be a secret, its name."""
+    """Return the text of this package's exceptions, short and on one line; for others only the class name.
+
+    The text of another exception may contain a secret.
+    """
     if not isinstance(error, RateLimitError):
         return type(error).__name__
     return "".join(char if char.isprintable() else " " for char in str(error)[:_MAX_ERROR_LENGTH])
 
 
 def _without_message(error: BaseException | None) -> BaseException | None:
-    """An error with the same traceback, but without its text, in which there may be what a client sent: a key."""
+    """Return an exception with the same traceback but no text, which may contain client data such as a key."""
     if error is None:
         return None
     return RuntimeError(f"{type(error).__name__}; its text is left out").with_traceback(error.__traceback__)

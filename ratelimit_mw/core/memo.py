@@ -1,4 +1,4 @@
-"""What was worked out lately, by what it was worked out of."""
+"""Caches of computed values for the request path."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class Budget:
-    """The number of entries that several `Memo` may hold together. Beyond it all of them are emptied."""
+    """A maximum number of entries that several `Memo`s share. All of them are cleared when it is exceeded."""
 
     def __init__(self, maxsize: int) -> None:
         self.maxsize: Final = maxsize
@@ -17,17 +17,17 @@ class Budget:
         self._memos: Final[WeakValueDictionary[int, Memo[Any, Any]]] = WeakValueDictionary()
 
     def register(self, memo: "Memo[Any, Any]") -> None:
-        """Have the entries of this one counted, too."""
+        """Count the entries of `memo` too."""
         self._memos[id(memo)] = memo
 
     def reserve(self) -> None:
-        """Make room for one more entry."""
+        """Count one more entry. Clears all memos first if the maximum is reached."""
         if self._count >= self.maxsize:
             self.clear()
         self._count += 1
 
     def clear(self) -> None:
-        """Forget all entries."""
+        """Clear all memos."""
         self._count = 0
         for reference in self._memos.valuerefs():
             if (memo := reference()) is not None:
@@ -39,9 +39,10 @@ def _always(_: object) -> bool:
 
 
 class Memo(dict[K, V], Generic[K, V]):
-    """`kept[key]` is what `make` says of it: a third of the price of an `lru_cache`, for what each request looks up.
+    """A dict that computes missing values with `make`.
 
-    `budget`: bounds how many are kept. `should_cache`: which are kept at all.
+    Used instead of `lru_cache` on the request path, where a hit costs a third. `budget`: bounds the number of entries.
+    `should_cache`: keys for which it returns False are computed each time.
     """
 
     def __init__(self, make: Callable[[K], V], budget: Budget, should_cache: Callable[[K], bool] = _always) -> None:
@@ -60,13 +61,13 @@ class Memo(dict[K, V], Generic[K, V]):
 
 
 if TYPE_CHECKING:
-    from functools import cached_property  # type checkers know what it does
+    from functools import cached_property  # type checkers know its semantics
 else:
 
     class cached_property:  # noqa: N801  # as in functools
-        """As that of `functools`, which in Python 3.11 holds a lock while it computes.
+        """`functools.cached_property` without the lock that Python 3.11 holds while it computes.
 
-        A process that is forked meanwhile would wait for that lock for ever.
+        A process that is forked meanwhile would wait for that lock forever.
         """
 
         def __init__(self, make: Callable[[Any], Any]) -> None:
@@ -79,12 +80,15 @@ else:
         def __get__(self, instance: Any, owner: type) -> Any:
             if instance is None:
                 return self
-            value = instance.__dict__[self._name] = self._make(instance)  # over what `super()` computed under this name
+            value = instance.__dict__[self._name] = self._make(instance)  # overwrites the value that `super()` cached
             return value
 
 
 def get_or_create(owner: object, name: str, make: Callable[[], V]) -> V:
-    """What `owner` keeps under this name, made when it is first needed: the same one for all threads."""
+    """Return the value that `owner` stores under `name`; create it on first use.
+
+    Threads may call `make` concurrently, but all of them get the same value.
+    """
     memo: dict[str, Any] = owner.__dict__
     existing = memo.get(name)
     value: V = memo.setdefault(name, make()) if existing is None else existing

@@ -1,4 +1,4 @@
-"""What the words of other rate limiters are called here."""
+"""Options of other rate limiters and their equivalents in this package."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -68,5 +68,8 @@ _BY_SPELLING: Final = {option.replace("_", ""): translation for option, translat
 
 
 def translate_option(option: str) -> tuple[str, str] | None:
-    """What a word of slowapi, flask-limiter, django-ratelimit, express-rate-limit and others is here, and means."""
+    """Return the equivalent of another rate limiter's option, and its meaning; None if it is unknown.
+
+    Covers slowapi, flask-limiter, django-ratelimit, express-rate-limit and others. Ignores case and underscores.
+    """
     return _BY_SPELLING.get(option.replace("_", "").lower())

@@ -1,4 +1,4 @@
-"""Checks of the callables in settings: whether they take what they are called with, and whether they are async."""
+"""Checks of callables in settings: which arguments they accept, and whether they are async."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ratelimit_mw.core.errors import ConfigError
 
-if sys.version_info >= (3, 14):  # annotations are evaluated when they are read, and may name what is not there
+if sys.version_info >= (3, 14):  # annotations are evaluated when read, and may refer to undefined names
     from annotationlib import Format
 
     signature_of = partial(signature, annotation_format=Format.FORWARDREF)
@@ -27,17 +27,17 @@ _LAMBDA: Final = "<lambda>"
 
 
 def is_async(call: Callable[..., Any]) -> bool:
-    """Whether a call of it gives something to await."""
+    """Return whether a call returns an awaitable."""
     return iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__)
 
 
 def callable_name(call: Callable[..., Any]) -> str:
-    """What logs and errors call it."""
+    """Return the name of a callable for logs and errors."""
     return getattr(call, "__qualname__", type(call).__qualname__)
 
 
 def parameters_of(call: Callable[..., Any]) -> Sequence[Parameter] | None:
-    """Its parameters; None where nobody can tell, as for many callables that are written in C."""
+    """Return the parameters of a callable; None if they are unknown, as for many callables written in C."""
     try:
         return list(signature_of(call).parameters.values())
     except (TypeError, ValueError):
@@ -45,7 +45,7 @@ def parameters_of(call: Callable[..., Any]) -> Sequence[Parameter] | None:
 
 
 def accepts(call: Callable[..., Any], names: Sequence[Any], named: Mapping[str, Any] = {}) -> bool:
-    """Whether it can be called with these arguments, as far as that can be told."""
+    """Return whether `call` accepts the arguments `names` and `named`; True if its signature is unknown."""
     try:
         bound = signature_of(call)
     except (TypeError, ValueError):
@@ -58,9 +58,9 @@ def accepts(call: Callable[..., Any], names: Sequence[Any], named: Mapping[str, 
 
 
 def check_callable(call: Callable[..., Any], names: Sequence[str] = REQUEST, display_name: str | None = None) -> None:
-    """Raise `ConfigError` unless it can be called with these arguments and returns its answer.
+    """Raise `ConfigError` unless `call` accepts the arguments `names` and returns its result.
 
-    `display_name`: what the setting says, where that is the name of the callable.
+    `display_name`: the text of the setting, if the setting names the callable by text.
     """
     name = display_name or callable_name(call)
     if not accepts(call, names):
@@ -74,7 +74,7 @@ def check_callable(call: Callable[..., Any], names: Sequence[str] = REQUEST, dis
 
 
 def check_app(app: object, kind: str) -> None:
-    """Raise `ConfigError` where the app that middleware of this kind is put around is clearly of another kind."""
+    """Raise `ConfigError` if `app` does not fit middleware of this `kind` but fits another kind."""
     if not callable(app) or accepts(app, _APPS[kind]):
         return
     other = next((other for other, names in _APPS.items() if accepts(app, names)), None)
@@ -86,23 +86,23 @@ def check_app(app: object, kind: str) -> None:
 
 
 def reject_async(call: Callable[..., Any], under: str = "") -> None:
-    """Raise `ConfigError` for an async callable, where nothing is awaited. `under`: what cannot await."""
+    """Raise `ConfigError` for an async callable. `under`: the context that cannot await, as in " under WSGI"."""
     if is_async(call):
         raise ConfigError(f"got {callable_name(call)}, which is async; expected a plain function{under}")
 
 
 def check_parentheses(limits: object) -> None:
-    """Raise `ConfigError` where `limits` is the function or class below a decorator without parentheses.
+    """Raise `ConfigError` if `limits` is a function or class, because a decorator lacks its parentheses.
 
-    To be called by a decorator that is `words.check_arguments`: it looks at the line where that is called.
+    Only for decorators wrapped by `validation.check_arguments`: inspects the line that calls the wrapper.
     """
-    if isinstance(limits, (type, classmethod, staticmethod)) or _is_decorated_function(limits, sys._getframe(3)):  # noqa: SLF001  # as warnings do
+    if isinstance(limits, (type, classmethod, staticmethod)) or _is_decorated_function(limits, sys._getframe(3)):  # noqa: SLF001  # as `warnings` does
         name = callable_name(limits) if callable(limits) else type(limits).__name__
         raise ConfigError(f'limits: got {name}, expected limits: did you mean @limit("5/minute")?')
 
 
 def _is_decorated_function(limits: object, caller: FrameType) -> bool:
-    """Whether the caller is at a line of this function, which is so only while its decorators are called."""
+    """Return whether `caller` executes a line of this function, as it does only while its decorators are called."""
     code = getattr(unwrap(limits), "__code__", None) if callable(limits) else None
     if code is None or code.co_name == _LAMBDA or code.co_filename != caller.f_code.co_filename:
         return False
@@ -111,7 +111,7 @@ def _is_decorated_function(limits: object, caller: FrameType) -> bool:
 
 
 def _parameters_text(call: Callable[..., Any]) -> str:
-    """Its parameters, in words."""
+    """Format the parameters of a callable for a message."""
     parts: list[str] = []
     for one in parameters_of(call) or ():
         if one.kind is Parameter.KEYWORD_ONLY and not any(word.startswith("*") for word in parts):

@@ -1,7 +1,7 @@
-"""The words of the settings: what every table of them shares.
+"""Validation of options, shared by all tables of the settings.
 
-A table is a TypedDict whose fields are `Annotated[type, "what it means"]`: checks, the JSON Schema and the reference
-are made from it.
+A table is a TypedDict whose fields are `Annotated[type, "description"]`. Checks, the JSON Schema and the reference are
+generated from it.
 """
 
 import re
@@ -19,21 +19,21 @@ from ratelimit_mw.core.signatures import accepts, callable_name, parameters_of
 
 T = TypeVar("T")
 P = ParamSpec("P")
-# of rules and limits that have no other
+# names of rules and limits that the settings do not name
 RESERVED_NAMES: Final = ("default", "app", "unmatched", "preflight", "blocklist")
-TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a header's name (RFC 9110, 5.6.2)
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a header name (RFC 9110, 5.6.2)
 
 if TYPE_CHECKING:
-    from msgspec import StructMeta  # by which the types of fields are those of keyword arguments
+    from msgspec import StructMeta  # lets type checkers check keyword arguments against fields
 
     OptionsMeta = StructMeta
 else:
 
     class OptionsMeta(type(Struct)):
-        """The metaclass of Structs that are made of keyword arguments: an unknown one is answered as in a table."""
+        """Metaclass of option Structs. Reports unknown keyword arguments like unknown options of a table."""
 
         def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
-            """Make one. Raises `ConfigError` for a word that is no field."""
+            """Create an instance. Raises `ConfigError` for unknown keyword arguments."""
             known = cls.__struct_fields__
             if unknown := [unknown_key_message(word, known) for word in keywords if word not in known]:
                 raise ConfigError(*unknown)
@@ -41,9 +41,9 @@ else:
 
 
 def reject_unknown_keys(given: Iterable[object], table: type, elsewhere: Mapping[str, str] = {}) -> None:
-    """Raises `ConfigError` for the words that the TypedDict `table` does not know, with the nearest that it knows.
+    """Raise `ConfigError` for keys that the TypedDict `table` lacks, with the closest match.
 
-    `elsewhere`: where words of other tables go.
+    `elsewhere`: options of other tables, and where they belong.
     """
     known = list(table.__annotations__)
     unknown = [unknown_key_message(word, known, elsewhere) for word in given if word not in known]
@@ -54,7 +54,7 @@ def reject_unknown_keys(given: Iterable[object], table: type, elsewhere: Mapping
 def build_checked(
     kind: Callable[..., T], given: Mapping[Any, Any], table: type, elsewhere: Mapping[str, str] = {}
 ) -> T:
-    """A `kind` of what is given, under words that the table knows. Raises `ConfigError` for all that is wrong."""
+    """Build a `kind` from `given`, whose keys `table` must know. Raises one `ConfigError` for all problems."""
     mistakes = ErrorCollector()
     with mistakes.collect():
         reject_unknown_keys(given, table, elsewhere)
@@ -65,12 +65,12 @@ def build_checked(
 
 
 def unknown_key_message(word: object, known: Sequence[str], elsewhere: Mapping[str, str] = {}) -> str:
-    """What is said of a word that is not known: where it goes, what it is here, or the nearest that is known."""
+    """Return the message on an unknown option: where it belongs, its equivalent here, or the closest match."""
     if isinstance(word, str) and word in elsewhere:
         return f"unknown setting `{word}` here: it goes {elsewhere[word]}"
     if isinstance(word, str) and (translation := translate_option(word)) is not None:
         here, meaning = translation
-        if here == "limits" and "limits" not in known and "limit" in known:  # the table of one limit
+        if here == "limits" and "limits" not in known and "limit" in known:  # a table with a single limit
             here = "limit"
         goes = "" if here in known else f"; it goes {elsewhere.get(here, 'into the settings of the middleware')}"
         return f"unknown setting `{word}`: here it is `{here}`: {meaning}{goes}"
@@ -84,10 +84,10 @@ def check_arguments(
     elsewhere: Mapping[str, str] = {},
     meant: Callable[[Sequence[object]], str] = lambda _: "",
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a function or constructor so that a call whose arguments do not fit raises `ConfigError`, no TypeError.
+    """Decorate a function or constructor to raise `ConfigError` instead of TypeError for wrong arguments.
 
-    `table`: the words that it takes besides its parameters. `elsewhere`: where words of other tables go. `meant`: the
-    error for these positional arguments, if it knows what they were meant for.
+    `table`: options that it accepts besides its parameters. `elsewhere`: options of other tables, and where they
+    belong. `meant`: returns the message for positional arguments whose purpose it recognizes, else an empty text.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -115,7 +115,7 @@ def _call_problems(
     table: type | None,
     elsewhere: Mapping[str, str],
 ) -> Sequence[str]:
-    """What is wrong with a call that a function does not take."""
+    """Return the problems of a call that a function does not accept."""
     named = [one for one in parameters if one.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
     known = [one.name for one in named if one.name != "self"] + (list(table.__annotations__) if table else [])
     if unknown := [unknown_key_message(word, known, elsewhere) for word in keywords if word not in known]:
@@ -142,29 +142,29 @@ def _repr(value: object) -> str:
 
 
 def reject_reserved_name(name: str | None) -> None:
-    """Raises `ConfigError` for a name that is ours."""
+    """Raise `ConfigError` for a reserved name."""
     if name in RESERVED_NAMES:
         raise ConfigError(f"name: got {name!r}, which has a meaning of its own here; choose another")
 
 
 def check_bool(field: str, value: object) -> None:
-    """Raises `ConfigError` unless `value` is true or false."""
+    """Raise `ConfigError` unless `value` is true or false."""
     if type(value) is not bool:
         raise ConfigError(f"{field}: got {value!r}, expected true or false")
 
 
 def check_choice(field: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Raises `ConfigError` unless `value` is one of these."""
+    """Raise `ConfigError` unless `value` is one of `allowed`."""
     if value not in allowed:
         raise ConfigError(f"{field}: got {value!r}, expected one of {', '.join(allowed)}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`, did you mean ...?` when a known word is close, else nothing."""
+    """Return `, did you mean ...?` if a known word is close, else an empty text."""
     match = closest_match(word, known)
     return f", did you mean {match!r}?" if match else ""
 
 
 def closest_match(word: str, known: Iterable[str]) -> str | None:
-    """The known word that is closest to one with a slip of the pen."""
+    """Return the known word that is closest to a misspelled one, or None."""
     return next(iter(get_close_matches(word, list(known), n=1)), None)

@@ -1,4 +1,4 @@
-"""The answer to a whole request."""
+"""The verdict on a whole request."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -14,9 +14,9 @@ Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_
 
 
 class Answer(list[Decision]):
-    """Decisions that say where they come from, where that is not the state itself.
+    """Decisions with a source, for those that were not made from the stored state.
 
-    `source`: what the verdict on them says.
+    `source`: the source of the verdict on them.
     """
 
     __slots__ = ("source",)
@@ -27,12 +27,12 @@ class Answer(list[Decision]):
 
 
 class Verdict(Struct, frozen=True, gc=False):
-    """The answer to the whole request: every decision, and of the one that binds, its numbers.
+    """The result for a whole request: all decisions, and the numbers of the charge that binds.
 
-    Refused, the longest `retry_after` among those that refuse binds; admitted, the smallest `remaining / limit`, then
-    the longest `next_after`; ties go by the order of the charges. Shadow charges bind nothing. Without a charge that
-    binds (no limits, or `source` is `allowed_on_error` or `denied_on_error`) limit and remaining are 0 and all times
-    0.0.
+    If the request is refused, the longest `retry_after` among the refusing charges binds. If it is admitted, the
+    smallest `remaining / limit` binds, then the longest `next_after`. Ties go to the first charge. Shadow charges never
+    bind. If no charge binds (no limits, or `source` is `allowed_on_error` or `denied_on_error`), limit and remaining
+    are 0 and all times 0.0.
     """
 
     allowed: bool
@@ -40,11 +40,11 @@ class Verdict(Struct, frozen=True, gc=False):
     decisions: Sequence[Decision]
     rule: str | None = None
     source: Source = "store"
-    policies: Sequence[Any] = ()  # one per charge when the request came through the middleware
+    policies: Sequence[Any] = ()  # one per charge if the middleware decided
 
     @property
     def binding(self) -> int | None:
-        """Which charge binds, as an index into `charges` and `decisions`. Worked out when asked for."""
+        """Index of the binding charge in `charges` and `decisions`; None without one. Computed on each access."""
         if len(self.decisions) == 1:
             return 0 if self.charges[0].role != "shadow" else None
         if not self.allowed:
@@ -54,13 +54,13 @@ class Verdict(Struct, frozen=True, gc=False):
 
     @property
     def refusing(self) -> Sequence[int]:
-        """Which charges refuse, as indices; none where the request is admitted.
+        """Indices of the charges that refuse; empty if the request is admitted.
 
-        A ban that begins with this refusal is one of them: it has room for no other.
+        Includes a ban that starts with this refusal, because it also refuses the next request.
         """
         if self.allowed:
             return ()
-        pairs = enumerate(zip(self.charges, self.decisions, strict=False))  # on an error there are no decisions
+        pairs = enumerate(zip(self.charges, self.decisions, strict=False))  # no decisions after a store error
         return [
             index
             for index, (charge, decision) in pairs
@@ -72,12 +72,12 @@ class Verdict(Struct, frozen=True, gc=False):
         return self.charges[index].role == "penalty" and decision.allowed and not decision.remaining
 
     def _wait(self, index: int) -> float:
-        """Seconds until this charge of a refused request would pass."""
+        """Return the seconds until this charge of a refused request would pass."""
         decision = self.decisions[index]
         return decision.next_after if self._starts_ban(index) else decision.retry_after
 
     def binding_of(self, candidates: Sequence[int]) -> int | None:
-        """Which of some charges binds: of equals the first."""
+        """Return which of the `candidates` binds, the first of equals; None if there are none."""
         best, smallest = None, (math.inf, math.inf)
         for index in candidates:
             slack = self._slack(index)
@@ -87,7 +87,7 @@ class Verdict(Struct, frozen=True, gc=False):
 
     def _slack(self, index: int) -> tuple[float, float]:
         decision = self.decisions[index]
-        if not self.allowed:  # what refuses goes before what has room
+        if not self.allowed:  # refusing charges come before admitting ones
             return float(decision.allowed and not self._starts_ban(index)), -self._wait(index)
         return decision.remaining / (decision.limit or 1), -decision.next_after
 
@@ -97,7 +97,7 @@ class Verdict(Struct, frozen=True, gc=False):
 
     @property
     def limit(self) -> int:
-        """What `remaining` counts down from, units."""
+        """Number of units from which `remaining` counts down."""
         return self._binding_decision.limit
 
     @property
@@ -107,28 +107,28 @@ class Verdict(Struct, frozen=True, gc=False):
 
     @property
     def retry_after(self) -> float:
-        """Seconds until the same request, alone, is admitted; 0.0 when it was; inf when it never can."""
+        """Seconds until the same request, alone, is admitted; 0.0 if it was, inf if it never can be."""
         binding = None if self.allowed else self.binding
         return 0.0 if binding is None else self._wait(binding)
 
     @property
     def next_after(self) -> float:
-        """Seconds until one unit more than `remaining` could pass."""
+        """Seconds until one more unit than `remaining` could pass."""
         return self._binding_decision.next_after
 
     @property
     def reset_after(self) -> float:
-        """Seconds until the quota is whole again."""
+        """Seconds until the full quota is available again."""
         return self._binding_decision.reset_after
 
     @property
     def delay(self) -> float:
-        """Seconds the admitted request is to be held back: the longest of all that bind."""
+        """Seconds to delay the admitted request: the longest delay of its charges, except shadows."""
         if not self.allowed:
             return 0.0
         if len(self.decisions) == 1:
             return self.decisions[0].delay if self.charges[0].role != "shadow" else 0.0
-        pairs = zip(self.charges, self.decisions, strict=False)  # on an error there are charges and no decisions
+        pairs = zip(self.charges, self.decisions, strict=False)  # no decisions after a store error
         return max((decision.delay for charge, decision in pairs if charge.role != "shadow"), default=0.0)
 
 
@@ -142,11 +142,9 @@ def verdict_of(
     source: Source = "store",
     policies: Sequence[Any] = (),
 ) -> Verdict:
-    """The verdict on a group: refused when a charge that is not a shadow refuses.
+    """Return the verdict on a group, which is refused if any charge except a shadow refuses.
 
-    Decisions in an `Answer` name the source themselves.
-
-    Raises `StoreError` when there is not one decision per charge.
+    The source of an `Answer` replaces `source`. Raises `StoreError` unless there is one decision per charge.
     """
     if len(decisions) != len(charges):
         raise StoreError(f"the store gave {len(decisions)} decisions on {len(charges)} charges")
@@ -162,20 +160,20 @@ def verdict_of(
 
 
 def refunds_for(verdict: Verdict) -> Sequence[Charge]:
-    """The charges that give back everything that an admitting verdict took."""
-    pairs = list(zip(verdict.charges, verdict.decisions, strict=False))  # on an error there are no decisions
-    shadows = all(one.allowed for charge, one in pairs if charge.role == "shadow")  # else none of them was charged
+    """Return the charges that refund everything an admitting verdict took."""
+    pairs = list(zip(verdict.charges, verdict.decisions, strict=False))  # no decisions after a store error
+    shadows = all(one.allowed for charge, one in pairs if charge.role == "shadow")  # if one refuses, none is charged
     charged_pairs = [pair for pair in pairs if pair[0].cost and (pair[0].role == "limit" or shadows)]
     return [replace(charge, cost=-charge.cost, at=one.at) for charge, one in charged_pairs if charge.role != "penalty"]
 
 
 class RateLimited(RateLimitError):
-    """A call was refused. `verdict` says by what and for how long."""
+    """A refused call. `verdict` contains the refusing limits and the wait."""
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(f"rate limited: retry after {verdict.retry_after} seconds")
         self.verdict = verdict
 
     def __reduce__(self) -> tuple[type["RateLimited"], tuple[Verdict]]:
-        """So that it comes back whole from another process, where jobs run."""
+        """Support pickling, so that worker processes can raise it."""
         return type(self), (self.verdict,)
