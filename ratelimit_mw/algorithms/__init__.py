@@ -1,4 +1,4 @@
-"""The algorithms: one Python file and one Lua file of the same stem each. These tables are all that knows of them."""
+"""Tables of the algorithms. Each has a Python file and a Lua file of the same stem."""
 
 from typing import Final
 
@@ -22,9 +22,9 @@ ALGORITHMS: Final[dict[str, type[Limit]]] = {
     "leaky_bucket": LeakyBucket,
     "smooth": Smooth,
 }
-SCRIPTED: Final[dict[str, type[Limit]]] = {  # and those that the notation cannot write: they are no rates
+SCRIPTED: Final[dict[str, type[Limit]]] = {  # and those that the notation cannot express, because they are not rates
     **ALGORITHMS,
     "ban": Ban,
     "concurrency": Concurrency,
 }
-DEFAULT: Final = SlidingWindowCounter  # what the notation means when it does not say `using`
+DEFAULT: Final = SlidingWindowCounter  # of a notation without `using`

@@ -1,6 +1,6 @@
-"""What the bucket algorithms share: the burst, being held back, and corrections. Their Lua twins share `bucket.lua`.
+"""Base classes of the bucket algorithms: burst, delays and settlements. The Lua implementation is `bucket.lua`.
 
-A bucket's level is what was taken and has not drained yet: a fresh one is empty, and an idle one is forgotten.
+A bucket's level is what was taken and has not drained yet. A new bucket is empty, and an idle one expires.
 """
 
 import math
@@ -24,18 +24,18 @@ from ratelimit_mw.core.limit import (
 from ratelimit_mw.core.memo import cached_property
 
 Admission = tuple[bool, float, float]
-"""allowed, retry_after and delay (both in seconds) of a decision."""
+"""`(allowed, retry_after, delay)` of a decision; times in seconds."""
 
 
 class DelayableLimit(Limit, frozen=True, kw_only=True):
-    """A limit that can admit a request that is then to be held back: it has a `max_delay`, in seconds."""
+    """A limit that can delay admitted requests, by up to `max_delay` seconds."""
 
     ticks: ClassVar[tuple[int, ...]]
-    """Of the instance: the numbers that the algorithm and its Lua twin compute with."""
-    max_ticks: ClassVar[int] = MAX_EXACT_INT // 2  # of a delay; beyond, sums would no longer be exact
+    """Instance value: the numbers with which Python and Lua compute."""
+    max_ticks: ClassVar[int] = MAX_EXACT_INT // 2  # of a delay; with more, sums would not be exact
 
     def delay_ticks(self, max_delay: int | None) -> int:
-        """See `Limit.delay_ticks`. Raises `ConfigError` beyond `max_ticks`."""
+        """See `Limit.delay_ticks`. Raises `ConfigError` for more than `max_ticks`."""
         if max_delay is None:
             return self._max_delay_ticks
         clock, drain, *_ = self.ticks
@@ -62,7 +62,7 @@ class DelayableLimit(Limit, frozen=True, kw_only=True):
         return self.delay_ticks(self.effective_max_delay_us)
 
     def wait(self, now: int, ticks: int) -> int:
-        """Microseconds until so many ticks, more than 0, have passed."""
+        """Return the microseconds until `ticks`, more than 0, have passed."""
         clock, drain, *_ = self.ticks
         return ceil_div(ticks, drain) * clock - now % clock
 
@@ -73,8 +73,8 @@ ADMITTED: Final[Admission] = (True, 0.0, 0.0)
 class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
     """A limit with a bucket: up to `burst` units at one instant, `quota` per `window` in the long run.
 
-    `burst`: units, at least 1; None is the quota. `max_delay`: seconds that a request may be held back; 0.0 is never.
-    In any window of that length at most `burst + quota - 1` units pass: to promise N, choose burst + quota <= N.
+    `burst`: units, at least 1; None is the quota. `max_delay`: longest delay of a request in seconds; 0.0 disables
+    delays. At most `burst + quota - 1` units pass in any window: to guarantee N, choose burst + quota <= N.
     """
 
     burst: int | None = None
@@ -83,10 +83,10 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
     words: ClassVar[tuple[str, ...]] = ("burst",)
     ticks: ClassVar[BucketTicks]
     fast_ticks: ClassVar[BucketTicks | None]
-    """Of the instance: `(drain, drain - 1, unit, burst, full)`, where the clock tick is one microsecond and nothing is
-    held back. The second is added before a division by the first: that rounds up."""
+    """Instance value for the fast path, if the clock tick is one microsecond and `max_delay` is 0.0, else None:
+    `(drain, drain - 1, unit, burst, full)`. Adding `drain - 1` before a division by `drain` rounds up."""
     fast_delay_ticks: ClassVar[tuple[int, int, int, int, int] | None]
-    """Of the instance: the same where something is, and by how many ticks."""
+    """The same with a `max_delay`: `(drain, unit, burst, full, max_delay_ticks)`, or None."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,20 +120,20 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
         return super()._format_notation(names).replace(f" burst {self.quota} ", " ")  # the same bucket as without it
 
     def refuse_or_delay(self, now: int, cost: int, over: int, max_delay: int | None) -> Admission:
-        """The outcome for a charge that goes `over` full, more than 0, unless it is held back."""
+        """Return the outcome for a charge that exceeds a full bucket by `over` ticks, more than 0."""
         clock, drain, _, burst, _ = self.ticks
         if cost > burst:
             return False, math.inf, 0.0
         max_delay_ticks = self.delay_ticks(max_delay)
-        phase = now % clock  # `wait` without its calls: refusals are what an attacker asks for
+        phase = now % clock  # wait(), inlined below: an attack causes many refusals
         if over <= max_delay_ticks:
             return True, 0.0, (ceil_div(over, drain) * clock - phase) / MICROSECONDS
         return False, (ceil_div(over - max_delay_ticks, drain) * clock - phase) / MICROSECONDS, 0.0
 
     def decision(self, now: int, level: int, admission: Admission, at_once: int) -> Decision:
-        """The decision, once the outcome and the level are known.
+        """Build the decision from the outcome and the level.
 
-        `at_once`: ticks; at a higher level a charge that fits is held back all the same.
+        `at_once`: ticks; above this level, even a charge that fits is delayed.
         """
         _, _, unit, burst, full = self.ticks
         allowed, retry_after, delay = admission
@@ -148,31 +148,31 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
         return shift_at(at, units * unit, drain, clock)
 
     def excess_debt(self, level: int, delta: int) -> int:
-        """Of a correction at this level, see `Limit.forgiven`."""
+        """Return `Limit.forgiven` for a settlement at this level."""
         _, _, unit, _, full = self.ticks
         return max(0, delta - max(0, full + self.quota * unit - level) // unit)
 
     def settled_level(self, level: int, tick: int, delta: int, at: int) -> int:
-        """The level after `Limit.settle`."""
+        """Return the level after `Limit.settle`."""
         clock, drain, unit, _, full = self.ticks
         if delta > 0:
             return max(level, min(level + delta * unit, full + self.quota * unit))
         undrained = (at // clock - tick) * drain
-        refund = min(-delta * unit, undrained)  # what has drained is gone
+        refund = min(-delta * unit, undrained)  # drained units cannot be refunded
         if level > full:
-            refund -= max(0, level - undrained)  # what others reserved after it stays reserved
+            refund -= max(0, level - undrained)  # later reservations stay
         return min(level, max(0, level - refund))
 
 
 class LevelState(Struct, frozen=True, gc=False):
-    """What is in a bucket, and when that was so."""
+    """The level of a bucket at an instant."""
 
-    level: int  # ticks that have not drained; above full while requests are held back, or in debt
+    level: int  # ticks that have not drained; above full while requests are delayed, or in debt
     updated: int  # clock ticks
 
 
 class LevelLimit(BucketLimit, frozen=True, kw_only=True):
-    """A bucket whose state is its level."""
+    """A bucket whose state is its level at an instant."""
 
     def settle(self, state: LevelState | None, now: int, delta: int, at: int) -> LevelState | None:
         tick = now // self.ticks[0]
@@ -190,7 +190,7 @@ class LevelLimit(BucketLimit, frozen=True, kw_only=True):
         return (state.updated + ceil_div(state.level, drain)) * clock
 
     def level(self, state: LevelState | None, tick: int) -> int:
-        """Ticks that have not drained by `tick`; a clock that stepped back drains nothing."""
+        """Return the ticks that have not drained by `tick`. Nothing drains if the clock steps back."""
         if state is None:
             return 0
         return max(0, state.level - max(0, tick - state.updated) * self.ticks[1])

@@ -1,4 +1,4 @@
-"""Fixed window: one counter, whole again when its window ends. Its Lua twin is `fixed_window.lua`."""
+"""Fixed window: one counter, reset when its window ends. The Lua implementation is `fixed_window.lua`."""
 
 import math
 from typing import ClassVar
@@ -11,17 +11,17 @@ from ratelimit_mw.core.memo import cached_property
 
 
 class WindowState(Struct, frozen=True, gc=False):
-    """What was taken in a window."""
+    """The units taken in a window."""
 
     count: int  # units
     start: int  # microseconds
 
 
 class FixedWindow(Limit, frozen=True, kw_only=True):
-    """Admits while the units of the window and the cost are at most `quota`. The window starts at its first hit.
+    """Admits while the units of the window plus the cost are at most `quota`. The first hit starts the window.
 
-    Plain, small and widely known. A client that waits for the edge gets `2 * quota - 1` units into one window's time.
-    Raises `ConfigError` for a quota of 2**52 or more.
+    Simple, small and widely known. A client that waits for the end of a window gets up to `2 * quota - 1` units into
+    the length of one window. Raises `ConfigError` for a quota of 2**52 or more.
     """
 
     algorithm: ClassVar[str] = "fixed_window"
@@ -49,7 +49,7 @@ class FixedWindow(Limit, frozen=True, kw_only=True):
         else:
             retry_after = rest / MICROSECONDS if cost <= quota else math.inf
             if state is not None and state.start > now:
-                state = WindowState(count, start)  # else the lock-out would last until that time comes again
+                state = WindowState(count, start)  # a state from the future would lock clients out
         remaining = quota - count if count < quota else 0
         next_after = rest / MICROSECONDS
         return Decision(
@@ -77,7 +77,7 @@ class FixedWindow(Limit, frozen=True, kw_only=True):
         return self.window_us, self.quota
 
     def _current_window(self, state: WindowState | None, now: int) -> tuple[int, int]:
-        """Count and start of the window that runs at `now`; a clock that stepped back does not end one."""
+        """Return count and start of the window at `now`. A clock that steps back does not end a window."""
         if state is None or now - state.start >= self.window_us:
             return 0, now
         return state.count, min(state.start, now)

@@ -1,7 +1,7 @@
-"""Generic cell rate algorithm (ITU-T I.371): one instant per bucket, its TAT. Its Lua twin is `gcra.lua`.
+"""Generic cell rate algorithm (ITU-T I.371): one instant per bucket. The Lua implementation is `gcra.lua`.
 
-The theoretical arrival time (TAT) is the instant at which all that was taken has drained: a bucket's level is how far
-ahead of now it is.
+The theoretical arrival time (TAT) is the instant at which everything taken has drained. A bucket's level is the time
+from now to its TAT.
 """
 
 from typing import ClassVar
@@ -14,18 +14,21 @@ from ratelimit_mw.core.limit import MICROSECONDS, Decision
 
 
 class GcraDebtState(Struct, frozen=True, gc=False):
-    """A bucket above full, while requests are held back or units are owed: then how far is no longer plain."""
+    """A bucket above full, because requests are delayed or units are owed.
 
-    tat: int
+    Without `updated`, a TAT so far ahead would look like a clock that stepped back.
+    """
+
+    tat: int  # ticks
     updated: int  # clock ticks
 
 
 class GCRA(BucketLimit, frozen=True, kw_only=True):
-    """Admits while the TAT, with this charge in it, is at most `burst` units ahead.
+    """Admits while the TAT, this charge included, is at most `burst` units ahead of now.
 
-    `GCRA(100, 60, burst=20)`: 20 at once, then one every 0.6 s. The answers are those of `token_bucket`; the state is
-    the smallest, one number. A clock that stepped back shows only as a TAT too far ahead: a bucket counts as fuller
-    then than it was, never as more than full.
+    `GCRA(100, 60, burst=20)`: 20 at once, then one every 0.6 s. Decides like `token_bucket`, with the smallest state:
+    one number. If the clock steps back, only the TAT, now too far ahead, shows it: the bucket then counts as fuller
+    than it was, but never as more than full.
     """
 
     algorithm: ClassVar[str] = "gcra"
@@ -44,7 +47,7 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
                 return self._decide(state, now, cost, max_delay)
             return self._decide_delayed(state, now, cost, self.fast_delay_ticks)
         drain, rounding, unit, burst, full = fast_ticks
-        # the usual cases: what every case comes down to, in a third of its time
+        # fast path: equal to _decide(), in a third of the time
         start, level, retry_after = now * drain, 0, 0.0
         if type(state) is int and state > start:
             level = state - start
@@ -71,7 +74,7 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
     def _decide_delayed(
         self, state: GcraDebtState, now: int, cost: int, delay_ticks: tuple[int, int, int, int, int]
     ) -> tuple[Decision, GcraDebtState | int | None]:
-        """Behind those who wait already: what every case comes down to then, in half of its time."""
+        """Decide on a charge behind delayed requests: equal to `_decide`, in half the time."""
         drain, unit, burst, full, max_delay_ticks = delay_ticks
         level = state.tat - now * drain
         if level < full or state.updated > now or cost > burst:
@@ -94,7 +97,7 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
     def _decide(
         self, state: int | GcraDebtState | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, int | GcraDebtState | None]:
-        """In every case."""
+        """Decide in the general case."""
         clock, drain, unit, _, full = self.ticks
         tick = now // clock
         level, ahead = self._level(state, tick)
@@ -105,7 +108,7 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
                 admission = self.refuse_or_delay(now, cost, over, max_delay)
             if admission[0]:
                 level += cost * unit
-            if admission[0] or ahead:  # refused too, else the lock-out would last until that time comes again
+            if admission[0] or ahead:  # even if refused: a state from the future would lock clients out
                 state = GcraDebtState(tick * drain + level, tick) if level > full else tick * drain + level
         return self.decision(now, level, admission, full), state
 
@@ -127,7 +130,7 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
         return ceil_div(state if isinstance(state, int) else state.tat, drain) * clock
 
     def _level(self, state: int | GcraDebtState | None, tick: int) -> tuple[int, bool]:
-        """Ticks that have not drained by `tick`, and whether the state is from a time ahead of it."""
+        """Return the ticks that have not drained by `tick`, and whether the state is later than `tick`."""
         if state is None:
             return 0, False
         _, drain, *_, full = self.ticks

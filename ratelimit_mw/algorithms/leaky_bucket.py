@@ -1,4 +1,4 @@
-"""Leaky bucket: what does not fit overflows, and what fits may have to queue. Its Lua twin is `leaky_bucket.lua`."""
+"""Leaky bucket: a queue that overflows when it is full. The Lua implementation is `leaky_bucket.lua`."""
 
 import math
 from typing import ClassVar
@@ -12,14 +12,14 @@ from ratelimit_mw.core.memo import cached_property
 
 
 class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
-    """Admits while the cost fits into the bucket, which leaks at quota / window, and its turn comes in time.
+    """Admits if the cost fits into the bucket, which leaks at quota / window, and its turn comes in time.
 
-    With `max_delay` seconds the bucket is a queue: each request is held back until the units before it have leaked,
-    but for the first `at_once` of them, and refused if that takes longer. nginx's `limit_req` with `burst=B` is
-    `burst` B + 1; `nodelay` is no `max_delay`; `delay=N` is `at_once` N.
+    With a `max_delay` the bucket is a queue: each request is delayed until the units before it have leaked, except for
+    the first `at_once` of them, and refused if that takes longer than `max_delay` seconds. nginx's `limit_req` with
+    `burst=B` is `burst` B + 1; `nodelay` is a limit without `max_delay`; `delay=N` is `at_once` N.
 
-    `at_once`: units, from 0 to `burst`; None is all of them without a `max_delay`, else none. Without a `max_delay`
-    the answers are those of `token_bucket`.
+    `at_once`: units, from 0 to `burst`; None is all without a `max_delay`, 0 with one. Without a `max_delay` it decides
+    like `token_bucket`.
     """
 
     at_once: int | None = None
@@ -48,14 +48,11 @@ class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
             if admission[0]:
                 level += cost * unit
             if admission[0] or (state is not None and state.updated > tick):
-                state = LevelState(level, tick)  # refused too, else the lock-out would last until that time comes again
+                state = LevelState(level, tick)  # even if refused: a state from the future would lock clients out
         return self.decision(now, level, admission, self._units_at_once * unit), state
 
     def with_max_delay(self, max_delay: float | None) -> Limit:
-        """See `Limit.with_max_delay`.
-
-        It is a queue from its first unit on, unless `at_once` says otherwise: for 0 s too.
-        """
+        """See `Limit.with_max_delay`. All units queue, even for 0 s, unless `at_once` is set."""
         return (
             super().with_max_delay(max_delay)
             if self.at_once is not None
@@ -73,12 +70,12 @@ class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
         return self.at_once
 
     def _queue(self, now: int, level: int, cost: int, max_delay: int | None) -> Admission:
-        """The outcome for a charge that finds the bucket at this level."""
+        """Return the outcome for a charge on a bucket at this level."""
         _, _, unit, burst, full = self.ticks
         if cost > burst:
             return False, math.inf, 0.0
         over = level + cost * unit - full
-        ticks_before = level - self._units_at_once * unit  # ticks that have to leak before its turn
+        ticks_before = level - self._units_at_once * unit  # ticks that must leak before its turn
         max_delay_ticks = self.delay_ticks(max_delay)
         if not cost or (over <= 0 and ticks_before <= max_delay_ticks):
             return True, 0.0, self.wait(now, ticks_before) / MICROSECONDS if cost and ticks_before > 0 else 0.0

@@ -1,8 +1,7 @@
-"""Exact arithmetic in integers that a double holds, so that Python and Lua compute the same numbers.
+"""Exact arithmetic in integers that fit a double, so that Python and Lua compute the same numbers.
 
-A bucket's level is counted in *ticks*, small enough that one unit and the refill of one clock tick are both whole
-numbers of them. A clock tick is one microsecond; where the numbers would not fit, the smallest power of ten
-microseconds that does.
+A bucket's level is counted in *ticks*. One unit is a whole number of ticks, and so is what drains in one clock tick. A
+clock tick is one microsecond; if the numbers would not fit, it is the smallest power of ten microseconds that fits.
 """
 
 from math import gcd
@@ -11,34 +10,34 @@ from typing import NamedTuple
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MAX_EXACT_INT
 
-_MAX_CLOCK_TICK = 10**15  # a clock tick of thirty years: nothing that passes validation needs as much
+_MAX_CLOCK_TICK = 10**15  # microseconds, about thirty years: more than any valid limit needs
 
 
 def ceil_div(a: int, b: int) -> int:
-    """`a / b`, rounded up."""
+    """Return `a / b`, rounded up."""
     return -(-a // b)
 
 
 def shift_at(at: int, ticks: int, drain: int, clock: int) -> int:
-    """The instant at which so many ticks more have drained, or fewer below 0: with `at` rounded up, it is too."""
+    """Return the instant at which `ticks` more have drained (fewer, if negative), shifted by whole clock ticks."""
     clock_ticks = abs(ticks) // drain
     return (at // clock + (clock_ticks if ticks > 0 else -clock_ticks)) * clock
 
 
-# Plain tuples, because they are unpacked on every decision.
+# Plain tuples, because every decision unpacks them.
 BucketTicks = tuple[int, int, int, int, int]
-"""`(clock, drain, unit, burst, full)`: microseconds in a clock tick; ticks that leave the bucket in one clock tick;
-ticks in one unit; units the bucket holds; ticks the bucket holds."""
+"""`(clock, drain, unit, burst, full)`: microseconds per clock tick; ticks that drain per clock tick; ticks per unit;
+units that the bucket holds; ticks that the bucket holds."""
 
 CounterTicks = tuple[int, int]
-"""`(clock, length)`: microseconds in a clock tick; clock ticks in one sub-window."""
+"""`(clock, length)`: microseconds per clock tick; clock ticks per sub-window."""
 
 
 def bucket_ticks(quota: int, window: int, burst: int) -> BucketTicks:
-    """Ticks for `quota` units per `window` microseconds and a bucket of `burst` units.
+    """Return the ticks for `quota` units per `window` microseconds and a bucket of `burst` units.
 
-    The largest number that can occur is a full bucket in full debt with one more burst asked for: `2 * burst + quota`
-    units. Raises `ConfigError` when no clock tick makes that fit into 2**52.
+    The largest possible number is a full bucket in full debt plus a charge of one burst: `2 * burst + quota` units.
+    Raises `ConfigError` if it does not fit into 2**52 with any clock tick.
     """
     clock = 1
     while clock <= _MAX_CLOCK_TICK:
@@ -54,10 +53,10 @@ def bucket_ticks(quota: int, window: int, burst: int) -> BucketTicks:
 
 
 def counter_ticks(quota: int, window: int, buckets: int) -> CounterTicks:
-    """Ticks for `quota` units per `window` microseconds, counted in `buckets` sub-windows.
+    """Return the ticks for `quota` units per `window` microseconds, counted in `buckets` sub-windows.
 
-    The largest number that can occur is a count in full debt times the length: `2 * quota * length`.
-    Raises `ConfigError` when no clock tick makes that fit into 2**53.
+    The largest possible number is a count in full debt times the length: `2 * quota * length`. Raises `ConfigError` if
+    it does not fit into 2**53 with any clock tick.
     """
     clock = 1
     while clock <= _MAX_CLOCK_TICK:
@@ -69,39 +68,40 @@ def counter_ticks(quota: int, window: int, buckets: int) -> CounterTicks:
 
 
 SmoothTicks = tuple[int, int, int, int, int]
-"""`(clock, drain, fresh, own, full)`: microseconds in a clock tick; ticks in one clock tick; ticks of time that a unit
-costs; ticks of storage that it takes up; ticks of storage that there are."""
+"""`(clock, drain, unit_time, unit_storage, full)`: microseconds per clock tick; ticks per clock tick; ticks of time
+that a unit costs; ticks of storage that a unit takes up; ticks of storage in total."""
 
 
 class WarmUp(NamedTuple):
-    """The price of what is stored while a limit warms up: above `edge` ticks of storage units cost more.
+    """The price of stored units during a warm-up: above `edge` ticks of storage, units cost more.
 
-    Guava's line: from `cold_factor` times the usual price, with all stored, down to the usual price at the edge. With u
-    the ticks above the edge, the units down to it cost `over * u * u / under` ticks more: a whole number, rounded down,
-    of what is stored, so that the price of many units is the same in whatever charges they are taken.
+    As in Guava, the price falls linearly from `cold_factor` times the stable price, with full storage, to the stable
+    price at the edge. With u the ticks above the edge, the units down to it cost `numerator * u * u / denominator`
+    ticks more. The result is rounded down and depends only on the storage, so that the price of many units is the same
+    for any division into charges.
     """
 
     edge: int
     numerator: int
     denominator: int
-    scale: int  # a tick is such a part of one that would do without a warm-up
+    scale: int  # ticks per tick of the same limit without a warm-up
 
     def surcharge(self, stored: int) -> int:
-        """By how much all that is stored costs more than it would at the usual price; ticks."""
+        """Return by how many ticks all stored units cost more than at the stable price."""
         above = stored - self.edge
         return above * above * self.numerator // self.denominator if above > 0 else 0
 
 
 def stored_us(idle: int, cold: int, clock: int) -> int:
-    """Clock ticks of storage for so many idle microseconds: rounded so that nobody gets more than that."""
+    """Return the clock ticks of storage for `idle` microseconds, rounded so that clients never gain."""
     return ceil_div(idle, clock) if cold else idle // clock
 
 
 def smooth_ticks(quota: int, window: int, idle: int, cold: int) -> tuple[SmoothTicks, WarmUp | None]:
-    """Ticks for `quota` units per `window` microseconds, `idle` microseconds to store, and a cold factor, 0 for none.
+    """Return the ticks for `quota` units per `window` microseconds, and the warm-up, if any.
 
-    A sum of prices stays below 2**50, and Lua's long division below 2**53. Raises `ConfigError` when no clock tick
-    makes that fit.
+    `idle`: microseconds that can be stored. `cold`: the cold factor, 0 without a warm-up. Sums of prices stay below
+    2**50, and Lua's long division below 2**53. Raises `ConfigError` if that is impossible with any clock tick.
     """
     clock = 1
     while clock <= _MAX_CLOCK_TICK:
@@ -119,16 +119,16 @@ def smooth_ticks(quota: int, window: int, idle: int, cold: int) -> tuple[SmoothT
 
 
 def _smooth_ticks(clock: int, drain: int, unit: int, idle: int, cold: int) -> tuple[SmoothTicks, WarmUp | None, bool]:
-    """The ticks, and whether Lua can divide what they come to."""
+    """Return the ticks, the warm-up, if any, and whether Lua can divide exactly."""
     if not cold:
         return (clock, drain, unit, unit, idle * drain), None, True
     part = gcd(4, cold + 1)
     scale, unit_storage, time = (cold + 5) // part, 2 * (cold + 1) // part, idle * drain
-    # with f the cold factor: a quota of stored units takes (f + 5) / 2 (f + 1) of a warm-up, and half a warm-up of them
-    # is below the edge
+    # with f the cold factor: storage holds (f + 5) / (2 (f + 1)) times the units that the stable rate admits in a
+    # warm-up; half of those units lie below the edge
     numerator, denominator = scale * (cold - 1) * part * part, 16 * (cold + 1)
-    twos = gcd(numerator, denominator, 2**20)  # smaller numbers are easier to divide
+    twos = gcd(numerator, denominator, 2**20)  # smaller numbers need fewer steps of Lua's long division
     warm_up = WarmUp(time * unit_storage // 2, numerator // twos, denominator // twos * time, scale)
-    most = 4 * time // part  # above the edge
+    most = 4 * time // part  # ticks above the edge
     fits = (warm_up.denominator + most * warm_up.numerator) * 2 <= MAX_EXACT_INT
     return (clock, drain * scale, unit * scale, unit * unit_storage, time * scale), warm_up, fits

@@ -1,4 +1,4 @@
-"""Token bucket: `burst` units at once, refilled at quota / window. Its Lua twin is `token_bucket.lua`."""
+"""Token bucket: `burst` units at once, refilled at quota / window. The Lua implementation is `token_bucket.lua`."""
 
 from typing import ClassVar
 
@@ -7,11 +7,11 @@ from ratelimit_mw.core.limit import MICROSECONDS, Decision
 
 
 class TokenBucket(LevelLimit, frozen=True, kw_only=True):
-    """Admits while there are tokens for the cost; tokens come back one by one, at quota / window.
+    """Admits while there are tokens for the cost; tokens return one by one, at quota / window.
 
-    `TokenBucket(100, 60, burst=20)`: 20 at once, 100 per minute in the long run, at most 119 in any minute.
-    With `max_delay` seconds d, up to d * quota / window units more are admitted, each held back until its token is
-    there. Same answers as `gcra`.
+    `TokenBucket(100, 60, burst=20)`: 20 at once, 100 per minute in the long run, at most 119 in any minute. With a
+    `max_delay` of d seconds, up to d * quota / window more units are admitted, each delayed until its token returns.
+    Decides like `gcra`, unless the clock steps back.
     """
 
     algorithm: ClassVar[str] = "token_bucket"
@@ -26,7 +26,7 @@ class TokenBucket(LevelLimit, frozen=True, kw_only=True):
         if (fast_ticks := self.fast_ticks) is None or not cost:
             return self._decide(state, now, cost, max_delay)
         drain, rounding, unit, burst, full = fast_ticks
-        # the usual cases: what every case comes down to, in half of its time
+        # fast path: equal to _decide(), in half the time
         level = drained = 0
         if state is not None:
             level = state.level
@@ -56,7 +56,7 @@ class TokenBucket(LevelLimit, frozen=True, kw_only=True):
     def _decide(
         self, state: LevelState | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, LevelState | None]:
-        """In every case."""
+        """Decide in the general case."""
         clock, _, unit, _, full = self.ticks
         tick = now // clock
         level, admission = self.level(state, tick), ADMITTED
@@ -67,5 +67,5 @@ class TokenBucket(LevelLimit, frozen=True, kw_only=True):
             if admission[0]:
                 level += cost * unit
             if admission[0] or (state is not None and state.updated > tick):
-                state = LevelState(level, tick)  # refused too, else the lock-out would last until that time comes again
+                state = LevelState(level, tick)  # even if refused: a state from the future would lock clients out
         return self.decision(now, level, admission, full), state
