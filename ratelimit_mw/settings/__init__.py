@@ -1,4 +1,4 @@
-"""Settings: one vocabulary for keyword arguments, mappings, files and the environment."""
+"""Settings: the same options in keyword arguments, mappings, files and environment variables."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -43,7 +43,7 @@ from ratelimit_mw.settings.rule import (
     rule_from,
 )
 
-_NOTATION: Final = ("limits", "app_limits", "messages")  # text, which has commas of its own
+_NOTATION: Final = ("limits", "app_limits", "messages")  # notation may have commas, so a variable's text is not split
 _HOOKS: Final = ("on_decision", "on_store_event")
 _FLAGS: Final = ("ignore_case", "shadow", "plain_keys", "strict")
 _MISPLACED_OPTIONS: Final = {
@@ -52,17 +52,17 @@ _MISPLACED_OPTIONS: Final = {
     ),
     **LIMIT_TABLE_OPTIONS,
 }
-_VALID_REST: Final[Mapping[str, Any]] = {"limits": [], "tier": "ip"}  # with which any other settings can be right
+_VALID_REST: Final[Mapping[str, Any]] = {"limits": [], "tier": "ip"}  # for `check`: completes a part of the settings
 _MIN_SECRET_BYTES: Final = 16  # bytes
-_MAX_SECRET_BYTES: Final = 64  # bytes; BLAKE2b takes no longer key
-_PUBLISHED_SECRETS: Final = ("a long random text of your own",)  # in the documentation of the first release candidate
+_MAX_SECRET_BYTES: Final = 64  # bytes; the longest key of BLAKE2b
+_PUBLISHED_SECRETS: Final = ("a long random text of your own",)  # from the documentation of the first release candidate
 _HOW_TO_GENERATE: Final = "make one with python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
 
 
 class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
-    """What is limited, by what, and how. What each field means: `Options`.
+    """The settings of one middleware. `Options` describes each field.
 
-    Raises `ConfigError` that names each field that is wrong, what was found and what is allowed.
+    Raises `ConfigError` with all problems, each with its field, the value and what is expected.
     """
 
     limits: Any = None  # required
@@ -139,11 +139,11 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         mistakes.raise_if_any()
 
     def __repr__(self) -> str:
-        """Without what is secret: key_secret, the store's URL, and the headers of the lists."""
+        """Return a text without secrets: without key_secret, the store's URL, and the headers of the lists."""
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """The same for who draws objects by their fields."""
+        """Return the same fields for tools that print objects by field, such as rich."""
         values = asdict(self)
         values["key_secret"] = "***" if self.key_secret else ""
         if isinstance(self.store, str):
@@ -153,7 +153,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         return list(values.items())
 
     def compiled_rules(self) -> list[Rule]:
-        """The rules as objects, in order, with names of their own."""
+        """Return the rules as objects, in order. Raises `ConfigError` if two have the same name."""
         if isinstance(self.rules, (str, bytes, Mapping)) or not isinstance(self.rules, Sequence):
             raise ConfigError(
                 f"rules: got {self.rules!r}, expected a list of tables or Rules; in TOML each begins with [[rules]]"
@@ -174,9 +174,10 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     @classmethod
     def of(cls, settings: "Settings | Mapping[str, Any] | None", options: Mapping[str, Any]) -> "Settings":
-        """Settings from an object or a mapping, keyword arguments that go before it, and the environment behind both.
+        """Build settings from an object or a mapping, from keyword arguments and from the environment.
 
-        A Settings object is complete: the environment adds nothing to it.
+        Keyword arguments override the mapping, and both override the environment. A Settings object is complete, so
+        the environment is not read.
         """
         if isinstance(settings, cls):
             return (
@@ -203,12 +204,12 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     @classmethod
     def check(cls, given: Mapping[str, Any]) -> None:
-        """Raise `ConfigError` for what is wrong in some of the settings, whatever the rest will be."""
+        """Raise `ConfigError` for problems in a part of the settings, whatever the rest will be."""
         build_checked(cls, {**_VALID_REST, **given}, Options, _MISPLACED_OPTIONS)
 
     @classmethod
     def load(cls, path: str | Path) -> "Settings":
-        """Settings from a TOML or JSON file, and from the environment, which goes before it.
+        """Build settings from a TOML or JSON file and the environment, which overrides the file.
 
         Raises `ConfigError` that names the file.
         """
@@ -217,7 +218,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     @classmethod
     def strict_setting(cls, value: object) -> bool:
-        """The setting `strict` where nothing makes the settings: of this value, else of the environment."""
+        """Return the setting `strict` without building the settings: from `value`, else from the environment."""
         if isinstance(value, cls):
             return value.strict
         if isinstance(value, Mapping) and "strict" in value:
@@ -229,9 +230,9 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     @classmethod
     def _build(cls, given: Mapping[str, Any], wrong: Mapping[str, str], describe: Callable[[str], str]) -> "Settings":
-        """Settings of what is given. `wrong`: by setting, what is wrong with variables that cannot be read.
+        """Build settings from `given`. `wrong`: the problems of unreadable environment variables, by option.
 
-        Raises one `ConfigError` for these and for all else that is wrong, each problem as `describe` makes it.
+        Raises one `ConfigError` for these and all other problems; `describe` adds the location to the latter.
         """
         try:
             built = build_checked(cls, given, Options, _MISPLACED_OPTIONS)
@@ -244,7 +245,9 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     @classmethod
     def _from_environment(cls) -> tuple[dict[str, Any], dict[str, str]]:
         defaults = {field.name: field.default for field in fields(cls) if field.name not in _NOTATION}
-        defaults["max_waiting"] = 0  # a number too: it has no default of its own, because that goes by who waits
+        defaults["max_waiting"] = (
+            0  # read it as a number; its field is None, because the default depends on the integration
+        )
         return read_environment(environ, Options, defaults)
 
     def _check_on_refused(self) -> None:
@@ -313,7 +316,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     @property
     def _tiers(self) -> tuple[KeySpec | None, str | None]:
-        """How limits go by tier; a key that is wrong is told of once, where it stands."""
+        """`tier` and `default_tier`. An invalid key is replaced here, because another check reports it."""
         return (None if self.tier is None else key_or_placeholder(self.tier)), self.default_tier
 
     def _check_exempt(self) -> None:
@@ -340,6 +343,6 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
 
 def _rule_place(index: int, rule: object) -> str:
-    """Where a rule is, with its name where it says one: `rules[2] (login)`."""
+    """Return the place of a rule in error messages, with its name if it has one: `rules[2] (login)`."""
     name = rule.get("name") if isinstance(rule, Mapping) else getattr(rule, "name", None)
     return f"rules[{index}] ({name})" if isinstance(name, str) and NAME.fullmatch(name) else f"rules[{index}]"

@@ -1,4 +1,4 @@
-"""The setting `penalty`: after so many refusals in a window, refuse for a while."""
+"""Checks of the options for penalties, concurrency slots and settlement after the response."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -21,10 +21,10 @@ _ALLOWED: Final = "expected text such as '10 refusals per minute: 15 minutes', o
 
 
 def check_penalty(value: object) -> Ban | None:
-    """The ban that `10 refusals per minute: 15 minutes` stands for; None for None.
+    """Return the ban that text such as `10 refusals per minute: 15 minutes` describes; None for None.
 
-    The word `refusals` may be left out; rate and duration are written as in the notation of limits. Raises
-    `ConfigError` naming `penalty`.
+    The word `refusals` is optional. Rate and duration use the notation of limits. Raises `ConfigError` that names
+    `penalty`.
     """
     if value is None or isinstance(value, Ban):
         return value
@@ -46,7 +46,7 @@ def check_penalty(value: object) -> Ban | None:
 
 
 def _rate(text: str, value: str) -> Limit:
-    """A plain rate. Raises `ConfigError` for anything besides."""
+    """Parse a rate without options. Raises `ConfigError` for anything else."""
     try:
         limits = parse(text)
     except ConfigError as error:
@@ -61,12 +61,12 @@ _MAX_QUEUE: Final = 100_000  # requests that wait for a slot, in one process
 
 
 def slot_limit_spec(concurrent: int, lifetime: float, retry: float) -> LimitSpec:
-    """The limit that `concurrent` stands for: a request takes one slot, whatever else it costs."""
+    """Return the limit that `concurrent` defines. A request takes one slot, whatever it costs elsewhere."""
     return LimitSpec(limit=Concurrency(concurrent, lifetime, retry=retry), cost=1, settle=False)
 
 
 def check_slots(concurrent: Any, queue: Any, queue_timeout: Any) -> None:
-    """Raises `ConfigError` that names what is wrong. A queue of None is the top's."""
+    """Raise `ConfigError` for an invalid option. None, for the queue, means that the global setting applies."""
     if check_int("concurrent", concurrent, 0) > MAX_SLOTS:
         raise ConfigError(f"concurrent: got {concurrent}, expected at most {MAX_SLOTS} slots")
     if queue is not None and check_int("queue", queue, 0) > _MAX_QUEUE:
@@ -76,7 +76,7 @@ def check_slots(concurrent: Any, queue: Any, queue_timeout: Any) -> None:
 
 
 def check_slot_times(lifetime: Any, retry: Any) -> None:
-    """Raises `ConfigError` for a lifetime under a second, in which nobody could renew, and for no time to wait."""
+    """Raise `ConfigError` for a lifetime under a second, which is too short to renew, and for a retry of 0."""
     if check_seconds("slot_lifetime", lifetime) < 1:
         raise ConfigError(f"slot_lifetime: got {lifetime}, expected at least 1 second")
     if not check_seconds("slot_retry", retry):
@@ -84,13 +84,13 @@ def check_slot_times(lifetime: Any, retry: Any) -> None:
 
 
 def check_single_concurrency(limits: Sequence[LimitSpec] | LimitSelector, concurrent: Any) -> None:
-    """Raises `ConfigError` where slots are limited twice: both would count in one bucket."""
+    """Raise `ConfigError` if `concurrent` and a limit both count slots, because they would share a bucket."""
     if concurrent and any(spec.limit.is_concurrency for specs in static_specs(limits) for spec in specs):
         raise ConfigError("concurrent: limits hold a Concurrency already; expected one of both")
 
 
 def check_queue_has_slots(limits: Sequence[LimitSpec] | LimitSelector, concurrent: Any, **options: Any) -> None:
-    """Raises `ConfigError` where a rule says how to wait for slots that it does not have. `options`: such settings."""
+    """Raise `ConfigError` if a rule without slots has options for waiting. `options`: their names and values."""
     has_slots = concurrent or any(spec.limit.is_concurrency for specs in static_specs(limits) for spec in specs)
     for field, value in options.items():
         if value and not has_slots:
@@ -98,12 +98,12 @@ def check_queue_has_slots(limits: Sequence[LimitSpec] | LimitSelector, concurren
 
 
 def check_no_concurrency(field: str, limits: Sequence[LimitSpec] | LimitSelector) -> None:
-    """Raises `ConfigError` where what is over at once would have to be held: a message is not at work."""
+    """Raise `ConfigError` for a Concurrency among limits of messages: a message has no end to release a slot at."""
     if any(spec.limit.is_concurrency for specs in static_specs(limits) for spec in specs):
         raise ConfigError(f"{field}: got a Concurrency, which counts requests at work; a message is over at once")
 
 
-SettleSpec = Callable[..., Any] | str  # a callable of the request and its response; text is its name
+SettleSpec = Callable[..., Any] | str  # a callable of the request and its response; text is the name of one
 StatusSpec = Sequence[int | str]
 SettleCall = Callable[..., Any]
 
@@ -112,7 +112,10 @@ _HIGHEST: Final = 599
 
 
 class SettlePolicy:
-    """How the limits of a rule are settled. `call`: says the true cost. `counted_statuses`: those charged."""
+    """How the limits of a rule are settled after the response.
+
+    `call`: returns the true cost, if set. `counted_statuses`: the statuses that are charged; None for all.
+    """
 
     __slots__ = ("call", "counted_statuses")
 
@@ -121,7 +124,10 @@ class SettlePolicy:
         self.counted_statuses: Final = counted_statuses
 
     def charges(self, response: Any) -> bool:
-        """Whether an answer is charged. A client that goes away before its status got none; what was cut off stays."""
+        """Return whether a request with this response stays charged.
+
+        A response that ended without a status is charged, unless the client disconnected.
+        """
         if self.counted_statuses is None:
             return True
         return (
@@ -130,13 +136,13 @@ class SettlePolicy:
 
 
 def settle_policy(settle: SettleSpec | None, count_status: StatusSpec | None) -> SettlePolicy | None:
-    """What these settings say; None where nothing is settled. Raises `ConfigError` naming the one that is wrong."""
+    """Return the policy of these options; None if neither is set. Raises `ConfigError` that names the invalid one."""
     call, counted_statuses = check_settle(settle), check_statuses(count_status)
     return None if call is None and counted_statuses is None else SettlePolicy(call, counted_statuses)
 
 
 def check_settle(value: SettleSpec | None) -> SettleCall | None:
-    """A callable, or one that `call:package.module:function` names. Raises `ConfigError` naming `settle`."""
+    """Return the callable of `settle`, which may also be its name. Raises `ConfigError` that names `settle`."""
     if value is None:
         return None
     with error_location("settle"):
@@ -144,9 +150,9 @@ def check_settle(value: SettleSpec | None) -> SettleCall | None:
 
 
 def check_statuses(value: object) -> frozenset[int] | None:
-    """The statuses that `[401, "4xx"]` stands for; None for all, which an empty list says too.
+    """Return the statuses of a list such as `[401, "4xx"]`; None means all, and so does an empty list.
 
-    Raises `ConfigError` naming `count_status`.
+    Raises `ConfigError` that names `count_status`.
     """
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""Items: what a list of limits holds."""
+"""The option `limits`: limit specs, limits by tier, and limits that a callable returns."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from ratelimit_mw.http.keys import ANY_PREFIX, Key, KeyContext, KeySpec, check_k
 
 
 class LimitOptions(TypedDict, total=False):
-    """A table in `limits`: one limit, with what is its own."""
+    """A table in `limits`: one limit and its own options."""
 
     limit: Annotated[str | Limit, "required: one limit"]
     key: Annotated[KeySpec, "whose bucket, instead of the rule's key"]
@@ -40,11 +40,11 @@ class LimitOptions(TypedDict, total=False):
 
 
 class LimitSpec(Struct, frozen=True, kw_only=True):
-    """One limit of a rule, with what may be its own: key, cost, shadow, max_delay, lease, settle."""
+    """One limit of a rule with its own options: key, cost, shadow, max_delay, lease, settle."""
 
     limit: Limit
     key: KeySpec | None = None
-    cost: int | RequestCallable | None = None  # None: the rule's
+    cost: int | RequestCallable | None = None  # None: the rule's cost
     shadow: bool = False
     max_delay: float | None = None
     lease: int = 0
@@ -53,9 +53,9 @@ class LimitSpec(Struct, frozen=True, kw_only=True):
 
 
 def parse_limit_specs(place: str, value: object) -> list[LimitSpec]:
-    """The items that a list of limits stands for, in order; none for an empty list.
+    """Parse a list of limits, or a single one, into limit specs.
 
-    Raises `ConfigError` naming `place[index]`, for all of them that are wrong.
+    Raises one `ConfigError` that names `place[index]` of each invalid limit.
     """
     mistakes = ErrorCollector()
     specs: list[LimitSpec] = []
@@ -119,7 +119,7 @@ def _build_spec(
         if lease and any(one.effective_max_delay_us for one in limits):
             raise ConfigError("lease: what is taken ahead cannot be held back; expected no max_delay beside it")
     mistakes.raise_if_any()
-    if limits[0].is_concurrency:  # a request is at work once, whatever else it costs
+    if limits[0].is_concurrency:  # a request takes one slot, whatever it costs elsewhere
         cost, settle = 1 if cost is None else cost, False
     return LimitSpec(
         limit=limits[0],
@@ -144,7 +144,7 @@ def _one_limit(value: Any, name: Any) -> Limit:
 
 
 def _with_max_delay(limit: Limit, max_delay: Any) -> Limit:
-    """The limit with this `max_delay`; None is its own."""
+    """Return the limit with this `max_delay`; unchanged for None."""
     if max_delay is None:
         return limit
     if not limit.can_delay and check_seconds("max_delay", max_delay):
@@ -161,7 +161,10 @@ def _with_max_delay(limit: Limit, max_delay: Any) -> Limit:
 
 
 def check_cost(value: Any, limits: Sequence[Limit]) -> int | RequestCallable | None:
-    """A cost: units that all these limits can admit, or a callable. Raises `ConfigError` naming `cost`."""
+    """Return `value` if it is a valid cost: a callable, or units that each of `limits` can admit.
+
+    Raises `ConfigError` that names `cost`.
+    """
     if value is None:
         return None
     if callable(value) or is_callable_name(value):
@@ -179,7 +182,7 @@ def check_cost(value: Any, limits: Sequence[Limit]) -> int | RequestCallable | N
 
 
 def check_distinct_buckets(place: str, specs: Sequence[LimitSpec], key: KeySpec) -> None:
-    """Raises `ConfigError` for two items that can count in one bucket. `key`: of items that have none of their own."""
+    """Raise `ConfigError` if two limits can count in one bucket. `key`: for limits without their own."""
     seen: dict[str, list[tuple[int, Key]]] = {}
     for index, spec in enumerate(specs):
         own = Key(key if spec.key is None else spec.key, ANY_PREFIX)
@@ -197,24 +200,24 @@ _DEFAULT_TIER: Final = "default"
 NOT_BY_TIER: Final = (
     "no limits here go by tier; allowed beside it are limits such as {free = '60/hour', pro = '600/hour'}"
 )
-_CACHE_SIZE: Final = 1024  # answers of a callable whose limits are kept
+_CACHE_SIZE: Final = 1024  # parsed results of one callable
 
 
 class LimitSelector(ABC):
-    """Limits that are chosen for each request. `callables`: the callables it needs."""
+    """Limits that are selected for each request. `callables`: the callables whose results it needs."""
 
     callables: Sequence[RequestCallable]
 
     @abstractmethod
     def select(self, request: KeyContext, route: str, results: CallResults) -> Sequence[LimitSpec] | None:
-        """The limits of this request; None when the callable gave none that can be used."""
+        """Return the limits of a request; None if the callable returned no valid limits."""
 
 
 class TieredLimits(LimitSelector):
     """`{free = "60/hour", pro = "5000/hour"}`: limits by the tier that a key names.
 
-    The default tier is `default_tier`, or else the one called `default`, or else the first; it is for whoever has no
-    tier, or one that is not in the table.
+    The default tier applies to clients without a tier, or with one that is not in the table. It is `default_tier`, else
+    the tier named `default`, else the first.
     """
 
     def __init__(self, place: str, tiers: Mapping[str, Any], tier: KeySpec | None, default: str | None) -> None:
@@ -236,14 +239,14 @@ class TieredLimits(LimitSelector):
         return self._tiers
 
     def select(self, request: KeyContext, route: str, results: CallResults) -> Sequence[LimitSpec]:
-        """The limits of the tier that the key names."""
+        """Return the limits of the tier that the key names, else of the default tier."""
         identity = self.key.identity(request, route, results) or ""
-        # names of tiers have no character that an identity escapes: what stands behind the kind is the value itself
+        # tier names have no character that identities escape, so the text after `=` is the tier's name
         return self._tiers.get(identity.partition("=")[2], self._tiers[self._default])
 
 
 class DynamicLimits(LimitSelector):
-    """A callable of the request that gives its limits: notation, Limits, or whatever else a list of limits may hold."""
+    """Limits that a callable returns for each request: notation, Limits, or any other form of a list of limits."""
 
     def __init__(self, call: RequestCallable) -> None:
         self._call: Final = call
@@ -251,19 +254,19 @@ class DynamicLimits(LimitSelector):
         self._compiled: Final = lru_cache(_CACHE_SIZE)(_parse_result)
 
     def select(self, _: KeyContext, __: str, results: CallResults) -> Sequence[LimitSpec] | None:
-        """The limits that the callable gave."""
+        """Return the limits in the callable's result; None if it raised or returned no valid limits."""
         result = results[self._call]
         if result is FAILED:
             return None
         try:
             return self._compiled(result) if isinstance(result, (str, Limit)) else _parse_result(result)
-        except Exception as error:  # noqa: BLE001  # whatever a callable gives, the request is limited
+        except Exception as error:  # noqa: BLE001  # an invalid result must not exempt the request
             warn_throttled(f"limits {callable_name(self._call)}", "gave no limits, the default ones apply: %s", error)
             return None
 
 
 def _parse_result(result: Any) -> Sequence[LimitSpec]:
-    """The limits that a callable gave. Raises `ConfigError` for none: `[]` says in words that there are none."""
+    """Parse a callable's result. Raises `ConfigError` if it is invalid; `[]` is valid and means no limits."""
     specs = parse_limit_specs("limits", result)
     if any(spec.limit.is_concurrency for spec in specs):
         raise ConfigError("limits: got a Concurrency; the rule may have it, as `concurrent`")
@@ -286,7 +289,7 @@ def _parse_tiers(place: str, tiers: Mapping[str, Any]) -> dict[str, Sequence[Lim
 def compile_limits(
     place: str, value: object, tier: KeySpec | None = None, default_tier: str | None = None
 ) -> Sequence[LimitSpec] | LimitSelector:
-    """What `limits` says: the items, in order, or a Choice. Raises `ConfigError` naming `place`."""
+    """Compile the value of `limits` to limit specs or a selector. Raises `ConfigError` that names `place`."""
     if (callable(value) and not isinstance(value, type)) or is_callable_name(value):
         with error_location(place):
             return DynamicLimits(resolve_callable(value))
@@ -298,13 +301,13 @@ def compile_limits(
 
 
 def check_default_tier(value: object) -> None:
-    """Raises `ConfigError` unless `value` can be the name of a tier, or is None."""
+    """Raise `ConfigError` unless `value` is None or can be the name of a tier."""
     if value is not None and not isinstance(value, str):
         raise ConfigError(f"default_tier: got {value!r}, expected the name of a tier")
 
 
 def _is_limit_table(table: Mapping[Any, Any], tier: KeySpec | None) -> bool:
-    """Whether this is one limit, perhaps without its `limit` or misspelt, rather than a table of tiers."""
+    """Return whether a table is one limit, even incomplete or misspelled, and not limits by tier."""
     options = LimitOptions.__annotations__
     if any(not isinstance(name, str) or name in options for name in table):
         return True
@@ -312,14 +315,14 @@ def _is_limit_table(table: Mapping[Any, Any], tier: KeySpec | None) -> bool:
 
 
 def static_specs(limits: Sequence[LimitSpec] | LimitSelector) -> list[Sequence[LimitSpec]]:
-    """The lists of limits that are known before a request comes: one, one for each tier, or none."""
+    """Return the lists of limits that are known at start-up: one, one for each tier, or none for a callable."""
     if isinstance(limits, TieredLimits):
         return list(limits.all.values())
     return [] if isinstance(limits, LimitSelector) else [limits]
 
 
 def check_estimates(limits: Sequence[LimitSpec] | LimitSelector, cost: object) -> None:
-    """Raises `ConfigError` for a limit that is to be settled, of which nothing is taken before. `cost`: of the rule."""
+    """Raise `ConfigError` for a limit that is settled but charges 0 in advance. `cost`: the rule's cost."""
     for specs in static_specs(limits):
         for spec in specs:
             own = cost if spec.cost is None else spec.cost
@@ -332,7 +335,7 @@ def check_estimates(limits: Sequence[LimitSpec] | LimitSelector, cost: object) -
 
 
 def check_buckets(place: str, limits: Sequence[LimitSpec] | LimitSelector, key: KeySpec) -> None:
-    """Raises `ConfigError` for two limits that can count in one bucket. `key`: of items that have none of their own."""
+    """Raise `ConfigError` if two limits can count in one bucket. `key`: for limits without their own."""
     if isinstance(limits, TieredLimits):
         for name, specs in limits.all.items():
             check_distinct_buckets(f"{place}.{name}", specs, key)

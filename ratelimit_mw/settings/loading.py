@@ -1,4 +1,4 @@
-"""Where settings come from besides code: files and the environment."""
+"""Reads settings from files and from the environment."""
 
 import os
 import re
@@ -20,8 +20,8 @@ from ratelimit_mw.settings.toml_lines import find_line
 
 _PREFIX: Final = "RATELIMIT_MW_"
 _PREFIX_OF_PEERS: Final = "RATELIMIT_"
-_PEERS: Final = {"flask_limiter", "django_ratelimit"}  # which read such names themselves
-_SCHEMA: Final = "$schema"  # where editors look for the schema of a JSON file
+_PEERS: Final = {"flask_limiter", "django_ratelimit"}  # packages that read such names themselves
+_SCHEMA: Final = "$schema"  # editors find the schema of a JSON file under this key
 _YES_NO: Final = {
     "true": True,
     "1": True,
@@ -35,7 +35,7 @@ _YES_NO: Final = {
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The table in a TOML file, or in one that ends in `.json`. Raises `ConfigError` that names the file."""
+    """Read a settings file: JSON if its name ends in `.json`, else TOML. Raises `ConfigError` that names the file."""
     try:
         text = path.read_text("utf-8")
         table = json.decode(text) if path.suffix == ".json" else tomllib.loads(text)
@@ -49,10 +49,10 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def from_environment(environ: Mapping[str, str], table: type, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that `RATELIMIT_MW_LIMITS` and its like name. Raises `ConfigError` that names each wrong variable.
+    """Return the settings in environment variables such as `RATELIMIT_MW_LIMITS`.
 
-    Text stands for itself, and is yes or no, or a number, where the default is one; a list is written in JSON, or its
-    texts with commas between them; a table is written in JSON.
+    If an option's default is a bool or a number, so is its variable. A list is JSON, or texts separated by commas; a
+    table is JSON. All other text is used as it is. Raises `ConfigError` that names each invalid variable.
     """
     values, wrong = read_environment(environ, table, defaults)
     if wrong:
@@ -63,7 +63,7 @@ def from_environment(environ: Mapping[str, str], table: type, defaults: Mapping[
 def read_environment(
     environ: Mapping[str, str], table: type, defaults: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The same, and by setting what is wrong with the variables that cannot be read."""
+    """Return the same as `from_environment`, and the problems of unreadable variables by option."""
     values: dict[str, Any] = {}
     wrong: dict[str, str] = {}
     for variable, text in environ.items():
@@ -79,14 +79,15 @@ def read_environment(
 
 
 def problems_except(problems: Iterable[str], names: Container[str]) -> list[str]:
-    """The problems that are not about these settings."""
+    """Return the problems that are not about these options."""
     return [problem for problem in problems if _setting(problem) not in names]
 
 
 def unread_settings(names: Iterable[str], setting: str) -> Iterator[Finding]:
-    """Names in a framework's configuration that look like settings and are not read: `RATELIMIT_MW_LIMITS`.
+    """Yield findings for names in a framework's configuration that look like settings but are not read.
 
-    `setting`: where the settings go instead. A name that the environment has too was copied from there, and is read.
+    `setting`: the place that is read instead. A name such as `RATELIMIT_MW_LIMITS` that is also in the environment is
+    skipped: the app copied it from there, and the environment is read.
     """
     for name in sorted(names):
         option = name.removeprefix(_PREFIX).removeprefix(_PREFIX_OF_PEERS).lower()
@@ -104,7 +105,7 @@ def unread_settings(names: Iterable[str], setting: str) -> Iterator[Finding]:
 
 
 def variable_of(problem: str, from_variables: Mapping[str, Any]) -> str | None:
-    """The variable whose value a problem is about; None when the value came from elsewhere."""
+    """Return the environment variable that a problem is about; None if the value came from elsewhere."""
     option = _setting(problem)
     return f"{_PREFIX}{option.upper()}" if option in from_variables else None
 
@@ -114,7 +115,7 @@ def _setting(problem: str) -> str:
 
 
 def with_location(problem: str, path: Path, from_variables: Mapping[str, Any]) -> str:
-    """A problem behind the variable that it is about; else behind the file, with the line where a scan finds it."""
+    """Prefix a problem with its environment variable; else with the file, and the line if a scan finds it."""
     if variable := variable_of(problem, from_variables):
         return f"{variable}: {problem}"
     line = None
@@ -125,7 +126,7 @@ def with_location(problem: str, path: Path, from_variables: Mapping[str, Any]) -
 
 
 def _read(text: str, default: object) -> object:
-    if not text:  # hardly meant: a variable that a compose file refers to is not set, for example
+    if not text:  # probably a mistake, such as a compose file that refers to an unset variable
         fix = "; [] is an empty list" if isinstance(default, tuple) else ""
         raise ConfigError(f"got no text; give the variable a value, or remove it{fix}")
     if text.startswith(("[", "{")) and not isinstance(default, str):

@@ -1,4 +1,4 @@
-"""The settings as keyword arguments, and as a table in a file: every word with its type and what it means."""
+"""The global settings: each option with its type and meaning."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypedDict
@@ -17,7 +17,7 @@ MISSING_KEY: Final = ("shared", "deny", "exempt")
 
 
 class Options(TypedDict, total=False):
-    """The settings as keyword arguments, and as a table."""
+    """The settings, as keyword arguments and as a table."""
 
     limits: Annotated[LimitsSpec, "required: the last, final rule, for what no final rule matched. `[]` says none"]
     app_limits: Annotated[LimitsSpec, "on every request besides its rule, one bucket per key over all routes"]

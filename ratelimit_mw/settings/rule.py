@@ -1,4 +1,4 @@
-"""Rules: which requests, and what limits them."""
+"""Rules: the requests that they match, and their limits."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +66,7 @@ _METHOD = re.compile(r"[A-Z]+")
 
 
 class EndpointLimitOptions(TypedDict, total=False):
-    """What a rule may say of the requests that it is for, wherever it stands: in settings, or on an endpoint."""
+    """The options that rules in settings and limits on endpoints share."""
 
     name: Annotated[str, "in headers and in every bucket's key; else made of methods, hosts and paths"]
     methods: Annotated[Sequence[str], "in upper case, else all; `GET` is also HEAD and websocket handshakes"]
@@ -111,9 +111,9 @@ class RuleOptions(EndpointLimitOptions, total=False):
 
 
 class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
-    """Which requests, and what limits them. What each field means: `RuleOptions`.
+    """A rule: the requests that it matches, and their limits. `RuleOptions` describes each field.
 
-    Raises `ConfigError` that names each field that is wrong, what was found and what is allowed.
+    Raises `ConfigError` with all problems, each with its field, the value and what is expected.
     """
 
     name: str | None = None
@@ -164,13 +164,13 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         mistakes.raise_if_any()
 
     def resolve_limits(self, tier: KeySpec | None, default_tier: str | None) -> Sequence[LimitSpec] | LimitSelector:
-        """The limits of this rule. `tier`, `default_tier`: the top's, for a rule that names none of its own."""
+        """Return the limits of this rule. `tier`, `default_tier`: the global ones, for a rule without its own."""
         return () if self.limits is None else self._compile_limits("limits", tier, default_tier)
 
     def resolve_messages(
         self, tier: KeySpec | None, default_tier: str | None
     ) -> Sequence[LimitSpec] | LimitSelector | None:
-        """The limits of messages, in the same way; None where they are the top's."""
+        """Return the limits of messages in the same way; None if the global ones apply."""
         if self.messages is None:
             return () if self.exempt else None
         return self._compile_limits("messages", tier, default_tier)
@@ -187,17 +187,17 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     @property
     def settles(self) -> bool:
-        """Whether it says of itself that something is settled after the response."""
+        """Whether the rule has its own options for settlement after the response."""
         return self.settle is not None or bool(self.count_status)
 
     @property
     def all_methods(self) -> set[str]:
-        """The methods, and HEAD where there is GET; none for all."""
+        """The methods, with HEAD if GET is one of them; empty for all methods."""
         return {*self.methods, "HEAD"} if "GET" in self.methods else set(self.methods)
 
     @property
     def is_final(self) -> bool:
-        """Whether the search ends with it: a shadow rule never does."""
+        """Whether the search for rules ends with this one. It never ends with a shadow rule."""
         return self.final and not self.shadow
 
     def _compile_limits(
@@ -255,7 +255,7 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
             raise ConfigError("limits: a rule with exempt = true has none")
         if not self.exempt and self.limits is None and not self.concurrent:
             raise ConfigError("limits: required; a rule that limits nothing says limits = []")
-        limits = self.resolve_limits("all", None)  # whether there is a tier is known where the top is
+        limits = self.resolve_limits("all", None)  # any tier will do: `Settings` checks that one is configured
         own = [spec for specs in static_specs(limits) for spec in specs if spec.cost is None]
         check_cost(self.cost, [spec.limit for spec in own])
         if self.settles:
@@ -282,7 +282,7 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
 
 def rule_from(value: object) -> Rule:
-    """A Rule, or a table of its fields. Raises `ConfigError` for anything else."""
+    """Return a Rule, built from a table if it is one. Raises `ConfigError` for anything else."""
     if isinstance(value, Rule):
         return value
     if not isinstance(value, Mapping):

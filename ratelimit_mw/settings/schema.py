@@ -1,7 +1,7 @@
-"""The settings as JSON Schema, for editors; and their words one by one, for the reference. Both come from the types.
+"""The settings as a JSON Schema for editors, and as lists of options for the reference. Both come from the types.
 
-Editors differ in what they know: Even Better TOML (taplo) knows draft 4, and reads nothing that stands beside a `$ref`.
-So no keyword is newer than that, and what is referred to stands alone in an `allOf`.
+Editors support different drafts. Even Better TOML (taplo) supports draft 4 and ignores keywords next to a `$ref`. So
+the schema uses no newer validation keyword, and wraps each `$ref` next to other keywords in an `allOf`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +22,13 @@ from ratelimit_mw.settings.rule import LimitsSpec, Rule, RuleOptions
 Schema = dict[str, Any]
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-STRUCTS: Final[dict[Any, type[Struct] | None]] = {  # every table of a file; where its defaults are
+STRUCTS: Final[dict[Any, type[Struct] | None]] = {  # each table of a file; the struct with its defaults
     Options: Settings,
     RuleOptions: Rule,
     LimitOptions: LimitSpec,
     HeaderOptions: None,
 }
-NAMED: Final[dict[Any, str]] = {  # types that have a name in the schema and in the reference
+NAMED: Final[dict[Any, str]] = {  # types with a name in the schema and in the reference
     LimitsSpec: "limits",
     KeySpec: "key",
     ClientListEntry: "member",
@@ -37,7 +37,7 @@ NAMED: Final[dict[Any, str]] = {  # types that have a name in the schema and in 
     LimitOptions: "item",
     HeaderOptions: "header",
 }
-_DESCRIPTIONS: Final = {  # of the named types that are no tables
+_DESCRIPTIONS: Final = {  # of the named types other than tables
     "limits": "notation such as '100/minute', a table of one limit, a list of these, or limits by tier",
     "key": "ip, ip/48, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +",
     "member": "a network or an address, a header with its value, or a callable",
@@ -49,7 +49,7 @@ _REQUIRED: Final = "required"
 
 
 class Option(NamedTuple):
-    """One word of a table. `default` is None where there is none that a file could say."""
+    """One option of a table. `default` is None if a file cannot express the default."""
 
     name: str
     kind: Any
@@ -59,9 +59,9 @@ class Option(NamedTuple):
 
 
 def options_of(table: Any) -> list[Option]:
-    """The words of a TypedDict, the required ones first, else in order.
+    """Return the options of a TypedDict: those whose meaning begins with `required` first, otherwise in order.
 
-    What must be there has no default, or its meaning begins with `required:`.
+    An option is required if it has no default, or if its meaning begins with `required:`.
     """
     struct = STRUCTS[table]
     defaults = {field.name: field.default for field in fields(struct)} if struct else {}
@@ -78,32 +78,32 @@ def options_of(table: Any) -> list[Option]:
 
 
 def alternatives(kind: Any) -> list[Any]:
-    """What a file can say for a type. Objects are dropped, and mappings beside a table, which they stand in for."""
+    """Return the types of a union, or the type itself, that a file can express: without structs and plain mappings."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else [kind]
     return [one for one in kinds if not _only_in_code(one)]
 
 
 def settings_schema() -> Schema:
-    """The JSON Schema (draft 2020-12) of a settings file."""
+    """Return the JSON Schema (draft 2020-12) of a settings file."""
     named = {name: _definition(kind, name) for kind, name in NAMED.items()}
     return {"$schema": DIALECT, "title": "ratelimit_mw settings", **_table(Options), "$defs": named}
 
 
 def _concrete_type(kind: Any, default: Any) -> Any:
-    """The type of a word; where that is anything, it is what the default is: a store is a URL.
+    """Return the type of an option in a file. `Any` becomes the type of the default: a store is a URL.
 
-    Text beside a callable is its name, and so is a callable in a file.
+    A callable is its name in a file, so text next to a callable is dropped from a union.
     """
     if kind is Any:
         return type(default)
     kinds = [RequestCallable if get_origin(one) is Callable else one for one in alternatives(kind)]
     if kind in NAMED or RequestCallable not in kinds:
         return kind
-    return Union[tuple(one for one in kinds if one is not str)]  # noqa: UP007  # of types known when it runs
+    return Union[tuple(one for one in kinds if one is not str)]  # noqa: UP007  # the types are known only at run time
 
 
 def _only_in_code(kind: Any) -> bool:
-    """Whether it is an object of ours, or any mapping."""
+    """Return whether a type is a struct or a plain mapping, which a file cannot express."""
     return get_origin(kind) is Mapping or (isinstance(kind, type) and issubclass(kind, Struct))
 
 
@@ -119,7 +119,7 @@ def _definition(kind: Any, name: str) -> Schema:
 
 
 def _tiers(options: Sequence[Schema]) -> Schema:
-    """Limits by tier: a table with none of the words of an item, as `compile_limits` tells them apart."""
+    """Return the schema of limits by tier: a table without options of a limit, as in `compile_limits`."""
     of_a_tier = [option for option in options if option != _reference(NAMED[RequestCallable])]
     own_options = [{"required": [option.name]} for option in options_of(LimitOptions)]
     return {
@@ -152,7 +152,7 @@ def _property(option: Option) -> Schema:
 
 
 def _schema(kind: Any) -> Schema:
-    """The schema of a type. Raises `TypeError` for one that this walk does not know."""
+    """Return the schema of a type. Raises `TypeError` for an unsupported type."""
     options = alternatives(kind)
     if kind in NAMED:
         return _reference(NAMED[kind])

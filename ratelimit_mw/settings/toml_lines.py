@@ -1,4 +1,7 @@
-"""The line of a TOML file that a problem is about: `tomllib` says none, so the text is scanned for headers and keys."""
+"""Finds the line of a TOML file that a problem is about.
+
+`tomllib` keeps no line numbers, so the text is scanned for headers and keys.
+"""
 
 import re
 from collections.abc import Iterator
@@ -11,12 +14,12 @@ _KEY: Final = re.compile(r"""["']?([\w-]+)["']?\s*[=.]""")
 _STRINGS: Final = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|#.*""")
 _LONG: Final = ('"""', "'''")
 _RULES: Final = "rules"
-_Key = tuple[int | None, str]  # which rule, None at the top; and the word, empty for the rule itself
+_Key = tuple[int | None, str]  # index of the rule, None for global settings; option, empty for the rule itself
 
 
 def find_line(text: str, problem: str) -> int | None:
-    """The line that a problem of the settings in `text` is about; None where the scan does not find it."""
-    numbers = dict(reversed(list(_keys_of_lines(text))))  # of several the first
+    """Return the number of the line in `text` that a problem is about; None if the scan does not find it."""
+    numbers = dict(reversed(list(_keys_of_lines(text))))  # reversed, so that the first of equal keys wins
     rule = _RULE.match(problem)
     word = _WORD.match(problem, rule.end() if rule else 0)
     name = (word[1] or word[2]) if word else ""
@@ -27,7 +30,7 @@ def find_line(text: str, problem: str) -> int | None:
 
 
 def _keys_of_lines(text: str) -> Iterator[tuple[_Key, int]]:
-    """What each line begins, outside of arrays and texts of several lines."""
+    """Yield the key that each line begins, with its number. Lines inside arrays and long strings are skipped."""
     rule: int | None = None
     last_rule, depth, quotes = -1, 0, ""
     for number, line in enumerate(text.splitlines(), 1):
