@@ -143,7 +143,7 @@ def test_one_limit_alone(make: Make) -> None:
     assert make().hit(TokenBucket(10, 60, burst=3), "k").remaining == 2
 
 
-TWICE = "5/60s using sliding_window_counter is there twice, and would count each hit twice; give one of them a name"
+TWICE = "5/60s using sliding_window_counter appears twice, and would count each hit twice; give one of them a name"
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_wrong_limits_are_an_error_that_names_the_place(make: Make, limits: Any,
 @pytest.mark.parametrize("key", ["", (), ("",), ("a", ""), None, 5, b"k", ["a"], ("a", 5)])
 def test_a_key_that_is_none_is_an_error(make: Make, key: Any) -> None:
     for call in (make().hit, make().peek, make().reset):
-        with pytest.raises(ConfigError, match=r"^key: got .*, expected a string, or a tuple of strings"):
+        with pytest.raises(ConfigError, match=r"^key: got .*, expected a non-empty string, or a non-empty tuple"):
             call("10/minute", key)
 
 
@@ -224,10 +224,10 @@ def test_a_wrong_name_is_an_error(make: Make, name: Any) -> None:
 def test_a_store_of_the_other_kind_is_an_error_that_says_where_it_goes(redis_url: str) -> None:
     with Redis.from_url(redis_url, socket_timeout=0.01) as client:
         store: Any = RedisStore(client)
-        with pytest.raises(ConfigError, match=r"store: RedisStore has no atake\(\); .* goes with Limiter"):
+        with pytest.raises(ConfigError, match=r"store: RedisStore has no atake\(\); .* use Limiter"):
             AsyncLimiter(store)
     store = AsyncRedisStore(redis_url)
-    with pytest.raises(ConfigError, match=r"store: AsyncRedisStore has no take\(\); .* goes with AsyncLimiter"):
+    with pytest.raises(ConfigError, match=r"store: AsyncRedisStore has no take\(\); .* use AsyncLimiter"):
         Limiter(store)
     for kind in (Limiter, AsyncLimiter):
         with pytest.raises(ConfigError, match=r"store: int has no a?take\(\); expected a URL or a"):

@@ -229,9 +229,9 @@ def test_what_is_held_back_sleeps_for_that_long(monkeypatch: pytest.MonkeyPatch)
         ({"limits": ["5/hour", "10/mfoo"]}, "limits[1]: '10/mfoo': unknown period 'mfoo'"),
         ({"limits": []}, "limits: got none, expected at least one"),
         ({"limits": send}, "limits: got <function send at "),  # @limiter.limit without its brackets
-        ({"key": ""}, "key: got '', expected a string"),
-        ({"key": ("a", 5)}, "key: got ('a', 5), expected a string"),
-        ({"key": 5}, "key: got 5, expected a string"),
+        ({"key": ""}, "key: got '', expected a non-empty string"),
+        ({"key": ("a", 5)}, "key: got ('a', 5), expected a non-empty string"),
+        ({"key": 5}, "key: got 5, expected a non-empty string"),
         ({"key": asyncio.sleep}, "key: got sleep, which is async; expected a plain function"),
         ({"cost": asyncio.sleep}, "cost: got sleep, which is async; expected a plain function"),
         ({"cost": -1}, "cost: got -1, expected a whole number from 0"),
@@ -266,17 +266,17 @@ class Callables:
 @pytest.mark.parametrize(
     ("limiter", "function", "message"),
     [
-        (Limiter(), afetch, "limit: got afetch, which is async, and Limiter .* with AsyncLimiter$"),
+        (Limiter(), afetch, "limit: got afetch, which is async, and Limiter .* use AsyncLimiter$"),
         (Limiter(), functools.partial(afetch), "limit: got partial, which is async"),
         (Limiter(), Callables(), "limit: got Callables, which is async"),
-        (AsyncLimiter(), send, "limit: got send, which is not async, .* with Limiter$"),
-        (Limiter(), apages, r"limit: got apages, an async generator, .* await AsyncLimiter.hit\(\) in it$"),
+        (AsyncLimiter(), send, "limit: got send, which is not async .* use Limiter$"),
+        (Limiter(), apages, r"limit: got apages, an async generator function, .* await AsyncLimiter.hit\(\) in it$"),
         (AsyncLimiter(), apages, "limit: got apages, an async generator"),
         (Limiter(), Callables, "limit: got <class '.*Callables'>, expected a function"),
         (Limiter(), 5, "limit: got 5, expected a function"),
-        (Limiter(), staticmethod(send), "limit: got a staticmethod, expected a function: limit goes below it"),
+        (Limiter(), staticmethod(send), "limit: got a staticmethod, expected a function; put `limit` below it"),
         (Limiter(), classmethod(str), "limit: got a classmethod, expected a function"),
-        (Limiter(), functools.partial(send), r"key: functools.partial\(.*\) has no name to stand for it"),
+        (Limiter(), functools.partial(send), r"key: functools.partial\(.*\) has no name that could be its key"),
     ],
 )
 def test_what_cannot_be_limited_is_told_when_it_is_decorated(limiter: Any, function: Any, message: str) -> None:
@@ -302,7 +302,7 @@ def test_a_key_that_is_none_lets_no_call_through(make: Make, nonsense: Any) -> N
     with pytest.raises(ConfigError) as caught:
         limited("bob")
     assert str(caught.value) == (
-        f"send.key: got {nonsense!r}, expected a string, or a tuple of strings, that is not empty"
+        f"send.key: got {nonsense!r}, expected a non-empty string, or a non-empty tuple of them"
     )
     assert store.calls == []
 

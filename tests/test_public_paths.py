@@ -323,9 +323,9 @@ def test_protocols(made: Any, *, is_store: bool, is_async_store: bool) -> None:
 
 def test_the_wrong_kind_of_store_is_told_at_once() -> None:
     stores: list[Any] = [AsyncRedisStore("redis://localhost"), RedisStore("redis://localhost")]
-    with pytest.raises(ConfigError, match="an AsyncStore goes with AsyncLimiter"):
+    with pytest.raises(ConfigError, match="for an AsyncStore use AsyncLimiter"):
         Limiter(stores[0])
-    with pytest.raises(ConfigError, match="a Store for threads goes with Limiter"):
+    with pytest.raises(ConfigError, match="for a Store use Limiter"):
         AsyncLimiter(stores[1])
 
 

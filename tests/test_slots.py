@@ -93,14 +93,14 @@ def test_how_many_there_are_may_change_while_some_are_taken(limiter: Limiter) ->
 
 def test_where_no_slot_is_among_the_limits_there_is_none_to_hold() -> None:
     for each in (Limiter(), AsyncLimiter()):
-        with pytest.raises(ConfigError, match="limits: got none of which a slot is held"):
+        with pytest.raises(ConfigError, match="limits: got no Concurrency, expected at least one"):
             each.slot("5/hour", "k")
 
 
 @pytest.mark.promise(9)
 def test_who_holds_holds_at_least_one() -> None:
     for each in (Limiter(), AsyncLimiter()):
-        with pytest.raises(ConfigError, match="cost: got 0, which takes no slot to hold; expected at least 1"):
+        with pytest.raises(ConfigError, match="cost: got 0, which takes no slot; expected at least 1"):
             each.slot([TWO, "5/hour"], "k", cost=0)
         with pytest.raises(ConfigError, match="cost: got 0, which takes no slot of '2 at once'; expected at least 1"):
             each.limit(["5/hour", TWO], key="k", cost=0)
@@ -131,8 +131,8 @@ def test_of_a_generator_no_slot_would_be_held() -> None:
     with pytest.raises(ConfigError) as error:
         Limiter().limit(["5/hour", TWO])(items)
     assert str(error.value) == (
-        "limit: got test_of_a_generator_no_slot_would_be_held.<locals>.items, a generator, whose call is over before "
-        "it is at work; expected `with limiter.slot(...)` in it"
+        "limit: got test_of_a_generator_no_slot_would_be_held.<locals>.items, a generator function, whose call "
+        "returns before its body runs; use `with limiter.slot(...)` in it"
     )
     assert list(Limiter().limit("5/hour")(items)()) == [1]  # of a rate the call is charged
 
@@ -140,7 +140,7 @@ def test_of_a_generator_no_slot_would_be_held() -> None:
 def test_a_block_is_entered_once(limiter: Limiter) -> None:
     """Not again after it has ended, and not inside of itself: no slot is taken by that, and none is lost."""
     for block, of in ((limiter.slot(TWO, "k"), "slot"), (limiter.turn("5/hour using gcra", "k"), "turn")):
-        again = f"^{of}: this block was entered before; each `with` needs one of its own$"
+        again = f"^{of}: this context manager was entered before; create one for each `with`$"
         with block, pytest.raises(RuntimeError, match=again), block:
             raise AssertionError("it is not entered")
         with pytest.raises(RuntimeError, match=again), block:
@@ -152,7 +152,7 @@ def test_a_block_of_asyncio_is_entered_once() -> None:
     async def run() -> None:
         limiter = AsyncLimiter()
         for block, of in ((limiter.slot(TWO, "k"), "slot"), (limiter.turn("5/hour using gcra", "k"), "turn")):
-            again = f"^{of}: this block was entered before; each `with` needs one of its own$"
+            again = f"^{of}: this context manager was entered before; create one for each `with`$"
             async with block:
                 with pytest.raises(RuntimeError, match=again):
                     await block.__aenter__()
@@ -168,18 +168,18 @@ def test_a_block_of_asyncio_is_entered_once() -> None:
 @pytest.mark.parametrize(
     ("limits", "found", "fix"),
     [
-        (Concurrency(1), "'1 at once'", "slot() takes one that is free at once"),
+        (Concurrency(1), "'1 at once'", "use slot(), which does not wait"),
         (
             [Concurrency(1), "9/minute using fixed_window"],
             "'1 at once', '9/60s using fixed_window'",
-            "a bucket does, such as '9/60s using gcra'",
+            "use a bucket, such as '9/60s using gcra'",
         ),
     ],
 )
 def test_nobody_waits_for_a_turn_of_slots(limits: Any, found: str, fix: str) -> None:
     with pytest.raises(ConfigError) as error:
         Limiter().acquire(limits, "k")
-    assert str(error.value) == (f"limits: got {found}, under which no request can wait for its turn; {fix}")
+    assert str(error.value) == (f"limits: got {found}, none of which can delay a request; {fix}")
 
 
 def test_a_call_holds_a_slot_until_it_returns(limiter: Limiter) -> None:
@@ -383,7 +383,7 @@ def test_a_store_that_fails_ends_no_block_and_is_asked_again(caplog: pytest.LogC
     with Limiter(store).slot(Concurrency(1, 0.03), "k"):
         store.error = StoreError("it is down")
         assert until(lambda: len(store.calls) >= 4)
-    assert "slots are not known to be" in caplog.text
+    assert "slots may not have been renewed, and are free when their lifetime ends: it is down" in caplog.text
 
 
 def hold_of(window: float, charges: int = 1) -> HeldSlots:

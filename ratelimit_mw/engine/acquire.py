@@ -28,7 +28,7 @@ class Sleep(Protocol):
         """Sleep for so many seconds, or until `woken` is done if that is sooner."""
 
 
-_NOT_REFUNDED: Final = "what was reserved for a wait that ended early is not known to be given back: %s"
+_NOT_REFUNDED: Final = "a wait ended early, and the refund of its units may have failed: %s"
 
 
 def limits_to_wait_for(limits: Sequence[Limit], timeout: float | None) -> list[Limit]:
@@ -41,8 +41,8 @@ def limits_to_wait_for(limits: Sequence[Limit], timeout: float | None) -> list[L
     if not any(limit.can_delay for limit in limits):
         notations = ", ".join(repr(limit.notation) for limit in limits)
         rates = [limit.notation.partition(" ")[0] for limit in limits if not limit.is_concurrency]
-        fix = f"a bucket does, such as '{rates[0]} using gcra'" if rates else "slot() takes one that is free at once"
-        raise ConfigError(f"limits: got {notations}, under which no request can wait for its turn; {fix}")
+        fix = f"use a bucket, such as '{rates[0]} using gcra'" if rates else "use slot(), which does not wait"
+        raise ConfigError(f"limits: got {notations}, none of which can delay a request; {fix}")
     return [_with_max_delay(limit, timeout) for limit in limits]
 
 

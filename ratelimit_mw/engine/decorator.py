@@ -82,14 +82,14 @@ def wrap(function: Callable[P, R], options: DecoratorOptions, store: Store) -> C
     if is_async(function):
         raise ConfigError(
             f"limit: got {callable_name(function)}, which is async, and Limiter would block its event loop; "
-            "expected a plain function here, and an async one with AsyncLimiter"
+            "expected a plain function; for an async one use AsyncLimiter"
         )
     charges_for = options.charges_for(function)
     if options.has_slots:
         if isgeneratorfunction(function):
             raise ConfigError(
-                f"limit: got {callable_name(function)}, a generator, whose call is over before it is at work; "
-                "expected `with limiter.slot(...)` in it"
+                f"limit: got {callable_name(function)}, a generator function, whose call returns before its body "
+                "runs; use `with limiter.slot(...)` in it"
             )
 
         @wraps(function)
@@ -114,8 +114,8 @@ def wrap_async(
     _check_function(function)
     if not is_async(function):
         raise ConfigError(
-            f"limit: got {callable_name(function)}, which is not async, so that nobody would await the store; "
-            "expected an async function here, and a plain one with Limiter"
+            f"limit: got {callable_name(function)}, which is not async and cannot await the store; "
+            "expected an async function; for a plain one use Limiter"
         )
     charges_for = options.charges_for(function)
     if options.has_slots:
@@ -138,20 +138,20 @@ def wrap_async(
 def _check_function(function: object) -> None:
     """Raise `ConfigError` unless this is a function that runs when it is called or awaited."""
     if isinstance(function, (classmethod, staticmethod)):
-        raise ConfigError(f"limit: got a {type(function).__name__}, expected a function: limit goes below it")
+        raise ConfigError(f"limit: got a {type(function).__name__}, expected a function; put `limit` below it")
     if isinstance(function, type) or not callable(function):  # wrapping a class would turn it into a function
         raise ConfigError(f"limit: got {function!r:.100}, expected a function")
     if isasyncgenfunction(function):
         raise ConfigError(
-            f"limit: got {callable_name(function)}, an async generator, and nobody awaits its call; "
-            "expected to await AsyncLimiter.hit() in it"
+            f"limit: got {callable_name(function)}, an async generator function, whose calls are never "
+            "awaited; await AsyncLimiter.hit() in it"
         )
 
 
 def _default_key(function: Callable[..., Any]) -> tuple[str, str]:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not module or not name:
-        raise ConfigError(f"key: {function!r:.100} has no name to stand for it, so it needs a key")
+        raise ConfigError(f"key: {function!r:.100} has no name that could be its key; pass `key`")
     return module, name
 
 
@@ -170,7 +170,7 @@ def _check_accepts_arguments(call: Callable[..., Any], function: Callable[..., A
     required = [one for one in parameters if one.default is Parameter.empty]
     if not any(accepts(call, *one) for some in (required, parameters) for one in _argument_forms(some)):
         raise ConfigError(
-            f"{callable_name(call)} does not take the arguments of {callable_name(function)}, with which it is called: "
+            f"{callable_name(call)} does not accept the arguments of {callable_name(function)}, which it receives; "
             f"expected a function with the parameters ({', '.join(map(str, parameters))})"
         )
 

@@ -35,7 +35,7 @@ KeyOf = Key | Callable[..., Key] | None  # of a decorated function; a callable c
 CostOf = int | Callable[..., int]
 Wait = bool | float  # True: for as long as it takes; a number: at most so many seconds
 
-_ENDPOINTS: Final = "limits on web endpoints are `limit` of ratelimit_mw.fastapi, starlette, flask or django"
+_ENDPOINTS: Final = "for web endpoints use `limit` of ratelimit_mw.fastapi, starlette, flask or django"
 _ARGUMENTS_OF_HIT: Final = {
     **dict.fromkeys(("limits", "cost"), "into each call: hit(limits, key, cost)"),
     "key": f"into each call: hit(limits, key); {_ENDPOINTS}",
@@ -70,16 +70,16 @@ class _BaseLimiter:
 
     def _settlements(self, limits: Limits, key: Key, delta: int) -> list[Charge]:
         if type(delta) is not int:
-            raise ConfigError(f"delta: got {delta!r}, expected a whole number: more to take, below 0 to give back")
+            raise ConfigError(f"delta: got {delta!r}, expected a whole number, below 0 for a refund")
         bucket, at = self._key(key), MOST_RECENT if delta < 0 else None
         return [Charge(bucket, limit, delta, at=at) for limit in as_limits(limits)]
 
     def _slot_charges(self, limits: Limits, key: Key, cost: int) -> list[Charge]:
         charges = self._charges(limits, key, cost)
         if not any(charge.limit.is_concurrency for charge in charges):
-            raise ConfigError("limits: got none of which a slot is held, expected a Concurrency among them")
+            raise ConfigError("limits: got no Concurrency, expected at least one, because other limits have no slots")
         if not cost:
-            raise ConfigError("cost: got 0, which takes no slot to hold; expected at least 1")
+            raise ConfigError("cost: got 0, which takes no slot; expected at least 1")
         return charges
 
     def _with_encoded_keys(self, charges: Sequence[Charge]) -> list[Charge]:
@@ -99,7 +99,7 @@ class _BaseLimiter:
     def _key(self, key: Key) -> str:
         parts = (key,) if isinstance(key, str) else key
         if not isinstance(parts, tuple) or not parts or not all(isinstance(part, str) and part for part in parts):
-            raise ConfigError(f"key: got {key!r}, expected a string, or a tuple of strings, that is not empty")
+            raise ConfigError(f"key: got {key!r}, expected a non-empty string, or a non-empty tuple of them")
         return bucket_key(encode([("key", part) for part in parts]), self._name)
 
 
@@ -125,8 +125,8 @@ class Limiter(_BaseLimiter):
         self._owns_store: Final = result is not store
         if not isinstance(result, Store):
             raise ConfigError(
-                f"store: {type(result).__name__} has no take(); expected a URL or a Store, and an AsyncStore goes "
-                "with AsyncLimiter"
+                f"store: {type(result).__name__} has no take(); expected a URL or a Store; for an AsyncStore use "
+                "AsyncLimiter"
             )
         self.store: Final[Store] = result
 
@@ -264,8 +264,8 @@ class AsyncLimiter(_BaseLimiter):
         self._owns_store: Final = result is not store
         if not isinstance(result, AsyncStore):
             raise ConfigError(
-                f"store: {type(result).__name__} has no atake(); expected a URL or an AsyncStore, and a Store for "
-                "threads goes with Limiter"
+                f"store: {type(result).__name__} has no atake(); expected a URL or an AsyncStore; for a Store use "
+                "Limiter"
             )
         self.store: Final[AsyncStore] = result
         self._take: Final = cancel_safe(self.store, self.store.atake)
@@ -394,6 +394,6 @@ def _reject_duplicates(limits: list[Limit]) -> list[Limit]:
         buckets = [limit.bucket for limit in limits]
         duplicate = next(limit for limit in limits if buckets.count(limit.bucket) > 1)
         raise ConfigError(
-            f"{duplicate.notation} is there twice, and would count each hit twice; give one of them a name"
+            f"{duplicate.notation} appears twice, and would count each hit twice; give one of them a name"
         )
     return limits

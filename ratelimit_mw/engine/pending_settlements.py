@@ -12,7 +12,7 @@ from ratelimit_mw.stores import AsyncStore
 
 _MAX_CHARGES_PER_CALL: Final = 128  # per call, because nothing interrupts a script on the server
 _MAX_QUEUED: Final = 10_000  # charges that are not sent yet
-NOT_SENT: Final = "a correction may not have reached the store, so the estimate stays charged: %s"
+NOT_SENT: Final = "a settlement may not have reached the store, so the estimate stays charged: %s"
 
 
 OnSettled = Callable[[Sequence[Charge]], object]
@@ -36,7 +36,7 @@ class SettlementQueue:
     def add(self, charges: Sequence[Charge], on_settled: OnSettled = discard_settled) -> None:
         """Queue these charges to be settled. Drops them, with a log line, if more than 10,000 would be queued."""
         if self._charge_count + len(charges) > _MAX_QUEUED:
-            warn_throttled("settle", NOT_SENT, f"{_MAX_QUEUED} corrections wait already")
+            warn_throttled("settle", NOT_SENT, f"{_MAX_QUEUED} charges are queued already")
             on_settled(())
             return
         self._queue.append((charges, on_settled))

@@ -11,8 +11,8 @@ from ratelimit_mw.http.callables import FAILED, close_unawaited
 from ratelimit_mw.http.response import Policy
 from ratelimit_mw.settings.features import SettleCall, SettlePolicy
 
-_RAISED: Final = "raised: what was taken for the request stays taken"
-_INVALID_RESULT: Final = "returned %s, no whole number from 0: what was taken for the request stays taken"
+_RAISED: Final = "raised an error: the estimate stays charged"
+_INVALID_RESULT: Final = "returned %s, expected a whole number from 0: the estimate stays charged"
 
 
 def settle_after_response(tracker: Any) -> None:

@@ -26,7 +26,7 @@ class _SingleUse(Generic[Block]):
 
     def _enter(self) -> Block:
         if self._entered:
-            raise RuntimeError(f"{self._maker}: this block was entered before; each `with` needs one of its own")
+            raise RuntimeError(f"{self._maker}: this context manager was entered before; create one for each `with`")
         self._entered = True
         return self._block
 

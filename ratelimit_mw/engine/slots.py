@@ -148,15 +148,15 @@ def renewal_charges(batch: Sequence[HeldSlots]) -> list[Charge]:
 
 
 _MIN_PAUSE: Final = 0.005  # seconds; keeps the timer from firing in every iteration of a loop
-_NO_THREAD: Final = "slots are renewed by the next requests for slots, as no thread can be started: %s"
-_STORE_FAILED: Final = "slots are not known to be %s, and are free when their lifetime is over: %s"
+_NO_THREAD: Final = "no thread can be started, so the next requests for slots renew them: %s"
+_STORE_FAILED: Final = "slots may not have been %s, and are free when their lifetime ends: %s"
 
 
 def _release_slots(held_slots: HeldSlots) -> None:
     try:
         held_slots.store.settle(held_slots.refunds())
     except Exception as error:  # noqa: BLE001  # no caller waits for this call
-        warn_throttled("slots", _STORE_FAILED, "given back", error)
+        warn_throttled("slots", _STORE_FAILED, "released", error)
     if held_slots.on_released is not None:
         held_slots.on_released()
 
@@ -322,7 +322,7 @@ async def _release_slots_async(held_slots: HeldSlots) -> None:
     try:
         await held_slots.store.asettle(held_slots.refunds())
     except Exception as error:  # noqa: BLE001  # no caller waits for this call
-        warn_throttled("slots", _STORE_FAILED, "given back", error)
+        warn_throttled("slots", _STORE_FAILED, "released", error)
     finally:
         if held_slots.on_released is not None:
             held_slots.on_released()

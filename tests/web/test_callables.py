@@ -189,7 +189,9 @@ def test_a_limited_function_and_its_key_take_the_same(word: str) -> None:
         return url * depth
 
     options: dict[str, Any] = {word: lambda: 1}
-    message = rf"^{word}: .*<lambda> does not take the arguments of .*fetch, .* parameters \(url: str, depth: int = 1\)"
+    message = (
+        rf"^{word}: .*<lambda> does not accept the arguments of .*fetch, .* parameters \(url: str, depth: int = 1\)"
+    )
     with pytest.raises(ConfigError, match=message):
         Limiter().limit("5/minute", **options)(fetch)
     with pytest.raises(ConfigError, match=message):

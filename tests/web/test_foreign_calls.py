@@ -158,7 +158,7 @@ def test_a_fastapi_limit_without_depends() -> None:
     ("word", "begins"),
     [
         ("key_func", "unknown setting `key_func`: here it is `key`: "),
-        ("key", "unknown setting `key` here: it goes into each call: hit(limits, key); limits on web endpoints are "),
+        ("key", "unknown setting `key` here: it goes into each call: hit(limits, key); for web endpoints use "),
         ("default_limits", "unknown setting `default_limits`: here it is `limits`: "),
         ("storage_uri", "unknown setting `storage_uri`: here it is `store`: a URL such as "),
         ("headers_enabled", "unknown setting `headers_enabled`: here it is `headers`: "),
@@ -173,7 +173,7 @@ def test_the_words_of_other_limiters(limiter: Any, word: str, begins: str) -> No
 def test_where_the_key_of_a_limiter_goes() -> None:
     (problem,) = problems_of(Limiter, key_func=get_remote_address)
     assert problem.endswith(
-        "; it goes into each call: hit(limits, key); limits on web endpoints are `limit` of ratelimit_mw.fastapi, "
+        "; it goes into each call: hit(limits, key); for web endpoints use `limit` of ratelimit_mw.fastapi, "
         "starlette, flask or django"
     )
 
@@ -184,8 +184,8 @@ def test_the_words_of_other_limiters_on_a_function(limit: Any) -> None:
     assert problem.startswith("unknown setting `limit_value`: here it is `limits`: ")
     (problem,) = problems_of(limit, "1/minute", key_func=get_remote_address)
     assert problem == (
-        "unknown setting `key_func` here: it goes into `key`, called with the function's arguments; limits on web "
-        "endpoints are `limit` of ratelimit_mw.fastapi, starlette, flask or django"
+        "unknown setting `key_func` here: it goes into `key`, called with the function's arguments; for web "
+        "endpoints use `limit` of ratelimit_mw.fastapi, starlette, flask or django"
     )
     assert problems_of(limit, "1/minute", "me") == ["got 'me' by position, expected there limits"]
     assert problems_of(limit) == ["limits: required, such as '100/minute'"]

@@ -342,7 +342,7 @@ def test_a_store_that_fails_or_hangs_is_logged_and_not_felt(caplog: pytest.LogCa
 
         await around(dict(HTTP), None, send)  # type: ignore[arg-type]
         await until(lambda: bool(caplog.records))  # it hangs for longer than it may
-        assert "a correction may not have reached the store, so the estimate stays charged: TimeoutError" in caplog.text
+        assert "a settlement may not have reached the store, so the estimate stays charged: TimeoutError" in caplog.text
         store.error = ConnectionError("secret")
         store.go.set()
         await around(dict(HTTP), None, send)  # type: ignore[arg-type]
@@ -364,7 +364,7 @@ def test_for_threads_too(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         assert read(Server().ask(app)) == b"hello"
     assert (
-        "settle: a correction may not have reached the store, so the estimate stays charged: ConnectionError"
+        "settle: a settlement may not have reached the store, so the estimate stays charged: ConnectionError"
         in caplog.text
     )
     assert "secret" not in caplog.text
@@ -456,7 +456,7 @@ def test_one_that_raises_leaves_the_estimate(raises: Any, caplog: pytest.LogCapt
     app = wsgi.RateLimitMiddleware(hello, limits="9/hour", store=store, settle=fails)
     assert read(Server().ask(app)) == b"hello"
     assert corrected(store) == []
-    assert "raised: what was taken for the request stays taken" in caplog.text
+    assert "raised an error: the estimate stays charged" in caplog.text
     assert "SECRET" not in caplog.text
 
 
