@@ -1,6 +1,6 @@
-"""States in Redis or Valkey, shared by many processes: every group of charges is one EVALSHA.
+"""Stores states in Redis or Valkey, shared by many processes. Each group of charges is one EVALSHA.
 
-On Redis Cluster it is one for each slot. Needs the extra `redis`.
+On Redis Cluster it is one EVALSHA for each slot. Needs the extra `redis`.
 """
 
 import inspect
@@ -33,23 +33,23 @@ from ratelimit_mw.stores.redis.url import (
     connection_factory,
 )
 
-_PROBE_TIMEOUT: Final = 3.0  # seconds that a probe waits, connecting included
-_PENALTY_ALGORITHM: Final = "ban"  # comes with another limit, and does the same on the server
+_PROBE_TIMEOUT: Final = 3.0  # seconds for each call of a probe, connecting included
+_PENALTY_ALGORITHM: Final = "ban"  # always comes with another limit, and needs the same commands
 _DEFAULT_ALGORITHM: Final = "sliding_window_counter"
-_PROBE_SLOTS: Final = 16  # slots that a probe asks: of three nodes, one is missed in one of 200 probes
+_PROBE_SLOTS: Final = 16  # keys of a probe in a cluster; with three nodes, one probe in 200 misses a node
 
 
 class RedisStore(LayeredStore):
-    """For threads.
+    """A Redis store for threads.
 
     `client_or_url`: `redis://`, `rediss://`, `unix://`, `redis+cluster://HOST:PORT,HOST:PORT`, or
-    `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`; or a `redis.Redis` or `redis.RedisCluster`, which is used as it is
-    and not closed.
+    `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`; or a `redis.Redis` or `redis.RedisCluster`. The store uses such a
+    client as it is, and does not close it.
 
-    `prefix`: of all keys. `timeout`: seconds for a whole call, connecting included, more than 0; a client handed in
-    has its own. `deny_cache`: seconds that a refusal is remembered in this process at most, and so the longest that a
-    correction made by another process goes unnoticed here; 0 asks the server every time. `clock`: a callable giving
-    seconds, for tests; None is the server's TIME. Raises `StoreError` when the server gives no usable answer.
+    `prefix`: of all keys. `timeout`: seconds for a whole call, connecting included, more than 0; a client that is
+    passed in uses its own. `deny_cache`: seconds for which this process remembers a refusal at most. A correction by
+    another process may go unnoticed here for as long. 0 queries the server every time. `clock`: a callable that returns
+    seconds, for tests; None uses the server's TIME. Raises `StoreError` when the server gives no usable answer.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class RedisStore(LayeredStore):
 
 
 class AsyncRedisStore(AsyncLayeredStore):
-    """For asyncio: the same as `RedisStore`, with a client of `redis.asyncio`.
+    """A Redis store for asyncio: like `RedisStore`, but with a client of `redis.asyncio`.
 
-    Each event loop has connections of its own.
+    Each event loop has its own connections.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class AsyncRedisStore(AsyncLayeredStore):
 
 
 def probe(url: str, prefix: str = "rl:", algorithms: Iterable[str] = ()) -> StoreError | None:
-    """What is wrong with the way to a store: take a unit with each of these algorithms, on connections of its own.
+    """Take a unit with each of these algorithms, on new connections. Returns the error, or None.
 
-    May block for some seconds. The keys are of no request, expire, and are removed. In a cluster there are many of
-    them, so that most likely each node is asked. None: there was an answer.
+    May block for some seconds. The keys belong to no request; the probe removes them, and they expire. In a cluster it
+    uses many keys, to reach each node most likely.
     """
     names = [name for name in SCRIPTED if name in set(algorithms) - {_PENALTY_ALGORITHM}] or [_DEFAULT_ALGORITHM]
     store = RedisStore(url, prefix=prefix, timeout=_PROBE_TIMEOUT, deny_cache=0)
@@ -111,17 +111,17 @@ def probe(url: str, prefix: str = "rl:", algorithms: Iterable[str] = ()) -> Stor
 
 
 def _prober(client_or_url: Any, prefix: str) -> Callable[[Iterable[str]], StoreError | None] | None:
-    """`probe` for this store, in which no password shows; None for a client that was handed in."""
+    """Return a `probe` of this URL whose repr hides the password; None if a client was passed in."""
     if not isinstance(client_or_url, str):
         return None
     return lambda algorithms: probe(client_or_url, prefix, algorithms)
 
 
 def _layers(deny_cache: float, *, is_cluster: bool) -> list[Layer]:
-    """What stands over the server: of each call, the first one to know the answer gives it.
+    """Return the layers over the server; the first one that has an answer gives it.
 
-    What refused stays refused while the breaker keeps the server from being asked. In a cluster there is none: one
-    node that fails is no reason not to ask the others.
+    The deny cache comes first, so that it also refuses while the circuit breaker is open. A cluster has no breaker:
+    the other nodes may work while one fails.
     """
     cache = DenyCache(deny_cache)
     return [*([cache] if deny_cache else []), *([] if is_cluster else [CircuitBreaker()])]
@@ -156,7 +156,7 @@ def _async_transport(client_or_url: Any, timeout: float) -> AsyncTransport:
 
 
 class _ClientTransport:
-    """A client that was handed in."""
+    """Sends commands with the caller's client, for threads."""
 
     def __init__(self, client: Any) -> None:
         self._execute = client.execute_command
@@ -167,15 +167,15 @@ class _ClientTransport:
         """See `Transport.send`."""
         try:
             return self._execute(*command)
-        except Exception as error:  # whatever it raises, the store has no answer
+        except Exception as error:  # every exception of the client is a failed call
             raise classify_error(error, "cluster" if self.is_cluster else "server") from error
 
     def close(self) -> None:
-        """It is not ours to close."""
+        """Do nothing: the client belongs to the caller."""
 
 
 class _AsyncClientTransport:
-    """A client that was handed in."""
+    """Sends commands with the caller's client, for asyncio."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -183,33 +183,37 @@ class _AsyncClientTransport:
         self.codec = _codec(client)
 
     async def ready(self) -> None:
-        """See `AsyncTransport.ready`: that is its own affair."""
+        """See `AsyncTransport.ready`. Returns at once, as the client manages its connections."""
 
     async def send(self, *command: Any) -> Any:
         """See `AsyncTransport.send`."""
         try:
             if self.is_cluster:
-                await self._client.initialize()  # else redis-py fails commands that are its first and come at once
+                await self._client.initialize()  # else redis-py fails concurrent first commands
             return await self._client.execute_command(*command)
-        except Exception as error:  # whatever it raises, the store has no answer
+        except Exception as error:  # every exception of the client is a failed call
             raise classify_error(error, "cluster" if self.is_cluster else "server") from error
 
     def begin(self, command: Command, on_reply: Callable[[Any], None]) -> None:
-        """See `AsyncTransport.begin`: a client has to be awaited."""
+        """See `AsyncTransport.begin`. Returns None, as a client has to be awaited."""
 
     async def close(self) -> None:
-        """It is not ours to close."""
+        """Do nothing: the client belongs to the caller."""
 
 
 def _options_of(client: Any) -> Mapping[str, Any]:
-    """Of the connections of a client handed in; none of one that hides them."""
+    """Return the options of a client's connections; empty if the client hides them."""
     connections = getattr(client, "connection_pool", None) or getattr(client, "nodes_manager", None)
     options: Mapping[str, Any] = getattr(connections, "connection_kwargs", {})
     return options
 
 
 def _codec(client: Any) -> Codec:
-    """What is packed is no text, and not all versions of redis-py can be told that a reply is none."""
+    """Return the codec whose replies the client can read.
+
+    A client that decodes replies to text cannot read msgpack, and not all versions of redis-py can leave a single
+    reply undecoded.
+    """
     options = _options_of(client)
     return "msgpack" if options and not options.get("decode_responses") else "msgpack_resp_replies"
 

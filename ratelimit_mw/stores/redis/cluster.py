@@ -1,4 +1,4 @@
-"""The way to a Redis Cluster, on connections of our own to each of its nodes."""
+"""Connections to each node of a Redis Cluster."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,7 @@ from ratelimit_mw.stores.redis.url import ConnectionFactory, async_connection_fa
 
 
 class ClusterTransport:
-    """For threads."""
+    """Sends each command to the node of its key, for threads."""
 
     is_cluster = True
     codec: Codec = "msgpack"
@@ -36,7 +36,7 @@ class ClusterTransport:
 
     def _run(self, deadline: Deadline, routed_command: RoutedCommand) -> Any:
         node = self._nodes.get(routed_command.address)
-        if node is None:  # of two threads that are here at once, one goes on with the node of the other
+        if node is None:  # setdefault: two threads that get here at once use the same node
             node = self._nodes.setdefault(
                 routed_command.address,
                 ServerTransport(self._factory.at(routed_command.address), self._timeout, role="cluster"),
@@ -45,7 +45,7 @@ class ClusterTransport:
 
 
 class AsyncClusterTransport:
-    """For asyncio."""
+    """Sends each command to the node of its key, for asyncio."""
 
     is_cluster = True
     codec: Codec = "msgpack"
@@ -56,14 +56,14 @@ class AsyncClusterTransport:
         self._nodes: dict[Address, AsyncServerTransport] = {}
 
     async def ready(self) -> None:
-        """See `AsyncTransport.ready`: which node is asked shows when it is."""
+        """See `AsyncTransport.ready`. Returns at once, as the node is not known yet."""
 
     async def send(self, *command: Any) -> Any:
         """See `AsyncTransport.send`."""
         return await adrive(self._slot_map.route(command), self._run)
 
     def begin(self, command: Command, on_reply: Callable[[Any], None]) -> None:
-        """See `AsyncTransport.begin`: which node is asked shows when it is."""
+        """See `AsyncTransport.begin`. Returns None, as finding the node may need a query."""
 
     async def close(self) -> None:
         """See `AsyncTransport.close`."""
@@ -80,12 +80,12 @@ class AsyncClusterTransport:
 
 
 def nodes_of(url: str) -> tuple[ConnectionFactory, list[Address]]:
-    """How threads connect, and to which nodes at first. Raises `ConfigError`."""
+    """Return how threads connect, and the addresses of the first nodes. Raises `ConfigError`."""
     return _nodes([connection_factory(one, ORPHAN_TIMEOUT) for one in _urls(url)])
 
 
 def _urls(url: str) -> list[str]:
-    """One URL for each node that this one names: `redis+cluster://USER:PASSWORD@HOST:PORT,HOST:PORT/?OPTION=VALUE`."""
+    """Return a URL for each node in `redis+cluster://USER:PASSWORD@HOST:PORT,HOST:PORT/?OPTION=VALUE`."""
     scheme, _, rest = url.partition("+cluster://")
     place, slash, path = rest.partition("/")
     login, at, hosts = place.rpartition("@")
@@ -93,7 +93,7 @@ def _urls(url: str) -> list[str]:
 
 
 def _nodes(factories: list[ConnectionFactory]) -> tuple[ConnectionFactory, list[Address]]:
-    """How to connect, and to which nodes at first."""
+    """Return how to connect, and the addresses of the first nodes."""
     if factories[0].options.get("db"):
         raise ConfigError("store: a cluster has database 0 only")
     return factories[0], [(one.options.get("host", "localhost"), one.options.get("port", 6379)) for one in factories]

@@ -1,4 +1,4 @@
-"""What the Redis stores say: keys, commands, and which command follows which reply.
+"""Decides what the Redis stores send: keys, commands, and the command that follows a reply.
 
 Does no I/O, so threads and asyncio share it.
 """
@@ -29,30 +29,32 @@ from ratelimit_mw.stores.redis.slots import split_by_slot, take_by_slot
 T = TypeVar("T")
 Command = tuple[str | bytes | int, ...]
 Steps = Generator[Any, Any, T]
-"""Yields a command, and is sent its reply or thrown a `RetryableReply` or `StoreError`; or yields a list of steps that
-go side by side, and is sent their outcomes, each a result or an error. Returns what was asked for."""
+"""A generator that yields commands and returns a result.
 
-FORMAT: Final = "1"  # of the states; the first part of every key
-_MAX_ENCODED_GROUPS: Final = 4096  # groups that are kept as they are written
-_MAX_CHARGES: Final = 500  # corrections in one call, at most
-_MAX_UNITS: Final = 1000  # units in one call, at most, of limits that settle no more in one step
-_MAX_ATTEMPTS: Final = 4  # calls for one group: each of the two codecs' scripts may be unknown at first
+It receives the reply to each command, or a `RetryableReply` or `StoreError` that is raised in it. It may also yield a
+list of steps to run concurrently, and receives their outcomes, each a result or an error."""
+
+FORMAT: Final = "1"  # version of the states' format; every key has it after the prefix
+_MAX_ENCODED_GROUPS: Final = 4096  # cached groups
+_MAX_CHARGES: Final = 500  # corrections in one call
+_MAX_UNITS: Final = 1000  # units in one call, of limits that write each unit
+_MAX_ATTEMPTS: Final = 4  # for one call: the server may not know the script, in either of two codecs
 
 
 class RetryableReply(Exception):
-    """A reply that the steps understand, and go on from."""
+    """A reply after which the steps send another command."""
 
 
 class NoScript(RetryableReply):
-    """The server does not know the script: it restarted, failed over, or was flushed."""
+    """The server does not know the script: it restarted, failed over, or flushed its scripts."""
 
 
 class NoCodec(RetryableReply):
-    """The server has no cmsgpack and struct."""
+    """The server lacks cmsgpack or struct."""
 
 
 def drive(steps: Steps[T], execute: Callable[[Any], Any]) -> T:
-    """Run the steps, for threads."""
+    """Run the steps in a thread."""
     try:
         step = next(steps)
         while True:
@@ -68,7 +70,7 @@ def drive(steps: Steps[T], execute: Callable[[Any], Any]) -> T:
 
 
 async def adrive(steps: Steps[T], execute: Callable[[Any], Awaitable[Any]]) -> T:
-    """Run the steps, for asyncio."""
+    """Run the steps in an event loop."""
     try:
         step = next(steps)
         while True:
@@ -97,16 +99,14 @@ class RedisCommands:
             raise ConfigError(f"clock: got {clock!r}, expected a callable that returns seconds")
         self._base = self._prefix = f"{prefix}{FORMAT}:"
         self._timeout = timeout
-        self._configured_clock = self._clock = clock  # what it was given, and what it goes by: tests may stop its time
+        self._configured_clock = self._clock = clock  # the caller's; the one in use, which tests may freeze
         self._codec = codec
-        self._encoded_groups: dict[int, EncodedGroup] = {}  # by the identity of what was asked, which they hold on to
-        self.forgiven = 0  # units of corrections beyond a debt of one quota, which nobody is charged
-        self.is_cluster: Final = (
-            is_cluster  # whether keys live in the slots of a cluster: one call reaches those of one slot
-        )
+        self._encoded_groups: dict[int, EncodedGroup] = {}  # by id of the charges, which the values keep alive
+        self.forgiven = 0  # units of corrections beyond a debt of one quota, which are not charged
+        self.is_cluster: Final = is_cluster  # whether a call reaches the keys of one hash slot only
         REGISTRY.register(self)
 
-    def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:  # noqa: ARG002  # nothing is kept in this process
+    def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:  # noqa: ARG002  # this process keeps no states
         self._prefix = self._base + overrides.key_prefix
         self._encoded_groups.clear()
         if self._configured_clock is None:
@@ -145,7 +145,9 @@ class RedisCommands:
             part = yield from self._each_part([one for _, one in call], lambda part: self._settle_part(part, now))
             for (index, _), own in zip(call, part, strict=True):
                 if index == len(results):
-                    results.append(own if charges[index].cost > 0 else charges[index])  # a give-back: as it came
+                    results.append(
+                        own if charges[index].cost > 0 else charges[index]
+                    )  # a refund is returned as it came
                 elif charges[index].cost > 0:
                     results[index] = replace(own, cost=results[index].cost + own.cost)
         return results
@@ -156,7 +158,7 @@ class RedisCommands:
     def _each_part(
         self, charges: Sequence[Charge], steps: Callable[[Sequence[Charge]], Steps[Sequence[Charge]]]
     ) -> Steps[Sequence[Charge]]:
-        """What the steps of the parts answer, in the order of the charges."""
+        """Run the steps of each slot group, and return their results in the order of the charges."""
         slot_groups = self._slot_groups(charges) if charges else []
         if len(slot_groups) <= 1:
             return (yield from steps(charges)) if slot_groups else []
@@ -170,7 +172,7 @@ class RedisCommands:
         return results
 
     def _slot_groups(self, charges: Sequence[Charge]) -> list[list[int]]:
-        """The indices of the charges that one call reaches together."""
+        """Return the indices of the charges of each call: one call, or in a cluster one for each hash slot."""
         return (
             split_by_slot(self._keys(charges)) if self.is_cluster and len(charges) > 1 else [list(range(len(charges)))]
         )
@@ -180,7 +182,7 @@ class RedisCommands:
         return read_decisions(reply, charges)
 
     def _encode_group(self, original_charges: Sequence[Charge]) -> EncodedGroup:
-        """Once for a tuple, which never changes: plans are remembered, and each request of a client asks its own."""
+        """Encode a group. Tuples are cached by identity: plans are cached, so a client's requests share one tuple."""
         known = self._encoded_groups.get(id(original_charges))
         if known is None:
             known = EncodedGroup(original_charges, self._keys, self._codec)
@@ -191,7 +193,7 @@ class RedisCommands:
         return known
 
     def _take_together(self, pending_takes: Sequence[PendingTake]) -> Steps[object]:
-        """Groups in one call, all at one time. The reply is that of the server."""
+        """Take or peek groups in one call, at one time. Returns the reply of the server."""
         every = [pending_take.encoded_group for pending_take in pending_takes]
         keys = [key for one in every for key in one.keys]
         now, commit = pending_takes[0].mode
@@ -215,7 +217,7 @@ class RedisCommands:
         return decisions
 
     def _apply_corrections(self, charges: Sequence[Charge], now: int) -> Steps[tuple[list[Decision], list[int]]]:
-        """How things stand after corrections, and of each how many units were forgiven."""
+        """Return the decisions after the corrections, and the uncollected units of each."""
         reply = yield from self._evaluate(
             "settle", self._keys(charges), lambda codec: settle_arguments(codec, now, charges)
         )
@@ -242,7 +244,7 @@ class RedisCommands:
             try:
                 return (yield (*call, len(keys), *keys, arguments(self._codec)))
             except NoScript:
-                known = False  # this very server is told the script as it runs it
+                known = False  # EVAL also loads the script on this server
             except NoCodec:
                 self._codec, known = "json", True
         raise StoreError("the server has neither of the codecs that the scripts need")
@@ -254,19 +256,21 @@ class RedisCommands:
             limit = charge.limit
             if type(limit) not in SCRIPTED_LIMITS:
                 raise unsupported_limit(limit)
-            keys.append(f"{prefix}{charge.key}:{limit.bucket}".encode("utf-8", "surrogatepass"))  # any text is a key
+            keys.append(
+                f"{prefix}{charge.key}:{limit.bucket}".encode("utf-8", "surrogatepass")
+            )  # a key may be any text
         return keys
 
     def _now(self) -> int:
-        """A told time in microseconds; 0 asks the server for its own."""
-        clock = self._clock  # once: a test that ends in another thread takes it away
+        """Return the injected time in microseconds; 0 uses the server's own."""
+        clock = self._clock  # read once, as a test that ends may remove it in another thread
         return 0 if clock is None else max(1, microseconds(clock()))
 
 
 def settling_calls(charges: Sequence[Charge]) -> list[list[tuple[int, Charge]]]:
-    """The corrections, with their index, as calls that each keep the server busy for a short time only.
+    """Split the corrections, with their indices, into calls that each keep the server busy for a short time only.
 
-    A correction of more units than its limit settles in one step is in several calls. Units that can make no difference
+    A correction of more units than its limit settles in one step takes several calls. Units that can make no difference
     are left out.
     """
     calls: list[list[tuple[int, Charge]]] = [[]]

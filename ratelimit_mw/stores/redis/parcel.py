@@ -1,4 +1,4 @@
-"""A group of charges, ready to be sent alone or among others."""
+"""Groups of charges, encoded to be sent alone or in a batch."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -11,16 +11,16 @@ from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge
 from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.redis.scripts import Codec, encode_group
 
-_UNITS: Final = 8  # units that are written one by one and are as much work as a usual charge
+_UNITS: Final = 8  # units that a limit writes one by one, for the work of one charge
 
 
 class EncodedGroup:
-    """What a server is told of a group of charges: the same whenever they are asked.
+    """A group of charges with its keys and its part of the arguments of take.lua.
 
-    `original_charges`: as they were, `group`: with one bucket each, `has_unique_buckets`: whether these are the same.
-    `keys`: of each bucket, as `keys_of` says.
-    `weight`: how much work they are, one for a usual charge. `text`: a part of the arguments of
-    take.lua, in `codec`. Raises at once what cannot be written: it is the error of the request that asks it.
+    `original_charges`: as the caller passed them. `group`: the same with one charge per bucket. `has_unique_buckets`:
+    whether the two are equal. `keys`: one per bucket, from `keys_of`. `weight`: work for the server; most charges
+    count 1. `text`: the arguments, in `codec`. Raises at once if the charges are invalid, so that the error reaches
+    their own request only.
     """
 
     __slots__ = ("codec", "group", "has_unique_buckets", "keys", "original_charges", "text", "weight")
@@ -39,36 +39,33 @@ class EncodedGroup:
         self.text = encode_group(codec, self.group.charges)
 
     def text_in(self, codec: Codec) -> bytes:
-        """The text in another one."""
+        """Return the text in another codec."""
         return encode_group(codec, self.group.charges)
 
 
 class TakeMode(NamedTuple):
-    """What all groups of one call have in common.
+    """Options that all groups of one call share.
 
-    `now`: a told time in microseconds, 0 for the server's own. `commit`: whether it is taken, or peeked at.
+    `now`: injected time in microseconds, 0 for the server's own. `commit`: True takes, False peeks.
     """
 
     now: int
     commit: bool
 
 
-DEFAULT_MODE: Final = TakeMode(0, commit=True)  # which is so outside tests
+DEFAULT_MODE: Final = TakeMode(0, commit=True)  # of every take outside of tests
 
 
 class PendingTake(Struct, eq=False, gc=False):
-    """Under asyncio `batching` sets what is to come and when nobody waits for it any more.
-
-    One object for each request is enough.
-    """
+    """An encoded group to take or peek. In asyncio `Batcher` sets the future `reply` and the deadline `until`."""
 
     encoded_group: EncodedGroup
     mode: TakeMode = DEFAULT_MODE
-    reply: "asyncio.Future[Any]" = None  # type: ignore[assignment]  # where it waits there is one
+    reply: "asyncio.Future[Any]" = None  # type: ignore[assignment]  # set before it is awaited
     until: float = 0.0
 
     def receive(self, reply: Any) -> None:
-        """What came of it, which may be a `StoreError`."""
+        """Resolve `reply`; a `StoreError` is raised in the waiting request."""
         if self.reply.done():
             return
         if isinstance(reply, StoreError):

@@ -1,7 +1,7 @@
-"""What is wrong where a server rejects us: a password, a right, a database, a protocol. Knows no client library.
+"""Explains why a server rejects this client: password, right, database or protocol. Imports no client library.
 
-An outage passes by itself. A rejection lasts until a setting is changed, here or on the server. Both are a
-`StoreError`; `StoreError.rejected` tells them apart.
+An outage ends without a change. A rejection lasts until a setting changes, here or on the server. Both are a
+`StoreError`; `StoreError.rejected` distinguishes them.
 """
 
 import re
@@ -14,7 +14,7 @@ from ratelimit_mw.core.errors import StoreError
 from ratelimit_mw.core.log import warn_throttled
 
 Role = Literal["server", "cluster", "master", "sentinel"]
-"""What the URL takes the server for: one server, a node of a cluster, what Sentinels call the master, a Sentinel."""
+"""The kind of server that the URL implies: a single server, a cluster node, the master of a service, a Sentinel."""
 
 _RIGHTS: Final = "as listed on the page on Redis of the documentation, under 'The least rights'"
 _ALL_ROLES: Final = frozenset({"server", "cluster", "master", "sentinel"})
@@ -31,7 +31,7 @@ _CLUSTER_ERROR: Final = (
     r"SELECT is not allowed in cluster mode|^(MovedError|AskError)|\b(MOVED|ASK) \d|CROSSSLOT|the same slot"
 )
 
-# what an error says, where it means that, and what is wrong with its fix; the first that fits counts
+# pattern of an error's text, roles to which the entry applies, explanation with a fix; the first match is used
 _EXPLANATIONS: Final[tuple[tuple[str, frozenset[str], str], ...]] = (
     (_LOGIN_REJECTED, _SERVERS, f"wrong user or password; write the right ones into {_LOGIN}"),
     (_LOGIN_REJECTED, _SENTINELS, f"wrong user or password for the Sentinel; set {_LOGIN_OF_SENTINELS}"),
@@ -113,21 +113,21 @@ _EXPLANATIONS: Final[tuple[tuple[str, frozenset[str], str], ...]] = (
         "the server and this client have no version or cipher of TLS in common; configure one on both",
     ),
 )
-_ARGUMENTS: Final = re.compile(r",? with args beginning with.*", re.DOTALL)  # of which one may be a password
-_MAX_TEXT: Final = 300  # characters of what a server says
+_ARGUMENTS: Final = re.compile(r",? with args beginning with.*", re.DOTALL)  # one may be a password
+_MAX_TEXT: Final = 300  # characters of a server's error
 _NOT_REDIS: Final = "what answers on this port does not speak the protocol of Redis; name another host or port"
 _TLS: Final = "the server speaks TLS on this port; begin the store's URL with rediss"
-_HANDSHAKE: Final = 0x16  # the first byte of TLS
+_HANDSHAKE: Final = 0x16  # first byte of a TLS record, by its type
 _ALERT: Final = 0x15
-_REPLY_TIMEOUT: Final = 0.3  # seconds that a server has to show its protocol
-_RECHECK_INTERVAL: Final = 60.0  # seconds between two looks at the protocol of one server
-_tls_checks: Final[dict[tuple[str, int], tuple[float, bool | None]]] = {}  # until when, monotonic, whether it is TLS
+_REPLY_TIMEOUT: Final = 0.3  # seconds to wait for bytes that show the protocol
+_RECHECK_INTERVAL: Final = 60.0  # seconds between two protocol checks of one server
+_tls_checks: Final[dict[tuple[str, int], tuple[float, bool | None]]] = {}  # expiry, monotonic; is TLS
 
 
 def as_store_error(error: BaseException, role: Role = "server") -> StoreError:
-    """What a store raises for an error of the client library, or of the way to the server.
+    """Return the `StoreError` for an error of the client library or of the network.
 
-    Takes the arguments of a command out of the error's own text, as one may be a password.
+    Removes the arguments of a command from the text of both errors, as one may be a password.
     """
     if isinstance(error, StoreError):
         return error
@@ -147,19 +147,19 @@ def as_store_error(error: BaseException, role: Role = "server") -> StoreError:
 
 
 def not_redis_error(problem: StoreError) -> StoreError:
-    """The same where bytes came that are no reply of Redis, while connecting."""
+    """Return the rejection for a server whose first bytes are not a reply of Redis."""
     return problem if problem.rejected else StoreError(f"{_NOT_REDIS} ({problem})", rejected=True)
 
 
 def missing_tls_file_error(problem: StoreError) -> StoreError:
-    """The same where a file of TLS is not there."""
+    """Return the rejection for a missing TLS file."""
     return StoreError(f"a file that the store's URL names with ssl_ is not there ({problem})", rejected=True)
 
 
 def log_rejection(place: str, role: Role, problem: StoreError, *, named: bool = False) -> StoreError:
-    """Log a rejection by the server at this place, rarely.
+    """Log a rejection by the server at this place, throttled.
 
-    Returns the error, which names the place where it is a node of a cluster, or with `named`.
+    Returns the error. Its text includes the place for a cluster node, and with `named` for any role but a Sentinel.
     """
     if problem.rejected:
         warn_throttled(f"store {place} rejects us", "%s", problem)
@@ -171,10 +171,10 @@ def log_rejection(place: str, role: Role, problem: StoreError, *, named: bool = 
 
 
 def tls_mismatch_error(address: tuple[str, int], problem: StoreError, *, tls: bool) -> StoreError:
-    """The error, or a rejection where the server speaks TLS and we do not, or the other way round.
+    """Return a rejection if only one of server and client uses TLS, else the error itself.
 
-    For connections that ended, or were silent, without a reason. Blocks for a second at most, and looks at each server
-    once a minute.
+    For connections that ended or timed out without a reason. Blocks for a second at most, and checks each server once
+    a minute.
     """
     now = time.monotonic()
     until, speaks_tls = _tls_checks.get(address, (0.0, None))
@@ -190,7 +190,7 @@ def tls_mismatch_error(address: tuple[str, int], problem: StoreError, *, tls: bo
 
 
 def _speaks_tls(address: tuple[str, int]) -> bool | None:
-    """None where that does not show."""
+    """Return whether the server speaks TLS; None if it does not show. Raises `OSError`."""
     with socket.create_connection(address, _REPLY_TIMEOUT) as plain:
         try:
             plain.sendall(b"PING\r\n")
@@ -202,7 +202,7 @@ def _speaks_tls(address: tuple[str, int]) -> bool | None:
     if answer:
         return answer[0] in (_ALERT, _HANDSHAKE)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent: only whether it is TLS
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # carries no data
     with socket.create_connection(address, _REPLY_TIMEOUT) as plain:
         try:
             with context.wrap_socket(plain):

@@ -1,4 +1,4 @@
-"""The Lua scripts, assembled once from their files, and what goes in and comes out of them. Knows no client library."""
+"""Assembles the Lua scripts, encodes their arguments and decodes their replies. Imports no client library."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
@@ -15,25 +15,25 @@ from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.limit import MICROSECONDS, Charge, Decision, Limit, Role
 
 Codec = Literal["msgpack", "msgpack_resp_replies", "json"]
-"""How arguments, replies and states are written: `msgpack`, all of them; `msgpack_resp_replies`,
-the replies as the protocol's own lists; `json`, all as text."""
+"""The encoding of arguments, replies and states. `msgpack`: all binary. `msgpack_resp_replies`: the same, but replies
+are RESP lists. `json`: arguments are JSON, replies RESP lists and states digits."""
 
 _CODECS: Final = {
     "msgpack": ["codec_packed"],
     "msgpack_resp_replies": ["codec_packed", "codec_plain"],
     "json": ["codec_text", "codec_plain"],
 }
-_SETTLE: Final = 2  # what to do; to peek is 0, to take 1
-_CACHED_CHARGES: Final = 4096  # kinds of charges of which it is kept how they are written
-_FIXARRAY_LIMIT: Final = 16  # values in a list of msgpack with the shortest head
+_SETTLE: Final = 2  # mode of the script; 0 is peek, 1 is take
+_CACHED_CHARGES: Final = 4096  # encoded charges
+_FIXARRAY_LIMIT: Final = 16  # a msgpack list of fewer values has a head of one byte, a longer one of three
 _SEPARATORS: Final = {"msgpack": b"", "msgpack_resp_replies": b"", "json": b","}  # between values
-SCRIPTED_LIMITS: Final = frozenset(SCRIPTED.values())  # the types of limits whose algorithm has a Lua twin
+SCRIPTED_LIMITS: Final = frozenset(SCRIPTED.values())  # types of limits with a Lua implementation
 _decode_decisions: Final = msgpack.Decoder(list[Decision]).decode
 _decode_settlement: Final = msgpack.Decoder(tuple[list[Decision], list[int]]).decode
 
 
 class Script:
-    """One script: its text and the digest by which a server knows it."""
+    """The text of a script, and the SHA-1 digest that names it on a server."""
 
     __slots__ = ("sha", "text")
 
@@ -44,47 +44,47 @@ class Script:
         self.text = "\n".join(
             part.read_text("utf-8") for part in [*parts, package / "stores" / "redis" / f"{driver}.lua"]
         )
-        # a name the server chose, not a secret
+        # Redis prescribes SHA-1; the digest is a name, not a secret
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
 @cache
 def script(driver: Literal["take", "settle"], codec: Codec) -> Script:
-    """The script with this driver for a server with this codec."""
+    """Return the script with this driver and codec."""
     return Script(driver, codec)
 
 
 def take_arguments(codec: Codec, now: int, charges: Sequence[Charge], *, commit: bool) -> bytes:
-    """ARGV[1] of take.lua for one group. `now`: a told time in microseconds, 0 for the server's own."""
+    """Return ARGV[1] of take.lua for one group. `now`: injected time in microseconds, 0 for the server's own."""
     return join_groups(codec, now, [encode_group(codec, charges)], commit=commit)
 
 
 def join_groups(codec: Codec, now: int, groups: Iterable[bytes], *, commit: bool) -> bytes:
-    """ARGV[1] of take.lua for these groups, in the order of their keys. What several ask alike is said once."""
+    """Return ARGV[1] of take.lua for groups in the order of their keys. Equal groups are encoded once."""
     kinds: dict[bytes, int] = {}
     which = [kinds.setdefault(group, len(kinds) + 1) for group in groups]
     return _encode_list(codec, [_encode_values(codec, [now, int(commit), len(which), *which]), *kinds])
 
 
 def encode_group(codec: Codec, charges: Sequence[Charge]) -> bytes:
-    """One group in the arguments of take.lua. Where it stands among others does not matter."""
+    """Return the part of take.lua's arguments for one group. It does not depend on its position in a batch."""
     count = len(charges)
     parts = []
     for charge in charges:
         limit = charge.limit
-        # that takes longer
+        # charge.effective_max_delay_us is slower
         time = limit.effective_max_delay_us if charge.max_delay is None else charge.effective_max_delay_us
         parts.append(_cached_charge(codec, limit.algorithm, charge.role, count, charge.cost, time, limit.script_args))
     return _SEPARATORS[codec].join(parts)
 
 
 def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes:
-    """ARGV[1] of settle.lua."""
+    """Return ARGV[1] of settle.lua."""
     count = len(charges)
     parts = [_encode_values(codec, [now, _SETTLE, 0])]
     for charge in charges:
         limit = charge.limit
-        # nothing counts from before the epoch, and Lua is told no number below 0
+        # the script rejects times below 0, and nothing counts from before the epoch
         time = now if charge.at is None else max(0, charge.at)
         parts.append(_encode_charge(codec, limit.algorithm, charge.role, count, charge.cost, time, limit.script_args))
     return _encode_list(codec, parts)
@@ -93,18 +93,18 @@ def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes
 def _encode_charge(
     codec: Codec, algorithm: str, role: Role, count: int, cost: int, time: int, script_args: Sequence[int]
 ) -> bytes:
-    """What `head.lua` says that a script is told of each charge, with the two values that its driver names.
+    """Encode the values of one charge in the order of `head.lua`. `cost` and `time` are for the driver.
 
-    Lua takes 8,000 values at once, those of 727 charges: with more the script fails.
+    A script fails for more than 727 charges, because Lua unpacks 8,000 values at most.
     """
     return _encode_values(codec, [algorithm, role, count, cost, time, *script_args])
 
 
-_cached_charge = lru_cache(_CACHED_CHARGES)(_encode_charge)  # the requests of a rule differ in their keys alone
+_cached_charge = lru_cache(_CACHED_CHARGES)(_encode_charge)  # a rule's requests differ in their keys only
 
 
 def _encode_values(codec: Codec, values: list[object]) -> bytes:
-    """These values, so that others can stand before and after them: without the brackets, or the head, of a list."""
+    """Encode values without the brackets or the head of a list, so that encodings can be joined."""
     return (
         json.encode(values)[1:-1]
         if codec == "json"
@@ -118,12 +118,15 @@ def _encode_list(codec: Codec, parts: Iterable[bytes]) -> bytes:
 
 
 def read_decisions(reply: object, charges: Sequence[Charge]) -> list[Decision]:
-    """The decisions in a reply of take.lua. Raises `StoreError` when it is not one for each charge."""
+    """Return the decisions in a reply of take.lua. Raises `StoreError` unless there is one for each charge."""
     return _read_decisions(reply, len(charges))
 
 
 def read_decisions_by_group(reply: object, groups: Sequence[int]) -> list[list[Decision]]:
-    """The same for groups of so many charges. All at once: to begin with each takes longer than to read it."""
+    """Return the decisions on each group. `groups`: their numbers of charges.
+
+    Decodes the reply as a whole: calling the decoder takes longer than decoding one group.
+    """
     every = _read_decisions(reply, sum(groups))
     if len(every) == len(groups):  # most often
         return [[decision] for decision in every]
@@ -142,7 +145,7 @@ def _read_decisions(reply: object, count: int) -> list[Decision]:
 
 
 def _from_integers(reply: Any) -> list[Decision]:
-    """Decisions in a reply of the protocol's own."""
+    """Return the decisions in a reply of RESP lists."""
     return [_decision(*_integers(values)) for values in reply]
 
 
@@ -155,7 +158,7 @@ def _integers(values: Any) -> list[int]:
 def _decision(
     allowed: int, limit: int, remaining: int, retry: int, next_after: int, reset: int, delay: int, at: int
 ) -> Decision:
-    """As `head.lua` says that a decision is."""
+    """Return a decision from the values that `head.lua` defines."""
     return Decision(
         allowed == 1,
         limit,
@@ -169,9 +172,9 @@ def _decision(
 
 
 def read_settlement(reply: Any, charges: Sequence[Charge]) -> tuple[list[Decision], list[int]]:
-    """How things stand, in a reply of settle.lua, and how many units of each charge were forgiven.
+    """Return the decisions in a reply of settle.lua, and the uncollected units of each charge.
 
-    Raises `StoreError` as above.
+    Raises `StoreError` unless there is one of both for each charge.
     """
     count = len(charges)
     try:
@@ -191,5 +194,5 @@ def _unreadable_reply(reply: object, driver: str) -> StoreError:
 
 
 def unsupported_limit(limit: Limit) -> ConfigError:
-    """What is wrong with a limit of a type that is not in `SCRIPTED_LIMITS`."""
+    """Return the error for a limit whose type is not in `SCRIPTED_LIMITS`."""
     return ConfigError(f"{type(limit).__name__} has no Lua twin: Redis knows {', '.join(SCRIPTED)}")

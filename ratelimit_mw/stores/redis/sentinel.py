@@ -1,7 +1,7 @@
-"""The way to the master of a service that Redis Sentinel watches over, on connections of our own.
+"""Connections to the master of a Sentinel service.
 
-The Sentinels are asked where the master is, off the requests: when a connection is opened, when one is lost or its
-server may not write any more, and twice a second, because a master that was replaced on purpose goes on for a while.
+The store queries the Sentinels in the background: when it opens a connection, when it loses one or the server becomes
+read-only, and twice a second, because a master that was replaced on purpose keeps answering for a while.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from ratelimit_mw.stores.redis.server import (
 from ratelimit_mw.stores.redis.topology import Address, RoutedCommand
 from ratelimit_mw.stores.redis.url import ConnectionFactory, async_connection_factory, connection_factory
 
-_PORT: Final = 26379  # where a Sentinel listens unless the URL says otherwise
+_PORT: Final = 26379  # default
 _LAST_PORT: Final = 65535
-_MAX_NAMES_LENGTH: Final = 300  # characters of the names of services
-_QUERY_TIMEOUT: Final = 0.5  # seconds: who asks a server that is lost must be done with it when there is a new one
+_MAX_NAMES_LENGTH: Final = 300  # characters of the service names in an error
+_QUERY_TIMEOUT: Final = 0.5  # seconds; a query of a lost server must end before its successor is elected
 _FORM: Final = (
     "redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DB?OPTION=VALUE with the options of redis-py, "
     "sentinel_username and sentinel_password; in a password / # ? @ are written %2F %23 %3F %40"
@@ -35,23 +35,26 @@ _FORM: Final = (
 
 
 class Sentinels:
-    """Where to ask for the master of a service. Does no I/O."""
+    """The Sentinels of a service, in the order of queries. Does no I/O."""
 
     def __init__(self, service: str, addresses: list[Address]) -> None:
         self._service = service
-        self._addresses = addresses  # the one that knew last comes first
+        self._addresses = addresses  # the last one that knew the master comes first
 
     @property
     def addresses(self) -> list[Address]:
-        """All of them."""
+        """A copy of the list of addresses."""
         return list(self._addresses)
 
     def only(self, address: Address) -> "Sentinels":
-        """One of them."""
+        """Return the same service with one of its Sentinels."""
         return Sentinels(self._service, [address])
 
     def master(self) -> Steps[Address]:
-        """Ask one after the other until one knows. Yields errands, and is sent their replies. Raises `StoreError`."""
+        """Query the Sentinels in order until one names the master. Raises `StoreError` if none does.
+
+        Yields a `RoutedCommand` for each query and receives its reply.
+        """
         reasons: list[str] = []
         rejected = False
         for address in self._addresses:
@@ -72,7 +75,7 @@ class Sentinels:
         raise StoreError("; ".join(reasons), rejected=rejected)
 
     def doubt(self) -> None:
-        """The master that was named is of no use: ask another Sentinel first, as this one may be cut off."""
+        """Query another Sentinel first: the last one named an unusable master, so it may be cut off."""
         self._addresses = [*self._addresses[1:], *self._addresses[:1]]
 
     def _unknown(self, masters: Any) -> None:
@@ -86,7 +89,7 @@ class Sentinels:
 
 
 def _address(reply: Any) -> Address:
-    """Where a Sentinel says that the master is."""
+    """Return the master's address from the reply of a Sentinel."""
     try:
         host, port = reply[0].decode(), int(reply[1])
     except (AttributeError, LookupError, TypeError, ValueError):
@@ -101,20 +104,20 @@ def _nonsense(reply: object) -> StoreError:
 
 
 class _Parts(NamedTuple):
-    """What a URL says."""
+    """The contents of a Sentinel URL."""
 
-    servers: ConnectionFactory  # of the service; where they are the Sentinels know
-    sentinel_servers: ConnectionFactory  # the same of the Sentinels
+    servers: ConnectionFactory  # of the service; the Sentinels know the addresses
+    sentinel_servers: ConnectionFactory  # of the Sentinels
     sentinels: Sentinels
 
 
 def parts_of(url: str) -> _Parts:
-    """What a URL says, for threads. Raises `ConfigError`."""
+    """Read a URL, for threads. Raises `ConfigError`."""
     return _read(url, connection_factory)
 
 
 def master(url: str, timeout: float) -> ServerTransport:
-    """For threads. Raises `ConfigError`."""
+    """Return the transport to the master, for threads. Raises `ConfigError`."""
     servers, sentinel_servers, sentinels = parts_of(url)
 
     def query(routed_command: RoutedCommand) -> Any:
@@ -129,7 +132,7 @@ def master(url: str, timeout: float) -> ServerTransport:
 
 
 def async_master(url: str) -> AsyncServerTransport:
-    """For asyncio. Raises `ConfigError`."""
+    """Return the transport to the master, for asyncio. Raises `ConfigError`."""
     servers, sentinel_servers, sentinels = _read(url, async_connection_factory)
 
     async def query(routed_command: RoutedCommand) -> Any:
@@ -152,7 +155,7 @@ def async_master(url: str) -> AsyncServerTransport:
 
 
 def _named(flat: list[bytes], field: bytes) -> list[bytes]:
-    """The value of a field in a list of names and values."""
+    """Return the values of a field in a flat list of names and values."""
     return [value for name, value in zip(flat[::2], flat[1::2], strict=False) if name == field]
 
 

@@ -1,4 +1,4 @@
-"""The way to one Redis or Valkey server, on connections of our own."""
+"""Connections to one Redis or Valkey server: a pool for threads, and a pool for each event loop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -49,19 +49,20 @@ from ratelimit_mw.stores.redis.url import ConnectionFactory
 
 try:
     import hiredis
-except ImportError:  # the extra brings it; redis-py does without it
+except ImportError:  # part of the extra `redis`; without it redis-py parses replies, more slowly
     hiredis = None  # type: ignore[assignment]
 
-FAILURES: Final = (RedisError, RedisClusterException, OSError)  # of a server, or of the way to it
+FAILURES: Final = (RedisError, RedisClusterException, OSError)  # errors of a server or of the network
 _REDIRECTIONS: Final[dict[str, type[AskError]]] = {"ASK": AskError, "MOVED": MovedError}
-_MAX_SYNC_CONNECTIONS: Final = 64  # connections at most
-_MAX_ASYNC_CONNECTIONS: Final = 32  # connections at most, for each event loop
+_MAX_SYNC_CONNECTIONS: Final = 64  # for each server
+_MAX_ASYNC_CONNECTIONS: Final = 32  # for each server and event loop
 
 
 class ServerTransport:
-    """Connections of our own to one server. `find` says where it is, if that may change; it may block.
+    """Pooled connections to one server, for threads.
 
-    `on_lost`: called when the place that `find` said is of no use.
+    `find` returns the server's address, if that may change; it may block. `on_lost` is called when the server at that
+    address does not accept a connection, or is a replica.
     """
 
     is_cluster = False
@@ -96,7 +97,7 @@ class ServerTransport:
         )
 
     def send(self, command: Command, deadline: Deadline, *, asking: bool = False) -> Any:
-        """See `Transport.send`. `asking`: first say that the key may be on its way to this node of a cluster."""
+        """See `Transport.send`. `asking`: send ASKING first, as the key may be moving to this node of a cluster."""
         connection = self._pool.acquire(deadline)
         broken = True
         try:
@@ -121,7 +122,7 @@ class ServerTransport:
 
 
 class AsyncServerTransport:
-    """The same for each event loop."""
+    """Pooled connections to one server, for each event loop. See `ServerTransport`."""
 
     is_cluster = False
     codec: Codec = "msgpack"
@@ -212,7 +213,7 @@ class AsyncServerTransport:
 
 
 def classify_error(error: Exception, role: Role = "cluster") -> Exception:
-    """The error as the steps understand it. `role`: what the server is taken for."""
+    """Convert an error of the client library to a `RetryableReply` or a `StoreError`."""
     if isinstance(error, NoScriptError):
         return NoScript()
     if role == "cluster" and isinstance(to := _redirection(error), AskError):
@@ -223,13 +224,13 @@ def classify_error(error: Exception, role: Role = "cluster") -> Exception:
 
 
 def _classify_and_log(place: str, error: Exception, role: Role) -> Exception:
-    """The same. A rejection is logged."""
+    """Convert an error as `classify_error` does, and log it if it is a rejection."""
     problem = classify_error(error, role)
     return log_rejection(place, role, problem) if isinstance(problem, StoreError) else problem
 
 
 def _redirection(error: Exception) -> Exception:
-    """Before 6.0, redis-py knows what MOVED and ASK are in its clients for a cluster alone."""
+    """Return a MOVED or ASK error as its own type: before 6.0, only the cluster clients of redis-py do so."""
     code, _, rest = str(error).partition(" ")
     if type(error) is ResponseError and code in _REDIRECTIONS:
         return _REDIRECTIONS[code](rest)
@@ -237,15 +238,15 @@ def _redirection(error: Exception) -> Exception:
 
 
 def _is_replica(error: Exception) -> bool:
-    """Whether the server may not write: the address may belong to another one by now.
+    """Return whether the server is read-only: the address may belong to another server by now.
 
-    Before Redis 7 a script's error carries the word in its text.
+    Before Redis 7 the error of a script has READONLY in its text only.
     """
     return isinstance(error, ReadOnlyError) or "READONLY" in str(error)
 
 
 def connection_error(factory: ConnectionFactory, error: Exception, role: Role) -> StoreError:
-    """What is wrong with a connection that could not be opened. Logs a rejection. May block for a second."""
+    """Return why a connection could not be opened. Logs a rejection. May block for a second."""
     problem = _connection_error(factory, error, role)
     if _may_be_tls_mismatch(factory, error, problem):
         problem = _tls_mismatch_error(factory, problem)
@@ -253,7 +254,7 @@ def connection_error(factory: ConnectionFactory, error: Exception, role: Role) -
 
 
 async def aconnection_error(factory: ConnectionFactory, error: Exception, role: Role) -> StoreError:
-    """The same for asyncio."""
+    """Do the same as `connection_error`, without blocking the event loop."""
     problem = _connection_error(factory, error, role)
     if _may_be_tls_mismatch(factory, error, problem):
         problem = await asyncio.to_thread(_tls_mismatch_error, factory, problem)
@@ -270,7 +271,7 @@ def _connection_error(factory: ConnectionFactory, error: Exception, role: Role) 
 
 
 def _may_be_tls_mismatch(factory: ConnectionFactory, error: Exception, problem: StoreError) -> bool:
-    """Whether the server may be there, and speak TLS where we do not, or the other way round."""
+    """Return whether the cause may be that only one of server and client uses TLS."""
     causes = (error, error.__cause__, error.__context__)
     if problem.rejected or factory.address is None or isinstance(error, ResponseError):
         return False
@@ -296,7 +297,10 @@ def _open_connection(factory: ConnectionFactory, role: Role) -> SyncConnection:
 
 
 def query_once(factory: ConnectionFactory, role: Role, command: Command, seconds: float = ORPHAN_TIMEOUT) -> Any:
-    """The reply to one command on a connection of its own. `seconds`: for all of the reply. Raises `StoreError`."""
+    """Send one command on a new connection and return the reply. Raises `StoreError`.
+
+    `seconds`: time for the whole reply; connecting has its own limit.
+    """
     raw_connection = factory.raw_connection()
     try:
         return _connect_and_wrap(raw_connection).query(command, Deadline(seconds))

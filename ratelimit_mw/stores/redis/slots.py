@@ -1,8 +1,8 @@
-"""Redis Cluster: keys live in slots, one call reaches one slot, and so a group of charges may take several calls.
+"""Splits groups of charges by hash slot: on Redis Cluster one call reaches one slot only.
 
-Each slot decides its own part of the group, all or nothing, at the same time as the others. Where the group as a whole
-comes out differently, the parts are mended: what was taken is given back. So nothing is ever over-admitted, and a
-neighbour may be refused for units that are given back a moment later.
+All slots decide their parts of the group concurrently, each all or nothing. If the group as a whole has another
+outcome, the parts are repaired: units that were taken are refunded. So nothing is ever over-admitted, but another
+request may be refused for units that are refunded a moment later.
 """
 
 from binascii import crc_hqx
@@ -22,14 +22,14 @@ PartSteps = Callable[[Sequence[Charge]], Generator[Any, Any, list[Decision]]]
 
 
 def slot(key: bytes) -> int:
-    """The hash slot of a key: CRC16 (XMODEM) of what is between the first braces, or of all of it."""
+    """Return the hash slot of a key: CRC16 (XMODEM) of the text in its first braces, or of the whole key."""
     start = key.find(b"{") + 1
     end = key.find(b"}", start) if start else -1
     return crc_hqx(key[start:end] if end > start else key, 0) % _SLOTS
 
 
 def split_by_slot(keys: Sequence[bytes]) -> list[SlotGroup]:
-    """The indices of the keys, by slot."""
+    """Return the indices of the keys of each slot."""
     by_slot: dict[int, SlotGroup] = {}
     for index, key in enumerate(keys):
         by_slot.setdefault(slot(key), []).append(index)
@@ -39,16 +39,13 @@ def split_by_slot(keys: Sequence[bytes]) -> list[SlotGroup]:
 def take_by_slot(
     slot_groups: Sequence[SlotGroup], charges: Sequence[Charge], take: PartSteps, repair: PartSteps
 ) -> Generator[Any, Any, list[Decision]]:
-    """Steps that take a group part by part. `take` and `repair` make the steps of one part.
+    """Take a group, one part per slot. `take` and `repair` return the steps of one part.
 
-    `repair` gets charges whose cost is the signed correction, and answers how things stand after it. Raises the error
-    of a part that failed, after giving back what the others took. A part that is not heard in time gives back by itself
-    what it took, when it is done.
+    `repair` receives charges whose cost is the signed correction; its steps return the decisions after it. If a part
+    fails, its error is raised after the others are refunded. A part that ends too late refunds its own units then.
     """
     decisions: dict[int, Decision] = {}
-    part_states: dict[
-        int, str
-    ] = {}  # by part: whether it was done before it was given up; who writes first has said it
+    part_states: dict[int, str] = {}  # by part: "done" or "given up", whichever came first
 
     def take_part(number: int) -> Generator[Any, Any, None]:
         part = slot_groups[number]
@@ -88,11 +85,11 @@ def take_by_slot(
 
 
 def _charged_in(part: SlotGroup, charges: Sequence[Charge], decisions: dict[int, Decision]) -> dict[int, bool]:
-    """Which charges of a part its slot took, of those that cost something."""
+    """Return by index whether the slot of a part took each charge, except charges of cost 0."""
     took = committed([charges[index] for index in part], [decisions[index] for index in part])
     return {index: was for index, was in zip(part, took, strict=True) if charges[index].cost}
 
 
 def _correction(charge: Charge, decision: Decision, *, take: bool) -> Charge:
-    """Take what the part did not, or give back what it took."""
+    """Return a charge that takes the units that a part did not take, or refunds those that it took."""
     return replace(charge, cost=charge.cost if take else -charge.cost, at=decision.at)

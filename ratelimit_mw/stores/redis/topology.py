@@ -1,4 +1,4 @@
-"""Which node of a cluster has which slot, and what to do when a node says otherwise. Does no I/O."""
+"""Maps hash slots to the nodes of a cluster, and follows redirections. Does no I/O."""
 
 from collections.abc import Generator
 from time import monotonic
@@ -10,13 +10,13 @@ from ratelimit_mw.stores.redis.slots import slot
 
 Address = tuple[str, int]  # host and port
 
-_MAX_REDIRECTIONS: Final = 5  # followed by one command
+_MAX_REDIRECTIONS: Final = 5  # for one command
 _SLOTS_COMMAND: Final = ("CLUSTER", "SLOTS")
-_REFRESH_INTERVAL: Final = 0.5  # seconds: how often a node that fails makes us ask who has its slots now
+_REFRESH_INTERVAL: Final = 0.5  # seconds at least between refreshes because of a failing node
 
 
 class Redirected(RetryableReply):
-    """The slot is at another node: for good, or (`asking`) for this key only, while it moves."""
+    """The slot is at another node: permanently, or for this key only while it moves (`asking`)."""
 
     def __init__(self, address: Address, *, asking: bool) -> None:
         super().__init__(address)
@@ -25,7 +25,7 @@ class Redirected(RetryableReply):
 
 
 class RoutedCommand(NamedTuple):
-    """A command, and the node that is to be sent it."""
+    """A command and the address of its node."""
 
     address: Address
     command: Command
@@ -33,15 +33,18 @@ class RoutedCommand(NamedTuple):
 
 
 class SlotMap:
-    """What is known of a cluster, from a few nodes to start with."""
+    """The known owners of a cluster's slots. `start`: the first nodes to query."""
 
     def __init__(self, start: list[Address]) -> None:
-        self._nodes = list(start)  # the next one to ask who has which slot comes first
+        self._nodes = list(start)  # in the order of queries for the slot owners
         self._owners: dict[int, Address] = {}
         self._last_refresh = 0.0  # monotonic seconds
 
     def route(self, command: Command) -> Generator[RoutedCommand, Any, Any]:
-        """Steps that lead a command to the node that has its first key. Yields errands, and is sent their replies."""
+        """Send a command to the node of its first key, and return the reply.
+
+        Yields a `RoutedCommand` for each attempt and receives its reply. Raises `StoreError`.
+        """
         number = slot(_first_key(command))
         address, asking = self._owners.get(number), False
         if address is None:
@@ -62,19 +65,19 @@ class SlotMap:
         raise StoreError(f"slot {number} was sent from node to node {_MAX_REDIRECTIONS} times")
 
     def refresh(self) -> Generator[RoutedCommand, Any, None]:
-        """Ask who has which slot: the nodes that are known, one after the other, until one answers."""
+        """Query the known nodes in order for the owners of all slots, until one answers. Raises `StoreError`."""
         self._last_refresh = monotonic()
         errors: list[StoreError] = []
         for address in self._nodes.copy():
             try:
                 return self._update(address, (yield RoutedCommand(address, _SLOTS_COMMAND)))
             except StoreError as error:
-                self._nodes.sort(key=address.__eq__)  # it comes last
+                self._nodes.sort(key=address.__eq__)  # to the end
                 errors.append(error)
         raise next((error for error in errors if error.rejected), errors[-1])
 
     def slots_by_node(self) -> dict[Address, list[int]]:
-        """The slots of each node, as far as they are known."""
+        """Return the known slots of each node."""
         by_node: dict[Address, list[int]] = {}
         for number, address in self._owners.items():
             by_node.setdefault(address, []).append(number)
@@ -83,13 +86,13 @@ class SlotMap:
     def _update(self, asked_node: Address, reply: Any) -> None:
         owners: dict[int, Address] = {}
         for first, last, (host, port, *_), *_ in reply:
-            has_host = host and host != b"?"  # a node that does not know its own host is where it was asked
+            has_host = host and host != b"?"  # some nodes do not know their own host
             owners.update(dict.fromkeys(range(first, last + 1), (host.decode() if has_host else asked_node[0], port)))
-        self._owners = owners  # at once: other threads look
+        self._owners = owners  # a single assignment, as other threads read it
         self._nodes = list(dict.fromkeys([asked_node, *owners.values(), *self._nodes]))
 
     def _on_node_failure(self, address: Address) -> None:
-        """A node that fails may have lost its slots to another one."""
+        """Forget all owners, as another node may have the slots of a failing one by now."""
         if monotonic() - self._last_refresh > _REFRESH_INTERVAL:
             self._owners = {}
             self._nodes.sort(key=address.__eq__)
