@@ -1,4 +1,4 @@
-"""FastAPI: limits as dependencies of an app, a router or a route, beside the middleware or without it."""
+"""FastAPI: limits as dependencies of an app, a router or a route, with or without the middleware."""
 
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
@@ -34,16 +34,16 @@ _HINT: Final = 'did you mean Depends(RateLimit("5/minute"))?'
 _ON_A_FUNCTION: Final = (
     'did you mean @limit("5/minute"), or Depends(RateLimit("5/minute")) in the dependencies of the route?'
 )
-_DECORATED: Final[Any] = object()  # the response, where there is none
+_DECORATED: Final[Any] = object()  # default of `response`, which FastAPI always passes
 Answer = Callable[[], Awaitable[Response | None]]
 
 
 class _Signature:
-    """What `inspect.signature` reads of the class: FastAPI does so where it is a dependency that nobody called."""
+    """The `__signature__` of `RateLimit`. FastAPI reads it if the class itself is a dependency."""
 
     def __get__(self, instance: object, owner: type) -> Any:
-        """Raise ConfigError if FastAPI reads it of the class; else there is none, as in other classes."""
-        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # to know who reads it
+        """Raise ConfigError if FastAPI reads it from the class, else AttributeError, as other classes do."""
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # to identify the reader
         while frame is not None and frame.f_globals.get("__name__") in ("inspect", "functools"):
             frame = frame.f_back
         if instance is None and frame is not None and str(frame.f_globals.get("__name__")).startswith("fastapi."):
@@ -54,41 +54,41 @@ class _Signature:
 class RateLimit(AsgiEndpointLimit, HonorsExempt):
     """A dependency that limits an app, a router or a route: `dependencies=[Depends(RateLimit("5/minute"))]`.
 
-    `limits` and options: as in a rule of the settings, and `store`, a URL or an AsyncStore. Without a `name` each route
-    has a bucket of its own, called after its methods and its full template; with one, all routes that it is on share
-    it. The key `route` is the full template. Raises `ConfigError` for what is wrong.
+    `limits` and the options are those of a rule in the settings; `store` is a URL or an AsyncStore. Without a `name`,
+    each route has its own bucket, named after its methods and full template. With a `name`, all routes with this
+    dependency share one. The key `route` is the full template. Raises `ConfigError` for invalid limits or options.
 
-    Inside of `RateLimitMiddleware` its store and settings are used, its own limits count too, and it shows the headers.
-    Without it, `store`, or else memory of this process, with a warning; then FastAPI drops our headers where the
-    endpoint returns a response object of its own.
+    Inside `RateLimitMiddleware`, its store and settings are used, its own limits apply too, and it adds the headers.
+    Without it, `store` is used, or else the memory of this process, with a warning; FastAPI then drops the headers if
+    the endpoint returns its own response object.
 
-    Dependencies that stand one after the other are decided in one step: all are charged, or none. One that stands
-    behind another dependency, such as who is logged in, is decided after that one.
+    Consecutive dependencies are decided in one step: all are charged, or none. A limit after another dependency, such
+    as one that finds the user, is decided after that dependency.
 
-    Refused, the endpoint is not called, and the answer is the middleware's, unless the app has a handler for
-    `RateLimited`, for the status, or for `HTTPException`. The error is all three, and has a `verdict`. A websocket is
-    closed with 1013, or refused by a response where the server can.
+    If the request is refused, the endpoint is not called. The response is the middleware's, unless the app has a
+    handler for `RateLimited`, for the status, or for `HTTPException`: the error is all three, and has a `verdict`. A
+    websocket is closed with 1013, or refused by a response if the server supports that.
     """
 
     __signature__ = _Signature()
     responses: ClassVar[dict[int | str, dict[str, Any]]] = RESPONSES
-    """What to document: `FastAPI(responses=RateLimit.responses)`, or that of a router or route."""
+    """Responses to document: `FastAPI(responses=RateLimit.responses)`, or the same of a router or route."""
 
     @check_arguments(EndpointLimitOptions)
     def __init__(self, limits: LimitsSpec, *, store: Any = None, **options: Unpack[EndpointLimitOptions]) -> None:
         check_parentheses(limits)
         super().__init__(limits, store=store, **options)
-        vars(self)["__call__"] = self._admit  # where FastAPI looks whether it is async
+        vars(self)["__call__"] = self._admit  # FastAPI looks here to see that it is async
 
     @property
     def dependency(self) -> Any:
-        """What FastAPI reads where it is among `dependencies` without `Depends`: raises ConfigError."""
+        """Raise ConfigError. FastAPI reads it if `dependencies` has the object without `Depends`."""
         raise ConfigError(f"got a RateLimit as a dependency: {_HINT}")
 
     def __call__(self, connection: HTTPConnection, response: Response = _DECORATED) -> Coroutine[Any, Any, None]:
-        """Admit a request, or raise. Raises `ConfigError` at once where it decorates a function.
+        """Admit a request, or raise the refusal. Raises `ConfigError` at once if it decorates a function.
 
-        An async function would raise that only when it is awaited, and a decorator awaits nothing.
+        It is not async: a decorator awaits nothing, so the error would never be raised.
         """
         if response is _DECORATED:
             shown = callable_name(connection) if callable(connection) else f"{connection!r:.100}"
@@ -102,7 +102,7 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt):
             return
         checks = context.checks(self)
         verdict = None if response.raw_headers else admit_by_address(scope, checks)
-        if verdict is not None and verdict.allowed:  # the usual case, in short
+        if verdict is not None and verdict.allowed:  # fast path
             response.raw_headers += raw_headers(verdict)
             return
         decision = await enforce(scope, checks, context.template, verdict)
@@ -113,12 +113,12 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt):
         if not response.raw_headers:
             response.raw_headers += decision.raw_fields
             return
-        for field, value in decision.fields:  # all that was charged so far, in place of what one before us said
+        for field, value in decision.fields:  # replaces an earlier dependency's values by those for all charges
             response.headers[field] = value
 
 
 class _Refused(RateLimited, HTTPException):
-    """A refusal that handlers of the app may answer: as such, by its status, or as any HTTPException."""
+    """A refusal that the app may handle as `RateLimited`, by its status, or as any `HTTPException`."""
 
     def __init__(self, verdict: Verdict, own: OwnResponse, answer: Answer) -> None:
         fields = {name: value for name, value in own.headers if name.lower() not in BODY_HEADERS}
@@ -128,11 +128,11 @@ class _Refused(RateLimited, HTTPException):
 
 
 class _RefusedOurWay(_Refused):
-    """One that nobody else in the app answers."""
+    """A refusal that the app leaves to this package."""
 
 
 class _RefusedWebSocket(RateLimited):
-    """The same of a websocket, for which handlers of responses are not made."""
+    """A refused websocket. Not an `HTTPException`, because handlers of those return HTTP responses."""
 
     def __init__(self, verdict: Verdict, answer: Answer) -> None:
         super().__init__(verdict)
@@ -140,10 +140,10 @@ class _RefusedWebSocket(RateLimited):
 
 
 async def _error(decision: EndpointDecision, verdict: Verdict, connection: HTTPConnection) -> Exception:
-    """What to raise, and that the app knows how to answer it."""
+    """Return the error to raise. Registers a handler for it in the app, unless the app has its own."""
     answer = partial(refusal_response, decision, verdict, connection)
     own = decision.gate.refusal(decision.request, verdict)
-    # which the app looks at when it has caught the error
+    # Starlette looks up the handler here when it has caught the error
     handlers, _ = connection.scope.get("starlette.exception_handlers", (None, None))
     if isinstance(connection, WebSocket):
         if not isinstance(handlers, MutableMapping):
@@ -162,7 +162,7 @@ async def _answer(_: HTTPConnection, error: Any) -> Response | None:
 
 
 def _app_leaves_it(handlers: Mapping[Any, Any], decision: EndpointDecision) -> bool:
-    """Whether the app leaves the answer to us: it has no handler, or none but for any error, beside `on_refused`."""
+    """Return whether the app has no handler for it. With `on_refused`, handlers for any error do not count."""
     for kind in _Refused.__mro__:
         if (handler := handlers.get(kind)) is not None:
             for_any = issubclass(HTTPException, kind)

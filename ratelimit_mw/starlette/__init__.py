@@ -41,7 +41,7 @@ __all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
 
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 _CONNECTIONS: Final = (Request, WebSocket, HTTPConnection)
-_ROUTES: Final = 4096  # to one endpoint, whose limits are remembered
+_ROUTES: Final = 4096  # cached routes of one endpoint
 _NAMES: Final = ("request", "websocket")
 _INSTEAD: Final = (
     "give it `request: Request` (`websocket: WebSocket`), or in FastAPI use Depends(RateLimit(...)) of "
@@ -53,19 +53,20 @@ _MESSAGES: Final = "let it stand on the class or on_connect, and limit messages 
 
 @check_arguments(EndpointOptions)
 def limit(limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> Callable[[_Endpoint], _Endpoint]:
-    """A decorator that limits one endpoint: a function, plain or async, a method, or a class of endpoints.
+    """Return a decorator that limits one endpoint: a function, plain or async, a method, or an endpoint class.
 
-    `limits` and `options`: as in a rule of the settings. Without a `name`, the function or class has one
-    bucket for all its routes, and headers name the limit after the route; functions of one name in one module, made in
-    a factory, share that bucket.
-    Several decorators on one endpoint are decided in one step. Inside of `RateLimitMiddleware` its store and settings
-    are used, and its own limits count too; without it, `store`, or else memory of this process, with a warning.
+    `limits` and `options` are those of a rule in the settings. Without a `name`, all routes of the function or class
+    share one bucket, and headers name the limit after the route. Functions of the same name in one module, such as
+    those that a factory makes, share that bucket too.
 
-    It stands below what registers the endpoint, such as `@app.get`. Above that it does nothing, and is warned about
-    when the server starts, or without the middleware at the first request that anything limits.
+    Several decorators on one endpoint are decided in one step. Inside `RateLimitMiddleware`, its store and settings are
+    used, and its own limits apply too. Without it, `store` is used, or else the memory of this process, with a warning.
 
-    Raises `ConfigError` for what is wrong with limits or options, and `TypeError` for a function without a parameter
-    for the request: it could never refuse one.
+    The decorator belongs below the one that registers the endpoint, such as `@app.get`. Above it, it has no effect, and
+    a warning is logged when the server starts; without the middleware, at the first request that is limited.
+
+    Raises `ConfigError` for invalid limits or options, and `TypeError` for a function without a parameter for the
+    request, because such a function could not be refused.
     """
     check_parentheses(limits)
     endpoint_limit = AsgiEndpointLimit(limits, **options)
@@ -73,10 +74,10 @@ def limit(limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> Callable[[_
 
 
 def exempt(endpoint: _Endpoint) -> _Endpoint:
-    """A decorator: `RateLimit` of a mount or router passes this endpoint, and so do FastAPI's dependencies.
+    """Exempt an endpoint from `RateLimit` on its mount or router, and among FastAPI's dependencies.
 
-    `RateLimitMiddleware` decides before a route is looked for, and cannot see it: there a rule with `exempt=True`, or
-    the setting `exempt`, says so by path. Of what stands on the endpoint itself, `limit` holds.
+    `RateLimitMiddleware` decides before routing and does not see the decorator; exempt the path there, with a rule that
+    has `exempt=True` or with the option `exempt`. A `limit` on the endpoint itself still applies.
     """
     return EndpointLimit.exemption().attach(endpoint)
 
@@ -111,7 +112,7 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
             _add_headers(decision, answer)
         return answer
 
-    endpoint_limit.attach(limited_endpoint, deep=False)  # others may wrap the same function
+    endpoint_limit.attach(limited_endpoint, deep=False)  # not to `endpoint`, which others may wrap too
     WRAPPED.add(endpoint)
     name = callable_name(endpoint)
     endpoint_limits = asgi_limits_on(limited_endpoint)
@@ -124,7 +125,7 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
 
 
 def _check(endpoint: Any) -> None:
-    """Raises `TypeError` for what no limit can hold."""
+    """Raise `TypeError` for objects that cannot be limited."""
     if isinstance(endpoint, (classmethod, staticmethod)):
         raise TypeError(f"got a {type(endpoint).__name__}; let the limit stand below it, on the function")
     if not inspect.isroutine(endpoint):
@@ -138,7 +139,7 @@ def _check(endpoint: Any) -> None:
 
 
 class _Refusal(Response):
-    """Our answer, which decorators further out may still look at."""
+    """A refusal as a response of Starlette, so that outer decorators can inspect it."""
 
     def __init__(self, decision: EndpointDecision, verdict: Verdict, own: OwnResponse) -> None:
         super().__init__(b"" if decision.request.method == "HEAD" else own.body, own.status)
@@ -154,19 +155,19 @@ class _Refusal(Response):
 
 
 async def refusal_response(decision: EndpointDecision, verdict: Verdict, connection: HTTPConnection) -> Response | None:
-    """The response to a refused request; a websocket is answered at once."""
+    """Return the response to a refused request; for a websocket, send it and return None."""
     request, gate = decision.request, decision.gate
     if not isinstance(connection, WebSocket):
         return _Refusal(decision, verdict, await refusal(request, verdict, gate))
     if connection.client_state is WebSocketState.CONNECTING:
         await refuse(request, verdict, gate, connection.receive, connection.send)
-    else:  # accepted before we were asked
+    else:  # the app accepted the websocket before this decision
         await connection.send(close_message(gate.refusal(request, verdict).status))
     return None
 
 
 def _add_headers(decision: EndpointDecision, response: Response) -> None:
-    """Put into the response's headers what nobody further out puts there."""
+    """Add the rate limit headers, unless an outer middleware adds them."""
     for name, value in non_conflicting(decision.fields, {name.lower() for name in response.headers}):
         response.headers.append(name, value)
     decision.mark_headers_shown()

@@ -1,4 +1,4 @@
-"""Limits among the dependencies of FastAPI's routes: which are asked in one step, worked out once per route."""
+"""Groups the limits among the dependencies of a FastAPI route into steps, once per route."""
 
 from collections.abc import Container, Iterator, Sequence
 from functools import cache
@@ -25,11 +25,11 @@ from ratelimit_mw.starlette.enforcement import (
 
 
 class RouteContext:
-    """The limits of a route in one place, worked out once: marks put somewhere later are found too, and new routes.
+    """The limits of one route, grouped once; replaced when limits or routes are added.
 
-    `template`: None where the place is not known. `checks`: what is asked when FastAPI calls one: those of its run, in
-    which no other dependency stands between them. `scope_key`: what the scope has named the route by, so that nothing
-    else gets their ids.
+    `template`: None if the place of the route is unknown. `checks`: called with a limit, returns the checks of its run:
+    the limits that no other dependency separates from it. `scope_key`: the objects that identify the route in the
+    scope; referenced, so that no other object gets their ids.
     """
 
     __slots__ = (
@@ -58,14 +58,14 @@ class RouteContext:
         self.checks: Final = cache(self._checks_for)
 
     def _checks_for(self, one: AsgiEndpointLimit) -> Sequence[EndpointCheck]:
-        # one that is in no run is in a route whose dependencies this FastAPI does not show
+        # a limit without a run is in a route whose dependencies this version of FastAPI does not expose
         run = next((run for run in self._runs if one in run), (one,))
         return endpoint_checks(run, self._name, self._shown, self._all_limits if one in self._all_limits else run)
 
 
 def route_context(scope: Scope) -> RouteContext:
-    """What stands around the endpoint that a request found."""
-    if overrides := getattr(scope.get("app"), "dependency_overrides", None):  # in tests
+    """Return the dependency limits of the matched route."""
+    if overrides := getattr(scope.get("app"), "dependency_overrides", None):  # set by tests
         return RouteContext(scope, route_info(scope), overrides)
     contexts = app_cache(scope.get("router"), "around")
     scope_key: tuple[Any, ...] = id(scope.get("route")), id(route_leaf(scope))
@@ -78,7 +78,7 @@ def route_context(scope: Scope) -> RouteContext:
 def _find_context(scope: Scope, scope_key: tuple[Any, ...], contexts: dict[Any, Any]) -> RouteContext:
     infos = route_infos(scope)
     info = first_match(infos, scope)
-    if len(infos) > 1 and info is not None:  # which of them it is depends on the request
+    if len(infos) > 1 and info is not None:  # the request decides which place it is
         scope_key = (*scope_key, info.template)
     context: RouteContext | None = contexts.get(scope_key)
     if context is None or context.latest != EndpointLimit.version or context.endpoint is not scope.get("endpoint"):
@@ -89,8 +89,8 @@ def _find_context(scope: Scope, scope_key: tuple[Any, ...], contexts: dict[Any, 
 
 
 def _runs(route: Any, overrides: Container[Any]) -> Sequence[tuple[AsgiEndpointLimit, ...]]:
-    """Those that stand one after the other, with no others between."""
-    leaf = getattr(route, "starlette_route", None) or route  # that of a websocket in a router
+    """Return the runs of limits that no other dependency separates."""
+    leaf = getattr(route, "starlette_route", None) or route  # the former for a websocket of an included router
     runs: list[list[AsgiEndpointLimit]] = [[]]
     for call in _dependency_calls(getattr(leaf, "dependant", None), overrides):
         if isinstance(call, AsgiEndpointLimit):
@@ -101,7 +101,7 @@ def _runs(route: Any, overrides: Container[Any]) -> Sequence[tuple[AsgiEndpointL
 
 
 def _dependency_calls(dependant: Any, overrides: Container[Any]) -> Iterator[Any]:
-    """What FastAPI calls, in that order."""
+    """Yield the dependencies in the order in which FastAPI calls them, and None for an overridden one."""
     for one in getattr(dependant, "dependencies", ()):
         if one.call in overrides:
             yield None

@@ -1,4 +1,4 @@
-"""Limits that stand at an endpoint, and who holds a request to them: a middleware's gate, or one of the app's own."""
+"""Enforces limits on ASGI endpoints, with the middleware's gate or with one of the app's own."""
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Unpack
@@ -21,7 +21,8 @@ from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsSpec
 
-_NONE: Final[dict[str, Any]] = {"limits": [], "app_limits": (), "rules": ()}  # those of the environment are a server's
+# overrides limits in the environment, which are meant for a middleware
+_NONE: Final[dict[str, Any]] = {"limits": [], "app_limits": (), "rules": ()}
 _NO_MIDDLEWARE: Final = Finding(
     "limits on endpoints count in this process alone; add RateLimitMiddleware, whose store and settings "
     "they share, or give them a store"
@@ -29,15 +30,15 @@ _NO_MIDDLEWARE: Final = Finding(
 
 
 class EndpointOptions(EndpointLimitOptions, total=False):
-    """What limits on an endpoint may say. `store`: a URL or an AsyncStore of their own."""
+    """Options of a limit on an endpoint. `store`: a URL or an AsyncStore of its own."""
 
     store: Any
 
 
 class AsgiEndpointLimit(EndpointLimit):
-    """A mark that may have a store of its own. Raises `ConfigError` for what is wrong, the environment included.
+    """An endpoint limit that may have its own store. Raises `ConfigError` if it or the environment is invalid.
 
-    `standalone_settings`: the settings where there is no middleware. `store_id`: what tells stores apart.
+    `standalone_settings`: the settings without a middleware. `store_id`: identifies the store.
     """
 
     __slots__ = ("standalone_settings", "store", "store_id")
@@ -52,31 +53,31 @@ class AsgiEndpointLimit(EndpointLimit):
         if self.rule.settles:
             MIDDLEWARE_REGISTRY.require_tracking()
         if self.standalone_settings.store != "memory://":
-            AsyncGate(self.standalone_settings)  # what is wrong with a store is told now, not to a client
+            AsyncGate(self.standalone_settings)  # an invalid store raises here, not at a request
 
 
 def asgi_limits_on(endpoint: object) -> tuple[AsgiEndpointLimit, ...]:
-    """Those of an endpoint's marks that stand there to be held."""
+    """Return those limits on an endpoint that this package's ASGI integrations enforce."""
     return tuple(
         endpoint_limit for endpoint_limit in limits_on(endpoint) if isinstance(endpoint_limit, AsgiEndpointLimit)
     )
 
 
 def callable_name(endpoint: Any) -> str:
-    """What its limits are called, where they have no name."""
-    if endpoint is None:  # FastAPI's frontends, which have dependencies too
+    """Return the dotted name of an endpoint, which identifies the bucket of limits without a name."""
+    if endpoint is None:  # FastAPI's frontends have dependencies but no endpoint
         return "no_endpoint"
     named = endpoint if hasattr(endpoint, "__qualname__") else type(endpoint)
     return f"{named.__module__}.{named.__qualname__}"
 
 
 def display_name(info: RouteInfo | None, endpoint: Any) -> str:
-    """The name that clients see of limits without one: the route, else the bare name of the function or class."""
+    """Return the name that clients see for limits without one: the route, or else the bare name of the endpoint."""
     return callable_name(endpoint).rpartition(".")[2] if info is None else info.name
 
 
 class CompiledCheck(NamedTuple):
-    """Who decides, and on what. `sync_gate`: who does it without a coroutine, if that can be."""
+    """The gate and rules of a check. `sync_gate`: decides the same without a coroutine; None if it has to await."""
 
     gate: AsyncGate
     endpoint_rules: EndpointRules
@@ -84,9 +85,9 @@ class CompiledCheck(NamedTuple):
 
 
 class EndpointCheck:
-    """Marks of an endpoint that are decided in one step, as one store has them. Made once, and kept by whoever asks.
+    """Limits on an endpoint that share a store and are decided in one step. Callers create it once and keep it.
 
-    `among`: all marks of the endpoint. `name`, `shown`: see `RuleSet.compile_endpoint_limits`.
+    `among`: all limits on the endpoint. `name`, `shown`: see `RuleSet.compile_endpoint_limits`.
     """
 
     __slots__ = ("_last", "among", "endpoint_limits", "name", "shown")
@@ -102,10 +103,10 @@ class EndpointCheck:
         self.among: Final = among
         self.name: Final = name
         self.shown: Final = shown
-        self._last: tuple[Any, CompiledCheck] | None = None  # of the middleware or app that asked last
+        self._last: tuple[Any, CompiledCheck] | None = None  # for the most recent middleware or app
 
     def compiled_for(self, scope: Scope, state: RateLimitState | None) -> CompiledCheck:
-        """By whom the marks are held, and what they are there."""
+        """Return the gate that enforces the limits on this request, and their compiled rules."""
         outer = None if state is None else state.gate
         owner = scope.get("router") if outer is None else outer
         if (last := self._last) is not None and last[0]() is owner:
@@ -119,14 +120,14 @@ class EndpointCheck:
         return compiled
 
     def _forget(self, _: object) -> None:
-        """What was held for an app goes when the app goes."""
+        """Drop the compiled check of an app that is garbage-collected."""
         self._last = None
 
 
 def endpoint_checks(
     endpoint_limits: Sequence[AsgiEndpointLimit], name: str, shown: str = "", among: Sequence[AsgiEndpointLimit] = ()
 ) -> tuple[EndpointCheck, ...]:
-    """Group marks into one step for each store. `among`: all marks of the endpoint, if these are some."""
+    """Group limits into one check per store. `among`: all limits on the endpoint, if these are only some."""
     groups: dict[object, list[AsgiEndpointLimit]] = {}
     for endpoint_limit in endpoint_limits:
         groups.setdefault(endpoint_limit.store_id, []).append(endpoint_limit)
@@ -134,15 +135,15 @@ def endpoint_checks(
 
 
 def _gate_for(scope: Scope, outer: AsyncGate | None, endpoint_limit: AsgiEndpointLimit) -> AsyncGate:
-    """Who decides: the middleware's gate, or else one for the app; with a store of its own, one for that store."""
+    """Return the middleware's gate, or one that is cached for the app, or for the limit's own store."""
     if outer is not None and endpoint_limit.store is None:
         return outer.nested
-    app = scope.get("router", scope.get("app"))  # the outermost router, where apps are mounted
+    app = scope.get("router", scope.get("app"))  # the outermost router, if apps are mounted
     gates, info = app_cache(outer or app, "gates"), endpoint_limit.store_id
     if info not in gates:
         if endpoint_limit.store is None and endpoint_limit.standalone_settings.store == "memory://":
             warn_or_fail([_NO_MIDDLEWARE], strict=endpoint_limit.standalone_settings.strict)
-        if outer is None and not gates:  # a middleware would have looked when the server started
+        if outer is None and not gates:  # a middleware would have checked this at startup
             warn_of_unenforced(app, strict=endpoint_limit.standalone_settings.strict)
         gates[info] = (
             AsyncGate(endpoint_limit.standalone_settings) if outer is None else outer.nested_with(endpoint_limit.store)
@@ -151,11 +152,11 @@ def _gate_for(scope: Scope, outer: AsyncGate | None, endpoint_limit: AsgiEndpoin
     return found
 
 
-_ENFORCED: Final = "ratelimit_mw.asked"  # key of the scope: the marks that this request was held to
+_ENFORCED: Final = "ratelimit_mw.asked"  # key in the scope: the endpoint limits already enforced on this request
 
 
 class EndpointDecision(Struct, gc=False):
-    """What came of it. `verdict`: None where nothing was limited; `state`: with what others found."""
+    """The result of endpoint limits. `verdict`: None if nothing was limited. `state`: includes outer decisions."""
 
     request: AsgiRequest
     gate: AsyncGate
@@ -169,13 +170,13 @@ class EndpointDecision(Struct, gc=False):
 
     @property
     def fields(self) -> HeaderList:
-        """How it stands with all that was charged, for the answer's headers; none if one further out shows them."""
+        """Headers for all that is charged so far; empty if an outer middleware adds them."""
         state = self.state
         return [] if state is None or state.headers_shown else headers(state.verdict, self.gate.settings.headers)
 
     @property
     def raw_fields(self) -> RawFields:
-        """The same, as ASGI has them."""
+        """The same headers as bytes, for ASGI."""
         state = self.state
         if state is None or state.headers_shown or state.verdict is None:
             return []
@@ -183,7 +184,7 @@ class EndpointDecision(Struct, gc=False):
         return raw_headers(state.verdict) if style == "ietf" else raw(headers(state.verdict, style))
 
     def with_headers(self, send: Send) -> Send:
-        """A `send` that adds these, and whatever is charged by then, to the answer's headers."""
+        """Return a `send` that adds the headers, for all that is charged when the response starts."""
         state, style = self.state, self.gate.settings.headers
         if state is None or state.headers_shown or style == "none" or self.request.raw["type"] != "http":
             return send
@@ -191,7 +192,7 @@ class EndpointDecision(Struct, gc=False):
         return with_headers(state, style, send)
 
     def mark_headers_shown(self) -> None:
-        """Somebody shows the fields, so nobody further in does."""
+        """Record that the headers are added here, so that inner middleware does not add them."""
         if self.state is not None:
             self.state.headers_shown = True
 
@@ -199,9 +200,9 @@ class EndpointDecision(Struct, gc=False):
 async def enforce(
     scope: Scope, checks: Sequence[EndpointCheck], route: str | None = None, verdict: Verdict | None = None
 ) -> EndpointDecision | None:
-    """Hold a request to marks that it was not held to before; None if there are none.
+    """Enforce the limits that were not enforced on this request before; return None if there are none left.
 
-    `route`: the template. `verdict`: that of `admit_by_address`. The app finds the state where it finds a middleware's.
+    `route`: the template. `verdict`: that of `admit_by_address`. The app finds the state where a middleware leaves it.
     """
     decision: EndpointDecision | None = None
     for check in checks:
@@ -215,7 +216,7 @@ async def enforce(
                 continue
             endpoint_rules, sync_gate = gate.compile_for_endpoint(
                 endpoint_limits, check.among, check.name, check.shown
-            )  # what is left of them
+            )  # only the limits that are left
         scope[_ENFORCED] = enforced + check.endpoint_limits
         client = scope.get("client")
         request = AsgiRequest(scope, client[0] if client else None, state, route)
@@ -246,9 +247,9 @@ def _track(request: AsgiRequest, state: RateLimitState) -> None:
 
 
 def admit_by_address(scope: Scope, checks: Sequence[EndpointCheck]) -> Verdict | None:
-    """The verdict where nothing but the client's address counts, and nobody was asked before.
+    """Return the verdict of the fast path, where only the client's address counts and no limit decided before.
 
-    None where more has to be looked at. Of one that refuses `enforce` is to be told.
+    Returns None if the general path must decide. The caller passes a refusal on to `enforce`, which records it.
     """
     if len(checks) != 1 or STATE_KEY in scope or "user" in scope or scope["type"] != "http" or _ENFORCED in scope:
         return None

@@ -1,4 +1,4 @@
-"""Which parameter of an endpoint is its request, by annotation or else by name."""
+"""Finds the parameter of an endpoint that receives the request, by annotation or else by name."""
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
@@ -9,13 +9,13 @@ from ratelimit_mw.core.signatures import signature_of
 
 
 class RequestParameter(NamedTuple):
-    """Where the request is among the arguments."""
+    """The place of the request among the arguments of an endpoint."""
 
     name: str
     number: int
 
     def of(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """The request, or None."""
+        """Return the request, or None if it was not passed."""
         if self.name in named:
             return named[self.name]
         return arguments[self.number] if self.number < len(arguments) else None
@@ -24,9 +24,9 @@ class RequestParameter(NamedTuple):
 def request_parameter(
     function: Callable[..., Any], kinds: tuple[type, ...], names: Sequence[str]
 ) -> RequestParameter | None:
-    """The parameter that is annotated as one of `kinds`; else one that is called by one of `names`.
+    """Return the parameter that is annotated as one of `kinds`, else one whose name is in `names`, else None.
 
-    Of these only one whose annotation says nothing, or cannot be read yet. None when there is neither.
+    A name counts only if the annotation is missing, is `Any`, or cannot be evaluated yet.
     """
     parameters = list(signature_of(function).parameters.values())
     scope = getattr(function, "__globals__", {})
@@ -41,7 +41,7 @@ def request_parameter(
 
 
 def _hint(parameter: Parameter, scope: Mapping[str, Any]) -> Any:
-    """What the annotation means; Any where there is none, or it names what is not there, as under TYPE_CHECKING."""
+    """Return the evaluated annotation; `Any` if it is missing or cannot be evaluated, as under TYPE_CHECKING."""
     if parameter.annotation is Parameter.empty:
         return Any
     annotated = SimpleNamespace(__annotations__={"it": parameter.annotation})

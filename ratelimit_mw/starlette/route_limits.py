@@ -1,4 +1,4 @@
-"""Limits of one route, mount or router, and of classes of endpoints: ASGI, whoever routes it."""
+"""Limits on a route, mount, router or endpoint class, for Starlette and other ASGI routers."""
 
 import inspect
 from collections.abc import Generator, Mapping, Sequence
@@ -23,11 +23,11 @@ from ratelimit_mw.starlette.enforcement import (
     enforce,
 )
 
-_ENDPOINTS: Final = 4096  # under one limit, whose names are remembered
+_ENDPOINTS: Final = 4096  # cached endpoints per limit
 
 
 def _decorates(arguments: Sequence[object]) -> str:
-    """The error for `@RateLimit("5/minute")` on a function, which has limits where the app belongs."""
+    """Return the error for `@RateLimit("5/minute")` on a function, which passes limits as the app; otherwise ""."""
     _, *given = arguments  # without `self`
     found = given[0] if len(given) == 1 else None
     if not isinstance(found, (str, Limit, Mapping, Sequence)):
@@ -41,9 +41,9 @@ def _decorates(arguments: Sequence[object]) -> str:
 class RateLimit(HonorsExempt):
     """ASGI middleware for a route, mount or router: `Route("/", home, middleware=[Middleware(RateLimit, "5/minute")])`.
 
-    `limits` and `options`: as for `limit`. Without a `name`, the bucket is that of the route's endpoint, and headers
-    name the limit after the route; around several routes it is one bucket, named after the mount's path. For a whole
-    app, `RateLimitMiddleware`. Raises `ConfigError` for what is wrong.
+    `limits` and `options` are those of `limit`. Without a `name`, the bucket belongs to the route's endpoint, and
+    headers name the limit after the route. Around several routes, there is one bucket, named after the mount's path.
+    For a whole app, use `RateLimitMiddleware`. Raises `ConfigError` for invalid limits or options.
     """
 
     @check_arguments(EndpointOptions, meant=_decorates)
@@ -51,10 +51,10 @@ class RateLimit(HonorsExempt):
         self.app = app
         endpoint_limits = (AsgiEndpointLimit(limits, **options),)
         self._checks = lru_cache(_ENDPOINTS)(partial(endpoint_checks, endpoint_limits))
-        self._routes: list[Any] | None = None  # inside, if one of them is exempt
+        self._routes: list[Any] | None = None  # the inner routes; empty unless one of them is exempt
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Admit or refuse one request; what is neither HTTP nor a websocket goes straight through."""
+        """Admit or refuse one HTTP request or websocket; pass other scopes through."""
         if scope["type"] in ("http", "websocket") and not self._is_exempt(scope):
             info, endpoint = route_info(scope), scope.get("endpoint")
             template = None if info is None else info.template
@@ -77,9 +77,9 @@ class RateLimit(HonorsExempt):
 
 
 def limit_class(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
-    """A class of endpoints, each of whose objects is one request's: Starlette's `HTTPEndpoint`, `WebSocketEndpoint`.
+    """Limit a class of endpoints with one instance per request, such as `HTTPEndpoint` or `WebSocketEndpoint`.
 
-    Raises `TypeError` for any other.
+    Raises `TypeError` for other classes.
     """
     inner = getattr(endpoint, "__await__", None)
     if inner is None or not hasattr(endpoint, "dispatch"):
@@ -94,7 +94,7 @@ def limit_class(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
 
 
 async def _enforce_on_instance(endpoint: Any) -> bool:
-    """Whether the endpoint is to answer; if not, the refusal was sent."""
+    """Return whether the endpoint may respond; if not, the refusal is sent here."""
     kind, scope = type(endpoint), endpoint.scope
     info = route_info(scope)
     decision = await enforce(scope, _checks_of(kind, display_name(info, kind)), None if info is None else info.template)
