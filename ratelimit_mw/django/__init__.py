@@ -1,4 +1,4 @@
-"""Django 5.2 and later: the middleware, limits that stand on views, and a throttle for Django REST framework.
+"""Django 5.2 and later: the middleware, limits on views, and a throttle for Django REST framework.
 
 `MIDDLEWARE = [..., "ratelimit_mw.django.RateLimitMiddleware"]` and `RATELIMIT_MW = {"limits": "100/minute"}`. With
 `INSTALLED_APPS = [..., "ratelimit_mw.django"]`, `manage.py check` reports wrong settings and limits that nothing
@@ -8,9 +8,9 @@ enforces.
 from ratelimit_mw.core.errors import require
 
 with require("django"):
-    import django as _django  # noqa: F401  # before its parts, whose absence would say less
+    import django as _django  # noqa: F401  # first, so that the error names Django and not one of its modules
 
-from ratelimit_mw.django import checks as _checks  # noqa: F401  # registers them
+from ratelimit_mw.django import checks as _checks  # noqa: F401  # registers the system checks
 from ratelimit_mw.django.endpoint_limits import exempt, limit
 from ratelimit_mw.django.middleware import RateLimitMiddleware
 from ratelimit_mw.django.throttle import Throttle

@@ -1,10 +1,10 @@
-"""What `INSTALLED_APPS` names, so that `manage.py check` looks at our settings before it runs."""
+"""The app config for `INSTALLED_APPS`, with which `manage.py check` verifies the settings."""
 
 from django.apps import AppConfig
 
 
 class RateLimitConfig(AppConfig):
-    """`"ratelimit_mw.django"` in `INSTALLED_APPS`. It has no models."""
+    """The app `"ratelimit_mw.django"`. It has no models."""
 
     name = "ratelimit_mw.django"
     label = "ratelimit_mw"

@@ -1,10 +1,10 @@
-"""What `manage.py check` reports: wrong settings, and limits that nothing enforces."""
+"""System checks for `manage.py check`: invalid settings, and limits that nothing enforces."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004  # as Django calls it
+from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004  # Django's name
 from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
@@ -24,7 +24,7 @@ _BOTH: Final = (False, True)  # under WSGI, under ASGI
 
 @register
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """Each mistake in `RATELIMIT_MW`, and middleware that is missing or stands where it knows no user."""
+    """Report mistakes in `RATELIMIT_MW`, and middleware that is missing or comes before authentication."""
     value, place = getattr(settings, SETTING_NAME, None), _middleware_index()
     if value is None and place is None:
         return []
@@ -44,10 +44,10 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 
 @register
 def check_views(**_: Any) -> list[CheckMessage]:
-    """Report limits on views that nothing enforces, throttles without a rate, and throttles that throttle nothing."""
+    """Report limits on views that nothing enforces, throttles without a rate, and throttles without effect."""
     try:
         views = list(views_of(get_resolver().url_patterns))
-    except Exception:  # noqa: BLE001  # Django's own check says what is wrong with the URLs
+    except Exception:  # noqa: BLE001  # Django's own check reports errors in the URLs
         return []
     found: list[CheckMessage] = [
         Error(problem, id="ratelimit_mw.E002") for problem in dict.fromkeys(_problems_of_throttles(views))
@@ -68,20 +68,20 @@ def check_views(**_: Any) -> list[CheckMessage]:
 
 
 def _finding(text: str, hint: str | None, name: str) -> CheckMessage:
-    """A warning; with `strict` an error of the same id, because it limits less than the code suggests."""
+    """Return a warning; with `strict`, an error of the same id, because it limits less than the code suggests."""
     try:
         strict = is_strict()
-    except ConfigError:  # the environment is wrong, which is an error of its own
+    except ConfigError:  # the environment is invalid, which is reported as an error of its own
         strict = False
     return (Error if strict else Warning)(text, hint=hint, id=name)
 
 
 def _middleware_index() -> int | None:
-    """Where our middleware, or one that inherits from it, stands."""
+    """Return the position of the middleware, or of a subclass, in `MIDDLEWARE`; None if it is missing."""
     for index, path in enumerate(settings.MIDDLEWARE):
         try:
             found = import_string(path)
-        except ImportError:  # Django says so, when it loads it
+        except ImportError:  # Django reports it when it loads the middleware
             continue
         if isinstance(found, type) and issubclass(found, RateLimitMiddleware):
             return index
@@ -89,7 +89,7 @@ def _middleware_index() -> int | None:
 
 
 def _keys_or_problems(value: Any) -> tuple[Sequence[Key], Sequence[str]]:
-    """The keys of the settings, or what is wrong with them; some are right under ASGI only."""
+    """Return the keys of the settings, or the problems with them; some settings are valid only under ASGI."""
     problems: list[Sequence[str]] = []
     for is_async in _BOTH:
         try:

@@ -1,4 +1,4 @@
-"""Limits that stand on views: how they get there, and how they are found."""
+"""Limits on Django's views: the decorators, and the search for limits on a view."""
 
 import inspect
 import sys
@@ -23,56 +23,54 @@ from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsSpec
 View = TypeVar("View", bound=Callable[..., Any])
 EndpointLimits = tuple[EndpointLimit, ...]
 
-LOCATIONS: Final[WeakKeyDictionary[EndpointLimit, str]] = (
-    WeakKeyDictionary()
-)  # file and line of every limit that stands somewhere
-_MAX_NAMED: Final = 3  # places, in a message
-MIDDLEWARE_LOADED: Final = Event()  # set once there is a middleware
+LOCATIONS: Final[WeakKeyDictionary[EndpointLimit, str]] = WeakKeyDictionary()  # file and line of each attached limit
+_MAX_NAMED: Final = 3  # places in a message
+MIDDLEWARE_LOADED: Final = Event()  # set by the first middleware
 _EXEMPT: Final = EndpointLimit.exemption()
 
 
 @check_arguments(EndpointLimitOptions)
 def limit(limits: LimitsSpec, **options: Unpack[EndpointLimitOptions]) -> Callable[[View], View]:
-    """A decorator: these limits on a view, instead of the default ones; the middleware enforces them.
+    """Return a decorator that limits a view instead of the default limits; the middleware enforces it.
 
-    On functions, classes and methods of classes, on viewsets, by `method_decorator`, or in urlpatterns; the order of
-    decorators does not matter. `limits` and `options`: as in a rule of the settings. Without a `name`, each view has a
-    bucket of its own. Raises `ConfigError` where it stands for what is wrong.
+    For functions, classes, methods of classes and viewsets; with `method_decorator` or in urlpatterns, too. The order
+    of decorators does not matter. `limits` and `options` are those of a rule in the settings. Without a `name`, each
+    view has its own bucket. Raises `ConfigError` for invalid limits or options, in the line of the call.
     """
     check_parentheses(limits)
     endpoint_limit = EndpointLimit(limits, **options)
-    caller = sys._getframe(2)  # noqa: SLF001  # as warnings do, to say where
+    caller = sys._getframe(2)  # noqa: SLF001  # to report the place, as `warnings` does
     place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
 
     def put(view: View) -> View:
         LOCATIONS.setdefault(endpoint_limit, place)
         if not MIDDLEWARE_LOADED.is_set():
             request_started.connect(_warn, dispatch_uid=_warn)
-        # on this very object: method_decorator hands over wrappers of methods that all views inherit
+        # not on what it wraps: method_decorator passes wrappers of methods that all views inherit
         return endpoint_limit.attach(view, deep=False)
 
     return put
 
 
 def exempt(view: View) -> View:
-    """A decorator: no default limits on this view. Rules that match its path, and `app_limits`, stay."""
+    """Exempt a view from the default limits. Rules that match its path, and `app_limits`, still apply."""
     return _EXEMPT.attach(view, deep=False)
 
 
 def _warn(**_: Any) -> None:
-    """At the first request, when all middleware is there; with `strict` at each one, as an error."""
+    """Warn at the first request, when all middleware is loaded; with `strict`, raise at each one."""
     if not MIDDLEWARE_LOADED.is_set():
         warn_or_fail([Finding(unenforced())], strict=is_strict())
     request_started.disconnect(dispatch_uid=_warn)
 
 
 def is_strict() -> bool:
-    """Whether the project's settings are strict, where no middleware has read them."""
+    """Return whether the project's settings are strict, if no middleware has read them."""
     return Settings.strict_setting(getattr(settings, SETTING_NAME, None))
 
 
 def unenforced() -> str:
-    """What is said of limits on views when the middleware is not there."""
+    """Return the message for limits on views without the middleware."""
     return (
         f"{len(LOCATIONS)} limits stand on views ({', '.join(sorted(LOCATIONS.values())[:_MAX_NAMED])}), and nothing "
         "enforces them: add ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE"
@@ -80,15 +78,15 @@ def unenforced() -> str:
 
 
 def limits_by_level(view: Any, method: str, route: str) -> Iterator[EndpointLevel]:
-    """Find the marks of a view for requests of one method.
+    """Yield the limits on a view for requests of one method.
 
-    Marks without a name share one bucket per view, wherever it is routed; only a view without an import path of its
-    own has one per route. Clients see the route as the name of their limits.
+    Limits without a name share one bucket per view, wherever it is routed; a view without an import path has one per
+    route. Clients see the route as the name of these limits.
     """
     bare = view
     while isinstance(bare, partial):
         bare = bare.func
-    kind = getattr(bare, "view_class", None) or getattr(bare, "cls", None)  # Django's, REST framework's viewsets'
+    kind = getattr(bare, "view_class", None) or getattr(bare, "cls", None)  # the latter for viewsets of REST framework
     if not isinstance(kind, type):
         yield limits_on(view), _path(bare, route), route
         return
@@ -109,8 +107,8 @@ def _excluding(endpoint_limits: Any, others: EndpointLimits) -> EndpointLimits:
 
 
 def _handler(view: Any, kind: type, method: str) -> Any:
-    """The method of a class that answers, or the function that REST framework's `api_view` calls in it."""
-    names: Any = getattr(view, "actions", None)  # of a viewset: which of its methods is for which of HTTP's
+    """Return the method of a class that answers, or the function inside REST framework's `api_view`."""
+    names: Any = getattr(view, "actions", None)  # of a viewset: names of its methods, by HTTP method
     if names is None:
         names = {word: word for word in getattr(kind, "http_method_names", ())}
     name = names.get(method)
@@ -123,15 +121,15 @@ def _handler(view: Any, kind: type, method: str) -> Any:
 
 
 def _hides_function(kind: type) -> bool:
-    """Whether it was made by REST framework's `api_view`, which leaves no other trace of the function."""
+    """Return whether REST framework's `api_view` made the class, which leaves no other trace of the function."""
     return kind.__qualname__ == "WrappedAPIView"
 
 
 def _path(thing: Any, route: str) -> str:
-    """Where it is imported from. `route` for what is made in a function, or a lambda: many have the same name."""
+    """Return the import path; `route` for local functions and lambdas, which may have the same name."""
     thing = inspect.unwrap(thing)
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     name: str = named.__qualname__
-    if not name.endswith(named.__name__):  # api_view renames its classes, but not all the way
+    if not name.endswith(named.__name__):  # api_view sets __name__ of its classes, but not __qualname__
         name = named.__name__
     return route if "<" in name else f"{named.__module__}.{name}"

@@ -1,4 +1,4 @@
-"""Gates for Django, made of its settings."""
+"""Gates that are built from Django's settings."""
 
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ _standalone: list[tuple[Any, Gate | AsyncGate]] = []
 
 
 class DjangoGate(Gate):
-    """For threads. Apps do not answer inside of Django: of `on_refused`, only a callable does."""
+    """A gate for threads. Of `on_refused`, only a callable can respond inside Django, not an app."""
 
     _handler_kinds = ("plain",)
     _expected_handler = _ALLOWED
@@ -35,14 +35,14 @@ class AsyncDjangoGate(AsyncGate):
 
 
 def build_gate(value: Any, *, is_async: bool) -> DjangoGate | AsyncDjangoGate:
-    """The gate of `RATELIMIT_MW`. Raises `ConfigError` that names it."""
+    """Return the gate of `RATELIMIT_MW`. Raises `ConfigError` that names the setting."""
     with error_location(SETTING_NAME):
         found = Settings.of(value, {})
         return AsyncDjangoGate(found) if is_async else DjangoGate(found)
 
 
 def standalone_gate() -> Gate | AsyncGate:
-    """The gate of throttles where no middleware runs: of the same settings if there are any, made once."""
+    """Return the gate of throttles without the middleware, built once, from the same settings if there are any."""
     value = getattr(settings, SETTING_NAME, None)
     with _lock:
         if not _standalone or _standalone[0][0] is not value:

@@ -1,4 +1,4 @@
-"""Throttles of REST framework that throttle nothing: found in the URLs, by `manage.py check` or at a request."""
+"""Finds REST framework throttles without effect, in `manage.py check` or at a request."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -11,7 +11,7 @@ from django.urls import get_resolver
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.django.endpoint_limits import is_strict
 
-_MAX_NAMED: Final = 3  # views, in a message
+_MAX_NAMED: Final = 3  # views in a message
 RATES: Final = "DEFAULT_THROTTLE_RATES"
 FIX: Final = (
     f"set `throttle_scope` on the views, with a rate in {RATES}, or use a subclass of Throttle with `limits` or `scope`"
@@ -19,7 +19,7 @@ FIX: Final = (
 
 
 class Idle(NamedTuple):
-    """A throttle class, the views that it throttles not, and what is reported of them."""
+    """A throttle class without effect on some views, with the text that reports it."""
 
     throttle: type
     views: Sequence[type]
@@ -27,7 +27,10 @@ class Idle(NamedTuple):
 
 
 class Use(NamedTuple):
-    """One throttle of one view. `options`: attributes of the view as its route sets them."""
+    """One throttle of one view.
+
+    `options`: attributes of the view, as its route sets them. `declared`: the view itself names the throttle.
+    """
 
     throttle: type
     view: type
@@ -36,7 +39,7 @@ class Use(NamedTuple):
 
 
 def views_of(patterns: Sequence[Any]) -> Iterator[Any]:
-    """All views of these URL patterns and of those they include."""
+    """Yield all views of these URL patterns and of those that they include."""
     for pattern in patterns:
         if hasattr(pattern, "url_patterns"):
             yield from views_of(pattern.url_patterns)
@@ -45,12 +48,12 @@ def views_of(patterns: Sequence[Any]) -> Iterator[Any]:
 
 
 def uses_of(views: Sequence[Any], base: type) -> Iterator[Use]:
-    """Each throttle that inherits from `base`, with each of the views that name it."""
+    """Yield each throttle that inherits from `base`, with each view that names it."""
     for view in views:
         kind = getattr(view, "cls", None)
         if not isinstance(kind, type):
             continue
-        own: dict[str, Any] = getattr(view, "initkwargs", {})  # of an action of a viewset, for example
+        own: dict[str, Any] = getattr(view, "initkwargs", {})  # e.g. of an action of a viewset
         options = SimpleNamespace(throttle_scope=own.get("throttle_scope", getattr(kind, "throttle_scope", None)))
         throttles = own.get("throttle_classes", getattr(kind, "throttle_classes", ()))
         inherited = getattr(super(kind, kind), "throttle_classes", None)
@@ -60,10 +63,10 @@ def uses_of(views: Sequence[Any], base: type) -> Iterator[Use]:
 
 
 def idle_throttles(views: Sequence[Any], base: type) -> Iterator[Idle]:
-    """Throttles with neither limits nor scope, on views without `throttle_scope`.
+    """Yield throttles with neither limits nor scope, on views without `throttle_scope`.
 
-    A throttle that all views inherit may be meant for those with a `throttle_scope`. So views without one count only
-    if no view has one, or if the view names the throttle itself.
+    A throttle that all views inherit may be meant for those with a `throttle_scope`. So views without one count only if
+    no view has one, or if the view names the throttle itself.
     """
     by_throttle: dict[type, list[Use]] = {}
     for use in uses_of(views, base):
@@ -86,7 +89,7 @@ def idle_throttles(views: Sequence[Any], base: type) -> Iterator[Idle]:
 
 
 def report_idle(throttle: type, view: object, base: type) -> None:
-    """Report a throttle that throttles nothing: one warning for all of its views; with `strict` an error each time."""
+    """Report a throttle without effect: one warning for all of its views; with `strict`, an error each time."""
     idle = _idle_of(getattr(settings, "ROOT_URLCONF", None), base).get((throttle, type(view)))
     if idle is None:
         return
@@ -106,6 +109,6 @@ _reported: Final[set[str]] = set()
 
 
 def _has_usual_throttles(kind: type) -> bool:
-    """Whether REST framework itself makes the throttles of a view, and not the view, which may set its scope first."""
+    """Return whether REST framework builds the view's throttles; a view that does may set their scope first."""
     module: str = getattr(getattr(kind, "get_throttles", None), "__module__", "")
     return module.startswith("rest_framework.")

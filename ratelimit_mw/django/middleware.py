@@ -1,4 +1,4 @@
-"""The middleware for Django, for WSGI and for ASGI."""
+"""The middleware for Django, under WSGI and ASGI."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,17 +32,17 @@ from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.rules.startup_checks import ProcessCountCheck
 from ratelimit_mw.settings.loading import unread_settings
 
-_MAX_CACHED_ENDPOINTS: Final = 4096  # whose limits are remembered
-METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # no view tells others apart
+_MAX_CACHED_ENDPOINTS: Final = 4096
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # views treat others alike
 
 
 class RateLimitMiddleware:
     """Limits how often a client may call a Django project: `"ratelimit_mw.django.RateLimitMiddleware"` in `MIDDLEWARE`.
 
-    It stands after AuthenticationMiddleware. `RATELIMIT_MW` in Django's settings is `Settings` or a mapping. Views find
-    the verdict in `request.ratelimit.verdict`, None where nothing is limited. It decides when the view is known and not
-    yet called; for requests that never get to a view, when they are answered, and a refusal is sent instead. Wrong
-    settings raise `ConfigError` when the server loads the project.
+    Its place is after AuthenticationMiddleware. `RATELIMIT_MW` in Django's settings is `Settings` or a mapping. Views
+    find the verdict in `request.ratelimit.verdict`, None if nothing is limited. A request is decided when its view is
+    known, before the view is called. A request that reaches no view is decided when it is answered; a refusal replaces
+    the answer. Invalid settings raise `ConfigError` when the server loads the project.
     """
 
     sync_capable: ClassVar[bool] = True
@@ -58,17 +58,17 @@ class RateLimitMiddleware:
             self._limits_on, Budget(_MAX_CACHED_ENDPOINTS)
         )
         self._processes: Final = ProcessCountCheck(self._gate.settings.store)
-        # Django looks at what kind of function it is, and would have a thread run a plain one
+        # Django runs a plain function in a thread, so the hook must be async under ASGI
         self.process_view: Final[Callable[..., Any]] = self._adecide if self._is_async else self._decide
         if self._is_async:
             markcoroutinefunction(self)
         MIDDLEWARE_LOADED.set()
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
-        """Have one request answered. The response is the very one that is inside, with our headers."""
+        """Return the inner response to a request, with headers added, or a refusal."""
         if self._is_async:
             return self._acall(request)
-        if self._processes.unknown and not hasattr(request, "scope"):  # under ASGI Django says several, always
+        if self._processes.unknown and not hasattr(request, "scope"):  # under ASGI, META always says several
             self._processes.examine(request.META)
         context = self._context(request)
         try:
@@ -103,14 +103,14 @@ class RateLimitMiddleware:
         return response
 
     def _decide(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
-        """The answer to a request that is refused. It is decided once."""
+        """Return the response to a refused request, None for an admitted one. Decides once per request."""
         context = self._context(request)
         if context.is_decided:
             return context.answer(request)
         context.is_decided = True
         endpoint_rules, _ = self._limits_of(request)
         verdict = admit_by_address(self._gate, context.state, request, endpoint_rules)
-        if verdict is not None and verdict.allowed:  # the usual case, in short
+        if verdict is not None and verdict.allowed:  # fast path
             context.state.record(verdict, self._gate)
             return None
         django_request = DjangoRequest(request, context.state)
@@ -159,17 +159,17 @@ class RateLimitMiddleware:
         return None if context.refused is None else context.answer(request)
 
     def _context(self, request: Any) -> RequestContext:
-        """Our part in this request; the same one however often whoever stands further out has it answered."""
+        """Return this middleware's context of a request, the same one if the request comes again."""
         contexts: dict[Any, RequestContext] | None = getattr(request, "_ratelimit_mw", None)
         if contexts is None:
-            contexts = request._ratelimit_mw = {}  # noqa: SLF001  # ours
+            contexts = request._ratelimit_mw = {}  # noqa: SLF001  # this package's own attribute
         context = contexts.get(self)
         if context is None:
             context = contexts[self] = request_context(request, self._gate, self._style)
         return context
 
     def _limits_of(self, request: HttpRequest) -> tuple[EndpointRules, bool]:
-        """What stands on the view of a request, and whether somebody has to be waited for."""
+        """Return the limits on the view of a request, and whether they may need an await."""
         match = request.resolver_match
         if match is None:
             return (), False
@@ -177,7 +177,7 @@ class RateLimitMiddleware:
         endpoint = match.func, method, match.route
         try:
             return self._limits[endpoint]
-        except TypeError:  # an instance as a view, that cannot be hashed
+        except TypeError:  # the view is an instance without a hash
             return self._limits_on(endpoint)
 
     def _limits_on(self, endpoint: tuple[Any, str, str]) -> tuple[EndpointRules, bool]:
@@ -197,7 +197,7 @@ class RateLimitMiddleware:
 def admit_by_address(
     gate: Gate, state: RateLimitState, request: HttpRequest, endpoint_rules: EndpointRules
 ) -> Verdict | None:
-    """The verdict where nothing but the client's address counts; None where more has to be looked at."""
+    """Return the verdict of the fast path, where only the client's address counts; None on the general path."""
     if state.verdict is not None or hasattr(request, "user"):
         return None
     return gate.admit_by_address(request.META.get("REMOTE_ADDR") or None, request.method, endpoint_rules)

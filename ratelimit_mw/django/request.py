@@ -1,4 +1,4 @@
-"""Requests as they are in Django."""
+"""Requests as Django represents them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -15,15 +15,15 @@ from ratelimit_mw.http.request import Request, user_id
 from ratelimit_mw.http.underscore_headers import keeps_underscores
 
 _NOT_LOADED: Final = object()
-_AUTHENTICATION: Final = "django.contrib.auth.middleware"  # where Django's own middleware is
+_AUTHENTICATION: Final = "django.contrib.auth.middleware"  # the module of Django's AuthenticationMiddleware
 
 
 class UserNotLoaded(BaseException):
-    """Who is logged in has to be awaited first. No `Exception`: callables that catch those are none the wiser."""
+    """Raised if the user must be awaited first. Not an `Exception`, so that callables do not catch it."""
 
 
 class DjangoRequest(Request):
-    """A view of Django's request, which is `raw`. The path is the one that Django resolves, below the script's name."""
+    """A request of Django, which is `raw`. The path is the one that Django resolves, below the script name."""
 
     __slots__ = ()
     raw: HttpRequest
@@ -33,38 +33,38 @@ class DjangoRequest(Request):
 
     @property
     def method(self) -> str:
-        """`GET`, in upper case."""
+        """The method in upper case, such as `GET`."""
         return self.raw.method or "GET"
 
     @property
     def path(self) -> str:
-        """As Django resolves it."""
+        """The path as Django resolves it."""
         return self.raw.path_info or "/"
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Names in lower case."""
+        """All headers, names in lower case."""
         return {name.lower(): value for name, value in self.raw.headers.items()}
 
     def header_lines(self, name: str) -> Sequence[str]:
-        """One line at most: Django has made one of several, with commas."""
+        """Return one value at most: Django joins several lines with commas."""
         value = self.raw.META.get(HttpHeaders.to_wsgi_name(name))
         return () if value is None else (value,)
 
     @property
     def keeps_underscores(self) -> bool:
-        """Whether the WSGI server does; under ASGI, Django drops such names itself."""
+        """Whether the WSGI server keeps names with underscores; under ASGI, Django drops them."""
         return not hasattr(self.raw, "scope") and keeps_underscores(self.raw.META)
 
     @property
     def user(self) -> str | None:
-        """`request.user`, as AuthenticationMiddleware or whoever stands further out has set it."""
+        """The id of `request.user`, if AuthenticationMiddleware or other outer middleware has set it."""
         user = getattr(self.raw, "user", None)
         return None if user is None or _has_no_session(self.raw, user) else user_id(user)
 
 
 class AsyncDjangoRequest(DjangoRequest):
-    """The same where nothing may block. `user`: raises `UserNotLoaded` unless it is known, or was handed in."""
+    """The same for asyncio. `user`: raises `UserNotLoaded` unless the user is loaded or was passed in."""
 
     __slots__ = ("_user",)
 
@@ -74,7 +74,7 @@ class AsyncDjangoRequest(DjangoRequest):
 
     @property
     def user(self) -> str | None:
-        """`request.user`, unless that would ask a database."""
+        """The id of `request.user`, unless that would query a database."""
         if self._user is _NOT_LOADED:
             user = getattr(self.raw, "user", None)
             if _has_no_session(self.raw, user):
@@ -87,10 +87,10 @@ class AsyncDjangoRequest(DjangoRequest):
 
 
 def _has_no_session(raw: HttpRequest, user: object) -> bool:
-    """Whether `user` would be looked for in a session that has nothing in it, not even a key from a cookie.
+    """Return whether loading `user` would look into an empty session, without even a key from a cookie.
 
-    Then nobody is logged in. To look would mark the session as read, and Django would add `Vary: Cookie` to a page that
-    is the same for all. Only the lazy user of Django's own AuthenticationMiddleware is known to need a session.
+    Then no user is logged in. Loading it would mark the session as accessed, and Django would add `Vary: Cookie` to a
+    page that is the same for all. Only the lazy user of Django's own AuthenticationMiddleware surely needs a session.
     """
     if type(user) is not SimpleLazyObject:
         return False
@@ -102,15 +102,15 @@ def _has_no_session(raw: HttpRequest, user: object) -> bool:
 
 
 async def load_user(raw: HttpRequest) -> str | None:
-    """Who is logged in: by `auser`, or in a thread where a middleware has set a lazy `user` alone."""
+    """Return the user's id, by `auser`, or in a thread if a middleware has set only a lazy `user`."""
     try:
         return user_id(await raw.auser()) if hasattr(raw, "auser") else await sync_to_async(user_id)(raw.user)
-    except Exception as error:  # noqa: BLE001  # as in user_id: whom a database does not name counts as nobody
+    except Exception as error:  # noqa: BLE001  # as in user_id: a user that cannot be loaded counts as none
         warn_throttled("user", "raised", error=error)
         return None
 
 
 def route_of(raw: HttpRequest) -> str | None:
-    """The route of the view, as urlpatterns have it; None for what has no view."""
+    """Return the route of the view, as in urlpatterns; None without a view."""
     match = getattr(raw, "resolver_match", None)
     return None if match is None else f"/{match.route}"

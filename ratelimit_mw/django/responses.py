@@ -1,4 +1,4 @@
-"""What goes back to Django: our headers on a response, or a refusal."""
+"""Adds rate limit headers to Django's responses, and turns refusals into such responses."""
 
 from inspect import isawaitable
 from typing import Any, Final
@@ -17,17 +17,17 @@ from ratelimit_mw.http.on_refused import HANDLER_FAILED, RefusalHandler, checked
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Headers, Response, headers, non_conflicting
 
-_STATE_KEY: Final = "ratelimit_mw"  # where our WSGI and ASGI middleware, around Django, leave theirs
+_STATE_KEY: Final = "ratelimit_mw"  # where WSGI or ASGI middleware around Django leaves its state
 _LIMITS: Final = "ratelimit"
 _POLICIES: Final = "ratelimit-policy"
-_LOWER_NAMES: Final = (_POLICIES, _LIMITS)  # the names that Django keeps ours below, in the order of `headers`
+_LOWER_NAMES: Final = (_POLICIES, _LIMITS)  # Django's keys for the two headers, in the order of `headers`
 _KEEPS_DICT: Final = isinstance(getattr(ResponseHeaders({}), "_store", None), dict)
 
 
 class RequestContext(Struct, gc=False):
-    """One middleware's part in one request: its outcome, whether it shows the headers, and what it refused with.
+    """One middleware's part in one request.
 
-    `following`: who waits for the end of the response.
+    `adds_headers`: whether it adds the headers. `refused`: its refusal. `tracker`: reports the end of the response.
     """
 
     state: RateLimitState
@@ -38,21 +38,21 @@ class RequestContext(Struct, gc=False):
 
     @property
     def needs_decision(self) -> bool:
-        """Whether it is to be decided where no view was reached: nothing is charged for what another refused."""
+        """Whether to decide on a request that reached no view: another middleware's refusal is not charged."""
         return self.state.verdict is None or self.state.verdict.allowed
 
     def end(self, ending: EndReason) -> None:
-        """The request ends without a response that could be followed."""
+        """End the tracking of a request without a response to track."""
         if self.tracker is not None:
             self.tracker.end(ending)
 
     def answer(self, request: HttpRequest) -> HttpResponse | None:
-        """What is answered to a request that was refused; a new one each time."""
+        """Return the response to a refused request, a new one each time; None for an admitted one."""
         return None if self.refused is None else _to_django(request, self.refused)
 
 
 def request_context(request: Any, gate: Any, style: Headers) -> RequestContext:
-    """Begun when a request comes, which finds the outcome in `request.ratelimit`."""
+    """Return the context of a new request, and set the state as `request.ratelimit`."""
     state = getattr(request, "ratelimit", None) or getattr(request, "scope", request.META).get(_STATE_KEY)
     if not isinstance(state, RateLimitState):
         state = RateLimitState(None, gate)
@@ -64,40 +64,38 @@ def request_context(request: Any, gate: Any, style: Headers) -> RequestContext:
 
 
 def replace_response(refused: HttpResponse, response: HttpResponseBase) -> HttpResponse:
-    """A refusal in place of what was answered without a view, and which has to be closed too."""
+    """Return a refusal in place of a response, which is closed together with it."""
     refused._resource_closers += response._resource_closers  # type: ignore[attr-defined]  # noqa: SLF001  # its files
     return refused
 
 
 def end_on_close(response: HttpResponseBase, tracker: ResponseTracker) -> None:
-    """Have the end told when the server closes the response: by then it is as all middleware have left it."""
+    """Report the end when the server closes the response, which other middleware may change until then."""
 
     def close() -> None:
         tracker.response.started(response.status_code, list(response.items()))
         tracker.end("ended")
 
-    response._resource_closers.append(close)  # type: ignore[attr-defined]  # noqa: SLF001  # what it closes with itself
+    response._resource_closers.append(close)  # type: ignore[attr-defined]  # noqa: SLF001  # called on close
 
 
 def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: Headers) -> None:
-    """Add our headers; lists that a view began go on."""
+    """Add the rate limit headers; fields that are lists are appended to the view's."""
     theirs, own = response.headers, headers(verdict, style)
-    # Setting a field by name costs as much as making it: Django encodes name and value, and looks for line ends. Ours
-    # have nothing of the kind, so where Django's own class keeps fields as it does now, they are put there.
+    # Setting a field by name costs as much as making it: Django encodes name and value, and looks for line ends. These
+    # fields have none, so they go straight into the dict of Django's own class, if it still keeps its fields there.
     if style == "ietf" and type(theirs) is ResponseHeaders and _KEEPS_DICT:
         fields: dict[str, tuple[str, str]] = theirs._store  # noqa: SLF001  # see above
         if _LIMITS not in fields and _POLICIES not in fields:
-            fields.update(zip(_LOWER_NAMES, own, strict=False))  # there may be none
+            fields.update(zip(_LOWER_NAMES, own, strict=False))  # `own` may be empty
             return
-    names = {name.lower() for name in theirs}  # to ask Django for a name that is not there costs an exception
-    for name, value in (
-        own if style == "ietf" else non_conflicting(own, names)
-    ):  # lists stand beside whatever the view says
+    names = {name.lower() for name in theirs}  # a lookup of a missing name costs an exception
+    for name, value in own if style == "ietf" else non_conflicting(own, names):  # lists are valid beside the view's
         theirs[name] = f"{theirs[name]}, {value}" if name.lower() in names else value
 
 
 def _to_django(request: HttpRequest, own: Response) -> HttpResponse:
-    """A refusal as Django sends it."""
+    """Return a refusal as a response of Django."""
     body = b"" if request.method == "HEAD" else own.body
     response = HttpResponse(body, status=own.status)
     del response.headers["Content-Type"]
@@ -106,7 +104,7 @@ def _to_django(request: HttpRequest, own: Response) -> HttpResponse:
             response.cookies.load(value)
         else:
             response.headers[name] = f"{response.headers[name]}, {value}" if name in response.headers else value
-    # Django would log each, and mail each 503 to the admins: a client, or a store that is down, could cause any number
+    # Django would log each one, and mail each 503 to the admins; a client, or a failed store, can cause any number
     response._has_been_logged = True  # type: ignore[attr-defined]  # noqa: SLF001
     return response
 
@@ -114,7 +112,7 @@ def _to_django(request: HttpRequest, own: Response) -> HttpResponse:
 def refusal_from_handler(
     refusal_handler: RefusalHandler | None, request: Request, verdict: Verdict, own: Response
 ) -> Response:
-    """What `on_refused` says, if there is one; ours if it raised."""
+    """Return the response of `on_refused`; the default one without it, or if it raises."""
     if refusal_handler is None:
         return own
     try:
@@ -122,7 +120,7 @@ def refusal_from_handler(
         return checked_response(
             refusal_handler.call, async_to_sync(_await)(result) if isawaitable(result) else result, own
         )
-    except Exception as error:  # noqa: BLE001  # a refusal is answered, whatever the callable does
+    except Exception as error:  # noqa: BLE001  # the request stays refused, whatever the callable does
         warn_throttled(f"on_refused {callable_name(refusal_handler.call)}", HANDLER_FAILED, error=error)
         return own
 

@@ -1,4 +1,4 @@
-"""A throttle for Django REST framework: its views ask it; nothing of the framework is imported."""
+"""A throttle for Django REST framework. Nothing of the framework is imported."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -31,15 +31,15 @@ _PENDING: Final = "_ratelimit_mw_throttles"
 
 
 class Throttle:
-    """For `throttle_classes` of a view, or `DEFAULT_THROTTLE_CLASSES`. Subclasses say what is limited.
+    """A throttle for `throttle_classes` or `DEFAULT_THROTTLE_CLASSES`. Subclasses define the limits.
 
-    `limits`, `key`, `cost`, `name` and the rest: as in a rule of the settings; callables take the request alone.
-    Without `limits`: the rate that `DEFAULT_THROTTLERATES` has for `scope`, or for the view's `throttle_scope`. All
-    views of a throttle, or of a scope, share a bucket; add `route` to the key for one each. `user` is whom REST
-    framework knows.
+    `limits`, `key`, `cost`, `name` and the rest are those of a rule in the settings; callables take only the request.
+    Without `limits`, the rate is that of `scope`, or of the view's `throttle_scope`, in `DEFAULT_THROTTLE_RATES`. All
+    views of a throttle, or of a scope, share a bucket; add `route` to the key for one bucket per route. `user` is the
+    user of REST framework.
 
-    All throttles of a view are asked in one step, all or nothing, in the store of the middleware. Raises `ConfigError`
-    for wrong limits, where the class stands; for a scope without a rate, when a view is asked.
+    All throttles of a view are decided in one step, all or nothing, in the middleware's store. Raises `ConfigError` for
+    invalid limits, when the class is defined; for a scope without a rate, when a request comes.
     """
 
     limits: ClassVar[Any] = None
@@ -56,7 +56,7 @@ class Throttle:
         self._wait = 0.0  # seconds
 
     def allow_request(self, request: Any, view: Any) -> bool:
-        """Whether a request may pass. The first of a view's throttles is asked for all of them."""
+        """Return whether a request may pass. A view's first throttle decides for all of them."""
         pending: list[type[Throttle]] = vars(request).setdefault(_PENDING, [])
         if type(self) in pending:
             pending.remove(type(self))
@@ -87,7 +87,7 @@ class Throttle:
         return self._record_wait(verdict, state)
 
     def wait(self) -> float | None:
-        """Seconds until a refused request would pass, exactly; None when nobody knows, or never."""
+        """Return the exact seconds until a refused request would pass; None if that is unknown, or never."""
         return self._wait if self._wait > 0 and not isinf(self._wait) else None
 
     def _record_wait(self, verdict: Verdict, state: RateLimitState | None) -> bool:
@@ -95,19 +95,19 @@ class Throttle:
         return verdict.allowed
 
     def _shared_throttles(self, view: Any) -> "list[type[Throttle]]":
-        """Those of a view's throttles that are asked in one step: none that decides in its own way."""
+        """Return the view's throttles that are decided in one step: those that do not override `allow_request`."""
         throttles = view.get_throttles() if hasattr(view, "get_throttles") else ()
         alike = [type(one) for one in throttles if getattr(type(one), "allow_request", None) is Throttle.allow_request]
         return list(dict.fromkeys(alike)) if type(self) in alike else [type(self)]
 
     @classmethod
     def limits_itself(cls) -> bool:
-        """Whether it has limits or a scope of its own; else it limits views with a `throttle_scope` only."""
+        """Return whether it has its own limits or scope; otherwise it limits views with a `throttle_scope` only."""
         return cls._endpoint_limit is not None or bool(cls.scope)
 
     @classmethod
     def limits_of(cls, view: Any) -> tuple[EndpointLimit | None, str, str]:
-        """The limits, what identifies their bucket, and the name that clients see."""
+        """Return the limits, what identifies their bucket, and the name that clients see."""
         if cls._endpoint_limit is not None:
             return cls._endpoint_limit, f"{cls.__module__}.{cls.__qualname__}", cls.scope or cls.__name__
         scope = cls.scope or getattr(view, "throttle_scope", None)
@@ -137,7 +137,7 @@ class Throttle:
 
 
 def _check_attributes(own: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for attributes of a throttle that look like settings and are none."""
+    """Raise `ConfigError` for attributes of a throttle that look like misspelled options."""
     known = ["limits", "scope", *EndpointLimitOptions.__annotations__]
     likely: list[str] = []
     for name, value in own.items():
@@ -151,7 +151,7 @@ def _check_attributes(own: Mapping[str, Any]) -> None:
 
 
 def _limits_of(throttles: Sequence[type[Throttle]], view: Any) -> Sequence[tuple[EndpointLimit, str, str]]:
-    """The limits of those throttles that have any. A throttle that limits no view is reported."""
+    """Return the limits of those throttles that have any. A throttle that limits no view is reported."""
     found: list[tuple[EndpointLimit, str, str]] = []
     for throttle in throttles:
         endpoint_limit, name, shown = throttle.limits_of(view)
@@ -163,7 +163,7 @@ def _limits_of(throttles: Sequence[type[Throttle]], view: Any) -> Sequence[tuple
 
 
 class _ThrottleRequest(DjangoRequest):
-    """A view of Django's request. `user`: whom REST framework has found, which may read tokens that Django does not."""
+    """A request of Django whose user is that of REST framework, which may read tokens that Django does not."""
 
     __slots__ = ("_user",)
 
@@ -173,12 +173,12 @@ class _ThrottleRequest(DjangoRequest):
 
     @property
     def user(self) -> str | None:
-        """Whom REST framework has found."""
+        """The id of the user that REST framework has found."""
         return self._user
 
 
 def _track(raw: Any, django_request: _ThrottleRequest, state: RateLimitState | None) -> None:
-    """By the middleware, which sees the response."""
+    """Have the middleware, which sees the response, track its end; warn without one."""
     contexts: dict[Any, RequestContext] = getattr(raw, "_ratelimit_mw", {})
     if state is None or not contexts:
         warn_throttled("throttle", "settle and count_status need the middleware, which sees the response")
@@ -187,7 +187,7 @@ def _track(raw: Any, django_request: _ThrottleRequest, state: RateLimitState | N
 
 
 def _gate(state: RateLimitState | None) -> Gate | AsyncGate:
-    """The middleware's, wherever it stands; else one of this process."""
+    """Return the nested gate of the middleware, wherever it is; else that of this process."""
     gate = standalone_gate() if state is None or state.gate is None else state.gate
     if isinstance(gate, AsyncGate) and gate.nested.sync_gate is None and in_event_loop():
         warn_throttled(

@@ -23,13 +23,13 @@ __all__ = ["RateLimiter", "exempt", "limit"]
 class RateLimiter:
     """Limits how often a client may call Flask apps, their views and their blueprints.
 
-    `RateLimiter(app, limits="100/minute")`, or `init_app(app)` later, for as many apps as there are.
+    `RateLimiter(app, limits="100/minute")`, or call `init_app(app)` later, for any number of apps.
 
-    `settings`: `Settings` or a mapping; keyword arguments are the same settings and go before it. Behind both stands
-    `app.config["RATELIMIT_MW"]`, a mapping or `Settings`, and behind that the environment; a `Settings` object is
-    complete, and what stands behind it is not read. Views find the verdict in `g.ratelimit.verdict`, which is None
-    where nothing was charged. Wrong settings raise `ConfigError`: those given here at once, those that `app.config` or
-    the environment add in `init_app`.
+    `settings`: a `Settings` object or a mapping. Keyword arguments are the same settings and take precedence. Next come
+    `app.config["RATELIMIT_MW"]`, a mapping or `Settings`, and then the environment. A `Settings` object is complete:
+    nothing after it is read. Views find the verdict in `g.ratelimit.verdict`, which is None if nothing was charged.
+    Invalid settings raise `ConfigError`: those passed here at once, those that `app.config` or the environment add in
+    `init_app`.
     """
 
     limit = staticmethod(limit)
@@ -57,8 +57,8 @@ class RateLimiter:
     def init_app(self, app: Flask) -> None:
         """Limit this app too.
 
-        What it registered with `before_request` earlier runs earlier; requests that are answered there are charged
-        and refused like others. Raises `ConfigError` for wrong settings, and for an app that has a RateLimiter.
+        Functions that it registered earlier with `before_request` run earlier. Requests that they answer are charged
+        and refused like others. Raises `ConfigError` for invalid settings, and for an app that has a RateLimiter.
         """
         if not isinstance(app, Flask):
             raise ConfigError(_no_app(app))
@@ -86,7 +86,7 @@ class RateLimiter:
 
 
 def _no_app(found: object) -> str:
-    """The answer to an argument that was passed as the app and is none."""
+    """Return the error message for an `app` argument that is not a Flask app."""
     if isinstance(found, Mapping):
         return "app: got a mapping, expected a Flask app; settings come second: RateLimiter(app, settings)"
     if callable(found):
@@ -95,7 +95,7 @@ def _no_app(found: object) -> str:
 
 
 def _with_config_place(problem: str, config_names: set[str]) -> str:
-    """A problem, with its place if it is about one of these words of the app's config."""
+    """Return the problem, with its place in front if it is about one of these options of the app's config."""
     starts = [f"{word}{end}" for word in config_names for end in ":.["] + [
         f"unknown setting `{word}`" for word in config_names
     ]

@@ -1,4 +1,4 @@
-"""Limits on Flask's views and blueprints, and a warning where nothing enforces them."""
+"""Limits on Flask's views and blueprints, and a warning if nothing enforces them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar, Unpack
@@ -21,12 +21,12 @@ Target = TypeVar("Target", bound=Callable[..., Any] | Blueprint)
 
 CONFIG: Final = "RATELIMIT_MW"  # the settings in an app's config
 _NO_APP: Final = Finding("a RateLimiter has settings and no app, so it limits nothing; call its init_app(app)")
-_IMPLICIT_METHODS: Final = {"HEAD", "OPTIONS"}  # methods that Flask adds by itself
+_IMPLICIT_METHODS: Final = {"HEAD", "OPTIONS"}  # Flask adds them
 _limited_apps: Final[WeakSet[Flask]] = WeakSet()  # the apps that have a RateLimiter
 _unchecked: Final[WeakKeyDictionary[EndpointLimit, str]] = (
     WeakKeyDictionary()
-)  # marks of which it is not known who enforces them
-_homeless: Final[WeakSet[Any]] = WeakSet()  # extensions with settings that no app has had yet
+)  # limits not yet known to be enforced, with the names of their places
+_homeless: Final[WeakSet[Any]] = WeakSet()  # RateLimiters with settings and without an app
 _lock: Final = fork_safe_lock()
 
 
@@ -34,14 +34,14 @@ _lock: Final = fork_safe_lock()
 def limit(limits: LimitsSpec, **options: Unpack[EndpointLimitOptions]) -> Callable[[Target], Target]:
     """Limit a view, a view class, a method of one, or all views of a blueprint; above or below `@app.route`.
 
-    `limits` and `options`: as in a rule of the settings. Without a name, each endpoint has a bucket of its own; all
-    that bear one name share one. What is nearest counts: method, view, blueprint, the blueprint around it, and the
-    default limits for all else; `final=False` leaves what is further out to count besides.
+    `limits` and `options` are those of a rule in the settings. Without a name, each endpoint has its own bucket; limits
+    of the same name share one. The nearest limits apply: the method's, the view's, the blueprint's, an outer
+    blueprint's, or else the default limits. With `final=False`, the outer ones apply as well.
 
-    Raises `ConfigError` for what no rule may say, and for async callables; `TypeError` for what bears no limit.
+    Raises `ConfigError` for invalid limits or options and for async callables, `TypeError` for other targets.
     """
     check_parentheses(limits)
-    EndpointLimit(limits, **options).reject_async_callables()  # a mistake is told where it stands
+    EndpointLimit(limits, **options).reject_async_callables()  # raises here, in the line of the mistake
 
     def decorate(target: Target) -> Target:
         return _attach(EndpointLimit(limits, **options), target, "limit")
@@ -50,9 +50,9 @@ def limit(limits: LimitsSpec, **options: Unpack[EndpointLimitOptions]) -> Callab
 
 
 def exempt(target: Target) -> Target:
-    """Keep the default limits, and those of the blueprints around, from a view, a view class or a blueprint.
+    """Exempt a view, a view class or a blueprint from the default limits and those of outer blueprints.
 
-    `app_limits`, and rules of the settings whose path matches, still count. Raises `TypeError` as `limit` does.
+    `app_limits`, and rules of the settings whose path matches, still apply. Raises `TypeError` for other targets.
     """
     return _attach(EndpointLimit.exemption(), target, "exempt")
 
@@ -60,16 +60,16 @@ def exempt(target: Target) -> Target:
 def levels_of(
     view: object, endpoint: str, route: str, methods: Iterable[str], method: str, blueprints: Iterable[object]
 ) -> Sequence[EndpointLevel]:
-    """Find the marks on a view and on the blueprints around it, the nearest first.
+    """Return the limits on a view and on the blueprints around it, the nearest first.
 
-    Marks without a name have one bucket per endpoint; clients see the route as the name of their limits.
+    Limits without a name have one bucket per endpoint; clients see the route as their name.
     """
     shown = " ".join([*sorted({*methods} - _IMPLICIT_METHODS), route])
     own, kind = limits_on(view), _class_of(view)
     found: list[EndpointLevel] = []
     if kind is not None:
         if method == "HEAD" and not hasattr(kind, "head"):
-            method = "GET"  # as MethodView answers it
+            method = "GET"  # MethodView answers HEAD with get()
         found.append((_marks_of_method(kind, method), f"{endpoint}.{method}", f"{method} {route}"))
         own += _marks_of_method(kind, "dispatch_request")
     found += [(endpoint_limits, endpoint, shown) for endpoint_limits in (own, *map(limits_on, blueprints))]
@@ -77,18 +77,18 @@ def levels_of(
 
 
 def register_app(app: Flask) -> None:
-    """Take what stands in this app for enforced."""
+    """Record that a RateLimiter enforces the limits in this app."""
     _limited_apps.add(app)
 
 
 def expect_app(extension: object) -> None:
-    """Warn at the first request to any app, unless `has_app` was called for this extension before."""
+    """Warn at the first request to any app, unless `has_app` is called for this extension first."""
     _homeless.add(extension)
     request_started.connect(_check_enforced)
 
 
 def has_app(extension: object) -> None:
-    """Take this extension for one that limits an app."""
+    """Record that this extension limits an app."""
     _homeless.discard(extension)
 
 
@@ -103,9 +103,10 @@ def _attach(endpoint_limit: EndpointLimit, target: Target, word: str) -> Target:
 
 
 def _check_enforced(sender: Flask, **_: object) -> None:
-    """At the first request after marks or extensions were made, to any app: report those that no app enforces.
+    """Report limits that no app enforces, and extensions without an app.
 
-    With `strict` every request raises the error until all of them are enforced.
+    Runs at the first request to any app after one was created. With `strict`, every request raises the error until all
+    are enforced.
     """
     with _lock:
         enforced = {endpoint_limit for app in list(_limited_apps) for endpoint_limit in _marks_in(app)}
@@ -139,7 +140,7 @@ def _marks_in(app: Flask) -> Iterator[EndpointLimit]:
 
 
 def _class_of(view: object) -> type | None:
-    """The class of a view that is made of one."""
+    """Return the class of a class-based view; None for other views."""
     return next((one for one in unwrap_chain(view) if isinstance(one, type)), None)
 
 

@@ -1,4 +1,4 @@
-"""What Flask calls before and after each request."""
+"""The functions that Flask calls before and after each request."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -37,46 +37,46 @@ T = TypeVar("T")
 
 
 def unproxied(proxy: T) -> T:
-    """What a proxy of Flask stands for: each look through one costs half a microsecond."""
+    """Return the object behind a proxy of Flask. Each access through a proxy costs half a microsecond."""
     found: T = proxy._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001  # documented
     return found
 
 
 class FlaskRequest(WsgiRequest):
-    """A view of the environ, and of who is logged in with Flask-Login."""
+    """A WSGI request whose user is that of Flask-Login."""
 
     __slots__ = ()
 
     @property
     def user(self) -> str | None:
-        """The one of Flask-Login, where the app has it; else of the server."""
+        """The id of Flask-Login's user, if the app uses it; else the server's user."""
         return _logged_in() or super().user
 
 
 def _logged_in() -> str | None:
-    """Who is logged in with Flask-Login, if the app has it. Asking loads the user."""
+    """Return the id of Flask-Login's user, if the app uses it. Loads the user."""
     app = unproxied(current_app)
     manager = getattr(app, "login_manager", None)
     if manager is None or _has_no_session(app, manager):
         return None
     try:
-        from flask_login import current_user  # type: ignore[import-untyped]  # noqa: PLC0415  # not for all apps
+        from flask_login import current_user  # type: ignore[import-untyped]  # noqa: PLC0415  # optional
 
         known = current_user.is_authenticated
         if not (known() if callable(known) else known):
             return None
         return as_text(current_user.get_id()) or user_id(current_user)
-    except Exception as error:  # noqa: BLE001  # a user is loaded from a database
+    except Exception as error:  # noqa: BLE001  # loading a user may fail, e.g. in a database
         warn_throttled("user", "Flask-Login raised: it counts as nobody", error=error)
         return None
 
 
 def _has_no_session(app: Flask, manager: Any) -> bool:
-    """Whether the request has none of the things by which Flask-Login knows a user.
+    """Return whether the request lacks everything by which Flask-Login knows a user.
 
-    To look for a user would mark the session as read, and Flask would add `Vary: Cookie` to a page that is the same for
-    all. A user that the app has found already, a `request_loader`, or sessions other than Flask's own may need neither
-    cookie nor header: then Flask-Login has to look.
+    Loading a user marks the session as accessed, and Flask then adds `Vary: Cookie`, even to a page that is the same
+    for all. Flask-Login may need neither cookie nor header if the app has loaded a user already, has a
+    `request_loader`, or does not use Flask's own sessions. In these cases the user must be loaded.
     """
     if hasattr(g, "_login_user") or getattr(manager, "_request_callback", manager) is not None:
         return False
@@ -96,15 +96,15 @@ with require("flask"):
     from werkzeug.routing import Rule
 
 
-_MAX_CACHED_ENDPOINTS: Final = 4096  # whose limits are remembered
-_ATTRIBUTE: Final = "_ratelimit_mw"  # what we keep on Flask's request, and on its response
+_MAX_CACHED_ENDPOINTS: Final = 4096
+_ATTRIBUTE: Final = "_ratelimit_mw"  # set on Flask's request and response
 
 
 class _RequestDecision(Struct):
-    """What was found of one request.
+    """The decision on one request.
 
-    `shown_state`: what its headers tell of. `refused`: how it is answered instead. `fields`: what a refusal says in
-    headers where an error handler of the app writes it. `following`: who waits for the end of the response.
+    `shown_state`: the state that the headers describe. `refused`: the response in place of the view's. `fields`: the
+    refusal's headers, if an error handler of the app writes its body. `tracker`: reports the end of the response.
     """
 
     shown_state: RateLimitState | None = None
@@ -114,7 +114,7 @@ class _RequestDecision(Struct):
 
 
 class Hooks:
-    """The two functions that limit one app."""
+    """The request hooks of one app."""
 
     def __init__(self, gate: Gate) -> None:
         self.gate: Final = gate
@@ -123,9 +123,9 @@ class Hooks:
         self._cached_limits: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self._limits_of_view)
 
     def before(self) -> Any:
-        """The answer to a request that is refused; None for one that is admitted.
+        """Return the response to a refused request; None for an admitted one.
 
-        Raises what the app's error handler is for, where it has one.
+        Raises the `HTTPException` of the refusal's status if the app has an error handler for it.
         """
         own = unproxied(request)
         decision: _RequestDecision | None = getattr(own, _ATTRIBUTE, None)
@@ -137,7 +137,7 @@ class Hooks:
         return decision.refused
 
     def after(self, response: Response) -> Response:
-        """Add our headers. What was answered before it came to `before` is asked now: it must not be free."""
+        """Add the headers. A request that an earlier hook answered is decided here, so that it is charged too."""
         own = unproxied(request)
         if not hasattr(own, _ATTRIBUTE):
             refused = self._decide_late()
@@ -154,7 +154,7 @@ class Hooks:
         return response
 
     def failed(self, *_: object, **__: object) -> None:
-        """An error that nobody in the app handles: there may be no response that could be followed."""
+        """End the tracking if the app does not handle an error: there may be no response to close."""
         decision: _RequestDecision | None = (
             getattr(unproxied(request), _ATTRIBUTE, None) if has_request_context() else None
         )
@@ -169,7 +169,7 @@ class Hooks:
         return None if refused is None else current_app.make_response(refused)
 
     def close(self) -> None:
-        """Close the store if it was made for this app. Servers end without telling; call it where yours does."""
+        """Close the store if it was opened for this app. WSGI has no shutdown event: call this from a server hook."""
         self.gate.close()
 
     def _decide(self, flask_request: FlasksOwn) -> _RequestDecision:
@@ -193,7 +193,7 @@ class Hooks:
         return _RequestDecision(shown_state=state, tracker=tracker)
 
     def _limits_of(self, flask_request: FlasksOwn, rule: Rule) -> EndpointRules:
-        """What stands on the view; none is known of what is not routed: 404, 405, and a slash that is missing."""
+        """Return the limits on the view and its blueprints, cached."""
         app = unproxied(current_app)
         endpoint = rule.endpoint
         view = app.view_functions.get(endpoint)
@@ -202,7 +202,7 @@ class Hooks:
             return self._cached_limits(
                 view, endpoint, rule.rule, flask_request.method, blueprints, EndpointLimit.version
             )
-        except TypeError:  # an instance as a view, that cannot be hashed
+        except TypeError:  # the view is an instance without a hash
             return self._limits_of_view(
                 view, endpoint, rule.rule, flask_request.method, blueprints, EndpointLimit.version
             )
@@ -210,7 +210,7 @@ class Hooks:
     def _limits_of_view(
         self, view: Any, endpoint: str, route: str, method: str, blueprints: Sequence[object], _: int
     ) -> EndpointRules:
-        """The same; the last one tells it from what stood there before a further mark was put somewhere."""
+        """Return the same, uncached. The last argument, `EndpointLimit.version`, is only a part of the cache's key."""
         methods = [
             allowed
             for rule in current_app.url_map.iter_rules(endpoint)
@@ -238,24 +238,24 @@ class Hooks:
 
 
 def _is_handled(status: int) -> bool:
-    """Whether the app, or a blueprint of this request, has an error handler for just this status."""
+    """Return whether the app, or a blueprint of this request, has an error handler for exactly this status."""
     kind, spec = default_exceptions.get(status), current_app.error_handler_spec
     return any(kind in spec.get(name, {}).get(status, ()) for name in (*request.blueprints, None))
 
 
 def _response(own: Request, verdict: Verdict, refusal: Refusal, refusal_handler: RefusalHandler | None) -> Response:
-    """The same bytes as under the middleware."""
+    """Return the refusal as a response of Flask, with the same bytes as under the WSGI middleware."""
 
     def app(_: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         return refuse(own, verdict, refusal, refusal_handler, start_response)
 
     streams = refusal_handler is not None and refusal_handler.kind == "wsgi"
-    # werkzeug's types say that it makes one of its own class; it makes one of the app's
+    # from_app() returns an instance of the app's class; werkzeug's types name its own
     return current_app.response_class.from_app(app, own.raw, buffered=not streams)  # type: ignore[return-value]
 
 
 def _end_on_close(response: Response, tracker: ResponseTracker) -> None:
-    """Have the end told when the server closes the response: by then it is as the app's other hooks have left it."""
+    """Report the end when the server closes the response, which the app's other hooks may change until then."""
 
     def close() -> None:
         tracker.response.started(response.status_code, response.headers.to_wsgi_list())
@@ -265,7 +265,7 @@ def _end_on_close(response: Response, tracker: ResponseTracker) -> None:
 
 
 def _add_headers(response: Response, fields: HeaderList) -> None:
-    """Add fields of ours, once: an app may keep a response, and answer with it again and again."""
+    """Add fields to a response, once: an app may keep a response object and return it again."""
     if before := getattr(response, _ATTRIBUTE, None):
         setattr(response, _ATTRIBUTE, None)
         response.headers = Headers([line for line in response.headers if line not in before])
