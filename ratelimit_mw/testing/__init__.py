@@ -1,4 +1,4 @@
-"""Help for tests: the time of all stores in a test's hands, a clock told by hand, a store that records its calls."""
+"""Tools for tests: control over the time of all stores, a manual clock, and a store that records its calls."""
 
 from ratelimit_mw.testing.clock import Clock
 from ratelimit_mw.testing.control import Control, freeze

@@ -1,4 +1,4 @@
-"""An AsyncStore as a Store, so that one suite is for both."""
+"""Runs an `AsyncStore` as a `Store`, so that one test suite serves both."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Sequence
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Blocking:
-    """Each verb waits until the loop, which runs in a thread of its own, has the answer. Any thread may ask."""
+    """A `Store` whose calls block until an `AsyncStore` on an event loop in another thread returns. Thread-safe."""
 
     def __init__(self, store: AsyncStore, loop: asyncio.AbstractEventLoop) -> None:
         self._store, self._loop = store, loop
@@ -45,7 +45,7 @@ class Blocking:
 
 @contextmanager
 def blocking(store: AsyncStore) -> Iterator[Store]:
-    """Give an asynchronous store a loop of its own, and close it at the end.
+    """Run an asynchronous store on an event loop in a thread of its own, and close the store at the end.
 
     `with blocking(MyAsyncStore()) as store: ...`
     """

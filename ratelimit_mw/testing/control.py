@@ -1,4 +1,4 @@
-"""The time of an app's stores in a test's hands, however the app was built."""
+"""Control over the time and states of an app's stores in tests, however the app creates them."""
 
 import time
 from collections.abc import Iterator
@@ -11,27 +11,27 @@ from ratelimit_mw.testing.clock import Clock
 
 
 class Control:
-    """What a test says to the stores of its process: those there are, and those that are made while it lasts.
+    """Controls all stores of this process, including those that are created during the test.
 
-    They are every `MemoryStore`, `RedisStore` and `AsyncRedisStore`. One that was given a `clock` goes by that alone.
-    The fixture `ratelimit` is one, and `freeze` gives one. Its methods raise `RuntimeError` once its test is over.
+    It applies to every `MemoryStore`, `RedisStore` and `AsyncRedisStore`. A store with a `clock` of its own keeps it.
+    Get one from the fixture `ratelimit` or from `freeze`. Its methods raise `RuntimeError` once its test is over.
     """
 
     def __init__(self) -> None:
-        self._clocks: tuple[Clock, Clock] | None = None  # of memory, and of servers
+        self._clocks: tuple[Clock, Clock] | None = None  # for stores in memory, and for stores on servers
         self._overrides = StoreOverrides(key_prefix=_new_key_prefix())
 
     def freeze(self) -> None:
-        """Stop the time. It stands where it is now, so that what was counted before still counts."""
+        """Stop the time at the present instant, so that earlier charges still count."""
         self._check()
         if self._clocks is None:
-            # rounded down to microseconds, as the stores do it: time stops where it is, and not ahead
+            # rounded down to microseconds, as stores do it, so that time does not jump ahead
             monotonic, wall = (Clock(ns // 1000 / MICROSECONDS) for ns in (time.monotonic_ns(), time.time_ns()))
             self._clocks = monotonic, wall
             self._apply(self._overrides._replace(monotonic=monotonic, wall=wall), empty=False)
 
     def advance(self, by: float) -> None:
-        """Move on by so many seconds, 0 or more; time that runs is stopped first.
+        """Move forward by `by` seconds, 0 or more. Running time is stopped first.
 
         Raises `ConfigError` for anything else.
         """
@@ -40,7 +40,7 @@ class Control:
             clock.advance(by)
 
     def reset(self) -> None:
-        """Forget everything: all keys have their whole quota. Time goes on, or stands, as it did."""
+        """Forget all states, so that all keys have their whole quota. The time does not change."""
         self._check()
         self._apply(self._overrides._replace(key_prefix=_new_key_prefix()), empty=True)
 
@@ -55,19 +55,19 @@ class Control:
 
 @contextmanager
 def control(*, empty: bool) -> Iterator[Control]:
-    """Have the stores in hand until the end of the block. Raises `RuntimeError` where someone has them already.
+    """Control all stores until the end of the block. Raises `RuntimeError` if they are controlled already.
 
-    `empty`: states in this process are forgotten first. A server's are left alone: meanwhile its stores have keys of
-    their own there, which nobody else meets, and which expire.
+    `empty`: forget all states in this process first. States on a server stay: within the block, stores use keys with a
+    random prefix there, which expire.
     """
     if REGISTRY.overrides != StoreOverrides():
         raise RuntimeError("the stores are in hand already, by a freeze() or the fixture ratelimit: use that one")
     controller = Control()
-    REGISTRY.apply(controller._overrides, empty=empty)  # noqa: SLF001  # it is made here
+    REGISTRY.apply(controller._overrides, empty=empty)  # noqa: SLF001  # created above
     try:
         yield controller
     finally:
-        # states of a time that ran ahead would lock clients out, so none is kept
+        # states from a clock that ran ahead would lock clients out, so they are dropped
         REGISTRY.apply(StoreOverrides(), empty=True)
 
 
@@ -75,9 +75,9 @@ def control(*, empty: bool) -> Iterator[Control]:
 def freeze() -> Iterator[Control]:
     """Stop the time of all stores of this process until the end of the block.
 
-    `with freeze() as clock: clock.advance(60)`. States in memory are kept at first and forgotten in the
-    end; stores on a server begin empty, and find what they had when it is over. For all that `clock` can do, and for
-    which stores, see `Control`. Raises `RuntimeError` inside another one.
+    `with freeze() as clock: clock.advance(60)`. `clock` is a `Control`, which see for its methods and the stores it
+    applies to. States in memory are kept at first and forgotten at the end. Stores on a server start empty and return
+    to their previous states at the end. Raises `RuntimeError` inside another such block.
     """
     with control(empty=False) as controller:
         controller.freeze()

@@ -1,11 +1,11 @@
-"""The laws that every algorithm keeps, tried on walks: `check_laws(MyLimit(100, 60))`.
+"""Laws that every algorithm obeys, checked on random walks: `check_laws(MyLimit(100, 60))`.
 
-Each law is a function of a limit and a walk. It raises `AssertionError` where the limit breaks it, and says whether
-the walk led to what the law is about. They need nothing but this package; with Hypothesis, or any other source of
-limits and walks, they can be called one by one.
+Each law is a function of a limit and a walk. It raises `AssertionError` if the limit breaks it, and returns whether the
+walk reached a case that the law is about. Laws need nothing but this package. They can be called one by one, with
+limits and walks from Hypothesis or any other source.
 
-Times are held to the microsecond. A limit that rounds its waits up to something coarser says so in an attribute
-`tick_us`, microseconds: then it may refuse for less than one such tick too long.
+Times are checked to the microsecond. A limit that rounds its waits up to a coarser unit has an attribute `tick_us`, in
+microseconds; it may refuse for up to one tick too long.
 """
 
 import math
@@ -23,17 +23,17 @@ Law = Callable[[Limit, Walk], bool]
 
 
 def check_laws(limit: Limit, *, walks: int = 200, seed: int = 0) -> None:
-    """Try all `LAWS` of `limit` on random walks, always the same ones for one `seed`.
+    """Check all `LAWS` for `limit` on random walks, which are the same for the same `seed`.
 
-    Raises `AssertionError` that names the law, the limit, the seed and the shortest walk found on which it is broken;
-    `the_law(limit, walk)` then shows it again.
+    Raises an `AssertionError` that names the broken law, the limit, the seed and the shortest walk found that breaks
+    it. Call `the_law(limit, walk)` to reproduce it.
     """
     _check(
         bool(limit.algorithm) and ALGORITHMS.get(limit.algorithm, type(limit)) is type(limit),
         f"{type(limit).__name__}.algorithm is {limit.algorithm!r}, expected a name of its own: it is part of the "
         "bucket's id, and two algorithms must not share states",
     )
-    random = Random(seed)  # noqa: S311  # a test needs no secret
+    random = Random(seed)  # noqa: S311  # not used for secrets
     random_walks = [random_walk(random) for _ in range(walks)]
     for law in LAWS:
         for number, walk in enumerate(random_walks):
@@ -47,7 +47,7 @@ def check_laws(limit: Limit, *, walks: int = 200, seed: int = 0) -> None:
 
 
 def is_pure(limit: Limit, walk: Walk) -> bool:
-    """The same state decides the same again, whatever was made of it since: a store may ask twice, or go back."""
+    """Check that a state decides the same each time, whatever was derived from it. A store may repeat a call."""
     points = list(walk.points(limit))
     for before, now, cost, decision, after in reversed(points):
         for delta in (1, -1):
@@ -63,7 +63,7 @@ def is_pure(limit: Limit, walk: Walk) -> bool:
 
 
 def changes_nothing_for_cost_0(limit: Limit, walk: Walk) -> bool:
-    """Cost 0 is admitted and gives back the very state it was given, even if that is None or from the future."""
+    """Check that cost 0 is admitted and returns the same state object, even if it is None or from the future."""
     state, now = walk.end(limit)
     for stored in (None, state):
         for instant in (now, now - 10 * limit.window_us, now + limit.window_us // 3):
@@ -75,7 +75,7 @@ def changes_nothing_for_cost_0(limit: Limit, walk: Walk) -> bool:
 
 
 def counts_what_it_admits_and_nothing_else(limit: Limit, walk: Walk) -> bool:
-    """A decision shows what the state to keep shows; what is refused leaves as much as there was."""
+    """Check that a decision shows the same as the state to keep, and that a refusal takes nothing."""
     for before, now, cost, decision, after in walk.points(limit):
         seen, left = _peek(limit, before, now), _peek(limit, after, now)
         shown = (decision.limit, decision.remaining, decision.next_after, decision.reset_after)
@@ -100,7 +100,7 @@ def counts_what_it_admits_and_nothing_else(limit: Limit, walk: Walk) -> bool:
 
 
 def never_admits_more_than_the_most(limit: Limit, walk: Walk) -> bool:
-    """What is over `limit.most` is refused at all times, and told to wait for ever."""
+    """Check that a cost over `limit.most` is always refused, with an infinite `retry_after`."""
     state, now = walk.end(limit)
     for stored in (None, state):
         for cost in (limit.most + 1, 10 * limit.most):
@@ -112,15 +112,15 @@ def never_admits_more_than_the_most(limit: Limit, walk: Walk) -> bool:
 
 
 def refuses_until_retry_after_and_admits_at_it(limit: Limit, walk: Walk) -> bool:
-    """A client that waits exactly that long passes, and one that waits less does not."""
+    """Check that a client that waits for `retry_after` passes, and that a client that waits for less does not."""
     state, now = walk.forward.end(limit)
     return _check_wait(limit, state, now, walk.cost(limit), walk)
 
 
 def admits_one_unit_more_at_next_after_and_not_before(limit: Limit, walk: Walk) -> bool:
-    """`remaining` units pass without being held back, one more does not; that one is there at `next_after`.
+    """Check that `remaining` units pass without a delay, and one more unit only at `next_after`.
 
-    Of a limit that `borrows` they pass in whatever charges they come; a single larger one may pass too.
+    If the limit `borrows`, a single larger charge may pass too.
     """
     state, now = walk.forward.end(limit)
     shown = _peek(limit, state, now)
@@ -146,7 +146,7 @@ def admits_one_unit_more_at_next_after_and_not_before(limit: Limit, walk: Walk) 
 
 
 def is_whole_at_reset_after_and_not_before(limit: Limit, walk: Walk) -> bool:
-    """All that can pass at once can pass at `reset_after`, and less before it."""
+    """Check that the whole quota is available at `reset_after`, and less before."""
     state, now = walk.forward.end(limit)
     shown = _peek(limit, state, now)
     wait = _finite_us(shown.reset_after, "reset_after")
@@ -160,7 +160,7 @@ def is_whole_at_reset_after_and_not_before(limit: Limit, walk: Walk) -> bool:
 
 
 def peeks_what_the_next_hit_answers(limit: Limit, walk: Walk) -> bool:
-    """In a store, peek answers what take then answers."""
+    """Check that `peek` of a store returns the same as the `take` that follows."""
     clock, last = Clock(START / MICROSECONDS), None
     store = MemoryStore(clock=clock)
     for step in walk.steps:
@@ -173,7 +173,7 @@ def peeks_what_the_next_hit_answers(limit: Limit, walk: Walk) -> bool:
 
 
 def decides_like_none_once_expired(limit: Limit, walk: Walk) -> bool:
-    """From `expires` on, forgetting a state makes no difference."""
+    """Check that from `expires` on, a state decides like None, so that a store may drop it."""
     state, _ = walk.end(limit)
     if state is None:
         return False
@@ -189,7 +189,7 @@ def decides_like_none_once_expired(limit: Limit, walk: Walk) -> bool:
 
 
 def refills_nothing_when_the_clock_steps_back(limit: Limit, walk: Walk) -> bool:
-    """And locks nobody out for longer than if all had been taken just then."""
+    """Check that a clock step back refills nothing, and delays no client longer than if all had just been taken."""
     state, now = walk.end(limit)
     before, cost = _peek(limit, state, now), walk.cost(limit)
     for back in (1, 1 + _part(limit.window_us, walk), 20 * limit.window_us):
@@ -208,7 +208,7 @@ def refills_nothing_when_the_clock_steps_back(limit: Limit, walk: Walk) -> bool:
 
 
 def restores_what_is_given_back_at_once(limit: Limit, walk: Walk) -> bool:
-    """As if it had not been taken. Given back later, it frees no more than that, and nothing once all had come back."""
+    """Check that a refund at once undoes the charge. A later one frees no more, and nothing after `reset_after`."""
     state, now = walk.forward.end(limit)
     cost = walk.cost(limit)
     decision, after_take = limit.decide(state, now, cost, None)
@@ -218,10 +218,10 @@ def restores_what_is_given_back_at_once(limit: Limit, walk: Walk) -> bool:
     for instant in (now, now + limit.window_us // 7, now + limit.window_us):
         expected, actual = _peek(limit, state, instant), _peek(limit, restored, instant)
         _check(actual == expected, f"cost {cost} given back at once; {instant - now} us later {actual}, not {expected}")
-    back = _finite_us(decision.reset_after, "reset_after")  # from then on nothing of it is out
+    back = _finite_us(decision.reset_after, "reset_after")  # from then on the charge has no effect
     for after in (0, _part(back, walk), back, back + limit.window_us):
         untaken, left = _peek(limit, state, now + after).remaining, _peek(limit, after_take, now + after).remaining
-        _, others = _take_all(limit, after_take, now + after)  # theirs is not given back
+        _, others = _take_all(limit, after_take, now + after)  # charges of other requests, which are not refunded
         freed = _peek(limit, limit.settle(others, now + after, -cost, decision.at), now + after).remaining
         most = max(cost, untaken - left) if after < back else 0
         _check(freed <= most, f"cost {cost} given back {after} us later frees {freed} units, not at most {most}")
@@ -229,7 +229,7 @@ def restores_what_is_given_back_at_once(limit: Limit, walk: Walk) -> bool:
 
 
 def takes_in_settling_what_does_not_fit(limit: Limit, walk: Walk) -> bool:
-    """And is owed it: the waits after it are true as well. Settling 0 changes nothing."""
+    """Check that settling may exceed the quota, with exact waits after it, and that settling 0 changes nothing."""
     state, now = walk.forward.end(limit)
     before, delta = _peek(limit, state, now), walk.cost(limit)
     same = _peek(limit, limit.settle(state, now, 0, now), now)
@@ -242,7 +242,7 @@ def takes_in_settling_what_does_not_fit(limit: Limit, walk: Walk) -> bool:
     return True
 
 
-LAWS: Final[tuple[Law, ...]] = (  # the plain ones first: where they are broken, so are others
+LAWS: Final[tuple[Law, ...]] = (  # simple ones first: if they are broken, others are too
     is_pure,
     changes_nothing_for_cost_0,
     counts_what_it_admits_and_nothing_else,
@@ -259,22 +259,22 @@ LAWS: Final[tuple[Law, ...]] = (  # the plain ones first: where they are broken,
 
 
 def delay_us(limit: Limit) -> int:
-    """The limit's own `max_delay`, microseconds; 0 if it has none."""
+    """Return the limit's own `max_delay` in microseconds; 0 if it has none."""
     return microseconds(getattr(limit, "max_delay", 0.0))
 
 
-def _check(condition: bool, message: str) -> None:  # noqa: FBT001  # reads like assert, which python -O leaves out
+def _check(condition: bool, message: str) -> None:  # noqa: FBT001  # like assert, which python -O removes
     if not condition:
         raise AssertionError(message)
 
 
 def _peek(limit: Limit, state: State, now: int) -> Decision:
-    """What is left, with nothing taken."""
+    """Return the decision on a charge of cost 0."""
     return limit.decide(state, now, 0, None)[0]
 
 
 def _take_all(limit: Limit, state: State, now: int) -> tuple[Decision, State]:
-    """After all that is left was taken, in charges of what can pass at most."""
+    """Take all that is left, in the largest possible charges. Return the last decision and state."""
     last = _peek(limit, state, now)
     while last.remaining:
         cost, left = min(last.remaining, limit.most), last.remaining
@@ -285,22 +285,22 @@ def _take_all(limit: Limit, state: State, now: int) -> tuple[Decision, State]:
 
 
 def _max_reset_us(limit: Limit, now: int) -> int:
-    """Microseconds until all is back, at most, when all was taken just now by charges that passed at once."""
+    """Return the longest time, in microseconds, until all is available, after all was taken without a delay."""
     longest, state = _finite_us(_take_all(limit, None, now)[0].reset_after, "reset_after"), None
     if not limit.borrows:
         return longest
-    for _ in range(2):  # with all there can be, and with nothing but what one charge may take ahead
+    for _ in range(2):  # from a full bucket, then from one with a single unit, which a charge may overdraw
         last = _peek(limit, state, now)
         while last.remaining > 1:
             last, state = limit.decide(state, now, min(last.remaining - 1, limit.most), _no_delay(limit))
         last, state = limit.decide(state, now, limit.most, _no_delay(limit))
         longest = max(longest, _finite_us(last.reset_after, "reset_after"))
         now += _finite_us(last.next_after, "next_after")
-    return longest + _tick(limit)  # by which the second may have come late
+    return longest + _tick(limit)  # the second charge may be late by a tick
 
 
 def _no_delay(limit: Limit) -> int | None:
-    """The max_delay under which nothing is held back: None where nothing ever is."""
+    """Return the `max_delay` for which nothing is delayed; None if the limit never delays."""
     return 0 if hasattr(limit, "max_delay") else None
 
 
@@ -309,13 +309,13 @@ def _part(time: int, walk: Walk) -> int:
 
 
 def _finite_us(seconds: float, what: str) -> int:
-    """A time of a decision, microseconds."""
+    """Convert a time of a decision to microseconds and check that it is finite."""
     _check(0.0 <= seconds < math.inf, f"{what} is {seconds} s")
     return microseconds(seconds)
 
 
 def _times_before(wait: int, limit: Limit, walk: Walk) -> list[int]:
-    """Instants before the end of a wait: the last one, and some on the way."""
+    """Return instants before the end of a wait: the last one, and some earlier ones."""
     last = wait - _tick(limit)
     return [early for early in {last, _part(wait, walk), wait // 2, 0} if 0 <= early <= last]
 
@@ -325,7 +325,7 @@ def _tick(limit: Limit) -> int:
 
 
 def _check_wait(limit: Limit, state: State, now: int, cost: int, walk: Walk) -> bool:
-    """Whether this charge has to wait. If so, it has to wait for exactly as long as it is told."""
+    """Check that the `retry_after` of a refused charge is exact. Return whether the charge has to wait."""
     decision, state = limit.decide(state, now, cost, None)
     if decision.allowed or cost > limit.most:
         return False
@@ -344,16 +344,16 @@ def _check_wait(limit: Limit, state: State, now: int, cost: int, walk: Walk) -> 
 
 
 def _violation(law: Law, limit: Limit, walk: Walk) -> Exception | None:
-    """How a law is broken: an algorithm that raises breaks it too."""
+    """Return the error with which a limit breaks a law, or None. Any exception of the algorithm counts."""
     try:
         law(limit, walk)
-    except Exception as error:  # noqa: BLE001  # whatever it is, the caller names it
+    except Exception as error:  # noqa: BLE001  # the caller reports it
         return error
     return None
 
 
 def _shrink(law: Law, limit: Limit, walk: Walk) -> Walk:
-    """The walk without the steps that the law is broken without, too."""
+    """Return the walk without the steps that are not needed to break the law."""
     for index in reversed(range(len(walk.steps))):
         shorter = Walk(walk.steps[:index] + walk.steps[index + 1 :], walk.size, walk.part)
         if _violation(law, limit, shorter):

@@ -1,4 +1,4 @@
-"""The fixture `ratelimit`. pytest finds it by itself where this package is installed."""
+"""The pytest fixture `ratelimit`, available in every test suite where this package is installed."""
 
 from collections.abc import Iterator
 
@@ -9,10 +9,10 @@ from ratelimit_mw.testing.control import Control, control
 
 @pytest.fixture
 def ratelimit() -> Iterator[Control]:
-    """The stores of this process in a test's hands: `freeze()`, `advance(seconds)`, `reset()`.
+    """Control all stores of this process: `freeze()`, `advance(seconds)`, `reset()`.
 
-    The test begins without states, time runs until it is stopped, and in the end everything is as it was, states in
-    memory forgotten.
+    The test starts without states, and time runs until the test stops it. At the end, time runs again, stores on a
+    server return to their previous states, and states in memory are forgotten.
     """
     with control(empty=True) as controller:
         yield controller

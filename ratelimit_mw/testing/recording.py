@@ -1,4 +1,4 @@
-"""A store that records what it was asked."""
+"""A store that records its calls."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,11 +9,10 @@ Call = tuple[str, tuple[Charge, ...]]
 
 
 class RecordingStore(MemoryStore):
-    """A `MemoryStore` that keeps every call in `calls`, as (verb, charges).
+    """A `MemoryStore` that records every call in `calls`, as (verb, charges).
 
-    It raises `error` instead of answering, if that is set.
-
-    The verbs are `take`, `peek`, `settle` and `reset`, for threads and asyncio alike.
+    The verbs are `take`, `peek`, `settle` and `reset`, for threads and asyncio alike. If `error` is set, each call
+    raises it.
     """
 
     def __init__(self, *, max_keys: int = 1_000_000, clock: Callable[[], float] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What every store must do, as tests for pytest: subclass `StoreSuite` and say how to make your store."""
+"""Tests that every store must pass, for pytest: subclass `StoreSuite` and provide a fixture for your store."""
 
 import time
 from collections.abc import Sequence
@@ -21,18 +21,18 @@ UNTOUCHED = Decision(True, 10, 10, 0.0, 10.0, 0.0, 0.0, 1_000_000_000_000_000)
 
 
 def _same(actual: object, expected: object) -> None:
-    """An assert that tells both: pytest rewrites those of a user's own modules only."""
+    """Assert that two values are equal and show both. pytest shows them only for asserts in the user's own modules."""
     if actual != expected:
         raise AssertionError(f"got {actual!r}, expected {expected!r}")
 
 
 def _left(store: Store, *charges: Charge) -> list[int]:
-    """What each of these buckets has left, with nothing taken."""
+    """Return the units left in the bucket of each charge, without taking any."""
     return [store.peek([Charge(charge.key, charge.limit, 0)])[0].remaining for charge in charges]
 
 
 def _outcomes(decisions: Sequence[Decision]) -> list[tuple[bool, int]]:
-    """Whether each charge may pass, and how many units it then has left."""
+    """Return for each decision whether it admits, and how many units are left."""
     return [(decision.allowed, decision.remaining) for decision in decisions]
 
 
@@ -42,25 +42,25 @@ _decide = TokenBucket.decide
 def _slow_decide(
     limit: TokenBucket, state: State, now: int, cost: int, max_delay: int | None
 ) -> tuple[Decision, State]:
-    """Where a store decides in Python, other threads get their turn between the old state and the new one."""
+    """Decide slowly, so that other threads run between reading and writing a state if the store decides in Python."""
     decided = _decide(limit, state, now, cost, max_delay)
     time.sleep(0.0001)  # seconds
     return decided
 
 
 class StoreSuite:
-    """Every store passes all of these tests.
+    """Tests that every store must pass.
 
     Subclass it as `TestMyStore`, with a fixture `store` that takes the fixture `clock` and yields an empty store. The
-    store reads the time from it: `clock()` is seconds, and the tests move it, backwards too. An `AsyncStore` goes
-    through `ratelimit_mw.testing.blocking.blocking`.
+    store must read the time from it: `clock()` returns seconds, and the tests move it forward and back. Wrap an
+    `AsyncStore` in `ratelimit_mw.testing.blocking.blocking`.
 
-    The tests know no more of a store than its verbs: what it answers, and that several threads may ask at once.
+    The tests use nothing but the four verbs of a store, also from several threads at once.
     """
 
     @pytest.fixture
     def clock(self) -> Clock:
-        """The clock that the store goes by."""
+        """The clock of the store under test."""
         return Clock()
 
     def test_take_until_refused_and_again_when_the_wait_is_over(self, store: Store, clock: Clock) -> None:
@@ -92,7 +92,7 @@ class StoreSuite:
         _same(list(store.peek([Charge("k", WINDOW, 0)])), [UNTOUCHED])
 
     def test_settle_without_an_instant_takes_now(self, store: Store, clock: Clock) -> None:
-        store.settle([Charge("k", WINDOW, 30)])  # no more debt than one quota
+        store.settle([Charge("k", WINDOW, 30)])  # the debt is at most one quota
         _same(_outcomes(store.take([Charge("k", WINDOW)])), [(False, 0)])
         clock.advance(15)
         _same(_outcomes(store.take([Charge("k", WINDOW)])), [(True, 0)])
@@ -112,7 +112,7 @@ class StoreSuite:
     def test_all_or_nothing_over_three_keys(self, store: Store) -> None:
         a, b, c = Charge("a", WINDOW, 3), Charge("b", BUCKET, 2), Charge("c", ONE)
         store.take([a, c])
-        _same(_outcomes(store.take([a, b, c])), [(True, 7), (True, 5), (False, 0)])  # room, not charged, as it stands
+        _same(_outcomes(store.take([a, b, c])), [(True, 7), (True, 5), (False, 0)])  # room, but not charged
         _same(_left(store, a, b, c), [7, 5, 0])
 
     def test_the_same_bucket_twice_is_asked_for_the_sum(self, store: Store) -> None:
@@ -154,7 +154,7 @@ class StoreSuite:
         _same(_outcomes(store.take(group)), [(False, 0), (True, 0)])
         _same(_outcomes(store.take(group)), [(False, 0), (False, 0)])
         clock.advance(20)
-        _same(_outcomes(store.take(group)), [(True, 1), (False, 0)])  # room, and refused all the same
+        _same(_outcomes(store.take(group)), [(True, 1), (False, 0)])  # room, but the penalty refuses
         _same(_left(store, limit, penalty), [1, 0])
 
     def test_a_penalty_of_cost_0_counts_nothing_and_refuses_all_the_same(self, store: Store) -> None:
@@ -167,7 +167,7 @@ class StoreSuite:
         _same(_outcomes(store.take(look)), [(False, 0), (False, 0)])
         store.reset([limit])
         _same(_outcomes(store.peek(look)), [(True, 1), (False, 0)])
-        _same(_outcomes(store.take(look)), [(True, 1), (False, 0)])  # room, and refused all the same
+        _same(_outcomes(store.take(look)), [(True, 1), (False, 0)])  # room, but the penalty refuses
 
     def test_a_penalty_counts_what_limits_of_its_own_identity_refuse(self, store: Store) -> None:
         everybody, own = Charge("{all}:r", ONE), Charge("{ann}:r", ONE)
@@ -195,7 +195,7 @@ class StoreSuite:
         store.take([Charge("k", WINDOW, 10), Charge("k", BUCKET, 5)])
         others = [SlidingWindowCounter(10, 10, buckets=2), SlidingWindowCounter(10, 10, name="x"), TokenBucket(10, 10)]
         _same(_left(store, *[Charge("k", limit) for limit in others]), [10, 10, 10])
-        patient = TokenBucket(10, 10, burst=5, max_delay=3.0)  # shapes no state: the same bucket
+        patient = TokenBucket(10, 10, burst=5, max_delay=3.0)  # max_delay is not part of the state: the same bucket
         _same(_left(store, Charge("k", patient)), [0])
 
     def test_a_negative_cost_is_an_error_and_takes_nothing(self, store: Store) -> None:

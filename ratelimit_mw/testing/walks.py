@@ -1,4 +1,4 @@
-"""Walks of clients and of a clock over a limit: what the laws of `ratelimit_mw.testing.laws` are tried on."""
+"""Walks: sequences of charges and clock steps, on which `ratelimit_mw.testing.laws` checks limits."""
 
 import math
 from collections.abc import Iterator
@@ -9,18 +9,18 @@ from msgspec import Struct
 
 from ratelimit_mw.core.limit import Decision, Limit, State, microseconds
 
-START: Final = 1_000_000_000_000_000  # microseconds: when a walk begins
+START: Final = 1_000_000_000_000_000  # microseconds: the time at the start of a walk
 MOST_STEPS: Final = 30
-LARGEST: Final = 13  # the size of a charge that is one unit too large
+LARGEST: Final = 13  # size of a charge that is one unit too large
 FORWARD: Final = ("same", "same", "microsecond", "fraction", "fraction", "retry", "early", "next", "reset", "long")
 MOVES: Final = (*FORWARD, "back")
 
 
 class Step(Struct, frozen=True):
-    """One move of the clock and one charge, both relative to the limit: a step means something for every limit.
+    """One move of the clock and one charge, both relative to the limit, so that a step suits every limit.
 
-    `move`: one of `MOVES`; the last decision's times are among them. `amount`: of a fraction, in hundredths of the
-    window. `size`: of the charge, 0 to 13.
+    `move`: one of `MOVES`; some depend on the last decision. `amount`: how far the move "fraction" goes, in hundredths
+    of the window; "back" goes twice as far. `size`: size of the charge, 0 to 13; `cost` converts it to units.
     """
 
     move: str
@@ -28,7 +28,7 @@ class Step(Struct, frozen=True):
     size: int
 
     def time(self, now: int, limit: Limit, last: Decision | None) -> int:
-        """The instant of this step, microseconds, if the one before was at `now` and was answered `last`."""
+        """Return the instant of this step in microseconds; the previous step was at `now`, with the decision `last`."""
         part = limit.window_us * self.amount // 100
         moves = {"same": 0, "microsecond": 1, "fraction": part, "long": 3 * limit.window_us, "back": -2 * part}
         if last is not None:
@@ -38,14 +38,14 @@ class Step(Struct, frozen=True):
         return now + moves.get(self.move, 0)
 
     def cost(self, limit: Limit) -> int:
-        """0 to 3 units, then twelfths of the most that can pass, then one more than that."""
-        if self.size <= 3:  # noqa: PLR2004  # named by the line above
+        """Return the cost of `size`: 0 to 3 units, then twelfths of `limit.most`, then one unit more than that."""
+        if self.size <= 3:  # noqa: PLR2004  # explained by the docstring
             return self.size
         return max(1, limit.most * self.size // 12) if self.size < LARGEST else limit.most + 1
 
 
 class Point(NamedTuple):
-    """One step of a walk, as it was decided."""
+    """One step of a walk, with its decision and the states around it."""
 
     before: State
     now: int  # microseconds
@@ -55,10 +55,10 @@ class Point(NamedTuple):
 
 
 class Walk(Struct, frozen=True):
-    """Steps from a state that was never touched, and what is then tried.
+    """Steps from an empty state, and the parameters for the check that follows them.
 
-    `size`: of the charge at the end, as in `Step`, 1 to 13. `part`: how far into the times that are tried, 0 to 99
-    hundredths.
+    `size`: size of the charge at the end, 1 to 13, as in `Step`. `part`: where within a period of time to check, 0 to
+    99 hundredths of it.
     """
 
     steps: tuple[Step, ...]
@@ -67,11 +67,11 @@ class Walk(Struct, frozen=True):
 
     @property
     def forward(self) -> "Walk":
-        """The same without the steps back in time."""
+        """The same walk without steps back in time."""
         return Walk(tuple(step for step in self.steps if step.move != "back"), self.size, self.part)
 
     def points(self, limit: Limit) -> Iterator[Point]:
-        """Each step as `limit` decides it."""
+        """Yield each step with the decision of `limit`."""
         before: State = None
         now, last = START, None
         for step in self.steps:
@@ -81,19 +81,19 @@ class Walk(Struct, frozen=True):
             before = after
 
     def end(self, limit: Limit) -> tuple[State, int]:
-        """The state after all steps, and the time then."""
+        """Return the state after all steps, and the time of the last one."""
         state, now = None, START
         for point in self.points(limit):
             state, now = point.after, point.now
         return state, now
 
     def cost(self, limit: Limit) -> int:
-        """Of the charge that is tried at the end, units; at least 1."""
+        """Return the cost of the charge at the end, in units, at least 1."""
         return Step("same", 0, self.size).cost(limit)
 
 
 def random_walk(random: Random) -> Walk:
-    """Up to 30 steps in both directions of time."""
+    """Return a random walk of up to 30 steps, forward and back in time."""
     steps = (
         Step(random.choice(MOVES), random.randint(0, 100), random.randint(0, LARGEST))
         for _ in range(random.randint(0, MOST_STEPS))
