@@ -1,4 +1,4 @@
-"""The commands of `ratelimit-mw`, also `python -m ratelimit_mw`: one file each, one line each in `_parser`."""
+"""The command line, `ratelimit-mw` or `python -m ratelimit_mw`. Each command is a module."""
 
 import argparse
 import os
@@ -10,14 +10,14 @@ from typing import Final
 from ratelimit_mw.cli import check, demo, schema
 from ratelimit_mw.core.errors import RateLimitError
 
-_PIPE_CLOSED: Final = 141  # what a shell reports of a program that SIGPIPE ended
+_PIPE_CLOSED: Final = 141  # 128 + SIGPIPE, as a shell reports it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; without `arguments`, the one on the command line.
+    """Run a command; by default, the one on the command line.
 
-    Returns the exit code: 0, or 1 with the reason on stderr. Ends quietly where the reader of stdout, such as `head`,
-    has gone.
+    Returns the exit code: that of the command, or 1 with the reason on stderr. If the reader of stdout has gone, such
+    as `head`, it ends silently.
     """
     args = _parser().parse_args(arguments)
     try:
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"ratelimit_mw: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout again when it exits
         return _PIPE_CLOSED
     return code
 

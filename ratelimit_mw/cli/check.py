@@ -1,4 +1,4 @@
-"""`python -m ratelimit_mw check`: whether a settings file is right, and what applies to a request."""
+"""`python -m ratelimit_mw check`: checks a settings file, and explains which limits apply to a request."""
 
 import argparse
 import sys
@@ -40,12 +40,15 @@ def add_to(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print all mistakes, one a line, and return 1; or that there are none, and what the start would warn of."""
+    """Print all mistakes, one per line, and return 1. Without any, print the warnings of the start and return 0.
+
+    With `--store`, return the code of the `StoreReport`.
+    """
     if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # what `call:` names is often there
+        sys.path.insert(0, here)  # `call:` often names a module there
     make_request = partial(request_from_args, args)
     if args.request is not None:
-        make_request()  # a request that is none is told first
+        make_request()  # report an invalid request before mistakes in the file
     mistakes = ErrorCollector()
     with capture_warnings() as warnings, mistakes.collect():
         settings = _settings_at_start(args.file, wsgi=args.wsgi)
@@ -63,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if args.request is not None:
         print("\n".join(["", *explain(settings, make_request, warnings)]))
     if args.store:
-        with capture_warnings():  # what is logged is printed, too
+        with capture_warnings():  # the report contains the warnings
             report = StoreReport(settings)
         print("\n".join(["", *map(single_line, report.describe())]))
         return report.code
@@ -79,26 +82,26 @@ class _AsyncGate(AsyncGate):
 
 
 def _settings_at_start(file: str, *, wsgi: bool) -> Settings:
-    """The settings, after all that a server's start does with them but for asking the store.
+    """Load the settings and run all checks of a server's start that do not query the store.
 
-    Raises `ConfigError` with everything that is wrong, the file in front.
+    Raises a `ConfigError` that contains all mistakes, with the file in front.
     """
     mistakes = ErrorCollector()
     with mistakes.collect():
         settings = Settings.load(file)
-    options, _ = read_environment(environ, Options, {})  # what is wrong there, the settings have told
+    options, _ = read_environment(environ, Options, {})  # `Settings.load` reports mistakes in it
     mistakes.add(with_location(problem, Path(file), options) for problem in _problems_at_start(file))
     mistakes.raise_if_any()
     wsgi = wsgi or (settings.on_refused is not None and refusal_handler(settings.on_refused).kind == "wsgi")
     try:
-        (_Gate if wsgi else _AsyncGate)(settings)  # no connection is opened before the first request
+        (_Gate if wsgi else _AsyncGate)(settings)  # opens no connection before the first request
     except ConfigError as error:
         raise ConfigError(*[with_location(problem, Path(file), options) for problem in error.problems]) from None
     return settings
 
 
 def _problems_at_start(file: str) -> Sequence[str]:
-    """What is wrong that Settings do not look at: whether the store's URL can be read, and who answers refusals."""
+    """Return the mistakes that `Settings` does not detect: in the store's URL and in `on_refused`."""
     args: dict[str, Any] = {}
     with suppress(ConfigError):
         args = read_file(Path(file)) | read_environment(environ, Options, {})[0]

@@ -1,4 +1,4 @@
-"""`check --store`: whether the store of the settings lets us in, and what it is."""
+"""`check --store`: connects to the store of the settings and describes it."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -14,10 +14,10 @@ UNREACHABLE: Final = 2
 
 
 class StoreReport:
-    """What was found of a store. `code`: what the command exits with."""
+    """The result of inspecting a store. `code`: the exit code of the command."""
 
     def __init__(self, settings: Settings) -> None:
-        """Connect and look. May block for some seconds."""
+        """Connect and inspect. May block for some seconds."""
         self._store = settings.store
         if not isinstance(self._store, str):
             raise ConfigError(f"store: got {type(self._store).__name__}, --store looks at stores by URL only")
@@ -27,7 +27,7 @@ class StoreReport:
             self.code = REJECTED if self._inspection.mistakes else UNREACHABLE if self._inspection.unreachable else OK
 
     def describe(self) -> Iterator[str]:
-        """In words."""
+        """Yield the report, line by line."""
         yield f"Store {redacted_url(self._store)}:"
         if self._inspection is None:
             yield "  in the memory of each process: there is nothing to connect to"

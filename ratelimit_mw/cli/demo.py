@@ -1,4 +1,4 @@
-"""`ratelimit-mw demo`: call a limited app on a real server too often, wait as it says, and be admitted again."""
+"""`ratelimit-mw demo`: exceeds the limit of an app on a real server, waits for `Retry-After`, and is admitted again."""
 
 import argparse
 import http.client
@@ -12,11 +12,11 @@ from ratelimit_mw.core.errors import ConfigError, RateLimitError
 
 _LIMITS: Final = "5 per 5 seconds"
 _REFUSALS: Final = 3
-_MAX_CALLS: Final = 100  # until that many are refused: a slow machine may need more than it takes elsewhere
-_STORE_TIMEOUT: Final = 1.0  # seconds: longer than in production, so that the store decides also on a slow machine
+_MAX_CALLS: Final = 100  # until `_REFUSALS` of them are refused; on a slow machine, quota returns in between
+_STORE_TIMEOUT: Final = 1.0  # seconds; longer than in production, so that the store decides even on a slow machine
 _TOO_MANY_REQUESTS: Final = 429
-_START_TIMEOUT: Final = 60.0  # seconds the server has to start
-_RESPONSE_TIMEOUT: Final = 60.0  # seconds for one answer
+_START_TIMEOUT: Final = 60.0  # seconds
+_RESPONSE_TIMEOUT: Final = 60.0  # seconds
 
 
 def add_to(commands: Any) -> None:
@@ -29,9 +29,10 @@ def add_to(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve the app, call it until it refuses, wait, and call it once more; then end, unless `--serve` was given.
+    """Serve the app, call it until it refuses, wait, and call it again. With `--serve`, keep serving afterwards.
 
-    Raises `ConfigError` when something to run it is missing, `RateLimitError` when the client that waited is refused.
+    Raises `ConfigError` if a required package is missing or the port is not available, `RateLimitError` if the call
+    after the wait is refused.
     """
     server, listening = _server(args.store, args.port)
     port = listening.getsockname()[1]
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _server(store: str, port: int) -> tuple[Any, socket.socket]:
     try:
-        import uvicorn  # noqa: PLC0415  # an extra, which only this command needs
+        import uvicorn  # noqa: PLC0415  # an extra that only this command needs
         from starlette.applications import Starlette  # noqa: PLC0415
         from starlette.middleware import Middleware  # noqa: PLC0415
         from starlette.responses import PlainTextResponse  # noqa: PLC0415
@@ -66,7 +67,7 @@ def _server(store: str, port: int) -> tuple[Any, socket.socket]:
     async def hello(request: Any) -> Any:
         return PlainTextResponse(f"counted by: {request.state.ratelimit.verdict.source}\n")
 
-    key_secret = token_hex(16)  # other keys each time: a run before this one must not have used up the quota in Redis
+    key_secret = token_hex(16)  # random, so that an earlier run cannot have used up the quota in Redis
     limited = Middleware(
         RateLimitMiddleware, limits=_LIMITS, key_secret=key_secret, store=store, store_timeout=_STORE_TIMEOUT
     )
@@ -89,7 +90,7 @@ def _wait_until_started(server: Any, thread: threading.Thread) -> None:
 
 
 def _show(port: int) -> None:
-    """Print a line for each call: until some are refused, and one after the wait that the last of them asks for."""
+    """Call the app until some calls are refused, wait for the last `Retry-After`, and call again. Print each call."""
     print(f"GET http://127.0.0.1:{port}/ under {_LIMITS!r}:\n")
     print(f"{'call':>4}  {'status':>6}  {'remaining':>9}  {'Retry-After':>11}")
     responses: list[_Response] = []

@@ -1,4 +1,4 @@
-"""What applies to a request, in words. The rules and the plan are those that the middleware itself makes."""
+"""Explains which limits apply to a request. It uses the same rules and the same plan as the middleware."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -26,7 +26,7 @@ from ratelimit_mw.settings.features import SettlePolicy
 from ratelimit_mw.settings.limits import TieredLimits, compile_limits
 from ratelimit_mw.settings.rule import Rule
 
-_SHARED: Final = "missing="  # how the identity begins that all share whose key is not there
+_SHARED: Final = "missing="  # prefix of the identity that all requests without a key share
 _GLOBAL_LIMITS: Final = {
     "app": "app_limits, asked of every request",
     "default": "limits, the default ones",
@@ -36,9 +36,10 @@ _MESSAGE_LIMITS: Final = "If it opens a websocket, limits of each message; "
 
 
 def explain(settings: Settings, make_request: Callable[[], Request], warnings: Sequence[str]) -> Iterator[str]:
-    """What applies to the request that `make_request` makes, line by line.
+    """Yield an explanation of the limits that apply to the request of `make_request`, line by line.
 
-    Asks the callables of the settings, not the store. `warnings`: what the start warned of already.
+    Calls the callables of the settings, but does not query the store. `warnings`: warnings of the start, which are not
+    repeated.
     """
     request = make_request()
     call_log: CallLog = []
@@ -65,7 +66,7 @@ def explain(settings: Settings, make_request: Callable[[], Request], warnings: S
 
 
 def columns(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Two columns, the second one aligned."""
+    """Format rows as two aligned columns."""
     found = list(rows)
     width = max((len(first) for first, _ in found), default=0)
     return [f"  {first:<{width}}  {second}" for first, second in found]
@@ -146,7 +147,7 @@ def _facts(rule: Rule) -> Iterator[str]:
 
 
 def _tier(settings: Settings, lines: LimitSet, request: Request, route: str, answers: CallResults) -> str:
-    """Which tier was chosen, and by what."""
+    """Describe which tier was selected, and by which identity."""
     top = (settings.tier, settings.default_tier)
     field = "app_limits" if lines.rule == "app" else "limits"
     found = lines.own.resolve_limits(*top) if lines.own else compile_limits(field, getattr(settings, field), *top)

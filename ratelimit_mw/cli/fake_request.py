@@ -1,4 +1,4 @@
-"""A request that is made up to ask what applies to it."""
+"""Builds a made-up request from command-line arguments."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,12 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.http.networks import parse_address
 from ratelimit_mw.http.request import Request, strip_root
 
-EXAMPLE_IP: Final = "192.0.2.1"  # an address for documentation (RFC 5737): in nobody's network
+EXAMPLE_IP: Final = "192.0.2.1"  # an address for documentation (RFC 5737), which no network uses
 _PARTS: Final = 2  # method and path
 
 
 class _MadeUpRequest(Request):
-    """A request that no server has seen. `raw` is an ASGI scope, with no more in it than was said."""
+    """A request that no server received. `raw` is an ASGI scope that contains only what the arguments specify."""
 
     __slots__ = ("_user",)
 
@@ -45,7 +45,7 @@ class _MadeUpRequest(Request):
 
 
 def request_from_args(args: argparse.Namespace) -> Request:
-    """The request that the arguments describe. Raises `ConfigError` for what is none."""
+    """Build the request that the arguments describe. Raises `ConfigError` for invalid arguments."""
     method, target = _parse_request_line(args.request)
     if args.ip and parse_address(args.ip) is None:
         raise ConfigError(f"--ip: got {args.ip!r}, expected an address such as 192.0.2.1 or 2001:db8::1, or ''")

@@ -1,4 +1,4 @@
-"""What is said while a command looks at settings: log lines, and what the user's callables answered."""
+"""Records log lines, and the results of the user's callables, while a command evaluates settings."""
 
 import asyncio
 import logging
@@ -14,16 +14,16 @@ from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, is
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.settings import Settings
 
-_MAX_ANSWER_LENGTH: Final = 100  # characters of an answer
-_LOG_PREFIX: Final = "ratelimit_mw: "  # how our log lines begin
+_MAX_ANSWER_LENGTH: Final = 100  # characters of a result that are shown
+_LOG_PREFIX: Final = "ratelimit_mw: "  # of all log lines of this package
 
 CallLog = list[tuple[str, str]]
-"""Names of callables, and what each answered."""
+"""Pairs of a callable's name and its result."""
 
 
 @contextmanager
 def capture_warnings() -> Iterator[list[str]]:
-    """The warnings that are logged inside, each once and in one line; nobody else hears them."""
+    """Collect the warnings that are logged in the block, each once and on one line, and keep them out of the log."""
     messages: list[str] = []
 
     class Listener(logging.Handler):
@@ -45,14 +45,14 @@ def capture_warnings() -> Iterator[list[str]]:
 
 
 def single_line(text: str) -> str:
-    """The text without line breaks."""
+    """Replace line breaks by spaces."""
     return " ".join(text.split("\n"))
 
 
 def with_recording(settings: Settings, call_log: CallLog) -> Settings:
-    """The settings, with identities in clear, and with callables of `when` and of the lists that tell what they said.
+    """Return the settings with plain identities, and with callables of `when` and of the client lists recorded.
 
-    These are asked while rules are looked for; the others by `evaluate_callables`.
+    Matching calls these; `evaluate_callables` calls all others.
     """
 
     def recording_of(value: Any) -> Any:
@@ -71,28 +71,28 @@ def with_recording(settings: Settings, call_log: CallLog) -> Settings:
 
 
 def evaluate_callables(calls: Sequence[RequestCallable], request: Request, call_log: CallLog) -> CallResults:
-    """What the callables answer. One that is async is waited for; one that raises has failed, as in the middleware."""
+    """Call the callables and return their results. Awaits async ones. One that raises counts as `FAILED`."""
     answers: dict[RequestCallable, Any] = {}
     for call in calls:
         try:
             answer = call(request)
             answers[call] = asyncio.run(_wait_for(answer)) if isawaitable(answer) else answer
             call_log.append((qualified_name(call), _format_answer(answers[call])))
-        except Exception as error:  # noqa: BLE001  # it is told, with what follows
+        except Exception as error:  # noqa: BLE001  # it is recorded and shown
             answers[call] = FAILED
             call_log.append((qualified_name(call), _format_error(error)))
     return answers
 
 
 def qualified_name(call: Any) -> str:
-    """`package.module:function`."""
+    """Return `package.module:function`."""
     return f"{getattr(call, '__module__', '')}:{getattr(call, '__qualname__', type(call).__qualname__)}"
 
 
 class RecordedCallable:
-    """A plain callable that does what another one does, and writes down what came of it.
+    """A plain callable that wraps another one and records its results.
 
-    `failed`: it raised, or said neither True nor False.
+    `failed`: the last call raised, or returned neither True nor False.
     """
 
     def __init__(self, call: RequestCallable, call_log: CallLog) -> None:
@@ -102,7 +102,7 @@ class RecordedCallable:
         self.__qualname__ = qualified_name(call)
 
     def __call__(self, request: Request) -> Any:
-        """Ask it."""
+        """Call it and record the result."""
         try:
             answer = self._call(request)
         except Exception as error:

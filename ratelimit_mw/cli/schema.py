@@ -1,4 +1,4 @@
-"""`python -m ratelimit_mw schema`: what a settings file may say, as JSON Schema, for editors."""
+"""`python -m ratelimit_mw schema`: prints the JSON Schema of settings files, for editors."""
 
 import argparse
 import json
@@ -15,6 +15,6 @@ def add_to(commands: Any) -> None:
 
 
 def run(_: argparse.Namespace) -> int:
-    """Print it."""
+    """Print the schema."""
     print(json.dumps(settings_schema(), indent=2))
     return 0
