@@ -136,8 +136,8 @@ def test_a_file_that_is_not_there() -> None:
             + "".join(f'[[rules]]\nname = "{name}"\npath = "/a"\nlimits = "9/hour"\nkey = "ip"\n' for name in "ab"),
             [
                 (
-                    "rules[1] (b) can never match: rules[0] (a) ends the search for all that it is for; put it before "
-                    "that one, or set final = false there"
+                    "rules[1] (b) can never match: rules[0] (a) is final and matches all of its requests; put it "
+                    "before that one, or set final = false there"
                 ),
                 (
                     "rule default: its key, header:X-Api-Key, is written by the client, which can use a new one for "

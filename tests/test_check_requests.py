@@ -148,7 +148,7 @@ Callables that were asked:
   shop_of_check:staff  False
 
 Logged on the way:
-  key 'user': is not there; missing_key = 'shared' says what follows
+  key 'user': is missing; missing_key = 'shared' applies
 """
 
 API = """

@@ -34,10 +34,9 @@ from ratelimit_mw.stores.fallback import FallbackStore
 from ratelimit_mw.stores.url import open_store
 
 NO_RESULTS: Final[CallResults] = {}
-NOT_REFUNDED: Final = "the units of a request that was held back are not known to be given back: %s"
+NOT_REFUNDED: Final = "the refund of a delayed request failed, its units may stay charged: %s"
 CALLABLE_RAISED: Final = (
-    "raised an error: where it gives a key or tier, the request counts as one without it; where it gives a cost, the "
-    "cost is 1; where it gives limits, the default limits apply"
+    "raised an error: a key or tier counts as missing, a cost as 1, and instead of its limits the default limits apply"
 )
 
 

@@ -57,7 +57,7 @@ class EndpointLimit:
         lists = static_specs(self.rule.resolve_limits(None, None))
         if self.rule.concurrent or any(spec.limit.is_concurrency for specs in lists for spec in specs):
             raise ConfigError(
-                "concurrent: nobody sees the end of a response here; a rule of the settings may have it, for this path"
+                "concurrent: the end of a response is not observed here; set it in a rule of the settings for this path"
             )
         return self
 
@@ -80,7 +80,7 @@ class EndpointLimit:
             try:
                 setattr(one, attribute, self)
             except (AttributeError, TypeError):
-                raise TypeError(f"a limit stands on a function or a class; found {endpoint!r:.100}") from None
+                raise TypeError(f"a limit is attached to a function or a class; got {endpoint!r:.100}") from None
         EndpointLimit.version = number  # last: a cache that is built meanwhile is then rebuilt
         return endpoint
 

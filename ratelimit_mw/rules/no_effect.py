@@ -11,7 +11,7 @@ def no_effect_findings(limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Ite
     """Yield the options of a rule without effect, each with the fix. `compiled`: all limits, `app_limits` first."""
     if limit_set.may_delay and limit_set.settings.max_waiting == 0 and limit_set.static_limits is not None:
         yield _finding(
-            limit_set, "beside max_waiting = 0 its max_delay holds nobody back; remove one of them", less=False
+            limit_set, "max_waiting = 0 allows no delay, so its max_delay has no effect; remove one of them", less=False
         )
     if limit_set.own is not None:
         yield from (_finding(limit_set, text) for text in _own(limit_set, limit_set.own))
@@ -21,13 +21,13 @@ def no_effect_findings(limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Ite
 
 def _own(limit_set: LimitSet, own: Rule) -> Iterable[str]:
     if own.penalty is not None and own.shadow:
-        yield "a shadow refuses nobody, so its penalty bans nobody"
+        yield "a shadow rule refuses no request, so its penalty has no effect; remove one of them"
     if (
         own.settles
         and limit_set.static_limits is not None
         and not any(limit.policy.settles for limit in limit_set.static_limits)
     ):
-        yield "settle and count_status change nothing: it has no limit that is settled; remove them"
+        yield "settle and count_status have no effect: it has no limit that is settled; remove them"
 
 
 def _finding(limit_set: LimitSet, text: str, *, less: bool = True) -> Finding:
@@ -37,7 +37,9 @@ def _finding(limit_set: LimitSet, text: str, *, less: bool = True) -> Finding:
 def _penalty(ban: CompiledLimit, limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Iterable[Finding]:
     """Yield a finding if a penalty bans all clients together, or never bans any."""
     if ban.key.is_all:
-        text = "its penalty has the key all, so that the refusals of some ban everybody; give it a key of each client"
+        text = (
+            "its penalty has the key all, so the refusals of one client ban all clients; give it a key for each client"
+        )
         yield _finding(limit_set, text, less=False)
         return
     is_final = limit_set.own is not None and limit_set.own.is_final

@@ -46,15 +46,15 @@ def startup_findings(
     for index, first in unreachable_rules(rules, ignore_case=ignore_case):
         yield Finding(
             f"rules[{index}] ({rules[index].full_name}) can never match: rules[{first}] ({rules[first].full_name}) "
-            "ends the search for all that it is for; put it before that one, or set final = false there"
+            "is final and matches all of its requests; put it before that one, or set final = false there"
         )
     settings = compiled[0].settings
     yield from _exempt_findings(rules, settings)
     default = compiled[-1]
     if (default.static_limits is None or default.static_limits) and (free := exempting_all(rules)) is not None:
         yield Finding(
-            f"limits: rules[{free}] ({rules[free].full_name}) exempts every path, so the default limits are never "
-            "used; let that rule name the paths that are to be free, or set limits = []"
+            f"limits: rules[{free}] ({rules[free].full_name}) exempts every path, so the default limits never apply; "
+            "give that rule only the exempt paths, or set limits = []"
         )
     for rule in rules:
         yield from _method_findings(rule, f"rule {rule.full_name}")
@@ -113,7 +113,7 @@ class EndpointLimitChecks:
 def _exempt_findings(rules: Sequence[Rule], settings: Settings) -> Iterator[Finding]:
     for index in exempted_rules(rules, settings.exempt, ignore_case=settings.ignore_case):
         if index is None:
-            yield Finding("exempt: it has every path, so nothing is limited; name the paths that are to be free")
+            yield Finding("exempt: it has every path, so nothing is limited; list only the exempt paths")
         else:
             yield Finding(
                 f"rules[{index}] ({rules[index].full_name}) can never match: exempt has all of its paths; remove the "
@@ -154,8 +154,8 @@ def _missing_key_findings(limit_set: LimitSet, place: str) -> Iterator[Finding]:
     keys = [*fallback_keys, *(limit.key for limit in limit_set.all_static if not limit.is_penalty and not limit.shadow)]
     for text in dict.fromkeys(key.text for key in keys if key.needs_header):
         yield Finding(
-            f"{place}: all clients without {text} share one bucket of its limit, so that one of them can use it up for "
-            f"the others; let the key be {text} | ip, or set missing_key to exempt or deny",
+            f"{place}: all clients without {text} share one bucket of its limit, so one of them can use it up for the "
+            f"others; set the key to {text} | ip, or set missing_key to exempt or deny",
             weakens_limits=False,
         )
 
@@ -268,7 +268,7 @@ def warn_of_unused_slot_options(settings: Settings, limits: Sequence[LimitSet]) 
     unused = [word for word in _SLOT_OPTIONS if getattr(settings, word) != defaults[word]]
     if unused and not any(one.has_slots for one in limits):
         them = "it" if len(unused) == 1 else "them"
-        text = f"nothing here limits how many requests are at work; set concurrent, or remove {them}"
+        text = f"no limit here has concurrency slots; set concurrent, or remove {them}"
         warn_or_fail([Finding(f"{', '.join(unused)}: {text}")], strict=settings.strict)
 
 
@@ -357,15 +357,15 @@ def warn_of_cors(app: Any, outer: Any) -> None:
     """
     if any(_is_named(kind, "CORSMiddleware") for kind in _nested_classes(app)):
         _warn_of_headers(
-            "CORSMiddleware stands inside of RateLimitMiddleware, so browsers cannot read a refusal; "
-            "let it stand outside: with Starlette and FastAPI, add it after"
+            "CORSMiddleware is inside RateLimitMiddleware, so browsers cannot read a refusal; put it outside: with "
+            "Starlette and FastAPI, add it after RateLimitMiddleware"
         )
         return
     for middleware in getattr(outer, "user_middleware", ()):
         exposed = {str(name).lower() for name in getattr(middleware, "kwargs", {}).get("expose_headers", ())}
         if getattr(middleware.cls, "__name__", "") == "CORSMiddleware" and not exposed & {"*", "ratelimit"}:
             _warn_of_headers(
-                "CORSMiddleware does not show our headers to scripts; give it "
+                "CORSMiddleware does not expose the rate limit headers to scripts; give it "
                 "expose_headers=['RateLimit', 'RateLimit-Policy', 'Retry-After']"
             )
             return
@@ -380,7 +380,7 @@ def warn_of_authentication(app: Any, keys: Iterable[Key], *, strict: bool) -> No
     key = next((key for key in keys if key.may_read_user), None)
     if key is not None and any(_is_named(kind, "AuthenticationMiddleware") for kind in _nested_classes(app)):
         finding = Finding(
-            "AuthenticationMiddleware is inside of RateLimitMiddleware, so no user is known where the key, "
+            "AuthenticationMiddleware is inside RateLimitMiddleware, so no user is known where the key, "
             f"{key.text}, is read, and no client is counted by its user; put AuthenticationMiddleware outside (with "
             "Starlette and FastAPI, add it after RateLimitMiddleware), or leave user out of the key"
         )

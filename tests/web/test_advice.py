@@ -75,7 +75,7 @@ def check(caplog: pytest.LogCaptureFixture, *messages: str) -> None:
 
 def never(index: int, name: str, first: int, other: str) -> str:
     return (
-        f"rules[{index}] ({name}) can never match: rules[{first}] ({other}) ends the search for all that it is for; "
+        f"rules[{index}] ({name}) can never match: rules[{first}] ({other}) is final and matches all of its requests; "
         "put it before that one, or set final = false there"
     )
 
@@ -174,7 +174,7 @@ def test_a_limit_that_never_acts(
 
 
 def no_slots(words: str, them: str) -> str:
-    return f"{words}: nothing here limits how many requests are at work; set concurrent, or remove {them}"
+    return f"{words}: no limit here has concurrency slots; set concurrent, or remove {them}"
 
 
 @BOTH
@@ -217,8 +217,8 @@ def forgeable_messages(rule: str, key: str) -> str:
 
 def shared(place: str, key: str, of: str = "rule") -> str:
     return (
-        f"{of} {place}: all clients without {key} share one bucket of its limit, so that one of them can use it up for "
-        f"the others; let the key be {key} | ip, or set missing_key to exempt or deny"
+        f"{of} {place}: all clients without {key} share one bucket of its limit, so one of them can use it up for the "
+        f"others; set the key to {key} | ip, or set missing_key to exempt or deny"
     )
 
 
@@ -329,7 +329,7 @@ def test_a_key_that_clients_write_beside_another_on_an_endpoint(
 
 # rules that are dead
 
-EVERYTHING = "exempt: it has every path, so nothing is limited; name the paths that are to be free"
+EVERYTHING = "exempt: it has every path, so nothing is limited; list only the exempt paths"
 
 
 def exempted(index: int, name: str) -> str:
@@ -402,10 +402,10 @@ def no_key(rule: str, key: str) -> str:
     return vain(rule, text)
 
 
-BANS_ALL = "its penalty has the key all, so that the refusals of some ban everybody; give it a key of each client"
-HOLDS_NOBODY = "beside max_waiting = 0 its max_delay holds nobody back; remove one of them"
-NOT_SETTLED = "settle and count_status change nothing: it has no limit that is settled; remove them"
-SHADOW_BANS = "a shadow refuses nobody, so its penalty bans nobody"
+BANS_ALL = "its penalty has the key all, so the refusals of one client ban all clients; give it a key for each client"
+HOLDS_NOBODY = "max_waiting = 0 allows no delay, so its max_delay has no effect; remove one of them"
+NOT_SETTLED = "settle and count_status have no effect: it has no limit that is settled; remove them"
+SHADOW_BANS = "a shadow rule refuses no request, so its penalty has no effect; remove one of them"
 
 
 @BOTH
@@ -712,11 +712,11 @@ def test_two_threads_may_look_at_once(
 # CORS
 
 MIDDLEWARE_REGISTRY = (
-    "CORSMiddleware stands inside of RateLimitMiddleware, so browsers cannot read a refusal; "
-    "let it stand outside: with Starlette and FastAPI, add it after"
+    "CORSMiddleware is inside RateLimitMiddleware, so browsers cannot read a refusal; put it outside: with Starlette "
+    "and FastAPI, add it after RateLimitMiddleware"
 )
 HIDDEN = (
-    "CORSMiddleware does not show our headers to scripts; give it "
+    "CORSMiddleware does not expose the rate limit headers to scripts; give it "
     "expose_headers=['RateLimit', 'RateLimit-Policy', 'Retry-After']"
 )
 OURS = Middleware(asgi.RateLimitMiddleware, limits="9/hour")
@@ -779,7 +779,7 @@ class OwnAuthentication(AuthenticationMiddleware):
 
 AUTHENTICATION = Middleware(AuthenticationMiddleware, backend=Backend())
 LATE = (
-    "AuthenticationMiddleware is inside of RateLimitMiddleware, so no user is known where the key, {}, is read, and no "
+    "AuthenticationMiddleware is inside RateLimitMiddleware, so no user is known where the key, {}, is read, and no "
     "client is counted by its user; put AuthenticationMiddleware outside (with Starlette and FastAPI, add it after "
     "RateLimitMiddleware), or leave user out of the key"
 )

@@ -586,7 +586,7 @@ def test_a_concurrency_stands_in_a_list_too_and_a_rule_needs_no_other_limit() ->
 @pytest.mark.parametrize("limits", [{"limits": [], "concurrent": 2}, {"limits": Concurrency(2)}])
 @pytest.mark.parametrize("mark", [starlette.limit, fastapi.RateLimit])
 def test_where_nobody_sees_the_end_of_a_response_no_slot_is_held(mark: Any, limits: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="concurrent: nobody sees the end of a response here"):
+    with pytest.raises(ConfigError, match="concurrent: the end of a response is not observed here"):
         mark(**limits)
 
 

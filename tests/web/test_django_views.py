@@ -171,7 +171,7 @@ def test_limits_on_views_go_beside_rules_and_app_limits(site: Site, store: Recor
 def test_what_is_wrong_is_told_where_it_stands() -> None:
     with pytest.raises(ConfigError, match="unknown period 'minut', did you mean 'minute'"):
         limit("5/minut")
-    with pytest.raises(TypeError, match="a limit stands on a function or a class; found"):
+    with pytest.raises(TypeError, match="a limit is attached to a function or a class; got"):
         limit("5/minute")(5)  # type: ignore[type-var]
 
 

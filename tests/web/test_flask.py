@@ -437,7 +437,7 @@ def test_what_is_wrong_is_told_where_the_limit_stands() -> None:
         limit("5/minut")
     with pytest.raises(ConfigError, match="got later, which is async"):
         RateLimiter.limit("5/minute", key=later)
-    with pytest.raises(TypeError, match="a limit stands on a function or a class; found 7"):
+    with pytest.raises(TypeError, match="a limit is attached to a function or a class; got 7"):
         limit("5/minute")(7)  # type: ignore[type-var]  # the point
 
 

@@ -152,8 +152,7 @@ def test_an_awaited_key_that_raises_frees_nobody(missing_key: Any, caplog: pytes
     else:
         assert [charge.key for charge in verdict.charges] == [f"{{missing=call:{__name__}:async_raises}}:default"]
     counts = (
-        "an error: where it gives a key or tier, the request counts as one without it; where it gives a cost, the cost "
-        "is 1; where it gives limits, the default limits apply"
+        "an error: a key or tier counts as missing, a cost as 1, and instead of its limits the default limits apply"
     )
     assert caplog.messages[0] == f"ratelimit_mw: async_raises: raised {counts}"
 

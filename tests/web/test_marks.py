@@ -141,7 +141,7 @@ def test_a_mark_is_found_through_a_partial_a_method_and_an_instance() -> None:
 
 @pytest.mark.parametrize("endpoint", [len, int, Clock().advance, 5], ids=["built in", "a built-in class", "bound", "5"])
 def test_what_cannot_bear_a_mark_is_told(endpoint: Any) -> None:
-    with pytest.raises(TypeError, match="a limit stands on a function or a class; found "):
+    with pytest.raises(TypeError, match="a limit is attached to a function or a class; got "):
         EndpointLimit("5/minute").attach(endpoint)
 
 

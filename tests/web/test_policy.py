@@ -163,7 +163,7 @@ def test_a_missing_key_is_logged_once_and_names_its_key(
     monkeypatch.setattr(notices, "_quiet_until", {})
     for _ in range(5):
         planned(rules(key="user+ip"), PlainRequest())
-    assert caplog.messages == ["ratelimit_mw: key 'user+ip': is not there; missing_key = 'shared' says what follows"]
+    assert caplog.messages == ["ratelimit_mw: key 'user+ip': is missing; missing_key = 'shared' applies"]
 
 
 @pytest.mark.parametrize(

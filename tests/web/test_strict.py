@@ -42,15 +42,15 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"limits": {"a": "5/hour", "b": "9/hour"}, "tier": "cookie:t"}, "rule default: its tier, cookie:t, is"),
     ({"messages": "9/second", "rules": [{**ONE, "messages": {"limit": "9/second", "key": "header:x"}}]},
      "rule login/messages: its key, header:x, is written by the client"),
-    ({"rules": [{**ONE, "penalty": PENALTY, "shadow": True}]}, "rule login: a shadow refuses nobody, so its penalty"),
+    ({"rules": [{**ONE, "penalty": PENALTY, "shadow": True}]}, "rule login: a shadow rule refuses no request, so"),
     ({"rules": [{**ONE, "limits": {"limit": "5/hour", "key": "all"}, "penalty": PENALTY}]},
      "rule login: its penalty never acts: it counts refusals by limits with the key"),
-    ({"rules": [{**ONE, "limits": [], "count_status": [401]}]}, "rule login: settle and count_status change nothing"),
+    ({"rules": [{**ONE, "limits": [], "count_status": [401]}]}, "rule login: settle and count_status have no effect"),
     ({"tier": "user", "default_tier": "pro"}, "tier, default_tier: no limits here go by tier"),
     ({"default_tier": "pro", "rules": [ONE]}, "default_tier: no limits here go by tier"),
     ({"rules": [ONE, {"path": "/{rest:path}", "exempt": True, "name": "free"}]},
-     "limits: rules[1] (free) exempts every path, so the default limits are never used; let that rule name"),
-    ({"queue": 5}, "queue: nothing here limits how many requests are at work"),
+     "limits: rules[1] (free) exempts every path, so the default limits never apply; give that rule"),
+    ({"queue": 5}, "queue: no limit here has concurrency slots"),
 ]  # fmt: skip
 FREE: dict[str, Any] = {"path": "/{rest:path}", "exempt": True}
 ONLY_WARNED: list[dict[str, Any]] = [
