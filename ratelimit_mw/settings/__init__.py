@@ -245,9 +245,8 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     @classmethod
     def _from_environment(cls) -> tuple[dict[str, Any], dict[str, str]]:
         defaults = {field.name: field.default for field in fields(cls) if field.name not in _NOTATION}
-        defaults["max_waiting"] = (
-            0  # read it as a number; its field is None, because the default depends on the integration
-        )
+        # read it as a number; its field is None, because the default depends on the integration
+        defaults["max_waiting"] = 0
         return read_environment(environ, Options, defaults)
 
     def _check_on_refused(self) -> None:
