@@ -32,15 +32,15 @@ def test_a_stale_page_is_shown_with_what_renews_it(tmp_path: Path) -> None:
     (tmp_path / "reference").mkdir()
     script, page = tmp_path / "settings_tables.py", tmp_path / "reference" / "settings.md"
     script.write_text((DOCS / script.name).read_text("utf-8"), "utf-8")
-    page.write_text(PAGE.read_text("utf-8").replace("| `false` | decide", "| `true` | decide"), "utf-8")
+    page.write_text(PAGE.read_text("utf-8").replace("| `false` | decides", "| `true` | decides"), "utf-8")
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return python(str(script), *arguments)
 
     stale = run("--check")
     assert stale.returncode == 1
-    assert "-| `shadow` | true or false | `true` | decide and report" in stale.stdout
-    assert "+| `shadow` | true or false | `false` | decide and report" in stale.stdout
+    assert "-| `shadow` | true or false | `true` | decides and reports" in stale.stdout
+    assert "+| `shadow` | true or false | `false` | decides and reports" in stale.stdout
     assert "python docs/settings_tables.py" in stale.stdout
     assert run().returncode == 0
     assert page.read_text("utf-8") == PAGE.read_text("utf-8")

@@ -18,8 +18,8 @@ _CACHE_SIZE: Final = 4096  # addresses
 class HeaderOptions(TypedDict, total=False):
     """An entry of a safelist or blocklist that a header's secret value identifies."""
 
-    header: Annotated[str, "its name"]
-    value: Annotated[str, "its value, all of it; compared in constant time"]
+    header: Annotated[str, "the name of the header"]
+    value: Annotated[str, "the complete value of the header; compared in constant time"]
 
 
 ClientListEntry = (

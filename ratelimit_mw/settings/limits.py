@@ -22,20 +22,22 @@ class LimitOptions(TypedDict, total=False):
     """A table in `limits`: one limit and its own options."""
 
     limit: Annotated[str | Limit, "required: one limit"]
-    key: Annotated[KeySpec, "whose bucket, instead of the rule's key"]
+    key: Annotated[KeySpec, "selects the bucket, instead of the rule's key"]
     cost: Annotated[
         int | RequestCallable | str,
-        "units a request takes, or a callable of the request; what is no whole number counts 1",
+        "units that a request takes, or a callable of the request; an invalid result counts 1",
     ]
-    name: Annotated[str, "in headers and in the bucket's key"]
+    name: Annotated[str, "the name in headers and in the bucket's key"]
     shadow: Annotated[bool, "decides and reports, but never refuses"]
     max_delay: Annotated[
-        float, "seconds a request may be held back instead of refused, with the slots it took; not for windows"
+        float, "seconds that a request may be delayed instead of refused; it keeps its slots meanwhile; not for windows"
     ]
-    lease: Annotated[int, "units of a hot limit that each process takes ahead from a store on a server; 0 is none"]
-    lease_time: Annotated[float, "seconds after which it gives back what it did not spend"]
+    lease: Annotated[
+        int, "units of a hot limit that each process takes in advance from a store on a server; 0: no lease"
+    ]
+    lease_time: Annotated[float, "seconds after which a process refunds the units that it did not spend"]
     settle: Annotated[
-        bool, "`false`: never corrected, because it counts something else than the cost, such as requests"
+        bool, "`false`: never settled, because the limit counts something other than the cost, such as requests"
     ]
 
 

@@ -68,46 +68,48 @@ _METHOD = re.compile(r"[A-Z]+")
 class EndpointLimitOptions(TypedDict, total=False):
     """The options that rules in settings and limits on endpoints share."""
 
-    name: Annotated[str, "in headers and in every bucket's key; else made of methods, hosts and paths"]
-    methods: Annotated[Sequence[str], "in upper case, else all; `GET` is also HEAD and websocket handshakes"]
-    when: Annotated[Predicate, "a plain callable of the request: False passes this rule by"]
-    key: Annotated[KeySpec, "whose bucket, instead of the top's key"]
+    name: Annotated[str, "the name in headers and in every bucket's key; else made of methods, hosts and paths"]
+    methods: Annotated[Sequence[str], "in upper case; `[]`: all. `GET` includes HEAD and websocket handshakes"]
+    when: Annotated[Predicate, "a plain callable of the request; if it returns False, the rule does not apply"]
+    key: Annotated[KeySpec, "selects the bucket, instead of the global key"]
     cost: Annotated[
         int | RequestCallable | str,
-        "units a request takes, or a callable of the request; what is no whole number counts 1",
+        "units that a request takes, or a callable of the request; an invalid result counts 1",
     ]
-    tier: Annotated[KeySpec, "a key that names the tier, instead of the top's"]
-    default_tier: Annotated[str, "the tier of whoever has none, instead of the top's"]
+    tier: Annotated[KeySpec, "a key that names the client's tier, instead of the global one"]
+    default_tier: Annotated[str, "the tier of clients without one, instead of the global one"]
     settle: Annotated[
-        SettleSpec, "a callable of the request and its response that says the true cost, instead of the top's"
+        SettleSpec, "a callable of the request and its response that returns the true cost, instead of the global one"
     ]
     count_status: Annotated[
-        StatusSpec, '`[401, "4xx"]`: only answers with these statuses are charged, instead of the top\'s; `[]` says all'
+        StatusSpec,
+        '`[401, "4xx"]`: only requests with these response statuses are charged, instead of the global list; `[]`: all',
     ]
     penalty: Annotated[
         PenaltySpec,
-        "`10 refusals per minute: 15 minutes`: who is refused so often, by limits with its key, is refused that long",
+        "`10 refusals per minute: 15 minutes`: refuses a client for that time after so many refusals by limits with "
+        "the rule's key",
     ]
-    on_store_error: Annotated[OnStoreError, "instead of the top's; of several that match, the strictest counts"]
+    on_store_error: Annotated[OnStoreError, "instead of the global one; if several rules match, the strictest counts"]
     shadow: Annotated[bool, "decides and reports, but never refuses, and is never final"]
-    final: Annotated[bool, "ends the search"]
-    concurrent: Annotated[int, "how many requests of a key may be at work, or held back, at once; 0 is no limit"]
-    queue: Annotated[int, "how many requests of a key wait for that, in one process, instead of the top's"]
-    queue_timeout: Annotated[float, "for how many seconds at most, instead of the top's"]
+    final: Annotated[bool, "ends the search for rules"]
+    concurrent: Annotated[int, "how many requests per key may be in progress or delayed at once; 0: no limit"]
+    queue: Annotated[int, "how many requests per key may wait for a slot in one process, instead of the global value"]
+    queue_timeout: Annotated[float, "seconds that a request may wait in the queue, instead of the global value"]
 
 
 class RuleOptions(EndpointLimitOptions, total=False):
     """A rule as a table: `[[rules]]`."""
 
-    path: Annotated[PathSpec, "required: `/users/{id}`, `/api/{rest:path}`; several are one bucket"]
-    limits: Annotated[LimitsSpec, "required, `[]` says none; may be missing beside `concurrent`; not with `exempt`"]
+    path: Annotated[PathSpec, "required: `/users/{id}`, `/api/{rest:path}`; several paths share one bucket"]
+    limits: Annotated[LimitsSpec, "required, `[]`: no limits; may be omitted with `concurrent`; not with `exempt`"]
     host: Annotated[str | Sequence[str], "only for these hosts: `api.example.com`, `*.example.com`"]
-    preflight: Annotated[bool, "for CORS preflights, and for nothing else"]
-    exempt: Annotated[bool, "skips the default limits, not `app_limits`"]
+    preflight: Annotated[bool, "only for CORS preflights"]
+    exempt: Annotated[bool, "skips the default limits, but not `app_limits`"]
     messages: Annotated[
-        LimitsSpec, "of a websocket's messages, instead of the top's; `[]` says none; not with `exempt`"
+        LimitsSpec, "for messages of websockets, instead of the global limits; `[]`: no limits; not with `exempt`"
     ]
-    on_message_refused: Annotated[OnMessageRefused, "instead of the top's; of several that match, `close` counts"]
+    on_message_refused: Annotated[OnMessageRefused, "instead of the global one; if several rules match, `close` counts"]
 
 
 class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
