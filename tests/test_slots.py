@@ -394,16 +394,16 @@ def hold_of(window: float, charges: int = 1) -> HeldSlots:
 def test_what_is_due_and_when() -> None:
     """A renewal each third of a lifetime; in calls of some five hundred charges, each to one store."""
     holds = SlotRegistry()
-    assert holds.wait(0) is None
+    assert holds.next_renewal(0) is None
     one, other = hold_of(9), hold_of(3)
     one.renewed_at = other.renewed_at = 100.0
     holds.add(one)
     holds.add(other)
-    assert (holds.wait(100.25), holds.wait(104)) == (0.75, 0.0)
+    assert (holds.next_renewal(100.25), holds.next_renewal(104)) == (0.75, 0.0)
     assert holds.due(100.9) == []
     assert holds.due(101) == [[other]]
     assert holds.due(101) == []  # it is under way
-    assert holds.done([other], 101.5) == []
+    assert holds.finish([other], 101.5) == []
     assert holds.due(102.4) == []
     assert sorted(map(len, holds.due(103))) == [1, 1]  # two stores
     many = [hold_of(3, 300) for _ in range(5)]
@@ -425,8 +425,8 @@ def test_what_ends_while_it_is_renewed_is_given_back_after_that() -> None:
     assert holds.end(other) is False  # once is enough
     assert holds.due(1) == [[one]]
     assert holds.end(one) is False
-    assert holds.done([one], 1) == [one]
-    assert holds.wait(1) is None
+    assert holds.finish([one], 1) == [one]
+    assert holds.next_renewal(1) is None
 
 
 @pytest.mark.parametrize("keeper", [SLOT_RENEWER, ASYNC_SLOT_RENEWER])

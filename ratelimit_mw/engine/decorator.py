@@ -168,7 +168,7 @@ def _check_accepts_arguments(call: Callable[..., Any], function: Callable[..., A
     if parameters is None:
         return
     required = [one for one in parameters if one.default is Parameter.empty]
-    if not any(accepts(call, *one) for some in (required, parameters) for one in _argument_forms(some)):
+    if not any(accepts(call, *form) for subset in (required, parameters) for form in _argument_forms(subset)):
         raise ConfigError(
             f"{callable_name(call)} does not accept the arguments of {callable_name(function)}, which it receives; "
             f"expected a function with the parameters ({', '.join(map(str, parameters))})"
@@ -177,9 +177,9 @@ def _check_accepts_arguments(call: Callable[..., Any], function: Callable[..., A
 
 def _argument_forms(parameters: Sequence[Parameter]) -> Iterator[tuple[list[str], dict[str, str]]]:
     """Yield the ways to pass these parameters: the first ones by position, the others by name."""
-    only = [one.name for one in parameters if one.kind is Parameter.POSITIONAL_ONLY]
-    both = [one.name for one in parameters if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
-    named = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY]
-    for number in range(len(both), -1, -1):
-        by_name = [*both[number:], *named]
-        yield [*only, *both[:number]], dict(zip(by_name, by_name, strict=True))
+    positional_only = [one.name for one in parameters if one.kind is Parameter.POSITIONAL_ONLY]
+    positional = [one.name for one in parameters if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    keyword_only = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY]
+    for number in range(len(positional), -1, -1):
+        by_name = [*positional[number:], *keyword_only]
+        yield [*positional_only, *positional[:number]], dict(zip(by_name, by_name, strict=True))

@@ -301,7 +301,7 @@ class AsyncGate(BaseGate):
     async def close(self) -> None:
         """Send pending refunds and settlements, then close the store if this gate created it."""
         await drain(self.settings.store_timeout)
-        await self._settlement_queues.get().done()
+        await self._settlement_queues.get().drain()
         if self._owns_store:
             await self._store.aclose()
 

@@ -44,7 +44,7 @@ class SettlementQueue:
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send())
 
-    async def done(self) -> None:
+    async def drain(self) -> None:
         """Wait until the queue is sent, for at most `timeout` seconds."""
         if self._sender is not None:
             await asyncio.wait({self._sender}, timeout=self._timeout)

@@ -44,12 +44,12 @@ def queue_request(plan: Plan, keys: Callable[[], Sequence[str]]) -> QueueRequest
     """Return what a request may wait for; None if none of its limits has a queue. `keys`: see `QueueRequest`."""
     buckets: dict[Bucket, int] = {}
     shared, max_wait = set[Bucket](), math.inf
-    for charge, line in zip(plan.charges, plan.compiled_limits, strict=True):
-        if line.queue:
+    for charge, compiled_limit in zip(plan.charges, plan.compiled_limits, strict=True):
+        if compiled_limit.queue:
             bucket = slot_bucket(charge)
-            buckets[bucket] = min(line.queue, buckets.get(bucket, line.queue))
-            max_wait = min(max_wait, line.queue_timeout)
-            if line.key.is_shared:
+            buckets[bucket] = min(compiled_limit.queue, buckets.get(bucket, compiled_limit.queue))
+            max_wait = min(max_wait, compiled_limit.queue_timeout)
+            if compiled_limit.key.is_shared:
                 shared.add(bucket)
     return QueueRequest(buckets, max_wait, keys() if shared else (), frozenset(shared)) if buckets else None
 
@@ -79,7 +79,7 @@ class SlotWait:
 
         The request waits only if nothing but slots refuses it, and it never overtakes a waiting request.
         """
-        given = self._queues.given
+        release_count = self._queues.release_count
         if self._queues.has_waiters(self._entry.buckets):
             decisions = yield Peek(self._uncounted_plan)
             verdict: Verdict | None = conclude(self._match, self._uncounted_plan, decisions)
@@ -90,7 +90,7 @@ class SlotWait:
         full = self._full_buckets(verdict)
         if full is None:
             return (yield from self._count_refusal(verdict))
-        waiter = self._queues.join(self._entry, full, self._wake, given)
+        waiter = self._queues.join(self._entry, full, self._wake, release_count)
         if waiter is None:
             return (yield from self._refuse_as_full(full or tuple(self._entry.buckets)))
         return (yield from self._wait_in_queue(waiter))
@@ -108,7 +108,7 @@ class SlotWait:
                     full = self._full_buckets(verdict)
                     if full is None:
                         break
-                    self._queues.looked(waiter, full)
+                    self._queues.record_refusal(waiter, full)
                 rest = until - self._clock()
                 if rest <= 0:
                     full = tuple(waiter.full or self._entry.buckets)
@@ -152,12 +152,12 @@ class SlotWait:
         if verdict is None or len(verdict.decisions) != len(self._plan.compiled_limits):
             return None
         full: dict[Bucket, None] = {}
-        for charge, line, one in zip(
+        for charge, compiled_limit, one in zip(
             self._uncounted_plan.charges, self._plan.compiled_limits, verdict.decisions, strict=True
         ):
-            if one.allowed or line.shadow:
+            if one.allowed or compiled_limit.shadow:
                 continue
-            if not line.queue or charge.cost > one.limit:
+            if not compiled_limit.queue or charge.cost > one.limit:
                 return None
             full[slot_bucket(charge)] = None
         return tuple(full)

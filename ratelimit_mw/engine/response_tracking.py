@@ -41,11 +41,11 @@ class ResponseInfo:
     @property
     def headers(self) -> Mapping[str, str]:
         """All headers, with names in lower case. Several values of one name are joined with `, `."""
-        found: dict[str, str] = {}
+        headers: dict[str, str] = {}
         for name, value in self._fields:
-            known, more = _text(name).lower(), _text(value)
-            found[known] = f"{found[known]}, {more}" if known in found else more
-        return found
+            key, text = _text(name).lower(), _text(value)
+            headers[key] = f"{headers[key]}, {text}" if key in headers else text
+        return headers
 
     def started(self, status: int | None, fields: Fields) -> None:
         """Record the start of the response."""

@@ -35,7 +35,7 @@ class ChargedBucket(NamedTuple):
 
 def charged_buckets(gate_verdicts: Sequence[GateVerdict]) -> dict[Bucket, ChargedBucket]:
     """Return what the gates took from each bucket that can be settled, in order. Skips bans: they have no cost."""
-    found: dict[Bucket, ChargedBucket] = {}
+    buckets: dict[Bucket, ChargedBucket] = {}
     for gate, verdict in gate_verdicts:
         if not verdict.allowed or not verdict.decisions:
             continue
@@ -48,9 +48,11 @@ def charged_buckets(gate_verdicts: Sequence[GateVerdict]) -> dict[Bucket, Charge
             if charge.role == "penalty" or (charge.role == "shadow" and not shadows) or not policy.settles:
                 continue
             bucket = bucket_of(charge)
-            before = found[bucket].parts if bucket in found else ()
-            found[bucket] = ChargedBucket(gate, verdict.source, charge, [*before, (charge.cost, decision.at)], policy)
-    return found
+            earlier_parts = buckets[bucket].parts if bucket in buckets else ()
+            buckets[bucket] = ChargedBucket(
+                gate, verdict.source, charge, [*earlier_parts, (charge.cost, decision.at)], policy
+            )
+    return buckets
 
 
 class BucketAccount:
@@ -107,24 +109,24 @@ def settlements(
 
     `actual_of`: the true cost under a policy; None keeps the estimate. `accounts`: those of this request.
     """
-    found: dict[tuple[int, Source], PendingSettlement] = {}
+    by_store: dict[tuple[int, Source], PendingSettlement] = {}
     for bucket, one in charged_buckets(gate_verdicts).items():
         account = accounts.setdefault(bucket, BucketAccount())
         account.record_charges(one.parts)
         actual = actual_of(one.policy)
         if actual is not None and (due := account.settlements_for(actual, one.charge)):
-            pending = found.setdefault((id(one.gate), one.source), PendingSettlement(one.gate, one.source, []))
-            found[id(one.gate), one.source] = pending._replace(charges=[*pending.charges, *due])
-    return list(found.values())
+            pending = by_store.setdefault((id(one.gate), one.source), PendingSettlement(one.gate, one.source, []))
+            by_store[id(one.gate), one.source] = pending._replace(charges=[*pending.charges, *due])
+    return list(by_store.values())
 
 
-def settled_charges(charges: Sequence[Charge], answer: Sequence[Charge] | None) -> Sequence[Charge]:
+def settled_charges(charges: Sequence[Charge], reply: Sequence[Charge] | None) -> Sequence[Charge]:
     """Return what settlements took, one charge for each, as the store replied.
 
     Without such a reply, return what they took if the units were taken together with the request.
     """
-    if answer is not None and len(answer) == len(charges):
-        return answer
+    if reply is not None and len(reply) == len(charges):
+        return reply
     return [replace(one, at=one.limit.shift_at(one.at or 0, one.cost)) if one.cost > 0 else one for one in charges]
 
 
@@ -160,8 +162,8 @@ class SettlementLog:
     def _on_settled(self, sent: PendingSettlement, settled: Sequence[Charge]) -> None:
         """Record what settlements took, one charge for each; empty if unknown. Then send the call that waits."""
         with _lock:
-            for charge, own in zip(sent.charges, settled, strict=False):
-                self._accounts[bucket_of(charge)].record_settlement(own)
+            for charge, taken in zip(sent.charges, settled, strict=False):
+                self._accounts[bucket_of(charge)].record_settlement(taken)
             self._in_flight -= 1
             next_settlement = None if self._in_flight else self._next
             if next_settlement is not None:

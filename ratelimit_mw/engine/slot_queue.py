@@ -97,7 +97,7 @@ class Queues:
         self._queues: _QueuesByBuckets = {}
         self._by_bucket: dict[Bucket, _BucketQueue] = {}
         self._age = 0
-        self.given = 0  # how many times slots were released
+        self.release_count = 0  # how many times slots were released
 
     def has_waiters(self, buckets: Iterable[Bucket]) -> bool:
         """Return whether a request for slots of these buckets would overtake one that waits for them."""
@@ -107,12 +107,12 @@ class Queues:
         return any(bucket_queue.full or bucket_queue.is_trying for bucket_queue in bucket_queues)
 
     def join(
-        self, entry: QueueRequest, full: Sequence[Bucket], wake: Callable[[], object], given: int | None = None
+        self, entry: QueueRequest, full: Sequence[Bucket], wake: Callable[[], object], release_count: int | None = None
     ) -> Waiter | None:
         """Add a request to the end of its queue; return None if a queue has no place left.
 
         `full`: the buckets that refused the request. `wake`: called, in any thread, when the request must call `pause`
-        again. `given`: the value of `given` before the store was queried; if it changed, a slot may be free.
+        again. `release_count`: its value before the store was queried. If it changed since, a slot may be free.
         """
         with self._lock:
             waits_for = full or [bucket for bucket in entry.buckets if self.has_waiters([bucket])]
@@ -125,18 +125,18 @@ class Queues:
             queue[waiter] = None
             for bucket in buckets:
                 self._by_bucket.setdefault(bucket, _BucketQueue()).queues[buckets] = queue
-            self._count(waiter, waits_for)
-            if given == self.given:
+            self._update_counts(waiter, waits_for)
+            if release_count == self.release_count:
                 self._mark_full([bucket for bucket in full if not self._by_bucket[bucket].full])
             woken = self._choose_next(buckets)
         _wake_all(woken)
         return waiter
 
-    def looked(self, waiter: Waiter, full: Sequence[Bucket]) -> None:
+    def record_refusal(self, waiter: Waiter, full: Sequence[Bucket]) -> None:
         """Record that a request with `may_try` queried the store and these buckets refused it."""
         with self._lock:
             self._end_turn(waiter, full)
-            self._count(waiter, full)
+            self._update_counts(waiter, full)
             woken = self._choose_next(waiter.entry.buckets)
         _wake_all(woken)
 
@@ -151,7 +151,7 @@ class Queues:
                 for bucket in buckets:
                     self._by_bucket[bucket].failed_attempts = 0
                 self._end_turn(waiter, full)
-            self._count(waiter, ())
+            self._update_counts(waiter, ())
             woken = [next(iter(queue))] if first and queue else []  # it watches `retry_at` from now on
             if not queue:
                 del self._queues[buckets]
@@ -165,7 +165,7 @@ class Queues:
     def wake(self, buckets: Sequence[Bucket]) -> None:
         """Record that slots of these buckets were released, and wake the next requests."""
         with self._lock:
-            self.given += 1
+            self.release_count += 1
             for bucket in buckets:
                 if (bucket_queue := self._by_bucket.get(bucket)) is not None:
                     bucket_queue.full, bucket_queue.stale = False, True
@@ -200,7 +200,7 @@ class Queues:
             bucket_queue.waiters_by_key[one] < max(1, capacity // 2) for one in entry.keys
         )
 
-    def _count(self, waiter: Waiter, full: Sequence[Bucket]) -> None:
+    def _update_counts(self, waiter: Waiter, full: Sequence[Bucket]) -> None:
         """Replace the buckets that the request is counted for."""
         for buckets, one in ((waiter.full, -1), (full, 1)):
             for bucket in buckets:
@@ -250,6 +250,6 @@ class Queues:
         return chosen
 
 
-def _wake_all(waiter_count: Iterable[Waiter]) -> None:
-    for waiter in waiter_count:
+def _wake_all(waiters: Iterable[Waiter]) -> None:
+    for waiter in waiters:
         waiter.wake()

@@ -90,7 +90,7 @@ class SlotRegistry:
     def end(self, held_slots: HeldSlots) -> bool:
         """Stop renewing these slots. Return whether the caller must release them.
 
-        False if they ended before, and while a renewal is in flight: then `done` returns them, and the renewer
+        False if they ended before, and while a renewal is in flight: then `finish` returns them, and the renewer
         releases them.
         """
         with self._lock:
@@ -99,7 +99,7 @@ class SlotRegistry:
             return is_first and held_slots not in self._renewing
 
     def due(self, now: float) -> list[list[HeldSlots]]:
-        """Return the slots that are due for renewal, as one batch per store call. Call `done` after each."""
+        """Return the slots that are due for renewal, as one batch per store call. Call `finish` after each."""
         batches: dict[int, list[list[HeldSlots]]] = {}
         charges = Counter[int]()  # in the last batch of each store
         with self._lock:
@@ -123,7 +123,7 @@ class SlotRegistry:
                 self._renewing.add(held_slots)
         return [batch for store_batches in batches.values() for batch in store_batches]
 
-    def done(self, batch: Sequence[HeldSlots], now: float) -> list[HeldSlots]:
+    def finish(self, batch: Sequence[HeldSlots], now: float) -> list[HeldSlots]:
         """Finish the renewal of a batch. Return those that ended meanwhile: the caller must release them."""
         with self._lock:
             self._renewing.difference_update(batch)
@@ -131,7 +131,7 @@ class SlotRegistry:
                 held_slots.renewed_at = now
             return [held_slots for held_slots in batch if held_slots.ended]
 
-    def wait(self, now: float) -> float | None:
+    def next_renewal(self, now: float) -> float | None:
         """Return the seconds until the next renewal; None if no slots are held."""
         with self._lock:
             while self._due and ((held_slots := self._due[0][2]()) is None or held_slots.ended):
@@ -196,7 +196,7 @@ class SlotRenewer:
 
     def renew_due(self) -> None:
         """Renew due slots here if no thread could be started. Called before slots are taken."""
-        if self._running or self._registry.wait(time.monotonic()) is None:
+        if self._running or self._registry.next_renewal(time.monotonic()) is None:
             return
         with self._wake:
             if not self._running:
@@ -220,7 +220,7 @@ class SlotRenewer:
             for batch in self._registry.due(now):
                 self._renew(batch)
             with self._wake:
-                pause = self._registry.wait(time.monotonic())
+                pause = self._registry.next_renewal(time.monotonic())
                 if pause is None:
                     self._running = False
                     return
@@ -232,7 +232,7 @@ class SlotRenewer:
             batch[0].store.settle(renewal_charges(batch))
         except Exception as error:  # noqa: BLE001  # no caller waits for this call
             warn_throttled("slots", _STORE_FAILED, "renewed", error)
-        for held_slots in self._registry.done(batch, time.monotonic()):
+        for held_slots in self._registry.finish(batch, time.monotonic()):
             _release_slots(held_slots)
 
 
@@ -253,7 +253,7 @@ class _LoopRenewer:
         for batch in self.registry.due(time.monotonic()):
             spawn_task(self._renew(batch))
         self._timer = None
-        pause = self.registry.wait(time.monotonic())
+        pause = self.registry.next_renewal(time.monotonic())
         if pause is not None:
             self._tick_in(max(pause, _MIN_PAUSE))
 
@@ -270,7 +270,7 @@ class _LoopRenewer:
         except Exception as error:  # noqa: BLE001  # no caller waits for this call
             warn_throttled("slots", _STORE_FAILED, "renewed", error)
         finally:
-            for held_slots in self.registry.done(batch, time.monotonic()):
+            for held_slots in self.registry.finish(batch, time.monotonic()):
                 spawn_task(_release_slots_async(held_slots))
 
 

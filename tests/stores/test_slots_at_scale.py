@@ -77,6 +77,6 @@ def test_steps_for_one_that_is_due_do_not_grow_with_those_that_are_not() -> None
             one.renewed_at = 100.0 + number
             holds.add(one)
         counted.append(steps(partial(holds.due, 105.0)))
-        assert holds.wait(105.0) == 1.0
-        counted[-1] += steps(partial(holds.wait, 105.0))
+        assert holds.next_renewal(105.0) == 1.0
+        counted[-1] += steps(partial(holds.next_renewal, 105.0))
     assert counted[0] == counted[1]

@@ -133,15 +133,15 @@ def test_a_slot_that_is_given_back_while_a_request_is_refused_is_not_lost() -> N
     """The store had refused by then, and the request was not in the line yet."""
     queues = Queues()
     wish = QueueRequest({("a", ""): 1}, PATIENCE)
-    given = queues.given
+    release_count = queues.release_count
     queues.wake([("a", "")])
-    place = queues.join(wish, [("a", "")], lambda: None, given)
+    place = queues.join(wish, [("a", "")], lambda: None, release_count)
     assert place is not None
     assert place.may_try
     queues.wake([("a", "")])  # the same while it asks
-    queues.looked(place, [("a", "")])
+    queues.record_refusal(place, [("a", "")])
     assert place.may_try
-    queues.looked(place, [("a", "")])
+    queues.record_refusal(place, [("a", "")])
     assert not place.may_try
     queues.wake([("a", "")])
     assert place.may_try

@@ -309,7 +309,7 @@ def test_who_is_cancelled_while_it_is_held_back_gives_its_slot_back_for_good() -
         (hold,) = held
         woken: list[Any] = []
         queues, bucket = app._gate._queues, (hold.charges[0].key, hold.charges[0].limit.bucket)
-        queues.join(QueueRequest({bucket: 1}, 60), [bucket], lambda: woken.append(1), queues.given)
+        queues.join(QueueRequest({bucket: 1}, 60), [bucket], lambda: woken.append(1), queues.release_count)
         task.cancel()
         await asyncio.wait([task])
         assert (len(held), woken) == (0, [1])

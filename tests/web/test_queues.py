@@ -421,7 +421,7 @@ def test_a_charge_and_a_decision_are_what_none_free_shows() -> None:
     slot = next(charge for charge in first.charges if charge.limit.is_concurrency)
     bucket = slot.key, slot.limit.bucket
     place = gate._queues.join(
-        QueueRequest({bucket: 1}, LONG), [bucket], lambda: None, gate._queues.given
+        QueueRequest({bucket: 1}, LONG), [bucket], lambda: None, gate._queues.release_count
     )  # a request waits
     assert place is not None
     taken: Decision = first.decisions[1]
