@@ -1,7 +1,7 @@
-"""Ban: so many refusals in a window, and everything is refused for a while. Its Lua twin is `ban.lua`.
+"""Ban: refuses everything for a while after too many refusals. The Lua implementation is `ban.lua`.
 
-It counts what other limits refuse, as a charge of role `penalty`; the setting `penalty` makes one. Rack::Attack calls
-it fail2ban and allow2ban.
+It counts the refusals of other limits, as a charge of role `penalty`, which the setting `penalty` creates. Rack::Attack
+calls it fail2ban and allow2ban.
 """
 
 from collections.abc import Iterable
@@ -15,26 +15,26 @@ from ratelimit_mw.core.memo import cached_property
 
 
 class BanState(Struct, frozen=True, gc=False):
-    """What was refused in a window, and the ban that followed."""
+    """The refusals in a window, and the ban that followed."""
 
     count: int  # refusals
-    start: int  # microseconds: the first of them
-    until: int = 0  # microseconds; 0 while no ban runs
+    start: int  # microseconds; the instant of the first one
+    until: int = 0  # microseconds; 0 without a ban
 
 
 class Ban(Limit, frozen=True, kw_only=True):
-    """Admits while no ban runs; the `quota`-th refusal in a window from the first one starts one, of `ban` seconds.
+    """Admits except during a ban of `ban` seconds, which the `quota`-th refusal in a window starts.
 
-    `Ban(10, 60, ban=900)`: ten refusals within a minute, and the next quarter of an hour is refused. What it refuses
-    itself neither counts nor makes it longer; when it is over, counting begins anew. `ban`: seconds, more than 0 and at
-    most a hundred years. Raises `ConfigError` for anything else, and for a quota of 2**52 or more.
+    `Ban(10, 60, ban=900)`: ten refusals within a minute cause a ban of 15 minutes. The window starts at its first
+    refusal. Requests that the ban refuses neither count nor prolong it; after it, counting restarts at 0. `ban`:
+    seconds, more than 0 and at most 100 years. Raises `ConfigError` for other values, and for a quota of 2**52 or more.
     """
 
     ban: float
 
     algorithm: ClassVar[str] = "ban"
     ban_us: ClassVar[int]
-    """Of the instance: the ban in whole microseconds."""
+    """Instance value: the ban in whole microseconds."""
 
     def __post_init__(self) -> None:
         self.__dict__["ban_us"] = microseconds(check_seconds("ban", self.ban))
@@ -46,7 +46,7 @@ class Ban(Limit, frozen=True, kw_only=True):
 
     @property
     def max_wait(self) -> float:
-        """Seconds until it admits again, at most: the ban."""
+        """Longest wait until it admits again, in seconds: the ban."""
         return self.ban
 
     def decide(
@@ -57,9 +57,8 @@ class Ban(Limit, frozen=True, kw_only=True):
         if until:
             rest = until - now
             retry = rest if cost else 0
-            if (
-                state is not None and cost and state.until != until
-            ):  # else the lock-out would last until that time comes
+            if state is not None and cost and state.until != until:
+                # a state from the future would lock clients out
                 state = BanState(count, start, until)
         elif cost:
             count = min(count + cost, self.quota)
@@ -85,10 +84,8 @@ class Ban(Limit, frozen=True, kw_only=True):
         if delta > 0 and not until:
             count = min(count + delta, self.quota)
             return BanState(count, start, now + self.ban_us if count == self.quota else 0)
-        if delta >= 0 or at < (
-            until - self.ban_us if until else start
-        ):  # what was refused before the ban began is gone
-            return state
+        if delta >= 0 or at < (until - self.ban_us if until else start):
+            return state  # refusals before the ban or the window no longer count
         count += delta
         return BanState(count, start) if count > 0 and now - start < self.window_us else None
 
@@ -105,7 +102,7 @@ class Ban(Limit, frozen=True, kw_only=True):
         return super()._format_notation(names).replace(" using ", f" ban {length} using ")
 
     def _current_ban(self, state: BanState | None, now: int) -> tuple[int, int, int]:
-        """Count, start and end of the ban, 0 if none runs; a clock that stepped back makes no ban longer."""
+        """Return count, start and the end of the ban, 0 without one. A clock that steps back does not prolong a ban."""
         if state is None:
             return 0, now, 0
         if state.until:

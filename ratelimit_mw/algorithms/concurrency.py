@@ -1,4 +1,4 @@
-"""Concurrency: how many are at work at once. Its Lua twin is `concurrency.lua`."""
+"""Concurrency: how many requests are in progress at once. The Lua implementation is `concurrency.lua`."""
 
 import math
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MAX_EXACT_INT, Decision, Limit, check_seconds, microseconds
 from ratelimit_mw.core.memo import cached_property
 
-MAX_SLOTS: Final = 10_000  # some 100 bytes each in Redis
+MAX_SLOTS: Final = 10_000  # about 100 bytes each in Redis
 LIFETIME: Final = 15.0  # seconds
 RETRY: Final = 1.0  # seconds
 
@@ -20,15 +20,15 @@ class _SlotLifetime(Limit, frozen=True):
 
 
 class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
-    """Admits while at most `quota` units are at work at once: a unit is a slot, held until it is given back.
+    """Admits while at most `quota` slots are in use. Each unit is a slot, held until it is released.
 
-    `quota`: slots, at most 10,000. `window`: a slot's lifetime, seconds: one that is neither renewed nor given back is
-    free after that long, because whoever held it is gone. `retry`: seconds that a refused client is told to wait, more
-    than 0: a hint, because nobody knows when a slot is given back.
+    `quota`: slots, at most 10,000. `window`: the lifetime of a slot in seconds. A slot that is neither renewed nor
+    released is free after that time, because its holder is gone. `retry`: seconds, more than 0, after which a refused
+    client should retry: a hint, because the time of a release cannot be predicted.
 
-    A charge takes `cost` slots, named `at`, `at + 1` and so on, for the `at` of its decision: no two are alike.
-    `settle` with the negative cost and that `at` gives them back, twice as well as once; with the cost itself it renews
-    them, and takes them again where they were lost. The slots of a key are the same whatever `quota` is.
+    A charge takes `cost` slots, with the unique names `at`, `at + 1` and so on, for the `at` of its decision. `settle`
+    with the negative cost and that `at` releases them, and can be repeated. With the cost itself it renews them, and
+    takes them again if they were lost. The slots of a key do not depend on `quota`.
     """
 
     retry: float = RETRY
@@ -42,7 +42,7 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
             raise ConfigError(f"quota: got {self.quota}, expected at most {MAX_SLOTS} slots")
         if microseconds(check_seconds("retry", self.retry)) < 1:
             raise ConfigError(f"retry: got {self.retry!r}, expected more than 0 seconds")
-        # without the quota: who changes it changes how many may be at work, and those who are stay so
+        # without the quota: slots in use stay in use when the quota changes
         self.__dict__["bucket"] = self.bucket.replace(f"{self.quota}/", "")
 
     @property
@@ -62,9 +62,8 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
         else:
             retry_after = self.retry if cost <= quota else math.inf
             if state is not None and state.last[0] > now + self.window_us:
-                state = self._with_slots(
-                    state, now, ()
-                )  # else they would outlive their holders until that time comes again
+                # slots from the future would outlive their holders
+                state = self._with_slots(state, now, ())
         remaining = quota - used if used < quota else 0
         return Decision(allowed, quota, remaining, retry_after, self.retry, self.retry * (used > 0), 0.0, at), state
 
@@ -72,7 +71,7 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
         used = state.in_use(now) if state is not None else 0
         names = range(max(at, 0), max(at, 0) + min(abs(delta), MAX_SLOTS))
         current = [name for name in names if used and state is not None and state.end(name) > now]
-        if delta > 0 and at <= MAX_EXACT_INT // 2:  # names that follow must be exact
+        if delta > 0 and at <= MAX_EXACT_INT // 2:  # the names after it must be exact
             to_hold = set(current)
             lost = (name for name in names if name not in to_hold)
             current += islice(lost, max(0, 2 * self.quota - used))
@@ -86,7 +85,7 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
 
     @cached_property
     def notation(self) -> str:
-        """What errors call it. Nothing reads it back: it is no rate."""
+        """Name for error messages. `parse` does not accept it, because it is not a rate."""
         return f"{self.quota} at once"
 
     @cached_property
@@ -96,9 +95,9 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
     def _with_slots(
         self, state: SlotState | None, now: int, to_hold: Iterable[int], to_release: Iterable[int] = ()
     ) -> SlotState:
-        """The state in which these are held from now on and those given back. What ended is dropped.
+        """Return the state with these slots held or released from `now` on, and without expired slots.
 
-        No lifetime ends later than one that begins now.
+        No slot ends later than a slot taken at `now`.
         """
         latest = now + self.window_us
         changes: list[tuple[int, int | None]] = []
@@ -111,14 +110,14 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
 
 
 def _free_name(slots: SlotState | None, now: int, latest: int, cost: int) -> int:
-    """The first name from now on, and from the name of the last to end on, that is free with those after it.
+    """Return the first of `cost` free names in sequence, from `now` on and after the name of the last slot to end.
 
-    Whatever is taken at one instant is named after what was taken before, so there is next to nothing to look for.
+    Slots taken at the same instant get names in sequence, so that this search is short.
     """
     if slots is None or slots.last[0] <= now:
         return now
     last = slots.last[1]
-    if slots.last[0] > latest:  # all that end later will end then
+    if slots.last[0] > latest:  # those that end later will be cut to `latest`
         last = max(name for _, name in slots.expiring_from(latest))
     first = name = max(now, last + 1)
     while name < first + cost:

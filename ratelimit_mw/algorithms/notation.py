@@ -24,7 +24,7 @@ _SHORT: Final = {"s": "second", "sec": "second", "m": "minute", "min": "minute",
 
 _SEPARATORS = re.compile(r"[;,|]")
 _RATE = re.compile(r"\s*([0-9]+)\s*(?:/|per)\s*([0-9]+(?:\.[0-9]+)?)?\s*([a-z]+)\b(.*)", re.DOTALL)
-# the same with no period, () in its place; only our own words may follow, so that a period is never taken for one
+# a rate without a period, whose group () is empty; only options may follow, so that no period is taken for one
 _WORDS: Final = {"using", *(word for algorithm in ALGORITHMS.values() for word in algorithm.words)}
 _IN_SECONDS = re.compile(rf"\s*([0-9]+)\s*/\s*([0-9]+)()((?:\s+(?:{'|'.join(sorted(_WORDS))})\b.*)?)", re.DOTALL)
 _SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
@@ -32,17 +32,17 @@ _ZERO: Final = (
     f"quota: got 0, expected a whole number from 1 to {MAX_EXACT_INT - 1}; to refuse everything use blocklist, "
     "to limit nothing say limits = []"
 )
-_LONGEST = 1000  # characters; a limit that needs more is a mistake, or somebody's attack
+_LONGEST = 1000  # characters; a longer text is a mistake or an attack
 
 
 def parse(text: str) -> tuple[Limit, ...]:
-    """The limits that `text` names, one or several separated by `;`, `,` or `|`.
+    """Parse one or more limits, separated by `;`, `,` or `|`.
 
     `100/minute`, `5 per 10 seconds`, `100/minute burst 20 using token_bucket`, `60/hour using sliding_window_counter
-    buckets 10 strict`. A period is us, ms, second, minute, hour, day, week, month (30 days) or year (365 days), short
-    (s, min, h, d) or in the plural, with a number before it or without; after `/`, a number alone is seconds. Without
-    `using` it is `sliding_window_counter`. This is also the notation of the `limits` library and of django-ratelimit.
-    Raises `ConfigError` that quotes the part that is wrong and says what is allowed.
+    buckets 10 strict`. A period is us, ms, second, minute, hour, day, week, month (30 days) or year (365 days),
+    abbreviated (s, min, h, d) or plural, with or without a number before it; after `/`, a number alone is seconds. The
+    default algorithm is `sliding_window_counter`. Also accepts the notations of the `limits` library and of
+    django-ratelimit. Raises `ConfigError` that quotes the invalid part and names the valid values.
     """
     if not isinstance(text, str):
         raise ConfigError(f"got {text!r}, expected text such as '100/minute'")
@@ -88,7 +88,7 @@ def _period(word: str) -> float:
 
 
 def _options(tokens: list[str]) -> tuple[type[Limit], dict[str, Any]]:
-    """The algorithm after `using`, and the values of its words, in whatever order they stand."""
+    """Return the algorithm after `using` and the values of its options, which may be in any order."""
     algorithm: type[Limit] = DEFAULT
     if "using" in tokens:
         where = tokens.index("using")

@@ -1,6 +1,6 @@
 """Sliding window counter: counts per sub-window, the oldest one weighted.
 
-Its Lua twin is `sliding_window_counter.lua`.
+The Lua implementation is `sliding_window_counter.lua`.
 """
 
 import math
@@ -19,7 +19,7 @@ _MAX_BUCKETS = 1000
 class SubWindowState(Struct, frozen=True, gc=False):
     """Units per sub-window.
 
-    Three fields, not a tuple: the usual state of two counters then costs the collector nothing.
+    Three fields, not a tuple: a state of two counters, the default, then costs the garbage collector nothing.
     """
 
     start: int  # clock ticks: when the newest sub-window began
@@ -31,12 +31,12 @@ class SubWindowState(Struct, frozen=True, gc=False):
 class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     """Admits while the units of the last `window`, estimated from counters, leave room for the cost.
 
-    Sub-windows of `window / buckets` follow each other from the first hit of an empty state. The units of the newest
-    `buckets` ones count in full, the oldest one by the part of it that the window still covers (the estimate
-    popularised by Cloudflare). At most `2 * quota` in any window for an adversary, `quota` for steady traffic;
-    `strict` counts the oldest in full: `quota`.
+    Sub-windows of `window / buckets` follow each other from the first hit of an empty state. The newest `buckets` of
+    them count in full, the oldest one by the part that the window still covers (the estimate popularized by
+    Cloudflare). An adversary gets at most `2 * quota` in any window, steady traffic `quota`. With `strict` the oldest
+    counts in full, and any traffic gets at most `quota`.
 
-    `buckets`: 1 to 1000, finer is closer to the exact count and costs a counter each. `strict`: bool.
+    `buckets`: 1 to 1000; more of them are closer to the exact count and cost one counter each. `strict`: bool.
     """
 
     buckets: int = 1
@@ -45,9 +45,9 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     algorithm: ClassVar[str] = "sliding_window_counter"
     words: ClassVar[tuple[str, ...]] = ("buckets", "strict")
     ticks: ClassVar[CounterTicks]
-    """Of the instance: the numbers that the algorithm and its Lua twin compute with."""
+    """Instance value: the numbers with which Python and Lua compute."""
     _fast_ticks: ClassVar[tuple[int, int, int, int] | None]
-    """Of the instance: these, `length - 1` and the quota, where there are two counters and the older is weighted."""
+    """Instance value for the fast path: `(clock, length, length - 1, quota)`; None with more `buckets` or `strict`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,10 +79,10 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         if (fast_ticks := self._fast_ticks) is None or state is None or not cost:
             return self._decide(state, now, cost)
         clock, length, last, quota = fast_ticks
-        rest = state.start + length - (now if clock == 1 else now // clock)  # until the next sub-window begins
+        rest = state.start + length - (now if clock == 1 else now // clock)  # until the next sub-window starts
         if not 0 < rest <= length:
             return self._decide(state, now, cost)
-        # the usual cases: what every case comes down to, in half of its time
+        # fast path: equal to _decide(), in half the time
         newest, oldest = state.newest, state.oldest
         room, next_wait = quota - newest, rest
         allowed, retry = True, 0
@@ -97,13 +97,13 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
             return self._decide(state, now, cost)
         else:
             allowed = False
-            if newest + cost <= quota:  # as soon as the oldest counts less
+            if newest + cost <= quota:  # it passes once the oldest counts less
                 retry = rest - 1 - ((quota - newest - cost + 1) * length - 1) // oldest
             else:
                 retry = rest + last - ((quota - cost + 1) * length - 1) // newest
         reset = rest + last - last // newest
         if clock > 1:
-            phase = now % clock  # the part of this clock tick that is gone
+            phase = now % clock  # elapsed part of this clock tick
             next_wait, reset, retry = next_wait * clock - phase, reset * clock - phase, retry and retry * clock - phase
         retry_after = retry / MICROSECONDS if retry else 0.0
         return Decision(
@@ -111,11 +111,11 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         ), state
 
     def _decide(self, state: SubWindowState | None, now: int, cost: int) -> tuple[Decision, SubWindowState | None]:
-        """In every case."""
+        """Decide in the general case."""
         clock, length = self.ticks
         quota = self.quota
         tick = now if clock == 1 else now // clock
-        if state is not None and 0 <= tick - state.start < length:  # the usual case, without a call
+        if state is not None and 0 <= tick - state.start < length:  # _slide(), inlined
             start, newest, between, oldest = state.start, state.newest, state.between, state.oldest
         else:
             start, newest, between, oldest = self._slide(state, tick)
@@ -133,14 +133,14 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
                 wait = self._wait(elapsed, newest, between, oldest, quota - cost)
                 retry_after = (wait * clock - now % clock) / MICROSECONDS
             if state is not None and state.start > tick:
-                # else the lock-out would last until that time comes again
+                # a state from the future would lock clients out
                 state = SubWindowState(start, newest, oldest, between)
         remaining = room if room > 0 else 0
         filled = newest + remaining
         next_wait = self._wait(elapsed, filled, between, oldest, quota - 1)
         reset = self._wait(elapsed, newest, between, oldest, 0)
         if clock > 1:
-            phase = now % clock  # the part of this clock tick that is gone
+            phase = now % clock  # elapsed part of this clock tick
             next_wait = next_wait * clock - phase
             reset = reset and reset * clock - phase
         return Decision(
@@ -180,11 +180,11 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         return *self.ticks, self.quota, self.buckets, int(self.strict)
 
     def _slide(self, state: SubWindowState | None, tick: int) -> tuple[int, int, tuple[int, ...], int]:
-        """Start of the newest sub-window, and the newest, between and oldest counts as they are at `tick`."""
+        """Return the start of the newest sub-window, and the newest, between and oldest counts, at `tick`."""
         length = self.ticks[1]
         if state is not None:
             passed = (tick - state.start) // length
-            if passed <= 0:  # below 0 the clock stepped back
+            if passed <= 0:  # if negative, the clock stepped back
                 return min(state.start, tick), state.newest, state.between, state.oldest
             counts = (
                 ((0,) * passed + (state.newest, *state.between))[: self.buckets + 1] if passed <= self.buckets else ()
@@ -198,22 +198,22 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         return (0,) * (self.buckets - 1)
 
     def _used(self, elapsed: int, newest: int, between: tuple[int, ...], oldest: int) -> int:
-        """Units that count `elapsed` clock ticks into the newest sub-window."""
+        """Return the units that count `elapsed` clock ticks after the start of the newest sub-window."""
         if oldest and not self.strict:
             length = self.ticks[1]
             oldest = oldest * (length - elapsed - 1) // length
         return newest + sum(between) + oldest if between else newest + oldest
 
     def _wait(self, elapsed: int, newest: int, between: tuple[int, ...], oldest: int, room: int) -> int:
-        """Clock ticks until at most `room` units count, if nothing more is taken."""
+        """Return the clock ticks until at most `room` units count, if nothing more is taken."""
         length = self.ticks[1]
         strict = self.strict
-        if strict:  # the same as one sub-window more, of which nothing is ever weighted
+        if strict:  # like one more full sub-window, and no weighted one
             between, oldest = (*between, oldest), 0
         counted = newest
         if between:
             counted += sum(between)
-            for count in reversed(between):  # the oldest leaves, the next one is the oldest
+            for count in reversed(between):  # the oldest leaves, and the next one becomes the oldest
                 if counted <= room:
                     break
                 counted -= count

@@ -1,4 +1,4 @@
-"""Sliding window log: the instant of every admitted unit. Its Lua twin is `sliding_window_log.lua`."""
+"""Sliding window log: the instant of every admitted unit. The Lua implementation is `sliding_window_log.lua`."""
 
 import math
 from array import array
@@ -11,17 +11,17 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MICROSECONDS, MOST_RECENT, Decision, Limit
 from ratelimit_mw.core.memo import cached_property
 
-_MAX_QUOTA = 100_000  # 8 bytes each in memory, some 100 in Redis
-_MAX_COST = 1_000  # units that one charge writes
-_TRIM = 2_000  # units that one charge drops: twice what it can add, so that dropping always catches up
+_MAX_QUOTA = 100_000  # units; each takes 8 bytes in memory, about 100 in Redis
+_MAX_COST = 1_000  # units that one charge can add
+_TRIM = 2_000  # units that one charge can drop: twice what it can add, so that dropping keeps up
 
 
 class LogState(Struct, frozen=True, gc=False):
     """Instants of units, microseconds, oldest first.
 
-    `past[head:tail]` and `count` times `newest`. States share `past`, to which is only ever appended. The newest
-    charge is not in it yet: the next one writes it there. So a decision that is thrown away leaves nothing behind, and
-    one that is kept copies nothing.
+    The instants are `past[head:tail]` and `count` times `newest`. States share `past`, which only grows. It does not
+    contain the newest charge yet; the next charge appends it. So a discarded decision leaves nothing behind, and a
+    stored one copies nothing.
     """
 
     past: "array[int]"
@@ -32,10 +32,10 @@ class LogState(Struct, frozen=True, gc=False):
 
 
 class SlidingWindowLog(Limit, frozen=True, kw_only=True):
-    """Admits while the units of the last `window`, now included, and the cost are at most `quota`: exact.
+    """Admits while the units of the last `window`, now included, plus the cost are at most `quota`: exact.
 
-    At most `quota` units in any window, for a state that grows with them. Raises `ConfigError` for a quota over
-    100,000. A cost over 1,000 never passes.
+    At most `quota` units pass in any window; the size of the state is proportional to them. Raises `ConfigError` for a
+    quota over 100,000. A cost over 1,000 never passes.
     """
 
     algorithm: ClassVar[str] = "sliding_window_log"
@@ -72,7 +72,7 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
             if cost <= self.most:
                 retry_after = self._seconds_until_gone(state, now, used, used + cost - quota)
             if state is not None and state.newest > now:
-                state = self._clamped_to_now(state, now)  # else the lock-out would last until that time comes again
+                state = self._clamped_to_now(state, now)  # a state from the future would lock clients out
         remaining = quota - used if used < quota else 0
         next_after = self._seconds_until_gone(state, now, used, used + remaining + 1 - quota)
         reset_after = self._seconds_until_gone(state, now, used, used) if used else 0.0
@@ -109,17 +109,17 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
         return self.window_us, self.quota, self.most
 
     def _used(self, state: LogState | None, now: int) -> int:
-        """Units in (now - window, now], and those from a time ahead of now."""
+        """Return the number of units in (now - window, now] and later."""
         if state is None or state.newest <= now - self.window_us:
             return 0
         return state.tail - self._first(state, now) + state.count
 
     def _first(self, state: LogState, now: int) -> int:
-        """Where in `past` the units begin that count at `now`."""
+        """Return the index in `past` of the first unit that counts at `now`."""
         return bisect_right(state.past, now - self.window_us, state.head, state.tail)
 
     def _seconds_until_gone(self, state: LogState | None, now: int, used: int, nth: int) -> float:
-        """Seconds until so many of the used units have left; what is not there yet leaves a window from now."""
+        """Return the seconds until `nth` of the used units have expired; later units expire a window from now."""
         instant = now
         if state is not None and nth <= used:
             index = state.tail + state.count - used + nth - 1
@@ -127,7 +127,7 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
         return (instant + self.window_us - now) / MICROSECONDS
 
     def _add(self, state: LogState | None, now: int, units: int) -> LogState:
-        """The state with so many units more, and without the first ones that left."""
+        """Return the state with `units` more at `now`, without the oldest expired ones."""
         if state is None or state.newest <= now - self.window_us:
             return LogState(array("q"), 0, 0, now, units)
         if state.newest > now:
@@ -136,22 +136,22 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
         newest = array("q", [state.newest]) * state.count
         if len(past) == state.tail and head <= tail - head:
             past.extend(newest)
-        elif past[state.tail : tail] != newest or head > tail - head:  # another state went on from here, or much left
+        elif past[state.tail : tail] != newest or head > tail - head:  # another state appended here, or many expired
             past, head, tail = past[head : state.tail] + newest, 0, tail - head
         return LogState(past, head, tail, now, units)
 
     def _counted_instants(self, state: LogState, now: int) -> "array[int]":
-        """A list of its own, of the instants that count."""
+        """Return a new array of the instants that count."""
         if not self._used(state, now):
             return array("q")
         return state.past[self._first(state, now) : state.tail] + array("q", [state.newest]) * state.count
 
     def _clamped_to_now(self, state: LogState, now: int) -> LogState:
-        """The state without what left, and with no time ahead of now."""
+        """Return the state without expired units, and with no instant after `now`."""
         return _state_of(array("q", [min(instant, now) for instant in self._counted_instants(state, now)]))
 
 
 def _state_of(times: "array[int]") -> LogState:
-    """The state of these instants, at least one."""
+    """Return the state of these instants, at least one. Takes over `times`."""
     newest = times.pop()
     return LogState(times, 0, len(times), newest, 1)

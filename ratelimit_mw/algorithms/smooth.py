@@ -1,6 +1,6 @@
-"""Guava's RateLimiter: who comes pays for who came before. Its Lua twin is `smooth.lua`.
+"""Guava's RateLimiter: each request waits for the cost of the one before. The Lua implementation is `smooth.lua`.
 
-What is counted is time, in ticks: how long until the next free ticket, and how much idle time is stored.
+The state counts time, in ticks: the time until the next free ticket, and the stored idle time.
 """
 
 import math
@@ -22,32 +22,32 @@ from ratelimit_mw.core.limit import (
 )
 from ratelimit_mw.core.memo import cached_property
 
-_MAX_COLD_FACTOR = 100  # times the usual price
+_MAX_COLD_FACTOR = 100  # times the stable price
 
 
 class SmoothState(Struct, frozen=True, gc=False):
-    """The next free ticket and what is stored, when that was so, and in which ticks: another rate has others."""
+    """The next free ticket and the stored time at an instant, in the ticks of the rate at that time."""
 
     wait: int  # ticks until the next free ticket
-    stored: int  # ticks; below 0, how much of the wait is for units that were not stored
-    delayed_ticks: int  # how many ticks of the wait are the price of charges that were held back themselves
+    stored: int  # ticks; if negative, the part of the wait that is for units that were not stored
+    delayed_ticks: int  # ticks of the wait that are the price of delayed charges
     updated: int  # clock ticks
-    drain: int  # ticks in a clock tick
-    clock: int  # microseconds in a clock tick
+    drain: int  # ticks per clock tick
+    clock: int  # microseconds per clock tick
 
 
 class Smooth(DelayableLimit, frozen=True, kw_only=True):
-    """Admits while the next free ticket is due, or within `max_delay` seconds; the cost is paid by the next caller.
+    """Admits if the next free ticket is due now or within `max_delay` seconds; the next request waits for the cost.
 
     `Smooth(5, 1)`: one unit every 0.2 s; a charge of 5 passes at once, and the next one waits for a second. Idle time
-    is stored, up to `max_burst` seconds of it, and then spent for nothing: Guava's SmoothBursty. With `warmup` seconds
-    it is SmoothWarmingUp: a limit that was idle is cold, its units take up to `cold_factor` times as long, and it gets
-    to its rate in `warmup` seconds of steady use. A limit nobody has used yet is full: it has stored all, or is cold.
+    is stored, up to `max_burst` seconds, and later spent for free: Guava's SmoothBursty. With `warmup` seconds it is
+    SmoothWarmingUp: an idle limit is cold, its units take up to `cold_factor` times as long, and it reaches its rate
+    after `warmup` seconds of steady use. A new limit has full storage or, with a `warmup`, is cold.
 
-    A cost over `quota` never passes. `remaining` is how many units pass at once in whatever charges they come.
-    `max_burst`: seconds, 0 or more. `warmup`: seconds, 0 is none; with the window at most a hundred years.
-    `cold_factor`: a whole number from 1 to 100. `max_burst` goes without `warmup`, `cold_factor` with it.
-    The rate is not part of the bucket's id: the part of the whole that is stored is kept when it changes.
+    A cost over `quota` never passes. `remaining` is how many units pass at once, for any division into charges.
+    `max_burst`: seconds, 0 or more; only without `warmup`. `warmup`: seconds, 0 disables it; together with the window
+    at most 100 years. `cold_factor`: a whole number from 1 to 100; only with `warmup`. The rate is not part of the
+    bucket id: if it changes, the stored fraction is kept.
     """
 
     max_burst: float = 1.0
@@ -61,7 +61,7 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
     max_ticks: ClassVar[int] = MAX_EXACT_INT // 4
     ticks: ClassVar[SmoothTicks]
     warm_up: ClassVar[WarmUp | None]
-    """Of the instance: how the price of a unit falls, where there is a warm-up."""
+    """Instance value: how the price of a unit falls during the warm-up; None without one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,7 +99,7 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
                 before, (wait, stored) = wait, self._after_charge(wait, stored, cost)
                 delayed_ticks = delayed_ticks + wait - before if before else 0
             if allowed or (state is not None and state.updated * state.clock > now):
-                # refused too, else the lock-out would last until that time comes again
+                # even if refused: a state from the future would lock clients out
                 state = SmoothState(wait, stored, delayed_ticks, now // clock, drain, clock)
         return self._decision(now, wait, stored, (allowed, retry_after, delay)), state
 
@@ -109,7 +109,7 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
         before = wait, stored
         units = min(abs(delta), self._max_correction)
         debt = self._max_wait_ticks
-        left = (at // clock - now // clock) * drain  # of the time for which the units count
+        left = (at // clock - now // clock) * drain  # ticks for which the units still count
         if delta > 0 and wait < debt:
             wait, stored = self._after_charge(wait, stored, units)
             wait = min(wait, debt)
@@ -124,7 +124,7 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
 
     def shift_at(self, at: int, units: int) -> int:
         clock, drain, unit_time, *_ = self.ticks
-        # the one on which nobody gets back too much
+        # the price that never refunds too much
         price = unit_time * max(1, self._cold_factor_or_0) if units < 0 else unit_time
         return shift_at(at, units * price, drain, clock)
 
@@ -163,57 +163,57 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
 
     @cached_property
     def _cold_factor_or_0(self) -> int:
-        """How many times the usual price a unit costs at first; 0 without a warm-up."""
+        """The cold factor with a warm-up, else 0."""
         return self.cold_factor if self.warmup else 0
 
     @cached_property
     def _idle_us(self) -> int:
-        """Idle microseconds after which nothing more is stored."""
+        """Idle microseconds after which storage is full."""
         return microseconds(self.warmup or self.max_burst)
 
     @cached_property
     def _max_correction(self) -> int:
-        """Units of which more are neither there to give back, nor to be taken."""
+        """Most units that a settlement can refund or charge."""
         _, _, _, unit_storage, full = self.ticks
         return 2 * self.quota + full // unit_storage + 1
 
     @cached_property
     def _max_wait_ticks(self) -> int:
-        """Ticks that the next free ticket can be away at most."""
+        """Most ticks until the next free ticket."""
         return self._max_quota_price + self.quota * self.ticks[2]
 
     @cached_property
     def _max_quota_price(self) -> int:
-        """Ticks that a whole quota costs at most."""
+        """Most ticks that a whole quota can cost."""
         *_, full = self.ticks
         return self._after_charge(0, full if self.warm_up else 0, self.quota)[0]
 
     def _capacity(self, state: SmoothState) -> int:
-        """Ticks of storage, in those of a state."""
+        """Return the ticks of storage in total, in the ticks of `state`."""
         return stored_us(self._idle_us, self._cold_factor_or_0, state.clock) * state.drain
 
     def _min_stored(self, wait: int) -> int:
-        """The least that `stored` can be while there are so many ticks to wait."""
+        """Return the least possible `stored` for a wait of `wait` ticks."""
         _, _, unit_time, unit_storage, _ = self.ticks
         part = math.gcd(unit_time, unit_storage)
         return -(ceil_div(wait, unit_time // part) * (unit_storage // part))
 
     def _current(self, state: SmoothState | None, now: int) -> tuple[int, int, int]:
-        """`wait`, `stored` and `delayed_ticks` by now, in the ticks of this limit.
+        """Return `wait`, `stored` and `delayed_ticks` at `now`, in the ticks of this limit.
 
-        A clock that stepped back stores nothing.
+        Nothing is stored if the clock steps back.
         """
         clock, drain, *_, full = self.ticks
         if state is None:
             return 0, full, 0
         wait = state.wait - max(0, now // state.clock - state.updated) * state.drain
         stored, delayed_ticks = state.stored, state.delayed_ticks
-        if wait <= 0:  # time since it was due is stored
+        if wait <= 0:  # the time since the ticket was due is stored
             most = self._capacity(state)
             wait, stored = 0, min(most, max(0, stored) - wait)
             if stored == most:
                 return 0, full, 0
-        if (state.drain, state.clock) != (drain, clock):  # the rate was changed: the same times in other ticks
+        if (state.drain, state.clock) != (drain, clock):  # the rate changed: convert to its ticks
             ratio = (drain / state.drain) * (state.clock / clock)  # as in Lua, where all numbers are doubles
             wait = min(MAX_EXACT_INT // 2, math.ceil(wait * ratio))
             stored = min(full, math.floor(stored * ratio))
@@ -223,22 +223,22 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
         return wait, stored, min(delayed_ticks, wait)
 
     def _after_charge(self, wait: int, stored: int, cost: int) -> tuple[int, int]:
-        """The same after so many units: first those that are stored, at their price, then others."""
+        """Return `wait` and `stored` after `cost` units: first stored ones, at their price, then new ones."""
         _, _, unit_time, unit_storage, _ = self.ticks
         left = stored - cost * unit_storage
         return wait + cost * unit_time + self._surcharge(stored) - self._surcharge(left), left
 
     def _surcharge(self, stored: int) -> int:
-        """By how much all that is stored costs more than as many units that are not; ticks."""
+        """Return by how many ticks all stored units cost more than as many new ones."""
         if self.warm_up is None:
             return -max(0, stored)
         return self.warm_up.surcharge(stored)
 
     def _after_refund(self, wait: int, stored: int, delayed_ticks: int, units: int, left: int) -> tuple[int, int, int]:
-        """`wait`, `stored` and `delayed_ticks` after giving back units that count for so many ticks more.
+        """Return `wait`, `stored` and `delayed_ticks` after a refund of units that count for `left` more ticks.
 
-        Whoever took its units later and is held back goes when it was told to: that much of the wait stays. What was
-        taken last is as if it had never been.
+        Later requests that are delayed keep their instants, so that part of the wait stays. A refund of the latest
+        charge restores the state before it.
         """
         _, _, unit_time, unit_storage, full = self.ticks
         if self.warm_up is None:
@@ -261,7 +261,7 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
             limit, free = full // unit_storage + 1, stored // unit_storage + 1
             next_wait = wait or free * unit_storage - stored
             missing = max(0, (limit - 1) * unit_storage - stored)
-        else:  # whoever comes first makes the next one wait
+        else:  # the first unit makes the next one wait
             limit = free = 1
             next_wait = wait or self._after_charge(0, stored, 1)[0]
             missing = 0
