@@ -1,7 +1,6 @@
-"""A connection of asyncio, opened by the client library and then spoken to without it: one write, one read.
+"""Connections for asyncio. redis-py opens them; commands bypass it, with one write and one read.
 
-The client library opens it, with TLS, password and database; what it does around each command takes longer than the
-server does.
+redis-py does TLS, AUTH and SELECT. Its own work around each command would take longer than that of the server.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ class AsyncConnection(Protocol):
     """An open connection, for one call at a time."""
 
     async def query(self, command: Command) -> Any:
-        """The reply. Raises an error reply as it is, `StoreError` or the client library's error if there is none."""
+        """Return the reply. Raises an error reply as it is; without a reply, a `StoreError` or redis-py's error."""
         ...
 
     @property
@@ -25,39 +24,39 @@ class AsyncConnection(Protocol):
         ...
 
     def begin(self, command: Command, on_reply: Callable[[Any], None]) -> None:
-        """The same without a coroutine: `on_reply` is called with the reply, or with the error that there is none."""
+        """Send a command without a coroutine. `on_reply` receives the reply, or the error of `query`."""
         ...
 
     def abandon(self) -> None:
-        """End what was begun, and the connection with it. Who waits for it hears so."""
+        """Abort the call in progress and close the connection. `on_reply` receives an error."""
         ...
 
     async def usable(self) -> bool:
-        """Whether nothing has come in since the last reply: the end of the connection, or a stray answer."""
+        """Return whether nothing arrived since the last reply: neither an end of file nor a stray reply."""
         ...
 
     async def close(self) -> None:
-        """Close it, waiting for nothing."""
+        """Close the connection without waiting."""
         ...
 
 
 async def drop(connection: Any) -> None:
-    """Close a connection of the client library for asyncio, open or not, waiting for nothing."""
-    writer = connection._writer  # noqa: SLF001  # nothing public gives it away
+    """Close a connection of redis.asyncio without waiting, open or not."""
+    writer = connection._writer  # noqa: SLF001  # redis-py has no public access to it
     if writer is not None:
-        writer.transport.abort()  # TLS would say goodbye first, and the loop may end before
+        writer.transport.abort()  # not close(): the loop may end before TLS has shut down
     await connection.disconnect(nowait=True)
 
 
 class HiredisAsyncConnection(asyncio.Protocol):
-    """A line by hiredis. `reader` and `pack` are its own; `connection` is one of redis-py, and open."""
+    """A connection that hiredis parses. `connection`: an open one of redis-py; `reader` and `pack`: of hiredis."""
 
     def __init__(self, connection: Any, reader: Any, pack: Any) -> None:
         self._connection, self._reader, self._pack = connection, reader, pack
         self._loop = asyncio.get_running_loop()
-        self._on_reply: Callable[[Any], None] | None = None  # by whoever asked
-        self._no_stray_reply = True  # nothing came that nobody asked for
-        # nothing public of the client library gives it away
+        self._on_reply: Callable[[Any], None] | None = None  # of the call in progress
+        self._no_stray_reply = True  # no data arrived without a call
+        # redis-py has no public access to it
         self._transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001
         self._transport.set_protocol(self)
 
@@ -98,20 +97,20 @@ class HiredisAsyncConnection(asyncio.Protocol):
         await drop(self._connection)
 
     def data_received(self, data: bytes) -> None:
-        """A reply, or a part of one."""
+        """Parse received bytes, and deliver complete replies."""
         replies = []
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not False:
                 replies.append(reply)
-        except Exception as error:  # noqa: BLE001  # bytes that are no reply: whatever hiredis makes of them
+        except Exception as error:  # noqa: BLE001  # hiredis may raise anything for invalid bytes
             replies.append(StoreError(f"{type(error).__name__}: {error}"))
             self._transport.abort()
         for reply in replies:
             self._deliver(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Whoever still waits does so in vain."""
+        """Fail the call in progress."""
         if self._on_reply is not None:
             self._deliver(StoreError(f"the connection was lost: {exc or 'the server closed it'}"))
 
@@ -124,7 +123,7 @@ class HiredisAsyncConnection(asyncio.Protocol):
 
 
 class PlainAsyncConnection:
-    """A line by redis-py alone, where there is no hiredis. What it does has to be awaited."""
+    """A connection that redis-py parses, for use without hiredis. Its calls have to be awaited."""
 
     free = False
 
@@ -136,12 +135,12 @@ class PlainAsyncConnection:
         await self._connection.send_command(*command)
         return await self._connection.read_response()
 
-    def begin(self, command: Command, on_reply: Callable[[Any], None]) -> None:  # noqa: ARG002  # of a line
-        """Not to be called, as `free` says."""
+    def begin(self, command: Command, on_reply: Callable[[Any], None]) -> None:  # noqa: ARG002  # a protocol's method
+        """Raise TypeError: `free` is always False."""
         raise TypeError("redis-py alone has to be awaited")
 
     def abandon(self) -> None:
-        """Nothing was begun."""
+        """Do nothing: `begin` starts no call."""
 
     async def usable(self) -> bool:
         """See `AsyncConnection.usable`."""
@@ -149,7 +148,7 @@ class PlainAsyncConnection:
         peek = getattr(self._connection, "can_read", None) or self._connection.can_read_destructive
         try:
             return not await peek()
-        except Exception:  # noqa: BLE001  # one that cannot even be looked at is of no use
+        except Exception:  # noqa: BLE001  # a connection that cannot be checked is not usable
             return False
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Open connections, ready to be borrowed. Opening is off the request and one at a time.
+"""Pools connections for asyncio. Opens them in the background, one at a time.
 
-So a request never pays for TLS and AUTH, a crowd of requests does not become a crowd of handshakes, and a server that
-takes longer than a request may wait still gets its connection opened for the next one.
+So a request never pays for TLS and AUTH, many requests do not cause many handshakes, and a connection that takes longer
+to open than a request may wait is there for the next one.
 """
 
 import asyncio
@@ -14,14 +14,12 @@ from ratelimit_mw.core.errors import StoreError
 
 C = TypeVar("C")
 
-_OPENING_GRACE: Final = (
-    0.5  # seconds that closing waits for one that is being opened: TLS over a slow link takes so long
-)
-FIND_INTERVAL: Final = 0.5  # seconds: how often a server that may move is looked for, while there are requests
+_OPENING_GRACE: Final = 0.5  # seconds that `close` waits for a connection in the making: TLS over a slow link
+FIND_INTERVAL: Final = 0.5  # seconds between checks of the server's address, while there are requests
 
 
 def no_connection_error(error: Exception) -> StoreError:
-    """What a request hears that waited for a connection."""
+    """Return the error for requests that wait for a connection."""
     text = str(error) or type(error).__name__  # a timeout has no text
     return StoreError(f"cannot connect: {text}", rejected=getattr(error, "rejected", False))
 
@@ -29,9 +27,10 @@ def no_connection_error(error: Exception) -> StoreError:
 class AsyncPool(Generic[C]):
     """At most `size` connections for the tasks of one event loop.
 
-    `make` opens one, `end` closes one, `usable` says if one still is; `free` says so at once, and no where that is not
-    known. `find` says where the server is: when one is opened, when one broke, and twice a second. When it moved, those
-    that lead to its old place are closed. `make` is told the place; None without `find`.
+    `make` opens a connection, `end` closes it, and `usable` returns whether it still works. `free` does so without
+    awaiting, and returns False if it cannot know. `find` returns the server's address; the pool calls it before it
+    opens a connection, after one broke, and twice a second. If the address changes, connections to the old one are
+    closed. `make` receives the address, or None without `find`.
     """
 
     def __init__(
@@ -49,15 +48,15 @@ class AsyncPool(Generic[C]):
         self._last_find = 0.0  # monotonic seconds
         self._idle: list[C] = []
         self._in_use: set[int] = set()
-        self._in_use_nowait: dict[C, int] = {}  # and when; with no task that would give it back where the loop ends
-        self._moves = 0  # how often the server has moved
+        self._in_use_nowait: dict[C, int] = {}  # the value of `_moves`; no task returns them if the loop ends
+        self._moves = 0  # times that the connections in use became stale
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._opening: asyncio.Task[None] | None = None
-        self.shutdown_hook: AsyncGenerator[None, None] | None = None  # whoever has the loop close it keeps that here
+        self.shutdown_hook: AsyncGenerator[None, None] | None = None  # set by the caller that registers it
 
     async def acquire(self) -> C:
-        """A connection; the caller bounds the wait. Raises `StoreError` when none can be had."""
+        """Return a connection. The caller limits the wait. Raises `StoreError` if none can be opened."""
         while True:
             while self._idle:
                 connection = self._idle.pop()
@@ -72,11 +71,11 @@ class AsyncPool(Generic[C]):
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                    self._wake()  # it was our turn, and it passes on
+                    self._wake()  # pass the turn on to the next request
                 raise
 
     def acquire_nowait(self) -> C | None:
-        """A connection, where one is idle and `free`. It comes back by `release_nowait`."""
+        """Return an idle connection that is `free`, or None. Use `release_nowait` to return it to the pool."""
         if not (self._idle and self._free(self._idle[-1])):
             return None
         connection = self._idle.pop()
@@ -84,10 +83,10 @@ class AsyncPool(Generic[C]):
         return connection
 
     def release_nowait(self, connection: C, *, broken: bool) -> None:
-        """The other end of `acquire_nowait`. One that is `broken` is closed soon."""
+        """Return a connection of `acquire_nowait` to the pool; a `broken` one is closed soon."""
         since = self._in_use_nowait.get(connection)
         if since is None:
-            return  # closed with the pool
+            return  # `close` closed it
         if broken or since != self._moves:
             end = asyncio.get_running_loop().create_task(self._close_in_use(connection))
             self._closing.add(end)
@@ -99,12 +98,12 @@ class AsyncPool(Generic[C]):
         self._wake()
 
     async def ready(self) -> None:
-        """Wait until one is idle: who borrows it at once, without awaiting anything, gets it."""
+        """Wait until a connection is idle. A caller that acquires it before awaiting anything else gets it."""
         if not (self._idle and await self._usable(self._idle[-1])):
             await self.release(await self.acquire())
 
     async def release(self, connection: C, *, broken: bool = False) -> None:
-        """Return a borrowed connection; a `broken` one is closed."""
+        """Return a connection to the pool; a `broken` one is closed."""
         known = id(connection) in self._in_use
         self._in_use.discard(id(connection))
         if known and not broken:
@@ -115,20 +114,20 @@ class AsyncPool(Generic[C]):
             await self._end(connection)
 
     async def close(self) -> None:
-        """Close what is idle now, and what is lent when it comes back. The pool can be used again.
+        """Close idle connections and those of `acquire_nowait` now, all others on release.
 
-        What was lent at once is closed at once.
+        The pool can be used again.
         """
         opening, self._opening = self._opening, None
         in_use, self._in_use_nowait = self._in_use_nowait, {}
         for connection in in_use:
             await self._end(connection)
         await self._close_idle()
-        if opening is not None:  # asyncio loses the socket of TLS that is cancelled in its first moments
+        if opening is not None:  # asyncio leaks the socket of a TLS handshake that is canceled too early
             await asyncio.wait({opening}, timeout=_OPENING_GRACE)
             opening.cancel()
             await asyncio.wait({opening}, timeout=_OPENING_GRACE)
-        await asyncio.sleep(0)  # what was aborted is closed in the next turn
+        await asyncio.sleep(0)  # aborted sockets close in the next turn
 
     async def _close_idle(self) -> None:
         idle, self._idle = self._idle, []
@@ -159,9 +158,9 @@ class AsyncPool(Generic[C]):
             connection = await self._make(self._place)
             if self._opening is task:
                 self._idle.append(connection)
-            else:  # closed meanwhile: the client library may lose a cancellation
+            else:  # the pool was closed meanwhile: redis-py may swallow a cancellation
                 await self._end(connection)
-        except Exception as error:  # noqa: BLE001  # whatever it is, a waiting request must hear of it
+        except Exception as error:  # noqa: BLE001  # a waiting request must receive any error
             while self._waiting and not (self._in_use or self._in_use_nowait):
                 self._wake(no_connection_error(error))
         finally:
@@ -170,7 +169,7 @@ class AsyncPool(Generic[C]):
             self._wake()
 
     async def _is_at_same_address(self) -> bool:
-        """Whether the server is where it was."""
+        """Call `find`, and return whether the address is the same as before."""
         if self._find is None:
             return True
         self._last_find = time.monotonic()

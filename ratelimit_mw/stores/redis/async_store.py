@@ -1,4 +1,4 @@
-"""A store for asyncio over a way to a server: who waits, and for how long."""
+"""A Redis store for asyncio: batches takes, runs other commands in tasks, and enforces deadlines."""
 
 import asyncio
 import time
@@ -17,39 +17,40 @@ from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, Deadline
 from ratelimit_mw.stores.redis.parcel import DEFAULT_MODE, PendingTake, TakeMode
 from ratelimit_mw.stores.redis.scripts import Codec, read_decisions, read_decisions_by_group
 
-_REPLY_GRACE: Final = 0.001  # seconds: what is in the socket at the deadline is used, even when the event loop was late
+_REPLY_GRACE: Final = 0.001  # seconds: even after a stall, a reply that is in the socket at the deadline is used
 
 
 class AsyncTransport(Protocol):
-    """The way to a server, or to a cluster."""
+    """Sends commands to a server or a cluster, for asyncio."""
 
-    is_cluster: bool  # whether keys live in the slots of a cluster
-    codec: Codec  # what it can read, where the server knows it
+    is_cluster: bool  # whether a call reaches the keys of one hash slot only
+    codec: Codec  # to use if the server supports it
 
     async def ready(self) -> None:
-        """Wait until a command can be sent at once, as far as that is known. Raises `StoreError`."""
+        """Wait until a command can probably be sent at once. Raises `StoreError`."""
         ...
 
     async def send(self, *command: Any) -> Any:
-        """The reply; the caller bounds the wait. Raises `NoScript`, `NoCodec` or `StoreError`."""
+        """Return the reply. The caller limits the wait. Raises `NoScript`, `NoCodec` or `StoreError`."""
         ...
 
     def begin(self, command: Command, on_reply: Callable[[Any], None]) -> Callable[[], None] | None:
-        """The same at once, without a coroutine: `on_reply` is called with the reply, or with what `send` would raise.
+        """Send a command at once, without a coroutine.
 
-        Answers what ends it, or None where nothing can be sent at once; then nothing was.
+        `on_reply` receives the reply, or the error that `send` would raise. Returns a function that aborts the call, or
+        None if nothing was sent because it would have to wait.
         """
         ...
 
     async def close(self) -> None:
-        """Close what was opened here, in this loop. It can be used again."""
+        """Close the connections of this event loop. The transport can be used again."""
         ...
 
 
 class TaskStore(RedisCommands):
-    """The verbs, for asyncio."""
+    """A Redis store for asyncio, without layers."""
 
-    has_own_timeout: ClassVar[bool] = True  # nobody need watch over how long a call takes
+    has_own_timeout: ClassVar[bool] = True  # callers need not limit the time of a call
 
     def __init__(
         self, transport: AsyncTransport, prefix: str, timeout: float, clock: Callable[[], float] | None
@@ -65,7 +66,7 @@ class TaskStore(RedisCommands):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The loop of whoever asked last; None where nobody did."""
+        """The event loop of the latest request; None before the first one."""
         return self._batchers.loop or self._last_loop
 
     async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
@@ -77,11 +78,11 @@ class TaskStore(RedisCommands):
         return await self.start_take(charges, commit=False)
 
     def start_take(self, original_charges: Sequence[Charge], *, commit: bool = True) -> Awaitable[Sequence[Decision]]:
-        """To come: what a take answers, or a peek. Most often a future, as coroutines between would cost each request.
+        """Return an awaitable of the decisions of a take or a peek.
 
-        Raises at once what is wrong with the charges.
+        Mostly it is a future, because a coroutine would cost each request more. Raises at once if charges are invalid.
         """
-        if self.is_cluster:  # each slot would be a call of its own anyway
+        if self.is_cluster:  # not batched: each slot takes its own call anyway
             return self._run(self._take(original_charges, commit=commit))
         if not original_charges:
             return _no_decisions()
@@ -101,7 +102,7 @@ class TaskStore(RedisCommands):
     async def aclose(self) -> None:
         """See `RedisStore.close`."""
         calls = {call for call in self._calls if call.get_loop() is asyncio.get_running_loop()}
-        if calls:  # what is being given back need not be lost
+        if calls:  # let refunds in progress complete
             await asyncio.wait(calls, timeout=self._timeout)
         for call in calls:
             call.cancel()
@@ -114,7 +115,7 @@ class TaskStore(RedisCommands):
         return None if self.lookup is None else self.lookup()
 
     def _begin(self, pending_takes: Sequence[PendingTake], on_reply: OnReplies) -> Callable[[], None] | None:
-        """`_send_together` at once; None where it has to be waited for."""
+        """Start what `_send_together` does, without a task. Returns None if sending would have to wait."""
 
         def on_server_reply(reply: Any) -> None:
             outcome: Sequence[Sequence[Decision]] | StoreError | None
@@ -136,7 +137,10 @@ class TaskStore(RedisCommands):
         return self._transport.begin(next(self._take_together(pending_takes)), on_server_reply)
 
     async def _send_together(self, pending_takes: Sequence[PendingTake]) -> Sequence[Sequence[Decision] | StoreError]:
-        """The decisions on each of them, from one call; from one call for each, if what one of them says is wrong."""
+        """Return the decisions on each group from one call.
+
+        If the script rejects an argument, each group is sent alone, so that only invalid ones fail.
+        """
         try:
             reply = await adrive(self._take_together(pending_takes), self._send)
         except StoreError as error:
@@ -154,9 +158,9 @@ class TaskStore(RedisCommands):
             return error
 
     async def _run(self, steps: Steps[T]) -> T:
-        """Run the steps in a task of their own.
+        """Run the steps in a separate task.
 
-        A request that is cancelled, or out of time, leaves no half-read reply behind.
+        So a request that is canceled or times out leaves no half-read reply behind.
         """
         self._last_loop = asyncio.get_running_loop()
         call = self._last_loop.create_task(self._run_to_end(steps))
@@ -178,7 +182,7 @@ class TaskStore(RedisCommands):
     def _on_task_done(self, call: asyncio.Task[Any]) -> None:
         self._calls.discard(call)
         if not call.cancelled():
-            call.exception()  # seen: if the request still waits it gets it too
+            call.exception()  # marks it as retrieved; a request that still waits gets it too
 
     async def _run_to_end(self, steps: Steps[T]) -> T:
         try:
@@ -188,13 +192,13 @@ class TaskStore(RedisCommands):
             raise StoreError("no answer in time") from error
 
     async def _run_step(self, step: Any) -> Any:
-        """The outcomes of steps that go side by side, or the reply to one command."""
+        """Return the outcomes of steps that run concurrently, or the reply to one command."""
         if isinstance(step, list):
             return await asyncio.gather(*(self._run(steps) for steps in step), return_exceptions=True)
         return await self._transport.send(*step)
 
     def _send(self, command: Command) -> Awaitable[Any]:
-        """The reply to a command, of steps that have nothing else."""
+        """Return the reply to a command, for steps that yield only commands."""
         return self._transport.send(*command)
 
 
@@ -204,6 +208,5 @@ async def _no_decisions() -> Sequence[Decision]:
 
 async def _spread(group: Group, answer: Awaitable[Sequence[Decision]]) -> Sequence[Decision]:
     decisions = await answer
-    return (
-        decisions if isinstance(decisions, Answer) else group.spread(decisions)
-    )  # from memory it is on what was asked
+    # an Answer comes from memory, and has a decision for each original charge
+    return decisions if isinstance(decisions, Answer) else group.spread(decisions)

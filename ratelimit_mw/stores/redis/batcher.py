@@ -1,8 +1,8 @@
-"""How AsyncRedisStore sends: what many requests ask at once goes to the server as the groups of one call.
+"""Batches the requests of an event loop: many groups become one call to the server.
 
-What comes in the same turn of the event loop goes together, at its end, or before where it is enough: then the server
-works while the turn goes on. What comes while a call is under way goes with the next one: when that call is answered or
-takes long, or as soon as it is enough. For each call costs both ends as much as several groups do.
+Requests of the same turn of the event loop are sent at its end, or earlier if there are enough: then the server works
+during the rest of the turn. Requests that arrive during a call are sent when it is answered or slow, or as soon as
+there are enough. The reason: a call costs both client and server as much as several groups do.
 """
 
 import asyncio
@@ -16,23 +16,23 @@ from ratelimit_mw.stores.layer import Lookup
 from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, LoopClock
 from ratelimit_mw.stores.redis.parcel import DEFAULT_MODE, PendingTake
 
-_MAX_CALLS: Final = 2  # under way at most: client and server work at the same time
-_ENOUGH: Final = 16  # groups for a call before the turn ends, or while another one is under way
-_LONG: Final = 0.002  # seconds that a call is under way until the next one goes with fewer
-_MAX_GROUPS: Final = 32  # in one call at most: with more, the one waits until the other is done
-_MAX_CHARGES: Final = 128  # in one call at most, unless one group has more: a script is not interrupted
-_MAX_WAITING: Final = 10_000  # requests that are not sent yet, at most
-_REPLY_GRACE: Final = 0.001  # seconds: what is in the socket at the deadline is used, even when the event loop was late
+_MAX_CALLS: Final = 2  # in flight: client and server work at the same time
+_ENOUGH: Final = 16  # groups that are sent before the turn ends, or while another call is in flight
+_LONG: Final = 0.002  # seconds of a call in flight, after which the next one may have fewer groups
+_MAX_GROUPS: Final = 32  # in one call; with more, client and server would wait for each other
+_MAX_CHARGES: Final = 128  # in one call, unless a single group has more: a script blocks the server
+_MAX_WAITING: Final = 10_000  # requests that are not sent yet
+_REPLY_GRACE: Final = 0.001  # seconds: even after a stall, a reply that is in the socket at the deadline is used
 
 
 OnReplies = Callable[[Sequence[object] | StoreError | None], None]
-"""Is told the reply to each group; or why there is none; or None: nothing was done, and all may be sent again."""
+"""Receives the reply to each group; or the error of the call; or None if nothing was done and all may be resent."""
 
 
 class _Call:
-    """What is under way. When nobody waits for it any more, it is `late`, and another one may be sent.
+    """A call in flight.
 
-    `cancel`: ends it. `over`: it has ended.
+    `late`: all its requests timed out, so another call may take its place. `over`: it has ended. `cancel()` aborts it.
     """
 
     __slots__ = ("cancel", "late", "over", "takes", "until")
@@ -43,7 +43,7 @@ class _Call:
         self.cancel: Callable[[], object] = bool
 
     def end(self) -> None:
-        """End it, if it has not."""
+        """Abort the call unless it is over."""
         if not self.over:
             self.cancel()
 
@@ -61,12 +61,12 @@ def _unexpected(error: Exception) -> StoreError:
 
 
 class Batcher:
-    """The requests of one event loop.
+    """Sends the requests of one event loop in batches.
 
-    `ready` waits until something can be sent; `send` makes one call of groups and gives the reply of each. Both raise
-    `StoreError`. `begin` makes one at once, without a task for it: it answers what ends the call, or None where it has
-    to be waited until something can be sent. `timeout`: seconds that a request waits. `lookup`: what answers a take by
-    the time that it is to be sent; None where nothing could.
+    `ready` waits until something can be sent; `send` makes one call and returns the reply to each group. Both raise
+    `StoreError`. `begin` makes a call without a task: it returns a function that aborts the call, or None if sending
+    would have to wait. `timeout`: seconds that a request waits. `lookup` returns a function that finds the decisions on
+    a take that became known before it was sent, or None if none are known.
     """
 
     def __init__(
@@ -81,16 +81,19 @@ class Batcher:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[PendingTake] = deque()  # in the order of their deadlines
         self._senders: set[asyncio.Task[None]] = set()
-        self._flush_scheduled = False  # the end of this turn sends something
-        self._until = 0.0  # who comes in one turn waits until the same time
-        self._due = 0  # calls that wait until something can be sent
+        self._flush_scheduled = False  # for the end of this turn
+        self._until = 0.0  # deadline of the requests of this turn
+        self._due = 0  # calls that wait for `ready`
         self._calls: list[_Call] = []
         self._clock = LoopClock()
         self._check_scheduled = False
-        self._last_check = 0.0  # when it was last looked who waits too long, by the clock
+        self._last_check = 0.0  # time of the last check of deadlines, by the clock
 
     def reply(self, pending_take: PendingTake) -> "asyncio.Future[Any]":
-        """To come: the reply to this group, or the `StoreError` that there is none. Who cancels it asks no more."""
+        """Return a future of the reply to this group. Cancel it to withdraw a request that is not sent yet.
+
+        Raises `StoreNotAsked` if too many requests wait; the future raises `StoreError`.
+        """
         if len(self._waiting) >= _MAX_WAITING:
             raise StoreNotAsked(f"{_MAX_WAITING} requests wait for the store already")
         reply = pending_take.reply = self._loop.create_future()
@@ -107,7 +110,7 @@ class Batcher:
         return reply
 
     def close(self) -> None:
-        """Whoever waits, waits in vain."""
+        """Fail all requests."""
         self._fail(StoreNotAsked("the store was closed"))
         for call in self._calls:
             for take in call.takes:
@@ -116,13 +119,13 @@ class Batcher:
             sender.cancel()
 
     def _start(self) -> None:
-        """Have what waits sent at the end of this turn, unless as much is under way as may be."""
+        """Schedule a flush for the end of this turn, if another call may be sent."""
         if not self._flush_scheduled and self._may_send():
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
     def _may_send(self) -> bool:
-        """Whether there are enough for whom no call is due, and one more may be under way."""
+        """Return whether another call may be in flight, and enough requests wait besides those for due calls."""
         one_will_do = not self._calls or self._until - self._calls[0].until > _LONG
         enough = 1 if one_will_do else _ENOUGH
         return len(self._waiting) >= self._due * _MAX_GROUPS + enough and self._due + len(self._calls) < _MAX_CALLS
@@ -134,14 +137,14 @@ class Batcher:
             self._start()
 
     def _send_some(self) -> None:
-        """One call for those who wait longest, except those of whom `lookup` knows the answer by now."""
+        """Send one call with the requests that wait longest, except those that `lookup` can answer by now."""
         batch = self._next_batch()
         if not batch:
             return
         call = self._start_call(batch)
         try:
             cancel = self._begin(batch, partial(self._on_replies, call))
-        except Exception as error:  # noqa: BLE001  # whatever it is, those who wait must hear of it
+        except Exception as error:  # noqa: BLE001  # the waiting requests must receive any error
             self._finish(call, _unexpected(error))
             return
         if cancel is None:
@@ -168,7 +171,7 @@ class Batcher:
         batch = self._next_batch()
         if batch:
             call = self._start_call(batch)
-            task: asyncio.Task[None] = asyncio.current_task()  # type: ignore[assignment]  # it is a task
+            task: asyncio.Task[None] = asyncio.current_task()  # type: ignore[assignment]  # runs in a task
             call.cancel = task.cancel
             await self._send_call(call)
 
@@ -177,7 +180,7 @@ class Batcher:
             outcome: Sequence[object] | StoreError = await self._send(call.takes)
         except StoreError as error:
             outcome = error
-        except asyncio.CancelledError:  # nobody waits for it
+        except asyncio.CancelledError:  # all its requests are gone, or the batcher was closed
             self._end(call)
             raise
         except Exception as error:  # noqa: BLE001  # as above
@@ -190,14 +193,14 @@ class Batcher:
         return call
 
     def _finish(self, call: _Call, outcome: Sequence[object] | StoreError) -> None:
-        if isinstance(outcome, StoreError):  # to each its own: one that is raised remembers where
+        if isinstance(outcome, StoreError):  # a copy for each request: raising an error changes its traceback
             outcome = [outcome.copy() for _ in call.takes]
         for take, reply in zip(call.takes, outcome, strict=True):
             take.receive(reply)
         self._end(call)
 
     def _end(self, call: _Call) -> None:
-        """Its place is free for another one."""
+        """Mark a call as over and free its place for another one."""
         call.over = True
         if not call.late:
             self._calls.remove(call)
@@ -210,7 +213,7 @@ class Batcher:
         return task
 
     def _next_batch(self) -> Sequence[PendingTake]:
-        """The first of those who wait, as far as one call can take them, and without those who are gone."""
+        """Dequeue as many requests as one call can take. Drops canceled ones and answers those that `lookup` knows."""
         batch: list[PendingTake] = []
         charges, mode = 0, DEFAULT_MODE
         waiting, lookup = self._waiting, self._recall()
@@ -234,18 +237,18 @@ class Batcher:
         return batch
 
     def _fail(self, error: StoreError) -> None:
-        """Nobody waits any more."""
+        """Fail all requests that are not sent yet."""
         while self._waiting:
             self._waiting.popleft().receive(error.copy())
 
     def _check_deadlines(self) -> None:
-        """See who waits too long, now and then while anybody waits.
+        """Expire overdue requests, and schedule the next check while requests wait.
 
-        Who does hears of it the next time: what was in the socket by then is used.
+        A request fails one check after its deadline, so that a reply which is in the socket by then is still used.
         """
         self._expire(self._last_check)
         self._last_check = self._clock.advance()
-        if not self._flush_scheduled:  # by now a call may be under way for long
+        if not self._flush_scheduled:  # a call in flight may be slow by now
             self._until = self._last_check + self._timeout
             self._start()
         self._check_scheduled = bool(self._waiting or self._calls)

@@ -1,18 +1,17 @@
-"""How long a call waits for its store."""
+"""Deadlines for calls to a store."""
 
 import time
 from typing import Final
 
-ORPHAN_TIMEOUT: Final = 1.0  # seconds that opening, or what no request waits for any more, may take
-_MAX_WAIT: Final = 0.005  # seconds
+ORPHAN_TIMEOUT: Final = 1.0  # seconds to open a connection, or to end a call for which no request waits any more
+_MAX_WAIT: Final = 0.005  # seconds of a slice
 
 
 class Deadline:
-    """What is left of the time that a call may wait, in seconds.
+    """A deadline that ignores stalls of this process. `left`: seconds.
 
-    Waits are made in slices, and a slice counts as no more than its length. So the store is blamed for the time in
-    which it could have been heard, not for that in which this process was too busy to listen: a blocked event loop is
-    not a store that failed.
+    Waits are split into slices of 5 ms, and a slice never counts for more: a blocked event loop must not look like a
+    slow store.
     """
 
     __slots__ = ("left",)
@@ -21,18 +20,18 @@ class Deadline:
         self.left = seconds
 
     def next_wait(self) -> float:
-        """How long to wait next; then say so with `record_wait`."""
+        """Return the seconds of the next slice. Call `record_wait` after it."""
         return max(0.0, min(self.left, _MAX_WAIT))
 
     def record_wait(self, since: float) -> None:
-        """A wait is over that began at `since` (`time.monotonic`)."""
+        """Count a slice that began at `since` (`time.monotonic`)."""
         self.left -= min(time.monotonic() - since, _MAX_WAIT)
 
 
 class LoopClock:
-    """The same for all that wait in one event loop: a clock, in seconds, that runs only while the loop listens.
+    """A clock, in seconds, for all deadlines of one event loop. It ignores stalls of the loop.
 
-    It is looked at once in a while with `advance`; from one tick to the next it goes on by a slice at most.
+    Between two calls of `advance` it runs for one slice at most.
     """
 
     __slots__ = ("_at", "_since")
@@ -41,16 +40,16 @@ class LoopClock:
         self._at, self._since = 0.0, time.monotonic()
 
     def now(self) -> float:
-        """What time it is."""
+        """Return the time."""
         passed = time.monotonic() - self._since
-        return self._at + (passed if passed < _MAX_WAIT else _MAX_WAIT)  # `min` takes as long again, for each request
+        return self._at + (passed if passed < _MAX_WAIT else _MAX_WAIT)  # min() takes twice as long
 
     def advance(self) -> float:
-        """What time it is; the next slice begins."""
+        """Begin the next slice, and return the time."""
         self._at = self.now()
         self._since = time.monotonic()
         return self._at
 
     def next_wait(self, until: float) -> float:
-        """How long to wait for the next tick."""
+        """Return the seconds until the next call of `advance`."""
         return min(until - self._at, _MAX_WAIT)

@@ -1,4 +1,4 @@
-"""What a look at the servers of a store finds: whether they let us in, with which rights, and what they are."""
+"""Inspects the servers of a store: whether they accept this client, its rights, and their configuration."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ from ratelimit_mw.stores.redis.sync_connection import connect
 from ratelimit_mw.stores.redis.topology import Address, RoutedCommand, SlotMap
 from ratelimit_mw.stores.redis.url import CLUSTER_SCHEMES, SENTINEL_SCHEMES, ConnectionFactory, connection_factory
 
-# commands that the scripts call, and those that the store sends; the page on Redis lists them all
+# commands that the scripts call or the store sends; the documentation's page on Redis lists the same ones
 SCRIPT_COMMANDS: Final = ("get", "pexpire", "set", "time")
 SORTED_SET_COMMANDS: Final = (
     "zadd",
@@ -36,24 +36,24 @@ SORTED_SET_COMMANDS: Final = (
 )
 CLIENT_COMMANDS: Final = ("eval", "evalsha", "script|load", "unlink")
 CLUSTER_COMMANDS: Final = ("asking", "cluster|slots")
-_WRONG_KINDS: Final = {  # by mode or role: what is not to be named as one server
+_WRONG_KINDS: Final = {  # by mode or role: servers that a URL of a single server must not name
     "cluster": "a node of a cluster; begin the store's URL with redis+cluster://",
     "sentinel": "a Sentinel; begin the store's URL with redis+sentinel://",
     "replica": "a replica, which may not write; name the master in the store's URL, or use redis+sentinel://",
 }
-_SORTED_SET_ALGORITHMS: Final = frozenset({"sliding_window_log", "concurrency"})  # algorithms that keep sorted sets
-_LATENCY_CALLS: Final = 5  # of which the median is the latency
-_MAX_CLOCK_DIFFERENCE: Final = 1.0  # seconds that two clocks may differ
+_SORTED_SET_ALGORITHMS: Final = frozenset({"sliding_window_log", "concurrency"})
+_LATENCY_CALLS: Final = 5  # the latency is their median
+_MAX_CLOCK_DIFFERENCE: Final = 1.0  # seconds
 _NOOP_SCRIPT: Final = "return 1"
 _PROBE_KEY: Final = "ratelimit-mw-check"
 
 
 class Node(Struct, kw_only=True):
-    """One server. What could not be found out is None.
+    """One server. A field that is unknown is None.
 
-    `place`: host and port. `server`, `version`, `mode`, `role`: in the server's own words. `latency`: seconds of a call
-    there and back, the median of five. `clock`: seconds that its clock is ahead of ours. `maxmemory`: bytes, 0 is no
-    bound. `missing`: commands that its user may not call, and that the limits in use need.
+    `place`: host and port. `server`, `version`, `mode`, `role`: as the server reports them. `latency`: seconds of a
+    round trip, the median of five. `clock`: seconds by which its clock is ahead of this machine's. `maxmemory`: bytes;
+    0 is unlimited. `missing`: commands that the limits in use need, but the user may not call.
     """
 
     place: str
@@ -69,9 +69,9 @@ class Node(Struct, kw_only=True):
 
 
 class Inspection(Struct):
-    """What was found. `mistakes`: what rejects us. `unreachable`: why there was no answer.
+    """The result of an inspection. The store works if `mistakes` and `unreachable` are empty.
 
-    Both empty: the store works.
+    `mistakes`: rejections, and settings to change. `unreachable`: failures to get an answer.
     """
 
     kind: str
@@ -81,7 +81,7 @@ class Inspection(Struct):
     unreachable: list[str] = []
 
     def add(self, place: str, error: StoreError) -> None:
-        """Keep an error: a rejection is a mistake."""
+        """Record an error: a rejection as a mistake, any other as unreachable."""
         text = f"{place}: {error}" if place not in str(error) else str(error)
         errors = self.mistakes if error.rejected else self.unreachable
         if text not in errors:
@@ -89,7 +89,7 @@ class Inspection(Struct):
 
 
 def inspect(url: str, prefix: str, algorithms: Iterable[str], timeout: float) -> Inspection:
-    """Connect to the servers of a URL, and look. `timeout`: seconds that a request would wait for them."""
+    """Connect to the servers of a URL and inspect them. `timeout`: seconds that a request would wait for them."""
     names = frozenset(algorithms)
     if url.startswith(CLUSTER_SCHEMES):
         report = _cluster(url, prefix, names)
@@ -163,7 +163,7 @@ def _inspect_server(
     names: frozenset[str],
     numbers: Sequence[int] | None = None,
 ) -> None:
-    """Look at one server, and keep what there is to say. `numbers`: its slots, of a cluster."""
+    """Inspect one server and record the results. `numbers`: its slots in a cluster."""
     node = Node(place=factory.place)
     report.nodes.append(node)
     if factory.tls and str(factory.options.get("ssl_cert_reqs")) == "none":
@@ -207,7 +207,7 @@ def _command_error(error: ResponseError, role: Role) -> StoreError:
 
 
 def _read_server_info(node: Node, query: Callable[..., Any]) -> None:
-    """By HELLO, for which every user has the right."""
+    """Read the fields of HELLO, a command that every user may call."""
     try:
         flat = query("HELLO")
     except ResponseError:
@@ -230,7 +230,7 @@ def _read_memory(node: Node, query: Callable[..., Any]) -> None:
 
 
 def _missing_rights(query: Callable[..., Any], key: str, names: frozenset[str], *, cluster: bool) -> list[str]:
-    """Rights that the user lacks. Raises what says that nothing can be found out, as the keys are out of reach."""
+    """Return the commands that the user may not call. Raises `NoPermissionError` if it may not use the key."""
     text = (files("ratelimit_mw") / "stores" / "redis" / "rights.lua").read_text("utf-8")
     called = (*SCRIPT_COMMANDS, *(SORTED_SET_COMMANDS if names & _SORTED_SET_ALGORITHMS else ()))
     sent: list[tuple[str, tuple[Any, ...]]] = [
@@ -273,7 +273,7 @@ def _measure_times(node: Node, query: Callable[..., Any]) -> None:
 
 
 def _hash_tag(numbers: Sequence[int] | None) -> str:
-    """A hash tag of our own, in one of these slots."""
+    """Return a hash tag for the key of an inspection, in one of these slots."""
     if numbers is None:
         return f"{{{_PROBE_KEY}}}"
     node_slots = frozenset(numbers)

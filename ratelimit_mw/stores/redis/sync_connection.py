@@ -1,7 +1,7 @@
-"""A connection for threads, opened by the client library and then spoken to without it.
+"""Connections for threads. redis-py opens them; commands bypass it.
 
-The client library gives each read of a socket its timeout anew, so that a reply which drips in has all the time of the
-world. Here a reply has the time that its call has, however it comes.
+redis-py restarts the timeout of a socket with each read, so a reply that arrives in small pieces may take forever. Here
+the deadline of a call is for the whole reply.
 """
 
 import socket
@@ -14,19 +14,19 @@ from ratelimit_mw.core.errors import StoreError
 from ratelimit_mw.stores.redis.commands import Command
 from ratelimit_mw.stores.redis.deadline import Deadline
 
-_REPLY_GRACE: Final = 0.001  # seconds: what is in the socket at the deadline is used
-_HANDSHAKE_TIMEOUT: Final = 3.0  # seconds that password, database and the like may take together
+_REPLY_GRACE: Final = 0.001  # seconds: a reply that is in the socket at the deadline is used
+_HANDSHAKE_TIMEOUT: Final = 3.0  # seconds for connecting, AUTH, SELECT and the like together
 _READ_SIZE: Final = 65536  # bytes
 
 
 def connect(connection: Any) -> None:
-    """Connect, and end the attempt if it takes too long.
+    """Open a connection of redis-py, and abort the attempt if it takes too long.
 
-    The client library bounds each read, so a server whose replies drip in would keep the attempt alive for ever.
+    redis-py only limits each read, so a server that replies in small pieces could prolong the attempt forever.
     """
     timer = threading.Timer(_HANDSHAKE_TIMEOUT, _shut_down, [connection])
     timer.daemon = True
-    with suppress(RuntimeError):  # no thread can be started now
+    with suppress(RuntimeError):  # if no thread can start, connect without this limit
         timer.start()
     try:
         connection.connect()
@@ -35,7 +35,7 @@ def connect(connection: Any) -> None:
 
 
 def _shut_down(connection: Any) -> None:
-    opened = connection._sock  # noqa: SLF001  # nothing public of the client library gives it away
+    opened = connection._sock  # noqa: SLF001  # redis-py has no public access to it
     if opened is not None:
         with suppress(OSError):
             opened.shutdown(socket.SHUT_RDWR)
@@ -45,20 +45,23 @@ class SyncConnection(Protocol):
     """An open connection, for one call at a time."""
 
     def query(self, command: Command, deadline: Deadline) -> Any:
-        """The reply. Raises an error reply as it is, `TimeoutError` if there is none in time, or why there is none."""
+        """Return the reply. Raises an error reply as it is; without a reply, `TimeoutError` or another error."""
         ...
 
     def usable(self) -> bool:
-        """Whether nothing has come in since the last reply: the end of the connection, or a stray answer."""
+        """Return whether nothing arrived since the last reply: neither an end of file nor a stray reply."""
         ...
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         ...
 
 
 class PlainSyncConnection:
-    """A line by redis-py alone, where there is no hiredis: a reply may drip in as long as no byte takes five ms."""
+    """A connection that redis-py parses, for use without hiredis.
+
+    A reply may exceed its deadline while its bytes arrive less than 5 ms apart.
+    """
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -68,10 +71,10 @@ class PlainSyncConnection:
         self._connection.send_command(*command)
         while True:
             last, since = deadline.left <= 0, time.monotonic()
-            # nothing public says for how long to read
+            # redis-py has no public way to limit a read
             self._connection._sock.settimeout(max(_REPLY_GRACE, deadline.next_wait()))  # noqa: SLF001
             try:
-                return self._connection.read_response(disconnect_on_error=False)  # goes on with what it has read
+                return self._connection.read_response(disconnect_on_error=False)  # continues a partial reply
             except Exception as error:
                 if not isinstance(error.__context__, TimeoutError):
                     raise
@@ -83,7 +86,7 @@ class PlainSyncConnection:
         """See `SyncConnection.usable`."""
         try:
             return not self._connection.can_read(0)
-        except Exception:  # noqa: BLE001  # one that cannot even be looked at is of no use
+        except Exception:  # noqa: BLE001  # a connection that cannot be checked is not usable
             return False
 
     def close(self) -> None:
@@ -92,12 +95,12 @@ class PlainSyncConnection:
 
 
 class HiredisSyncConnection(PlainSyncConnection):
-    """A line by hiredis. `reader` and `pack` are its own; `connection` is one of redis-py, and open."""
+    """A connection that hiredis parses. `connection`: an open one of redis-py; `reader` and `pack`: of hiredis."""
 
     def __init__(self, connection: Any, reader: Any, pack: Any) -> None:
         super().__init__(connection)
         self._reader, self._pack = reader, pack
-        self._socket = connection._sock  # noqa: SLF001  # nothing public of the client library gives it away
+        self._socket = connection._sock  # noqa: SLF001  # redis-py has no public access to it
 
     def query(self, command: Command, deadline: Deadline) -> Any:
         """See `SyncConnection.query`."""

@@ -1,4 +1,4 @@
-"""Open connections of threads, ready to be borrowed. Opening is off the request and one at a time, as in `pool.py`."""
+"""Pools connections for threads. Opens them in the background, one at a time, as `async_pool.py` does."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ from ratelimit_mw.stores.redis.deadline import Deadline
 
 
 class Pool(Generic[C]):
-    """The same for threads. `make`, `end`, `usable` and `find` may block."""
+    """At most `size` connections for threads. See `AsyncPool`; `make`, `end`, `usable` and `find` may block."""
 
     def __init__(
         self,
@@ -37,15 +37,15 @@ class Pool(Generic[C]):
         self._place: object = None
         self._last_find = 0.0  # monotonic seconds
         self._error: Exception | None = None
-        weakref.finalize(self, _close_all, self._idle, self._end)  # who forgets to close leaves no open socket behind
+        weakref.finalize(self, _close_all, self._idle, self._end)  # if the pool is never closed
 
     @property
     def _changed(self) -> threading.Condition:
-        """Made when it is first needed: gevent's workers patch `threading` after an app was loaded and forked."""
+        """The lock of the pool, created on first use: gevent patches `threading` after an app was loaded and forked."""
         return get_or_create(self, "changed", threading.Condition)
 
     def acquire(self, deadline: Deadline) -> C:
-        """A connection. Raises `StoreError` when none is free in time, or none can be had."""
+        """Return a connection. Raises `StoreError` if none is free in time, or none can be opened."""
         with self._changed:
             before = self._attempts
             while True:
@@ -65,7 +65,7 @@ class Pool(Generic[C]):
                 deadline.record_wait(since)
 
     def release(self, connection: C, *, broken: bool = False) -> None:
-        """Return a borrowed connection; a `broken` one is closed."""
+        """Return a connection to the pool; a `broken` one is closed."""
         with self._changed:
             known = id(connection) in self._in_use
             self._in_use.discard(id(connection))
@@ -78,7 +78,7 @@ class Pool(Generic[C]):
             self._end(connection)
 
     def close(self) -> None:
-        """Close what is idle now, and what is lent when it comes back. The pool can be used again."""
+        """Close idle connections now, and connections in use on release. The pool can be used again."""
         with self._changed:
             idle = self._idle.copy()
             self._idle.clear()
@@ -86,7 +86,7 @@ class Pool(Generic[C]):
         _close_all(idle, self._end)
 
     def _timeout_error(self) -> StoreError:
-        """Names why the latest attempt to connect failed, as it may take longer than a request waits."""
+        """Return the error of a timeout, with the reason why the latest attempt to connect failed."""
         if self._error is None or self._in_use:
             return StoreError("no connection was free in time")
         problem = no_connection_error(self._error)
@@ -99,15 +99,15 @@ class Pool(Generic[C]):
                 threading.Thread(
                     target=self._open_one, args=(only_if_moved,), name="ratelimit_mw connect", daemon=True
                 ).start()
-            except RuntimeError as error:  # no thread can be started now: this attempt is over
+            except RuntimeError as error:  # no thread can start
                 self._end_attempt(error)
 
-    def _open_one(self, only_if_moved: bool) -> None:  # noqa: FBT001  # a thread is given its arguments in order
+    def _open_one(self, only_if_moved: bool) -> None:  # noqa: FBT001  # a thread's argument
         connection, error = None, None
         try:
             if not (self._is_at_same_address() and only_if_moved):
                 connection = self._make(self._place)
-        except Exception as reason:  # noqa: BLE001  # whatever it is, a waiting request must hear of it
+        except Exception as reason:  # noqa: BLE001  # a waiting request must receive any error
             error = reason
         with self._changed:
             if connection is not None:
@@ -121,7 +121,7 @@ class Pool(Generic[C]):
         self._changed.notify_all()
 
     def _is_at_same_address(self) -> bool:
-        """Whether the server is where it was."""
+        """Call `find`, and return whether the address is the same as before."""
         if self._find is None:
             return True
         self._last_find = time.monotonic()

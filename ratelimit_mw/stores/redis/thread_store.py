@@ -1,4 +1,4 @@
-"""A store for threads over a way to a server: who waits, and for how long."""
+"""A Redis store for threads: runs commands and enforces deadlines."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,22 +12,22 @@ from ratelimit_mw.stores.redis.worker_pool import WorkerPool
 
 
 class Transport(Protocol):
-    """The way to a server, or to a cluster."""
+    """Sends commands to a server or a cluster, for threads."""
 
-    is_cluster: bool  # whether keys live in the slots of a cluster
-    codec: Codec  # what it can read, where the server knows it
+    is_cluster: bool  # whether a call reaches the keys of one hash slot only
+    codec: Codec  # to use if the server supports it
 
     def send(self, command: Command, deadline: Deadline) -> Any:
-        """The reply. Raises `NoScript`, `NoCodec` or `StoreError`."""
+        """Return the reply. Raises `NoScript`, `NoCodec` or `StoreError`."""
         ...
 
     def close(self) -> None:
-        """Close what was opened here. It can be used again."""
+        """Close the connections. The transport can be used again."""
         ...
 
 
 class ThreadStore(RedisCommands):
-    """The verbs, for threads."""
+    """A Redis store for threads, without layers."""
 
     def __init__(self, transport: Transport, prefix: str, timeout: float, clock: Callable[[], float] | None) -> None:
         super().__init__(prefix, timeout, clock, is_cluster=transport.is_cluster, codec=transport.codec)
@@ -35,41 +35,41 @@ class ThreadStore(RedisCommands):
         self._workers = WorkerPool()
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Charge all of them if all are admitted, else none."""
+        """Charge all limits if all admit, else none."""
         return self._run(self._take(charges, commit=True))
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """What `take` would answer now; changes nothing."""
+        """Return what `take` would return now, without charging."""
         return self._run(self._take(charges, commit=False))
 
     def settle(self, charges: Sequence[Charge]) -> Sequence[Charge]:
-        """Correct what was taken: `cost` is signed, `at` comes from the decision. Answers what was taken by it.
+        """Correct charges: `cost` is signed, `at` comes from the decision. Returns the charges that this took.
 
         A correction that needs several calls may take `timeout` for each of them.
         """
         return self._run(self._settle(charges), each=len(settling_calls(charges)) > 1)
 
     def reset(self, charges: Sequence[Charge]) -> None:
-        """Forget these buckets."""
+        """Delete the states of these buckets."""
         self._run(self._reset(charges))
 
     def close(self) -> None:
-        """Close the connections that this store opened. It can be used again."""
+        """Close the connections that this store opened. The store can be used again."""
         self._transport.close()
         self._workers.close()
 
     def _run(self, steps: Steps[T], *, each: bool = False) -> T:
-        """Run the steps within `timeout`; with `each`, every step has as long."""
+        """Run the steps within `timeout`; with `each`, within `timeout` per step."""
         deadline = Deadline(self._timeout)
         execute = self._run_step if self.is_cluster else self._transport.send
         return drive(steps, lambda step: execute(step, Deadline(self._timeout) if each else deadline))
 
     def _run_step(self, step: Any, deadline: Deadline) -> Any:
-        """The outcomes of steps that go side by side, or the reply to one command."""
+        """Return the outcomes of steps that run concurrently, or the reply to one command."""
         if isinstance(step, list):
             return self._workers.run_all([partial(self._run_alone, steps) for steps in step], deadline)
         return self._transport.send(step, deadline)
 
     def _run_alone(self, steps: Steps[T]) -> T:
-        """Steps that the request may not wait for to the end. What they take late they hear of, and give back."""
+        """Run steps to their end, even if the request stops waiting: a part that ends too late refunds its units."""
         return drive(steps, lambda command: self._transport.send(command, Deadline(ORPHAN_TIMEOUT)))

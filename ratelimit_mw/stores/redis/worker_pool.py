@@ -1,4 +1,4 @@
-"""Threads that wait for a store in a request's place, so that the request can stop waiting, or wait for several."""
+"""Threads that call a store for a request, so that the request can stop waiting, or wait for several calls at once."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -18,7 +18,7 @@ _MAX_THREADS: Final = 64
 
 
 class WorkerPool:
-    """At most 64 threads, started when there is something to do. A child process starts its own."""
+    """At most 64 threads, started on demand. A child process starts its own."""
 
     def __init__(self) -> None:
         after_fork_in_child(self._start_over)
@@ -30,20 +30,20 @@ class WorkerPool:
 
     @property
     def _pool(self) -> ThreadPoolExecutor:
-        """Made when it is first needed: gevent's workers patch `threading` after an app was loaded and forked."""
+        """The executor, created on first use: gevent patches `threading` after an app was loaded and forked."""
         return get_or_create(
             self, "pool", partial(ThreadPoolExecutor, _MAX_THREADS, thread_name_prefix="ratelimit_mw store")
         )
 
     @property
     def _submitting(self) -> Condition:
-        """Held while a job is handed over: the executor starts threads under a lock that gevent does not patch."""
+        """A lock around `submit`: the executor starts threads under a lock that gevent does not patch."""
         return get_or_create(self, "submitting", Condition)
 
     def run_all(self, tasks: Sequence[Callable[[], T]], deadline: Deadline) -> list[T | Exception]:
-        """The outcome of each job: its result, its error, or a `StoreError` when it was not heard in time.
+        """Return the outcome of each task: its result, its error, or a `StoreError` if it did not end in time.
 
-        A job that is given up on goes on by itself, also when there is no patience left to wait for it at all.
+        A task that started goes on after the deadline. If no time is left from the start, all tasks still run.
         """
         waited = deadline.left > 0
         futures: list[Future[T]] = [self._submit(task) for task in tasks]
@@ -54,7 +54,7 @@ class WorkerPool:
         return [_outcome(task, cancel=waited) for task in futures]
 
     def close(self) -> None:
-        """Let the threads end when they have nothing more to do. It can be used again."""
+        """Let the threads end after the submitted tasks. The pool can be used again."""
         self._pool.shutdown(wait=False)
         self._start_over()
 
@@ -62,7 +62,7 @@ class WorkerPool:
         try:
             with self._submitting:
                 return self._pool.submit(task)
-        except RuntimeError as error:  # no thread can be started now; one that is there may still do the job
+        except RuntimeError as error:  # no thread can start; a running one may still take the task
             failed: Future[T] = Future()
             failed.set_exception(StoreError(f"no thread: {error}"))
             return failed
@@ -70,7 +70,7 @@ class WorkerPool:
 
 def _outcome(task: "Future[Any]", *, cancel: bool) -> Any:
     if not task.done():
-        if cancel:  # nobody waits for it any more: if no thread has begun it yet, it need not
+        if cancel:  # the request stopped waiting, so a task that has not started need not run
             task.cancel()
         return StoreError("no answer in time")
     error = task.exception()
