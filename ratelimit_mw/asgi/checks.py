@@ -12,7 +12,7 @@ from ratelimit_mw.rules.endpoint_limits import is_exempt
 
 _ALONE: Final = (
     "settle and count_status on endpoints need RateLimitMiddleware around the app, which sees the response; "
-    "what was taken stays taken"
+    "without it, charges are not corrected"
 )
 
 
@@ -64,13 +64,13 @@ def _unenforced(app: Any) -> Iterator[Finding]:
     for info in all_routes(routes_below(app)):
         if isfunction(info.endpoint) and info.endpoint in WRAPPED:
             yield Finding(
-                f"{info.template} has no limit, though one stands on {callable_name(info.endpoint)}: let it stand "
-                "below what registers the route"
+                f"{info.template} has no limit, though {callable_name(info.endpoint)} has one: put the decorator "
+                "below the one that registers the route"
             )
         if is_exempt(info.endpoint) and not (around_all or _is_enforced(info)):
             yield Finding(
-                f"{info.template} is exempt, but no RateLimit is around it, and RateLimitMiddleware decides before it "
-                "is found: give that a rule with this path and exempt=True",
+                f"{info.template} is exempt, but no RateLimit is around it, and RateLimitMiddleware decides before "
+                "routing: give the middleware a rule with this path and exempt=True",
                 weakens_limits=False,
             )
 

@@ -36,8 +36,8 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     hint = "The server does not start with it. The page on settings in the documentation lists what is allowed."
     found += [Error(problem, hint=hint, id="ratelimit_mw.E001") for problem in problems]
     if place is not None and _user_unknown(keys, place):
-        text = "Keys read who is logged in, which is known only after AuthenticationMiddleware."
-        hint = f"Let {_AUTHENTICATION!r} stand before {settings.MIDDLEWARE[place]!r} in MIDDLEWARE."
+        text = "Keys read the user, who is known only after AuthenticationMiddleware."
+        hint = f"Put {_AUTHENTICATION!r} before {settings.MIDDLEWARE[place]!r} in MIDDLEWARE."
         found.append(_finding(text, hint, "ratelimit_mw.W002"))
     return found
 
@@ -60,7 +60,7 @@ def check_views(**_: Any) -> list[CheckMessage]:
     reached = _reached_limits(views)
     hint = "A decorator above it hides the view, unless it uses functools.wraps; or no path leads there."
     found += [
-        _finding(f"The limit at {place} stands on no view of the URLs.", hint, "ratelimit_mw.W003")
+        _finding(f"The limit at {place} is not on any view of the URLs.", hint, "ratelimit_mw.W003")
         for endpoint_limit, place in sorted(LOCATIONS.items(), key=lambda pair: pair[1])
         if endpoint_limit not in reached
     ]

@@ -72,8 +72,8 @@ def is_strict() -> bool:
 def unenforced() -> str:
     """Return the message for limits on views without the middleware."""
     return (
-        f"{len(LOCATIONS)} limits stand on views ({', '.join(sorted(LOCATIONS.values())[:_MAX_NAMED])}), and nothing "
-        "enforces them: add ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE"
+        f"{len(LOCATIONS)} limits on views ({', '.join(sorted(LOCATIONS.values())[:_MAX_NAMED])}) are not "
+        "enforced: add ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE"
     )
 
 

@@ -13,7 +13,7 @@ from ratelimit_mw.stores.lifecycle import fork_safe_lock
 SETTING_NAME: Final = "RATELIMIT_MW"
 _ALLOWED: Final = "a callable (request, verdict)"
 _NO_MIDDLEWARE: Final = Finding(
-    "Throttle without RateLimitMiddleware and RATELIMIT_MW: it counts in one process; "
+    "Throttle has neither RateLimitMiddleware nor RATELIMIT_MW, so it counts in each process alone; "
     "add ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE"
 )
 _lock: Final = fork_safe_lock()

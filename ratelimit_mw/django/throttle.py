@@ -191,7 +191,7 @@ def _gate(state: RateLimitState | None) -> Gate | AsyncGate:
     gate = standalone_gate() if state is None or state.gate is None else state.gate
     if isinstance(gate, AsyncGate) and gate.nested.sync_gate is None and in_event_loop():
         warn_throttled(
-            "throttle", "is asked inside of a running loop, where it cannot wait for the store: it counts alone"
+            "throttle", "runs inside an event loop and cannot wait for the store, so it counts in this process alone"
         )
         gate = standalone_gate()
     nested: Gate | AsyncGate = gate.nested

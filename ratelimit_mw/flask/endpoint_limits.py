@@ -115,7 +115,7 @@ def _check_enforced(sender: Flask, **_: object) -> None:
             for endpoint_limit, name in _unchecked.items()
             if endpoint_limit not in enforced
         )
-        text = "nothing enforces it; it stands on no view or blueprint of an app with a RateLimiter"
+        text = "nothing enforces it, because it is not on a view or blueprint of an app with a RateLimiter"
         findings = [Finding(f"{name}: {text}", weakens_limits) for name, weakens_limits in idle]
         findings += [_NO_APP] * bool(_homeless)
         warn_or_fail(findings, strict=any(map(_is_strict, {sender, *_limited_apps})))

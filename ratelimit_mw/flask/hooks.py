@@ -14,7 +14,7 @@ from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.engine.response_tracking import ResponseTracker, track_response
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.flask.endpoint_limits import levels_of
-from ratelimit_mw.http.on_refused import RefusalHandler
+from ratelimit_mw.http.on_refused import HANDLER_FAILED, RefusalHandler
 from ratelimit_mw.http.request import Request, as_text, user_id
 from ratelimit_mw.http.response import HeaderList, headers, non_conflicting
 from ratelimit_mw.http.response import Response as Refusal
@@ -67,7 +67,7 @@ def _logged_in() -> str | None:
             return None
         return as_text(current_user.get_id()) or user_id(current_user)
     except Exception as error:  # noqa: BLE001  # loading a user may fail, e.g. in a database
-        warn_throttled("user", "Flask-Login raised: it counts as nobody", error=error)
+        warn_throttled("user", "Flask-Login raised an error: the request counts as one without a user", error=error)
         return None
 
 
@@ -231,9 +231,7 @@ class Hooks:
         except Exception as error:
             if refusal_handler is None:
                 raise
-            warn_throttled(
-                f"on_refused {callable_name(refusal_handler.call)}", "raised, our own answer is sent", error=error
-            )
+            warn_throttled(f"on_refused {callable_name(refusal_handler.call)}", HANDLER_FAILED, error=error)
             return _RequestDecision(refused=_response(own, verdict, refusal, None))
 
 

@@ -48,7 +48,7 @@ _INSTEAD: Final = (
     "ratelimit_mw.fastapi"
 )
 _OF_MESSAGES: Final = ("on_receive", "on_disconnect")
-_MESSAGES: Final = "let it stand on the class or on_connect, and limit messages by the middleware's `messages`"
+_MESSAGES: Final = "put it on the class or on on_connect, and limit messages with the middleware's `messages`"
 
 
 @check_arguments(EndpointOptions)
@@ -89,7 +89,7 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
     parameter = request_parameter(endpoint, _CONNECTIONS, _NAMES)
     if parameter is None:
         raise TypeError(
-            f"{callable_name(endpoint)} has no parameter for the request, so no limit can hold it; {_INSTEAD}"
+            f"{callable_name(endpoint)} has no parameter for the request, so it cannot be limited; {_INSTEAD}"
         )
     is_async = inspect.iscoroutinefunction(endpoint)
 
@@ -97,7 +97,9 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
     async def limited_endpoint(*arguments: Any, **named: Any) -> Any:
         connection = parameter.of(arguments, named)
         if not isinstance(connection, HTTPConnection):
-            raise TypeError(f"{name}: {parameter.name} is no request but {type(connection).__name__}; {_INSTEAD}")
+            raise TypeError(
+                f"{name}: got {type(connection).__name__} as {parameter.name}, expected a request; {_INSTEAD}"
+            )
         info = route_info(connection.scope)
         decision = await enforce(
             connection.scope, own(display_name(info, endpoint)), None if info is None else info.template
@@ -127,9 +129,9 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
 def _check(endpoint: Any) -> None:
     """Raise `TypeError` for objects that cannot be limited."""
     if isinstance(endpoint, (classmethod, staticmethod)):
-        raise TypeError(f"got a {type(endpoint).__name__}; let the limit stand below it, on the function")
+        raise TypeError(f"got a {type(endpoint).__name__}; put the limit below it, on the function")
     if not inspect.isroutine(endpoint):
-        raise TypeError(f"a limit stands on a function or a class, as @limit('5/minute'); found {endpoint!r:.100}")
+        raise TypeError(f"a limit is for a function or a class, as @limit('5/minute'); got {endpoint!r:.100}")
     if endpoint.__name__ in _OF_MESSAGES:
         raise TypeError(
             f"{callable_name(endpoint)} is called for each message, and a limit is for the handshake; {_MESSAGES}"

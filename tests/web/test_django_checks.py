@@ -150,7 +150,7 @@ def test_limits_that_nothing_enforces_are_reported(tmp_path: Path, urls: str) ->
     texts = ["RATELIMIT_MW is set, but RateLimitMiddleware is not in MIDDLEWARE: its limits are not enforced."]
     if urls == MARKED:
         where = tmp_path / "urls.py"
-        texts.append(f"1 limits stand on views ({where}:7), and nothing enforces them: add {OURS} to MIDDLEWARE")
+        texts.append(f"1 limits on views ({where}:7) are not enforced: add {OURS} to MIDDLEWARE")
     assert sorted(found, key=lambda pair: pair[1], reverse=True) == [("W001", text) for text in texts]
 
 
@@ -161,7 +161,7 @@ def test_limits_on_views_alone_are_reported_too(tmp_path: Path) -> None:
 
 def test_a_limit_that_a_decorator_hides_is_reported(tmp_path: Path) -> None:
     found = told(manage(project(tmp_path, RIGHT, OURS, urls=HIDDEN), "check"))
-    assert found == [("W003", f"The limit at {tmp_path / 'urls.py'}:11 stands on no view of the URLs.")]
+    assert found == [("W003", f"The limit at {tmp_path / 'urls.py'}:11 is not on any view of the URLs.")]
 
 
 @pytest.mark.parametrize(

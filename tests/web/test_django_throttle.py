@@ -385,8 +385,8 @@ def test_without_the_middleware_it_counts_in_this_process_and_says_so(caplog: py
     assert answers[2].field("retry-after") == ["60"]
     (told,) = [message for message in caplog.messages if "Throttle" in message]
     assert told == (
-        "ratelimit_mw: Throttle without RateLimitMiddleware and RATELIMIT_MW: it counts in one process; add "
-        "ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE"
+        "ratelimit_mw: Throttle has neither RateLimitMiddleware nor RATELIMIT_MW, so it counts in each process alone; "
+        "add ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE"
     )
 
 
@@ -421,7 +421,7 @@ def test_where_it_cannot_wait_it_counts_alone(caplog: pytest.LogCaptureFixture) 
     ask = under_asgi([path("", view)], {**FREE, "store": Slow(clock=Clock())})
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
         assert [ask().status for _ in range(3)] == [200, 200, 429]
-    assert "ratelimit_mw: throttle: is asked inside of a running loop" in caplog.messages[0]
+    assert "ratelimit_mw: throttle: runs inside an event loop" in caplog.messages[0]
 
 
 def test_it_needs_nothing_of_rest_framework() -> None:

@@ -449,7 +449,8 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def idle(name: str) -> str:
-    return f"ratelimit_mw: {name}: nothing enforces it; it stands on no view or blueprint of an app with a RateLimiter"
+    why = "because it is not on a view or blueprint of an app with a RateLimiter"
+    return f"ratelimit_mw: {name}: nothing enforces it, {why}"
 
 
 @pytest.mark.promise(9)

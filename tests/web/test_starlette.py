@@ -281,13 +281,13 @@ def test_what_yields_cannot_be_wrapped(endpoint: Any) -> None:
 
 @pytest.mark.parametrize("endpoint", [7, object(), Router(), dict, Response])
 def test_what_is_no_endpoint_is_told(endpoint: Any) -> None:
-    with pytest.raises(TypeError, match="a limit stands on "):
+    with pytest.raises(TypeError, match="a limit is for "):
         limit("1/minute")(endpoint)
 
 
 def test_what_is_no_request_after_all_is_told() -> None:
     limited: Any = limit("1/minute")(no_hint)
-    with pytest.raises(TypeError, match="no_hint: request is no request but int"):
+    with pytest.raises(TypeError, match="no_hint: got int as request, expected a request"):
         asyncio.run(limited(5))
 
 
@@ -623,7 +623,7 @@ def test_a_route_without_the_limit_that_stands_on_its_endpoint_is_told(caplog: p
     with caplog.at_level(logging.WARNING):
         talk(app, LIFESPAN, *given)
         assert statuses(alone, "/view/1", "/held", "/held") == [200, 200, 429]
-    told = "ratelimit_mw: /view/{item} has no limit, though one stands on "
+    told = "ratelimit_mw: /view/{item} has no limit, though "
     assert [message.partition("test_a_route")[0] for message in caplog.messages if "/view/" in message] == [told] * 2
 
 
@@ -645,5 +645,5 @@ def test_what_is_called_for_messages_is_no_endpoint(name: str) -> None:
 
 @pytest.mark.parametrize("kind", [staticmethod, classmethod])
 def test_it_stands_below_what_makes_a_method_of_another_kind(kind: Any) -> None:
-    with pytest.raises(TypeError, match=f"got a {kind.__name__}; let the limit stand below it"):
+    with pytest.raises(TypeError, match=f"got a {kind.__name__}; put the limit below it"):
         limit("5/minute")(kind(lambda request: request))

@@ -171,7 +171,7 @@ async def bare(request: Request) -> PlainTextResponse:
 
 
 limit("5/minute")(bare)  # as `@limit` above `@app.get`: the route has the function without its limit
-UNHEEDED = "/bare has no limit, though one stands on bare: let it stand below what registers the route"
+UNHEEDED = "/bare has no limit, though bare has one: put the decorator below the one that registers the route"
 
 
 def app_of(*, strict: bool) -> Starlette:
@@ -267,7 +267,7 @@ def test_a_django_project_without_the_middleware(tmp_path: Path) -> None:
     # Django imports the URLs, and the limits on their views, in the first request
     code = "import served; from django.test import Client; Client().get('/'); Client().get('/')"
     served = checks.manage(checks.project(tmp_path, strict, urls=checks.MARKED, installed=()), "shell", "-c", code)
-    assert "ConfigError: 1 limits stand on views" in served.stderr
+    assert "ConfigError: 1 limits on views" in served.stderr
 
 
 def test_other_checks_of_a_strict_django_project(tmp_path: Path) -> None:
