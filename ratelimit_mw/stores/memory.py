@@ -56,15 +56,16 @@ class MemoryStore:
                 limit, key, cost = charge.limit, charge.key, charge.cost
                 if cost >= 0 and charge.role == "limit" and charge.max_delay is None:
                     try:
-                        generation = self._maps[limit.bucket].current
+                        states = self._maps[limit.bucket]
+                        generation = states.current
                         old = generation[key]
                     except KeyError:  # new, or in an older generation
                         generation, old = self._promote_or_get(limit, key, now)
                     if old is not None:
-                        decision, generation[key] = limit.decide(old, now, cost, None)
-                        # mark_refused(), inlined: the call would double its cost
-                        if not decision.allowed:
-                            self._maps[limit.bucket].refusals[hash(key) & PART_MASK][key] = generation[key]
+                        decision, new = limit.decide(old, now, cost, None)
+                        generation[key] = new
+                        if not decision.allowed:  # mark_refused(), inlined: the call would double its cost
+                            states.refusals[hash(key) & PART_MASK][key] = new
                         return (decision,)
             elif (decisions := self._take_if_all_admitted(charges, now)) is not None:
                 return decisions
