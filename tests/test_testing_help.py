@@ -134,7 +134,7 @@ def test_memory_keeps_what_it_has_when_time_is_stopped_without_the_fixture() -> 
 
 
 def test_only_one_has_the_stores_in_hand(ratelimit: Control) -> None:
-    with pytest.raises(RuntimeError, match="in hand already, by a freeze"), freeze():
+    with pytest.raises(RuntimeError, match="controlled already, by freeze"), freeze():
         pass
     ratelimit.freeze()
 

@@ -104,7 +104,7 @@ class CircuitBreaker(Layer):
 
     def _check(self, now: float) -> None:
         if (until := self._until) is not None and until - now <= 2 * MAX_PAUSE and now < until:
-            raise StoreNotAsked(f"not asked for a moment: {self._error}", rejected=self._rejected)
+            raise StoreNotAsked(f"not queried during a pause: {self._error}", rejected=self._rejected)
 
     def _allow_next_probe(self, started_at: float) -> None:
         """Let the next request probe, if this one was the probe."""
@@ -119,7 +119,7 @@ class CircuitBreaker(Layer):
         if was_open:
             self._notify("closed", now, since)
         if was_logged:
-            logger.warning("ratelimit_mw: store: it answers again, after %.1f seconds", max(0.0, now - since))
+            logger.warning("ratelimit_mw: store: available again after %.1f seconds", max(0.0, now - since))
 
     def _record_failure(self, error: StoreError, started_at: float, now: float) -> None:
         opens, log_outage, pause = False, False, 0.0
@@ -144,9 +144,7 @@ class CircuitBreaker(Layer):
         if opens:
             self._notify("open", now, pause=pause)
         if log_outage and not error.rejected:  # a rejection is logged where it is detected, with its fix
-            logger.warning(
-                "ratelimit_mw: store: it failed, and is asked now and then until it answers: %s", self._error
-            )
+            logger.warning("ratelimit_mw: store: unavailable, probing until it answers: %s", self._error)
 
     def _notify(self, kind: Kind, now: float, since: float | None = None, pause: float = 0.0) -> None:
         if self._listeners:

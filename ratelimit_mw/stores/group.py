@@ -6,7 +6,7 @@ from typing import Final
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, Decision, Limit
 
-UNCOLLECTED: Final = "%d units go beyond a debt of one quota, and are not charged"
+UNCOLLECTED: Final = "%d units exceed the maximum debt of one quota and are not charged"
 
 
 def hash_tag(key: str) -> str:
@@ -42,7 +42,7 @@ class Group:
         merged: list[Charge] = []
         for index, charge in enumerate(self.charges):
             if charge.cost < 0:
-                raise ConfigError(f"charges[{index}]: cost {charge.cost}: only settle gives back")
+                raise ConfigError(f"charges[{index}]: cost {charge.cost}: only settle accepts a negative cost")
             position = positions.setdefault((charge.key, charge.limit.bucket), len(merged))
             if position == len(merged):
                 merged.append(charge)
@@ -65,8 +65,8 @@ def can_be_summed(first: Charge, second: Charge) -> bool:
 def _sum(first: Charge, second: Charge, index: int) -> Charge:
     if not can_be_summed(first, second):
         raise ConfigError(
-            f"charges[{index}]: the same bucket stands twice in one take with another role, max_delay, at_once or "
-            "rate; give one of the limits a name"
+            f"charges[{index}]: the same bucket appears twice in one take with a different role, max_delay, at_once "
+            "or rate; give one of the limits a name"
         )
     return Charge(first.key, first.limit, first.cost + second.cost, first.max_delay, first.role)
 

@@ -22,8 +22,8 @@ from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, after_fork_i
 
 T = TypeVar("T")
 
-_LEASE_FAILED: Final = "none was taken: %s"
-_NOT_RETURNED: Final = "units that were taken ahead are not known to be given back: %s"
+_LEASE_FAILED: Final = "no units were taken: %s"
+_NOT_RETURNED: Final = "unspent units may not have been refunded: %s"
 _LEASE_WAIT_SHARE: Final = 0.5  # of the timeout; the rest is for querying the store without a lease
 _CLOCK_RESOLUTION: Final = 0.001  # seconds; a timer may fire early by the resolution of the event loop's clock
 

@@ -40,7 +40,7 @@ class Allotment:
         """Return the decision to show with `units` left here. Its times are those of the lease, so never too short."""
         last = self.decision
         if last is None:
-            raise RuntimeError("a stock that was never filled has nothing to show")
+            raise RuntimeError("an allotment that was never filled has no decision to show")
         remaining = min(last.limit, last.remaining + units)
         return Decision(True, last.limit, remaining, 0.0, last.next_after, last.reset_after, 0.0, self.at)
 

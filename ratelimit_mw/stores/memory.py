@@ -231,9 +231,7 @@ class MemoryStore:
             if free_keys > 0:
                 free_keys -= 1
             elif not self._evict_for(now, protected, free=free):
-                warn_throttled(
-                    "MemoryStore", "%d keys are held and none is idle: new ones share a bucket", self._max_keys
-                )
+                warn_throttled("MemoryStore", "all %d keys are in use: new keys share a bucket", self._max_keys)
                 entries[index] = self._find(states.limit, _OVERFLOW_KEY, now)
             elif self._free_keys <= 0 and free:
                 self._evict_for(now, protected, free=True)  # one more, to make up for an overflow bucket

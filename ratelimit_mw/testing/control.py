@@ -46,7 +46,7 @@ class Control:
 
     def _check(self) -> None:
         if REGISTRY.overrides is not self._overrides:
-            raise RuntimeError("the test that had the stores in hand is over")
+            raise RuntimeError("the test that controlled the stores is over")
 
     def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:
         self._overrides = overrides
@@ -61,7 +61,7 @@ def control(*, empty: bool) -> Iterator[Control]:
     random prefix there, which expire.
     """
     if REGISTRY.overrides != StoreOverrides():
-        raise RuntimeError("the stores are in hand already, by a freeze() or the fixture ratelimit: use that one")
+        raise RuntimeError("the stores are controlled already, by freeze() or the fixture ratelimit: use that one")
     controller = Control()
     REGISTRY.apply(controller._overrides, empty=empty)  # noqa: SLF001  # created above
     try:

@@ -55,10 +55,10 @@ def is_pure(limit: Limit, walk: Walk) -> bool:
         limit.decide(before, now + limit.window_us, 1, None)
         limit.decide(before, now, limit.most, None)
         again, state = limit.decide(before, now, cost, None)
-        _check(again == decision, f"cost {cost} is answered {decision}, and {again} when the same state is asked again")
+        _check(again == decision, f"cost {cost} leads to {decision}, and to {again} the second time")
         for instant in (now, now + _part(limit.window_us, walk)):
             first, second = _peek(limit, after, instant), _peek(limit, state, instant)
-            _check(first == second, f"the same state and charge lead to {first}, and asked again to {second}")
+            _check(first == second, f"the same state and charge lead to {first}, and to {second} the second time")
     return bool(points)
 
 
@@ -70,7 +70,7 @@ def changes_nothing_for_cost_0(limit: Limit, walk: Walk) -> bool:
             decision, after = limit.decide(stored, instant, 0, None)
             _check(after is stored, f"cost 0 changes {stored} to {after}")
             admitted = (decision.allowed, decision.retry_after, decision.delay)
-            _check(admitted == (True, 0.0, 0.0), f"cost 0 is answered {decision}")
+            _check(admitted == (True, 0.0, 0.0), f"cost 0 leads to {decision}")
     return True
 
 
@@ -95,7 +95,7 @@ def counts_what_it_admits_and_nothing_else(limit: Limit, walk: Walk) -> bool:
     for before, now, cost, decision, after in walk.forward.points(limit):
         instant = now + _part(limit.window_us, walk)
         same = decision.allowed or _peek(limit, before, instant) == _peek(limit, after, instant)
-        _check(same, f"cost {cost} is refused, and is felt {instant - now} us later")
+        _check(same, f"cost {cost} is refused, but has an effect {instant - now} us later")
     return bool(walk.steps)
 
 
@@ -107,7 +107,7 @@ def never_admits_more_than_the_most(limit: Limit, walk: Walk) -> bool:
             for instant in (now, now + _part(limit.window_us, walk), now + 100 * limit.window_us):
                 decision, _ = limit.decide(stored, instant, cost, None)
                 never = not decision.allowed and math.isinf(decision.retry_after)
-                _check(never or cost <= limit.most, f"the most is {limit.most}, and cost {cost} is answered {decision}")
+                _check(never or cost <= limit.most, f"the most is {limit.most}, but cost {cost} leads to {decision}")
     return True
 
 
@@ -126,22 +126,22 @@ def admits_one_unit_more_at_next_after_and_not_before(limit: Limit, walk: Walk) 
     shown = _peek(limit, state, now)
     _check(0 <= shown.remaining <= shown.limit, f"remaining is {shown.remaining} of {shown.limit}")
     more, _ = limit.decide(state, now, shown.remaining + 1, _no_delay(limit))
-    _check(not more.allowed or limit.borrows, f"{shown.remaining} units are left, and {shown.remaining + 1} pass")
+    _check(not more.allowed or limit.borrows, f"{shown.remaining} units are left, but {shown.remaining + 1} pass")
     after_take, state = _take_all(limit, state, now)
     more, _ = limit.decide(state, now, 1, _no_delay(limit))
-    _check(not more.allowed, f"{shown.remaining} units are taken, which is all there was, and one more passes")
-    _check(after_take.remaining == 0, f"all {shown.remaining} units were taken, and {after_take.remaining} are left")
+    _check(not more.allowed, f"all {shown.remaining} remaining units are taken, but one more passes")
+    _check(after_take.remaining == 0, f"all {shown.remaining} units were taken, but {after_take.remaining} are left")
     _check(
         after_take.next_after == shown.next_after,
-        f"next_after is {shown.next_after}, and {after_take.next_after} after what was left is taken",
+        f"next_after is {shown.next_after}, but {after_take.next_after} after all remaining units are taken",
     )
     wait = _finite_us(shown.next_after, "next_after")
     _check(wait > 0, "next_after is 0")
     for early in _times_before(wait, limit, walk):
         units = _peek(limit, state, now + early).remaining
-        _check(units == 0, f"next_after is {wait} us, and {units} units are there after {early} us")
+        _check(units == 0, f"next_after is {wait} us, but {units} units are available after {early} us")
     units = _peek(limit, state, now + wait).remaining
-    _check(units >= 1, f"next_after is {wait} us, and no unit is there then")
+    _check(units >= 1, f"next_after is {wait} us, but no unit is available then")
     return True
 
 
@@ -151,11 +151,11 @@ def is_whole_at_reset_after_and_not_before(limit: Limit, walk: Walk) -> bool:
     shown = _peek(limit, state, now)
     wait = _finite_us(shown.reset_after, "reset_after")
     whole = _peek(limit, state, now + wait)
-    _check(whole.remaining == whole.limit, f"at reset_after {whole.remaining} of {whole.limit} are left")
-    _check(whole.reset_after == 0.0, f"at reset_after it is {whole.reset_after} s")
+    _check(whole.remaining == whole.limit, f"at reset_after, {whole.remaining} of {whole.limit} are left")
+    _check(whole.reset_after == 0.0, f"at reset_after, {whole.reset_after} s of it remain")
     for early in _times_before(wait, limit, walk):
         left = _peek(limit, state, now + early).remaining
-        _check(left < shown.limit, f"reset_after is {wait} us, and all is there after {early} us")
+        _check(left < shown.limit, f"reset_after is {wait} us, but all units are available after {early} us")
     return wait > 0
 
 
@@ -168,7 +168,7 @@ def peeks_what_the_next_hit_answers(limit: Limit, walk: Walk) -> bool:
         charges = [Charge("key", limit, step.cost(limit))]
         (shown,), (again,) = store.peek(charges), store.peek(charges)
         (last,) = store.take(charges)
-        _check(shown == again == last, f"peek answers {shown}, then {again}, and take {last}")
+        _check(shown == again == last, f"peek returns {shown}, then {again}, and take returns {last}")
     return bool(walk.steps)
 
 
@@ -181,10 +181,12 @@ def decides_like_none_once_expired(limit: Limit, walk: Walk) -> bool:
     for now in (expired, expired + _part(limit.window_us, walk), expired + 3 * limit.window_us):
         stored, stored_state = limit.decide(state, now, cost, None)
         fresh, fresh_state = limit.decide(None, now, cost, None)
-        _check(stored == fresh, f"{now - expired} us after it expired, the state decides {stored}, None {fresh}")
+        _check(stored == fresh, f"{now - expired} us after it expired, the state decides {stored}, but None {fresh}")
         for instant in (now, now + limit.window_us // 7, now + limit.window_us):
             stored, fresh = _peek(limit, stored_state, instant), _peek(limit, fresh_state, instant)
-            _check(stored == fresh, f"{instant - now} us after a hit on an expired state: {stored}, on None: {fresh}")
+            _check(
+                stored == fresh, f"{instant - now} us after a charge on an expired state: {stored}, on None: {fresh}"
+            )
     return True
 
 
@@ -195,14 +197,14 @@ def refills_nothing_when_the_clock_steps_back(limit: Limit, walk: Walk) -> bool:
     for back in (1, 1 + _part(limit.window_us, walk), 20 * limit.window_us):
         then = now - back
         left = _peek(limit, state, then).remaining
-        _check(left <= before.remaining, f"{back} us back in time {left} units are left, {before.remaining} were")
+        _check(left <= before.remaining, f"{back} us back in time, {left} units are left instead of {before.remaining}")
         longest = _max_reset_us(limit, then) + delay_us(limit)
         decision, next_state = limit.decide(state, then, cost, None)
         reset = _finite_us(decision.reset_after, "reset_after")
-        _check(reset <= longest, f"{back} us back in time it takes {reset} us until all is back, not {longest}")
+        _check(reset <= longest, f"{back} us back in time, reset_after is {reset} us, more than {longest}")
         if not decision.allowed and cost <= limit.most:
             wait = _finite_us(decision.retry_after, "retry_after")
-            _check(wait <= longest, f"{back} us back in time cost {cost} has to wait {wait} us, not {longest}")
+            _check(wait <= longest, f"{back} us back in time, cost {cost} waits {wait} us, more than {longest}")
         _check_wait(limit, next_state, then, cost, walk)
     return True
 
@@ -217,14 +219,14 @@ def restores_what_is_given_back_at_once(limit: Limit, walk: Walk) -> bool:
     restored = limit.settle(after_take, now, -cost, decision.at)
     for instant in (now, now + limit.window_us // 7, now + limit.window_us):
         expected, actual = _peek(limit, state, instant), _peek(limit, restored, instant)
-        _check(actual == expected, f"cost {cost} given back at once; {instant - now} us later {actual}, not {expected}")
+        _check(actual == expected, f"cost {cost} refunded at once; {instant - now} us later {actual}, not {expected}")
     back = _finite_us(decision.reset_after, "reset_after")  # from then on the charge has no effect
     for after in (0, _part(back, walk), back, back + limit.window_us):
         untaken, left = _peek(limit, state, now + after).remaining, _peek(limit, after_take, now + after).remaining
         _, others = _take_all(limit, after_take, now + after)  # charges of other requests, which are not refunded
         freed = _peek(limit, limit.settle(others, now + after, -cost, decision.at), now + after).remaining
         most = max(cost, untaken - left) if after < back else 0
-        _check(freed <= most, f"cost {cost} given back {after} us later frees {freed} units, not at most {most}")
+        _check(freed <= most, f"cost {cost} refunded {after} us later frees {freed} units, more than {most}")
     return True
 
 
@@ -237,7 +239,7 @@ def takes_in_settling_what_does_not_fit(limit: Limit, walk: Walk) -> bool:
     for more in (delta, 3 * limit.most):
         owing = limit.settle(state, now, more, now)
         left, most = _peek(limit, owing, now).remaining, max(0, before.remaining - more)
-        _check(left <= most, f"{more} of {before.remaining} are taken, and {left} are left")
+        _check(left <= most, f"{more} of {before.remaining} units are settled, but {left} are left")
         _check_wait(limit, owing, now, 1, walk)
     return True
 
@@ -279,8 +281,8 @@ def _take_all(limit: Limit, state: State, now: int) -> tuple[Decision, State]:
     while last.remaining:
         cost, left = min(last.remaining, limit.most), last.remaining
         last, state = limit.decide(state, now, cost, _no_delay(limit))
-        _check(last.allowed and last.delay == 0.0, f"{left} units are left, and {cost} of them do not pass at once")
-        _check(last.remaining < left, f"{cost} of {left} units are taken, and {last.remaining} are left")
+        _check(last.allowed and last.delay == 0.0, f"{left} units are left, but {cost} of them do not pass at once")
+        _check(last.remaining < left, f"{cost} of {left} units are taken, but {last.remaining} are left")
     return last, state
 
 
@@ -332,14 +334,14 @@ def _check_wait(limit: Limit, state: State, now: int, cost: int, walk: Walk) -> 
     wait = _finite_us(decision.retry_after, f"cost {cost}, the most is {limit.most}: retry_after")
     for early in _times_before(wait, limit, walk):
         retry, _ = limit.decide(state, now + early, cost, None)
-        _check(not retry.allowed, f"retry_after is {wait} us, and cost {cost} passes after {early} us")
+        _check(not retry.allowed, f"retry_after is {wait} us, but cost {cost} passes after {early} us")
         total_wait = early + _finite_us(retry.retry_after, "retry_after")
         _check(
             abs(total_wait - wait) < _tick(limit),
-            f"retry_after is {wait} us, and {total_wait} us to who asks after {early} us",
+            f"retry_after is {wait} us, but {total_wait} us in total after a request at {early} us",
         )
     after, _ = limit.decide(state, now + wait, cost, None)
-    _check(after.allowed, f"retry_after is {wait} us, and cost {cost} is refused then")
+    _check(after.allowed, f"retry_after is {wait} us, but cost {cost} is refused then")
     return True
 
 

@@ -148,7 +148,7 @@ class Unscripted(FixedWindow, frozen=True):
     ("bad", "error", "says"),
     [
         ([Charge("bad", Unscripted(5, 60))], ConfigError, "Unscripted has no Lua twin"),
-        ([Charge("bad", WINDOW, -1, at=7)], ConfigError, "only settle gives back"),
+        ([Charge("bad", WINDOW, -1, at=7)], ConfigError, "only settle accepts a negative cost"),
         ([spoiled(Charge("bad", WINDOW), cost=0.5)], StoreError, "ratelimit_mw: argument 8 is no whole number"),
         ([spoiled(Charge("bad", WINDOW), cost=math.nan)], StoreError, "ratelimit_mw: argument 8 is no whole number"),
         ([spoiled(Charge("bad", WINDOW), cost=object())], TypeError, "object"),

@@ -306,8 +306,8 @@ def test_each_change_is_logged_once(it: Fixture, caplog: pytest.LogCaptureFixtur
     it.clock.advance(MAX_PAUSE)
     assert not it.refused()
     assert caplog.messages == [
-        "ratelimit_mw: store: it failed, and is asked now and then until it answers: down",
-        "ratelimit_mw: store: it answers again, after 2.0 seconds",
+        "ratelimit_mw: store: unavailable, probing until it answers: down",
+        "ratelimit_mw: store: available again after 2.0 seconds",
     ]
 
 

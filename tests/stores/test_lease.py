@@ -274,14 +274,14 @@ def test_a_lease_that_fails_fails_no_request(clock: Clock, caplog: pytest.LogCap
     store = Leasing(clock, Failing(clock=clock))
     assert [is_leased(store.take([HOT])) for _ in range(3)] == [False] * 3
     assert store.left() == 247
-    assert "lease: none was taken: too much" in caplog.text
+    assert "lease: no units were taken: too much" in caplog.text
 
 
 def test_what_cannot_be_given_back_is_told(store: Leasing, caplog: pytest.LogCaptureFixture) -> None:
     store.take([HOT])
     store.inner.error = StoreError("away")
     store.close()
-    assert "not known to be given back: away" in caplog.text
+    assert "may not have been refunded: away" in caplog.text
 
 
 def test_a_clock_that_steps_back_spends_nothing_old(store: Leasing) -> None:

@@ -101,7 +101,7 @@ def test_what_is_forgiven_is_said_in_the_log_rarely(
     store.settle([Charge("k", limit, 3)])
     store.settle([Charge("k", limit, 4)])
     assert [record.getMessage() for record in caplog.records] == [
-        "ratelimit_mw: settle: 3 units go beyond a debt of one quota, and are not charged"
+        "ratelimit_mw: settle: 3 units exceed the maximum debt of one quota and are not charged"
     ]
     assert store.forgiven == 7
 
