@@ -136,7 +136,7 @@ class Limiter(_BaseLimiter):
             self.store.close()
 
     def __enter__(self) -> Self:
-        """Return the limiter. The end of the block closes it."""
+        """Return the limiter, which is closed at the end of the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -169,11 +169,11 @@ class Limiter(_BaseLimiter):
 
         The units are reserved in one step, all or nothing. `timeout`: the longest wait in seconds; None means as long
         as it takes. Raises `RateLimited` at once, without sleeping, if the wait would be longer. Only limits with a
-        `max_delay` can be waited for; `timeout` replaces it. A window beside them raises `RateLimited` at once if it is
+        `max_delay` can delay a call; `timeout` replaces it. A window beside them raises `RateLimited` at once if it is
         exhausted. A `leaky_bucket` is a queue of `burst` units, and refuses units that do not fit into it.
 
         If the sleep ends early, for example by Ctrl-C, the units are refunded; later callers keep their due times.
-        Raises `ConfigError` if no limit can be waited for, and if `timeout` is not a number of seconds.
+        Raises `ConfigError` if no limit can delay, and if `timeout` is not a number of seconds.
         """
         return acquire(self.store, self._reservation_charges(limits, key, cost, timeout), time.sleep)
 
@@ -276,7 +276,7 @@ class AsyncLimiter(_BaseLimiter):
             await self.store.aclose()
 
     async def __aenter__(self) -> Self:
-        """Return the limiter. The end of the block closes it."""
+        """Return the limiter, which is closed at the end of the block."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -362,7 +362,7 @@ class AsyncLimiter(_BaseLimiter):
 
 
 def _url_and_timeout(url: str | None, timeout: float) -> tuple[str, float]:
-    """Return the arguments of `open_store`. None means memory; an empty URL stays one, which is an error."""
+    """Return the arguments of `open_store`. None means memory; an empty URL is passed on, and is an error."""
     if not check_seconds("store_timeout", timeout):
         raise ConfigError("store_timeout: got 0, expected more than 0 seconds")
     return ("memory://" if url is None else url), timeout

@@ -124,7 +124,7 @@ class SlotWait:
         return replace(verdict, charges=self._plan.charges)
 
     def _count_refusal(self, verdict: Verdict | None) -> Actions:
-        """Return the verdict on a request that more than slots refuses. Its refusal now counts toward a ban."""
+        """Return the verdict on a request that is not refused for slots alone. The refusal now counts toward a ban."""
         if verdict is not None and any(
             charge.role == "penalty" and decision.allowed
             for charge, decision in zip(self._uncounted_plan.charges, verdict.decisions, strict=False)

@@ -1,4 +1,4 @@
-"""Settlement: corrects the charges of a request to its true cost. No clock and no I/O: gates call the store."""
+"""Corrects the charges of a request to its true cost. No clock and no I/O: gates call the store."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -136,9 +136,10 @@ _lock: Final = fork_safe_lock()  # an app may settle, and a store may reply, in 
 
 
 class SettlementLog:
-    """Serializes the settlements of one request: a refund is known only after the reply to the last settlement.
+    """Serializes the settlements of one request.
 
-    If `settle` is called while settlements are in flight, the latest call is sent after them; earlier ones are dropped.
+    The units to refund are known only after the store has replied to the last settlement. If `settle` is called while
+    settlements are in flight, the latest call is sent after them; earlier ones are dropped.
     """
 
     __slots__ = ("_accounts", "_in_flight", "_next")

@@ -231,7 +231,7 @@ class Queues:
                 self._mark_full([bucket])
 
     def _choose_next(self, buckets: Iterable[Bucket]) -> list[Waiter]:
-        """Set `may_try` for requests that need these buckets. Return them: the caller must wake them, unlocked."""
+        """Set `may_try` for requests that need these buckets. Return them: the caller wakes them without the lock."""
         firsts = {
             next(iter(queue)): None
             for bucket in buckets

@@ -29,7 +29,7 @@ _MAX_CHARGES_PER_CALL: Final = 500  # per renewal, which must not occupy a serve
 
 
 class HeldSlots:
-    """The slots that one request or block took of a store. `on_released`: called after their release."""
+    """The slots that one request or block took from a store. `on_released`: called after their release."""
 
     __slots__ = (
         "__weakref__",
