@@ -179,7 +179,7 @@ def test_a_block_of_asyncio_is_entered_once() -> None:
 def test_nobody_waits_for_a_turn_of_slots(limits: Any, found: str, fix: str) -> None:
     with pytest.raises(ConfigError) as error:
         Limiter().acquire(limits, "k")
-    assert str(error.value) == (f"limits: got {found}, none of which can delay a request; {fix}")
+    assert str(error.value) == (f"limits: got {found}, which cannot delay a request; {fix}")
 
 
 def test_a_call_holds_a_slot_until_it_returns(limiter: Limiter) -> None:

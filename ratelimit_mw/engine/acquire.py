@@ -42,7 +42,7 @@ def limits_to_wait_for(limits: Sequence[Limit], timeout: float | None) -> list[L
         notations = ", ".join(repr(limit.notation) for limit in limits)
         rates = [limit.notation.partition(" ")[0] for limit in limits if not limit.is_concurrency]
         fix = f"use a bucket, such as '{rates[0]} using gcra'" if rates else "use slot(), which does not wait"
-        raise ConfigError(f"limits: got {notations}, none of which can delay a request; {fix}")
+        raise ConfigError(f"limits: got {notations}, which cannot delay a request; {fix}")
     return [_with_max_delay(limit, timeout) for limit in limits]
 
 

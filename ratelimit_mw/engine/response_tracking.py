@@ -96,7 +96,7 @@ class ResponseTracker:
             try:
                 callback(self)
             except Exception as error:  # noqa: BLE001  # the response is sent, so no caller can handle the error
-                warn_throttled("follower", CALLBACK_RAISED, type(error).__name__, error=error)
+                warn_throttled("on_end callback", CALLBACK_RAISED, type(error).__name__, error=error)
 
     def abandon(self) -> None:
         """Drop the callbacks, because the end will not be known. Slots among them are no longer renewed."""

@@ -282,7 +282,7 @@ def test_a_decorator_may_wait(slept: Sleeps) -> None:
 @pytest.mark.parametrize(
     ("limits", "wait", "said"),
     [
-        ("5/hour", True, "limits: got '5/3600s using sliding_window_counter', none of which can delay a request"),
+        ("5/hour", True, "limits: got '5/3600s using sliding_window_counter', which cannot delay a request"),
         (PACE, -1, "wait: got -1, expected a finite number of seconds, 0 or more"),
         (PACE, None, "wait: got None, expected a finite number of seconds, 0 or more"),
         (PACE, "1", "wait: got '1', expected a finite number of seconds, 0 or more"),
