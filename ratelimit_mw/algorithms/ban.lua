@@ -1,9 +1,9 @@
--- Ban. Twin of ban.py: the same steps on the same whole numbers.
--- State: count (refusals), start (us); and until (us), while a ban runs.
+-- Ban: the Lua implementation of ban.py, with the same steps on the same whole numbers.
+-- State: count (refusals), start (us); during a ban also until (us).
 -- Numbers of the limit: length (us), quota (refusals), ban (us).
 
 if look.ban then
-  -- Count, start and end of the ban, nil if none runs; and the end that was written.
+  -- Returns count, start, the end of the ban (nil without one), and the end that is stored.
   local function read(key, now, length, quota, ban)
     local count, start, written = load(key)
     if not start then return 0, now end

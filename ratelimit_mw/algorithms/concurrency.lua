@@ -1,12 +1,12 @@
--- Concurrency. Twin of concurrency.py: the same slots under the same names.
--- State: a sorted set with a member for every slot. The score is when it ends unless it is renewed (us); the name is the
--- instant after which it is called, in 16 digits, so that names stand in the order of their numbers.
+-- Concurrency: the Lua implementation of concurrency.py, with the same slots under the same names.
+-- State: a sorted set with a member for every slot. The score is its end unless it is renewed (us). The name is its
+-- number in 16 digits, so that names sort like numbers.
 -- Numbers of the limit: lifetime (us), quota (slots), retry (us).
 
 if look.concurrency then
   local max, min = math.max, math.min
   local CHUNK = 1000 -- members in one command
-  local MOST = 10000 -- slots that one correction names
+  local MOST = 10000 -- slots in one settlement
 
   local function named(number)
     return string.format("%016.0f", number)
@@ -17,8 +17,8 @@ if look.concurrency then
     return number and number <= EXACT and number
   end
 
-  -- The set as it is at `now`: slots that are held; the end and the name of the last of them to end, 0 if there is none.
-  -- What is no set of ours has no name.
+  -- Returns the number of slots held at `now`, and the end and the name of the last one to end (0 without slots). The
+  -- name is nil if the key contains anything but such a set.
   local function read(key, now)
     local found = redis.pcall("ZRANGE", key, -1, -1, "WITHSCORES")
     if found.err then
@@ -32,7 +32,7 @@ if look.concurrency then
     return redis.call("ZCOUNT", key, now + 1, "+inf"), last, name
   end
 
-  -- Does something to members, some at a time: `command` and what stands before each of the names.
+  -- Runs `command` on the names in chunks, with `score`, if any, before each name.
   local function each(command, key, score, names)
     for first = 1, #names, CHUNK do
       local members = {}
@@ -44,7 +44,7 @@ if look.concurrency then
     end
   end
 
-  -- Drops what ended, and has no lifetime end later than one that begins now.
+  -- Drops expired slots, and cuts lifetimes that would end later than one that starts now.
   local function tidy(key, now, length, last, name)
     if not name then
       redis.call("UNLINK", key)
@@ -56,10 +56,10 @@ if look.concurrency then
     end
   end
 
-  -- The first name from now on that is free with those after it: see `_free_name` in concurrency.py.
+  -- Returns the first of `cost` free names in sequence: see `_free_name` in concurrency.py.
   local function free_name(key, now, cost, length, used, last, name)
     if used == 0 then return now end
-    if last > now + length then -- they will all end then
+    if last > now + length then -- their ends will be cut
       for _, other in ipairs(redis.call("ZRANGEBYSCORE", key, now + length, "+inf")) do
         name = max(name, number_of(other) or 0)
       end

@@ -1,9 +1,10 @@
--- Fixed window. Twin of fixed_window.py: the same steps on the same whole numbers.
+-- Fixed window: the Lua implementation of fixed_window.py, with the same steps on the same whole numbers.
 -- State: count (units), start (us).
 -- Numbers of the limit: length (us), quota (units).
 
 if look.fixed_window then
-  -- Count and start of the window that runs; and whether the state is from a time ahead of now, or of this window.
+  -- Returns count and start of the window at `now`, whether the state is from the future, and whether it is from this
+  -- window.
   local function read(key, now, length)
     local count, start = load(key)
     if not start or now - start >= length then return 0, now, false, false end

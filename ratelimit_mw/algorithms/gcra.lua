@@ -1,11 +1,11 @@
--- Generic cell rate algorithm. Twin of gcra.py: the same steps on the same whole numbers.
--- State: the TAT in clock ticks, rounded down; the rest of it in ticks, where there is one; and when that was so (clock
--- ticks), if the level was above full then. Python keeps the first two as one number, for which a double has no room.
+-- Generic cell rate algorithm: the Lua implementation of gcra.py, with the same steps on the same whole numbers.
+-- State: the TAT in clock ticks, rounded down; its remainder in ticks, if not 0; the time of the update (clock ticks),
+-- if the level was above full. Python stores the first two as one number, which would not fit a double.
 -- Numbers of the limit: clock (us in a clock tick), drain (ticks per clock tick), unit (ticks), burst (units),
 -- quota (units).
 
 if look.gcra then
-  -- Ticks that have not drained by `tick`, and whether the state is from a time ahead of it.
+  -- Returns the ticks that have not drained by `tick`, and whether the state is later than `tick`.
   local function read(key, tick, drain, full)
     local tat, rest, updated = load(key)
     if not tat then return 0, false end

@@ -1,4 +1,4 @@
--- Leaky bucket. Twin of leaky_bucket.py: the same steps on the same whole numbers.
+-- Leaky bucket: the Lua implementation of leaky_bucket.py, with the same steps on the same whole numbers.
 -- State: level (ticks that have not leaked), updated (clock ticks); read and written in bucket.lua.
 -- Numbers of the limit: clock (us in a clock tick), drain (ticks per clock tick), unit (ticks), burst (units),
 -- quota (units), at_once (units that do not queue).
@@ -12,7 +12,7 @@ if look.leaky_bucket then
     at_once = at_once * unit
     if cost > 0 then
       local over = level + (cost - burst) * unit
-      local ticks_before = level - at_once -- ticks that have to leak before its turn
+      local ticks_before = level - at_once -- ticks that must leak before its turn
       local max_delay_ticks = (max_delay - max_delay % clock) / clock * drain
       if cost > burst then
         allowed, retry_after = 0, -1

@@ -1,18 +1,19 @@
--- Sliding window counter. Twin of sliding_window_counter.py: the same steps on the same whole numbers.
+-- Sliding window counter: the Lua implementation of sliding_window_counter.py, with the same steps on the same whole
+-- numbers.
 -- State: start of the newest sub-window (clock ticks), then the units of each sub-window, newest first.
 -- Numbers of the limit: clock (us in a clock tick), length (clock ticks in a sub-window), quota (units), buckets,
 -- strict (0 or 1).
 
 if look.sliding_window_counter then
-  -- The state as it is at `tick`: c[1] is the start, c[2] the newest count, c[buckets + 2] the oldest; the start as it
-  -- was kept, -1 for none; the units of all, and how many of them count.
+  -- Returns the state at `tick` (c[1] is the start, c[2] the newest count, c[buckets + 2] the oldest), the stored start
+  -- (-1 without a state), the sum of all units, and how many of them count.
   local function read(key, tick, length, buckets, strict)
     local last = buckets + 2
     local stored_start, newest, oldest, c
     if buckets == 1 then
       stored_start, newest, oldest = load(key)
       c = oldest and { stored_start, newest, oldest }
-    else -- more than `load` can hold
+    else -- more numbers than `load` supports
       local text = redis.pcall("GET", key) or ""
       if #text == last * WIDTH then
         c = { unpack_state("<" .. string.rep("d", last), text) }
@@ -52,7 +53,7 @@ if look.sliding_window_counter then
     return write_state("<" .. string.rep("d", buckets + 2), unpack(c, 1, buckets + 2)), expires
   end
 
-  -- Clock ticks until at most `room` units count; `extra` are on top of the newest count.
+  -- Returns the clock ticks until at most `room` units count, with `extra` units added to the newest count.
   local function wait(c, units, extra, elapsed, room, length, buckets, strict)
     local counted, oldest, i = units + extra, 0, buckets + 2
     if strict == 0 then
@@ -60,7 +61,7 @@ if look.sliding_window_counter then
       counted = counted - oldest
       i = i - 1
     end
-    while counted > room and i >= 2 do -- the oldest leaves, the next one is the oldest
+    while counted > room and i >= 2 do -- the oldest leaves, and the next one becomes the oldest
       oldest = (c[i] or 0) + (i == 2 and extra or 0)
       counted = counted - oldest
       if strict == 1 then oldest = 0 end
@@ -100,10 +101,10 @@ if look.sliding_window_counter then
     if buckets > 1 or strict == 1 or newest == 0 then
       next_after = wait(c, units, remaining, elapsed, quota - 1, length, buckets, strict)
       if units > 0 then reset_after = wait(c, units, 0, elapsed, 0, length, buckets, strict) end
-    else -- two counters, and units in the newest: what wait comes down to, without its calls
+    else -- two counters, and units in the newest: wait(), inlined
       local filled, fits = newest + remaining, 0
       next_after = length - elapsed
-      if filled < quota then -- then the oldest one counts
+      if filled < quota then -- the oldest one counts
         fits = (quota - filled) * length - 1
         next_after = next_after - (fits - fits % c[3]) / c[3] - 1
       elseif filled > quota then -- in debt

@@ -1,22 +1,22 @@
--- Sliding window log. Twin of sliding_window_log.py: the same units at the same instants.
--- State: a sorted set with a member for every unit. The score is its instant (us); the name is a number that goes up by
--- one, so that no two are the same and names stand in the order of scores.
+-- Sliding window log: the Lua implementation of sliding_window_log.py, with the same units at the same instants.
+-- State: a sorted set with a member for every unit. The score is its instant (us). The name is a number that increases
+-- by one, so that names are unique and sort like scores.
 -- Numbers of the limit: length (us), quota (units), most (units of one charge).
 --
--- Each command counts here. So ranks are counted from the end, where what left does not matter, and nobody asks how many
--- left; and instants are given as numbers, which Redis writes with all their digits, and Lua would not.
+-- Few commands make it fast. Ranks count from the end, so that expired units need not be counted. Instants are passed
+-- as numbers, because Redis formats them with all digits, which Lua would not.
 
 if look.sliding_window_log then
   local max, min = math.max, math.min
   local CHUNK = 1000 -- members in one command
-  local TRIM = 2000 -- members that one charge drops: twice what it can add, so that dropping always catches up
+  local TRIM = 2000 -- members that one charge can drop: twice what it can add, so that dropping keeps up
 
   local function is_int(x)
     return x and x >= 0 and x <= EXACT and x % 1 == 0
   end
 
-  -- The set as it is at `now`: the units that count; instant and name of the newest unit, 0 if there is none. What is no
-  -- set of ours has no name.
+  -- Returns the number of units that count at `now`, and instant and name of the newest unit (0 without units). The
+  -- name is nil if the key contains anything but such a set.
   local function read(key, now, length)
     local found = redis.pcall("ZRANGE", key, -1, -1, "WITHSCORES")
     if found.err then
@@ -26,11 +26,11 @@ if look.sliding_window_log then
     if not found[1] then return 0, 0, 0 end
     local newest = tonumber(found[2])
     local last = #found[1] == 16 and not string.find(found[1], "%D") and tonumber(found[1])
-    if not is_int(newest) or not last or last > EXACT / 2 then return 0, 0, nil end -- as many are not used in an age
+    if not is_int(newest) or not last or last > EXACT / 2 then return 0, 0, nil end -- not reached in any real use
     return redis.call("ZCOUNT", key, now - length + 1, "+inf"), newest, last
   end
 
-  -- When so many of the `used` units have left; what is not there yet leaves a window from now.
+  -- Returns the time (us) until `nth` of the `used` units have expired; later units expire a window from now.
   local function us_until_gone(key, now, length, used, nth)
     if nth > used then return length end
     local rank = nth - used - 1
@@ -38,10 +38,10 @@ if look.sliding_window_log then
     return (is_int(instant) and min(instant, now) or now) + length - now
   end
 
-  -- Writes `units` more at `now`, drops units that left, and moves what is ahead of now back to it. `used`: as it is.
+  -- Adds `units` at `now`, drops expired units, and moves units from the future to `now`. `used`: units that counted.
   local function add(key, now, length, used, newest, last, units)
     if not last or used == 0 then
-      redis.call("UNLINK", key) -- whose memory is freed without holding up the server
+      redis.call("UNLINK", key) -- frees its memory without blocking the server
     elseif newest > now then
       redis.call("ZREMRANGEBYSCORE", key, "-inf", now - length)
     elseif units > 0 then
@@ -101,7 +101,7 @@ if look.sliding_window_log then
         return function() add(key, now, length, used, newest, last, units) end, now + length
       end
       if used == 0 or at <= now - length then return nil end
-      local latest = at == EXACT - 1 -- what was taken last, whenever that was
+      local latest = at == EXACT - 1 -- refund the newest units
       local units = min(-delta, latest and used or redis.call("ZCOUNT", key, at, at))
       if units == 0 then return nil end
       if units == used then return false end

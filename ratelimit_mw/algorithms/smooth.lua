@@ -1,14 +1,15 @@
--- Guava's RateLimiter. Twin of smooth.py: the same steps on the same whole numbers.
--- State: wait (ticks until the next free ticket), stored (ticks; more than there can be is how much of the wait is for
--- units that were not stored), delayed_ticks (ticks of the wait that charges cost which were held back themselves), updated (clock ticks), drain (ticks in a clock tick) and clock (us in a clock tick).
--- Numbers of the limit: clock (us in a clock tick), drain and unit (ticks, before a warm-up makes them finer), quota
--- (units), idle (us to store), cold (factor; 0 is no warm-up).
+-- Guava's RateLimiter: the Lua implementation of smooth.py, with the same steps on the same whole numbers.
+-- State: wait (ticks until the next free ticket), stored (ticks; the excess over full storage is the part of the wait
+-- for units that were not stored), delayed_ticks (ticks of the wait that are the price of delayed charges), updated
+-- (clock ticks), drain (ticks per clock tick), clock (us per clock tick).
+-- Numbers of the limit: clock (us per clock tick), drain and unit (ticks, before the scale of a warm-up), quota
+-- (units), idle (us that can be stored), cold (factor; 0 without a warm-up).
 
 if look.smooth then
   local max, min = math.max, math.min
-  local fine, unit_time, unit_storage, full, edge, over, under, longer, shorter -- see ticks.py; of the limit at hand
+  local fine, unit_time, unit_storage, full, edge, over, under, longer, shorter -- of the current limit; see ticks.py
 
-  -- Ticks of storage, where a clock tick has so many us and ticks.
+  -- Returns the ticks of storage in total, with `clock` us and `drain` ticks per clock tick.
   local function storage(idle, cold, clock, drain)
     return (cold > 0 and idle + -idle % clock or idle - idle % clock) / clock * drain
   end
@@ -17,7 +18,7 @@ if look.smooth then
     if cold == 0 then
       fine, unit_time, unit_storage, edge, longer, shorter = drain, unit, unit, nil, 1, 1
     else
-      local function by_two(a, b) -- both without the twos that they have in common
+      local function by_two(a, b) -- divides both by their common powers of two
         while a % 2 == 0 and b % 2 == 0 do
           a, b = a / 2, b / 2
         end
@@ -35,14 +36,14 @@ if look.smooth then
     full = storage(idle, cold, clock, fine)
   end
 
-  -- By how much all that is stored costs more than as many units that are not.
+  -- Returns by how many ticks all stored units cost more than as many new ones.
   local function surcharge(stored)
     if not edge then return stored > 0 and -stored or 0 end
     if stored <= edge then return 0 end
     local y = stored - edge
     local x = y * over
     if x * y <= EXACT then return (x * y - x * y % under) / under end
-    -- the same exactly: by long division, eight bits of y at a time, or one if eight do not fit
+    -- exact long division: eight bits of y at a time, or one if eight do not fit
     local base, digit, quotient, rest = 256, 281474976710656, 0, 0 -- 2^48
     if (x + under) * base > EXACT then base, digit = 2, 1125899906842624 end -- 2^50
     while digit >= 1 do
@@ -56,12 +57,12 @@ if look.smooth then
     return quotient
   end
 
-  -- The least that `stored` can be while there are so many ticks to wait.
+  -- Returns the least possible `stored` for a wait of `wait` ticks.
   local function min_stored(wait)
     return -((wait + -wait % longer) / longer * shorter)
   end
 
-  -- wait, stored and held, in ticks of this limit, and whether the state is from a time ahead of now.
+  -- Returns wait, stored and delayed_ticks in the ticks of this limit, and whether the state is from the future.
   local function current(key, now, clock, idle, cold)
     local wait, stored, delayed_ticks, updated, drain, its_clock = load(key)
     if not its_clock or drain < 1 or its_clock < 1 then return 0, full, 0, false end
@@ -69,11 +70,11 @@ if look.smooth then
     if stored > most then stored = most - stored end
     local ahead = updated > tick
     if not ahead then wait = wait - (tick - updated) * drain end
-    if wait <= 0 then -- time since it was due is stored
+    if wait <= 0 then -- the time since the ticket was due is stored
       wait, stored = 0, min(most, max(0, stored) - wait)
       if stored == most then return 0, full, 0, ahead end
     end
-    if drain ~= fine or its_clock ~= clock then -- the rate was changed: the same times in other ticks
+    if drain ~= fine or its_clock ~= clock then -- the rate changed: convert to its ticks
       local ratio = (fine / drain) * (its_clock / clock)
       wait = min(EXACT / 2, math.ceil(wait * ratio))
       stored = min(full, math.floor(stored * ratio))
@@ -83,7 +84,7 @@ if look.smooth then
     return wait, stored, min(delayed_ticks, wait), ahead
   end
 
-  -- The same after so many units: first those that are stored, at their price, then others.
+  -- Returns wait and stored after `cost` units: first stored ones, at their price, then new ones.
   local function after_charge(wait, stored, cost)
     local left = stored - cost * unit_storage
     return wait + cost * unit_time + surcharge(stored) - surcharge(left), left
@@ -121,7 +122,7 @@ if look.smooth then
       limit, free = (full - full % unit_storage) / unit_storage + 1, (stored - stored % unit_storage) / unit_storage + 1
       if wait == 0 then next_wait = free * unit_storage - stored end
       missing = max(0, (limit - 1) * unit_storage - stored)
-    elseif wait == 0 then -- whoever comes first makes the next one wait
+    elseif wait == 0 then -- the first unit makes the next one wait
       next_wait = after_charge(0, stored, 1)
     end
     if wait > 0 then free = 0 end
@@ -132,7 +133,8 @@ if look.smooth then
   end
 
   if settle then
-    -- wait, stored and held after giving back units that count for so many ticks more, without what others have built on.
+    -- Returns wait, stored and delayed_ticks after a refund of units that count for `left` more ticks. Later requests
+    -- that are delayed keep their instants.
     local function after_refund(wait, stored, delayed_ticks, units, left)
       if not edge then
         left = left + full % unit_storage -- `at` is when all whole units are stored again

@@ -1,4 +1,4 @@
--- Token bucket. Twin of token_bucket.py: the same steps on the same whole numbers.
+-- Token bucket: the Lua implementation of token_bucket.py, with the same steps on the same whole numbers.
 -- State: level (ticks that have not drained), updated (clock ticks); read and written in bucket.lua.
 -- Numbers of the limit: clock (us in a clock tick), drain (ticks per clock tick), unit (ticks), burst (units),
 -- quota (units).
