@@ -8,13 +8,14 @@ from sphinx.application import Sphinx
 project = "ratelimit_mw"
 author = "The ratelimit_mw authors"
 copyright = "2026, the ratelimit_mw authors"  # noqa: A001  # Sphinx reads this name
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinxcontrib.mermaid"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "ratelimit_mw"
 html_static_path = ["_static"]
 html_css_files = ["twins.css"]
 myst_heading_anchors = 3
+myst_fence_as_directive = ["mermaid"]  # as on GitHub; without JavaScript a page shows the text of the diagram
 
 
 class Lua51(LuaLexer):

@@ -1,4 +1,4 @@
-"""What docs/explanation/one-request.md names is there, and requests call it in the order of the page."""
+"""The names in docs/explanation/architecture.md exist, and a request calls the functions in the order of the page."""
 
 import inspect
 import re
@@ -19,7 +19,7 @@ from ratelimit_mw.settings.options import Options
 from ratelimit_mw.testing import RecordingStore
 from web.asgi_talk import HTTP, App200, talk
 
-PAGE = Path(__file__).resolve().parent.parent / "docs/explanation/one-request.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs/explanation/architecture.md"
 PACKAGE = Path(ratelimit_mw.__file__).parent
 MODULES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
@@ -42,7 +42,8 @@ DOTTED = [
 ]
 CLASSES = [name for name in NAMES if re.fullmatch(r"([A-Z][a-z]+)+", name)]
 WORDS = [name for name in NAMES if re.fullmatch(r"[a-z_]+", name)]
-STEPS = re.split(r"^\d\. ", TEXT.partition("\n## ")[0], flags=re.MULTILINE)[1:]
+SECTION = TEXT.partition("\n## One request\n")[2].partition("\n## ")[0]
+STEPS = re.split(r"^\d\. ", SECTION, flags=re.MULTILINE)[1:]
 
 
 def found(name: str, modules: Collection[str] = MODULES) -> Any:

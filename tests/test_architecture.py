@@ -1,0 +1,77 @@
+"""The diagrams of docs/explanation/architecture.md are those that the code gives."""
+
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from checking import python
+from redis_servers import RedisServer
+from test_layers import RANK, SOURCES, graph, reached
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = ROOT / "docs" / "architecture_diagrams.py"
+PAGE = ROOT / "docs" / "explanation" / "architecture.md"
+FENCE = re.compile(r"^```mermaid\n(\w+).*?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LONGEST = 15  # steps of a diagram that one reads without scrolling
+
+DIAGRAMS = dict(FENCE.findall(PAGE.read_text("utf-8")))
+
+
+@pytest.fixture(scope="module")
+def url(redis_servers: Mapping[str, RedisServer]) -> str:
+    return next(iter(redis_servers.values())).url
+
+
+def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return python(str(script), *arguments)
+
+
+def test_the_diagrams_are_as_the_code_says(url: str) -> None:
+    done = run(SCRIPT, "--check", "--redis", url)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+
+
+def test_a_stale_page_is_shown_with_what_renews_it(url: str, tmp_path: Path) -> None:
+    script, page = tmp_path / "docs" / SCRIPT.name, tmp_path / "docs" / "explanation" / PAGE.name
+    page.parent.mkdir(parents=True)
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    script.write_text(SCRIPT.read_text("utf-8"), "utf-8")
+    stale = PAGE.read_text("utf-8").replace("wsgi --> engine", "wsgi --> rules").replace("plan() → Plan", "plan()")
+    page.write_text(stale, "utf-8")
+
+    shown = run(script, "--check", "--redis", url)
+    assert shown.returncode == 1
+    assert "-    wsgi --> rules\n" in shown.stdout
+    assert "+    wsgi --> engine\n" in shown.stdout
+    assert "+    engine->>rules: plan() → Plan\n" in shown.stdout
+    assert "python docs/architecture_diagrams.py" in shown.stdout
+    assert run(script, "--redis", url).returncode == 0
+    assert page.read_text("utf-8") == PAGE.read_text("utf-8")
+
+
+def test_the_arrows_between_packages_lead_where_the_imports_lead() -> None:
+    arrows: dict[str, set[str]] = {package: set() for package in RANK}
+    for source, target in re.findall(r"(\w+) --> (\w+)", DIAGRAMS["flowchart"]):
+        arrows[source].add(target)
+    imports: dict[str, set[str]] = {package: set() for package in RANK}
+    for module, others in graph(SOURCES).items():
+        if (package := module.partition(".")[0]) in RANK:
+            imports[package] |= {other.partition(".")[0] for other in others} - {package}
+    assert {package: reached(arrows, package) for package in RANK} == {
+        package: reached(imports, package) for package in RANK
+    }
+    for package, targets in arrows.items():  # none is left that a longer path implies
+        assert targets <= imports[package]
+        assert not targets & {far for near in targets for far in reached(arrows, near)}
+
+
+def test_the_request_goes_from_the_server_and_back_in_few_steps() -> None:
+    steps = re.findall(r"(\w+)->>(\w+): (.+)", DIAGRAMS["sequenceDiagram"])
+    assert len(steps) < LONGEST
+    assert steps[0][0] == steps[-1][1] == "server"
+    assert ("stores", "Redis", "EVALSHA") in steps
+    assert ("engine", "rules", "conclude() → Verdict") in steps
+    assert ("asgi", "http", "raw_headers()") in steps
