@@ -1,9 +1,9 @@
--- What the bucket algorithms share, as ratelimit_mw/bucket.py is to their twins. A level is what was taken and has not
--- drained yet, in ticks; `phase` is the part of this clock tick that is gone, in us.
+-- Shared by the bucket algorithms; the Python counterpart is ratelimit_mw/algorithms/bucket.py. A level is the units
+-- that were taken and have not drained yet, in ticks. `phase` is the elapsed part of this clock tick, in us.
 
 local refuse_or_delay
 if look.gcra or look.token_bucket then
-  -- allowed, retry_after and delay of a charge that goes `over` full, more than 0, unless it is held back.
+  -- Returns allowed, retry_after and delay of a charge that exceeds a full bucket by `over` ticks, more than 0.
   function refuse_or_delay(cost, over, max_delay, phase, clock, drain, burst)
     if cost > burst then return 0, -1, 0 end
     local max_delay_ticks = (max_delay - max_delay % clock) / clock * drain
@@ -15,7 +15,7 @@ end
 
 local bucket_decision, settled_level
 if look.gcra or look.token_bucket or look.leaky_bucket then
-  -- What a look returns from `allowed` on. At a level higher than `at_once` a charge that fits is held back.
+  -- Returns the values of a decision, from `allowed` on. Above the level `at_once` a charge that fits is delayed.
   function bucket_decision(now, level, allowed, retry_after, delay, at_once, phase, clock, drain, unit, burst)
     local free, remaining, reset_after = burst * unit - level, 0, 0
     if free > 0 and level <= at_once then remaining = (free - free % unit) / unit end
@@ -29,7 +29,7 @@ if look.gcra or look.token_bucket or look.leaky_bucket then
   if settle then
     local floor, max, min = math.floor, math.max, math.min
 
-    -- The level after a correction.
+    -- Returns the level after a correction.
     function settled_level(level, tick, delta, at, clock, drain, unit, burst, quota)
       local full = burst * unit
       if delta > 0 then
@@ -38,17 +38,17 @@ if look.gcra or look.token_bucket or look.leaky_bucket then
         return max(level, min(level + min(delta, burst + quota) * unit, full + quota * unit))
       end
       local undrained = (floor(at / clock) - tick) * drain
-      local refund = min(-delta * unit, undrained) -- what has drained is gone
-      if level > full then refund = refund - max(0, level - undrained) end -- what others reserved after it stays reserved
+      local refund = min(-delta * unit, undrained) -- no more than has not drained
+      if level > full then refund = refund - max(0, level - undrained) end -- keep later reservations
       return min(level, max(0, level - refund))
     end
   end
 end
 
--- What those share whose state is the level, and when it was so (clock ticks).
+-- Shared by the algorithms whose state is the level and the clock tick of that level.
 local read_level, write_level, settle_level
 if look.token_bucket or look.leaky_bucket then
-  -- Level and time of the state; a clock that stepped back drains nothing.
+  -- Returns the level by now and the tick of the state. A clock that stepped back drains nothing.
   function read_level(key, tick, drain)
     local level, updated = load(key)
     if not updated then return 0, tick end

@@ -1,5 +1,5 @@
--- Replies of the protocol's own. After codec_text; and after codec_packed for a client that makes text of what it reads:
--- what is packed is no text.
+-- Encodes replies as RESP lists. Used after codec_text, and after codec_packed for a client that decodes replies to
+-- text: such a client cannot read msgpack.
 
 function reply(list)
   return list

@@ -1,29 +1,29 @@
--- What algorithms and drivers find in scope. A script is: a codec, this head, the algorithms, a driver.
+-- Defines the scope of algorithms and drivers. A script is a codec, this head, bucket.lua, the algorithms and a driver.
 --
--- A decision is allowed (1 or 0), limit, remaining, retry_after, next_after, reset_after, delay, at: times in us; a
--- retry_after of -1 is never. How the client is told of it is a matter of the codec.
+-- A decision is allowed (1 or 0), limit, remaining, retry_after, next_after, reset_after, delay, at. Times are in us; a
+-- retry_after of -1 means never. The codec defines how the reply encodes a decision.
 --
--- All of it runs on every call, and a function that is made costs as much as a few lines that run. So what a call does
--- not need is not made, and whole numbers are divided by operators: floor(a / b) is (a - a % b) / b, and ceil(a / b) is
--- (a + -a % b) / b.
+-- A script runs as a whole on every call, and creating a function costs as much as running a few lines. So a call
+-- creates the functions that it needs, and divides integers with operators: floor(a / b) is (a - a % b) / b, and
+-- ceil(a / b) is (a + -a % b) / b.
 
--- args[1]: a told time in us, or 0 for the server's own; args[2]: 0 to peek, 1 to take, 2 to settle; args[3]: how many
--- values follow that the driver names. Behind them eleven values for each charge: algorithm, role, how many charges its
--- group has, the two that the driver names, the numbers of its limit, which 1 makes up to six. All in one flat list: one
--- table is made at its full size at once, several would grow value by value.
+-- args[1]: injected time in us, or 0 for the server's own. args[2]: 0 peeks, 1 takes, 2 settles. args[3]: the number of
+-- values that follow for the driver. Then eleven values for each charge: algorithm, role, number of charges in its
+-- group, two values that the driver defines, and six numbers of its limit, padded with 1. The list is flat because Lua
+-- creates one table at its full size, while nested tables would grow value by value.
 local args = { decode(ARGV[1]) }
 local has_injected_time = args[1] ~= 0
-local CHARGES = args[3] + 4 -- where they begin
-local look = {} -- algorithm = its function, at first true: it is needed
+local CHARGES = args[3] + 4 -- position of the first charge
+local look = {} -- decision function of each algorithm in use; true until it is defined
 for c = CHARGES, #args, 11 do look[args[c]] = true end
-local settle = args[2] == 2 and {}
-local forgiven = 0 -- units of a correction beyond the debt that a limit bears
+local settle = args[2] == 2 and {} -- correction function of each algorithm
+local forgiven = 0 -- units of a correction that exceed the limit's largest debt
 
-local EXACT = 9007199254740992 -- 2^53: whole numbers up to here are doubles
+local EXACT = 9007199254740992 -- 2^53: doubles represent integers up to here exactly
 
--- The numbers of a charge, from position `first` on, must be whole and exact: at last the six of its limit, from
--- `numbers` on, of which the first four are above 0. The client checked them, and so does whoever holds the data;
--- before anything is written. NaN fails every comparison; text, and what is missing, cannot be compared.
+-- Checks the numbers of a charge from position `first` on: they must be exact integers. The last six are those of its
+-- limit, from position `numbers` on; the first four of these must be above 0. The client checked them too, but a wrong
+-- number would spoil stored states. Runs before any write. NaN fails every comparison; comparing text or nil raises.
 local function check(first, numbers)
   for i = first, numbers + 5 do
     local x = args[i]
@@ -33,7 +33,7 @@ local function check(first, numbers)
   end
 end
 
-local load_six -- the numbers of a state that has six, from its text
+local load_six -- returns the numbers of a state that has six, from its text; nil if one is invalid
 if look.smooth then
   function load_six(text)
     local a, b, c, d, e, f = unpack_state("<dddddd", text)
@@ -44,9 +44,9 @@ if look.smooth then
   end
 end
 
--- The numbers of a state, one to three of them (of `smooth` six), or nothing if there is none. Another type, or numbers
--- that no state can hold, count as none: such a key is overwritten by the next charge. Any other error is raised: what
--- the server does not let us read must not pass for a bucket that nobody has used.
+-- Returns the numbers of a state: one to three, or six for `smooth`; nil if the key does not exist. A key of another
+-- type or with invalid numbers counts as missing, and the next charge overwrites it. Raises any other error: a bucket
+-- that the script may not read must not pass for an unused one.
 local function load(key)
   local text = redis.pcall("GET", key) -- or false, or an error, which has no length
   if not text then return nil end
@@ -69,11 +69,12 @@ local function load(key)
   if c >= 0 and c <= EXACT and c % 1 == 0 then return a, b, c end
 end
 
--- Keeps a state until the instant from which it means nothing, rounded up. The server counts a time to live from a clock
--- read before the script's, however long before, so an instant is said; or a millisecond more where each write renews it.
--- By a told clock nobody knows which instant that is, and it may step back: its states live an hour longer.
--- A state is the text to keep, or a function that writes it. `expires` false: the key expires then already, which saves
--- the server more than half of the write.
+-- Stores a state until the instant `expires`, rounded up, from which it has no effect. `state` is its text, or a
+-- function that writes it. `expires` false keeps the expiry of the key: that saves the server more than half the write.
+--
+-- The server counts a time to live from a clock that it may have read long before this script. So a text expires at an
+-- instant, and a state that a function writes lives a millisecond longer. An injected time is unrelated to the server's
+-- clock and may step back: such states live an hour longer.
 local function save(key, state, expires, now)
   if not expires then
     redis.call("SET", key, state, "KEEPTTL")

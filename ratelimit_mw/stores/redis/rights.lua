@@ -1,6 +1,6 @@
--- Which commands of Redis the user of the server may not call from a script. KEYS[1]: a key with the store's prefix.
--- ARGV: names of commands. Each is called so that it changes nothing but KEYS[1], which expires after a second; most
--- fail for another reason than a missing right.
+-- Returns the commands that the user may not call from a script. KEYS[1]: a key with the store's prefix.
+-- ARGV: names of commands. Each call changes at most KEYS[1], which then expires after a second. Most calls of a user
+-- with all rights fail too, for another reason.
 local calls = {
   get = {'GET', KEYS[1]},
   pexpire = {'PEXPIRE', KEYS[1], '1000'},

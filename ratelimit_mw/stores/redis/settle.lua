@@ -1,8 +1,8 @@
--- Corrects what was taken.
--- KEYS: the bucket of each charge. No values before the charges. The two values of each that this driver names: units
--- (negative gives back), at in us.
--- Returns two lists: how each stands after it, as take.lua does for a cost of 0; and for each how many units were
--- forgiven.
+-- Corrects charges.
+-- KEYS: the bucket of each charge. No values precede the charges. This driver's two values of a charge: units (negative
+-- refunds), at in us.
+-- Returns two lists: the decision on each charge after its correction, as take.lua makes it for a cost of 0; and the
+-- uncollected units of each.
 
 for i = 1, #KEYS do
   local c = CHARGES + i * 11 - 11

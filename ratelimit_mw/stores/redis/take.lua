@@ -1,10 +1,10 @@
 -- Takes or peeks groups of charges: each group all or nothing, all groups at one time.
--- KEYS: the bucket of each charge of each group. The values before the charges: of each group, which of the kinds of
--- groups it is, from 1 on. The charges are those of the kinds, one after the other: what many groups ask alike is read
--- and checked once. The two values of each that this driver names: cost, max_delay in us.
+-- KEYS: the bucket of each charge of each group. The values before the charges: the kind of each group, from 1 on. The
+-- charges are those of each kind, in order, so that equal groups are read and checked once. This driver's two values of
+-- a charge: cost, max_delay in us.
 -- Returns the decision on each key.
 
-if #KEYS == 1 and args[6] == "limit" then -- the common case, without the bookkeeping of groups
+if #KEYS == 1 and args[6] == "limit" then -- fast path for a single limit, without the bookkeeping of groups
   check(8, 10)
   local key = KEYS[1]
   local state, expires, allowed, limit, remaining, retry_after, next_after, reset_after, delay, at =
@@ -13,9 +13,9 @@ if #KEYS == 1 and args[6] == "limit" then -- the common case, without the bookke
   return reply({ decision(allowed, limit, remaining, retry_after, next_after, reset_after, delay, at) })
 end
 
-local out, passes, states, expiries = {}, {}, {}, {} -- of all keys
+local out, passes, states, expiries = {}, {}, {}, {} -- of each key
 
--- Looks at a key for the charge at `c`, at this cost; fills its answer.
+-- Decides the charge at position `c` for key `i` at this cost, and records the results.
 local function decide_charge(i, c, cost)
   local state, expires, allowed, limit, remaining, retry_after, next_after, reset_after, delay, at =
     look[args[c]](KEYS[i], now, cost, unpack(args, c + 4, c + 10))
@@ -23,20 +23,21 @@ local function decide_charge(i, c, cost)
   out[i] = decision(allowed, limit, remaining, retry_after, next_after, reset_after, delay, at)
 end
 
--- Whose a key is: what its last braces hold, as in group.py.
+-- Returns the text in the last braces of a key, as in group.py.
 local function hash_tag(key)
   return string.match(key, "{([^{}]*)}[^{}]*$") or ""
 end
 
 local NONE = {}
 
--- The group of which `before` keys stand before its own, and whose charges begin at `first`.
+-- Takes or peeks one group. Its keys follow the first `before` keys, and its charges begin at position `first`.
 local function take_group(before, first)
-  local refused, by = NONE, NONE -- roles that refuse, and the keys of limits that do
+  local refused, by = NONE, NONE -- roles that refuse; keys of the limits that refuse
   local many = args[first + 2]
   for n = 1, many do
     local i, c = before + n, first + n * 11 - 11
-    decide_charge(i, c, args[c + 1] == "penalty" and math.max(1, args[c + 3]) or args[c + 3]) -- see units_to_look_at in group.py
+    -- see cost_to_decide in group.py
+    decide_charge(i, c, args[c + 1] == "penalty" and math.max(1, args[c + 3]) or args[c + 3])
     if not passes[i] then
       if refused == NONE then refused, by = {}, {} end
       refused[args[c + 1]] = true
@@ -48,18 +49,18 @@ local function take_group(before, first)
     local i, c = before + n, first + n * 11 - 11
     local role = args[c + 1]
     local counts = admitted and (role == "limit" or role == "shadow" and not refused.shadow)
-    if role == "penalty" and not refused.penalty and args[c + 3] > 0 then -- when a limit of its own identity refused
+    if role == "penalty" and not refused.penalty and args[c + 3] > 0 then -- if a limit of its identity refused
       for _, key in ipairs(by) do counts = counts or hash_tag(key) == hash_tag(KEYS[i]) end
     end
     if passes[i] and not counts then
-      decide_charge(i, c, 0) -- room, but not charged: as it stands
+      decide_charge(i, c, 0) -- not charged: report the bucket as it is
     elseif states[i] and args[2] == 1 then
       save(KEYS[i], states[i], expiries[i], now)
     end
   end
 end
 
-local kinds, c = {}, CHARGES -- where the charges of each kind of group begin
+local kinds, c = {}, CHARGES -- position of the first charge of each kind
 while c <= #args do
   kinds[#kinds + 1] = c
   local many = args[c + 2]
