@@ -35,7 +35,7 @@ _ON_A_FUNCTION: Final = (
     'did you mean @limit("5/minute"), or Depends(RateLimit("5/minute")) in the dependencies of the route?'
 )
 _DECORATED: Final[Any] = object()  # default of `response`, which FastAPI always passes
-Answer = Callable[[], Awaitable[Response | None]]
+_Responder = Callable[[], Awaitable[Response | None]]
 
 
 class _Signature:
@@ -120,21 +120,21 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt):
 class _Refused(RateLimited, HTTPException):
     """A refusal that the app may handle as `RateLimited`, by its status, or as any `HTTPException`."""
 
-    def __init__(self, verdict: Verdict, own: OwnResponse, answer: Answer) -> None:
+    def __init__(self, verdict: Verdict, own: OwnResponse, answer: _Responder) -> None:
         fields = {name: value for name, value in own.headers if name.lower() not in BODY_HEADERS}
         HTTPException.__init__(self, own.status, json.decode(own.body)["detail"], fields)
         self.verdict = verdict
         self.answer = answer
 
 
-class _RefusedOurWay(_Refused):
+class _UnhandledRefusal(_Refused):
     """A refusal that the app leaves to this package."""
 
 
 class _RefusedWebSocket(RateLimited):
     """A refused websocket. Not an `HTTPException`, because handlers of those return HTTP responses."""
 
-    def __init__(self, verdict: Verdict, answer: Answer) -> None:
+    def __init__(self, verdict: Verdict, answer: _Responder) -> None:
         super().__init__(verdict)
         self.answer = answer
 
@@ -148,20 +148,20 @@ async def _error(decision: EndpointDecision, verdict: Verdict, connection: HTTPC
     if isinstance(connection, WebSocket):
         if not isinstance(handlers, MutableMapping):
             return WebSocketException(close_message(own.status)["code"])
-        handlers[_RefusedWebSocket] = _answer
+        handlers[_RefusedWebSocket] = _respond
         return _RefusedWebSocket(verdict, answer)
-    if not isinstance(handlers, MutableMapping) or not _app_leaves_it(handlers, decision):
+    if not isinstance(handlers, MutableMapping) or not _is_unhandled(handlers, decision):
         return _Refused(verdict, own, answer)
-    handlers[_RefusedOurWay] = _answer
-    return _RefusedOurWay(verdict, own, answer)
+    handlers[_UnhandledRefusal] = _respond
+    return _UnhandledRefusal(verdict, own, answer)
 
 
-async def _answer(_: HTTPConnection, error: Any) -> Response | None:
+async def _respond(_: HTTPConnection, error: Any) -> Response | None:
     response: Response | None = await error.answer()
     return response
 
 
-def _app_leaves_it(handlers: Mapping[Any, Any], decision: EndpointDecision) -> bool:
+def _is_unhandled(handlers: Mapping[Any, Any], decision: EndpointDecision) -> bool:
     """Return whether the app has no handler for it. With `on_refused`, handlers for any error do not count."""
     for kind in _Refused.__mro__:
         if (handler := handlers.get(kind)) is not None:

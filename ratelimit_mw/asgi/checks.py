@@ -10,7 +10,7 @@ from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
 from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.rules.endpoint_limits import is_exempt
 
-_ALONE: Final = (
+_NOT_TRACKED: Final = (
     "settle and count_status on endpoints need RateLimitMiddleware around the app, which sees the response; "
     "without it, charges are not corrected"
 )
@@ -40,7 +40,7 @@ MIDDLEWARE_REGISTRY: Final = _MiddlewareRegistry()
 
 def warn_not_tracked() -> None:
     """Warn that no middleware tracks the response."""
-    warn_throttled("endpoint", _ALONE)
+    warn_throttled("endpoint", _NOT_TRACKED)
 
 
 _MAX_DEPTH: Final = 20  # nested apps
@@ -78,7 +78,7 @@ def _unenforced(app: Any) -> Iterator[Finding]:
 def _is_enforced(info: RouteInfo) -> bool:
     leaf = getattr(info.route, "starlette_route", None) or info.route
     around = [getattr(leaf, "app", None), *(getattr(one, "app", None) for one in info.parents)]
-    return any(map(_honors_exempt, around)) or _depends(getattr(leaf, "dependant", None))
+    return any(map(_honors_exempt, around)) or _depends_on_limit(getattr(leaf, "dependant", None))
 
 
 def _honors_exempt(app: Any) -> bool:
@@ -89,6 +89,6 @@ def _honors_exempt(app: Any) -> bool:
     return isinstance(app, HonorsExempt)
 
 
-def _depends(dependant: Any) -> bool:
+def _depends_on_limit(dependant: Any) -> bool:
     inner = getattr(dependant, "dependencies", ())
-    return isinstance(getattr(dependant, "call", None), HonorsExempt) or any(map(_depends, inner))
+    return isinstance(getattr(dependant, "call", None), HonorsExempt) or any(map(_depends_on_limit, inner))

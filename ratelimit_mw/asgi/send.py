@@ -57,11 +57,11 @@ def with_headers(state: RateLimitState, style: Headers, send: Send) -> Send:
 def _send_in_style(state: RateLimitState, style: Headers, send: Send, message: Message) -> Awaitable[None]:
     if message["type"] == "http.response.start" and state.verdict is not None:
         fields = list(message.get("headers", ()))
-        message = {**message, "headers": [*fields, *raw(_beside(headers(state.verdict, style), fields))]}
+        message = {**message, "headers": [*fields, *raw(_addable(headers(state.verdict, style), fields))]}
     return send(message)
 
 
-def _beside(own: HeaderList, fields: Sequence[tuple[bytes, bytes]]) -> HeaderList:
+def _addable(own: HeaderList, fields: Sequence[tuple[bytes, bytes]]) -> HeaderList:
     return non_conflicting(own, {bytes(name).lower().decode("latin-1") for name, _ in fields})
 
 
@@ -108,7 +108,7 @@ async def _answered_by_app(app: App, own: Response, scope: Scope, receive: Recei
         started = True
         if message["type"] == "http.response.start":
             theirs = list(message.get("headers", ()))
-            message = {**message, "headers": [*theirs, *raw(_beside(fields, theirs))]}
+            message = {**message, "headers": [*theirs, *raw(_addable(fields, theirs))]}
         await send(message)
 
     try:

@@ -17,7 +17,7 @@ from ratelimit_mw.django.throttle import Throttle
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
 
-_OURS: Final = "ratelimit_mw.django.RateLimitMiddleware"
+_MIDDLEWARE: Final = "ratelimit_mw.django.RateLimitMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _BOTH: Final = (False, True)  # under WSGI, under ASGI
 
@@ -31,7 +31,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     found: list[CheckMessage] = []
     if place is None:
         text = f"{SETTING_NAME} is set, but RateLimitMiddleware is not in MIDDLEWARE: its limits are not enforced."
-        found.append(_finding(text, f"Add {_OURS!r} to MIDDLEWARE.", "ratelimit_mw.W001"))
+        found.append(_finding(text, f"Add {_MIDDLEWARE!r} to MIDDLEWARE.", "ratelimit_mw.W001"))
     keys, problems = _keys_or_problems(value)
     hint = "The server does not start with it. The page on settings in the documentation lists what is allowed."
     found += [Error(problem, hint=hint, id="ratelimit_mw.E001") for problem in problems]

@@ -42,14 +42,14 @@ def limit(limits: LimitsSpec, **options: Unpack[EndpointLimitOptions]) -> Callab
     caller = sys._getframe(2)  # noqa: SLF001  # to report the place, as `warnings` does
     place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
 
-    def put(view: View) -> View:
+    def decorate(view: View) -> View:
         LOCATIONS.setdefault(endpoint_limit, place)
         if not MIDDLEWARE_LOADED.is_set():
             request_started.connect(_warn, dispatch_uid=_warn)
         # not on what it wraps: method_decorator passes wrappers of methods that all views inherit
         return endpoint_limit.attach(view, deep=False)
 
-    return put
+    return decorate
 
 
 def exempt(view: View) -> View:

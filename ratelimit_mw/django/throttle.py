@@ -67,9 +67,9 @@ class Throttle:
             state = None
         elif state.verdict is not None and not state.verdict.allowed:
             return self._record_wait(state.verdict, state)
-        together = self._shared_throttles(view)
-        pending += [kind for kind in together if kind is not type(self)]
-        limits = _limits_of(together, view)
+        shared = self._shared_throttles(view)
+        pending += [kind for kind in shared if kind is not type(self)]
+        limits = _limits_of(shared, view)
         if not limits:
             return True
         gate = _gate(state)

@@ -26,7 +26,7 @@ _limited_apps: Final[WeakSet[Flask]] = WeakSet()  # the apps that have a RateLim
 _unchecked: Final[WeakKeyDictionary[EndpointLimit, str]] = (
     WeakKeyDictionary()
 )  # limits not yet known to be enforced, with the names of their places
-_homeless: Final[WeakSet[Any]] = WeakSet()  # RateLimiters with settings and without an app
+_without_app: Final[WeakSet[Any]] = WeakSet()  # RateLimiters with settings and without an app
 _lock: Final = fork_safe_lock()
 
 
@@ -70,8 +70,8 @@ def levels_of(
     if kind is not None:
         if method == "HEAD" and not hasattr(kind, "head"):
             method = "GET"  # MethodView answers HEAD with get()
-        found.append((_marks_of_method(kind, method), f"{endpoint}.{method}", f"{method} {route}"))
-        own += _marks_of_method(kind, "dispatch_request")
+        found.append((_limits_of_method(kind, method), f"{endpoint}.{method}", f"{method} {route}"))
+        own += _limits_of_method(kind, "dispatch_request")
     found += [(endpoint_limits, endpoint, shown) for endpoint_limits in (own, *map(limits_on, blueprints))]
     return [level for level in found if level[0]]
 
@@ -83,13 +83,13 @@ def register_app(app: Flask) -> None:
 
 def expect_app(extension: object) -> None:
     """Warn at the first request to any app, unless `has_app` is called for this extension first."""
-    _homeless.add(extension)
+    _without_app.add(extension)
     request_started.connect(_check_enforced)
 
 
 def has_app(extension: object) -> None:
     """Record that this extension limits an app."""
-    _homeless.discard(extension)
+    _without_app.discard(extension)
 
 
 def _attach(endpoint_limit: EndpointLimit, target: Target, word: str) -> Target:
@@ -109,7 +109,7 @@ def _check_enforced(sender: Flask, **_: object) -> None:
     are enforced.
     """
     with _lock:
-        enforced = {endpoint_limit for app in list(_limited_apps) for endpoint_limit in _marks_in(app)}
+        enforced = {endpoint_limit for app in list(_limited_apps) for endpoint_limit in _limits_in(app)}
         idle = sorted(
             (name, not endpoint_limit.rule.exempt)
             for endpoint_limit, name in _unchecked.items()
@@ -117,10 +117,10 @@ def _check_enforced(sender: Flask, **_: object) -> None:
         )
         text = "nothing enforces it, because it is not on a view or blueprint of an app with a RateLimiter"
         findings = [Finding(f"{name}: {text}", weakens_limits) for name, weakens_limits in idle]
-        findings += [_NO_APP] * bool(_homeless)
+        findings += [_NO_APP] * bool(_without_app)
         warn_or_fail(findings, strict=any(map(_is_strict, {sender, *_limited_apps})))
         _unchecked.clear()
-        _homeless.clear()
+        _without_app.clear()
         request_started.disconnect(_check_enforced)
 
 
@@ -131,12 +131,12 @@ def _is_strict(app: Flask) -> bool:
     return Settings.strict_setting(app.config.get(CONFIG))
 
 
-def _marks_in(app: Flask) -> Iterator[EndpointLimit]:
+def _limits_in(app: Flask) -> Iterator[EndpointLimit]:
     for owner in (*app.view_functions.values(), *app.blueprints.values()):
         yield from limits_on(owner)
         kind = _class_of(owner)
         for method in () if kind is None else ("dispatch_request", *(getattr(kind, "methods", None) or ())):
-            yield from _marks_of_method(kind, method)
+            yield from _limits_of_method(kind, method)
 
 
 def _class_of(view: object) -> type | None:
@@ -144,5 +144,5 @@ def _class_of(view: object) -> type | None:
     return next((one for one in unwrap_chain(view) if isinstance(one, type)), None)
 
 
-def _marks_of_method(kind: type | None, method: str) -> tuple[EndpointLimit, ...]:
+def _limits_of_method(kind: type | None, method: str) -> tuple[EndpointLimit, ...]:
     return limits_on(getattr(kind, method.lower(), None))

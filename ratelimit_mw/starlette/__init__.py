@@ -43,12 +43,12 @@ _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 _CONNECTIONS: Final = (Request, WebSocket, HTTPConnection)
 _ROUTES: Final = 4096  # cached routes of one endpoint
 _NAMES: Final = ("request", "websocket")
-_INSTEAD: Final = (
+_ALTERNATIVES: Final = (
     "give it `request: Request` (`websocket: WebSocket`), or in FastAPI use Depends(RateLimit(...)) of "
     "ratelimit_mw.fastapi"
 )
-_OF_MESSAGES: Final = ("on_receive", "on_disconnect")
-_MESSAGES: Final = "put it on the class or on on_connect, and limit messages with the middleware's `messages`"
+_MESSAGE_METHODS: Final = ("on_receive", "on_disconnect")
+_MESSAGES_HINT: Final = "put it on the class or on on_connect, and limit messages with the middleware's `messages`"
 
 
 @check_arguments(EndpointOptions)
@@ -85,11 +85,11 @@ def exempt(endpoint: _Endpoint) -> _Endpoint:
 def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
     if isinstance(endpoint, type):
         return limit_class(endpoint_limit, endpoint)
-    _check(endpoint)
+    _check_endpoint(endpoint)
     parameter = request_parameter(endpoint, _CONNECTIONS, _NAMES)
     if parameter is None:
         raise TypeError(
-            f"{callable_name(endpoint)} has no parameter for the request, so it cannot be limited; {_INSTEAD}"
+            f"{callable_name(endpoint)} has no parameter for the request, so it cannot be limited; {_ALTERNATIVES}"
         )
     is_async = inspect.iscoroutinefunction(endpoint)
 
@@ -98,7 +98,7 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
         connection = parameter.of(arguments, named)
         if not isinstance(connection, HTTPConnection):
             raise TypeError(
-                f"{name}: got {type(connection).__name__} as {parameter.name}, expected a request; {_INSTEAD}"
+                f"{name}: got {type(connection).__name__} as {parameter.name}, expected a request; {_ALTERNATIVES}"
             )
         info = route_info(connection.scope)
         decision = await enforce(
@@ -126,18 +126,18 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
     return limited_endpoint
 
 
-def _check(endpoint: Any) -> None:
+def _check_endpoint(endpoint: Any) -> None:
     """Raise `TypeError` for objects that cannot be limited."""
     if isinstance(endpoint, (classmethod, staticmethod)):
         raise TypeError(f"got a {type(endpoint).__name__}; put the limit below it, on the function")
     if not inspect.isroutine(endpoint):
         raise TypeError(f"a limit is for a function or a class, as @limit('5/minute'); got {endpoint!r:.100}")
-    if endpoint.__name__ in _OF_MESSAGES:
+    if endpoint.__name__ in _MESSAGE_METHODS:
         raise TypeError(
-            f"{callable_name(endpoint)} is called for each message, and a limit is for the handshake; {_MESSAGES}"
+            f"{callable_name(endpoint)} is called for each message, and a limit is for the handshake; {_MESSAGES_HINT}"
         )
     if inspect.isgeneratorfunction(endpoint) or inspect.isasyncgenfunction(endpoint):
-        raise TypeError(f"{callable_name(endpoint)} yields, and cannot be wrapped; {_INSTEAD}")
+        raise TypeError(f"{callable_name(endpoint)} yields, and cannot be wrapped; {_ALTERNATIVES}")
 
 
 class _Refusal(Response):
@@ -146,12 +146,12 @@ class _Refusal(Response):
     def __init__(self, decision: EndpointDecision, verdict: Verdict, own: OwnResponse) -> None:
         super().__init__(b"" if decision.request.method == "HEAD" else own.body, own.status)
         self.raw_headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in own.headers]
-        self._asked, self._verdict = decision, verdict
+        self._decision, self._verdict = decision, verdict
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal_handler = self._asked.gate.refusal_handler
+        refusal_handler = self._decision.gate.refusal_handler
         if refusal_handler is not None and refusal_handler.kind == "asgi":
-            await refuse(self._asked.request, self._verdict, self._asked.gate, receive, send)
+            await refuse(self._decision.request, self._verdict, self._decision.gate, receive, send)
         else:
             await super().__call__(scope, receive, send)
 

@@ -40,13 +40,13 @@ class RouteContext:
         "checks",
         "endpoint",
         "exempt",
-        "latest",
         "scope_key",
         "template",
+        "version",
     )
 
     def __init__(self, scope: Scope, info: RouteInfo | None, overrides: Container[Any] = ()) -> None:
-        self.latest: Final = EndpointLimit.version
+        self.version: Final = EndpointLimit.version
         self.scope_key: Final = scope.get("route"), route_leaf(scope)
         self.endpoint: Final = scope.get("endpoint")
         self.exempt: Final = is_exempt(self.endpoint)
@@ -70,7 +70,7 @@ def route_context(scope: Scope) -> RouteContext:
     contexts = app_cache(scope.get("router"), "around")
     scope_key: tuple[Any, ...] = id(scope.get("route")), id(route_leaf(scope))
     context: RouteContext | None = contexts.get(scope_key)
-    if context is None or context.latest != EndpointLimit.version or context.endpoint is not scope.get("endpoint"):
+    if context is None or context.version != EndpointLimit.version or context.endpoint is not scope.get("endpoint"):
         context = _find_context(scope, scope_key, contexts)
     return context
 
@@ -81,7 +81,7 @@ def _find_context(scope: Scope, scope_key: tuple[Any, ...], contexts: dict[Any, 
     if len(infos) > 1 and info is not None:  # the request decides which place it is
         scope_key = (*scope_key, info.template)
     context: RouteContext | None = contexts.get(scope_key)
-    if context is None or context.latest != EndpointLimit.version or context.endpoint is not scope.get("endpoint"):
+    if context is None or context.version != EndpointLimit.version or context.endpoint is not scope.get("endpoint"):
         context = RouteContext(scope, info)
         if info is not None:
             contexts[scope_key] = context

@@ -22,7 +22,7 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsSpec
 
 # overrides limits in the environment, which are meant for a middleware
-_NONE: Final[dict[str, Any]] = {"limits": [], "app_limits": (), "rules": ()}
+_NO_LIMITS: Final[dict[str, Any]] = {"limits": [], "app_limits": (), "rules": ()}
 _NO_MIDDLEWARE: Final = Finding(
     "limits on endpoints count in this process alone; add RateLimitMiddleware, whose store and settings "
     "they share, or give them a store"
@@ -49,7 +49,7 @@ class AsgiEndpointLimit(EndpointLimit):
         self.reject_concurrency()
         self.store: Final = store
         self.store_id: Final[object] = store if isinstance(store, str) else id(store)
-        self.standalone_settings: Final = Settings.of(_NONE, {} if store is None else {"store": store})
+        self.standalone_settings: Final = Settings.of(_NO_LIMITS, {} if store is None else {"store": store})
         if self.rule.settles:
             MIDDLEWARE_REGISTRY.require_tracking()
         if self.standalone_settings.store != "memory://":
@@ -152,7 +152,7 @@ def _gate_for(scope: Scope, outer: AsyncGate | None, endpoint_limit: AsgiEndpoin
     return found
 
 
-_ENFORCED: Final = "ratelimit_mw.asked"  # key in the scope: the endpoint limits already enforced on this request
+_ENFORCED: Final = "ratelimit_mw.enforced"  # key in the scope: the endpoint limits already enforced on this request
 
 
 class EndpointDecision(Struct, gc=False):

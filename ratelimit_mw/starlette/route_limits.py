@@ -26,7 +26,7 @@ from ratelimit_mw.starlette.enforcement import (
 _ENDPOINTS: Final = 4096  # cached endpoints per limit
 
 
-def _decorates(arguments: Sequence[object]) -> str:
+def _decorator_error(arguments: Sequence[object]) -> str:
     """Return the error for `@RateLimit("5/minute")` on a function, which passes limits as the app; otherwise ""."""
     _, *given = arguments  # without `self`
     found = given[0] if len(given) == 1 else None
@@ -46,7 +46,7 @@ class RateLimit(HonorsExempt):
     For a whole app, use `RateLimitMiddleware`. Raises `ConfigError` for invalid limits or options.
     """
 
-    @check_arguments(EndpointOptions, meant=_decorates)
+    @check_arguments(EndpointOptions, meant=_decorator_error)
     def __init__(self, app: App, limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> None:
         self.app = app
         endpoint_limits = (AsgiEndpointLimit(limits, **options),)

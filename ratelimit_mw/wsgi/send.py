@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication
 
 
-_LISTS = 2  # RateLimit and RateLimit-Policy: as lists, they are valid beside the app's
+_LIST_FIELDS = 2  # RateLimit and RateLimit-Policy: as lists, they are valid beside the app's
 
 
 def refuse(
@@ -50,7 +50,7 @@ def _start(
     fields: HeaderList,
     exc_info: Any = None,
 ) -> Callable[[bytes], object]:
-    both = _both(fields, headers(state.verdict, style))
+    both = _merged(fields, headers(state.verdict, style))
     return start_response(status, both) if exc_info is None else start_response(status, both, exc_info)
 
 
@@ -69,7 +69,7 @@ def _app_response(
     def start(status: str, theirs: HeaderList, *more: Any) -> Callable[[bytes], object]:
         nonlocal started
         started = True
-        return start_response(status, _both(theirs, fields), *more)
+        return start_response(status, _merged(theirs, fields), *more)
 
     try:
         return app(request.raw, start)
@@ -80,8 +80,8 @@ def _app_response(
         return None
 
 
-def _both(theirs: HeaderList, own: HeaderList) -> HeaderList:
-    lists = len(own) == _LISTS and own[-1][0] == "RateLimit"
+def _merged(theirs: HeaderList, own: HeaderList) -> HeaderList:
+    lists = len(own) == _LIST_FIELDS and own[-1][0] == "RateLimit"
     return [*theirs, *(own if lists else non_conflicting(own, {name.lower() for name, _ in theirs}))]
 
 

@@ -36,10 +36,10 @@ BY = "60s using sliding_window_counter"
 def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(notices, "_quiet_until", {})
     flask_marks._unchecked.clear()
-    flask_marks._homeless.clear()
+    flask_marks._without_app.clear()
     yield
     flask_marks._unchecked.clear()
-    flask_marks._homeless.clear()
+    flask_marks._without_app.clear()
 
 
 @pytest.fixture
