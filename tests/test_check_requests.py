@@ -16,7 +16,7 @@ from ratelimit_mw.wsgi import RateLimitMiddleware
 
 pytestmark = pytest.mark.promise(9)
 
-REFUSED = "Refused with {}, and the store is not asked: "
+REFUSED = "Refused with {}, without querying the store: "
 BLOCKED = REFUSED.format(403) + "the client is on the blocklist."
 
 SHOP = """
@@ -112,13 +112,13 @@ def test_a_request_that_is_none(
 
 
 LOGIN = """
-POST /login from 192.0.2.7, user nobody
+POST /login from 192.0.2.7, no user
 
 Rules that apply, in order:
-  app    app_limits, asked of every request
+  app    app_limits, for every request
   login  rules[0], ends the search
 
-Limits, asked in one step, all or none:
+Limits, charged in one step, all or none:
   app
     limit     1000/1s using sliding_window_counter
     rule      app
@@ -139,27 +139,27 @@ Limits, asked in one step, all or none:
     limit     20/3600s using sliding_window_log
     rule      login
     key       user
-    identity  missing=user, one bucket for all whose key is not there
+    identity  missing=user, one bucket for all requests without a key
     cost      2
     at most   20 in any 3600 s
-    shadow    it is counted and reported, and never refuses
+    shadow    counted and reported, but never refuses
 
-Callables that were asked:
+Results of callables:
   shop_of_check:staff  False
 
-Logged on the way:
+Log messages:
   key 'user': is missing; missing_key = 'shared' applies
 """
 
 API = """
-GET /api//x, which is looked at as /api/x too, from 2001:db8::7, whom 10.0.0.1 names, user bob
+GET /api//x, also matched as /api/x, from 2001:db8::7 (forwarded by 10.0.0.1), user bob
 
 Rules that apply, in order:
-  app      app_limits, asked of every request
+  app      app_limits, for every request
   watched  rules[1], shadow
   api      rules[2], ends the search, tier pro (call:shop_of_check:plan=pro)
 
-Limits, asked in one step, all or none:
+Limits, charged in one step, all or none:
   app
     limit     1000/1s using sliding_window_counter
     rule      app
@@ -175,7 +175,7 @@ Limits, asked in one step, all or none:
     identity  user=bob
     cost      1
     at most   17 in any 3600 s
-    shadow    it is counted and reported, and never refuses
+    shadow    counted and reported, but never refuses
 
   api
     limit     5000/5400s using sliding_window_counter
@@ -185,7 +185,7 @@ Limits, asked in one step, all or none:
     cost      3
     at most   10000 in any 5400 s
 
-Callables that were asked:
+Results of callables:
   shop_of_check:staff     False
   shop_of_check:open_now  True
   shop_of_check:plan      'pro'
@@ -217,13 +217,13 @@ def test_an_api_behind_a_proxy(check: Check) -> None:
         (["/", "--ip", "198.51.100.1"], BLOCKED),
         (["/", "--header", "X-Bad: yes"], BLOCKED),
         (["/open"], "  open  rules[3], exempt, ends the search"),
-        (["/bad"], "  bad  rules[4], ends the search, its callable gave no limits, so the default ones apply"),
+        (["/bad"], "  bad  rules[4], ends the search, its callable returned no limits, so the default limits apply"),
         (["/bad"], "  shop_of_check:raises  raised ValueError: no plan"),
-        (["/", "--ip", ""], "GET / from no address, user nobody"),
-        (["/", "--ip", ""], "    identity  missing=user%20%7C%20ip, one bucket for all whose key is not there"),
+        (["/", "--ip", ""], "GET / from no address, no user"),
+        (["/", "--ip", ""], "    identity  missing=user%20%7C%20ip, one bucket for all requests without a key"),
         (["OPTIONS /", "--header", "Origin: a", "--header", "Access-Control-Request-Method: PUT"],
-         "  preflight  limits, in buckets of their own for CORS preflights"),
-        (["/%61pi/x"], "GET /api/x from 192.0.2.1, user nobody"),
+         "  preflight  limits, in separate buckets for CORS preflights"),
+        (["/%61pi/x"], "GET /api/x from 192.0.2.1, no user"),
     ],
 )  # fmt: skip
 def test_what_applies(arguments: list[str], said: str, check: Check) -> None:
@@ -236,19 +236,19 @@ def test_what_applies(arguments: list[str], said: str, check: Check) -> None:
     ("settings", "said"),
     [
         ('limits = "5/minute"\nenabled = false', "Not limited: enabled = false switches everything off."),
-        ("limits = []", "No limit is asked."),
-        ("limits = []", "  default  limits, the default ones, no limits"),
+        ("limits = []", "No limit applies."),
+        ("limits = []", "  default  limits, used by default, no limits"),
         (
             'limits = "5/minute"\nkey = "user"\nmissing_key = "deny"',
-            "Refused with 403, and the store is not asked: a key is not there, and missing_key = 'deny'.",
+            "Refused with 403, without querying the store: a key is missing, and missing_key = 'deny'.",
         ),
         (
             'limits = "5/minute"\nkey = "user"\nmissing_key = "exempt"',
-            "  default: not asked, because its key, user, is not there (missing_key)",
+            "  default: skipped, because its key, user, is missing (missing_key)",
         ),
         (
             'limits = "call:shop_of_check:raises"',
-            REFUSED.format(503) + "a callable gave no limits, and there are no others to put in their place.",
+            REFUSED.format(503) + "a callable returned no limits, and there are no others to use instead.",
         ),
         (
             'limits = "call:shop_of_check:none"',
@@ -259,15 +259,15 @@ def test_what_applies(arguments: list[str], said: str, check: Check) -> None:
         ),
         (
             'limits = "5/minute"\n[[rules]]\npath = "/"\nlimits = "6/minute"\nwhen = "call:shop_of_check:raises"',
-            "  root     rules[0], its `when` failed, so it applies and the search goes on",
+            "  root     rules[0], its `when` failed, so it applies and the search continues",
         ),
         (
             'limits = "5/minute"\ncount_status = [403, "401"]',
-            "    settled   only answers with these statuses are charged: 401, 403",
+            "    settled   only responses with these statuses are charged: 401, 403",
         ),
         (
             'limits = "5/minute"\nsettle = "call:shop_of_check:true_cost"',
-            "    settled   true_cost says the true cost",
+            "    settled   true_cost returns the actual cost",
         ),
         (
             'limits = "5/minute"\npenalty = "10 refusals per minute: 15 minutes"',
@@ -275,7 +275,7 @@ def test_what_applies(arguments: list[str], said: str, check: Check) -> None:
         ),
         (
             'tier = "header:X-Plan"\nlimits = {free = "5/minute", pro = "9/minute"}',
-            "  default  limits, the default ones, tier free (header:X-Plan is not there)",
+            "  default  limits, used by default, tier free (header:X-Plan is missing)",
         ),
     ],
 )
@@ -290,7 +290,7 @@ SLOTS_SAY = """\
     key       ip
     identity  ip=192.0.2.1
     cost      1
-    at most   2 at work at once; a slot that nobody renews is free after 15 s
+    at most   2 requests in progress; a slot that is not renewed is free after 15 s
 """
 
 
@@ -298,7 +298,7 @@ SLOTS_SAY = """\
     ("more", "says"),
     [
         ("", ""),
-        ("queue = 5\nqueue_timeout = 2.5\n", "    queue     5 wait for a slot in each process, 2.5 s at most\n"),
+        ("queue = 5\nqueue_timeout = 2.5\n", "    queue     5 requests in each process, each for at most 2.5 s\n"),
     ],
 )
 def test_what_slots_say(more: str, says: str, check: Check) -> None:
@@ -312,7 +312,7 @@ def test_a_limit_that_does_not_say_its_worst_window(check: Check, tmp_path: Path
     )
     (tmp_path / "own_of_check.py").write_text(f"{own}def limits(request):\n    return Own(5, 60)\n", "utf-8")
     printed = check('limits = "call:own_of_check:limits"', "--request", "/")
-    assert "    at most   not known, its algorithm does not say\n" in printed
+    assert "    at most   unknown for its algorithm\n" in printed
 
 
 ROW = re.compile(

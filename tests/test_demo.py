@@ -31,9 +31,9 @@ def check(done: subprocess.CompletedProcess[str]) -> None:
     refused = [call for call in calls if call[0] == REFUSED]
     assert [remaining for _, remaining, _ in refused] == ["0"] * 3
     assert all(1 <= int(retry_after) <= 5 for *_, retry_after in refused)
-    assert f"\nWaiting {calls[-1][2]} s, as the last answer asks ...\n" in done.stdout
+    assert f"\nWaiting {calls[-1][2]} s (the last Retry-After) ...\n" in done.stdout
     assert after[0] == ADMITTED
-    assert done.stdout.endswith("\nThe client waited as long as Retry-After says, and was admitted.\n")
+    assert done.stdout.endswith("\nThe client waited for the time in Retry-After, and was admitted.\n")
 
 
 def test_on_memory() -> None:

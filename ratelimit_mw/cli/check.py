@@ -24,18 +24,22 @@ from ratelimit_mw.stores.url import open_store
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
-    about = "find all mistakes in a settings file, and say what applies to a request"
-    parser = commands.add_parser("check", help=about, description=f"{about}; the store is asked with --store only")
+    about = "find all mistakes in a settings file, and explain what applies to a request"
+    parser = commands.add_parser("check", help=about, description=f"{about}; queries the store only with --store")
     parser.add_argument("file", help="a TOML file, or one that ends in .json")
     parser.add_argument("--wsgi", action="store_true", help="the app is a WSGI app, which cannot await")
     parser.add_argument(
-        "--store", action="store_true", help="connect to the store: 1 if it rejects us, 2 if it is away"
+        "--store",
+        action="store_true",
+        help="connect to the store; exit with 1 if it rejects us, 2 if it is unreachable",
     )
-    parser.add_argument("--request", metavar="'POST /login'", help="a request: what applies to it?")
-    parser.add_argument("--ip", default=EXAMPLE_IP, help="the socket's other end; '' for none (default: %(default)s)")
-    parser.add_argument("--user", help="who is logged in")
+    parser.add_argument("--request", metavar="'POST /login'", help="explain what applies to this request")
+    parser.add_argument(
+        "--ip", default=EXAMPLE_IP, help="address of the socket's peer; '' for none (default: %(default)s)"
+    )
+    parser.add_argument("--user", help="name of the logged-in user")
     parser.add_argument("--host", help="the same as --header 'Host: ...'")
-    parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="one or several")
+    parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="may be repeated")
     parser.set_defaults(run=run)
 
 

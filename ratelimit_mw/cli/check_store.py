@@ -20,7 +20,7 @@ class StoreReport:
         """Connect and inspect. May block for some seconds."""
         self._store = settings.store
         if not isinstance(self._store, str):
-            raise ConfigError(f"store: got {type(self._store).__name__}, --store looks at stores by URL only")
+            raise ConfigError(f"store: got {type(self._store).__name__}, expected a store URL for --store")
         self._inspection = inspect_store(self._store, RuleSet(settings).algorithms, settings.store_timeout)
         self.code = OK
         if self._inspection is not None:
@@ -42,7 +42,7 @@ class StoreReport:
         ):
             yield from (f"  {title}: {text}" for text in texts)
         if self.code == OK:
-            yield "  works: a unit was taken and given back"
+            yield "  works: a unit was taken and refunded"
 
 
 def _node_rows(node: Any, kind: str) -> Iterator[tuple[str, str]]:
@@ -58,7 +58,7 @@ def _node_rows(node: Any, kind: str) -> Iterator[tuple[str, str]]:
         bound = f"maxmemory {node.maxmemory}" if node.maxmemory else "no maxmemory"
         yield "memory", f"{bound}, policy {node.maxmemory_policy}"
     elif node.missing is not None:
-        yield "memory", "not known: the user may not run INFO"
+        yield "memory", "unknown: the user may not run INFO"
 
 
 _KINDS: Final = {"server": "one server", "cluster": "node of a cluster", "sentinel": "master by Sentinel"}

@@ -102,7 +102,7 @@ def _show(port: int) -> None:
         responses.append(_call(port))
         _print_row(len(responses), responses[-1])
     wait = int(responses[-1].retry_after)
-    print(f"\nWaiting {wait} s, as the last answer asks ...\n", flush=True)
+    print(f"\nWaiting {wait} s (the last Retry-After) ...\n", flush=True)
     time.sleep(wait)
     responses.append(_call(port))
     _print_row(len(responses), responses[-1])
@@ -110,7 +110,7 @@ def _show(port: int) -> None:
         print("\nThe store did not answer in time, so this process counted some of these calls (on_store_error).")
     if responses[-1].status == _TOO_MANY_REQUESTS:
         raise RateLimitError(f"the call after {wait} s was refused")
-    print("\nThe client waited as long as Retry-After says, and was admitted.")
+    print("\nThe client waited for the time in Retry-After, and was admitted.")
 
 
 class _Response(NamedTuple):

@@ -28,11 +28,11 @@ from ratelimit_mw.settings.rule import Rule
 
 _SHARED: Final = "missing="  # prefix of the identity that all requests without a key share
 _GLOBAL_LIMITS: Final = {
-    "app": "app_limits, asked of every request",
-    "default": "limits, the default ones",
-    "preflight": "limits, in buckets of their own for CORS preflights",
+    "app": "app_limits, for every request",
+    "default": "limits, used by default",
+    "preflight": "limits, in separate buckets for CORS preflights",
 }
-_MESSAGE_LIMITS: Final = "If it opens a websocket, limits of each message; "
+_MESSAGE_LIMITS: Final = "If it opens a websocket, limits for each message; "
 
 
 def explain(settings: Settings, make_request: Callable[[], Request], warnings: Sequence[str]) -> Iterator[str]:
@@ -51,7 +51,8 @@ def explain(settings: Settings, make_request: Callable[[], Request], warnings: S
         answers = evaluate_callables(list(dict.fromkeys(calls)), request, call_log)
         asked = plan(match, request, answers) if match else None
         message_plan = plan(messages, request, answers) if messages else None
-    yield f"{request.method} {_path(request)} from {_client(request)}, user {request.user or 'nobody'}"
+    user = f"user {request.user}" if request.user else "no user"
+    yield f"{request.method} {_path(request)} from {_client(request)}, {user}"
     yield ""
     if match is None or asked is None:
         yield f"Not limited: {_why_not(settings, make_request())}."
@@ -60,9 +61,9 @@ def explain(settings: Settings, make_request: Callable[[], Request], warnings: S
     if messages is not None and message_plan is not None:
         yield from ("", *_messages(messages, message_plan))
     if call_log:
-        yield from ("", "Callables that were asked:", *columns(dict.fromkeys(call_log)))
+        yield from ("", "Results of callables:", *columns(dict.fromkeys(call_log)))
     if notes := [note for note in notes if note not in warnings]:
-        yield from ("", "Logged on the way:", *(f"  {note}" for note in notes))
+        yield from ("", "Log messages:", *(f"  {note}" for note in notes))
 
 
 def columns(rows: Iterable[tuple[str, str]]) -> list[str]:
@@ -75,13 +76,13 @@ def columns(rows: Iterable[tuple[str, str]]) -> list[str]:
 def _path(request: Request) -> str:
     forms = Forms.of(request.paths)
     others = dict.fromkeys(path for path in (*forms.received, *forms.normal) if path != request.path)
-    return f"{request.path}, which is looked at as {' and '.join(others)} too," if others else request.path
+    return f"{request.path}, also matched as {' and '.join(others)}," if others else request.path
 
 
 def _client(request: Request) -> str:
     peer = request.raw["client"]
     named = request.client or "no address"
-    return named if peer is None or peer[0] == request.client else f"{named}, whom {peer[0]} names"
+    return named if peer is None or peer[0] == request.client else f"{named} (forwarded by {peer[0]})"
 
 
 def _why_not(settings: Settings, request: Request) -> str:
@@ -99,25 +100,25 @@ def _applies(settings: Settings, match: Match, asked: Plan, request: Request, an
         yield ""
     if asked.denied:
         status = refusal(conclude(match, asked, ()), settings.headers).status
-        yield f"Refused with {status}, and the store is not asked: {_why_denied(match, asked)}."
+        yield f"Refused with {status}, without querying the store: {_why_denied(match, asked)}."
         return
     if not asked.charges:
-        yield "No limit is asked."
+        yield "No limit applies."
     else:
-        yield "Limits, asked in one step, all or none:"
+        yield "Limits, charged in one step, all or none:"
     yield from _limits(asked)
     for line in match.limits_for(request, match.route, answers) or ():
         if not any(line is planned for planned in asked.compiled_limits):
             yield ""
-            yield f"  {line.policy.name}: not asked, because its key, {line.key.text}, is not there (missing_key)"
+            yield f"  {line.policy.name}: skipped, because its key, {line.key.text}, is missing (missing_key)"
 
 
 def _why_denied(match: Match, asked: Plan) -> str:
     if match.denied:
         return "the client is on the blocklist"
     if asked.denied == "store":
-        return "a key is not there, and missing_key = 'deny'"
-    return "a callable gave no limits, and there are no others to put in their place"
+        return "a key is missing, and missing_key = 'deny'"
+    return "a callable returned no limits, and there are no others to use instead"
 
 
 def _rules(settings: Settings, match: Match, request: Request, answers: CallResults) -> Iterator[tuple[str, str]]:
@@ -132,7 +133,7 @@ def _rules(settings: Settings, match: Match, request: Request, answers: CallResu
         if lines.tier is not None:
             facts.append(_tier(settings, lines, request, match.route, answers))
         elif found is None:
-            facts.append("its callable gave no limits, so the default ones apply")
+            facts.append("its callable returned no limits, so the default limits apply")
         elif not found and "exempt" not in facts:
             facts.append("no limits")
         yield lines.rule, ", ".join(facts)
@@ -141,7 +142,7 @@ def _rules(settings: Settings, match: Match, request: Request, answers: CallResu
 def _facts(rule: Rule) -> Iterator[str]:
     yield from (word for word in ("exempt", "shadow") if getattr(rule, word))
     if isinstance(rule.when, RecordedCallable) and rule.when.failed:
-        yield "its `when` failed, so it applies and the search goes on"
+        yield "its `when` failed, so it applies and the search continues"
     elif rule.is_final:
         yield "ends the search"
 
@@ -155,7 +156,7 @@ def _tier(settings: Settings, lines: LimitSet, request: Request, route: str, ans
         return ""
     chosen = found.select(request, route, answers)
     name = next(name for name, items in found.all.items() if items is chosen)
-    identity = found.key.identity(request, route, answers) or f"{found.key.text} is not there"
+    identity = found.key.identity(request, route, answers) or f"{found.key.text} is missing"
     return f"tier {name} ({identity})"
 
 
@@ -163,7 +164,7 @@ def _messages(match: Match, asked: Plan) -> Iterator[str]:
     if asked.denied:
         yield f"If it opens a websocket, the first message closes it: {_why_denied(match, asked)}."
     elif asked.charges:
-        yield _MESSAGE_LIMITS + ("a refused one closes it:" if match.closes else "a refused one is dropped:")
+        yield _MESSAGE_LIMITS + ("a refused message closes it:" if match.closes else "a refused message is dropped:")
         yield from _limits(asked)
 
 
@@ -180,25 +181,25 @@ def _limit(charge: Charge, line: CompiledLimit) -> Iterator[str]:
     kind = "penalty" if charge.role == "penalty" else "limit"
     rows = [(kind, limit.notation), ("rule", rule), ("key", line.key.text)]
     if identity.startswith(_SHARED):
-        rows.append(("identity", f"{identity}, one bucket for all whose key is not there"))
+        rows.append(("identity", f"{identity}, one bucket for all requests without a key"))
     else:
         rows.append(("identity", identity))
     if kind == "limit":
         rows += [("cost", str(charge.cost)), ("at most", _at_most(limit))]
     if line.queue:
-        rows.append(("queue", f"{line.queue} wait for a slot in each process, {line.queue_timeout:g} s at most"))
+        rows.append(("queue", f"{line.queue} requests in each process, each for at most {line.queue_timeout:g} s"))
     if line.policy.settle_policy is not None:
         rows.append(("settled", _settlement(line.policy.settle_policy)))
     if line.shadow:
-        rows.append(("shadow", "it is counted and reported, and never refuses"))
+        rows.append(("shadow", "counted and reported, but never refuses"))
     yield from (f"  {row}" for row in columns(rows))
 
 
 def _settlement(own: SettlePolicy) -> str:
-    clauses = [] if own.call is None else [f"{callable_name(own.call)} says the true cost"]
+    clauses = [] if own.call is None else [f"{callable_name(own.call)} returns the actual cost"]
     if own.counted_statuses is not None:
         clauses.append(
-            f"only answers with these statuses are charged: {', '.join(map(str, sorted(own.counted_statuses)))}"
+            f"only responses with these statuses are charged: {', '.join(map(str, sorted(own.counted_statuses)))}"
         )
     return "; ".join(clauses)
 
@@ -206,6 +207,6 @@ def _settlement(own: SettlePolicy) -> str:
 def _at_most(limit: Limit) -> str:
     window = f"{limit.window:.6f}".rstrip("0").rstrip(".")
     if limit.is_concurrency:
-        return f"{limit.quota} at work at once; a slot that nobody renews is free after {window} s"
+        return f"{limit.quota} requests in progress; a slot that is not renewed is free after {window} s"
     most = limit.max_per_window
-    return f"{most} in any {window} s" if most is not None else "not known, its algorithm does not say"
+    return f"{most} in any {window} s" if most is not None else "unknown for its algorithm"
