@@ -142,13 +142,13 @@ def test_a_wrong_number_is_an_error_that_names_field_found_and_allowed(
             for kind in BUCKETS
         ],
         (lambda: Smooth(2**52, 1), "quota 4503599627370496 is too large to count exactly: its price"),
-        (lambda: Smooth(10**9, 0.000001, max_delay=7.0), "max_delay: got 7.0 seconds, expected 2.25"),
-        (lambda: Smooth(5, 1, max_burst=2, warmup=4), "max_burst: got 2 beside warmup, which saves nothing up"),
+        (lambda: Smooth(10**9, 0.000001, max_delay=7.0), "max_delay: got 7.0 seconds, expected at most 2.25"),
+        (lambda: Smooth(5, 1, max_burst=2, warmup=4), "max_burst: got 2 with a warmup, which stores no burst"),
         (lambda: FixedWindow(2**52, 1), "quota 4503599627370496 is too large"),
         (lambda: SlidingWindowCounter(2**52, 1), "quota 4503599627370496 is too large"),
         (lambda: SlidingWindowCounter(1, 0.000001, buckets=2), "buckets: got 2, expected at most 1"),
         *[
-            (lambda kind=kind: kind(10**9, 0.000001, max_delay=7.0), "max_delay: got 7.0 seconds, expected 4.5")
+            (lambda kind=kind: kind(10**9, 0.000001, max_delay=7.0), "max_delay: got 7.0 seconds, expected at most 4.5")
             for kind in BUCKETS
         ],
         (lambda: Charge("k", TokenBucket(10**9, 0.000001), max_delay=7.0), "max_delay: got 7.0 seconds, expected"),
@@ -194,7 +194,7 @@ def test_the_largest_numbers() -> None:
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_max_delay_goes_with_buckets_only(kind: type[Limit]) -> None:
     for max_delay in (0.0, 1.0):
-        with pytest.raises(ConfigError, match=f"^max_delay: {kind.algorithm} cannot hold a request back; a bucket "):
+        with pytest.raises(ConfigError, match=f"^max_delay: {kind.algorithm} cannot delay requests; a bucket "):
             Charge("k", kind(10, 60), max_delay=max_delay)
 
 

@@ -129,9 +129,9 @@ WRONG = {
     "5/second warmup 4": "'5/second warmup 4': 'warmup' does not go with sliding_window_counter; it goes with "
     "'using smooth'",
     "5/second using smooth max_burst 2 warmup 4": "'5/second using smooth max_burst 2 warmup 4': max_burst: got 2.0 "
-    "beside warmup",
+    "with a warmup",
     "5/second using smooth cold_factor 5": "'5/second using smooth cold_factor 5': cold_factor: got 5 without warmup",
-    "10/minute buckets 2 buckets 2": "'10/minute buckets 2 buckets 2': 'buckets' stands twice",
+    "10/minute buckets 2 buckets 2": "'10/minute buckets 2 buckets 2': 'buckets' appears twice",
     "10/minute strickt": "'10/minute strickt': unknown word 'strickt', did you mean 'strict'? (using, buckets, strict)",
     "5/minute; 10/mfoo": "'10/mfoo': unknown period 'mfoo'",
 }

@@ -135,7 +135,7 @@ class Refused(NamedTuple):
     fix: str
 
 
-NOTHING_ALLOWED = "use blocklist, to limit nothing say limits = []"
+NOTHING_ALLOWED = "use blocklist, to limit nothing use limits = []"
 REFUSED = [
     # limits and django-ratelimit: nothing is ever admitted. Here that is no limit but a blocklist.
     Refused("0/minute", [(0, 60)], NOTHING_ALLOWED),
@@ -183,8 +183,8 @@ HALF_WRITTEN = {
     "100/1.5": "got no rate, expected text such as '100/minute' or '5 per 10 seconds'",
     "10/minute burst using gcra": "expected a whole number after 'burst', such as 'burst 20'",
     "10/minute using gcra burst": "expected a whole number after 'burst', such as 'burst 20'",
-    "10/minute using gcra using gcra": "'using' stands twice",
-    "10/minute using gcra using fixed_window": "'using' stands twice",
+    "10/minute using gcra using gcra": "'using' appears twice",
+    "10/minute using gcra using fixed_window": "'using' appears twice",
 }
 
 

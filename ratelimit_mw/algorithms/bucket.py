@@ -42,8 +42,8 @@ class DelayableLimit(Limit, frozen=True, kw_only=True):
         over = max_delay // clock * drain
         if over > self.max_ticks:
             raise ConfigError(
-                f"max_delay: got {max_delay / MICROSECONDS} seconds, expected {self._max_exact_delay}: beyond, "
-                f"{self.notation} would not be exact"
+                f"max_delay: got {max_delay / MICROSECONDS} seconds, expected at most {self._max_exact_delay}: with "
+                f"more, {self.notation} would not be exact"
             )
         return over
 

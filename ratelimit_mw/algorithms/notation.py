@@ -30,7 +30,7 @@ _IN_SECONDS = re.compile(rf"\s*([0-9]+)\s*/\s*([0-9]+)()((?:\s+(?:{'|'.join(sort
 _SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _ZERO: Final = (
     f"quota: got 0, expected a whole number from 1 to {MAX_EXACT_INT - 1}; to refuse everything use blocklist, "
-    "to limit nothing say limits = []"
+    "to limit nothing use limits = []"
 )
 _LONGEST = 1000  # characters; a longer text is a mistake or an attack
 
@@ -102,11 +102,11 @@ def _options(tokens: list[str]) -> tuple[type[Limit], dict[str, Any]]:
     pending = iter(tokens)
     for word in pending:
         if word == "using":
-            raise ConfigError("'using' stands twice")
+            raise ConfigError("'using' appears twice")
         if word not in algorithm.words:
             raise ConfigError(_unknown_word(word, algorithm))
         if word in options:
-            raise ConfigError(f"{word!r} stands twice")
+            raise ConfigError(f"{word!r} appears twice")
         options[word] = True if types[word] is bool else _value(word, next(pending, ""), seconds=types[word] is float)
     return algorithm, options
 

@@ -11,8 +11,8 @@ from ratelimit_mw.core.verdict import Verdict
 
 Kind = Literal["failed", "open", "probe", "closed"]
 
-_HOOK_RAISED: Final = "raised: no request notices, and this event is lost"
-_HOOK_IS_ASYNC: Final = "returned something to await, and nobody awaits it: expected a plain function"
+_HOOK_RAISED: Final = "raised an exception: no request is affected, this event is lost"
+_HOOK_IS_ASYNC: Final = "returned an awaitable, which is not awaited: expected a plain function"
 
 
 class DecisionEvent(Struct, frozen=True, gc=False):

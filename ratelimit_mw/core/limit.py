@@ -160,7 +160,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
         None is the limit's own. Raises `ConfigError` if the limit cannot delay requests.
         """
-        raise ConfigError(f"max_delay: {self.algorithm} cannot hold a request back; a bucket algorithm can")
+        raise ConfigError(f"max_delay: {self.algorithm} cannot delay requests; a bucket algorithm can")
 
     @property
     def max_delay_limit(self) -> float:
@@ -276,7 +276,9 @@ def check_lease(limits: Iterable[Limit], lease: object, lease_time: object) -> N
     units = check_int("lease", lease, 0)
     for limit in limits:
         if units and limit.is_concurrency:
-            raise ConfigError(f"lease: slots of {limit.notation} are held by who is at work, and not taken ahead")
+            raise ConfigError(
+                f"lease: slots of {limit.notation} are held by requests in progress, and cannot be taken in advance"
+            )
         if units > limit.most:
             raise ConfigError(
                 f"lease: {units} can never pass {limit.notation}, which admits at most {limit.most} at once"

@@ -14,10 +14,10 @@ _WHEN: Final = ("when", "a callable of the request that returns False where the 
 _EXEMPT: Final = ("exempt", "paths that are not limited")
 _ERRORS: Final = ("on_store_error", "'allow', 'deny' or 'local'")
 _HEADERS: Final = ("headers", "'ietf', 'legacy', 'both' or 'none'")
-_REFUSED: Final = ("on_refused", "a callable of request and verdict that answers instead")
+_REFUSED: Final = ("on_refused", "a callable of request and verdict that returns the response")
 _DECISION: Final = ("on_decision", "a callable that gets an event for each decision")
 _STATUS: Final = ("count_status", "the statuses of the responses that are charged, such as [401, '4xx']")
-_PROXIES: Final = ("trusted_proxies", "the networks of the proxies that tell the client's address")
+_PROXIES: Final = ("trusted_proxies", "the networks of the proxies that report the client's address")
 _SAFELIST: Final = ("safelist", "networks, headers or callables of clients that are never limited")
 _BLOCKLIST: Final = ("blocklist", "networks, headers or callables of clients that are refused")
 _PENALTY: Final = ("penalty", "text such as '10 refusals per minute: 15 minutes'")
@@ -62,7 +62,9 @@ _EQUIVALENTS: Final[Mapping[str, tuple[str, str]]] = {
     **dict.fromkeys(("timeout", "socket_timeout"), ("store_timeout", "seconds for a call of the store")),
     **dict.fromkeys(("hash_secret", "secret"), ("key_secret", "text that keys the hash of identities")),
     **dict.fromkeys(("dry_run", "report_only", "block"), ("shadow", "true: decide and report, but never refuse")),
-    **dict.fromkeys(("max_concurrent", "concurrency", "max_concurrency"), ("concurrent", "requests at work at once")),
+    **dict.fromkeys(
+        ("max_concurrent", "concurrency", "max_concurrency"), ("concurrent", "requests in progress at once")
+    ),
 }
 _BY_SPELLING: Final = {option.replace("_", ""): translation for option, translation in _EQUIVALENTS.items()}
 

@@ -123,7 +123,7 @@ def _call_problems(
     places = [one.name for one in named if one.kind is not Parameter.KEYWORD_ONLY]
     by_place = dict(zip(places, arguments, strict=False))
     twice = [
-        f"{word}: got twice, {_repr(by_place[word])} by position and `{word}=`; a callable that gives the key "
+        f"{word}: given twice, {_repr(by_place[word])} by position and `{word}=`; a callable that gives the key "
         "goes into `key`"
         for word in keywords
         if word in by_place
@@ -144,7 +144,7 @@ def _repr(value: object) -> str:
 def reject_reserved_name(name: str | None) -> None:
     """Raise `ConfigError` for a reserved name."""
     if name in RESERVED_NAMES:
-        raise ConfigError(f"name: got {name!r}, which has a meaning of its own here; choose another")
+        raise ConfigError(f"name: got {name!r}, which is reserved; choose another")
 
 
 def check_bool(field: str, value: object) -> None:

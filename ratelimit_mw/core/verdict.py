@@ -147,7 +147,7 @@ def verdict_of(
     The source of an `Answer` replaces `source`. Raises `StoreError` unless there is one decision per charge.
     """
     if len(decisions) != len(charges):
-        raise StoreError(f"the store gave {len(decisions)} decisions on {len(charges)} charges")
+        raise StoreError(f"the store returned {len(decisions)} decisions on {len(charges)} charges")
     allowed = True
     for decision in decisions:
         if not decision.allowed:

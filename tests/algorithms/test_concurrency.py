@@ -88,7 +88,9 @@ def test_what_it_is_called() -> None:
 
 
 def test_slots_are_not_taken_ahead() -> None:
-    with pytest.raises(ConfigError, match="lease: slots of 20 at once are held by who is at work, and not taken ahead"):
+    with pytest.raises(
+        ConfigError, match="lease: slots of 20 at once are held by requests in progress, and cannot be taken in advance"
+    ):
         Charge("k", Concurrency(20), lease=5)
 
 

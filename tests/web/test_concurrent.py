@@ -515,7 +515,7 @@ def test_what_is_inside_of_another_middleware_takes_no_second_slot() -> None:
         ),
         (
             {"limits": [{"limit": Concurrency(2), "lease": 1}]},
-            "limits[0].lease: slots of 2 at once are held by who is at work, and not taken ahead",
+            "limits[0].lease: slots of 2 at once are held by requests in progress, and cannot be taken in advance",
         ),
         (
             {"limits": [{"limit": Concurrency(2), "cost": 0}]},

@@ -144,7 +144,7 @@ def test_the_words_of_django_ratelimit_and_fastapi_limiter(limit: Any) -> None:
 
 def test_flask_limiters_key_and_app() -> None:
     assert problems_of(RateLimiter, get_remote_address, app=Flask(__name__)) == [
-        "app: got twice, get_remote_address by position and `app=`; a callable that gives the key goes into `key`"
+        "app: given twice, get_remote_address by position and `app=`; a callable that gives the key goes into `key`"
     ]
 
 

@@ -133,8 +133,8 @@ def hands_on(event: object) -> Any:
 @pytest.mark.parametrize(
     ("hook", "said"),
     [
-        (raises, "raised: no request notices, and this event is lost"),
-        (hands_on, "returned something to await, and nobody awaits it: expected a plain function"),
+        (raises, "raised an exception: no request is affected, this event is lost"),
+        (hands_on, "returned an awaitable, which is not awaited: expected a plain function"),
     ],
 )
 def test_a_hook_that_goes_wrong_is_logged_once_and_never_felt(

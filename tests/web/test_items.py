@@ -87,7 +87,7 @@ def test_a_limit_bears_no_name_of_ours(named: Any, name: str) -> None:
     limit = named(name=name)
     with pytest.raises(ConfigError) as told:
         Settings(limits=["9/hour", limit])
-    own = f"name: got '{name}', which has a meaning of its own here; choose another"
+    own = f"name: got '{name}', which is reserved; choose another"
     assert str(told.value).removeprefix("limits[1].").removeprefix("limits[1]: ") == own
 
 
@@ -155,7 +155,10 @@ NOT_BY_TIER = "no limits here go by tier; allowed beside it are limits such as {
         ),
         (
             {"limit": "999999937/day using gcra", "max_delay": 2_000_000.0},
-            f"max_delay: got 2000000.0 seconds, expected 450359.9: beyond, {PRIME} using gcra would not be exact",
+            (
+                "max_delay: got 2000000.0 seconds, expected at most 450359.9: with more, "
+                f"{PRIME} using gcra would not be exact"
+            ),
         ),
         (
             {"limit": "5/hour using gcra", "max_delay": 1, "lease": 2},

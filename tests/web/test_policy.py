@@ -199,7 +199,7 @@ def test_conclude() -> None:
 @pytest.mark.parametrize("decisions", [[], [ADMITTED], [ADMITTED] * 3])
 def test_a_store_that_does_not_answer_each_charge_has_failed(decisions: list[Decision]) -> None:
     compiled = rules(limits="5/minute; 6/hour")
-    message = f"the store gave {len(decisions)} decisions on 2 charges"
+    message = f"the store returned {len(decisions)} decisions on 2 charges"
     with pytest.raises(StoreError, match=message):
         conclude(matched(compiled, PlainRequest()), planned(compiled, PlainRequest()), decisions)
 

@@ -249,7 +249,7 @@ def test_a_preflight_while_the_store_is_down(face: str, mode: str, status: int) 
         ({"preflight": True, "methods": ["OPTIONS"]},
          "rules[0].methods: got ['OPTIONS']; a rule with preflight = true is for OPTIONS alone"),
         ({"name": "preflight"},
-         "rules[0] (preflight).name: got 'preflight', which has a meaning of its own here; choose another"),
+         "rules[0] (preflight).name: got 'preflight', which is reserved; choose another"),
     ],
 )  # fmt: skip
 def test_a_wrong_rule(rule: dict[str, Any], message: str) -> None:

@@ -47,7 +47,7 @@ ROWS: list[tuple[dict[str, Any], str]] = [  # a rule, the message behind its pla
     ({**NONE, "path": "/a", "name": "a/b"}, f".name: {found('a/b', NAME)}"),
     (
         {**NONE, "path": "/a", "name": "app"},
-        " (app).name: got 'app', which has a meaning of its own here; choose another",
+        " (app).name: got 'app', which is reserved; choose another",
     ),
     ({**NONE, "path": "/a", "final": 0}, f".final: {found(0, BOOL)}"),
     ({**NONE, "path": "/a", "shadow": None}, f".shadow: {found(None, BOOL)}"),
