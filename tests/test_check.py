@@ -27,7 +27,7 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "networks_too_wide.toml": [
         (
-            "trusted_proxies[0]: got '0.0.0.0/0', which is everybody, expected a network such as '10.0.0.0/8' or "
+            "trusted_proxies[0]: got '0.0.0.0/0', which is every address, expected a network such as '10.0.0.0/8' or "
             "an address such as '192.0.2.1' or 'unix:'"
         ),
         (
@@ -36,7 +36,7 @@ MISTAKES: dict[str, list[str]] = {
         ),
         (
             "safelist[2]: got '192.168.1.7/24', which has host bits, expected '192.168.1.0/24', or '192.168.1.7' "
-            "for that one"
+            "for that address alone"
         ),
     ],
     "impossible_key.toml": [
@@ -47,14 +47,14 @@ MISTAKES: dict[str, list[str]] = {
             "function that can be imported: ModuleNotFoundError: No module named 'nowhere'"
         ),
     ],
-    "same_name_twice.toml": ["rules[1] (api).name: 'api' is the name of rules[0] too; give it one of its own"],
+    "same_name_twice.toml": ["rules[1] (api).name: 'api' is also the name of rules[0]; choose another name"],
     "cost_above_quota.toml": [
         "rules[0].cost: 50 can never pass 20/3600s using sliding_window_counter, which admits at most 20 at once",
     ],
     "tiers_without_tier.toml": [
-        "limits: got limits by tier (free, pro), which need `tier`: a key that says which, such as 'header:X-Plan'"
+        "limits: got limits by tier (free, pro), which need `tier`: a key that names the tier, such as 'header:X-Plan'"
     ],
-    "syntax_error.toml": [r"no valid TOML: Illegal character '\n' (at line 1, column 21)"],
+    "syntax_error.toml": [r"invalid TOML: Illegal character '\n' (at line 1, column 21)"],
     "wrong_types.json": [
         "limits: got 100, expected text such as '100/minute', a Limit, a table or a list of these",
         (
@@ -68,7 +68,7 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "several_mistakes.toml": [
         "unknown setting `limit`: did you mean `limits`?",
-        "limits: required, such as '100/minute'; [] says that there are none",
+        "limits: required, such as '100/minute'; [] means no limits",
         "rules[0]: unknown setting `metods`: did you mean `methods`?",
         "rules[0].path: got 'login', expected a path that starts with /, such as '/users/{id}'",
         "rules[0].limits[0]: unknown setting `keys`: did you mean `key`?",

@@ -253,8 +253,8 @@ def test_what_applies(arguments: list[str], said: str, check: Check) -> None:
         (
             'limits = "call:shop_of_check:none"',
             (
-                "  limits none: gave no limits, the default ones apply: limits: got None, expected text such as "
-                "'100/minute', a Limit, a table or a list of these"
+                "  limits none: returned no valid limits, the default ones apply: limits: got None, expected text such "
+                "as '100/minute', a Limit, a table or a list of these"
             ),
         ),
         (

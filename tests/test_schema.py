@@ -234,7 +234,7 @@ def test_objects_are_no_part_of_a_file() -> None:
 
 
 def test_a_type_that_nobody_knows_is_told() -> None:
-    with pytest.raises(TypeError, match="got <class 'bytes'>, which this walk does not know"):
+    with pytest.raises(TypeError, match="got <class 'bytes'>, which has no schema"):
         _schema(bytes)
 
 

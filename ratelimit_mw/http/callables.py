@@ -60,7 +60,7 @@ def key_result(call: RequestCallable, results: CallResults) -> str | None:
     text = as_text(result)
     if text is None and not _is_absent(result) and result is not FAILED:
         warn_throttled(
-            f"key {callable_name(call)}", "returned %s, not text: it counts as not there", type(result).__name__
+            f"key {callable_name(call)}", "returned %s, not text: the key counts as missing", type(result).__name__
         )
     return text
 
@@ -89,7 +89,9 @@ def cost_result(call: RequestCallable, results: CallResults) -> int:
         return min(result, MAX_EXACT_INT - 1)  # the result may come from the client
     if result is not FAILED:
         warn_throttled(
-            f"cost {callable_name(call)}", "returned %s, no whole number from 0: it counts 1", type(result).__name__
+            f"cost {callable_name(call)}",
+            "returned %s, not a whole number from 0: the request costs 1",
+            type(result).__name__,
         )
     return 1
 
@@ -128,5 +130,5 @@ def _import_callable(name: str) -> object:
             f"{type(error).__name__}: {error}"
         ) from error
     if not callable(function):
-        raise ConfigError(f"got {name!r}, which is no function but {type(function).__name__}")
+        raise ConfigError(f"got {name!r} of type {type(function).__name__}, expected a function")
     return function

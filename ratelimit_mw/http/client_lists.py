@@ -99,7 +99,9 @@ def _header(table: Mapping[Any, Any]) -> tuple[str, bytes]:
     with error_location("header"):
         check_no_underscore(name)
     if not isinstance(value, str) or not value:
-        raise ConfigError("value: expected text that is not empty; who sends it in that header is on the list")
+        raise ConfigError(
+            "value: expected text that is not empty; a client that sends it in that header is on the list"
+        )
     return name.lower(), value.encode("utf-8", "surrogatepass")
 
 

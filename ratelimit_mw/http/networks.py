@@ -80,10 +80,12 @@ def _network(value: object, allowed: str) -> Network:
     if not isinstance(value, str):
         raise ConfigError(f"got {value!r:.100}, {allowed}, as text")
     if value == "*":
-        raise ConfigError(f"got '*', which is everybody, {allowed}")
+        raise ConfigError(f"got '*', which is every address, {allowed}")
     text, slash, bits = value.partition("/")
     if "%" in text:
-        raise ConfigError(f"got {value!r:.100}, expected {text.partition('%')[0] + slash + bits!r:.100}, no zone")
+        raise ConfigError(
+            f"got {value!r:.100}, expected {text.partition('%')[0] + slash + bits!r:.100}, without a zone"
+        )
     if len(value) > MAX_ADDRESS_LENGTH or (slash and not bits.isdecimal()):  # a mask may be a netmask or a host mask
         raise ConfigError(f"got {value!r:.100}, {allowed}")
     try:
@@ -94,9 +96,11 @@ def _network(value: object, allowed: str) -> Network:
     if address.version != network.version:
         network = _embedded_network(value, address, network.prefixlen)
     if not network.prefixlen:
-        raise ConfigError(f"got {value!r}, which is everybody, {allowed}")
+        raise ConfigError(f"got {value!r}, which is every address, {allowed}")
     if address != network.network_address:
-        raise ConfigError(f"got {value!r}, which has host bits, expected '{network}', or '{address}' for that one")
+        raise ConfigError(
+            f"got {value!r}, which has host bits, expected '{network}', or '{address}' for that address alone"
+        )
     return network
 
 

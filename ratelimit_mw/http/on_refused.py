@@ -17,9 +17,9 @@ from ratelimit_mw.http.callables import close_unawaited, resolve_callable
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import BODY_HEADERS, Response, non_conflicting
 
-HANDLER_FAILED: Final = "raised, our own answer is sent"
+HANDLER_FAILED: Final = "raised an error, the default response is sent"
 _KINDS: Final = (
-    "an ASGI app, a WSGI app (environ, start_response), or a callable (request, verdict) that gives status, headers "
+    "an ASGI app, a WSGI app (environ, start_response), or a callable (request, verdict) that returns status, headers "
     "and body"
 )
 _POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -56,7 +56,9 @@ def checked_response(call: Any, value: Any, own: Response) -> Response:
         status, fields, body = value
         return _response(status, fields, body, own)
     except Exception as error:  # noqa: BLE001  # a refused request always gets a response
-        warn_throttled(f"on_refused {callable_name(call)}", "gave no response, ours is sent: %s", error)
+        warn_throttled(
+            f"on_refused {callable_name(call)}", "returned no valid response, the default one is sent: %s", error
+        )
         return own
 
 
@@ -82,7 +84,7 @@ def _response(status: Any, fields: Any, body: Any, own: Response) -> Response:
     if not isinstance(content, bytes):
         raise TypeError(f"body: got {type(body).__name__}, expected text or bytes")
     if content and status in _BODILESS:
-        raise ValueError(f"body: a response of status {status} has none")
+        raise ValueError(f"body: a response with status {status} has no body")
     headers = [_field(*pair) for pair in (fields.items() if isinstance(fields, Mapping) else fields or ())]
     headers = [pair for pair in headers if pair[0].lower() != "content-length"]
     names = {name.lower() for name, _ in headers}
@@ -99,7 +101,7 @@ def _field(name: Any, value: Any) -> tuple[str, str]:
     if not isinstance(name, str) or not isinstance(value, str) or not TOKEN.fullmatch(name):
         raise ValueError(f"headers: got {name!r:.100}, expected a header's name and text")
     if name.lower() in _SERVER_FIELDS:
-        raise ValueError(f"headers: {name} is the server's")
+        raise ValueError(f"headers: {name} is set by the server")
     if not value.isprintable() or max(value, default="") > _MAX_LATIN1:
-        raise ValueError(f"headers: the value of {name!r} holds what no header can")
+        raise ValueError(f"headers: the value of {name!r} has characters that no header can have")
     return name, value

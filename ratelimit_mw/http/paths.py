@@ -22,7 +22,7 @@ _SLASHES: Final = re.compile(r"/{2,}")
 _MISTAKES: Final = [  # a pattern that a template must not contain; what is allowed instead
     (r"<[^/<>]+>|/:[A-Za-z_]", "'{id}' or '{id:int}' as parameter"),
     (r"/\*|\*(?:/|\Z)", "'{rest:path}' for all that follows, '{name}' for one segment"),
-    (r"[?#]", "a path without ? and #; a query is no part of it"),
+    (r"[?#]", "a path without ? and #; the query is not part of it"),
     (r"%[0-9A-Fa-f]{2}", "the character itself, such as a space for '%20'; paths are matched decoded"),
     (r"[\x00-\x1f\x7f-\x9f]", "a path without control characters"),
     (r"\A\s|\s\Z", "a path without white space at its ends"),

@@ -167,8 +167,8 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
                 rules.append(rule)
                 first = names.setdefault(rule.full_name, index)
                 if first != index:
-                    own = f"name: {rule.full_name!r} is the name of rules[{first}] too"
-                    raise ConfigError(f"{own}; give it one of its own")
+                    own = f"name: {rule.full_name!r} is also the name of rules[{first}]"
+                    raise ConfigError(f"{own}; choose another name")
         mistakes.raise_if_any()
         return rules
 
@@ -279,7 +279,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     def _check_limits(self) -> None:
         if self.limits is None:
-            raise ConfigError("limits: required, such as '100/minute'; [] says that there are none")
+            raise ConfigError("limits: required, such as '100/minute'; [] means no limits")
         mistakes = ErrorCollector()
         for field in _NOTATION:
             with mistakes.collect():
@@ -338,7 +338,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
             sizes = f"{_MIN_SECRET_BYTES} to {_MAX_SECRET_BYTES}"
             raise ConfigError(f"key_secret: expected text of {sizes} bytes; {_HOW_TO_GENERATE}")
         if secret in _PUBLISHED_SECRETS:
-            raise ConfigError(f"key_secret: got the text of an example, which everybody knows; {_HOW_TO_GENERATE}")
+            raise ConfigError(f"key_secret: got the text of an example, which is public; {_HOW_TO_GENERATE}")
 
 
 def _rule_place(index: int, rule: object) -> str:

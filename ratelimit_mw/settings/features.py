@@ -38,7 +38,7 @@ def check_penalty(value: object) -> Ban | None:
         )
     if not colon:
         meant = ": write a colon in place of 'for'" if " for " in rate else ""
-        raise ConfigError(f"penalty: got {value!r:.100}, which does not say how long to refuse{meant}; {_ALLOWED}")
+        raise ConfigError(f"penalty: got {value!r:.100}, which has no duration{meant}; {_ALLOWED}")
     with error_location("penalty"):
         counted = _rate(rate.replace("refusals", " ").replace("refusal", " "), value)
         length = _rate(f"1 per {duration.strip()}", value)
@@ -72,7 +72,7 @@ def check_slots(concurrent: Any, queue: Any, queue_timeout: Any) -> None:
     if queue is not None and check_int("queue", queue, 0) > _MAX_QUEUE:
         raise ConfigError(f"queue: got {queue}, expected at most {_MAX_QUEUE} requests")
     if queue_timeout is not None and not check_seconds("queue_timeout", queue_timeout):
-        raise ConfigError("queue_timeout: got 0, expected more than 0 seconds; queue = 0 lets nobody wait")
+        raise ConfigError("queue_timeout: got 0, expected more than 0 seconds; queue = 0 turns waiting off")
 
 
 def check_slot_times(lifetime: Any, retry: Any) -> None:
@@ -86,7 +86,7 @@ def check_slot_times(lifetime: Any, retry: Any) -> None:
 def check_single_concurrency(limits: Sequence[LimitSpec] | LimitSelector, concurrent: Any) -> None:
     """Raise `ConfigError` if `concurrent` and a limit both count slots, because they would share a bucket."""
     if concurrent and any(spec.limit.is_concurrency for specs in static_specs(limits) for spec in specs):
-        raise ConfigError("concurrent: limits hold a Concurrency already; expected one of both")
+        raise ConfigError("concurrent: limits have a Concurrency already; expected only one of the two")
 
 
 def check_queue_has_slots(limits: Sequence[LimitSpec] | LimitSelector, concurrent: Any, **options: Any) -> None:
@@ -94,13 +94,13 @@ def check_queue_has_slots(limits: Sequence[LimitSpec] | LimitSelector, concurren
     has_slots = concurrent or any(spec.limit.is_concurrency for specs in static_specs(limits) for spec in specs)
     for field, value in options.items():
         if value and not has_slots:
-            raise ConfigError(f"{field}: the rule has no slots to wait for; it needs `concurrent` beside it")
+            raise ConfigError(f"{field}: the rule has no slots to wait for; add `concurrent` to it")
 
 
 def check_no_concurrency(field: str, limits: Sequence[LimitSpec] | LimitSelector) -> None:
     """Raise `ConfigError` for a Concurrency among limits of messages: a message has no end to release a slot at."""
     if any(spec.limit.is_concurrency for specs in static_specs(limits) for spec in specs):
-        raise ConfigError(f"{field}: got a Concurrency, which counts requests at work; a message is over at once")
+        raise ConfigError(f"{field}: got a Concurrency, which counts requests in progress; a message has no duration")
 
 
 SettleSpec = Callable[..., Any] | str  # a callable of the request and its response; text is the name of one

@@ -152,11 +152,10 @@ def _with_max_delay(limit: Limit, max_delay: Any) -> Limit:
     if not limit.can_delay and check_seconds("max_delay", max_delay):
         if limit.is_concurrency:
             raise ConfigError(
-                f"max_delay: nobody knows when one of {limit.notation} is given back; `queue` lets requests wait "
-                "for one"
+                f"max_delay: it is unknown when a slot of {limit.notation} is free; use `queue` to let requests wait"
             )
         raise ConfigError(
-            f"max_delay: {limit.notation} holds nothing back; a bucket does, such as "
+            f"max_delay: {limit.notation} cannot delay requests; a bucket can, such as "
             f"'{limit.notation.partition(' ')[0]} using gcra'"
         )
     return replace(limit, max_delay=max_delay) if limit.can_delay else limit
@@ -199,9 +198,7 @@ def check_distinct_buckets(place: str, specs: Sequence[LimitSpec], key: KeySpec)
 
 
 _DEFAULT_TIER: Final = "default"
-NOT_BY_TIER: Final = (
-    "no limits here go by tier; allowed beside it are limits such as {free = '60/hour', pro = '600/hour'}"
-)
+NOT_BY_TIER: Final = "there are no limits by tier; expected limits such as {free = '60/hour', pro = '600/hour'}"
 _CACHE_SIZE: Final = 1024  # parsed results of one callable
 
 
@@ -225,8 +222,8 @@ class TieredLimits(LimitSelector):
     def __init__(self, place: str, tiers: Mapping[str, Any], tier: KeySpec | None, default: str | None) -> None:
         if tier is None:
             raise ConfigError(
-                f"{place}: got limits by tier ({', '.join(map(str, tiers))}), which need `tier`: a key that says "
-                "which, such as 'header:X-Plan'"
+                f"{place}: got limits by tier ({', '.join(map(str, tiers))}), which need `tier`: a key that names "
+                "the tier, such as 'header:X-Plan'"
             )
         self._tiers: Final = _parse_tiers(place, tiers)
         if isinstance(default, str) and default not in tiers:
@@ -263,7 +260,9 @@ class DynamicLimits(LimitSelector):
         try:
             return self._compiled(result) if isinstance(result, (str, Limit)) else _parse_result(result)
         except Exception as error:  # noqa: BLE001  # an invalid result must not exempt the request
-            warn_throttled(f"limits {callable_name(self._call)}", "gave no limits, the default ones apply: %s", error)
+            warn_throttled(
+                f"limits {callable_name(self._call)}", "returned no valid limits, the default ones apply: %s", error
+            )
             return None
 
 
@@ -271,9 +270,9 @@ def _parse_result(result: Any) -> Sequence[LimitSpec]:
     """Parse a callable's result. Raises `ConfigError` if it is invalid; `[]` is valid and means no limits."""
     specs = parse_limit_specs("limits", result)
     if any(spec.limit.is_concurrency for spec in specs):
-        raise ConfigError("limits: got a Concurrency; the rule may have it, as `concurrent`")
+        raise ConfigError("limits: got a Concurrency from a callable; set `concurrent` in the rule instead")
     if any(callable(spec.cost) or (spec.key is not None and Key(spec.key, ANY_PREFIX).callables) for spec in specs):
-        raise ConfigError("limits: got a key or cost that is a callable; nobody asks it any more, the rule may have it")
+        raise ConfigError("limits: a callable returned a key or cost that is a callable; set it in the rule instead")
     return specs
 
 
@@ -296,7 +295,7 @@ def compile_limits(
         with error_location(place):
             return DynamicLimits(resolve_callable(value))
     if isinstance(value, Mapping) and not value:
-        raise ConfigError(f"{place}: got an empty table, expected one of a limit or of tiers; [] says none")
+        raise ConfigError(f"{place}: got an empty table, expected a table of one limit or of tiers; [] means no limits")
     if isinstance(value, Mapping) and not _is_limit_table(value, tier):
         return TieredLimits(place, value, tier, default_tier)
     return parse_limit_specs(place, value)
@@ -330,9 +329,9 @@ def check_estimates(limits: Sequence[LimitSpec] | LimitSelector, cost: object) -
             own = cost if spec.cost is None else spec.cost
             if own == 0 and type(own) is int and spec.settle:
                 raise ConfigError(
-                    f"cost: got 0 for {spec.limit.notation} beside settle or count_status: what takes nothing is "
-                    "never refused, whatever is charged after it; expected an estimate of at least 1, or "
-                    "settle = false in the limit's table"
+                    f"cost: got 0 for {spec.limit.notation} beside settle or count_status: a request that "
+                    "charges nothing is never refused, whatever it is settled to later; expected an estimate of at "
+                    "least 1, or settle = false in the limit's table"
                 )
 
 

@@ -42,7 +42,7 @@ def read_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: {error}") from None
     except (ValueError, DecodeError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
-        raise ConfigError(f"{path}: no valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from None
+        raise ConfigError(f"{path}: invalid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from None
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: got {type(table).__name__}, expected a table of settings")
     return {option: value for option, value in table.items() if option != _SCHEMA}
@@ -128,12 +128,12 @@ def with_location(problem: str, path: Path, from_variables: Mapping[str, Any]) -
 def _read(text: str, default: object) -> object:
     if not text:  # probably a mistake, such as a compose file that refers to an unset variable
         fix = "; [] is an empty list" if isinstance(default, tuple) else ""
-        raise ConfigError(f"got no text; give the variable a value, or remove it{fix}")
+        raise ConfigError(f"got an empty value; set the variable, or remove it{fix}")
     if text.startswith(("[", "{")) and not isinstance(default, str):
         try:
             return json.decode(text)
         except DecodeError as error:
-            raise ConfigError(f"got no JSON: {error}") from None
+            raise ConfigError(f"got invalid JSON: {error}") from None
     if isinstance(default, bool):
         return _YES_NO.get(text.lower(), text)
     if isinstance(default, (int, float)) or (isinstance(default, tuple) and text.isdecimal()):

@@ -227,9 +227,9 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
             if not isinstance(method, str) or not _METHOD.fullmatch(method):
                 raise ConfigError(f"methods[{index}]: got {method!r}, expected a method in upper case, such as 'POST'")
         if self.preflight is True and self.methods:
-            raise ConfigError(f"methods: got {self.methods!r}; a rule with preflight = true is for OPTIONS alone")
+            raise ConfigError(f"methods: got {self.methods!r}; a rule with preflight = true applies only to OPTIONS")
         if self.messages and (self.preflight is True or (self.methods and "GET" not in self.methods)):
-            raise ConfigError("messages: a websocket begins with a GET, which this rule is not for")
+            raise ConfigError("messages: a websocket begins with a GET, which this rule does not match")
 
     def _check_when(self) -> None:
         if self.when is not None:
@@ -254,9 +254,9 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     def _check_limits(self) -> None:
         if self.exempt and self.limits:
-            raise ConfigError("limits: a rule with exempt = true has none")
+            raise ConfigError("limits: a rule with exempt = true cannot have limits")
         if not self.exempt and self.limits is None and not self.concurrent:
-            raise ConfigError("limits: required; a rule that limits nothing says limits = []")
+            raise ConfigError("limits: required; for a rule without limits, set limits = []")
         limits = self.resolve_limits("all", None)  # any tier will do: `Settings` checks that one is configured
         own = [spec for specs in static_specs(limits) for spec in specs if spec.cost is None]
         check_cost(self.cost, [spec.limit for spec in own])
@@ -265,12 +265,12 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     def _check_penalty(self) -> None:
         if check_penalty(self.penalty) is not None and (self.exempt or self.limits == []):
-            raise ConfigError("penalty: a rule without limits refuses nobody, so it has none")
+            raise ConfigError("penalty: a rule without limits never refuses, so it cannot have a penalty")
 
     def _check_slots(self) -> None:
         check_slots(self.concurrent, self.queue, self.queue_timeout)
         if self.exempt and self.concurrent:
-            raise ConfigError("concurrent: a rule with exempt = true has none")
+            raise ConfigError("concurrent: a rule with exempt = true cannot have slots")
         limits = self.resolve_limits("all", None)
         check_single_concurrency(limits, self.concurrent)
         check_queue_has_slots(limits, self.concurrent, queue=self.queue, queue_timeout=self.queue_timeout)
@@ -279,7 +279,7 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         if self.on_message_refused is not None:
             check_choice("on_message_refused", self.on_message_refused, ON_MESSAGE_REFUSED)
         if self.exempt and self.messages:
-            raise ConfigError("messages: a rule with exempt = true has none")
+            raise ConfigError("messages: a rule with exempt = true cannot have limits of messages")
         check_no_concurrency("messages", self.resolve_messages("all", None) or ())
 
 

@@ -167,7 +167,7 @@ def _schema(kind: Any) -> Schema:
         return {"enum": list(get_args(only))}
     if get_origin(only) is Sequence:
         return {"type": "array", "items": _schema(get_args(only)[0])}
-    raise TypeError(f"got {kind!r}, which this walk does not know")
+    raise TypeError(f"got {kind!r}, which has no schema")
 
 
 def _reference(name: str) -> Schema:

@@ -125,7 +125,7 @@ COST = "rules[0] (ruled).cost"
         (True, "rules[0] (ruled).cost: got True, expected a whole number from 0 to 9007199254740991"),
         (1.0, "rules[0] (ruled).cost: got 1.0, expected a whole number from 0 to 9007199254740991"),
         ("2", "rules[0] (ruled).cost: got '2', expected a whole number from 0 to 9007199254740991"),
-        ("call:math:pi", "rules[0] (ruled).cost: got 'call:math:pi', which is no function but float"),
+        ("call:math:pi", "rules[0] (ruled).cost: got 'call:math:pi' of type float, expected a function"),
     ],
 )
 def test_a_wrong_cost(cost: Any, message: str) -> None:
@@ -355,10 +355,12 @@ def test_callables_that_fail_are_logged_once_and_name_themselves(face: str, capl
         send(Step())
     place = "test_callables_that_fail_are_logged_once_and_name_themselves.<locals>"
     assert {message.removeprefix("ratelimit_mw: ").replace(f"{place}.", "") for message in caplog.messages} >= {
-        "cost weight: returned str, no whole number from 0: it counts 1",
-        "key group: returned float, not text: it counts as not there",
+        "cost weight: returned str, not a whole number from 0: the request costs 1",
+        "key group: returned float, not text: the key counts as missing",
     }
-    assert any(f"limits {place}.plan_of: gave no limits, the default ones apply: " in one for one in caplog.messages)
+    assert any(
+        f"limits {place}.plan_of: returned no valid limits, the default ones apply: " in one for one in caplog.messages
+    )
     assert len(caplog.messages) == len(set(caplog.messages)) == 4  # and that the key is not there
 
 

@@ -491,7 +491,7 @@ def test_what_is_inside_of_another_middleware_takes_no_second_slot() -> None:
         ({"concurrent": 10_001}, "concurrent: got 10001, expected at most 10000 slots"),
         ({"queue": -1}, "queue: got -1, expected a whole number from 0 to 9007199254740991"),
         ({"queue": 100_001}, "queue: got 100001, expected at most 100000 requests"),
-        ({"queue_timeout": 0}, "queue_timeout: got 0, expected more than 0 seconds; queue = 0 lets nobody wait"),
+        ({"queue_timeout": 0}, "queue_timeout: got 0, expected more than 0 seconds; queue = 0 turns waiting off"),
         ({"slot_retry": 0}, "slot_retry: got 0, expected more than 0 seconds"),
         (
             {"slot_lifetime": 0},
@@ -499,19 +499,19 @@ def test_what_is_inside_of_another_middleware_takes_no_second_slot() -> None:
         ),
         (
             {"limits": [Concurrency(2)], "concurrent": 1},
-            "concurrent: limits hold a Concurrency already; expected one of both",
+            "concurrent: limits have a Concurrency already; expected only one of the two",
         ),
         (
             {"messages": [Concurrency(2)]},
-            "messages: got a Concurrency, which counts requests at work; a message is over at once",
+            "messages: got a Concurrency, which counts requests in progress; a message has no duration",
         ),
         (
             {"rules": [{"path": "/", "exempt": True, "concurrent": 1}]},
-            "rules[0].concurrent: a rule with exempt = true has none",
+            "rules[0].concurrent: a rule with exempt = true cannot have slots",
         ),
         (
             {"rules": [{"path": "/", "limits": Concurrency(1), "concurrent": 1}]},
-            "rules[0].concurrent: limits hold a Concurrency already; expected one of both",
+            "rules[0].concurrent: limits have a Concurrency already; expected only one of the two",
         ),
         (
             {"limits": [{"limit": Concurrency(2), "lease": 1}]},
@@ -523,15 +523,15 @@ def test_what_is_inside_of_another_middleware_takes_no_second_slot() -> None:
         ),
         (
             {"limits": [{"limit": Concurrency(2), "max_delay": 1}]},
-            "limits[0].max_delay: nobody knows when one of 2 at once is given back; `queue` lets requests wait for one",
+            "limits[0].max_delay: it is unknown when a slot of 2 at once is free; use `queue` to let requests wait",
         ),
         (
             {"concurrent": 1, "rules": [{"path": "/", "limits": "5/minute", "queue": 3}]},
-            "rules[0].queue: the rule has no slots to wait for; it needs `concurrent` beside it",
+            "rules[0].queue: the rule has no slots to wait for; add `concurrent` to it",
         ),
         (
             {"concurrent": 1, "rules": [{"path": "/", "limits": "5/minute", "queue": 0, "queue_timeout": 3}]},
-            "rules[0].queue_timeout: the rule has no slots to wait for; it needs `concurrent` beside it",
+            "rules[0].queue_timeout: the rule has no slots to wait for; add `concurrent` to it",
         ),
     ],
 )

@@ -443,7 +443,7 @@ def test_an_app_cannot_answer_inside_of_django(site: Site, store: RecordingStore
 @pytest.mark.parametrize(
     ("limits", "problems"),
     [
-        (None, ("RATELIMIT_MW.limits: required, such as '100/minute'; [] says that there are none",)),
+        (None, ("RATELIMIT_MW.limits: required, such as '100/minute'; [] means no limits",)),
         (
             {"limits": "5/minut", "headers": "all"},
             (

@@ -125,11 +125,11 @@ def test_limits_by_tier(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "text", "message"),
     [
         ("LIMIT", "5/minute", "RATELIMIT_MW_LIMIT: unknown setting `limit`: did you mean `limits`?"),
-        ("LIMITS", "[", "RATELIMIT_MW_LIMITS: got no JSON: Input data was truncated"),
+        ("LIMITS", "[", "RATELIMIT_MW_LIMITS: got invalid JSON: Input data was truncated"),
         ("RULES", '[{"path": "/a"},]',
-         "RATELIMIT_MW_RULES: got no JSON: JSON is malformed: trailing comma in array (byte 16)"),
+         "RATELIMIT_MW_RULES: got invalid JSON: JSON is malformed: trailing comma in array (byte 16)"),
         ("SAFELIST", '{"header": x}',
-         "RATELIMIT_MW_SAFELIST: got no JSON: JSON is malformed: invalid character (byte 11)"),
+         "RATELIMIT_MW_SAFELIST: got invalid JSON: JSON is malformed: invalid character (byte 11)"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_names_its_variable(
@@ -184,7 +184,7 @@ LISTS = ("rules", "exempt", "safelist", "blocklist", "trusted_proxies", "count_s
 @pytest.mark.parametrize("name", Settings.__struct_fields__)
 def test_an_empty_variable_is_a_mistake(name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fix = "; [] is an empty list" if name in LISTS else ""
-    message = f"{P}{name.upper()}: got no text; give the variable a value, or remove it{fix}"
+    message = f"{P}{name.upper()}: got an empty value; set the variable, or remove it{fix}"
     with pytest.raises(ConfigError) as caught:
         of(monkeypatch, {name.upper(): text}, **({} if name == "limits" else {"limits": "9/hour"}))
     assert caught.value.problems == (message,)
@@ -203,7 +203,7 @@ def test_an_unknown_variable_hides_no_other_mistake(tmp_path: Path, monkeypatch:
         monkeypatch.setenv(P + name, text)
     known = [
         f"{P}STROE: unknown setting `stroe`: did you mean `store`?",
-        f"{P}LIMITS: got no JSON: Input data was truncated",
+        f"{P}LIMITS: got invalid JSON: Input data was truncated",
         f"{P}HEADERS: headers: got 'yes', expected one of ietf, legacy, both, none",
         f"{P}STRICT: strict: got 'ja', expected {BOOL}",
     ]
@@ -347,16 +347,16 @@ def test_json_says_the_same_as_arguments(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"", "no valid JSON: Input data was truncated"),
-        (b"{", "no valid JSON: Input data was truncated"),
+        (b"", "invalid JSON: Input data was truncated"),
+        (b"{", "invalid JSON: Input data was truncated"),
         (b'{"limits": 5}',
          "limits: got 5, expected text such as '100/minute', a Limit, a table or a list of these"),
         (b"[]", "got list, expected a table of settings"),
         (b"null", "got NoneType, expected a table of settings"),
         (b'"5/minute"', "got str, expected a table of settings"),
         (b'{"limits": "5/minute", "limit": 1}', "unknown setting `limit`: did you mean `limits`?"),
-        (b"\xff", "no valid JSON: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
-        (b'limits = "5/minute"', "no valid JSON: JSON is malformed: invalid character (byte 0)"),
+        (b"\xff", "invalid JSON: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+        (b'limits = "5/minute"', "invalid JSON: JSON is malformed: invalid character (byte 0)"),
     ],
 )  # fmt: skip
 def test_a_wrong_json_file_is_named(text: bytes, message: str, tmp_path: Path) -> None:

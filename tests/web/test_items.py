@@ -15,7 +15,7 @@ from web.scenario import Step
 
 PRIME = "999999937/86400s"
 FIVE_AN_HOUR = "5/3600s using sliding_window_counter"
-NO_TIER = "got limits by tier (a), which need `tier`: a key that says which, such as 'header:X-Plan'"
+NO_TIER = "got limits by tier (a), which need `tier`: a key that names the tier, such as 'header:X-Plan'"
 HOST = "a name such as 'api.example.com' or '*.example.com', without scheme and port"
 BUCKETS = ["token_bucket", "gcra", "leaky_bucket"]
 WINDOWS = ["fixed_window", "sliding_window_counter", "sliding_window_log"]
@@ -137,7 +137,7 @@ def test_how_long_a_request_may_be_held_back(limit: Any, patience: int, at_once:
         assert charge.limit.numbers[-1] == at_once
 
 
-NOT_BY_TIER = "no limits here go by tier; allowed beside it are limits such as {free = '60/hour', pro = '600/hour'}"
+NOT_BY_TIER = "there are no limits by tier; expected limits such as {free = '60/hour', pro = '600/hour'}"
 
 
 @pytest.mark.promise(9)
@@ -146,7 +146,7 @@ NOT_BY_TIER = "no limits here go by tier; allowed beside it are limits such as {
     [
         (
             {"limit": "5/hour", "max_delay": 1},
-            f"max_delay: {FIVE_AN_HOUR} holds nothing back; a bucket does, such as '5/3600s using gcra'",
+            f"max_delay: {FIVE_AN_HOUR} cannot delay requests; a bucket can, such as '5/3600s using gcra'",
         ),
         ({"limit": "5/hour", "max_delay": -1}, "max_delay: got -1, expected a finite number of seconds, 0 or more"),
         (
@@ -214,7 +214,7 @@ def test_what_is_wrong_in_an_item_is_told_of_all_at_once(item: dict[str, Any], p
     ("given", "message"),
     [
         (5, f"limits: got 5, expected {LIMITS}"),
-        (None, "limits: required, such as '100/minute'; [] says that there are none"),
+        (None, "limits: required, such as '100/minute'; [] means no limits"),
         ([5], f"limits[0]: got 5, expected {LIMIT}"),
         ([["5/minute"]], f"limits[0]: got ['5/minute'], expected {LIMIT}"),
         (["5/minute", None], f"limits[1]: got None, expected {LIMIT}"),

@@ -251,7 +251,7 @@ def test_nonsense_of_a_callable_leaves_our_own_answer(face: str, answer: str, ca
     assert fields(got) == sorted([*OWN, *[pair for pair in got.headers if pair[0].startswith("content-")]])
     name = "test_nonsense_of_a_callable_leaves_our_own_answer.<locals>.<lambda>"
     (said,) = caplog.messages
-    assert said.startswith(f"ratelimit_mw: on_refused {name}: gave no response, ours is sent: ")
+    assert said.startswith(f"ratelimit_mw: on_refused {name}: returned no valid response, the default one is sent: ")
 
 
 @pytest.mark.promise(8)
@@ -259,7 +259,7 @@ def test_nonsense_of_a_callable_leaves_our_own_answer(face: str, answer: str, ca
 @pytest.mark.parametrize("face", FACES)
 def test_a_callable_that_raises_leaves_our_own_answer(face: str, status: int, caplog: pytest.LogCaptureFixture) -> None:
     problem(refused(FACES[face], on_refused=explodes, **REFUSALS[status]), status)
-    assert "ratelimit_mw: on_refused explodes: raised, our own answer is sent" in caplog.messages
+    assert "ratelimit_mw: on_refused explodes: raised an error, the default response is sent" in caplog.messages
 
 
 @pytest.mark.parametrize("face", SYNC)

@@ -339,7 +339,7 @@ def test_an_exemption_is_exact() -> None:
 
 STYLE = "'{id}' or '{id:int}' as parameter"
 STAR = "'{rest:path}' for all that follows, '{name}' for one segment"
-QUERY = "a path without ? and #; a query is no part of it"
+QUERY = "a path without ? and #; the query is not part of it"
 DECODED = "the character itself, such as a space for '%20'; paths are matched decoded"
 CONTROL = "a path without control characters"
 ENDS = "a path without white space at its ends"

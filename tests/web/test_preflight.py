@@ -247,7 +247,7 @@ def test_a_preflight_while_the_store_is_down(face: str, mode: str, status: int) 
     [
         ({"preflight": "yes"}, "rules[0].preflight: got 'yes', expected true or false"),
         ({"preflight": True, "methods": ["OPTIONS"]},
-         "rules[0].methods: got ['OPTIONS']; a rule with preflight = true is for OPTIONS alone"),
+         "rules[0].methods: got ['OPTIONS']; a rule with preflight = true applies only to OPTIONS"),
         ({"name": "preflight"},
          "rules[0] (preflight).name: got 'preflight', which is reserved; choose another"),
     ],

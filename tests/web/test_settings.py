@@ -32,7 +32,7 @@ from web.messages import (
 pytestmark = pytest.mark.promise(9)
 
 LIMIT_ROWS: list[tuple[Any, str]] = [  # what stands in limits, the message
-    (None, "limits: required, such as '100/minute'; [] says that there are none"),
+    (None, "limits: required, such as '100/minute'; [] means no limits"),
     ("", "limits: got '', expected text such as '100/minute'"),
     (5, f"limits: {found(5, LIMITS)}"),
     ("10", f"limits: '10': {NO_RATE}"),
@@ -64,7 +64,7 @@ LIMIT_ROWS: list[tuple[Any, str]] = [  # what stands in limits, the message
     ([{"limit": "5/minute", "key": "iq"}], f"limits[0].key: {found('iq', KEYS)}"),
     (
         [{"limit": "5/minute", "max_delay": 1}],
-        f"limits[0].max_delay: {FIVE} holds nothing back; a bucket does, such as '5/60s using gcra'",
+        f"limits[0].max_delay: {FIVE} cannot delay requests; a bucket can, such as '5/60s using gcra'",
     ),
     ("5/minute; 5/minute", f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
     (
@@ -91,7 +91,7 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     (
         "messages",
         {"free": "5/minute"},
-        "messages: got limits by tier (free), which need `tier`: a key that says which, such as 'header:X-Plan'",
+        "messages: got limits by tier (free), which need `tier`: a key that names the tier, such as 'header:X-Plan'",
     ),
     ("on_message_refused", "shut", f"on_message_refused: {found('shut', CLOSE_OR_DROP)}"),
     ("on_message_refused", None, f"on_message_refused: {found(None, CLOSE_OR_DROP)}"),
@@ -100,7 +100,7 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     ("key", "header:a b", f"key: {found('header:a b', KEYS)}"),
     ("key", None, f"key: {found(None, 'a callable, or text made of ' + KEYS)}"),
     ("key", "ip/24", "key: got 'ip/24', expected ip/32 to ip/128, the bits of an IPv6 network"),
-    ("key", "call:os:name", "key: got 'call:os:name', which is no function but str"),
+    ("key", "call:os:name", "key: got 'call:os:name' of type str, expected a function"),
     (
         "key",
         "call:os:nosuch",
@@ -133,7 +133,7 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     (
         "key_secret",
         "a long random text of your own",
-        f"key_secret: got the text of an example, which everybody knows; {MAKE_ONE}",
+        f"key_secret: got the text of an example, which is public; {MAKE_ONE}",
     ),
 ]
 
@@ -163,7 +163,7 @@ def test_a_setting_whose_name_is_wrong() -> None:
     assert message_of(**nine, methods=["GET"]) == "unknown setting `methods` here: it goes into a rule: [[rules]]"
     assert message_of(**nine, on_stor_error=1) == "unknown setting `on_stor_error`: did you mean `on_store_error`?"
     assert message_of(**nine, x=1) == f"unknown setting `x`; there are {words}"
-    assert message_of() == "limits: required, such as '100/minute'; [] says that there are none"
+    assert message_of() == "limits: required, such as '100/minute'; [] means no limits"
 
 
 def test_all_mistakes_are_told_at_once_each_with_its_place() -> None:
@@ -172,14 +172,14 @@ def test_all_mistakes_are_told_at_once_each_with_its_place() -> None:
         "11 mistakes:",
         "unknown setting `limit`: did you mean `limits`?",
         f"key: {found('iq', KEYS)}",
-        "limits: required, such as '100/minute'; [] says that there are none",
+        "limits: required, such as '100/minute'; [] means no limits",
         f"rules[0].path: {found('a', TEMPLATE)}",
         "rules[0].methods[0]: got 'post', expected a method in upper case, such as 'POST'",
         f"rules[0].limits[1].limit: '1/minut': unknown period 'minut', did you mean 'minute'? {PERIODS}",
         f"rules[0].limits[1].cost: {found(-1, COUNT)}",
         "rules[1]: unknown setting `pth`: did you mean `path`?",
         "rules[1].path: required, such as '/login' or '/{rest:path}'",
-        "rules[1].limits: required; a rule that limits nothing says limits = []",
+        "rules[1].limits: required; for a rule without limits, set limits = []",
         f"shadow: {found(1, BOOL)}",
     ]
 

@@ -18,9 +18,9 @@ NONE: dict[str, Any] = {"limits": []}
 ROWS: list[tuple[dict[str, Any], str]] = [  # a rule, the message behind its place
     ({"limits": []}, ".path: required, such as '/login' or '/{rest:path}'"),
     ({"limits": "1/minute"}, ".path: required, such as '/login' or '/{rest:path}'"),
-    ({"path": "/"}, ".limits: required; a rule that limits nothing says limits = []"),
+    ({"path": "/"}, ".limits: required; for a rule without limits, set limits = []"),
     ({"path": "/", "limits": ["10/mfoo"]}, f".limits[0]: '10/mfoo': unknown period 'mfoo' {PERIODS}"),
-    ({"path": "/", "limits": "1/minute", "exempt": True}, ".limits: a rule with exempt = true has none"),
+    ({"path": "/", "limits": "1/minute", "exempt": True}, ".limits: a rule with exempt = true cannot have limits"),
     ({"path": "/", "limits": [], "pth": "/x"}, ": unknown setting `pth`: did you mean `path`?"),
     (
         {"path": "/", "limits": "9/hour", "lease": 2},
@@ -55,18 +55,21 @@ ROWS: list[tuple[dict[str, Any], str]] = [  # a rule, the message behind its pla
     ({**NONE, "path": "/a", "on_store_error": "alow"}, f".on_store_error: {found('alow', MODES)}"),
     ({**NONE, "path": "/a", "on_message_refused": 5}, f".on_message_refused: {found(5, CLOSE_OR_DROP)}"),
     ({**NONE, "path": "/a", "messages": "10/mfoo"}, f".messages: '10/mfoo': unknown period 'mfoo' {PERIODS}"),
-    ({"path": "/a", "exempt": True, "messages": "1/second"}, ".messages: a rule with exempt = true has none"),
+    (
+        {"path": "/a", "exempt": True, "messages": "1/second"},
+        ".messages: a rule with exempt = true cannot have limits of messages",
+    ),
     (
         {**NONE, "path": "/a", "messages": "1/second", "methods": ["POST"]},
-        ".messages: a websocket begins with a GET, which this rule is not for",
+        ".messages: a websocket begins with a GET, which this rule does not match",
     ),
     (
         {**NONE, "path": "/a", "messages": "1/second", "preflight": True},
-        ".messages: a websocket begins with a GET, which this rule is not for",
+        ".messages: a websocket begins with a GET, which this rule does not match",
     ),
     (
         {**NONE, "path": "/a", "messages": {"free": "1/second"}},
-        ".messages: got limits by tier (free), which need `tier`: a key that says which, such as 'header:X-Plan'",
+        ".messages: got limits by tier (free), which need `tier`: a key that names the tier, such as 'header:X-Plan'",
     ),
     (
         {**NONE, "path": "/a", "messages": ["5/minute", {"limit": "5/minute", "key": "ip"}], "key": "ip"},
@@ -106,15 +109,15 @@ def test_a_rule_that_is_no_table(rule: Any) -> None:
     [
         (
             [{**NONE, "path": "/a"}, {**NONE, "path": "/a"}],
-            "rules[1].name: 'a' is the name of rules[0] too; give it one of its own",
+            "rules[1].name: 'a' is also the name of rules[0]; choose another name",
         ),
         (
             [{**NONE, "path": "/a/b"}, {**NONE, "path": "/c"}, {**NONE, "path": "/d", "name": "a_b"}],
-            "rules[2] (a_b).name: 'a_b' is the name of rules[0] too; give it one of its own",
+            "rules[2] (a_b).name: 'a_b' is also the name of rules[0]; choose another name",
         ),
         (
             [{**NONE, "path": "/a/b"}, {**NONE, "path": "/a{b}"}],
-            "rules[1].name: 'a_b' is the name of rules[0] too; give it one of its own",
+            "rules[1].name: 'a_b' is also the name of rules[0]; choose another name",
         ),
     ],
 )

@@ -166,10 +166,10 @@ def test_toml_says_the_same_as_arguments(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"limits = ", "no valid TOML: Invalid value (at end of document)"),
+        (b"limits = ", "invalid TOML: Invalid value (at end of document)"),
         (b'limits = []\nenabled = "no"', "2: enabled: got 'no', expected true or false"),
-        (b"", "limits: required, such as '100/minute'; [] says that there are none"),
-        (b"\xff", "no valid TOML: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+        (b"", "limits: required, such as '100/minute'; [] means no limits"),
+        (b"\xff", "invalid TOML: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
         (None, "[Errno 2] No such file or directory: {file!r}"),
     ],
 )

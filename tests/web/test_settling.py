@@ -584,14 +584,14 @@ def _called_with(taken: str, name: str) -> str:
         (
             {"penalty": "10 per minute"},
             (
-                "penalty: got '10 per minute', which does not say how long to refuse; expected text such as "
+                "penalty: got '10 per minute', which has no duration; expected text such as "
                 "'10 refusals per minute: 15 minutes', or a Ban"
             ),
         ),
         (
             {"penalty": "10/minute for 5 minutes"},
             (
-                "penalty: got '10/minute for 5 minutes', which does not say how long to refuse: write a colon in "
+                "penalty: got '10/minute for 5 minutes', which has no duration: write a colon in "
                 "place of 'for'; expected text such as '10 refusals per minute: 15 minutes', or a Ban"
             ),
         ),
@@ -635,8 +635,9 @@ def test_what_takes_a_request_and_its_response_can_say_the_true_cost(call: Any) 
 
 
 NOTHING_TAKEN = (
-    "cost: got 0 for 9/3600s using gcra beside settle or count_status: what takes nothing is never refused, whatever "
-    "is charged after it; expected an estimate of at least 1, or settle = false in the limit's table"
+    "cost: got 0 for 9/3600s using gcra beside settle or count_status: a request that charges nothing is never "
+    "refused, whatever it is settled to later; expected an estimate of at least 1, or settle = false in the "
+    "limit's table"
 )
 
 
@@ -676,7 +677,9 @@ def test_of_what_is_settled_something_is_taken_before(how: dict[str, Any], top: 
 
 @pytest.mark.parametrize("limits", [{"exempt": True}, {"limits": []}])
 def test_a_rule_without_limits_has_no_penalty(limits: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"rules\[0\].penalty: a rule without limits refuses nobody, so it has none"):
+    with pytest.raises(
+        ConfigError, match=r"rules\[0\].penalty: a rule without limits never refuses, so it cannot have a penalty"
+    ):
         Settings(limits="9/hour", rules=[{"path": "/", "penalty": "1/minute: 1 hour", **limits}])
 
 
