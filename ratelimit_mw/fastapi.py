@@ -1,4 +1,4 @@
-"""FastAPI: limits as dependencies of an app, a router or a route, with or without the middleware."""
+"""FastAPI: limits as dependencies of an app, router or route, with or without the middleware."""
 
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
@@ -82,7 +82,7 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt):
 
     @property
     def dependency(self) -> Any:
-        """Raise ConfigError. FastAPI reads it if `dependencies` has the object without `Depends`."""
+        """Raise ConfigError. FastAPI reads this property if `dependencies` has the object without `Depends`."""
         raise ConfigError(f"got a RateLimit as a dependency: {_HINT}")
 
     def __call__(self, connection: HTTPConnection, response: Response = _DECORATED) -> Coroutine[Any, Any, None]:
@@ -162,7 +162,7 @@ async def _respond(_: HTTPConnection, error: Any) -> Response | None:
 
 
 def _is_unhandled(handlers: Mapping[Any, Any], decision: EndpointDecision) -> bool:
-    """Return whether the app has no handler for it. With `on_refused`, handlers for any error do not count."""
+    """Return whether the app has no handler for refusals. With `on_refused`, a handler for any error is ignored."""
     for kind in _Refused.__mro__:
         if (handler := handlers.get(kind)) is not None:
             for_any = issubclass(HTTPException, kind)

@@ -74,7 +74,7 @@ class RateLimitMiddleware:
             self._gate.adapt_to_router(app)
 
     def _fail(self, error: ConfigError) -> None:
-        """Fail the lifespan startup and every request with this error."""
+        """From now on, fail the lifespan startup and every request with this error."""
         self._error, self._limited_types = error, ()
         self._use_fast_path = self._may_delay = self._tracks_all = False
 

@@ -24,7 +24,7 @@ class _MiddlewareRegistry:
         self._middleware: Final[WeakSet[Any]] = WeakSet()
 
     def register(self, middleware: Any) -> bool:
-        """Add a middleware. Return whether it must track from the start; later its `track_all` is called."""
+        """Add a middleware, whose `track_all` may be called later. Return whether it must track from the start."""
         self._middleware.add(middleware)
         return self.tracking_required
 

@@ -29,7 +29,7 @@ class DisconnectWatcher:
         self._may_receive = not any(name.lower() == b"expect" for name, _ in scope["headers"])
 
     async def sleep(self, seconds: float, woken: "asyncio.Future[None] | None" = None, /) -> None:
-        """Sleep as `Sleep` does, once or several times per request. Raises `ClientDisconnected`."""
+        """Sleep as `Sleep` describes; may be called repeatedly. Raises `ClientDisconnected`."""
         loop = asyncio.get_running_loop()
         due = loop.time() + seconds
         while self._may_receive and (left := due - loop.time()) > 0:

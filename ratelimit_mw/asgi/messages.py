@@ -56,7 +56,7 @@ class _LimitedWebSocket:
         self._end: Message | None = None
 
     async def receive(self) -> Message:
-        """Return the next admitted message; other events than `websocket.receive` pass unchanged."""
+        """Return the next admitted message. Events other than `websocket.receive` pass unchanged."""
         while self._end is None:
             if self._pending is None:
                 message = await self._receive()
@@ -98,7 +98,7 @@ class _LimitedWebSocket:
         return await asyncio.shield(task)
 
     async def _refuse(self, verdict: Verdict) -> None:
-        """Close the websocket, unless its rule only drops messages. Without decisions, it is always closed."""
+        """Close the websocket, unless its rule only drops messages. If no limit was evaluated, always close it."""
         if self._ended or (verdict.decisions and not self._match.closes):
             return
         close = close_message(refusal(verdict, "none").status)

@@ -1,4 +1,4 @@
-"""Finds the full templates of Starlette's and FastAPI's routes; the routes of an app are read once."""
+"""Finds the full templates of Starlette's and FastAPI's routes. Reads the routes of an app once."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -89,7 +89,7 @@ def all_routes(
 
 
 def _leaves(routes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield each route as Starlette matches it and as the scope names it; FastAPI nests included routers."""
+    """Yield pairs: a route as Starlette matches it, and as the scope names it. FastAPI nests included routers."""
     for route in routes:
         branch = getattr(route, "effective_route_contexts", None)
         for leaf in branch() if branch is not None else (route,):
@@ -102,13 +102,13 @@ def _child_routes(one: Any) -> Sequence[Any]:
 
 
 def route_leaf(scope: Scope) -> Any:
-    """Return the leaf of FastAPI's tree that matched last; it may be a mount around the route."""
+    """Return the leaf of FastAPI's tree that matched last. It may be a mount around the route."""
     fastapi = scope.get("fastapi")
     return fastapi.get("effective_route_context") if isinstance(fastapi, dict) else None
 
 
 def matched_route(scope: Scope) -> Any:
-    """Return the matched route, as `all_routes` yields it; None if the framework does not tell it."""
+    """Return the matched route, as `all_routes` yields it; None if the framework does not record it."""
     route, leaf = scope.get("route"), route_leaf(scope)
     endpoint = scope.get("endpoint", route)
     if getattr(route, "endpoint", endpoint) is not endpoint or route is None:
@@ -158,7 +158,7 @@ def route_infos(scope: Scope) -> Sequence[RouteInfo]:
 
 
 def first_match(infos: Sequence[RouteInfo], scope: Scope) -> RouteInfo | None:
-    """Return the first place that matches the path and host of the request, else the first one."""
+    """Return the first place that matches the request's path and host, else the first one."""
     if len(infos) > 1:
         path = strip_root(scope.get("app_root_path", scope.get("root_path", "")), scope["path"])
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
@@ -178,7 +178,7 @@ def routes_below(app: Any) -> Sequence[Any]:
 
 
 def endpoint_below(routes: Sequence[Any], scope: Scope) -> Any:
-    """Return the endpoint that the router will match for a request; None if nothing matches or it is unknown."""
+    """Return the endpoint to which the router will pass a request; None if it is unknown."""
     for route in routes:
         match, more = route.matches(dict(scope))
         if match.name == "FULL":

@@ -68,7 +68,7 @@ def check_views(**_: Any) -> list[CheckMessage]:
 
 
 def _finding(text: str, hint: str | None, name: str) -> CheckMessage:
-    """Return a warning; with `strict`, an error of the same id, because it limits less than the code suggests."""
+    """Return a warning, or with `strict` an error, because less is limited than the code suggests."""
     try:
         strict = is_strict()
     except ConfigError:  # the environment is invalid, which is reported as an error of its own
@@ -77,7 +77,7 @@ def _finding(text: str, hint: str | None, name: str) -> CheckMessage:
 
 
 def _middleware_index() -> int | None:
-    """Return the position of the middleware, or of a subclass, in `MIDDLEWARE`; None if it is missing."""
+    """Return the index of the middleware, or of a subclass, in `MIDDLEWARE`; None if it is missing."""
     for index, path in enumerate(settings.MIDDLEWARE):
         try:
             found = import_string(path)
@@ -89,7 +89,7 @@ def _middleware_index() -> int | None:
 
 
 def _keys_or_problems(value: Any) -> tuple[Sequence[Key], Sequence[str]]:
-    """Return the keys of the settings, or the problems with them; some settings are valid only under ASGI."""
+    """Return the keys of the settings, or the problems with them. Some settings are valid only under ASGI."""
     problems: list[Sequence[str]] = []
     for is_async in _BOTH:
         try:

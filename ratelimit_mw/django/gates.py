@@ -21,7 +21,7 @@ _standalone: list[tuple[Any, Gate | AsyncGate]] = []
 
 
 class DjangoGate(Gate):
-    """A gate for threads. Of `on_refused`, only a callable can respond inside Django, not an app."""
+    """A gate for threads. `on_refused` must be a callable: inside Django, an app cannot respond."""
 
     _handler_kinds = ("plain",)
     _expected_handler = _ALLOWED
@@ -42,7 +42,7 @@ def build_gate(value: Any, *, is_async: bool) -> DjangoGate | AsyncDjangoGate:
 
 
 def standalone_gate() -> Gate | AsyncGate:
-    """Return the gate of throttles without the middleware, built once, from the same settings if there are any."""
+    """Return the gate of throttles without the middleware. It is built once, from the same settings."""
     value = getattr(settings, SETTING_NAME, None)
     with _lock:
         if not _standalone or _standalone[0][0] is not value:

@@ -89,7 +89,7 @@ def idle_throttles(views: Sequence[Any], base: type) -> Iterator[Idle]:
 
 
 def report_idle(throttle: type, view: object, base: type) -> None:
-    """Report a throttle without effect: one warning for all of its views; with `strict`, an error each time."""
+    """Report a throttle without effect: once for all of its views, or with `strict` as an error each time."""
     idle = _idle_of(getattr(settings, "ROOT_URLCONF", None), base).get((throttle, type(view)))
     if idle is None:
         return
@@ -109,6 +109,6 @@ _reported: Final[set[str]] = set()
 
 
 def _has_usual_throttles(kind: type) -> bool:
-    """Return whether REST framework builds the view's throttles; a view that does may set their scope first."""
+    """Return whether REST framework builds the view's throttles. A view that does so may set their scope."""
     module: str = getattr(getattr(kind, "get_throttles", None), "__module__", "")
     return module.startswith("rest_framework.")

@@ -39,7 +39,7 @@ METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "T
 class RateLimitMiddleware:
     """Limits how often a client may call a Django project: `"ratelimit_mw.django.RateLimitMiddleware"` in `MIDDLEWARE`.
 
-    Its place is after AuthenticationMiddleware. `RATELIMIT_MW` in Django's settings is `Settings` or a mapping. Views
+    Place it after AuthenticationMiddleware. `RATELIMIT_MW` in Django's settings is `Settings` or a mapping. Views
     find the verdict in `request.ratelimit.verdict`, None if nothing is limited. A request is decided when its view is
     known, before the view is called. A request that reaches no view is decided when it is answered; a refusal replaces
     the answer. Invalid settings raise `ConfigError` when the server loads the project.
@@ -159,7 +159,7 @@ class RateLimitMiddleware:
         return None if context.refused is None else context.answer(request)
 
     def _context(self, request: Any) -> RequestContext:
-        """Return this middleware's context of a request, the same one if the request comes again."""
+        """Return this middleware's context of a request. Repeated calls for a request share one context."""
         contexts: dict[Any, RequestContext] | None = getattr(request, "_ratelimit_mw", None)
         if contexts is None:
             contexts = request._ratelimit_mw = {}  # noqa: SLF001  # this package's own attribute
@@ -197,7 +197,7 @@ class RateLimitMiddleware:
 def admit_by_address(
     gate: Gate, state: RateLimitState, request: HttpRequest, endpoint_rules: EndpointRules
 ) -> Verdict | None:
-    """Return the verdict of the fast path, where only the client's address counts; None on the general path."""
+    """Return the verdict of the fast path; None if more than the client's address matters."""
     if state.verdict is not None or hasattr(request, "user"):
         return None
     return gate.admit_by_address(request.META.get("REMOTE_ADDR") or None, request.method, endpoint_rules)

@@ -87,7 +87,7 @@ class AsyncDjangoRequest(DjangoRequest):
 
 
 def _has_no_session(raw: HttpRequest, user: object) -> bool:
-    """Return whether loading `user` would look into an empty session, without even a key from a cookie.
+    """Return whether `user` would be loaded from an empty session, without a key from a cookie.
 
     Then no user is logged in. Loading it would mark the session as accessed, and Django would add `Vary: Cookie` to a
     page that is the same for all. Only the lazy user of Django's own AuthenticationMiddleware surely needs a session.
@@ -102,7 +102,7 @@ def _has_no_session(raw: HttpRequest, user: object) -> bool:
 
 
 async def load_user(raw: HttpRequest) -> str | None:
-    """Return the user's id, by `auser`, or in a thread if a middleware has set only a lazy `user`."""
+    """Return the user's id. Loads the user by `auser`, or in a thread if there is only a lazy `user`."""
     try:
         return user_id(await raw.auser()) if hasattr(raw, "auser") else await sync_to_async(user_id)(raw.user)
     except Exception as error:  # noqa: BLE001  # as in user_id: a user that cannot be loaded counts as none

@@ -38,7 +38,7 @@ class RequestContext(Struct, gc=False):
 
     @property
     def needs_decision(self) -> bool:
-        """Whether to decide on a request that reached no view: another middleware's refusal is not charged."""
+        """Whether to decide on a request without a view. False if another middleware refused it."""
         return self.state.verdict is None or self.state.verdict.allowed
 
     def end(self, ending: EndReason) -> None:
@@ -47,7 +47,7 @@ class RequestContext(Struct, gc=False):
             self.tracker.end(ending)
 
     def answer(self, request: HttpRequest) -> HttpResponse | None:
-        """Return the response to a refused request, a new one each time; None for an admitted one."""
+        """Return a new response to a refused request; None for an admitted one."""
         return None if self.refused is None else _to_django(request, self.refused)
 
 
@@ -70,7 +70,7 @@ def replace_response(refused: HttpResponse, response: HttpResponseBase) -> HttpR
 
 
 def end_on_close(response: HttpResponseBase, tracker: ResponseTracker) -> None:
-    """Report the end when the server closes the response, which other middleware may change until then."""
+    """Report the end when the server closes the response. Other middleware has run by then."""
 
     def close() -> None:
         tracker.response.started(response.status_code, list(response.items()))
@@ -80,7 +80,7 @@ def end_on_close(response: HttpResponseBase, tracker: ResponseTracker) -> None:
 
 
 def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: Headers) -> None:
-    """Add the rate limit headers; fields that are lists are appended to the view's."""
+    """Add the rate limit headers. Fields that are lists are appended to the view's."""
     theirs, own = response.headers, headers(verdict, style)
     # Setting a field by name costs as much as making it: Django encodes name and value, and looks for line ends. These
     # fields have none, so they go straight into the dict of Django's own class, if it still keeps its fields there.

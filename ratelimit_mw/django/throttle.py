@@ -87,7 +87,7 @@ class Throttle:
         return self._record_wait(verdict, state)
 
     def wait(self) -> float | None:
-        """Return the exact seconds until a refused request would pass; None if that is unknown, or never."""
+        """Return the exact seconds until a refused request would pass; None if never or unknown."""
         return self._wait if self._wait > 0 and not isinf(self._wait) else None
 
     def _record_wait(self, verdict: Verdict, state: RateLimitState | None) -> bool:
@@ -102,7 +102,7 @@ class Throttle:
 
     @classmethod
     def limits_itself(cls) -> bool:
-        """Return whether it has its own limits or scope; otherwise it limits views with a `throttle_scope` only."""
+        """Return whether it has its own limits or scope. If not, it limits only views with a `throttle_scope`."""
         return cls._endpoint_limit is not None or bool(cls.scope)
 
     @classmethod
@@ -163,7 +163,7 @@ def _limits_of(throttles: Sequence[type[Throttle]], view: Any) -> Sequence[tuple
 
 
 class _ThrottleRequest(DjangoRequest):
-    """A request of Django whose user is that of REST framework, which may read tokens that Django does not."""
+    """A request whose user is that of REST framework, which may read tokens that Django does not."""
 
     __slots__ = ("_user",)
 
@@ -178,7 +178,7 @@ class _ThrottleRequest(DjangoRequest):
 
 
 def _track(raw: Any, django_request: _ThrottleRequest, state: RateLimitState | None) -> None:
-    """Have the middleware, which sees the response, track its end; warn without one."""
+    """Let the middleware, which sees the response, track its end. Logs a warning without a middleware."""
     contexts: dict[Any, RequestContext] = getattr(raw, "_ratelimit_mw", {})
     if state is None or not contexts:
         warn_throttled("throttle", "settle and count_status need the middleware, which sees the response")
@@ -187,7 +187,10 @@ def _track(raw: Any, django_request: _ThrottleRequest, state: RateLimitState | N
 
 
 def _gate(state: RateLimitState | None) -> Gate | AsyncGate:
-    """Return the nested gate of the middleware, wherever it is; else that of this process."""
+    """Return the gate nested in the middleware's, or in this process's own.
+
+    The latter is used without a middleware, and inside a running event loop if the middleware's gate has to await.
+    """
     gate = standalone_gate() if state is None or state.gate is None else state.gate
     if isinstance(gate, AsyncGate) and gate.nested.sync_gate is None and in_event_loop():
         warn_throttled(

@@ -95,7 +95,7 @@ def _no_app(found: object) -> str:
 
 
 def _with_config_place(problem: str, config_names: set[str]) -> str:
-    """Return the problem, with its place in front if it is about one of these options of the app's config."""
+    """Return the problem, prefixed with its place if it concerns one of these options of the app's config."""
     starts = [f"{word}{end}" for word in config_names for end in ":.["] + [
         f"unknown setting `{word}`" for word in config_names
     ]

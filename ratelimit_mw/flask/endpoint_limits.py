@@ -32,11 +32,12 @@ _lock: Final = fork_safe_lock()
 
 @check_arguments(EndpointLimitOptions)
 def limit(limits: LimitsSpec, **options: Unpack[EndpointLimitOptions]) -> Callable[[Target], Target]:
-    """Limit a view, a view class, a method of one, or all views of a blueprint; above or below `@app.route`.
+    """Limit a view, a view class, a method of one, or all views of a blueprint.
 
-    `limits` and `options` are those of a rule in the settings. Without a name, each endpoint has its own bucket; limits
-    of the same name share one. The nearest limits apply: the method's, the view's, the blueprint's, an outer
-    blueprint's, or else the default limits. With `final=False`, the outer ones apply as well.
+    The decorator works above and below `@app.route`. `limits` and `options` are those of a rule in the settings.
+    Without a name, each endpoint has its own bucket; limits of the same name share one. The nearest limits apply: the
+    method's, the view's, the blueprint's, an outer blueprint's, or else the default limits. With `final=False`, the
+    outer ones apply as well.
 
     Raises `ConfigError` for invalid limits or options and for async callables, `TypeError` for other targets.
     """
@@ -50,7 +51,7 @@ def limit(limits: LimitsSpec, **options: Unpack[EndpointLimitOptions]) -> Callab
 
 
 def exempt(target: Target) -> Target:
-    """Exempt a view, a view class or a blueprint from the default limits and those of outer blueprints.
+    """Exempt a view, view class or blueprint from the default limits and those of outer blueprints.
 
     `app_limits`, and rules of the settings whose path matches, still apply. Raises `TypeError` for other targets.
     """

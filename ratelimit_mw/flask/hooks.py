@@ -154,7 +154,7 @@ class Hooks:
         return response
 
     def failed(self, *_: object, **__: object) -> None:
-        """End the tracking if the app does not handle an error: there may be no response to close."""
+        """End the tracking after an unhandled error: there may be no response to close."""
         decision: _RequestDecision | None = (
             getattr(unproxied(request), _ATTRIBUTE, None) if has_request_context() else None
         )
@@ -236,13 +236,13 @@ class Hooks:
 
 
 def _is_handled(status: int) -> bool:
-    """Return whether the app, or a blueprint of this request, has an error handler for exactly this status."""
+    """Return whether the app, or the request's blueprint, has an error handler for exactly this status."""
     kind, spec = default_exceptions.get(status), current_app.error_handler_spec
     return any(kind in spec.get(name, {}).get(status, ()) for name in (*request.blueprints, None))
 
 
 def _response(own: Request, verdict: Verdict, refusal: Refusal, refusal_handler: RefusalHandler | None) -> Response:
-    """Return the refusal as a response of Flask, with the same bytes as under the WSGI middleware."""
+    """Return the refusal as Flask's response, with the same bytes as under the WSGI middleware."""
 
     def app(_: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         return refuse(own, verdict, refusal, refusal_handler, start_response)
@@ -253,7 +253,7 @@ def _response(own: Request, verdict: Verdict, refusal: Refusal, refusal_handler:
 
 
 def _end_on_close(response: Response, tracker: ResponseTracker) -> None:
-    """Report the end when the server closes the response, which the app's other hooks may change until then."""
+    """Report the end when the server closes the response. The app's other hooks have run by then."""
 
     def close() -> None:
         tracker.response.started(response.status_code, response.headers.to_wsgi_list())
@@ -263,7 +263,7 @@ def _end_on_close(response: Response, tracker: ResponseTracker) -> None:
 
 
 def _add_headers(response: Response, fields: HeaderList) -> None:
-    """Add fields to a response, once: an app may keep a response object and return it again."""
+    """Add fields to a response. Replaces those added before, because an app may return the same object again."""
     if before := getattr(response, _ATTRIBUTE, None):
         setattr(response, _ATTRIBUTE, None)
         response.headers = Headers([line for line in response.headers if line not in before])

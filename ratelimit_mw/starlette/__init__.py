@@ -53,7 +53,7 @@ _MESSAGES_HINT: Final = "put it on the class or on on_connect, and limit message
 
 @check_arguments(EndpointOptions)
 def limit(limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> Callable[[_Endpoint], _Endpoint]:
-    """Return a decorator that limits one endpoint: a function, plain or async, a method, or an endpoint class.
+    """Return a decorator that limits one endpoint: a plain or async function, a method, or a class.
 
     `limits` and `options` are those of a rule in the settings. Without a `name`, all routes of the function or class
     share one bucket, and headers name the limit after the route. Functions of the same name in one module, such as
@@ -66,7 +66,7 @@ def limit(limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> Callable[[_
     a warning is logged when the server starts; without the middleware, at the first request that is limited.
 
     Raises `ConfigError` for invalid limits or options, and `TypeError` for a function without a parameter for the
-    request, because such a function could not be refused.
+    request, because a request to such a function could not be refused.
     """
     check_parentheses(limits)
     endpoint_limit = AsgiEndpointLimit(limits, **options)

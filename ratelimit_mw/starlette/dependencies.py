@@ -101,7 +101,7 @@ def _runs(route: Any, overrides: Container[Any]) -> Sequence[tuple[AsgiEndpointL
 
 
 def _dependency_calls(dependant: Any, overrides: Container[Any]) -> Iterator[Any]:
-    """Yield the dependencies in the order in which FastAPI calls them, and None for an overridden one."""
+    """Yield the dependencies in the order of FastAPI's calls; None for an overridden one."""
     for one in getattr(dependant, "dependencies", ()):
         if one.call in overrides:
             yield None

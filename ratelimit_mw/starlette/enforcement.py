@@ -64,7 +64,7 @@ def asgi_limits_on(endpoint: object) -> tuple[AsgiEndpointLimit, ...]:
 
 
 def callable_name(endpoint: Any) -> str:
-    """Return the dotted name of an endpoint, which identifies the bucket of limits without a name."""
+    """Return the dotted name of an endpoint, which identifies the bucket of unnamed limits."""
     if endpoint is None:  # FastAPI's frontends have dependencies but no endpoint
         return "no_endpoint"
     named = endpoint if hasattr(endpoint, "__qualname__") else type(endpoint)
@@ -72,7 +72,7 @@ def callable_name(endpoint: Any) -> str:
 
 
 def display_name(info: RouteInfo | None, endpoint: Any) -> str:
-    """Return the name that clients see for limits without one: the route, or else the bare name of the endpoint."""
+    """Return the name that clients see for unnamed limits: the route, or the endpoint's bare name."""
     return callable_name(endpoint).rpartition(".")[2] if info is None else info.name
 
 
@@ -135,7 +135,7 @@ def endpoint_checks(
 
 
 def _gate_for(scope: Scope, outer: AsyncGate | None, endpoint_limit: AsgiEndpointLimit) -> AsyncGate:
-    """Return the middleware's gate, or one that is cached for the app, or for the limit's own store."""
+    """Return the middleware's gate. Without one, or for a limit with its own store, return a cached gate."""
     if outer is not None and endpoint_limit.store is None:
         return outer.nested
     app = scope.get("router", scope.get("app"))  # the outermost router, if apps are mounted
@@ -200,7 +200,7 @@ class EndpointDecision(Struct, gc=False):
 async def enforce(
     scope: Scope, checks: Sequence[EndpointCheck], route: str | None = None, verdict: Verdict | None = None
 ) -> EndpointDecision | None:
-    """Enforce the limits that were not enforced on this request before; return None if there are none left.
+    """Enforce the limits that were not yet enforced on this request. Return None if none are left.
 
     `route`: the template. `verdict`: that of `admit_by_address`. The app finds the state where a middleware leaves it.
     """
@@ -247,9 +247,10 @@ def _track(request: AsgiRequest, state: RateLimitState) -> None:
 
 
 def admit_by_address(scope: Scope, checks: Sequence[EndpointCheck]) -> Verdict | None:
-    """Return the verdict of the fast path, where only the client's address counts and no limit decided before.
+    """Return the verdict of the fast path; None if the general path must decide.
 
-    Returns None if the general path must decide. The caller passes a refusal on to `enforce`, which records it.
+    The fast path requires that no limit decided before, and that the limits depend only on the client's address. The
+    caller passes a refusal on to `enforce`, which records it.
     """
     if len(checks) != 1 or STATE_KEY in scope or "user" in scope or scope["type"] != "http" or _ENFORCED in scope:
         return None

@@ -24,7 +24,7 @@ class RequestParameter(NamedTuple):
 def request_parameter(
     function: Callable[..., Any], kinds: tuple[type, ...], names: Sequence[str]
 ) -> RequestParameter | None:
-    """Return the parameter that is annotated as one of `kinds`, else one whose name is in `names`, else None.
+    """Return the parameter annotated as one of `kinds`, else one named in `names`, else None.
 
     A name counts only if the annotation is missing, is `Any`, or cannot be evaluated yet.
     """

@@ -95,12 +95,12 @@ class _TrackedBody:
             self._tracker.end("disconnected" if self._iterator is not None and not self._is_complete else "ended")
 
     def __del__(self) -> None:
-        """Drop the callbacks: the server never closed it. Runs at any point, so it must not lock or do I/O."""
+        """Drop the callbacks of a body that was never closed. Runs at any point, so it must not lock or do I/O."""
         self._tracker.abandon()
 
 
 class _SizedBody(_TrackedBody):
-    """A body of known length: for one with a single part, servers set the Content-Length."""
+    """A body of known length. If it has a single part, servers set the Content-Length."""
 
     __slots__ = ()
 
