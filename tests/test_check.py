@@ -177,7 +177,7 @@ def test_what_a_start_would_warn_of(settings: str, warnings: list[str], check: C
     [
         (
             'store = "redis://localhost:port"',
-            "store: the URL cannot be read: the port is no number from 0 to 65535, expected",
+            "store: the URL cannot be read: the port is not a number from 0 to 65535, expected",
         ),
         ('on_refused = "call:shop_of_check:one"', "on_refused: got 'call:shop_of_check:one', expected an ASGI app"),
         (

@@ -243,7 +243,7 @@ def test_a_store_of_the_other_kind_is_an_error_that_says_where_it_goes(redis_url
         ("reddis://:hunter2@h", "store: got the scheme 'reddis', did you mean 'redis'?; expected memory://"),
         (
             "redis://:hunter2@h:port",
-            "store: the URL cannot be read: the port is no number from 0 to 65535, expected redis://USER:PASSWORD@",
+            "store: the URL cannot be read: the port is not a number from 0 to 65535, expected redis://USER:PASSWORD@",
         ),
         ("redis+cluster://:hunter2@h:1/3", "store: a cluster has database 0 only"),
         ("redis+sentinel://:hunter2@h:1", "store: the URL names no service, expected redis+sentinel://"),
@@ -377,7 +377,10 @@ def test_over_an_async_redis() -> None:
 @pytest.mark.parametrize(
     ("url", "part"),
     [
-        ("redis://h?ssl=true", "the option 'ssl' is unknown or has a wrong value; TLS is asked for with rediss://"),
+        (
+            "redis://h?ssl=true",
+            "the option 'ssl' is unknown or has a wrong value; for TLS, begin the URL with rediss://",
+        ),
         ("redis://h/0?decode_responses=true&bogus=hunter2", "the option 'bogus' is unknown or has a wrong value"),
         ("redis://h?hunter2=x", "an option is unknown or has a wrong value"),
         ("redis+cluster://h?bogus=1", "the option 'bogus' is unknown or has a wrong value"),
@@ -385,7 +388,7 @@ def test_over_an_async_redis() -> None:
         ("redis://:hun#ter2@h:1", "everything from '#' is cut off, so a password must have %23 in its place"),
         ("redis://:hun/ter2@h:1", "there is a '/' before '@', so a password must have %2F in its place"),
         ("redis://:hun?ter2@h:1", "there is a '?' before '@', so a password must have %3F in its place"),
-        ("redis://:hunter2@h:hunter2", "the port is no number from 0 to 65535"),
+        ("redis://:hunter2@h:hunter2", "the port is not a number from 0 to 65535"),
     ],
 )
 def test_a_wrong_url_names_the_part_that_is_wrong(kind: Any, url: str, part: str) -> None:

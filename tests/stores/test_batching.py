@@ -147,10 +147,10 @@ class Unscripted(FixedWindow, frozen=True):
 @pytest.mark.parametrize(
     ("bad", "error", "says"),
     [
-        ([Charge("bad", Unscripted(5, 60))], ConfigError, "Unscripted has no Lua twin"),
+        ([Charge("bad", Unscripted(5, 60))], ConfigError, "Unscripted has no Lua implementation"),
         ([Charge("bad", WINDOW, -1, at=7)], ConfigError, "only settle accepts a negative cost"),
-        ([spoiled(Charge("bad", WINDOW), cost=0.5)], StoreError, "ratelimit_mw: argument 8 is no whole number"),
-        ([spoiled(Charge("bad", WINDOW), cost=math.nan)], StoreError, "ratelimit_mw: argument 8 is no whole number"),
+        ([spoiled(Charge("bad", WINDOW), cost=0.5)], StoreError, "ratelimit_mw: argument 8 is not a whole number"),
+        ([spoiled(Charge("bad", WINDOW), cost=math.nan)], StoreError, "ratelimit_mw: argument 8 is not a whole number"),
         ([spoiled(Charge("bad", WINDOW), cost=object())], TypeError, "object"),
         ([Charge(f"bad{number}", WINDOW) for number in range(800)], StoreError, "too many results to unpack|stack"),
     ],

@@ -397,7 +397,7 @@ def test_a_cluster_that_is_still_moving_a_slot_is_asked_where_it_says() -> None:
     routed_command = next(steps)
     for _ in range(4):
         routed_command = steps.throw(Redirected(routed_command.address, asking=False))
-    with pytest.raises(StoreError, match="sent from node to node 5 times"):
+    with pytest.raises(StoreError, match="was redirected 5 times"):
         steps.throw(Redirected(routed_command.address, asking=False))
 
 

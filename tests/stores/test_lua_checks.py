@@ -60,7 +60,7 @@ def refused(
 ) -> bool:
     """Whether the script says what is wrong with this, and leaves nothing behind."""
     number = type(bad) in {int, float}
-    says = r"ratelimit_mw: .* no whole number" if number else "attempt to compare"
+    says = r"ratelimit_mw: .* not a whole number" if number else "attempt to compare"
     with pytest.raises(ResponseError, match=says):
         run(client, codec, driver, keys, now, charges)
     return client.dbsize() == 0
@@ -121,7 +121,7 @@ def test_bad_numbers_in_one_group_charge_no_other(limit: Limit, codec: Codec, cl
 def test_groups_that_are_not_as_long_as_they_say_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
     for first, second in (1, 0), (0, 1), (0, 0), (2, 2), (2, 0):
         charges = charge(limit, first) + charge(limit, second)
-        with pytest.raises(ResponseError, match="ratelimit_mw: the groups have another number of charges"):
+        with pytest.raises(ResponseError, match="ratelimit_mw: the groups have more or fewer charges"):
             run(client, codec, "take", ["a", "b"], NOW, charges, 1, 2)
     for first, second in (1, 2), (3, 3), (3, 1):
         with pytest.raises(ResponseError, match="attempt to compare"):
@@ -131,7 +131,7 @@ def test_groups_that_are_not_as_long_as_they_say_charge_nothing(limit: Limit, co
 
 def test_groups_of_no_kind_that_is_there_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
     for groups in (1,), (1, 1, 1), (1, 2), (0, 1), (1, -1), (1, 1.5), (1, "1"), (1, True), (1, [1]), (1, float("nan")):
-        with pytest.raises(ResponseError, match="ratelimit_mw: the groups have another number of charges"):
+        with pytest.raises(ResponseError, match="ratelimit_mw: the groups have more or fewer charges"):
             run(client, codec, "take", ["a", "b"], NOW, charge(limit), *groups)
     counts: list[object] = [-1, 0.5, 3, "1", [], {}, float("nan")]
     for many in counts:

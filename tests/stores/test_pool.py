@@ -242,7 +242,7 @@ def test_giving_back_does_not_fail_where_no_thread_can_look_for_a_server_that_mo
 def test_jobs_for_which_no_thread_can_be_started_are_errors_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     threads, crew = NoThreads(monkeypatch), WorkerPool()
     outcomes = crew.run_all([lambda: 1, lambda: 2], Deadline(5))
-    assert [str(outcome) for outcome in outcomes] == ["no thread: can't start new thread"] * 2
+    assert [str(outcome) for outcome in outcomes] == ["cannot call the store: can't start new thread"] * 2
     assert all(isinstance(outcome, StoreError) for outcome in outcomes)
     threads.over = True
     assert crew.run_all([lambda: 3, lambda: 4], Deadline(5)) == [3, 4]

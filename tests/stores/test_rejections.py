@@ -234,9 +234,7 @@ def answering(reply: bytes) -> Iterator[int]:
 def test_what_is_no_redis(opened: Open, reply: bytes) -> None:
     with answering(reply) as port:
         error = refused(opened, f"redis://:{PASSWORD}@127.0.0.1:{port}")
-    assert shown(error).startswith(
-        "cannot connect: what answers on this port does not speak the protocol of Redis; name"
-    )
+    assert shown(error).startswith("cannot connect: the server on this port does not speak the protocol of Redis; name")
     assert error.rejected
 
 
@@ -275,7 +273,7 @@ def test_tls(opened: Open, redis_server: RedisServer, files: tls.Certificates) -
     assert [shown(error).removeprefix("cannot connect: ").partition(";")[0].partition(" (")[0] for error in found] == [
         "the server's certificate is not trusted",
         "the server's certificate is not trusted",
-        "a file that the store's URL names with ssl_ is not there",
+        "a file in an ssl_ option of the store's URL does not exist",
         "the server speaks TLS on this port",
     ]
     assert all(error.rejected for error in found)

@@ -222,7 +222,7 @@ def _warn_of_long_waits(client: Any, timeout: float) -> None:
     socket_timeout = _options_of(client).get("socket_timeout")
     if socket_timeout is None or socket_timeout > timeout:
         logger.warning(
-            "ratelimit_mw: the Redis client handed in waits up to %s seconds, not %s; "
+            "ratelimit_mw: the Redis client that was passed in waits up to %s seconds, not %s; "
             "give it socket_timeout=%s and retry=Retry(NoBackoff(), 0)",
             socket_timeout or "any number of",
             timeout,

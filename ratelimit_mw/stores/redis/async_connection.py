@@ -137,7 +137,7 @@ class PlainAsyncConnection:
 
     def begin(self, command: Command, on_reply: Callable[[Any], None]) -> None:  # noqa: ARG002  # a protocol's method
         """Raise TypeError: `free` is always False."""
-        raise TypeError("redis-py alone has to be awaited")
+        raise TypeError("without hiredis a connection has to be awaited")
 
     def abandon(self) -> None:
         """Do nothing: `begin` starts no call."""

@@ -28,7 +28,7 @@ local function check(first, numbers)
   for i = first, numbers + 5 do
     local x = args[i]
     if not (x > 0 and x <= EXACT and x % 1 == 0 or x == 0 and (i < numbers or i > numbers + 3)) then
-      error("ratelimit_mw: argument " .. i .. " is no whole number that is allowed there")
+      error("ratelimit_mw: argument " .. i .. " is not a whole number in its range")
     end
   end
 end
@@ -97,5 +97,5 @@ if not has_injected_time then
   local time = redis.call("TIME")
   now = time[1] * 1000000 + time[2]
 elseif not (now > 0 and now <= EXACT and now % 1 == 0) then
-  error("ratelimit_mw: the told time is no whole number up to 2^53")
+  error("ratelimit_mw: the injected time is not a whole number up to 2^53")
 end

@@ -139,7 +139,7 @@ def _sentinels(url: str, prefix: str, names: frozenset[str]) -> Inspection:
             if error.rejected:
                 report.mistakes.append(str(error))
             else:
-                report.warnings.append(f"{error}: the others are asked")
+                report.warnings.append(f"{error}; querying the other Sentinels")
         else:
             masters.setdefault(master, []).append(place)
     if len(masters) > 1:
@@ -291,11 +291,11 @@ def _warnings(nodes: Sequence[Node], timeout: float) -> Iterable[str]:
         if node.clock is not None and abs(node.clock) > _MAX_CLOCK_DIFFERENCE:
             yield (
                 f"{node.place}: its clock differs by {node.clock:+.1f} s from that of this machine; "
-                "limits go by the clock of the server, so clients feel it when another server takes over; synchronize "
+                "limits use the clock of the server, so waits change when another server takes over; synchronize "
                 "the clocks"
             )
         if node.maxmemory and node.maxmemory_policy not in (None, "noeviction"):
             yield (
-                f"{node.place}: maxmemory-policy {node.maxmemory_policy} evicts our keys when memory is full, and "
-                "limits start anew; set noeviction, or use a server of its own"
+                f"{node.place}: maxmemory-policy {node.maxmemory_policy} evicts keys of this store "
+                "when memory is full, and their limits start again; set noeviction, or use a separate server"
             )

@@ -95,7 +95,7 @@ _EXPLANATIONS: Final[tuple[tuple[str, frozenset[str], str], ...]] = (
     (
         r"certificate verify failed",
         _ALL_ROLES,
-        "the server's certificate is not trusted; the URL must have its host, and its authority: ?ssl_ca_certs=FILE",
+        "the server's certificate is not trusted; the URL must name its host, and its authority as ?ssl_ca_certs=FILE",
     ),
     (
         r"(?i)certificate[ _]required|did not return a certificate|alert (bad certificate|unknown ca)",
@@ -115,7 +115,7 @@ _EXPLANATIONS: Final[tuple[tuple[str, frozenset[str], str], ...]] = (
 )
 _ARGUMENTS: Final = re.compile(r",? with args beginning with.*", re.DOTALL)  # one may be a password
 _MAX_TEXT: Final = 300  # characters of a server's error
-_NOT_REDIS: Final = "what answers on this port does not speak the protocol of Redis; name another host or port"
+_NOT_REDIS: Final = "the server on this port does not speak the protocol of Redis; name another host or port"
 _TLS: Final = "the server speaks TLS on this port; begin the store's URL with rediss"
 _HANDSHAKE: Final = 0x16  # first byte of a TLS record, by its type
 _ALERT: Final = 0x15
@@ -153,7 +153,7 @@ def not_redis_error(problem: StoreError) -> StoreError:
 
 def missing_tls_file_error(problem: StoreError) -> StoreError:
     """Return the rejection for a missing TLS file."""
-    return StoreError(f"a file that the store's URL names with ssl_ is not there ({problem})", rejected=True)
+    return StoreError(f"a file in an ssl_ option of the store's URL does not exist ({problem})", rejected=True)
 
 
 def log_rejection(place: str, role: Role, problem: StoreError, *, named: bool = False) -> StoreError:

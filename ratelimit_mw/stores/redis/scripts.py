@@ -195,4 +195,4 @@ def _unreadable_reply(reply: object, driver: str) -> StoreError:
 
 def unsupported_limit(limit: Limit) -> ConfigError:
     """Return the error for a limit whose type is not in `SCRIPTED_LIMITS`."""
-    return ConfigError(f"{type(limit).__name__} has no Lua twin: Redis knows {', '.join(SCRIPTED)}")
+    return ConfigError(f"{type(limit).__name__} has no Lua implementation; Redis supports {', '.join(SCRIPTED)}")

@@ -100,7 +100,7 @@ def _address(reply: Any) -> Address:
 
 
 def _nonsense(reply: object) -> StoreError:
-    return StoreError(f"it answered {reply!r:.100}, which is no address of a master")
+    return StoreError(f"it answered {reply!r:.100}, which is not the address of a master")
 
 
 class _Parts(NamedTuple):

@@ -9,7 +9,7 @@ for i = 1, #KEYS do
   check(c + 4, c + 5)
   local units = args[c + 3]
   if not (units >= -EXACT and units <= EXACT and units % 1 == 0) then
-    error("ratelimit_mw: the correction is no whole number up to 2^53")
+    error("ratelimit_mw: the correction is not a whole number up to 2^53")
   end
 end
 local out, uncollected = {}, {}

@@ -78,7 +78,9 @@ def take_by_slot(
         outcomes = yield [repair(part) for part in corrections]
         for part, outcome in zip(repairs, outcomes, strict=True):
             if isinstance(outcome, Exception):
-                warn_throttled("store", "not known to be given back after another slot refused: %s", outcome)
+                warn_throttled(
+                    "store", "correction failed after another slot refused, units may stay charged: %s", outcome
+                )
             else:
                 decisions.update(zip(part, outcome, strict=True))
     return [decisions[index] for index in range(len(charges))]

@@ -74,7 +74,7 @@ for g = 4, CHARGES - 1 do
   local first = kinds[args[g]]
   keys = keys + (first and args[first + 2] or 0 / 0)
 end
-if keys ~= #KEYS then error("ratelimit_mw: the groups have another number of charges than there are keys") end
+if keys ~= #KEYS then error("ratelimit_mw: the groups have more or fewer charges than there are keys") end
 local before = 0
 for g = 4, CHARGES - 1 do
   take_group(before, kinds[args[g]])

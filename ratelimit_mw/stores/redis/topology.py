@@ -62,7 +62,7 @@ class SlotMap:
             except StoreError:
                 self._on_node_failure(address)
                 raise
-        raise StoreError(f"slot {number} was sent from node to node {_MAX_REDIRECTIONS} times")
+        raise StoreError(f"slot {number} was redirected {_MAX_REDIRECTIONS} times")
 
     def refresh(self) -> Generator[RoutedCommand, Any, None]:
         """Query the known nodes in order for the owners of all slots, until one answers. Raises `StoreError`."""

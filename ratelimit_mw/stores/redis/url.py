@@ -117,13 +117,13 @@ def _describe_mistake(pool: Any, url: str, options: Mapping[str, Any]) -> str:
     try:
         urlsplit(f"{scheme}://{place}").port  # noqa: B018  # the property validates the port
     except ValueError:
-        return ": the port is no number from 0 to 65535"
+        return ": the port is not a number from 0 to 65535"
     for name, value in parse_qsl(query, keep_blank_values=True):
         try:
             one = pool.from_url(f"{scheme}://{'/' if scheme == 'unix' else 'h'}?{urlencode({name: value})}", **options)
             one.connection_class(**one.connection_kwargs)
         except (ValueError, TypeError, RedisError):
-            fix = "; TLS is asked for with rediss://" if name == "ssl" else ""
+            fix = "; for TLS, begin the URL with rediss://" if name == "ssl" else ""
             shown = f"the option {name!r}" if _OPTION.fullmatch(name) else "an option"
             return f": {shown} is unknown or has a wrong value{fix}"
     return ""

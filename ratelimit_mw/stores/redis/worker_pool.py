@@ -64,7 +64,7 @@ class WorkerPool:
                 return self._pool.submit(task)
         except RuntimeError as error:  # no thread can start; a running one may still take the task
             failed: Future[T] = Future()
-            failed.set_exception(StoreError(f"no thread: {error}"))
+            failed.set_exception(StoreError(f"cannot call the store: {error}"))
             return failed
 
 
