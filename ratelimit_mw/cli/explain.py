@@ -48,16 +48,16 @@ def explain(settings: Settings, make_request: Callable[[], Request], warnings: S
         match = RuleSet(recording_settings).match(request)
         messages = match.messages if match and request.method == "GET" else None
         calls = [*(match.callables if match else ()), *(messages.callables if messages else ())]
-        answers = evaluate_callables(list(dict.fromkeys(calls)), request, call_log)
-        asked = plan(match, request, answers) if match else None
-        message_plan = plan(messages, request, answers) if messages else None
+        results = evaluate_callables(list(dict.fromkeys(calls)), request, call_log)
+        charge_plan = plan(match, request, results) if match else None
+        message_plan = plan(messages, request, results) if messages else None
     user = f"user {request.user}" if request.user else "no user"
     yield f"{request.method} {_path(request)} from {_client(request)}, {user}"
     yield ""
-    if match is None or asked is None:
+    if match is None or charge_plan is None:
         yield f"Not limited: {_why_not(settings, make_request())}."
     else:
-        yield from _applies(recording_settings, match, asked, request, answers)
+        yield from _applies(recording_settings, match, charge_plan, request, results)
     if messages is not None and message_plan is not None:
         yield from ("", *_messages(messages, message_plan))
     if call_log:
@@ -68,9 +68,9 @@ def explain(settings: Settings, make_request: Callable[[], Request], warnings: S
 
 def columns(rows: Iterable[tuple[str, str]]) -> list[str]:
     """Format rows as two aligned columns."""
-    found = list(rows)
-    width = max((len(first) for first, _ in found), default=0)
-    return [f"  {first:<{width}}  {second}" for first, second in found]
+    pairs = list(rows)
+    width = max((len(first) for first, _ in pairs), default=0)
+    return [f"  {first:<{width}}  {second}" for first, second in pairs]
 
 
 def _path(request: Request) -> str:
@@ -93,113 +93,117 @@ def _why_not(settings: Settings, request: Request) -> str:
     return "the client is on the safelist" if without_paths is None else "the path is exempt"
 
 
-def _applies(settings: Settings, match: Match, asked: Plan, request: Request, answers: CallResults) -> Iterator[str]:
+def _applies(
+    settings: Settings, match: Match, charge_plan: Plan, request: Request, results: CallResults
+) -> Iterator[str]:
     if not match.denied:
         yield "Rules that apply, in order:"
-        yield from columns(_rules(settings, match, request, answers))
+        yield from columns(_rules(settings, match, request, results))
         yield ""
-    if asked.denied:
-        status = refusal(conclude(match, asked, ()), settings.headers).status
-        yield f"Refused with {status}, without querying the store: {_why_denied(match, asked)}."
+    if charge_plan.denied:
+        status = refusal(conclude(match, charge_plan, ()), settings.headers).status
+        yield f"Refused with {status}, without querying the store: {_why_denied(match, charge_plan)}."
         return
-    if not asked.charges:
+    if not charge_plan.charges:
         yield "No limit applies."
     else:
         yield "Limits, charged in one step, all or none:"
-    yield from _limits(asked)
-    for line in match.limits_for(request, match.route, answers) or ():
-        if not any(line is planned for planned in asked.compiled_limits):
+    yield from _limits(charge_plan)
+    for entry in match.limits_for(request, match.route, results) or ():
+        if not any(entry is planned for planned in charge_plan.compiled_limits):
             yield ""
-            yield f"  {line.policy.name}: skipped, because its key, {line.key.text}, is missing (missing_key)"
+            yield f"  {entry.policy.name}: skipped, because its key, {entry.key.text}, is missing (missing_key)"
 
 
-def _why_denied(match: Match, asked: Plan) -> str:
+def _why_denied(match: Match, charge_plan: Plan) -> str:
     if match.denied:
         return "the client is on the blocklist"
-    if asked.denied == "store":
+    if charge_plan.denied == "store":
         return "a key is missing, and missing_key = 'deny'"
     return "a callable returned no limits, and there are no others to use instead"
 
 
-def _rules(settings: Settings, match: Match, request: Request, answers: CallResults) -> Iterator[tuple[str, str]]:
+def _rules(settings: Settings, match: Match, request: Request, results: CallResults) -> Iterator[tuple[str, str]]:
     names = [rule.full_name for rule in settings.compiled_rules()]
-    for lines in match.groups:
-        if lines.static_limits == [] and lines.own is None and lines.rule == "app":
+    for limit_set in match.groups:
+        if limit_set.static_limits == [] and limit_set.own is None and limit_set.rule == "app":
             continue
-        facts = [_GLOBAL_LIMITS.get(lines.rule, "")]
-        if lines.own is not None:
-            facts = [f"rules[{names.index(lines.rule)}]", *_facts(lines.own)]
-        found = lines.limits_for(request, match.route, answers)
-        if lines.tier is not None:
-            facts.append(_tier(settings, lines, request, match.route, answers))
-        elif found is None:
+        facts = [_GLOBAL_LIMITS.get(limit_set.rule, "")]
+        if limit_set.own is not None:
+            facts = [f"rules[{names.index(limit_set.rule)}]", *_facts(limit_set.own)]
+        limits = limit_set.limits_for(request, match.route, results)
+        if limit_set.tier is not None:
+            facts.append(_tier(settings, limit_set, request, match.route, results))
+        elif limits is None:
             facts.append("its callable returned no limits, so the default limits apply")
-        elif not found and "exempt" not in facts:
+        elif not limits and "exempt" not in facts:
             facts.append("no limits")
-        yield lines.rule, ", ".join(facts)
+        yield limit_set.rule, ", ".join(facts)
 
 
 def _facts(rule: Rule) -> Iterator[str]:
-    yield from (word for word in ("exempt", "shadow") if getattr(rule, word))
+    yield from (name for name in ("exempt", "shadow") if getattr(rule, name))
     if isinstance(rule.when, RecordedCallable) and rule.when.failed:
         yield "its `when` failed, so it applies and the search continues"
     elif rule.is_final:
         yield "ends the search"
 
 
-def _tier(settings: Settings, lines: LimitSet, request: Request, route: str, answers: CallResults) -> str:
+def _tier(settings: Settings, limit_set: LimitSet, request: Request, route: str, results: CallResults) -> str:
     """Describe which tier was selected, and by which identity."""
     top = (settings.tier, settings.default_tier)
-    field = "app_limits" if lines.rule == "app" else "limits"
-    found = lines.own.resolve_limits(*top) if lines.own else compile_limits(field, getattr(settings, field), *top)
-    if not isinstance(found, TieredLimits):
+    field = "app_limits" if limit_set.rule == "app" else "limits"
+    tiers = (
+        limit_set.own.resolve_limits(*top) if limit_set.own else compile_limits(field, getattr(settings, field), *top)
+    )
+    if not isinstance(tiers, TieredLimits):
         return ""
-    chosen = found.select(request, route, answers)
-    name = next(name for name, items in found.all.items() if items is chosen)
-    identity = found.key.identity(request, route, answers) or f"{found.key.text} is missing"
+    chosen = tiers.select(request, route, results)
+    name = next(name for name, limits in tiers.all.items() if limits is chosen)
+    identity = tiers.key.identity(request, route, results) or f"{tiers.key.text} is missing"
     return f"tier {name} ({identity})"
 
 
-def _messages(match: Match, asked: Plan) -> Iterator[str]:
-    if asked.denied:
-        yield f"If it opens a websocket, the first message closes it: {_why_denied(match, asked)}."
-    elif asked.charges:
+def _messages(match: Match, charge_plan: Plan) -> Iterator[str]:
+    if charge_plan.denied:
+        yield f"If it opens a websocket, the first message closes it: {_why_denied(match, charge_plan)}."
+    elif charge_plan.charges:
         yield _MESSAGE_LIMITS + ("a refused message closes it:" if match.closes else "a refused message is dropped:")
-        yield from _limits(asked)
+        yield from _limits(charge_plan)
 
 
-def _limits(asked: Plan) -> Iterator[str]:
-    for number, (charge, line) in enumerate(zip(asked.charges, asked.compiled_limits, strict=True)):
+def _limits(charge_plan: Plan) -> Iterator[str]:
+    for number, (charge, entry) in enumerate(zip(charge_plan.charges, charge_plan.compiled_limits, strict=True)):
         yield from ("",) * (number > 0)
-        yield from _limit(charge, line)
+        yield from _limit(charge, entry)
 
 
-def _limit(charge: Charge, line: CompiledLimit) -> Iterator[str]:
+def _limit(charge: Charge, entry: CompiledLimit) -> Iterator[str]:
     identity, _, rule = charge.key.removeprefix("{").rpartition("}:")
     limit = charge.limit
-    yield f"  {line.policy.name}"
+    yield f"  {entry.policy.name}"
     kind = "penalty" if charge.role == "penalty" else "limit"
-    rows = [(kind, limit.notation), ("rule", rule), ("key", line.key.text)]
+    rows = [(kind, limit.notation), ("rule", rule), ("key", entry.key.text)]
     if identity.startswith(_SHARED):
         rows.append(("identity", f"{identity}, one bucket for all requests without a key"))
     else:
         rows.append(("identity", identity))
     if kind == "limit":
         rows += [("cost", str(charge.cost)), ("at most", _at_most(limit))]
-    if line.queue:
-        rows.append(("queue", f"{line.queue} requests in each process, each for at most {line.queue_timeout:g} s"))
-    if line.policy.settle_policy is not None:
-        rows.append(("settled", _settlement(line.policy.settle_policy)))
-    if line.shadow:
+    if entry.queue:
+        rows.append(("queue", f"{entry.queue} requests in each process, each for at most {entry.queue_timeout:g} s"))
+    if entry.policy.settle_policy is not None:
+        rows.append(("settled", _settlement(entry.policy.settle_policy)))
+    if entry.shadow:
         rows.append(("shadow", "counted and reported, but never refuses"))
     yield from (f"  {row}" for row in columns(rows))
 
 
-def _settlement(own: SettlePolicy) -> str:
-    clauses = [] if own.call is None else [f"{callable_name(own.call)} returns the actual cost"]
-    if own.counted_statuses is not None:
+def _settlement(policy: SettlePolicy) -> str:
+    clauses = [] if policy.call is None else [f"{callable_name(policy.call)} returns the actual cost"]
+    if policy.counted_statuses is not None:
         clauses.append(
-            f"only responses with these statuses are charged: {', '.join(map(str, sorted(own.counted_statuses)))}"
+            f"only responses with these statuses are charged: {', '.join(map(str, sorted(policy.counted_statuses)))}"
         )
     return "; ".join(clauses)
 

@@ -14,7 +14,7 @@ from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, is
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.settings import Settings
 
-_MAX_ANSWER_LENGTH: Final = 100  # characters of a result that are shown
+_MAX_RESULT_LENGTH: Final = 100  # characters of a result that are shown
 _LOG_PREFIX: Final = "ratelimit_mw: "  # of all log lines of this package
 
 CallLog = list[tuple[str, str]]
@@ -26,22 +26,22 @@ def capture_warnings() -> Iterator[list[str]]:
     """Collect the warnings that are logged in the block, each once and on one line, and keep them out of the log."""
     messages: list[str] = []
 
-    class Listener(logging.Handler):
+    class Collector(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             message = single_line(record.getMessage().removeprefix(_LOG_PREFIX))
             if message not in messages:
                 messages.append(message)
 
-    listener, before = Listener(), (logger.propagate, logger.level, logger.disabled)
-    logger.addHandler(listener)
+    collector, previous = Collector(), (logger.propagate, logger.level, logger.disabled)
+    logger.addHandler(collector)
     logger.propagate, logger.disabled = False, False
     logger.setLevel(logging.WARNING)
     try:
         yield messages
     finally:
-        logger.removeHandler(listener)
-        logger.propagate, logger.disabled = before[0], before[2]
-        logger.setLevel(before[1])
+        logger.removeHandler(collector)
+        logger.propagate, logger.disabled = previous[0], previous[2]
+        logger.setLevel(previous[1])
 
 
 def single_line(text: str) -> str:
@@ -55,16 +55,16 @@ def with_recording(settings: Settings, call_log: CallLog) -> Settings:
     Matching calls these; `evaluate_callables` calls all others.
     """
 
-    def recording_of(value: Any) -> Any:
+    def with_log(value: Any) -> Any:
         return (
             RecordedCallable(resolve_callable(value), call_log) if callable(value) or is_callable_name(value) else value
         )
 
     return replace(
         settings,
-        rules=[replace(rule, when=recording_of(rule.when)) for rule in settings.compiled_rules()],
-        safelist=[recording_of(member) for member in settings.safelist],
-        blocklist=[recording_of(member) for member in settings.blocklist],
+        rules=[replace(rule, when=with_log(rule.when)) for rule in settings.compiled_rules()],
+        safelist=[with_log(entry) for entry in settings.safelist],
+        blocklist=[with_log(entry) for entry in settings.blocklist],
         key_secret="",
         plain_keys=True,
     )
@@ -72,16 +72,16 @@ def with_recording(settings: Settings, call_log: CallLog) -> Settings:
 
 def evaluate_callables(calls: Sequence[RequestCallable], request: Request, call_log: CallLog) -> CallResults:
     """Call the callables and return their results. Awaits async ones. One that raises counts as `FAILED`."""
-    answers: dict[RequestCallable, Any] = {}
+    results: dict[RequestCallable, Any] = {}
     for call in calls:
         try:
-            answer = call(request)
-            answers[call] = asyncio.run(_wait_for(answer)) if isawaitable(answer) else answer
-            call_log.append((qualified_name(call), _format_answer(answers[call])))
+            result = call(request)
+            results[call] = asyncio.run(_wait_for(result)) if isawaitable(result) else result
+            call_log.append((qualified_name(call), _format_result(results[call])))
         except Exception as error:  # noqa: BLE001  # it is recorded and shown
-            answers[call] = FAILED
+            results[call] = FAILED
             call_log.append((qualified_name(call), _format_error(error)))
-    return answers
+    return results
 
 
 def qualified_name(call: Any) -> str:
@@ -104,22 +104,22 @@ class RecordedCallable:
     def __call__(self, request: Request) -> Any:
         """Call it and record the result."""
         try:
-            answer = self._call(request)
+            result = self._call(request)
         except Exception as error:
             self.failed = True
             self._call_log.append((qualified_name(self._call), _format_error(error)))
             raise
-        self.failed = not isinstance(answer, bool)
-        self._call_log.append((qualified_name(self._call), _format_answer(answer)))
-        return answer
+        self.failed = not isinstance(result, bool)
+        self._call_log.append((qualified_name(self._call), _format_result(result)))
+        return result
 
 
-async def _wait_for(answer: Awaitable[Any]) -> Any:
-    return await answer
+async def _wait_for(result: Awaitable[Any]) -> Any:
+    return await result
 
 
-def _format_answer(answer: object) -> str:
-    return single_line(f"{answer!r:.{_MAX_ANSWER_LENGTH}}")
+def _format_result(result: object) -> str:
+    return single_line(f"{result!r:.{_MAX_RESULT_LENGTH}}")
 
 
 def _format_error(error: Exception) -> str:

@@ -133,8 +133,8 @@ def scaled(limit: Limit, share: float) -> Limit:
     if share == 1:
         return limit
     names = {field.name for field in fields(limit)} & {"quota", "burst", "at_once"}
-    units = {word: value for word in names if (value := getattr(limit, word))}
-    return replace(limit, **{word: max(1, floor(round(value * share, _DIGITS))) for word, value in units.items()})
+    units = {name: value for name in names if (value := getattr(limit, name))}
+    return replace(limit, **{name: max(1, floor(round(value * share, _DIGITS))) for name, value in units.items()})
 
 
 def needs_fallback(store: object) -> bool:

@@ -223,8 +223,8 @@ class AsyncLayeredStore(_LayeredBase):
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop that used the store last; None if unknown."""
-        bound: asyncio.AbstractEventLoop | None = getattr(self._store, "loop", None)
-        return bound
+        loop: asyncio.AbstractEventLoop | None = getattr(self._store, "loop", None)
+        return loop
 
     def atake(self, charges: Sequence[Charge]) -> Coroutine[Any, Any, Sequence[Decision]]:
         """See `LayeredStore.take`."""
@@ -256,9 +256,9 @@ class AsyncLayeredStore(_LayeredBase):
     async def aclose(self) -> None:
         """See `LayeredStore.close`."""
         loop = asyncio.get_running_loop()
-        under_way = [request for request in self._tasks if request.get_loop() is loop]
-        if under_way:
-            await asyncio.wait(under_way, timeout=self._timeout)
+        tasks = [task for task in self._tasks if task.get_loop() is loop]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._timeout)
         await self._refund(self._leases.all())
         await self._store.aclose()
 
@@ -325,12 +325,12 @@ class AsyncLayeredStore(_LayeredBase):
     async def _request_lease(self, charge: Charge) -> Sequence[Decision]:
         """See `LayeredStore`."""
         try:
-            bound = await self._take_from_store([charge])
+            decisions = await self._take_from_store([charge])
         except Exception as error:  # noqa: BLE001  # a failed lease must not fail the request
             warn_throttled("lease", _LEASE_FAILED, error)
             return ()
         asyncio.get_running_loop().call_later(charge.lease_time + _CLOCK_RESOLUTION, self._refund_expired)
-        return bound
+        return decisions
 
     def _refund_expired(self) -> None:
         refunds = self._leases.take_expired(self._clock())
@@ -345,17 +345,17 @@ class AsyncLayeredStore(_LayeredBase):
             except Exception as error:  # noqa: BLE001  # no request depends on a refund
                 warn_throttled("lease", _NOT_RETURNED, error)
 
-    def _spawn(self, request: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+    def _spawn(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Create a task and keep a reference to it, because an event loop keeps only weak ones."""
-        task = asyncio.get_running_loop().create_task(request)
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
         return task
 
-    def _on_task_done(self, request: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(request)
-        if not request.cancelled():
-            request.exception()  # mark it as retrieved; a request that awaits the task gets it too
+    def _on_task_done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # mark it as retrieved; a request that awaits the task gets it too
 
 
 def _raise_if_failed(error: BaseException | None) -> None:

@@ -28,17 +28,17 @@ def fork_safe_lock(on_interrupted_write: Callable[[], None] | None = None) -> Lo
 
     `on_interrupted_write`: a bound method that the child calls in that case: the thread may have been writing.
     """
-    created = Lock()
+    lock = Lock()
     number, locks, writers = next(_numbers), _locks, _interrupted_writes
 
     def drop_references(_: object) -> None:
         locks.pop(number, None)
         writers.pop(number, None)
 
-    locks[number] = weakref.ref(created, drop_references)
+    locks[number] = weakref.ref(lock, drop_references)
     if on_interrupted_write is not None:
         writers[number] = _weak(on_interrupted_write)
-    return created
+    return lock
 
 
 def _weak(method: Callable[[], None], on_gone: Callable[[object], object] | None = None) -> Callable[[], Any]:
@@ -47,24 +47,24 @@ def _weak(method: Callable[[], None], on_gone: Callable[[object], object] | None
     Not a `WeakMethod`: its own callback fails with a message if both are deleted at once, as at the end of a program.
     """
     bound: Any = method
-    own, function = weakref.ref(bound.__self__, on_gone), bound.__func__
+    owner_reference, function = weakref.ref(bound.__self__, on_gone), bound.__func__
 
-    def found() -> Callable[[], None] | None:
-        return None if (owner := own()) is None else partial(function, owner)
+    def resolve() -> Callable[[], None] | None:
+        return None if (owner := owner_reference()) is None else partial(function, owner)
 
-    return found
+    return resolve
 
 
 def _reset_after_fork() -> None:
     # Lists of numbers, not of items: creating items may start the garbage collector, which removes entries meanwhile.
-    found = [created for number in list(_locks) if (created := _resolve(_locks, number)) is not None]
+    live_locks = [lock for number in list(_locks) if (lock := _resolve(_locks, number)) is not None]
     interrupted = [
         number
         for number in list(_interrupted_writes)
-        if (created := _resolve(_locks, number)) is not None and created.locked()
+        if (lock := _resolve(_locks, number)) is not None and lock.locked()
     ]
-    for created in found:
-        created._at_fork_reinit()  # noqa: SLF001  # as the standard library does with its own locks
+    for lock in live_locks:
+        lock._at_fork_reinit()  # noqa: SLF001  # as the standard library does with its own locks
     for methods, numbers in ((_interrupted_writes, interrupted), (_methods, list(_methods))):
         for number in numbers:
             if (method := _resolve(methods, number)) is not None:

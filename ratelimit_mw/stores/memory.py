@@ -46,8 +46,8 @@ class MemoryStore:
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Charge them all if all are admitted, else none. Raises `ConfigError` for a negative cost."""
-        guard = self._lock
-        guard.acquire()  # half the cost of `with`
+        lock = self._lock
+        lock.acquire()  # half the cost of `with`
         try:
             # read the clock under the lock: two threads must not commit out of order
             now = monotonic_ns() // 1000 if self._clock is None else microseconds(self._clock())
@@ -71,7 +71,7 @@ class MemoryStore:
                 return decisions
             return self._take(charges, now, commit=True)
         finally:
-            guard.release()
+            lock.release()
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Return what `take` would return now, and change nothing."""

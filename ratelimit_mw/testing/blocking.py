@@ -39,8 +39,8 @@ class Blocking:
         """See `Store.close`."""
         self._run(self._store.aclose())
 
-    def _run(self, answer: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(answer, self._loop).result()
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
 @contextmanager
@@ -52,13 +52,13 @@ def blocking(store: AsyncStore) -> Iterator[Store]:
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:
-        over = asyncio.Event()
-        started.set_result((asyncio.get_running_loop(), over))
-        await over.wait()
+        stop = asyncio.Event()
+        started.set_result((asyncio.get_running_loop(), stop))
+        await stop.wait()
 
     thread = Thread(target=lambda: asyncio.run(serve()), name="blocking store")
     thread.start()
-    loop, over = started.result()
+    loop, stop = started.result()
     blocking_store = Blocking(store, loop)
     try:
         yield blocking_store
@@ -66,5 +66,5 @@ def blocking(store: AsyncStore) -> Iterator[Store]:
         try:
             blocking_store.close()
         finally:
-            loop.call_soon_threadsafe(over.set)
+            loop.call_soon_threadsafe(stop.set)
             thread.join()

@@ -78,9 +78,9 @@ def counts_what_it_admits_and_nothing_else(limit: Limit, walk: Walk) -> bool:
     """Check that a decision shows the same as the state to keep, and that a refusal takes nothing."""
     for before, now, cost, decision, after in walk.points(limit):
         seen, left = _peek(limit, before, now), _peek(limit, after, now)
-        shown = (decision.limit, decision.remaining, decision.next_after, decision.reset_after)
+        decided = (decision.limit, decision.remaining, decision.next_after, decision.reset_after)
         stored = (left.limit, left.remaining, left.next_after, left.reset_after)
-        _check(shown == stored, f"cost {cost}: the decision shows {shown}, the state to keep {stored}")
+        _check(decided == stored, f"cost {cost}: the decision shows {decided}, the state to keep {stored}")
         if decision.allowed:
             _check(
                 decision.retry_after == 0.0, f"cost {cost} is admitted, with a retry_after of {decision.retry_after}"
@@ -123,19 +123,19 @@ def admits_one_unit_more_at_next_after_and_not_before(limit: Limit, walk: Walk) 
     If the limit `borrows`, a single larger charge may pass too.
     """
     state, now = walk.forward.end(limit)
-    shown = _peek(limit, state, now)
-    _check(0 <= shown.remaining <= shown.limit, f"remaining is {shown.remaining} of {shown.limit}")
-    more, _ = limit.decide(state, now, shown.remaining + 1, _no_delay(limit))
-    _check(not more.allowed or limit.borrows, f"{shown.remaining} units are left, but {shown.remaining + 1} pass")
+    current = _peek(limit, state, now)
+    _check(0 <= current.remaining <= current.limit, f"remaining is {current.remaining} of {current.limit}")
+    more, _ = limit.decide(state, now, current.remaining + 1, _no_delay(limit))
+    _check(not more.allowed or limit.borrows, f"{current.remaining} units are left, but {current.remaining + 1} pass")
     after_take, state = _take_all(limit, state, now)
     more, _ = limit.decide(state, now, 1, _no_delay(limit))
-    _check(not more.allowed, f"all {shown.remaining} remaining units are taken, but one more passes")
-    _check(after_take.remaining == 0, f"all {shown.remaining} units were taken, but {after_take.remaining} are left")
+    _check(not more.allowed, f"all {current.remaining} remaining units are taken, but one more passes")
+    _check(after_take.remaining == 0, f"all {current.remaining} units were taken, but {after_take.remaining} are left")
     _check(
-        after_take.next_after == shown.next_after,
-        f"next_after is {shown.next_after}, but {after_take.next_after} after all remaining units are taken",
+        after_take.next_after == current.next_after,
+        f"next_after is {current.next_after}, but {after_take.next_after} after all remaining units are taken",
     )
-    wait = _finite_us(shown.next_after, "next_after")
+    wait = _finite_us(current.next_after, "next_after")
     _check(wait > 0, "next_after is 0")
     for early in _times_before(wait, limit, walk):
         units = _peek(limit, state, now + early).remaining
@@ -148,14 +148,14 @@ def admits_one_unit_more_at_next_after_and_not_before(limit: Limit, walk: Walk) 
 def is_whole_at_reset_after_and_not_before(limit: Limit, walk: Walk) -> bool:
     """Check that the whole quota is available at `reset_after`, and less before."""
     state, now = walk.forward.end(limit)
-    shown = _peek(limit, state, now)
-    wait = _finite_us(shown.reset_after, "reset_after")
+    current = _peek(limit, state, now)
+    wait = _finite_us(current.reset_after, "reset_after")
     whole = _peek(limit, state, now + wait)
     _check(whole.remaining == whole.limit, f"at reset_after, {whole.remaining} of {whole.limit} are left")
     _check(whole.reset_after == 0.0, f"at reset_after, {whole.reset_after} s of it remain")
     for early in _times_before(wait, limit, walk):
         left = _peek(limit, state, now + early).remaining
-        _check(left < shown.limit, f"reset_after is {wait} us, but all units are available after {early} us")
+        _check(left < current.limit, f"reset_after is {wait} us, but all units are available after {early} us")
     return wait > 0
 
 
@@ -166,9 +166,9 @@ def peeks_what_the_next_hit_answers(limit: Limit, walk: Walk) -> bool:
     for step in walk.steps:
         clock.now = step.time(microseconds(clock.now), limit, last) / MICROSECONDS
         charges = [Charge("key", limit, step.cost(limit))]
-        (shown,), (again,) = store.peek(charges), store.peek(charges)
+        (first,), (again,) = store.peek(charges), store.peek(charges)
         (last,) = store.take(charges)
-        _check(shown == again == last, f"peek returns {shown}, then {again}, and take returns {last}")
+        _check(first == again == last, f"peek returns {first}, then {again}, and take returns {last}")
     return bool(walk.steps)
 
 
