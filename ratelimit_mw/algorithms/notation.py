@@ -28,11 +28,11 @@ _RATE = re.compile(r"\s*([0-9]+)\s*(?:/|per)\s*([0-9]+(?:\.[0-9]+)?)?\s*([a-z]+)
 _WORDS: Final = {"using", *(word for algorithm in ALGORITHMS.values() for word in algorithm.words)}
 _IN_SECONDS = re.compile(rf"\s*([0-9]+)\s*/\s*([0-9]+)()((?:\s+(?:{'|'.join(sorted(_WORDS))})\b.*)?)", re.DOTALL)
 _SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
-_ZERO: Final = (
+_ZERO_QUOTA: Final = (
     f"quota: got 0, expected a whole number from 1 to {MAX_EXACT_INT - 1}; to refuse everything use blocklist, "
     "to limit nothing use limits = []"
 )
-_LONGEST = 1000  # characters; a longer text is a mistake or an attack
+_MAX_LENGTH = 1000  # characters; a longer text is a mistake or an attack
 
 
 def parse(text: str) -> tuple[Limit, ...]:
@@ -46,8 +46,8 @@ def parse(text: str) -> tuple[Limit, ...]:
     """
     if not isinstance(text, str):
         raise ConfigError(f"got {text!r}, expected text such as '100/minute'")
-    if len(text) > _LONGEST:
-        raise ConfigError(f"got {len(text)} characters, expected at most {_LONGEST}")
+    if len(text) > _MAX_LENGTH:
+        raise ConfigError(f"got {len(text)} characters, expected at most {_MAX_LENGTH}")
     return _parse(text)
 
 
@@ -75,7 +75,7 @@ def _limit(text: str) -> Limit:
 def _quota(digits: str) -> int:
     quota = int(digits)
     if not quota:
-        raise ConfigError(_ZERO)
+        raise ConfigError(_ZERO_QUOTA)
     return quota
 
 

@@ -7,7 +7,8 @@
 
 if look.smooth then
   local max, min = math.max, math.min
-  local fine, unit_time, unit_storage, full, edge, over, under, longer, shorter -- of the current limit; see ticks.py
+  -- Numbers of the current limit: see ticks.py.
+  local scaled_drain, unit_time, unit_storage, full, edge, numerator, denominator, scale, storage_scale
 
   -- Returns the ticks of storage in total, with `clock` us and `drain` ticks per clock tick.
   local function storage(idle, cold, clock, drain)
@@ -16,9 +17,9 @@ if look.smooth then
 
   local function measure(clock, drain, unit, _, idle, cold)
     if cold == 0 then
-      fine, unit_time, unit_storage, edge, longer, shorter = drain, unit, unit, nil, 1, 1
+      scaled_drain, unit_time, unit_storage, edge, scale, storage_scale = drain, unit, unit, nil, 1, 1
     else
-      local function by_two(a, b) -- divides both by their common powers of two
+      local function without_common_twos(a, b) -- divides both by their common powers of two
         while a % 2 == 0 and b % 2 == 0 do
           a, b = a / 2, b / 2
         end
@@ -26,14 +27,14 @@ if look.smooth then
       end
       local part = (cold + 1) % 4 == 0 and 4 or (cold + 1) % 2 == 0 and 2 or 1
       local time = storage(idle, cold, clock, drain)
-      longer, shorter = (cold + 5) / part, 2 * (cold + 1) / part
-      fine, unit_time, unit_storage = drain * longer, unit * longer, unit * shorter
-      edge, over, under = time * shorter / 2, longer * (cold - 1) * part * part, 16 * (cold + 1)
-      longer, shorter = by_two(longer, shorter)
-      over, under = by_two(over, under)
-      under = under * time
+      scale, storage_scale = (cold + 5) / part, 2 * (cold + 1) / part
+      scaled_drain, unit_time, unit_storage = drain * scale, unit * scale, unit * storage_scale
+      edge, numerator, denominator = time * storage_scale / 2, scale * (cold - 1) * part * part, 16 * (cold + 1)
+      scale, storage_scale = without_common_twos(scale, storage_scale)
+      numerator, denominator = without_common_twos(numerator, denominator)
+      denominator = denominator * time
     end
-    full = storage(idle, cold, clock, fine)
+    full = storage(idle, cold, clock, scaled_drain)
   end
 
   -- Returns by how many ticks all stored units cost more than as many new ones.
@@ -41,17 +42,17 @@ if look.smooth then
     if not edge then return stored > 0 and -stored or 0 end
     if stored <= edge then return 0 end
     local y = stored - edge
-    local x = y * over
-    if x * y <= EXACT then return (x * y - x * y % under) / under end
+    local x = y * numerator
+    if x * y <= EXACT then return (x * y - x * y % denominator) / denominator end
     -- exact long division: eight bits of y at a time, or one if eight do not fit
     local base, digit, quotient, rest = 256, 281474976710656, 0, 0 -- 2^48
-    if (x + under) * base > EXACT then base, digit = 2, 1125899906842624 end -- 2^50
+    if (x + denominator) * base > EXACT then base, digit = 2, 1125899906842624 end -- 2^50
     while digit >= 1 do
       local d = (y - y % digit) / digit
       y = y - d * digit
       rest = rest * base + x * d
-      quotient = quotient * base + (rest - rest % under) / under
-      rest = rest % under
+      quotient = quotient * base + (rest - rest % denominator) / denominator
+      rest = rest % denominator
       digit = digit / base
     end
     return quotient
@@ -59,7 +60,7 @@ if look.smooth then
 
   -- Returns the least possible `stored` for a wait of `wait` ticks.
   local function min_stored(wait)
-    return -((wait + -wait % longer) / longer * shorter)
+    return -((wait + -wait % scale) / scale * storage_scale)
   end
 
   -- Returns wait, stored and delayed_ticks in the ticks of this limit, and whether the state is from the future.
@@ -74,8 +75,8 @@ if look.smooth then
       wait, stored = 0, min(most, max(0, stored) - wait)
       if stored == most then return 0, full, 0, ahead end
     end
-    if drain ~= fine or its_clock ~= clock then -- the rate changed: convert to its ticks
-      local ratio = (fine / drain) * (its_clock / clock)
+    if drain ~= scaled_drain or its_clock ~= clock then -- the rate changed: convert to its ticks
+      local ratio = (scaled_drain / drain) * (its_clock / clock)
       wait = min(EXACT / 2, math.ceil(wait * ratio))
       stored = min(full, math.floor(stored * ratio))
       delayed_ticks = math.ceil(delayed_ticks * ratio)
@@ -92,8 +93,9 @@ if look.smooth then
 
   local function write(now, wait, stored, delayed_ticks, clock)
     local tick, ticks = (now - now % clock) / clock, wait + full - max(0, stored)
-    local expires = (tick + (ticks + -ticks % fine) / fine) * clock
-    return write_state("<dddddd", wait, stored < 0 and full - stored or stored, delayed_ticks, tick, fine, clock), expires
+    local expires = (tick + (ticks + -ticks % scaled_drain) / scaled_drain) * clock
+    local written = stored < 0 and full - stored or stored
+    return write_state("<dddddd", wait, written, delayed_ticks, tick, scaled_drain, clock), expires
   end
 
   function look.smooth(key, now, cost, max_delay, clock, drain, unit, quota, idle, cold)
@@ -102,13 +104,14 @@ if look.smooth then
     local wait, stored, delayed_ticks, ahead = current(key, now, clock, idle, cold)
     local allowed, retry_after, delay, state, expires = 1, 0, 0, nil, nil
     if cost > 0 then
-      local max_delay_ticks = (max_delay - max_delay % clock) / clock * fine
+      local max_delay_ticks = (max_delay - max_delay % clock) / clock * scaled_drain
       if cost > quota then
         allowed, retry_after = 0, -1
       elseif wait > max_delay_ticks then
-        allowed, retry_after = 0, (wait - max_delay_ticks + -(wait - max_delay_ticks) % fine) / fine * clock - phase
+        local over = wait - max_delay_ticks
+        allowed, retry_after = 0, (over + -over % scaled_drain) / scaled_drain * clock - phase
       else
-        if wait > 0 then delay = (wait + -wait % fine) / fine * clock - phase end
+        if wait > 0 then delay = (wait + -wait % scaled_drain) / scaled_drain * clock - phase end
         local before = wait
         wait, stored = after_charge(wait, stored, cost)
         delayed_ticks = before > 0 and delayed_ticks + wait - before or 0
@@ -126,9 +129,9 @@ if look.smooth then
       next_wait = after_charge(0, stored, 1)
     end
     if wait > 0 then free = 0 end
-    next_wait = (next_wait + -next_wait % fine) / fine * clock - phase
+    next_wait = (next_wait + -next_wait % scaled_drain) / scaled_drain * clock - phase
     missing = wait + missing
-    if missing > 0 then missing = (missing + -missing % fine) / fine * clock - phase end
+    if missing > 0 then missing = (missing + -missing % scaled_drain) / scaled_drain * clock - phase end
     return state, expires, allowed, limit, free, retry_after, next_wait, missing, delay, now + missing
   end
 
@@ -156,7 +159,7 @@ if look.smooth then
       local wait_before, stored_before = wait, stored
       local units = min(delta > 0 and delta or -delta, 2 * quota + (full - full % unit_storage) / unit_storage + 1)
       local debt = after_charge(0, edge and full or 0, quota) + quota * unit_time
-      local left = (math.floor(at / clock) - (now - now % clock) / clock) * fine
+      local left = (math.floor(at / clock) - (now - now % clock) / clock) * scaled_drain
       if delta > 0 and wait < debt then
         wait, stored = after_charge(wait, stored, units)
         local over = max(0, wait - debt)

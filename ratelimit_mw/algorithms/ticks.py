@@ -92,7 +92,7 @@ class WarmUp(NamedTuple):
         return above * above * self.numerator // self.denominator if above > 0 else 0
 
 
-def stored_us(idle: int, cold: int, clock: int) -> int:
+def storage_clock_ticks(idle: int, cold: int, clock: int) -> int:
     """Return the clock ticks of storage for `idle` microseconds, rounded so that clients never gain."""
     return ceil_div(idle, clock) if cold else idle // clock
 
@@ -108,7 +108,7 @@ def smooth_ticks(quota: int, window: int, idle: int, cold: int) -> tuple[SmoothT
         length = ceil_div(window, clock)
         shared = gcd(quota, length)
         ticks, warm_up, fits = _smooth_ticks(
-            clock, quota // shared, length // shared, stored_us(idle, cold, clock), cold
+            clock, quota // shared, length // shared, storage_clock_ticks(idle, cold, clock), cold
         )
         _, _, unit_time, unit_storage, full = ticks
         max_price = full + 4 * quota * max(unit_time, unit_storage) + (warm_up.surcharge(full) if warm_up else 0)

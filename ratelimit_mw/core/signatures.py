@@ -85,10 +85,10 @@ def check_app(app: object, kind: str) -> None:
         )
 
 
-def reject_async(call: Callable[..., Any], under: str = "") -> None:
-    """Raise `ConfigError` for an async callable. `under`: the context that cannot await, as in " under WSGI"."""
+def reject_async(call: Callable[..., Any], context: str = "") -> None:
+    """Raise `ConfigError` for an async callable. `context`: the place that cannot await, as in " under WSGI"."""
     if is_async(call):
-        raise ConfigError(f"got {callable_name(call)}, which is async; expected a plain function{under}")
+        raise ConfigError(f"got {callable_name(call)}, which is async; expected a plain function{context}")
 
 
 def check_parentheses(limits: object) -> None:

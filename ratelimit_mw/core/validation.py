@@ -35,59 +35,59 @@ else:
         def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
             """Create an instance. Raises `ConfigError` for unknown keyword arguments."""
             known = cls.__struct_fields__
-            if unknown := [unknown_key_message(word, known) for word in keywords if word not in known]:
+            if unknown := [unknown_key_message(option, known) for option in keywords if option not in known]:
                 raise ConfigError(*unknown)
             return super().__call__(*arguments, **keywords)
 
 
-def reject_unknown_keys(given: Iterable[object], table: type, elsewhere: Mapping[str, str] = {}) -> None:
+def reject_unknown_keys(values: Iterable[object], table: type, elsewhere: Mapping[str, str] = {}) -> None:
     """Raise `ConfigError` for keys that the TypedDict `table` lacks, with the closest match.
 
     `elsewhere`: options of other tables, and where they belong.
     """
     known = list(table.__annotations__)
-    unknown = [unknown_key_message(word, known, elsewhere) for word in given if word not in known]
+    unknown = [unknown_key_message(option, known, elsewhere) for option in values if option not in known]
     if unknown:
         raise ConfigError(*unknown)
 
 
 def build_checked(
-    kind: Callable[..., T], given: Mapping[Any, Any], table: type, elsewhere: Mapping[str, str] = {}
+    kind: Callable[..., T], values: Mapping[Any, Any], table: type, elsewhere: Mapping[str, str] = {}
 ) -> T:
-    """Build a `kind` from `given`, whose keys `table` must know. Raises one `ConfigError` for all problems."""
+    """Build a `kind` from `values`, whose keys `table` must know. Raises one `ConfigError` for all problems."""
     mistakes = ErrorCollector()
     with mistakes.collect():
-        reject_unknown_keys(given, table, elsewhere)
+        reject_unknown_keys(values, table, elsewhere)
     with mistakes.collect():
-        built = kind(**{word: value for word, value in given.items() if word in table.__annotations__})
+        built = kind(**{option: value for option, value in values.items() if option in table.__annotations__})
     mistakes.raise_if_any()
     return built
 
 
-def unknown_key_message(word: object, known: Sequence[str], elsewhere: Mapping[str, str] = {}) -> str:
+def unknown_key_message(option: object, known: Sequence[str], elsewhere: Mapping[str, str] = {}) -> str:
     """Return the message on an unknown option: where it belongs, its equivalent here, or the closest match."""
-    if isinstance(word, str) and word in elsewhere:
-        return f"unknown setting `{word}` here: it goes {elsewhere[word]}"
-    if isinstance(word, str) and (translation := translate_option(word)) is not None:
+    if isinstance(option, str) and option in elsewhere:
+        return f"unknown setting `{option}` here: it goes {elsewhere[option]}"
+    if isinstance(option, str) and (translation := translate_option(option)) is not None:
         here, meaning = translation
         if here == "limits" and "limits" not in known and "limit" in known:  # a table with a single limit
             here = "limit"
         goes = "" if here in known else f"; it goes {elsewhere.get(here, 'into the settings of the middleware')}"
-        return f"unknown setting `{word}`: here it is `{here}`: {meaning}{goes}"
-    near = closest_match(str(word), known)
+        return f"unknown setting `{option}`: here it is `{here}`: {meaning}{goes}"
+    near = closest_match(str(option), known)
     hint = f": did you mean `{near}`?" if near else f"; there are {', '.join(known)}"
-    return f"unknown setting `{word}`{hint}"
+    return f"unknown setting `{option}`{hint}"
 
 
 def check_arguments(
     table: type | None = None,
     elsewhere: Mapping[str, str] = {},
-    meant: Callable[[Sequence[object]], str] = lambda _: "",
+    explain: Callable[[Sequence[object]], str] = lambda _: "",
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate a function or constructor to raise `ConfigError` instead of TypeError for wrong arguments.
 
     `table`: options that it accepts besides its parameters. `elsewhere`: options of other tables, and where they
-    belong. `meant`: returns the message for positional arguments whose purpose it recognizes, else an empty text.
+    belong. `explain`: returns the message for positional arguments whose purpose it recognizes, else an empty text.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -98,7 +98,7 @@ def check_arguments(
             except TypeError:
                 if accepts(function, arguments, keywords):
                     raise
-            if text := meant(arguments):
+            if text := explain(arguments):
                 raise ConfigError(text)
             known = list(parameters_of(function) or ())
             raise ConfigError(*_call_problems(known, arguments, keywords, table, elsewhere))
@@ -118,15 +118,15 @@ def _call_problems(
     """Return the problems of a call that a function does not accept."""
     named = [one for one in parameters if one.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
     known = [one.name for one in named if one.name != "self"] + (list(table.__annotations__) if table else [])
-    if unknown := [unknown_key_message(word, known, elsewhere) for word in keywords if word not in known]:
+    if unknown := [unknown_key_message(option, known, elsewhere) for option in keywords if option not in known]:
         return unknown
     places = [one.name for one in named if one.kind is not Parameter.KEYWORD_ONLY]
     by_place = dict(zip(places, arguments, strict=False))
     twice = [
-        f"{word}: given twice, {_repr(by_place[word])} by position and `{word}=`; a callable that gives the key "
+        f"{option}: given twice, {_repr(by_place[option])} by position and `{option}=`; a callable that gives the key "
         "goes into `key`"
-        for word in keywords
-        if word in by_place
+        for option in keywords
+        if option in by_place
     ]
     extra = [
         f"got {_repr(one)} by position, expected there {', '.join(place for place in places if place != 'self')}"
@@ -134,7 +134,7 @@ def _call_problems(
     ]
     missing = [one.name for one in named if one.default is Parameter.empty and one.name not in {**by_place, **keywords}]
     examples = {"limits": ", such as '100/minute'"}
-    return [*twice, *extra, *(f"{word}: required{examples.get(word, '')}" for word in missing)]
+    return [*twice, *extra, *(f"{option}: required{examples.get(option, '')}" for option in missing)]
 
 
 def _repr(value: object) -> str:

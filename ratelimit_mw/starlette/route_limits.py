@@ -46,7 +46,7 @@ class RateLimit(HonorsExempt):
     For a whole app, use `RateLimitMiddleware`. Raises `ConfigError` for invalid limits or options.
     """
 
-    @check_arguments(EndpointOptions, meant=_decorator_error)
+    @check_arguments(EndpointOptions, explain=_decorator_error)
     def __init__(self, app: App, limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> None:
         self.app = app
         endpoint_limits = (AsgiEndpointLimit(limits, **options),)
