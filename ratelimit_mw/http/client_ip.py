@@ -51,28 +51,28 @@ class ClientIPResolver:
             hops = _hops(trusted_proxies, self.header)
             networks = Networks("trusted_proxies", listed, placeholders=(_UNIX,))
         mistakes.raise_if_any()
-        read = _LIST_PARSERS.get(self.header)
+        parse_list = _LIST_PARSERS.get(self.header)
         self._untrusted_peer = (None, bool(hops))  # for a peer that is too long to be an address
 
-        def own(peer: str | None) -> tuple[str | None, bool]:
+        def read_peer(peer: str | None) -> tuple[str | None, bool]:
             """Return the peer's own address, and whether its header is trusted."""
             address = parse_address(peer)
             trusted = address in networks if address else not peer and _UNIX in listed
             return str(address) if address else None, bool(hops) or trusted
 
-        def client(text: str) -> str | None:
+        def read_header(text: str) -> str | None:
             """Return the client's address from a header's value; None means the peer is the client."""
-            if read is None:
+            if parse_list is None:
                 address = parse_address(text)  # None for a list
             elif hops:
-                address = next(islice(read(text), hops - 1, None), None)
+                address = next(islice(parse_list(text), hops - 1, None), None)
             else:
-                address = _first_untrusted(read(text), networks)
+                address = _first_untrusted(parse_list(text), networks)
             return str(address) if address else None
 
-        self._peer_address = lru_cache(_CACHE_SIZE)(own)
-        self._from_header = client
-        self._cached_from_header = lru_cache(_CACHE_SIZE)(client)
+        self._peer_address = lru_cache(_CACHE_SIZE)(read_peer)
+        self._from_header = read_header
+        self._cached_from_header = lru_cache(_CACHE_SIZE)(read_header)
 
     def trusts(self, peer: str | None) -> bool:
         """Return whether the proxy header of this peer is trusted."""
@@ -87,16 +87,18 @@ class ClientIPResolver:
         header in order, for a name in lower case; called only if the peer is trusted. If the header is malformed
         where the client's address is read, the peer is the client.
         """
-        own, trusted = (
+        peer_address, trusted = (
             self._peer_address(peer) if peer is None or len(peer) <= MAX_ADDRESS_LENGTH else self._untrusted_peer
         )
         if not trusted:
-            return own
+            return peer_address
         values = values_of(self.header)
         if not values:
-            return own
+            return peer_address
         text = values[0] if len(values) == 1 else ",".join(values)  # one list (RFC 9110, 5.3), so not a single address
-        return (self._cached_from_header(text) if len(text) <= _MAX_CACHED_LENGTH else self._from_header(text)) or own
+        return (
+            self._cached_from_header(text) if len(text) <= _MAX_CACHED_LENGTH else self._from_header(text)
+        ) or peer_address
 
 
 def _first_untrusted(addresses: Iterator[Address | None], networks: Networks) -> Address | None:

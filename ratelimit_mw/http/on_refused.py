@@ -49,35 +49,35 @@ def refusal_handler(value: object) -> RefusalHandler:
     raise ConfigError(f"got {value!r:.100}, expected {_KINDS}")
 
 
-def checked_response(call: Any, value: Any, own: Response) -> Response:
-    """Return the response in a callable's result, with the fields of `own`; `own` if the result is invalid."""
+def checked_response(call: Any, value: Any, default: Response) -> Response:
+    """Return the response in a callable's result, with the fields of `default`; `default` if the result is invalid."""
     close_unawaited(value)
     try:
         status, fields, body = value
-        return _response(status, fields, body, own)
+        return _response(status, fields, body, default)
     except Exception as error:  # noqa: BLE001  # a refused request always gets a response
         warn_throttled(
             f"on_refused {callable_name(call)}", "returned no valid response, the default one is sent: %s", error
         )
-        return own
+        return default
 
 
 async def call_refusal_handler(
-    refusal_handler: RefusalHandler | None, request: Request, verdict: Verdict, own: Response
+    refusal_handler: RefusalHandler | None, request: Request, verdict: Verdict, default: Response
 ) -> Response:
-    """Return the response of a plain `on_refused`, or `own` if the handler is missing, of another kind, or raises."""
+    """Return the response of a plain `on_refused`; `default` if it is missing, of another kind, or raises."""
     if refusal_handler is None or refusal_handler.kind != "plain":
-        return own
+        return default
     call = refusal_handler.call
     try:
         value = call(request, verdict)
-        return checked_response(call, await value if isawaitable(value) else value, own)
+        return checked_response(call, await value if isawaitable(value) else value, default)
     except Exception as error:  # noqa: BLE001  # see checked_response
         warn_throttled(f"on_refused {callable_name(call)}", HANDLER_FAILED, error=error)
-        return own
+        return default
 
 
-def _response(status: Any, fields: Any, body: Any, own: Response) -> Response:
+def _response(status: Any, fields: Any, body: Any, default: Response) -> Response:
     if type(status) is not int or not _MIN_STATUS <= status <= _MAX_STATUS:
         raise ValueError(f"status: got {status!r:.100}, expected a whole number from {_MIN_STATUS} to {_MAX_STATUS}")
     content = b"" if body is None else body.encode() if isinstance(body, str) else body
@@ -92,7 +92,7 @@ def _response(status: Any, fields: Any, body: Any, own: Response) -> Response:
         headers.append(("Content-Type", "text/plain; charset=utf-8"))
     return Response(
         status,
-        [*headers, ("Content-Length", str(len(content))), *non_conflicting(own.headers, {*names, *BODY_HEADERS})],
+        [*headers, ("Content-Length", str(len(content))), *non_conflicting(default.headers, {*names, *BODY_HEADERS})],
         content,
     )
 

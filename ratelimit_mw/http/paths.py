@@ -41,15 +41,17 @@ class Paths:
     def __init__(self, place: str, value: object) -> None:
         if not isinstance(value, str) and (not isinstance(value, Sequence) or not value):
             raise ConfigError(f"{place}: got {value!r}, expected a path such as '/users/{{id}}' or a list of these")
-        named = [(place, value)] if isinstance(value, str) else [(f"{place}[{i}]", one) for i, one in enumerate(value)]
+        templates = (
+            [(place, value)] if isinstance(value, str) else [(f"{place}[{i}]", one) for i, one in enumerate(value)]
+        )
         mistakes = ErrorCollector()
         self.received_templates: list[str] = []
-        for where, template in named:
+        for template_place, template in templates:
             with mistakes.collect():
-                self.received_templates.append(_checked_template(where, template))
+                self.received_templates.append(_checked_template(template_place, template))
         mistakes.raise_if_any()
-        both = [dict.fromkeys((normal_path(each), merged_path(each))) for each in self.received_templates]
-        self.normal_templates = [each for forms in both for each in forms]
+        template_forms = [dict.fromkeys((normal_path(each), merged_path(each))) for each in self.received_templates]
+        self.normal_templates = [each for forms in template_forms for each in forms]
         # if so, even a normal path must be looked up in both trees
         self.has_two_forms = self.received_templates != self.normal_templates
         self._received = PathTree((template, 0) for template in self.received_templates)
@@ -86,9 +88,9 @@ class Forms(NamedTuple):
         normal: dict[str, None] = {}
         for path in readings:
             merged = merged_path(path)
-            led = "/" + path.lstrip("/") if path[:2] == "//" or path[:1] != "/" else path
+            one_slash = "/" + path.lstrip("/") if path[:2] == "//" or path[:1] != "/" else path
             # the `$` of many routers matches before a final newline
-            received |= dict.fromkeys((led, path.rstrip("\n"), led.rstrip("\n")))
+            received |= dict.fromkeys((one_slash, path.rstrip("\n"), one_slash.rstrip("\n")))
             normal |= dict.fromkeys((normal_path(path), merged, merged.rstrip("/\n") or "/"))
         return cls(tuple(received), tuple(normal))
 

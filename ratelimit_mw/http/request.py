@@ -80,8 +80,8 @@ class Request(ABC):
         for pair in self.headers.get("cookie", "").replace(", ", ";").split(";"):
             name, _, raw = pair.partition("=")
             name, value = name.strip(), raw.strip().strip('"')
-            same = values.get(name, value) == value and "\\" not in value
-            values[name] = value if same else None
+            unambiguous = values.get(name, value) == value and "\\" not in value
+            values[name] = value if unambiguous else None
         return {name: value for name, value in values.items() if value is not None}
 
 

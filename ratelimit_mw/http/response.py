@@ -179,13 +179,15 @@ def raw(fields: HeaderList) -> RawFields:
     return [(_RAW_NAMES[name], value.encode()) for name, value in fields]
 
 
-def non_conflicting(own: HeaderList, app_headers: Container[str]) -> HeaderList:
-    """Return the fields in `own` that can be added to an app's fields.
+def non_conflicting(fields: HeaderList, app_headers: Container[str]) -> HeaderList:
+    """Return the fields that can be added to an app's fields.
 
     `RateLimit` and `RateLimit-Policy` are lists, so they are added as further members. Other fields are dropped if the
     app has them; the three `X-RateLimit` fields are dropped together. `app_headers`: names in lower case.
     """
-    return [(name, value) for name, value in own if name in _LIST_FIELDS or not _is_present(name.lower(), app_headers)]
+    return [
+        (name, value) for name, value in fields if name in _LIST_FIELDS or not _is_present(name.lower(), app_headers)
+    ]
 
 
 def _is_present(name: str, app_headers: Container[str]) -> bool:
@@ -227,12 +229,12 @@ def refusal(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0, at_l
 def _problem(status: int, kind: str, title: str, detail: str, policies: Sequence[str], fields: HeaderList) -> Response:
     problem = {"type": kind, "title": title, "status": status, "detail": detail}
     body = json.encode({**problem, "violated-policies": policies} if policies else problem)
-    own = [
+    base_fields = [
         ("Content-Type", _CONTENT_TYPE),
         ("Content-Length", str(len(body))),
         ("Cache-Control", "no-store"),
     ]
-    return Response(status, [*own, *fields], body)
+    return Response(status, [*base_fields, *fields], body)
 
 
 def _visible_policies(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:

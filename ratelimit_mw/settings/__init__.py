@@ -187,20 +187,20 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
             )
         if settings is not None and not isinstance(settings, Mapping):
             text = isinstance(settings, str)
-            shown = f"{settings!r:.100}" if text else type(settings).__name__
-            hint = f"limits={shown} sets limits; " if text else ""
+            preview = f"{settings!r:.100}" if text else type(settings).__name__
+            hint = f"limits={preview} sets limits; " if text else ""
             raise ConfigError(
-                f"settings: got {shown}, expected Settings or a mapping; {hint}Settings.load(path) reads a file"
+                f"settings: got {preview}, expected Settings or a mapping; {hint}Settings.load(path) reads a file"
             )
-        given = {**(settings or {}), **options}
-        read, wrong = cls._from_environment()
-        own = {option: value for option, value in read.items() if option not in given}
+        values = {**(settings or {}), **options}
+        from_env, env_problems = cls._from_environment()
+        env_values = {option: value for option, value in from_env.items() if option not in values}
 
         def with_variable(problem: str) -> str:
-            variable = variable_of(problem, own)
+            variable = variable_of(problem, env_values)
             return f"{variable}: {problem}" if variable else problem
 
-        return cls._build({**own, **given}, wrong, with_variable)
+        return cls._build({**env_values, **values}, env_problems, with_variable)
 
     @classmethod
     def check(cls, given: Mapping[str, Any]) -> None:
@@ -213,8 +213,10 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
         Raises `ConfigError` that names the file.
         """
-        given, (own, wrong) = read_file(Path(path)), cls._from_environment()
-        return cls._build({**given, **own}, wrong, lambda problem: with_location(problem, Path(path), own))
+        values, (env_values, env_problems) = read_file(Path(path)), cls._from_environment()
+        return cls._build(
+            {**values, **env_values}, env_problems, lambda problem: with_location(problem, Path(path), env_values)
+        )
 
     @classmethod
     def strict_setting(cls, value: object) -> bool:
@@ -223,23 +225,27 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
             return value.strict
         if isinstance(value, Mapping) and "strict" in value:
             return value["strict"] is True
-        own, wrong = cls._from_environment()
-        if wrong:
-            raise ConfigError(*wrong.values())
-        return own.get("strict") is True
+        env_values, env_problems = cls._from_environment()
+        if env_problems:
+            raise ConfigError(*env_problems.values())
+        return env_values.get("strict") is True
 
     @classmethod
-    def _build(cls, given: Mapping[str, Any], wrong: Mapping[str, str], describe: Callable[[str], str]) -> "Settings":
-        """Build settings from `given`. `wrong`: the problems of unreadable environment variables, by option.
+    def _build(
+        cls, values: Mapping[str, Any], env_problems: Mapping[str, str], describe: Callable[[str], str]
+    ) -> "Settings":
+        """Build settings from `values`. `env_problems`: the problems of unreadable environment variables, by option.
 
         Raises one `ConfigError` for these and all other problems; `describe` adds the location to the latter.
         """
         try:
-            built = build_checked(cls, given, Options, _MISPLACED_OPTIONS)
+            built = build_checked(cls, values, Options, _MISPLACED_OPTIONS)
         except ConfigError as error:
-            raise ConfigError(*wrong.values(), *map(describe, problems_except(error.problems, wrong))) from None
-        if wrong:
-            raise ConfigError(*wrong.values())
+            raise ConfigError(
+                *env_problems.values(), *map(describe, problems_except(error.problems, env_problems))
+            ) from None
+        if env_problems:
+            raise ConfigError(*env_problems.values())
         return built
 
     @classmethod

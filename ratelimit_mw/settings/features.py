@@ -31,14 +31,14 @@ def check_penalty(value: object) -> Ban | None:
     if not isinstance(value, str):
         raise ConfigError(f"penalty: got {value!r:.100}, {_ALLOWED}")
     rate, colon, duration = value.lower().partition(":")
-    if found := _NO_UNIT.search(rate) or _NUMBER.fullmatch(duration):
+    if number := _NO_UNIT.search(rate) or _NUMBER.fullmatch(duration):
         raise ConfigError(
-            f"penalty: got {value!r:.100}, where {found[1]} has no unit: write '{found[1]} seconds', or another "
+            f"penalty: got {value!r:.100}, where {number[1]} has no unit: write '{number[1]} seconds', or another "
             f"unit; {_ALLOWED}"
         )
     if not colon:
-        meant = ": write a colon in place of 'for'" if " for " in rate else ""
-        raise ConfigError(f"penalty: got {value!r:.100}, which has no duration{meant}; {_ALLOWED}")
+        hint = ": write a colon in place of 'for'" if " for " in rate else ""
+        raise ConfigError(f"penalty: got {value!r:.100}, which has no duration{hint}; {_ALLOWED}")
     with error_location("penalty"):
         counted = _rate(rate.replace("refusals", " ").replace("refusal", " "), value)
         length = _rate(f"1 per {duration.strip()}", value)

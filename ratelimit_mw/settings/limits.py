@@ -186,15 +186,15 @@ def check_distinct_buckets(place: str, specs: Sequence[LimitSpec], key: KeySpec)
     """Raise `ConfigError` if two limits can count in one bucket. `key`: for limits without their own."""
     seen: dict[str, list[tuple[int, Key]]] = {}
     for index, spec in enumerate(specs):
-        own = Key(key if spec.key is None else spec.key, ANY_PREFIX)
-        same = seen.setdefault(spec.limit.bucket, [])
-        for first, other in same:
-            if own.can_collide_with(other):
+        compiled_key = Key(key if spec.key is None else spec.key, ANY_PREFIX)
+        same_bucket = seen.setdefault(spec.limit.bucket, [])
+        for first, other in same_bucket:
+            if compiled_key.can_collide_with(other):
                 raise ConfigError(
                     f"{place}[{index}]: {spec.limit.notation} can count in the same bucket as {place}[{first}]; "
                     "give one of them a name"
                 )
-        same.append((index, own))
+        same_bucket.append((index, compiled_key))
 
 
 _DEFAULT_TIER: Final = "default"
@@ -326,8 +326,8 @@ def check_estimates(limits: Sequence[LimitSpec] | LimitSelector, cost: object) -
     """Raise `ConfigError` for a limit that is settled but charges 0 in advance. `cost`: the rule's cost."""
     for specs in static_specs(limits):
         for spec in specs:
-            own = cost if spec.cost is None else spec.cost
-            if own == 0 and type(own) is int and spec.settle:
+            effective_cost = cost if spec.cost is None else spec.cost
+            if effective_cost == 0 and type(effective_cost) is int and spec.settle:
                 raise ConfigError(
                     f"cost: got 0 for {spec.limit.notation} beside settle or count_status: a request that "
                     "charges nothing is never refused, whatever it is settled to later; expected an estimate of at "

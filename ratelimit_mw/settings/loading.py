@@ -54,9 +54,9 @@ def from_environment(environ: Mapping[str, str], table: type, defaults: Mapping[
     If an option's default is a bool or a number, so is its variable. A list is JSON, or texts separated by commas; a
     table is JSON. All other text is used as it is. Raises `ConfigError` that names each invalid variable.
     """
-    values, wrong = read_environment(environ, table, defaults)
-    if wrong:
-        raise ConfigError(*wrong.values())
+    values, problems = read_environment(environ, table, defaults)
+    if problems:
+        raise ConfigError(*problems.values())
     return values
 
 
@@ -65,7 +65,7 @@ def read_environment(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the same as `from_environment`, and the problems of unreadable variables by option."""
     values: dict[str, Any] = {}
-    wrong: dict[str, str] = {}
+    problems: dict[str, str] = {}
     for variable, text in environ.items():
         if variable.startswith(_PREFIX):
             option = variable.removeprefix(_PREFIX).lower()
@@ -74,8 +74,8 @@ def read_environment(
                     reject_unknown_keys([option], table)
                     values[option] = _read(text.strip(), defaults.get(option))
             except ConfigError as error:
-                wrong[option] = error.problems[0]
-    return values, wrong
+                problems[option] = error.problems[0]
+    return values, problems
 
 
 def problems_except(problems: Iterable[str], names: Container[str]) -> list[str]:

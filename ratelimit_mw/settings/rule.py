@@ -205,11 +205,11 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     def _compile_limits(
         self, field: str, tier: KeySpec | None, default_tier: str | None
     ) -> Sequence[LimitSpec] | LimitSelector:
-        own = (
+        tiers = (
             tier if self.tier is None else key_or_placeholder(self.tier),
             default_tier if self.default_tier is None else self.default_tier,
         )
-        return compile_limits(field, getattr(self, field), *own)
+        return compile_limits(field, getattr(self, field), *tiers)
 
     def _check_name(self) -> None:
         if self.name is not None:
@@ -258,8 +258,8 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         if not self.exempt and self.limits is None and not self.concurrent:
             raise ConfigError("limits: required; for a rule without limits, set limits = []")
         limits = self.resolve_limits("all", None)  # any tier will do: `Settings` checks that one is configured
-        own = [spec for specs in static_specs(limits) for spec in specs if spec.cost is None]
-        check_cost(self.cost, [spec.limit for spec in own])
+        inheriting = [spec for specs in static_specs(limits) for spec in specs if spec.cost is None]
+        check_cost(self.cost, [spec.limit for spec in inheriting])
         if self.settles:
             check_estimates(limits, self.cost)
 

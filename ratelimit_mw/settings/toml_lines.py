@@ -37,8 +37,8 @@ def _keys_of_lines(text: str) -> Iterator[tuple[_Key, int]]:
         if quotes:
             quotes = "" if quotes in line else quotes
             continue
-        bare = line.strip()
-        header = None if depth else _HEADER.fullmatch(bare)
+        stripped = line.strip()
+        header = None if depth else _HEADER.fullmatch(stripped)
         if header is not None:
             if header[1] and header[2] == _RULES:
                 last_rule += 1
@@ -49,8 +49,8 @@ def _keys_of_lines(text: str) -> Iterator[tuple[_Key, int]]:
                 rule = last_rule if table == _RULES else None
                 yield (rule, (field or table).partition(".")[0]), number
             continue
-        if not depth and (key := _KEY.match(bare)):
+        if not depth and (key := _KEY.match(stripped)):
             yield (rule, key[1]), number
-        quotes = next((mark for mark in _LONG if bare.count(mark) % 2), "")
-        rest = _STRINGS.sub("", bare)
-        depth += sum(map(rest.count, "[{")) - sum(map(rest.count, "]}"))
+        quotes = next((mark for mark in _LONG if stripped.count(mark) % 2), "")
+        unquoted = _STRINGS.sub("", stripped)
+        depth += sum(map(unquoted.count, "[{")) - sum(map(unquoted.count, "]}"))
