@@ -131,7 +131,7 @@ def _check_endpoint(endpoint: Any) -> None:
     if isinstance(endpoint, (classmethod, staticmethod)):
         raise TypeError(f"got a {type(endpoint).__name__}; put the limit below it, on the function")
     if not inspect.isroutine(endpoint):
-        raise TypeError(f"a limit is for a function or a class, as @limit('5/minute'); got {endpoint!r:.100}")
+        raise TypeError(f"a limit is attached to a function or a class, as @limit('5/minute'); got {endpoint!r:.100}")
     if endpoint.__name__ in _MESSAGE_METHODS:
         raise TypeError(
             f"{callable_name(endpoint)} is called for each message, and a limit is for the handshake; {_MESSAGES_HINT}"

@@ -83,7 +83,7 @@ def limit_class(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
     """
     inner = getattr(endpoint, "__await__", None)
     if inner is None or not hasattr(endpoint, "dispatch"):
-        raise TypeError(f"a limit is for functions and for classes with dispatch(); got {endpoint!r:.100}")
+        raise TypeError(f"a limit is attached to functions and to classes with dispatch(); got {endpoint!r:.100}")
 
     def checked_await(self: Any) -> Generator[Any, None, None]:
         if (yield from _enforce_on_instance(self).__await__()):

@@ -511,4 +511,4 @@ def test_limits_that_nothing_enforces_are_told_of_at_the_first_request(
     told = [message for message in caplog.messages if message.startswith("ratelimit_mw")]
     assert len(told) == 1
     assert f"{__file__}:" in told[0]
-    assert told[0].endswith("nothing enforces them: add ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE")
+    assert told[0].endswith("are not enforced: add ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE")

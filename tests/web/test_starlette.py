@@ -281,7 +281,7 @@ def test_what_yields_cannot_be_wrapped(endpoint: Any) -> None:
 
 @pytest.mark.parametrize("endpoint", [7, object(), Router(), dict, Response])
 def test_what_is_no_endpoint_is_told(endpoint: Any) -> None:
-    with pytest.raises(TypeError, match="a limit is for "):
+    with pytest.raises(TypeError, match="a limit is attached to "):
         limit("1/minute")(endpoint)
 
 
