@@ -42,7 +42,7 @@ class StoreReport:
         ):
             yield from (f"  {title}: {text}" for text in texts)
         if self.code == OK:
-            yield "  works: a unit was taken and refunded"
+            yield "  works: a unit was taken and its bucket reset"
 
 
 def _node_rows(node: Any, kind: str) -> Iterator[tuple[str, str]]:

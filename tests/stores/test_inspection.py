@@ -74,7 +74,7 @@ def test_a_store_that_works(check: Check, server: RedisServer) -> None:
         "latency  N",
         "clock    N",
         "memory   no maxmemory, policy noeviction",
-        "works: a unit was taken and refunded",
+        "works: a unit was taken and its bucket reset",
     ]
     assert server.ask("DBSIZE") == ":0"  # but for what expires within a second, and was removed
 
@@ -121,10 +121,10 @@ def test_enough_rights(check: Check, server: RedisServer) -> None:
     assert lines[3:4] + lines[6:] == [
         "rights   all that the limits need",
         "memory   unknown: the user may not run INFO",
-        "works: a unit was taken and refunded",
+        "works: a unit was taken and its bucket reset",
     ]
     grant(server, WITHOUT)
-    assert "works: a unit was taken and refunded" in check(settings(url(server.url)), "--store")
+    assert "works: a unit was taken and its bucket reset" in check(settings(url(server.url)), "--store")
 
 
 @pytest.mark.parametrize("missing", [command for command in COMMANDS if command != "eval"])
@@ -339,5 +339,5 @@ def test_a_password_that_the_url_lacks_is_a_rejection(check: Check, server: Redi
 @pytest.mark.parametrize("option", ["decode_responses=true", "protocol=3", "protocol=3&decode_responses=true"])
 def test_options_on_the_form_of_replies_change_nothing(check: Check, server: RedisServer, option: str) -> None:
     lines = of_store(check(settings(f"{server.url}?{option}"), "--store"))
-    assert lines[-1] == "works: a unit was taken and refunded"
+    assert lines[-1] == "works: a unit was taken and its bucket reset"
     assert "rights   all that the limits need" in lines
