@@ -1,4 +1,4 @@
-"""`ratelimit-mw demo`: exceeds the limit of an app on a real server, waits for `Retry-After`, and is admitted again."""
+"""`ratelimit-mw demo`: exceeds a limit on a real server, waits for `Retry-After`, and is admitted again."""
 
 import argparse
 import http.client

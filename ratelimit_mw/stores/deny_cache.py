@@ -121,7 +121,7 @@ class DenyCache(Layer):
                     self._by_refusing_bucket.setdefault(_bucket(charge), set()).add(group)
 
     def _evict(self, now: int) -> None:
-        """The oldest goes, and two that are over: what is remembered shrinks when a flood ends."""
+        """Drop the oldest refusal of a full cache, and up to two expired ones: the cache shrinks after a flood."""
         if len(self._refusals) >= _MAX_GROUPS:
             self._drop(next(iter(self._refusals)))
         for _ in range(2):

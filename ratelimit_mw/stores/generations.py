@@ -111,10 +111,11 @@ class GenerationalMap:
         return expired_count
 
     def find_evictable(self, now: int, protected: Container[str], probes: int) -> tuple[str | None, str | None]:
-        """Search a few keys, oldest first, and return an expired key and an idle one; None for one that is not found.
+        """Search a few keys, oldest first, for an expired and an idle one.
 
-        A key is idle if its last request was admitted and it has a unit left. Keys in `protected` are skipped. Checked
-        keys move to the current generation, so that they are not checked again soon.
+        Returns both; None for one that is not found. A key is idle if its last request was admitted and it has a unit
+        left. Keys in `protected` are skipped. Checked keys move to the current generation, so that they are not checked
+        again soon.
         """
         idle = None
         for _ in range(min(probes, self.count)):

@@ -42,7 +42,7 @@ class Layer:
         """Process the decisions, which the store made between `started_at` and the present time of `clock`."""
 
     def on_failure(self, charges: Sequence[Charge], error: BaseException, started_at: float, now: float) -> None:
-        """Process a failed take. If the request was canceled, `error` is only a `BaseException`."""
+        """Process a failed take. `error` is not an `Exception` if the request was canceled."""
 
     def invalidate(self, charges: Sequence[Charge], now: float) -> None:
         """Drop what is known about these buckets, which were settled or reset."""

@@ -29,7 +29,7 @@ _CLOCK_RESOLUTION: Final = 0.001  # seconds; a timer may fire early by the resol
 
 
 class _LayeredBase:
-    """The part that needs no `await`.
+    """The common part of both stores, which needs no `await`.
 
     `timeout`: seconds that a request may wait for another request's lease. `clock`: the clock configured for the store;
     None is monotonic time.

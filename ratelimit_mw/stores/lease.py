@@ -79,7 +79,7 @@ class LeaseRequest:
         self.charges, self.started_at = charges, started_at
         self.decisions: list[Decision | None] = []  # None: the store decides
         self.to_store: list[Charge] = []
-        self.consumed: dict[int, Allotment] = {}  # by index
+        self.consumed: dict[int, Allotment] = {}  # by index of the charge
         self.prefetch: list[Charge] = []
         self.pending_leases: list[tuple[Allotment, PendingLease]] = []  # one per charge of `prefetch`
         self.waits_for: PendingLease | None = None

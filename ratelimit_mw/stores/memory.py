@@ -36,7 +36,7 @@ class MemoryStore:
         if clock is not None and not callable(clock):
             raise ConfigError(f"clock: got {clock!r}, expected a callable that returns seconds")
         self._free_keys = self._max_keys = check_int("max_keys", max_keys, 1)  # keys that can still be added
-        self._configured_clock = self._clock = clock  # tests may replace the latter
+        self._configured_clock = self._clock = clock  # tests may replace `_clock`
         self._maps: dict[str, GenerationalMap] = {}
         self.forgiven = 0  # units of settlements beyond a debt of one quota, never charged
         self._new_limit = False
