@@ -128,7 +128,7 @@ class _Refused(RateLimited, HTTPException):
 
 
 class _UnhandledRefusal(_Refused):
-    """A refusal that the app leaves to this package."""
+    """A refusal for which the app has no handler."""
 
 
 class _RefusedWebSocket(RateLimited):

@@ -68,7 +68,7 @@ class RateLimitMiddleware:
         """Return the inner response to a request, with headers added, or a refusal."""
         if self._is_async:
             return self._acall(request)
-        if self._processes.unknown and not hasattr(request, "scope"):  # under ASGI, META always says several
+        if self._processes.unknown and not hasattr(request, "scope"):  # under ASGI, always "several processes"
             self._processes.examine(request.META)
         context = self._context(request)
         try:

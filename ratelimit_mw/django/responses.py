@@ -17,7 +17,7 @@ from ratelimit_mw.http.on_refused import HANDLER_FAILED, RefusalHandler, checked
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Headers, Response, headers, non_conflicting
 
-_STATE_KEY: Final = "ratelimit_mw"  # where WSGI or ASGI middleware around Django leaves its state
+_STATE_KEY: Final = "ratelimit_mw"  # where WSGI or ASGI middleware around Django stores the state
 _LIMITS: Final = "ratelimit"
 _POLICIES: Final = "ratelimit-policy"
 _LOWER_NAMES: Final = (_POLICIES, _LIMITS)  # Django's keys for the two headers, in the order of `headers`

@@ -72,7 +72,7 @@ def _logged_in() -> str | None:
 
 
 def _has_no_session(app: Flask, manager: Any) -> bool:
-    """Return whether the request lacks everything by which Flask-Login knows a user.
+    """Return whether the request has nothing from which Flask-Login could load a user.
 
     Loading a user marks the session as accessed, and Flask then adds `Vary: Cookie`, even to a page that is the same
     for all. Flask-Login may need neither cookie nor header if the app has loaded a user already, has a

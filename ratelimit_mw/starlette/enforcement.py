@@ -202,7 +202,7 @@ async def enforce(
 ) -> EndpointDecision | None:
     """Enforce the limits that were not yet enforced on this request. Return None if none are left.
 
-    `route`: the template. `verdict`: that of `admit_by_address`. The app finds the state where a middleware leaves it.
+    `route`: the template. `verdict`: that of `admit_by_address`. The state is stored as by a middleware.
     """
     decision: EndpointDecision | None = None
     for check in checks:
