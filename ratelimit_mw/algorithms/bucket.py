@@ -117,7 +117,7 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
         return clock, drain, unit, burst, self.quota
 
     def _format_notation(self, names: Iterable[str]) -> str:
-        return super()._format_notation(names).replace(f" burst {self.quota} ", " ")  # the same bucket as without it
+        return super()._format_notation(names).replace(f" burst {self.quota} ", " ")  # the default burst
 
     def refuse_or_delay(self, now: int, cost: int, over: int, max_delay: int | None) -> Admission:
         """Return the outcome for a charge that exceeds a full bucket by `over` ticks, more than 0."""

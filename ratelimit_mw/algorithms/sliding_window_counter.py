@@ -22,7 +22,7 @@ class SubWindowState(Struct, frozen=True, gc=False):
     Three fields, not a tuple: a state of two counters, the default, then costs the garbage collector nothing.
     """
 
-    start: int  # clock ticks: when the newest sub-window began
+    start: int  # clock ticks; the start of the newest sub-window
     newest: int
     oldest: int
     between: tuple[int, ...] = ()  # newest first; empty unless `buckets` is 2 or more

@@ -158,7 +158,7 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
             raise ConfigError(f"warmup: got {self.warmup!r} seconds, expected at most a hundred years with the window")
         if self.warmup and self.max_burst != 1.0:
             raise ConfigError(f"max_burst: got {self.max_burst!r} with a warmup, which stores no burst; expected 1.0")
-        if not self.warmup and self.cold_factor != 3:  # noqa: PLR2004  # as above: the default
+        if not self.warmup and self.cold_factor != 3:  # noqa: PLR2004  # the default
             raise ConfigError(f"cold_factor: got {self.cold_factor} without warmup, expected 3, or a warmup")
 
     @cached_property

@@ -80,7 +80,7 @@ class StoreError(RateLimitError):
 
 
 class StoreNotAsked(StoreError):
-    """The store was not queried, by decision of this process; the state of the store is unknown."""
+    """A decision of this process not to query the store. It implies nothing about the store's health."""
 
 
 def _with_place(place: str, text: str) -> str:

@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class Budget:
-    """A maximum number of entries that several `Memo`s share. All of them are cleared when it is exceeded."""
+    """A maximum number of entries that several `Memo`s share. All of them are cleared before it is exceeded."""
 
     def __init__(self, maxsize: int) -> None:
         self.maxsize: Final = maxsize
