@@ -1,4 +1,4 @@
-"""Callables in the settings: import them by name and validate what they return.
+"""Imports the callables that settings name, and validates what they return.
 
 The gate calls them before it charges anything. An invalid result never exempts a request from its limits.
 """

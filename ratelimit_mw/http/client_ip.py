@@ -1,4 +1,4 @@
-"""Client addresses: find them behind trusted proxies and bring them into the form that is counted."""
+"""Finds the address of a client behind trusted proxies, in the form that is counted."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence

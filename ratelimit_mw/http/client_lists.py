@@ -1,4 +1,4 @@
-"""Safelist and blocklist: compile them and match requests against them."""
+"""Compiles the safelist and the blocklist, and matches requests against them."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

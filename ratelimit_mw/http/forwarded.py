@@ -1,4 +1,4 @@
-"""Parsers for X-Forwarded-For and Forwarded (RFC 7239), from right to left.
+"""Parses X-Forwarded-For and Forwarded (RFC 7239) from right to left.
 
 Each proxy appends to the right end. Everything further left may come from the client, which can write anything.
 So each member is cut off at the right before the parser reads anything left of it: a quote, a comma or a megabyte

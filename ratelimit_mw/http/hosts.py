@@ -1,4 +1,4 @@
-"""Host patterns of rules, matched against the Host header."""
+"""Matches the Host header against the host patterns of rules."""
 
 import re
 from collections.abc import Sequence

@@ -175,7 +175,7 @@ def _ip(prefix: int) -> _PartReader:
 
     def read(request: KeyContext, _: str, __: CallResults) -> str | None:
         host = request.client
-        return part(host) if host and len(host) <= MAX_ADDRESS_LENGTH else None  # bounds the cache's entries
+        return part(host) if host and len(host) <= MAX_ADDRESS_LENGTH else None  # bounds the size of a cache entry
 
     return read
 

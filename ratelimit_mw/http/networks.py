@@ -1,4 +1,4 @@
-"""Parsers for IP addresses and networks in their many notations."""
+"""Parses IP addresses and networks in their many notations."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 MAX_ADDRESS_LENGTH = 64  # characters; no address is longer, and parsing takes time
-_NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052; operators choose other NAT64 prefixes, which nothing tells apart
+_NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052; other NAT64 prefixes look like any other network
 _IPV4_PREFIX_BITS = 96  # bits before an embedded IPv4 address, mapped or NAT64
 
 _PORT = r"(?::(?:[0-9]{1,5}|_[A-Za-z0-9._-]+))?"  # RFC 7239, 6: a number, or a name that hides it

@@ -1,4 +1,4 @@
-"""`on_refused`: a response to refused requests that replaces the default one.
+"""Creates the response to a refused request with the callable in `on_refused`.
 
 The setting is an ASGI app (scope, receive, send), a WSGI app (its second parameter is named `start_response`), or a
 callable of the request and the verdict that returns status, headers and body.
@@ -72,7 +72,7 @@ async def call_refusal_handler(
     try:
         value = call(request, verdict)
         return checked_response(call, await value if isawaitable(value) else value, default)
-    except Exception as error:  # noqa: BLE001  # see checked_response
+    except Exception as error:  # noqa: BLE001  # a refused request always gets a response
         warn_throttled(f"on_refused {callable_name(call)}", HANDLER_FAILED, error=error)
         return default
 

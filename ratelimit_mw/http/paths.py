@@ -58,7 +58,7 @@ class Paths:
         self._normal = PathTree((template, 0) for template in self.normal_templates)
 
     def match(self, path: str, *, normal: bool) -> bool:
-        """Return whether `path` matches exactly. `normal`: it is in a normal form, not as received."""
+        """Return whether `path` matches exactly. `normal`: `path` is in a normal form, not as received."""
         numbers = (self._normal if normal else self._received).matching_rules(path)
         return bool(numbers) and numbers[0] >= 0  # below 0: a loose match
 
@@ -112,7 +112,7 @@ def covers(earlier: str, narrower: str, *, ignore_case: bool = False) -> bool:
     at = catch_all_index(wider)
     if at is None:
         return len(wider) == len(segments) and all(map(_segment_covers, wider, segments))
-    end = len(segments) - (len(wider) - at - 1)  # where what follows {x:path} begins
+    end = len(segments) - (len(wider) - at - 1)  # index of the first segment after {x:path}
     middle = segments[at:end]
     return (
         len(segments) >= len(wider)

@@ -1,4 +1,4 @@
-"""Detection of the router of the app that the middleware wraps."""
+"""Detects the router of the app that the middleware wraps."""
 
 from typing import Final
 

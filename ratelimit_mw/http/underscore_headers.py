@@ -1,4 +1,4 @@
-"""Detects WSGI servers that read `X_Forwarded_For` as `X-Forwarded-For`, with which clients can forge addresses."""
+"""Detects WSGI servers that read `X_Forwarded_For` as `X-Forwarded-For`, which lets clients forge addresses."""
 
 import re
 import sys

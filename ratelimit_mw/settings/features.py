@@ -1,4 +1,4 @@
-"""Checks of the options for penalties, concurrency slots and settlement after the response."""
+"""Checks the options for penalties, concurrency slots and settlement after the response."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -98,7 +98,7 @@ def check_queue_has_slots(limits: Sequence[LimitSpec] | LimitSelector, concurren
 
 
 def check_no_concurrency(field: str, limits: Sequence[LimitSpec] | LimitSelector) -> None:
-    """Raise `ConfigError` for a Concurrency among limits of messages: a message has no end to release a slot at."""
+    """Raise `ConfigError` for a Concurrency among limits of messages, which have no duration and so hold no slot."""
     if any(spec.limit.is_concurrency for specs in static_specs(limits) for spec in specs):
         raise ConfigError(f"{field}: got a Concurrency, which counts requests in progress; a message has no duration")
 

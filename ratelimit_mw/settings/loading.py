@@ -100,7 +100,7 @@ def unread_settings(names: Iterable[str], setting: str) -> Iterator[Finding]:
             yield Finding(f"{name} is not read here; write `{option}` into {setting}")
         elif equivalent := translate_option(option) or translate_option(
             f"{option}_limits"
-        ):  # RATELIMIT_DEFAULT: default_limits
+        ):  # RATELIMIT_DEFAULT means default_limits
             yield Finding(f"{name} is not read here; write `{equivalent[0]}` into {setting}: {equivalent[1]}")
 
 

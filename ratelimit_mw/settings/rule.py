@@ -59,7 +59,7 @@ LIMIT_TABLE_OPTIONS: Final = dict.fromkeys(
 LimitSpecValue = str | Limit | LimitOptions | LimitSpec | Mapping[str, Any]
 LimitsSpec = (
     LimitSpecValue | Sequence[LimitSpecValue] | RequestCallable
-)  # notation, a Limit, a table, a list of these; tiers with theirs; or a callable of the request
+)  # notation, a Limit, a table, or a list of these; a table of tiers; or a callable of the request
 PathSpec = str | Sequence[str]
 
 _METHOD = re.compile(r"[A-Z]+")

@@ -59,7 +59,7 @@ class Option(NamedTuple):
 
 
 def options_of(table: Any) -> list[Option]:
-    """Return the options of a TypedDict: those whose meaning begins with `required` first, otherwise in order.
+    """Return the options of a TypedDict in order, but first those whose meaning begins with `required`.
 
     An option is required if it has no default, or if its meaning begins with `required:`.
     """
