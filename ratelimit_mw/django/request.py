@@ -90,7 +90,7 @@ def _has_no_session(raw: HttpRequest, user: object) -> bool:
     """Return whether `user` would be loaded from an empty session, without a key from a cookie.
 
     Then no user is logged in. Loading it would mark the session as accessed, and Django would add `Vary: Cookie` to a
-    page that is the same for all. Only the lazy user of Django's own middleware is known to need one.
+    page that is the same for all. Only the lazy user of Django's own middleware is known to need a session.
     """
     if type(user) is not SimpleLazyObject:
         return False
