@@ -78,11 +78,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Gate(Gate):
-    _probes = False
+    _probes_store = False
 
 
 class _AsyncGate(AsyncGate):
-    _probes = False
+    _probes_store = False
 
 
 def _settings_at_start(file: str, *, wsgi: bool) -> Settings:

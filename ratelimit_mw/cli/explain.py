@@ -125,12 +125,12 @@ def _why_denied(match: Match, charge_plan: Plan) -> str:
 
 def _rules(settings: Settings, match: Match, request: Request, results: CallResults) -> Iterator[tuple[str, str]]:
     names = [rule.full_name for rule in settings.compiled_rules()]
-    for limit_set in match.groups:
-        if limit_set.static_limits == [] and limit_set.own is None and limit_set.rule == "app":
+    for limit_set in match.limit_sets:
+        if limit_set.static_limits == [] and limit_set.rule is None and limit_set.name == "app":
             continue
-        facts = [_GLOBAL_LIMITS.get(limit_set.rule, "")]
-        if limit_set.own is not None:
-            facts = [f"rules[{names.index(limit_set.rule)}]", *_facts(limit_set.own)]
+        facts = [_GLOBAL_LIMITS.get(limit_set.name, "")]
+        if limit_set.rule is not None:
+            facts = [f"rules[{names.index(limit_set.name)}]", *_facts(limit_set.rule)]
         limits = limit_set.limits_for(request, match.route, results)
         if limit_set.tier is not None:
             facts.append(_tier(settings, limit_set, request, match.route, results))
@@ -138,7 +138,7 @@ def _rules(settings: Settings, match: Match, request: Request, results: CallResu
             facts.append("its callable returned no limits, so the default limits apply")
         elif not limits and "exempt" not in facts:
             facts.append("no limits")
-        yield limit_set.rule, ", ".join(facts)
+        yield limit_set.name, ", ".join(facts)
 
 
 def _facts(rule: Rule) -> Iterator[str]:
@@ -152,9 +152,9 @@ def _facts(rule: Rule) -> Iterator[str]:
 def _tier(settings: Settings, limit_set: LimitSet, request: Request, route: str, results: CallResults) -> str:
     """Describe which tier was selected, and by which identity."""
     top = (settings.tier, settings.default_tier)
-    field = "app_limits" if limit_set.rule == "app" else "limits"
+    field = "app_limits" if limit_set.name == "app" else "limits"
     tiers = (
-        limit_set.own.resolve_limits(*top) if limit_set.own else compile_limits(field, getattr(settings, field), *top)
+        limit_set.rule.resolve_limits(*top) if limit_set.rule else compile_limits(field, getattr(settings, field), *top)
     )
     if not isinstance(tiers, TieredLimits):
         return ""

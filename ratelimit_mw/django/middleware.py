@@ -184,7 +184,7 @@ class RateLimitMiddleware:
         view, method, route = endpoint
         limits: EndpointRules = ()
         for endpoint_limits, name, shown in limits_by_level(view, method, f"/{route}"):
-            limits += self._gate.compiled(endpoint_limits, name, shown, beside=limits)
+            limits += self._gate.compile_endpoint_limits(endpoint_limits, name, shown, siblings=limits)
             for endpoint_limit in () if self._is_async else endpoint_limits:
                 try:
                     endpoint_limit.reject_async_callables()

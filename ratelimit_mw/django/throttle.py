@@ -75,7 +75,7 @@ class Throttle:
         gate = _gate(state)
         endpoint_rules: EndpointRules = ()
         for endpoint_limit, name, shown in limits:
-            endpoint_rules += gate.compiled((endpoint_limit,), name, shown, beside=endpoint_rules)
+            endpoint_rules += gate.compile_endpoint_limits((endpoint_limit,), name, shown, siblings=endpoint_rules)
         django_request = _ThrottleRequest(raw, state, request)
         verdict = _admit(gate, django_request, endpoint_rules)
         if verdict is None:

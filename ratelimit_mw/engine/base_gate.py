@@ -25,15 +25,15 @@ from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.on_refused import RefusalHandler, refusal_handler
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Response, refusal
-from ratelimit_mw.rules.plan import Match, Plan, conclude, owners, without_store
+from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, without_store
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.startup_checks import known_workers, multiple_workers_finding, warn_of_unused_slot_options
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.fallback import FallbackStore, needs_fallback
 
-_ENDPOINTS: Final = 4096  # endpoints whose compiled limits are cached
-_SLOTS: Final = Finding(
+_MAX_CACHED_ENDPOINTS: Final = 4096  # endpoints whose compiled limits are cached
+_UNEVEN_LOAD: Final = Finding(
     "store: in a cluster without key_secret, a client that can choose its identity can choose its slot, and so "
     "put all load on one node; set key_secret",
     weakens_limits=False,
@@ -43,23 +43,23 @@ _SLOTS: Final = Finding(
 class BaseGate:
     """The common part of `Gate` and `AsyncGate`. `delay_capacity`: bounds how many requests are delayed at once."""
 
-    _probes = True  # whether `strict` makes the gate probe its store at startup
+    _probes_store = True  # whether `strict` makes the gate probe its store at startup
     _default_max_waiting: int  # requests; for when `max_waiting` is None
     _handler_kinds: tuple[str, ...]  # the kinds of `on_refused` that are supported
     _expected_handler: str
     _store: Store | AsyncStore
     renew_slots: Callable[[HeldSlots], OnEnd] = staticmethod(renew_in_thread)
 
-    def __init__(self, settings: Settings, rules: RuleSet | None = None, local: FallbackStore | None = None) -> None:
+    def __init__(self, settings: Settings, rules: RuleSet | None = None, fallback: FallbackStore | None = None) -> None:
         self.settings: Final = settings
         self._rules: Final = rules or RuleSet(settings)
-        self.compiled: Final = lru_cache(_ENDPOINTS)(self._rules.compile_endpoint_limits)
+        self.compile_endpoint_limits: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self._rules.compile_endpoint_limits)
         self.keys: Final = self._rules.keys
         findings = [] if rules else [*self._rules.findings]
         if settings.store == "memory://" and (workers := known_workers()) > 1:
             findings.append(multiple_workers_finding(workers))
         warn_or_fail(findings, strict=settings.strict)
-        self._local: Final = FallbackStore(settings.local_share) if local is None else local
+        self._fallback: Final = FallbackStore(settings.local_share) if fallback is None else fallback
         self._on_decision: Final = _hook("on_decision", settings.on_decision)
         self._on_store_event = _hook("on_store_event", settings.on_store_event)  # None if the store calls it itself
         self._owns_store: Final = isinstance(settings.store, str)
@@ -68,7 +68,7 @@ class BaseGate:
             self._default_max_waiting if settings.max_waiting is None else settings.max_waiting
         )
         self._queues: Final = Queues()
-        self._address: Final = Key("ip", settings.ipv6_prefix)
+        self._address_key: Final = Key("ip", settings.ipv6_prefix)
 
     def adapt_to_router(self, app: object) -> None:
         """Match paths as the router of the wrapped app does."""
@@ -86,7 +86,7 @@ class BaseGate:
 
     def store_for(self, source: Source) -> Store | AsyncStore:
         """Return the store that was charged for a verdict of this source."""
-        return self._local if source == "local" else self._store
+        return self._fallback if source == "local" else self._store
 
     @cached_property
     def nested(self) -> Self:
@@ -98,7 +98,7 @@ class BaseGate:
 
     def nested_with(self, store: Any) -> Self:
         """Return a gate like `nested`, with another store."""
-        none: dict[str, Any] = {
+        overrides: dict[str, Any] = {
             "limits": [],
             "concurrent": 0,
             "app_limits": (),
@@ -108,7 +108,7 @@ class BaseGate:
             "proxy_header": self.settings.proxy_header if self.settings.trusted_proxies else "x-forwarded-for",
             "strict": False,  # this gate has reported the findings of startup
         }
-        nested = type(self)(replace(self.settings, **none, store=store))
+        nested = type(self)(replace(self.settings, **overrides, store=store))
         nested.delay_capacity = self.delay_capacity
         nested._rules.share_with_outer(self._rules)  # noqa: SLF001  # the same class
         return nested
@@ -121,14 +121,14 @@ class BaseGate:
         if settings.on_refused is None:
             return None
         with error_location("on_refused"):
-            found = refusal_handler(settings.on_refused)
-            if found.kind not in self._handler_kinds:
+            handler = refusal_handler(settings.on_refused)
+            if handler.kind not in self._handler_kinds:
                 raise ConfigError(
-                    f"got {callable_name(found.call)}, which cannot answer here: expected {self._expected_handler}"
+                    f"got {callable_name(handler.call)}, which cannot answer here: expected {self._expected_handler}"
                 )
             if "wsgi" in self._handler_kinds:
-                reject_async(found.call, " under WSGI")
-        return found
+                reject_async(handler.call, " under WSGI")
+        return handler
 
     def _use_store(self, store: Store | AsyncStore) -> None:
         """Set the store of this gate, and check it."""
@@ -138,9 +138,9 @@ class BaseGate:
         if self._on_store_event is not None and callable(subscribe) and subscribe(self._on_store_event):
             self._on_store_event = None
         if getattr(store, "is_cluster", False) and not self.settings.key_secret:
-            warn_or_fail([_SLOTS], strict=self.settings.strict)
+            warn_or_fail([_UNEVEN_LOAD], strict=self.settings.strict)
 
-        if self.settings.strict and self._probes:
+        if self.settings.strict and self._probes_store:
             self._probe(store)
 
     def _probe(self, store: Store | AsyncStore) -> None:
@@ -155,8 +155,8 @@ class BaseGate:
 
     def _feed_fallback(self, charge_plan: Plan, decisions: Sequence[Decision], verdict: Verdict) -> None:
         """Pass the store's decisions to the fallback store, which continues them if the store fails."""
-        if (not verdict.allowed or self._local.has_refusals) and verdict.source == "store":
-            self._local.observe(charge_plan.charges, decisions)
+        if (not verdict.allowed or self._fallback.has_refusals) and verdict.source == "store":
+            self._fallback.observe(charge_plan.charges, decisions)
 
     def _register_slots(self, match: Match, verdict: Verdict | None, request: Request) -> HeldSlots | None:
         """Release a request's slots when its response has ended, and renew them until then. None without slots."""
@@ -171,15 +171,15 @@ class BaseGate:
 
     def _waiter_keys(self, charge_plan: Plan, request: Request) -> Sequence[str]:
         """Return the keys that share the capacity for waiting: those of the request, else its client address."""
-        return owners(charge_plan) or [self._address.identity(request, "", {}) or ""]
+        return client_identities(charge_plan) or [self._address_key.identity(request, "", {}) or ""]
 
     def _wake_waiters(self, verdict: Verdict) -> None:
         """Wake requests that wait for the slots of this verdict, which were released."""
         self._queues.wake([slot_bucket(charge) for charge in verdict.charges if charge.limit.is_concurrency])
 
-    def _emit_decision(self, verdict: Verdict | None, request: Request | None, began: float) -> None:
+    def _emit_decision(self, verdict: Verdict | None, request: Request | None, started: float) -> None:
         if self._on_decision is not None and verdict is not None:
-            self._on_decision(DecisionEvent(verdict, request, perf_counter() - began))
+            self._on_decision(DecisionEvent(verdict, request, perf_counter() - started))
 
     def _without_store(self, match: Match, charge_plan: Plan, error: Exception) -> Verdict:
         if not getattr(error, "rejected", False):  # the store logs a rejection itself, with the fix
@@ -188,7 +188,7 @@ class BaseGate:
             self._on_store_event(StoreEvent("failed", error_summary(error)))
         source, remaining_plan = without_store(charge_plan)
         return conclude(
-            match, remaining_plan, self._local.take(remaining_plan.charges) if remaining_plan.charges else (), source
+            match, remaining_plan, self._fallback.take(remaining_plan.charges) if remaining_plan.charges else (), source
         )
 
 

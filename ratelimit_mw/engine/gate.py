@@ -69,13 +69,14 @@ class AsyncGate(BaseGate):
                 f"store: got {type(store).__name__}, expected a URL or an AsyncStore with atake(): ASGI awaits"
             )
         self._use_store(store)
-        memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake  # and not that of a subclass
-        needs_coroutine = not memory or self._rules.callables or self._rules.may_delay or self._rules.has_queue
-        self.store_awaits: Final = not memory
+        # a subclass may await in its own atake()
+        is_memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake
+        needs_coroutine = not is_memory or self._rules.callables or self._rules.may_delay or self._rules.has_queue
+        self.store_awaits: Final = not is_memory
         self.may_delay: Final = self._rules.may_delay or self._rules.has_queue
-        at_once = replace(settings, store=store, on_refused=None, max_waiting=0)  # a delay would block the loop
-        kind = Gate if settings.on_decision is None else ReportingGate
-        self.sync_gate: Final = None if needs_coroutine else kind(at_once, self._rules, self._local)
+        sync_settings = replace(settings, store=store, on_refused=None, max_waiting=0)  # a delay would block the loop
+        gate_class = Gate if settings.on_decision is None else ReportingGate
+        self.sync_gate: Final = None if needs_coroutine else gate_class(sync_settings, self._rules, self._fallback)
         if self.sync_gate is not None:
             self.sync_gate.renew_slots = renew_in_loop
         self.compile_for_endpoint: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self._compile_for_endpoint)
@@ -85,18 +86,22 @@ class AsyncGate(BaseGate):
         self._take_cancel_safe: Final = cancel_safe(store, self._take, self._wake_waiters)
 
     def _compile_for_endpoint(
-        self, endpoint_limits: tuple[EndpointLimit, ...], registry: tuple[EndpointLimit, ...], name: str, shown: str
+        self,
+        endpoint_limits: tuple[EndpointLimit, ...],
+        all_limits: tuple[EndpointLimit, ...],
+        name: str,
+        display_name: str,
     ) -> tuple[EndpointRules, Gate | None]:
         """Compile some limits of an endpoint. Returns `sync_gate` as well, if nothing must be awaited for them.
 
-        `registry`: all limits of the endpoint. `name`, `shown`: see `RuleSet.compile_endpoint_limits`.
+        `all_limits`: those of the whole endpoint. `name`, `display_name`: see `RuleSet.compile_endpoint_limits`.
         """
-        compiled = zip(registry, self.compiled(registry, name, shown), strict=True)
-        endpoint_rules = tuple(ruled for endpoint_limit, ruled in compiled if endpoint_limit in endpoint_limits)
-        awaited = any(
-            one.limit_set.callables or one.limit_set.may_delay or one.limit_set.has_queue for one in endpoint_rules
+        compiled = zip(all_limits, self.compile_endpoint_limits(all_limits, name, display_name), strict=True)
+        endpoint_rules = tuple(rule for endpoint_limit, rule in compiled if endpoint_limit in endpoint_limits)
+        needs_await = any(
+            rule.limit_set.callables or rule.limit_set.may_delay or rule.limit_set.has_queue for rule in endpoint_rules
         )
-        return endpoint_rules, None if awaited else self.sync_gate
+        return endpoint_rules, None if needs_await else self.sync_gate
 
     async def admit(
         self, request: Request, endpoint_rules: EndpointRules = (), sleep: Sleep = async_sleep
@@ -139,7 +144,7 @@ class AsyncGate(BaseGate):
 
         Does not raise if the store fails. `sleep`: see `admit`.
         """
-        began = perf_counter() if self._on_decision is not None else 0.0
+        started = perf_counter() if self._on_decision is not None else 0.0
         may_wait = match.may_delay and any(charge.effective_max_delay_us for charge in charge_plan.charges)
         keys = self._waiter_keys(charge_plan, request) if may_wait else ()
         if may_wait:
@@ -154,7 +159,7 @@ class AsyncGate(BaseGate):
             verdict = await self._reserve_capacity(verdict, keys)
         held_slots = self._register_slots(match, verdict, request) if match.has_slots else None
         if self._on_decision is not None:
-            self._emit_decision(verdict, request, began)
+            self._emit_decision(verdict, request, started)
         if verdict is not None and not verdict.allowed:
             log_refusal(verdict, self.settings.key_secret)
         if may_wait and verdict is not None and verdict.delay:
@@ -191,7 +196,7 @@ class AsyncGate(BaseGate):
             try:
                 (decision,) = decisions = await self._take(charge_plan.charges)
                 source = decisions.source if type(decisions) is Answer else "store"
-                alone = Verdict(
+                single = Verdict(
                     decision.allowed,
                     charge_plan.charges,
                     decisions,
@@ -200,8 +205,8 @@ class AsyncGate(BaseGate):
                     charge_plan.policies,
                 )
                 if self._feeds_fallback:
-                    self._feed_fallback(charge_plan, decisions, alone)
-                verdict: Verdict | None = alone
+                    self._feed_fallback(charge_plan, decisions, single)
+                verdict: Verdict | None = single
             except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
                 verdict = self._without_store(charge_plan.match, charge_plan, error)
         else:
@@ -225,8 +230,8 @@ class AsyncGate(BaseGate):
 
     async def _decide_in_queue(self, match: Match, charge_plan: Plan, request: Request, sleep: Sleep) -> Verdict | None:
         """See `Gate`. A request that is canceled, or whose `sleep` raises, leaves the queue."""
-        wish = queue_request(charge_plan, lambda: self._waiter_keys(charge_plan, request))
-        if wish is None:
+        entry = queue_request(charge_plan, lambda: self._waiter_keys(charge_plan, request))
+        if entry is None:
             return await self._decide(match, charge_plan)
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
@@ -235,23 +240,23 @@ class AsyncGate(BaseGate):
             with suppress(RuntimeError):  # the loop has ended, and the request with it
                 loop.call_soon_threadsafe(lambda: None if woken.done() else woken.set_result(None))
 
-        with closing(SlotWait(self._queues, match, charge_plan, wish, wake).actions()) as actions:
-            answer: Any = None
+        with closing(SlotWait(self._queues, match, charge_plan, entry, wake).actions()) as actions:
+            result: Any = None
             while True:
                 try:
-                    action = actions.send(answer)
+                    action = actions.send(result)
                 except StopIteration as end:
                     verdict: Verdict | None = end.value
                     return verdict
                 if isinstance(action, Take):
-                    answer = await self._decide(match, action.plan)
+                    result = await self._decide(match, action.plan)
                 elif isinstance(action, Pause):
                     await sleep(action.seconds, woken)
                     woken = loop.create_future()
                 else:
                     try:
                         async with asyncio.timeout(self.settings.store_timeout):
-                            answer = await self._store.apeek(action.plan.charges)
+                            result = await self._store.apeek(action.plan.charges)
                     except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
                         return self._without_store(match, charge_plan, error)
 
@@ -307,12 +312,12 @@ class AsyncGate(BaseGate):
 
 
 async def _call_results_async(calls: Sequence[RequestCallable], request: Request) -> CallResults:
-    answers: dict[RequestCallable, Any] = {}
+    results: dict[RequestCallable, Any] = {}
     for call in calls:
         try:
-            answer = call(request)
-            answers[call] = await answer if isawaitable(answer) else answer
+            result = call(request)
+            results[call] = await result if isawaitable(result) else result
         except Exception as error:  # noqa: BLE001  # a faulty callable must not exempt the request
             warn_throttled(callable_name(call), CALLABLE_RAISED, error=error)
-            answers[call] = FAILED
-    return answers
+            results[call] = FAILED
+    return results

@@ -51,7 +51,7 @@ def log_refusal(verdict: Verdict, secret: str) -> None:
         key = _hashed_identity(charge.key, secret)
         limit = verdict.policies[binding].name if binding < len(verdict.policies) else None
         details = f", limit {limit}, key {key}; retry after {verdict.retry_after:.3f} s"
-    rest = f"; earlier refusals that were not logged: {left_out}" if left_out else ""
+    omitted = f"; earlier refusals that were not logged: {left_out}" if left_out else ""
     fields = {
         "ratelimit_rule": verdict.rule,
         "ratelimit_limit": limit,
@@ -60,7 +60,7 @@ def log_refusal(verdict: Verdict, secret: str) -> None:
         "ratelimit_source": verdict.source,
         "ratelimit_not_logged": left_out,
     }
-    logger.info(_MESSAGE, verdict.rule, details, rest, extra=fields)
+    logger.info(_MESSAGE, verdict.rule, details, omitted, extra=fields)
 
 
 def _hashed_identity(key: str, secret: str) -> str:

@@ -40,9 +40,9 @@ async def drain(seconds: float) -> None:
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while running := [task for task in _tasks if task.get_loop() is loop and not task.done()]:
-        if (left := end - loop.time()) <= 0:
+        if (remaining := end - loop.time()) <= 0:
             return
-        await asyncio.wait(running, timeout=left)
+        await asyncio.wait(running, timeout=remaining)
 
 
 def _on_done(task: "asyncio.Task[Any]") -> None:

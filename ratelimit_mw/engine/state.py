@@ -113,9 +113,9 @@ class RateLimitState(Struct, gc=False):
         settlement_log.settle(self.decisions_by_gate, actual_of, loop)
 
 
-def _merged(outer: Verdict, own: Verdict) -> Verdict:
-    """Return `own` followed by the charges of `outer`; a bucket that both charged has the decision of `own`."""
-    charges, decisions, policies = list(own.charges[: len(own.decisions)]), [*own.decisions], [*own.policies]
+def _merged(outer: Verdict, inner: Verdict) -> Verdict:
+    """Return `inner` followed by the charges of `outer`; a bucket that both charged has the decision of `inner`."""
+    charges, decisions, policies = list(inner.charges[: len(inner.decisions)]), [*inner.decisions], [*inner.policies]
     positions = {bucket_of(charge): index for index, charge in enumerate(charges)}
     for charge, decision, policy in zip(outer.charges, outer.decisions, outer.policies, strict=False):
         index = positions.get(bucket_of(charge))
@@ -125,4 +125,4 @@ def _merged(outer: Verdict, own: Verdict) -> Verdict:
             policies.append(policy)
         else:
             charges[index] = replace(charges[index], cost=charges[index].cost + charge.cost)
-    return replace(own, charges=charges, decisions=decisions, policies=policies)
+    return replace(inner, charges=charges, decisions=decisions, policies=policies)

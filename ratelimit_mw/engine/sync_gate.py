@@ -48,8 +48,8 @@ class Gate(BaseGate):
     _default_max_waiting = 2  # requests; each blocks a thread of the server, and waitress has 4
     _expected_handler = "a WSGI app, or a callable (request, verdict)"
 
-    def __init__(self, settings: Settings, rules: RuleSet | None = None, local: FallbackStore | None = None) -> None:
-        super().__init__(settings, rules, local)
+    def __init__(self, settings: Settings, rules: RuleSet | None = None, fallback: FallbackStore | None = None) -> None:
+        super().__init__(settings, rules, fallback)
         if rules is None:  # rules that are passed belong to an AsyncGate, which can await
             check_no_async_callables(self._rules.limit_sets)
         store = (
@@ -66,7 +66,7 @@ class Gate(BaseGate):
         match = self._rules.match(request, endpoint_rules)
         if match is None:
             return None
-        began = perf_counter() if self._on_decision is not None else 0.0
+        started = perf_counter() if self._on_decision is not None else 0.0
         request.messages = match.messages
         charge_plan = plan(match, request, _call_results(match.callables, request) if match.callables else NO_RESULTS)
         if (outer := request.state) is not None and outer.verdict is not None:
@@ -81,7 +81,7 @@ class Gate(BaseGate):
             verdict = self._reserve_capacity(verdict, keys)
         held_slots = self._register_slots(match, verdict, request) if match.has_slots else None
         if self._on_decision is not None:
-            self._emit_decision(verdict, request, began)
+            self._emit_decision(verdict, request, started)
         if verdict is not None and not verdict.allowed:
             log_refusal(verdict, self.settings.key_secret)
         if match.may_delay and verdict is not None and verdict.delay:
@@ -166,26 +166,26 @@ class Gate(BaseGate):
 
     def _decide_in_queue(self, match: Match, charge_plan: Plan, request: Request) -> Verdict | None:
         """Decide a request that may wait for a slot, behind the requests that wait already."""
-        wish = queue_request(charge_plan, lambda: self._waiter_keys(charge_plan, request))
-        if wish is None:
+        entry = queue_request(charge_plan, lambda: self._waiter_keys(charge_plan, request))
+        if entry is None:
             return self._decide(match, charge_plan)
         woken = threading.Event()
-        with closing(SlotWait(self._queues, match, charge_plan, wish, woken.set).actions()) as actions:
-            answer: Any = None
+        with closing(SlotWait(self._queues, match, charge_plan, entry, woken.set).actions()) as actions:
+            result: Any = None
             while True:
                 try:
-                    action = actions.send(answer)
+                    action = actions.send(result)
                 except StopIteration as end:
                     verdict: Verdict | None = end.value
                     return verdict
                 if isinstance(action, Take):
-                    answer = self._decide(match, action.plan)
+                    result = self._decide(match, action.plan)
                 elif isinstance(action, Pause):
                     woken.wait(action.seconds)
                     woken.clear()
                 else:
                     try:
-                        answer = self._store.peek(action.plan.charges)
+                        result = self._store.peek(action.plan.charges)
                     except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
                         return self._without_store(match, charge_plan, error)
 
@@ -235,12 +235,12 @@ class ReportingGate(Gate):
 
 
 def _call_results(calls: Sequence[RequestCallable], request: Request) -> CallResults:
-    answers: dict[RequestCallable, Any] = {}
+    results: dict[RequestCallable, Any] = {}
     for call in calls:
         try:
-            answers[call] = answer = call(request)
-            close_unawaited(answer)
+            results[call] = result = call(request)
+            close_unawaited(result)
         except Exception as error:  # noqa: BLE001  # a faulty callable must not exempt the request
             warn_throttled(callable_name(call), CALLABLE_RAISED, error=error)
-            answers[call] = FAILED
-    return answers
+            results[call] = FAILED
+    return results

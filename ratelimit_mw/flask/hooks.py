@@ -218,7 +218,7 @@ class Hooks:
             for allowed in rule.methods or ()
         ]
         levels = levels_of(view, endpoint, route, methods, method, blueprints)
-        return self.gate.compiled(*levels[0], *levels[1:]) if levels else ()
+        return self.gate.compile_endpoint_limits(*levels[0], *levels[1:]) if levels else ()
 
     def _refused(self, own: Request, verdict: Verdict) -> _RequestDecision:
         refusal, refusal_handler = self.gate.refusal(own, verdict), self.gate.refusal_handler

@@ -53,14 +53,14 @@ class CompiledLimit:
     )
 
     def __init__(self, spec: LimitSpec, name: str, limit_set: "LimitSet", *, penalty: bool = False) -> None:
-        settings, own = limit_set.settings, limit_set.own
+        settings, rule = limit_set.settings, limit_set.rule
         self.key: Final = limit_set.key if spec.key is None else Key(spec.key, settings.ipv6_prefix)
         self.cost: Final = limit_set.cost if spec.cost is None else spec.cost
         self.is_penalty: Final = penalty
         self.missing_key: Final[MissingKey] = settings.missing_key
-        self.on_store_error: Final[OnStoreError] = (own and own.on_store_error) or settings.on_store_error
-        self.shadow: Final = spec.shadow or settings.shadow or (own is not None and own.shadow)
-        queue, timeout = (None, None) if own is None else (own.queue, own.queue_timeout)
+        self.on_store_error: Final[OnStoreError] = (rule and rule.on_store_error) or settings.on_store_error
+        self.shadow: Final = spec.shadow or settings.shadow or (rule is not None and rule.shadow)
+        queue, timeout = (None, None) if rule is None else (rule.queue, rule.queue_timeout)
         takes_slot = spec.limit.is_concurrency and not self.shadow
         self.queue: Final = (settings.queue if queue is None else queue) if takes_slot else 0
         self.queue_timeout: Final = settings.queue_timeout if timeout is None else timeout
@@ -80,8 +80,8 @@ class CompiledLimit:
         role: Final[Role] = "penalty" if penalty else "shadow" if self.shadow else "limit"
         secret = settings.key_secret.encode("utf-8", "surrogatepass")
 
-        def charge(of: tuple[str, int]) -> Charge:
-            identity, cost = of
+        def charge(identity_and_cost: tuple[str, int]) -> Charge:
+            identity, cost = identity_and_cost
             key = bucket_key(identity, limit_set.bucket, secret=secret, plain=settings.plain_keys)
             return Charge(key, spec.limit, cost, None, role, None, spec.lease, spec.lease_time)
 
@@ -95,8 +95,8 @@ class CompiledLimit:
 class LimitSet:
     """The limits of one rule: fixed, as `static_limits`, or chosen for each request by tier or callable.
 
-    `rule`: the name in headers. `own`: the rule; None for limits of the global settings. `bucket`: the name in bucket
-    keys, if it differs from `rule`. `concurrent`: the number of concurrency slots; 0 for no such limit.
+    `name`: the name in headers. `rule`: None for limits of the global settings. `bucket`: the name in bucket keys, if
+    it differs from `name`. `concurrent`: the number of concurrency slots; 0 for no such limit.
 
     `callables`: all that the limits may call. `may_delay`: a request may be delayed. `settles`: a charge may be settled
     after the response. `has_slots`: a request may hold slots until its response ended. `has_queue`: a request may wait
@@ -106,22 +106,22 @@ class LimitSet:
     def __init__(
         self,
         limits: Sequence[LimitSpec] | LimitSelector,
-        rule: str,
+        name: str,
         settings: Settings,
-        own: Rule | None = None,
+        rule: Rule | None = None,
         bucket: str | None = None,
         concurrent: int = 0,
     ) -> None:
-        self.rule: Final = rule
-        self.bucket: Final = bucket or rule
+        self.name: Final = name
+        self.bucket: Final = bucket or name
         self.settings: Final = settings
-        self.own: Final = own
-        self._key: Final = settings.key if own is None or own.key is None else own.key
+        self.rule: Final = rule
+        self._key: Final = settings.key if rule is None or rule.key is None else rule.key
         self.key: Final = Key(self._key, settings.ipv6_prefix)
-        cost = check_cost(own.cost, []) if own else None
+        cost = check_cost(rule.cost, []) if rule else None
         self.cost: Final[int | RequestCallable] = 1 if cost is None else cost
-        self._penalty: Final = _penalty(settings, own, rule)
-        self.settle_policy: Final = _settle_policy(settings, own)
+        self._penalty: Final = _penalty(settings, rule, name)
+        self.settle_policy: Final = _settle_policy(settings, rule)
         self.settles: Final = self.settle_policy is not None and limits != []
         self._slots: Final = (
             (slot_limit_spec(concurrent, settings.slot_lifetime, settings.slot_retry),) if concurrent else ()
@@ -145,7 +145,7 @@ class LimitSet:
             specs = self._selector.select(request, route, results)
             return None if specs is None else self._compiled_choice(tuple(specs))
         except Exception as error:  # noqa: BLE001  # an invalid result must not free a request
-            warn_throttled(f"limits of {self.rule}", "are invalid, the default limits apply: %s", error)
+            warn_throttled(f"limits of {self.name}", "are invalid, the default limits apply: %s", error)
             return None
 
     @property
@@ -174,13 +174,13 @@ class LimitSet:
 
     def _compile(self, specs: tuple[LimitSpec, ...]) -> Sequence[CompiledLimit]:
         names = [
-            spec.limit.name or (self.rule if index == 0 else f"{self.rule}-{index + 1}")
+            spec.limit.name or (self.name if index == 0 else f"{self.name}-{index + 1}")
             for index, spec in enumerate(specs)
         ]
-        names += [f"{self.rule}-concurrent"] * len(self._slots)
+        names += [f"{self.name}-concurrent"] * len(self._slots)
         limits = [CompiledLimit(spec, name, self) for spec, name in zip((*specs, *self._slots), names, strict=True)]
         if self._penalty is not None:
-            limits.append(CompiledLimit(self._penalty, f"{self.rule}-penalty", self, penalty=True))
+            limits.append(CompiledLimit(self._penalty, f"{self.name}-penalty", self, penalty=True))
         return limits
 
     def named_callables(self) -> Iterator[tuple[str, RequestCallable]]:
@@ -213,22 +213,22 @@ def check_no_async_callables(limit_sets: Iterable[LimitSet]) -> None:
     mistakes.raise_if_any()
 
 
-def _settle_policy(settings: Settings, own: Rule | None) -> SettlePolicy | None:
+def _settle_policy(settings: Settings, rule: Rule | None) -> SettlePolicy | None:
     """Return how charges are settled after the response: the rule's settings, else the global ones."""
     settle, counts = (
-        getattr(settings if own is None or getattr(own, word) is None else own, word)
-        for word in ("settle", "count_status")
+        getattr(settings if rule is None or getattr(rule, option) is None else rule, option)
+        for option in ("settle", "count_status")
     )
     return settle_policy(settle, counts)
 
 
-def _penalty(settings: Settings, own: Rule | None, rule: str) -> LimitSpec | None:
+def _penalty(settings: Settings, rule: Rule | None, name: str) -> LimitSpec | None:
     """Return the penalty of a rule; for `app_limits`, which apply to every request, the global penalty.
 
     A shadow rule refuses no request, so it has no penalty.
     """
-    penalty = own.penalty if own is not None else settings.penalty if rule == "app" else None
-    ban = None if settings.shadow or (own is not None and own.shadow) else check_penalty(penalty)
+    penalty = rule.penalty if rule is not None else settings.penalty if name == "app" else None
+    ban = None if settings.shadow or (rule is not None and rule.shadow) else check_penalty(penalty)
     return None if ban is None else LimitSpec(limit=ban, cost=1, settle=False)
 
 

@@ -54,8 +54,8 @@ class EndpointLimit:
 
     def reject_concurrency(self) -> Self:
         """Return self; raise `ConfigError` if it has slots. For endpoints whose end of response is not observed."""
-        lists = static_specs(self.rule.resolve_limits(None, None))
-        if self.rule.concurrent or any(spec.limit.is_concurrency for specs in lists for spec in specs):
+        spec_lists = static_specs(self.rule.resolve_limits(None, None))
+        if self.rule.concurrent or any(spec.limit.is_concurrency for specs in spec_lists for spec in specs):
             raise ConfigError(
                 "concurrent: the end of a response is not observed here; set it in a rule of the settings for this path"
             )
@@ -74,11 +74,11 @@ class EndpointLimit:
         """
         number = next(_sequence)
         attribute = f"{_PREFIX}{number}"
-        for one in unwrap_chain(endpoint, _WRAPPED_ATTRIBUTES) if deep else (endpoint,):
-            if self in _attached_to(one).values():
+        for target in unwrap_chain(endpoint, _WRAPPED_ATTRIBUTES) if deep else (endpoint,):
+            if self in _attached_to(target).values():
                 continue
             try:
-                setattr(one, attribute, self)
+                setattr(target, attribute, self)
             except (AttributeError, TypeError):
                 raise TypeError(f"a limit is attached to a function or a class; got {endpoint!r:.100}") from None
         EndpointLimit.version = number  # last: a cache that is built meanwhile is then rebuilt
@@ -96,20 +96,22 @@ def _rule(**options: Any) -> Rule:
 def limits_on(endpoint: object) -> tuple[EndpointLimit, ...]:
     """Return the limits attached to an endpoint or to the functions it wraps, in the order of the source code."""
     by_number = {
-        number: endpoint_limit for one in unwrap_chain(endpoint) for number, endpoint_limit in _attached_to(one).items()
+        number: endpoint_limit
+        for target in unwrap_chain(endpoint)
+        for number, endpoint_limit in _attached_to(target).items()
     }
     # decorators run from the bottom to the top, so the topmost was attached last
     return tuple(dict.fromkeys(by_number[number] for number in sorted(by_number, reverse=True)))
 
 
-def _attached_to(one: Any) -> dict[int, EndpointLimit]:
+def _attached_to(target: Any) -> dict[int, EndpointLimit]:
     """Return the limits attached to one object or its class, by the number of their `attach`."""
-    objects = one.__mro__ if isinstance(one, type) else (one, *type(one).__mro__)
+    objects = target.__mro__ if isinstance(target, type) else (target, *type(target).__mro__)
     return {
         int(name.removeprefix(_PREFIX)): endpoint_limit
-        for one_object in objects
-        if hasattr(one_object, "__dict__")
-        for name, endpoint_limit in vars(one_object).items()
+        for owner in objects
+        if hasattr(owner, "__dict__")
+        for name, endpoint_limit in vars(owner).items()
         if name.startswith(_PREFIX)
     }
 
@@ -125,12 +127,12 @@ def unwrap_chain(endpoint: Any, inner: Sequence[str] = _INNER_ATTRIBUTES) -> Ite
     for _ in range(_MAX_DEPTH):
         if not pending:
             return
-        one = pending.pop(0)
-        yield one
-        attributes = vars(one) if hasattr(one, "__dict__") else {}
+        target = pending.pop(0)
+        yield target
+        attributes = vars(target) if hasattr(target, "__dict__") else {}
         pending += [attributes[name] for name in inner if name in attributes]
-        if isinstance(one, partial):
-            pending.append(one.func)
+        if isinstance(target, partial):
+            pending.append(target.func)
 
 
 def name_for(text: str) -> str:

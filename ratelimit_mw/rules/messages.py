@@ -38,39 +38,42 @@ class MessageLimits:
     @property
     def limit_sets(self) -> Sequence[LimitSet]:
         """All limits of messages, the global ones first."""
-        return [self._global[self._settings.on_store_error], *(own for own in self._by_rule if own is not None)]
+        return [
+            self._global[self._settings.on_store_error],
+            *(limit_set for limit_set in self._by_rule if limit_set is not None),
+        ]
 
-    def match_for(self, met: Sequence[int], ends: Sequence[int | None], name: str, route: str) -> Match | None:
-        """Return the limits of messages after a handshake that matched the rules `met`; None if there are none.
+    def match_for(self, matched: Sequence[int], finals: Sequence[int | None], name: str, route: str) -> Match | None:
+        """Return the limits of messages after a handshake that matched the rules `matched`; None if there are none.
 
-        `ends`: the final rule that each form of its path matched, or None. The global `messages` apply if one of them
+        `finals`: the final rule that each form of its path matched, or None. The global `messages` apply if one of them
         is None or a rule without `messages`. `messages` of the matched rules apply as well. `name`, `route`: those of
         the handshake.
         """
-        own = {
+        by_rule = {
             index: limit_set
-            for index in met
+            for index in matched
             if (limit_set := self._by_rule[index]) is not None and limit_set.static_limits != []
         }
         takes_global = (
-            [] if self._has_no_global else [index for index in ends if index is None or self._by_rule[index] is None]
+            [] if self._has_no_global else [index for index in finals if index is None or self._by_rule[index] is None]
         )
-        modes = {self._said(index).on_store_error for index in takes_global} or {self._settings.on_store_error}
+        modes = {self._policy_of(index).on_store_error for index in takes_global} or {self._settings.on_store_error}
         default = self._global[next(mode for mode in _STRICTEST_FIRST if mode in modes)]
-        groups = [*own.values(), *([default] if takes_global else [])]
-        if not groups:
+        limit_sets = [*by_rule.values(), *([default] if takes_global else [])]
+        if not limit_sets:
             return None
-        refusing = [*takes_global, *(index for index in own if not self._rules[index].shadow)]
-        closes = any(self._said(index).on_message_refused == "close" for index in refusing)
+        refusing = [*takes_global, *(index for index in by_rule if not self._rules[index].shadow)]
+        closes = any(self._policy_of(index).on_message_refused == "close" for index in refusing)
         # without global messages there are no default limits for when a rule's callable fails
-        return Match(groups, name, route, None if self._has_no_global else default, closes=closes)
+        return Match(limit_sets, name, route, None if self._has_no_global else default, closes=closes)
 
-    def _said(self, index: int | None) -> _MessagePolicy:
+    def _policy_of(self, index: int | None) -> _MessagePolicy:
         """Return the options of a rule, or the global ones where the rule has none."""
-        top, rule = self._settings, None if index is None else self._rules[index]
+        settings, rule = self._settings, None if index is None else self._rules[index]
         return _MessagePolicy(
-            (rule and rule.on_store_error) or top.on_store_error,
-            (rule and rule.on_message_refused) or top.on_message_refused,
+            (rule and rule.on_store_error) or settings.on_store_error,
+            (rule and rule.on_message_refused) or settings.on_message_refused,
         )
 
     def _limit_set_of_rule(self, rule: Rule) -> LimitSet | None:

@@ -11,44 +11,46 @@ def no_effect_findings(limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Ite
     """Yield the options of a rule without effect, each with the fix. `compiled`: all limits, `app_limits` first."""
     if limit_set.may_delay and limit_set.settings.max_waiting == 0 and limit_set.static_limits is not None:
         yield _finding(
-            limit_set, "max_waiting = 0 allows no delay, so its max_delay has no effect; remove one of them", less=False
+            limit_set,
+            "max_waiting = 0 allows no delay, so its max_delay has no effect; remove one of them",
+            weakens_limits=False,
         )
-    if limit_set.own is not None:
-        yield from (_finding(limit_set, text) for text in _own(limit_set, limit_set.own))
+    if limit_set.rule is not None:
+        yield from (_finding(limit_set, text) for text in _rule_texts(limit_set, limit_set.rule))
     if ban := next((limit for limit in limit_set.all_static if limit.is_penalty), None):
-        yield from _penalty(ban, limit_set, compiled)
+        yield from _penalty_findings(ban, limit_set, compiled)
 
 
-def _own(limit_set: LimitSet, own: Rule) -> Iterable[str]:
-    if own.penalty is not None and own.shadow:
+def _rule_texts(limit_set: LimitSet, rule: Rule) -> Iterable[str]:
+    if rule.penalty is not None and rule.shadow:
         yield "a shadow rule refuses no request, so its penalty has no effect; remove one of them"
     if (
-        own.settles
+        rule.settles
         and limit_set.static_limits is not None
         and not any(limit.policy.settles for limit in limit_set.static_limits)
     ):
         yield "settle and count_status have no effect: it has no limit that is settled; remove them"
 
 
-def _finding(limit_set: LimitSet, text: str, *, less: bool = True) -> Finding:
-    return Finding(f"rule {limit_set.rule}: {text}", less)
+def _finding(limit_set: LimitSet, text: str, *, weakens_limits: bool = True) -> Finding:
+    return Finding(f"rule {limit_set.name}: {text}", weakens_limits)
 
 
-def _penalty(ban: CompiledLimit, limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Iterable[Finding]:
+def _penalty_findings(ban: CompiledLimit, limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Iterable[Finding]:
     """Yield a finding if a penalty bans all clients together, or never bans any."""
     if ban.key.is_all:
         text = (
             "its penalty has the key all, so the refusals of one client ban all clients; give it a key for each client"
         )
-        yield _finding(limit_set, text, less=False)
+        yield _finding(limit_set, text, weakens_limits=False)
         return
-    is_final = limit_set.own is not None and limit_set.own.is_final
+    is_final = limit_set.rule is not None and limit_set.rule.is_final
     others_of_request = [one for one in compiled if not is_final or one in (limit_set, compiled[0])]
     others = [
         limit for one in others_of_request for limit in one.all_static if not limit.is_penalty and not limit.shadow
     ]
-    all_known = all(one.static_limits is not None or one.tier is not None for one in others_of_request)
-    if all_known and others and not any(limit.key.can_collide_with(ban.key) for limit in others):
+    are_all_known = all(one.static_limits is not None or one.tier is not None for one in others_of_request)
+    if are_all_known and others and not any(limit.key.can_collide_with(ban.key) for limit in others):
         yield _finding(
             limit_set,
             f"its penalty never acts: it counts refusals by limits with the key {ban.key.text}, and no limit has it; "

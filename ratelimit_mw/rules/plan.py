@@ -43,7 +43,7 @@ class Match:
             "denied",
             "static_limits",
             "settles",
-            "groups",
+            "limit_sets",
             "messages",
             "policies",
             "may_read_user",
@@ -53,7 +53,7 @@ class Match:
 
     def __init__(
         self,
-        groups: Sequence[LimitSet],
+        limit_sets: Sequence[LimitSet],
         rule: str,
         route: str,
         defaults: LimitSet | None = None,
@@ -62,7 +62,7 @@ class Match:
         messages: "Match | None" = None,
         closes: bool = False,
     ) -> None:
-        self.groups = groups
+        self.limit_sets = limit_sets
         self.rule = rule
         self.route = route
         self.defaults = defaults
@@ -70,55 +70,57 @@ class Match:
         self.messages = messages
         self.closes = closes
         self.callables: list[RequestCallable] = list(
-            dict.fromkeys(call for group in groups for call in group.callables)
+            dict.fromkeys(call for limit_set in limit_sets for call in limit_set.callables)
         )
         self.static_limits: list[CompiledLimit] | None = None
-        if all(group.static_limits is not None for group in groups):
-            self.static_limits = [limit for group in groups for limit in group.static_limits or ()]
+        if all(limit_set.static_limits is not None for limit_set in limit_sets):
+            self.static_limits = [limit for limit_set in limit_sets for limit in limit_set.static_limits or ()]
         elif defaults is not None:
             self.callables += [call for call in defaults.callables if call not in self.callables]
         self.policies = [limit.policy for limit in self.static_limits or ()]
-        keys = [key for group in groups for key in (*group.keys, group.tier) if key is not None]
+        keys = [key for limit_set in limit_sets for key in (*limit_set.keys, limit_set.tier) if key is not None]
         self.may_read_user = any(key.may_read_user for key in keys)
         # plans by (user, client, route), if they depend on nothing else: a client's next request costs one lookup
-        again = self.static_limits is not None and all(
+        can_cache = self.static_limits is not None and all(
             limit.key.is_cacheable and isinstance(limit.cost, int) for limit in self.static_limits
         )
-        self.plan_cache = Memo(self._plan_for_caller, PLANS) if again and not denied else None
+        self.plan_cache = Memo(self._plan_for_caller, PLANS) if can_cache and not denied else None
         self.prefix = max((limit.key.prefix for limit in self.static_limits or ()), default=0)
-        may_apply = [*groups, *([] if self.static_limits is not None or defaults is None else [defaults])]
-        self.may_delay = any(group.may_delay for group in may_apply)
-        self.settles = any(group.settles for group in may_apply)
-        self.has_slots = any(group.has_slots for group in may_apply)
-        self.has_queue = any(group.has_queue for group in may_apply)
-        quick = self.plan_cache is not None and not (self.may_delay or self.settles or self.has_slots)
-        self.plans_by_address: PlanCache | None = PlanCache(self._plan_for_address, self.prefix) if quick else None
+        may_apply = [*limit_sets, *([] if self.static_limits is not None or defaults is None else [defaults])]
+        self.may_delay = any(limit_set.may_delay for limit_set in may_apply)
+        self.settles = any(limit_set.settles for limit_set in may_apply)
+        self.has_slots = any(limit_set.has_slots for limit_set in may_apply)
+        self.has_queue = any(limit_set.has_queue for limit_set in may_apply)
+        has_fast_path = self.plan_cache is not None and not (self.may_delay or self.settles or self.has_slots)
+        self.plans_by_address: PlanCache | None = (
+            PlanCache(self._plan_for_address, self.prefix) if has_fast_path else None
+        )
 
     def limits_for(self, request: KeyContext, route: str, results: CallResults) -> Sequence[CompiledLimit] | None:
         """Return the limits of a request; None if a callable returned no valid ones and no defaults replace them."""
         if self.static_limits is not None:
             return self.static_limits
-        by_group: dict[LimitSet, Sequence[CompiledLimit]] = {}
-        for group in self.groups:
-            own = group.limits_for(request, route, results)
-            if own is None and group.own is not None and group.own.shadow:
+        by_limit_set: dict[LimitSet, Sequence[CompiledLimit]] = {}
+        for limit_set in self.limit_sets:
+            chosen = limit_set.limits_for(request, route, results)
+            if chosen is None and limit_set.rule is not None and limit_set.rule.shadow:
                 continue  # a shadow rule refuses no request, so the defaults need not replace it
-            if own is None and self.defaults is not None:
-                group = self.defaults  # noqa: PLW2901  # it replaces the group, at most once
+            if chosen is None and self.defaults is not None:
+                limit_set = self.defaults  # noqa: PLW2901  # the defaults replace it, at most once
                 # an empty list of default limits cannot replace a limit
-                own = group.limits_for(request, route, results) or None
-            if own is None:
+                chosen = limit_set.limits_for(request, route, results) or None
+            if chosen is None:
                 return None
-            by_group[group] = own
-        return [limit for limits in by_group.values() for limit in limits]
+            by_limit_set[limit_set] = chosen
+        return [limit for limits in by_limit_set.values() for limit in limits]
 
     def _plan_for_address(self, client: str | None) -> "Plan":
-        plan_of_address = self._plan(None, client, None)
-        is_single = [charge.role for charge in plan_of_address.charges] == ["limit"]
-        return replace(plan_of_address, match=self, is_single=is_single)
+        address_plan = self._plan(None, client, None)
+        is_single = [charge.role for charge in address_plan.charges] == ["limit"]
+        return replace(address_plan, match=self, is_single=is_single)
 
-    def _plan_for_caller(self, who: tuple[str | None, str | None, str | None]) -> "Plan":
-        return self._plan(*who)
+    def _plan_for_caller(self, caller: tuple[str | None, str | None, str | None]) -> "Plan":
+        return self._plan(*caller)
 
     def _plan(self, user: str | None, client: str | None, route: str | None) -> "Plan":
         return _plan(self, _PlanContext(user, client), route or self.route, {})
@@ -155,8 +157,8 @@ class Plan(Struct, frozen=True, gc=False):
         return Plan(*[[part[index] for index in indices] for part in parts])  # type: ignore[arg-type]  # one kind each
 
 
-def _is_short(who: str | None) -> bool:
-    return who is None or len(who) <= _MAX_CACHED_LENGTH
+def _is_short(text: str | None) -> bool:
+    return text is None or len(text) <= _MAX_CACHED_LENGTH
 
 
 @cache
@@ -191,7 +193,7 @@ _DENIED: Final = Plan((), (), (), denied="store")
 _UNKNOWN_LIMITS: Final = Plan((), (), (), denied="denied_on_error")
 
 
-def owners(charge_plan: Plan) -> Sequence[str]:
+def client_identities(charge_plan: Plan) -> Sequence[str]:
     """Return the identities of a request under its keys, except for keys that all clients share."""
     pairs = zip(charge_plan.charges, charge_plan.compiled_limits, strict=True)
     return list(dict.fromkeys(hash_tag(charge.key) for charge, limit in pairs if not limit.key.is_shared))
@@ -211,7 +213,7 @@ def plan(match: Match, request: Request, results: CallResults) -> Plan:
 def _plan(match: Match, request: KeyContext, route: str, results: CallResults) -> Plan:
     compiled_limits = match.limits_for(request, route, results)
     if compiled_limits is None:
-        return Plan((), (), ()) if match.groups[0].settings.shadow else _UNKNOWN_LIMITS
+        return Plan((), (), ()) if match.limit_sets[0].settings.shadow else _UNKNOWN_LIMITS
     charges = []
     for limit in compiled_limits:
         identity = limit.key.identity(request, route, results)
@@ -255,13 +257,13 @@ def _with_distinct_buckets(charges: Sequence[Charge]) -> Sequence[Charge]:
     if len(charges) == 1 or len({(charge.key, charge.limit.bucket) for charge in charges}) == len(charges):
         return tuple(charges)
     first_by_bucket: dict[tuple[str, str], Charge] = {}
-    charges_apart = []
+    distinct_charges = []
     for charge in charges:
-        own = charge
-        while not can_be_summed(first_by_bucket.setdefault((own.key, own.limit.bucket), own), own):
-            own = replace(own, key=f"{own.key}+")  # unique: names have no plus sign
-        charges_apart.append(own)
-    return tuple(charges_apart)
+        distinct = charge
+        while not can_be_summed(first_by_bucket.setdefault((distinct.key, distinct.limit.bucket), distinct), distinct):
+            distinct = replace(distinct, key=f"{distinct.key}+")  # unique: names have no plus sign
+        distinct_charges.append(distinct)
+    return tuple(distinct_charges)
 
 
 def without_charged(charge_plan: Plan, charged: Iterable[Charge]) -> Plan:

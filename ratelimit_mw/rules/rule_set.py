@@ -84,8 +84,8 @@ class RuleSet:
     @property
     def algorithms(self) -> set[str]:
         """The algorithms of all limits that are known before the first request."""
-        every = [*self.limit_sets, *self._table.messages.limit_sets]
-        return {limit.policy.limit.algorithm for limit_set in every for limit in limit_set.all_static}
+        limit_sets = [*self.limit_sets, *self._table.messages.limit_sets]
+        return {limit.policy.limit.algorithm for limit_set in limit_sets for limit in limit_set.all_static}
 
     @property
     def may_delay(self) -> bool:
@@ -111,41 +111,55 @@ class RuleSet:
         self,
         endpoint_limits: tuple[EndpointLimit, ...],
         endpoint: str,
-        shown: str = "",
+        display_name: str = "",
         *outer: EndpointLevel,
-        beside: EndpointRules = (),
+        siblings: EndpointRules = (),
     ) -> EndpointRules:
         """Compile the limits of an endpoint.
 
-        `endpoint`: names the buckets of limits without a name. `shown`: the route, as which clients see these limits;
-        if empty, `endpoint` is shown. `outer`: the limits of the groups that contain the endpoint, nearest first; they
-        apply unless a final limit of a nearer level does. `beside`: other endpoint limits of the same request, whose
-        names are not available.
+        `endpoint`: names the buckets of limits without a name. `display_name`: the route, as which clients see these
+        limits; if empty, they see `endpoint`. `outer`: the limits of the groups that contain the endpoint, nearest
+        first; they apply unless a final limit of a nearer level does. `siblings`: other endpoint limits of the same
+        request, whose names are not available.
         """
         rules: list[CompiledRule] = []
-        for level, (level_limits, of_bucket, of_limits) in enumerate(((endpoint_limits, endpoint, shown), *outer)):
+        for level, (level_limits, bucket_name, limit_name) in enumerate(
+            ((endpoint_limits, endpoint, display_name), *outer)
+        ):
             for endpoint_limit in level_limits:
-                base = endpoint_limit.rule.name or name_for(of_limits or of_bucket)
-                namesakes = [one for one in (*beside, *rules) if one.base == base and not one.is_exempt]
-                number = 1 + sum(len(one.limit_set.static_limits or (one,)) for one in namesakes)
-                number += 0 if endpoint_limit.rule.name else self.names[base]
-                name = base if number == 1 else f"{base}-{number}"
-                # unique: rules of the settings have no @ in their names, and no name has brackets
-                place = f"@{endpoint_limit.rule.name}" if endpoint_limit.rule.name else f"@{bucket_for(of_bucket)}()"
-                rule = partial(
-                    CompiledRule, endpoint_limit.rule, self._settings, name, base=base, place=place, level=level
-                )
-                one = rule(place)
-                in_same_bucket = [other for other in rules if other.place == place and not other.is_exempt]
-                overlapping = [
-                    other for other in in_same_bucket if not endpoint_limit.rule.name or one.limits & other.limits
+                base_name = endpoint_limit.rule.name or name_for(limit_name or bucket_name)
+                namesakes = [
+                    compiled
+                    for compiled in (*siblings, *rules)
+                    if compiled.base_name == base_name and not compiled.is_exempt
                 ]
-                same = next(
-                    (other for other in overlapping if endpoint_limit.rule.name and other.is_same_limit(one)), None
+                number = 1 + sum(len(compiled.limit_set.static_limits or (compiled,)) for compiled in namesakes)
+                number += 0 if endpoint_limit.rule.name else self.names[base_name]
+                name = base_name if number == 1 else f"{base_name}-{number}"
+                # unique: rules of the settings have no @ in their names, and no name has brackets
+                base_bucket = (
+                    f"@{endpoint_limit.rule.name}" if endpoint_limit.rule.name else f"@{bucket_for(bucket_name)}()"
+                )
+                make_rule = partial(
+                    CompiledRule,
+                    endpoint_limit.rule,
+                    self._settings,
+                    name,
+                    base_name=base_name,
+                    base_bucket=base_bucket,
+                    level=level,
+                )
+                compiled = make_rule(base_bucket)
+                in_same_bucket = [other for other in rules if other.base_bucket == base_bucket and not other.is_exempt]
+                overlapping = [
+                    other for other in in_same_bucket if not endpoint_limit.rule.name or compiled.limits & other.limits
+                ]
+                repeated = next(
+                    (other for other in overlapping if endpoint_limit.rule.name and other.is_same_limit(compiled)), None
                 )
                 # a repeated limit is one limit; different limits get separate buckets
-                rules.append(same or (rule(place + "+" * len(overlapping)) if overlapping else one))
-        self._endpoint_checks.examine(one.limit_set for one in (*beside, *rules))
+                rules.append(repeated or (make_rule(base_bucket + "+" * len(overlapping)) if overlapping else compiled))
+        self._endpoint_checks.examine(compiled.limit_set for compiled in (*siblings, *rules))
         return tuple(rules)
 
     def match(self, request: Request, endpoint_rules: EndpointRules = ()) -> Match | None:
@@ -159,14 +173,16 @@ class RuleSet:
                 return self.single_match
             if (match := self._matches_by_endpoint(endpoint_rules)) is not None:
                 return match
-        on = self._enabled
-        enabled = on is True or (callable(on) and evaluate_predicate(on, request, *ENABLED_FAILURE) is not False)
+        setting = self._enabled
+        enabled = setting is True or (
+            callable(setting) and evaluate_predicate(setting, request, *ENABLED_FAILURE) is not False
+        )
         return self._match_rules(request, endpoint_rules) if enabled else None
 
     def _match_rules(self, request: Request, endpoint_rules: EndpointRules) -> Match | None:
-        if (unproxied := self._proxy_check) is not None:  # read once: another thread may set it to None
-            unproxied.examine(request)
-            if unproxied.done:
+        if (proxy_check := self._proxy_check) is not None:  # read once: another thread may set it to None
+            proxy_check.examine(request)
+            if proxy_check.done:
                 self._proxy_check = None
                 self._refresh_single_match()
         if self._finder is not None:
@@ -205,8 +221,8 @@ class RuleSet:
     def _refresh_single_match(self) -> None:
         """Set `single_match`, if all requests but preflights have the same limits, and `plans_by_address`."""
         checks = (self._finder, self._proxy_check, self._blocked_clients, self._safe_clients, self._exempt)
-        same = self._enabled is True and not any(checks) and all(rule.preflight for rule in self._table.rules)
-        self.single_match: Match | None = self._table.combined((((), ()),)) if same else None
+        is_single = self._enabled is True and not any(checks) and all(rule.preflight for rule in self._table.rules)
+        self.single_match: Match | None = self._table.combined((((), ()),)) if is_single else None
         self.plans_by_address = None if self.single_match is None else self.single_match.plans_by_address
 
 

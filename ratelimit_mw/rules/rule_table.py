@@ -25,9 +25,9 @@ MatchedRules = tuple[int, ...]
 class CompiledRule:
     """A compiled rule without its path.
 
-    `name`, `bucket`: set for an endpoint limit only. `base`, `place`: its name and bucket before a suffix made them
-    unique. `level`: 0 for a limit on the endpoint itself, 1 for one on its nearest group, and so on. `preflight`: the
-    rule applies to CORS preflights only.
+    `name`, `bucket`: set for an endpoint limit only. `base_name`, `base_bucket`: its name and bucket before a suffix
+    made them unique. `level`: 0 for a limit on the endpoint itself, 1 for one on its nearest group, and so on.
+    `preflight`: the rule applies to CORS preflights only.
     """
 
     __slots__ = (
@@ -35,7 +35,7 @@ class CompiledRule:
             "_limit_set_in_bucket",
             "_preflight_limits",
             "is_unconditional",
-            "base",
+            "base_name",
             "is_final",
             "is_exempt",
             "hosts",
@@ -43,7 +43,7 @@ class CompiledRule:
             "limits",
             "limit_set",
         ),
-        *("methods", "name", "place", "preflight", "definition", "when"),
+        *("methods", "name", "base_bucket", "preflight", "definition", "when"),
     )
 
     def __init__(
@@ -53,13 +53,13 @@ class CompiledRule:
         name: str | None = None,
         bucket: str | None = None,
         *,
-        base: str = "",
-        place: str = "",
+        base_name: str = "",
+        base_bucket: str = "",
         level: int = 0,
     ) -> None:
         self.name: Final = name or rule.full_name
-        self.base: Final = base
-        self.place: Final = place
+        self.base_name: Final = base_name
+        self.base_bucket: Final = base_bucket
         self.is_final: Final = rule.is_final
         self.is_exempt: Final = rule.exempt
         self.level: Final = level
@@ -127,7 +127,7 @@ class RuleTable:
         self._preflight: Final = preflight
         self.messages: Final = MessageLimits(rules, settings)
         paths = [Paths("path", rule.path) for rule in rules]
-        self._two_forms: Final = any(path.has_two_forms for path in paths)
+        self._has_two_forms: Final = any(path.has_two_forms for path in paths)
         case = settings.ignore_case
         self._received: Final = PathTree.from_rules([path.received_templates for path in paths], ignore_case=case)
         self._normal: Final = PathTree.from_rules([path.normal_templates for path in paths], ignore_case=case)
@@ -141,16 +141,17 @@ class RuleTable:
         """Return the limits of a request. `endpoint_rules`: the endpoint's limits that apply to it."""
         when_results: dict[int, bool | None] = {}
         form_matches = [
-            (self._first_matches(place, method, request, when_results), endpoint_rules) for place in self._places(forms)
+            (self._first_matches(indices, method, request, when_results), endpoint_rules)
+            for indices in self._matches_by_form(forms)
         ]
         return self.combined(tuple(dict.fromkeys(form_matches)) if len(form_matches) > 1 else (form_matches[0],))
 
-    def _places(self, forms: Forms) -> list[list[int]]:
+    def _matches_by_form(self, forms: Forms) -> list[list[int]]:
         """Return the rules whose path matches, for each form of the request's path."""
-        places = [self._received.matching_rules(path) for path in forms.received]
-        if forms.normal is not forms.received or self._two_forms:
-            places += [self._normal.matching_rules(path) for path in forms.normal]
-        return places
+        matches_by_form = [self._received.matching_rules(path) for path in forms.received]
+        if forms.normal is not forms.received or self._has_two_forms:
+            matches_by_form += [self._normal.matching_rules(path) for path in forms.normal]
+        return matches_by_form
 
     def match_preflight(self, announced: str, forms: Forms, request: Request, endpoint_rules: EndpointRules) -> Match:
         """Return the limits of a CORS preflight. `announced`: the method of the request that it announces.
@@ -164,12 +165,15 @@ class RuleTable:
             for method in ("OPTIONS", announced)
         }
         form_matches: list[_FormMatch] = []
-        for place in self._places(forms):
-            own = self._first_matches(place, "OPTIONS", request, when_results, preflight=True)
-            for method, applying in rules_by_method.items():
-                is_final = own and own[-1] >= 0
+        for indices in self._matches_by_form(forms):
+            matches = self._first_matches(indices, "OPTIONS", request, when_results, preflight=True)
+            for method, applicable in rules_by_method.items():
+                is_final = matches and matches[-1] >= 0
                 form_matches.append(
-                    (own if is_final else own + self._first_matches(place, method, request, when_results), applying)
+                    (
+                        matches if is_final else matches + self._first_matches(indices, method, request, when_results),
+                        applicable,
+                    )
                 )
         return self.combined(tuple(dict.fromkeys(form_matches)), preflight=True)
 
@@ -193,13 +197,13 @@ class RuleTable:
         for number in indices:
             index = max(number, ~number)
             rule = self.rules[index]
-            if rule.preflight is not preflight or (applies := rule.applies(method, request)) is False:
+            if rule.preflight is not preflight or (is_match := rule.applies(method, request)) is False:
                 continue
             if rule.when is not None and index not in when_results:
                 when_results[index] = evaluate_predicate(rule.when, request, *WHEN_FAILURE)
-            if (agrees := when_results.get(index, True)) is False:
+            if (when_result := when_results.get(index, True)) is False:
                 continue
-            is_final = rule.is_final and applies is True and agrees is True and number >= 0
+            is_final = rule.is_final and is_match is True and when_result is True and number >= 0
             matches.append(index if is_final else ~index)
             if is_final:
                 break
@@ -208,21 +212,21 @@ class RuleTable:
     def _combine(self, form_matches: tuple[_FormMatch, ...], *, preflight: bool = False) -> Match:
         """Merge the limits of all matched rules; add the default limits if any form matched without a final rule."""
         rule_indices = dict.fromkeys(index if index >= 0 else ~index for form, _ in form_matches for index in form)
-        endpoint_rules = dict.fromkeys(rule for _, of_endpoint in form_matches for rule in of_endpoint)
+        endpoint_rules = dict.fromkeys(rule for _, from_endpoint in form_matches for rule in from_endpoint)
         rules = [*(self.rules[index] for index in rule_indices), *endpoint_rules]
-        groups = [self._app, *(rule.limit_set_for(preflight=preflight) for rule in rules)]
+        limit_sets = [self._app, *(rule.limit_set_for(preflight=preflight) for rule in rules)]
         finals = [form[-1] if form and form[-1] >= 0 else None for form, _ in form_matches]
-        final = [self.rules[index].name for index in finals if index is not None]
-        final += [rule.name for rule in endpoint_rules if rule.is_final]
+        final_names = [self.rules[index].name for index in finals if index is not None]
+        final_names += [rule.name for rule in endpoint_rules if rule.is_final]
         default = self._preflight if preflight else self._default
         if any(
-            end is None and not any(rule.is_final for rule in form_match[1])
-            for end, form_match in zip(finals, form_matches, strict=True)
+            last is None and not any(rule.is_final for rule in form_match[1])
+            for last, form_match in zip(finals, form_matches, strict=True)
         ):
-            groups.append(default)
-        name, route = final[0] if final else default.rule, rules[0].name if rules else "unmatched"
+            limit_sets.append(default)
+        name, route = final_names[0] if final_names else default.name, rules[0].name if rules else "unmatched"
         messages = None if preflight else self.messages.match_for(list(rule_indices), finals, name, route)
-        return Match(groups, name, route, default, messages=messages)
+        return Match(limit_sets, name, route, default, messages=messages)
 
 
 def applicable_rules(endpoint_rules: EndpointRules, method: str, request: Request) -> EndpointRules:
@@ -237,12 +241,12 @@ def applicable_rules(endpoint_rules: EndpointRules, method: str, request: Reques
     for rule in endpoint_rules:
         if rule.level > last:
             break
-        agrees = rule.applies(method, request)
-        if agrees and rule.when is not None:
-            agrees = evaluate_predicate(rule.when, request, *WHEN_FAILURE)
-        if agrees is not False:
+        is_match = rule.applies(method, request)
+        if is_match and rule.when is not None:
+            is_match = evaluate_predicate(rule.when, request, *WHEN_FAILURE)
+        if is_match is not False:
             applicable.append(rule)
-            if rule.is_final and agrees:
+            if rule.is_final and is_match:
                 last = rule.level
     return tuple(applicable)
 

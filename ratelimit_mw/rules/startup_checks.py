@@ -24,13 +24,13 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import NOT_BY_TIER
 from ratelimit_mw.settings.rule import Rule
 
-_WINDOWS: Final = {"fixed_window": 2, "sliding_window_counter": 2, "sliding_window_log": 1}  # quotas per worst window
+_MAX_QUOTAS: Final = {"fixed_window": 2, "sliding_window_counter": 2, "sliding_window_log": 1}  # in any window
 _PROXY_HEADERS: Final = ("x-forwarded-for", "forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip")
 _MAX_REQUESTS: Final = 1000  # requests that are examined: the check costs time
-_MIN_PUBLIC: Final = 100  # requests from public addresses: any client can send such a header, a proxy always does
+_MIN_PUBLIC_REQUESTS: Final = 100  # from public addresses: any client can send such a header, a proxy always does
 _SERVERS: Final = ("uvicorn", "gunicorn", "hypercorn", "granian", "fastapi")
 _WORKERS: Final = re.compile(r"(?:--workers|-w)(?:=?([0-9]+))?")
-_TESTS: Final = "testserver"  # the name of Django's test client, which sets wsgi.multiprocess
+_DJANGO_TEST_SERVER: Final = "testserver"  # the name of Django's test client, which sets wsgi.multiprocess
 _LONG_TIMEOUT: Final = 5.0  # seconds; a larger store_timeout was probably meant in milliseconds
 _MAX_DEPTH: Final = 50  # nested apps
 _SLOT_OPTIONS: Final = ("queue", "queue_timeout", "slot_lifetime", "slot_retry")
@@ -51,17 +51,17 @@ def startup_findings(
     settings = compiled[0].settings
     yield from _exempt_findings(rules, settings)
     default = compiled[-1]
-    if (default.static_limits is None or default.static_limits) and (free := exempting_all(rules)) is not None:
+    if (default.static_limits is None or default.static_limits) and (wide := exempting_all(rules)) is not None:
         yield Finding(
-            f"limits: rules[{free}] ({rules[free].full_name}) exempts every path, so the default limits never apply; "
+            f"limits: rules[{wide}] ({rules[wide].full_name}) exempts every path, so the default limits never apply; "
             "give that rule only the exempt paths, or set limits = []"
         )
     for rule in rules:
         yield from _method_findings(rule, f"rule {rule.full_name}")
-    enforced = any(limit_set.rule == "app" and _always_enforced(limit_set) for limit_set in compiled)
+    is_enforced = any(limit_set.name == "app" and _always_enforced(limit_set) for limit_set in compiled)
     for limit_set in compiled:
         yield from _rule_findings(
-            limit_set, "" if enforced and limit_set.rule != "app" else "add a limit with another key, or app_limits"
+            limit_set, "" if is_enforced and limit_set.name != "app" else "add a limit with another key, or app_limits"
         )
         yield from no_effect_findings(limit_set, compiled)
     for limit_set in messages:
@@ -97,15 +97,15 @@ class EndpointLimitChecks:
     def examine(self, limit_sets: Iterable[LimitSet]) -> None:
         """Warn about the limits of one endpoint."""
         every = list(limit_sets)
-        enforced = any(map(_always_enforced, (self._app, *every)))
+        is_enforced = any(map(_always_enforced, (self._app, *every)))
         for limit_set in every:
-            if limit_set.bucket in self._seen or limit_set.own is None:
+            if limit_set.bucket in self._seen or limit_set.rule is None:
                 continue
             self._seen.add(limit_set.bucket)
-            place = f"@limit {limit_set.rule}"
+            place = f"@limit {limit_set.name}"
             findings = [
-                *_method_findings(limit_set.own, place),
-                *_limit_findings(limit_set, "" if enforced else "add a limit with another key", place),
+                *_method_findings(limit_set.rule, place),
+                *_limit_findings(limit_set, "" if is_enforced else "add a limit with another key", place),
             ]
             warn_or_fail(findings, strict=False)
 
@@ -162,10 +162,10 @@ def _missing_key_findings(limit_set: LimitSet, place: str) -> Iterator[Finding]:
 
 def _rule_findings(limit_set: LimitSet, fix: str) -> Iterator[Finding]:
     """Yield findings on the limits of one rule. `fix`: see `_limit_findings`."""
-    yield from _limit_findings(limit_set, fix, f"rule {limit_set.rule}")
+    yield from _limit_findings(limit_set, fix, f"rule {limit_set.name}")
     for idle, other in _redundant_limits(limit_set.static_limits or ()):
         yield Finding(
-            f"rule {limit_set.rule}: {idle.policy.limit.notation} never refuses what {other.policy.limit.notation} "
+            f"rule {limit_set.name}: {idle.policy.limit.notation} never refuses what {other.policy.limit.notation} "
             "admits; remove it, or make it the smaller one",
             weakens_limits=False,
         )
@@ -179,28 +179,28 @@ def _always_enforced(limit_set: LimitSet) -> bool:
 def _redundant_limits(limits: Sequence[CompiledLimit]) -> Iterable[tuple[CompiledLimit, CompiledLimit]]:
     for limit in limits:
         for other in limits:
-            same = (limit.key.text, limit.key.callables, limit.cost) == (
+            same_key = (limit.key.text, limit.key.callables, limit.cost) == (
                 other.key.text,
                 other.key.callables,
                 other.cost,
             )
-            alike = limit is not other and same
-            if alike and not other.shadow and _admits_all_of(limit.policy.limit, other.policy.limit):
+            is_candidate = limit is not other and same_key
+            if is_candidate and not other.shadow and _admits_all_of(limit.policy.limit, other.policy.limit):
                 yield limit, other
                 break
 
 
 def _admits_all_of(limit: Limit, other: Limit) -> bool:
     """Return whether `limit` certainly admits all requests that `other` admits."""
-    warming = bool(getattr(limit, "warmup", 0))  # with a warmup, the larger rate may admit less for some time
-    if type(limit) is type(other) and limit.words == other.words and limit != other and not warming:
+    has_warmup = bool(getattr(limit, "warmup", 0))  # with a warmup, the larger rate may admit less for some time
+    if type(limit) is type(other) and limit.words == other.words and limit != other and not has_warmup:
         options = [word for word in limit.words if word not in ("burst", "at_once")]
-        alike = all(getattr(limit, word) == getattr(other, word) for word in options)
-        if alike and limit.quota >= other.quota and limit.most >= other.most and limit.window <= other.window:
+        same_options = all(getattr(limit, word) == getattr(other, word) for word in options)
+        if same_options and limit.quota >= other.quota and limit.most >= other.most and limit.window <= other.window:
             return True
-    if other.algorithm not in _WINDOWS or limit.algorithm not in _WINDOWS:
+    if other.algorithm not in _MAX_QUOTAS or limit.algorithm not in _MAX_QUOTAS:
         return False
-    at_once, rate = _WINDOWS[other.algorithm] * other.quota, other.quota / other.window
+    at_once, rate = _MAX_QUOTAS[other.algorithm] * other.quota, other.quota / other.window
     return 2 * at_once + rate * limit.window <= limit.quota  # a counter may add the whole last window to the new one
 
 
@@ -210,9 +210,9 @@ def known_workers(environ: Mapping[str, str] = os.environ, arguments: Sequence[s
     It is read from the server that runs this code (gunicorn, uvicorn), else from its command line,
     `GUNICORN_CMD_ARGS` or `WEB_CONCURRENCY`.
     """
-    running = _running_workers()
-    if running is not None:
-        return running
+    running_workers = _running_workers()
+    if running_workers is not None:
+        return running_workers
     arguments_given = list(sys.argv if arguments is None else arguments)
     count = environ.get("WEB_CONCURRENCY", "")
     if arguments_given and any(name in arguments_given[0] for name in _SERVERS):
@@ -223,13 +223,13 @@ def known_workers(environ: Mapping[str, str] = os.environ, arguments: Sequence[s
     return int(count) if count.isdecimal() and int(count) > 0 else 1
 
 
-def _workers_option(words: Sequence[str]) -> str:
+def _workers_option(arguments: Sequence[str]) -> str:
     """Return the last value of `-w` or `--workers` on a command line, or empty text."""
-    said = ""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        if found := _WORKERS.fullmatch(word):
-            said = found[1] or following
-    return said
+    value = ""
+    for argument, next_argument in zip(arguments, [*arguments[1:], ""], strict=True):
+        if found := _WORKERS.fullmatch(argument):
+            value = found[1] or next_argument
+    return value
 
 
 def _running_workers() -> int | None:
@@ -262,13 +262,13 @@ def multiple_workers_finding(workers: int | None) -> Finding:
     )
 
 
-def warn_of_unused_slot_options(settings: Settings, limits: Sequence[LimitSet]) -> None:
+def warn_of_unused_slot_options(settings: Settings, limit_sets: Sequence[LimitSet]) -> None:
     """Report options of slots if none of these limits has slots, and endpoint limits cannot have them."""
     defaults = {field.name: field.default for field in fields(settings)}
-    unused = [word for word in _SLOT_OPTIONS if getattr(settings, word) != defaults[word]]
-    if unused and not any(one.has_slots for one in limits):
-        them = "it" if len(unused) == 1 else "them"
-        text = f"no limit here has concurrency slots; set concurrent, or remove {them}"
+    unused = [option for option in _SLOT_OPTIONS if getattr(settings, option) != defaults[option]]
+    if unused and not any(limit_set.has_slots for limit_set in limit_sets):
+        pronoun = "it" if len(unused) == 1 else "them"
+        text = f"no limit here has concurrency slots; set concurrent, or remove {pronoun}"
         warn_or_fail([Finding(f"{', '.join(unused)}: {text}")], strict=settings.strict)
 
 
@@ -285,7 +285,7 @@ class ProcessCountCheck:
 
     def examine(self, environ: Mapping[str, Any]) -> None:
         """Warn if this request shows several processes. All requests show the same, so one is enough."""
-        if environ.get("SERVER_NAME") != _TESTS:
+        if environ.get("SERVER_NAME") != _DJANGO_TEST_SERVER:
             self.unknown = False
             if environ.get("wsgi.multiprocess"):
                 warn_or_fail([multiple_workers_finding(None)], strict=False)
@@ -318,12 +318,12 @@ class ProxyHeaderCheck:
         if not sent or (trusted and self._finder.header in sent):
             return
         # a server may have read the header into `client` already, as uvicorn does for a proxy on its host
-        if peer and any(_names(value, peer) for values in sent.values() for value in values):
+        if peer and any(_mentions(value, peer) for values in sent.values() for value in values):
             return
         address = parse_address(peer)
         if address is not None and address.is_global:
             self._public_requests += 1
-            if self._public_requests < _MIN_PUBLIC:
+            if self._public_requests < _MIN_PUBLIC_REQUESTS:
                 return
         self.done = True
         name, shown = next(iter(sent)), str(address or peer or "a unix socket")
@@ -346,7 +346,7 @@ class ProxyHeaderCheck:
         )
 
 
-def _names(value: str, client: str) -> bool:
+def _mentions(value: str, client: str) -> bool:
     return re.search(rf"(?<![0-9A-Fa-f:.]){re.escape(client)}(?![0-9A-Fa-f.])", value) is not None
 
 

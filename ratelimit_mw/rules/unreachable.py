@@ -26,19 +26,19 @@ RARE_METHODS: Final = frozenset(_RARE.split())
 
 def unreachable_rules(rules: Sequence[Rule], *, ignore_case: bool) -> Iterator[tuple[int, int]]:
     """Yield the index of each rule that never matches, and of the earlier final rule that matches all its requests."""
-    enders: dict[str, list[int]] = {}  # final rules by the fixed start of their paths, which covered paths share
+    finals: dict[str, list[int]] = {}  # final rules by the fixed start of their paths, which covered paths share
     paths = [Paths("path", rule.path) for rule in rules]
     for index, rule in enumerate(rules):
-        begins = _beginnings(paths[index].normal_templates[0], ignore_case=ignore_case)
-        for first in sorted({ender for beginning in begins for ender in enders.get(beginning, ())}):
-            if _is_at_least_as_narrow(rules[first], rule) and _covers(
+        beginnings = _beginnings(paths[index].normal_templates[0], ignore_case=ignore_case)
+        for first in sorted({final for beginning in beginnings for final in finals.get(beginning, ())}):
+            if _has_wider_conditions(rules[first], rule) and _covers(
                 paths[first], paths[index], ignore_case=ignore_case
             ):
                 yield index, first
                 break
         if rule.is_final and rule.when is None:
             for template in paths[index].normal_templates:
-                enders.setdefault(_beginnings(template, ignore_case=ignore_case)[-1], []).append(index)
+                finals.setdefault(_beginnings(template, ignore_case=ignore_case)[-1], []).append(index)
 
 
 def exempted_rules(rules: Sequence[Rule], exempt: PathSpec, *, ignore_case: bool) -> Iterator[int | None]:
@@ -50,10 +50,12 @@ def exempted_rules(rules: Sequence[Rule], exempt: PathSpec, *, ignore_case: bool
         yield None
         return
     for index, rule in enumerate(rules):
-        own = Paths("path", rule.path)
+        rule_paths = Paths("path", rule.path)
         # with ignore_case a rule matches more spellings than `exempt`, which stays exact
-        cased = ignore_case and any(fold(one) != one or one.upper() != one for one in map(_fixed, own.normal_templates))
-        if not cased and _covers(paths, own, ignore_case=False):
+        has_more_spellings = ignore_case and any(
+            fold(one) != one or one.upper() != one for one in map(_fixed, rule_paths.normal_templates)
+        )
+        if not has_more_spellings and _covers(paths, rule_paths, ignore_case=False):
             yield index
 
 
@@ -61,8 +63,13 @@ def exempting_all(rules: Sequence[Rule]) -> int | None:
     """Return the index of the first rule that exempts every request that reaches it, or None."""
     every = Paths("path", EVERY_PATH)
     for index, rule in enumerate(rules):
-        asks = rule.methods or rule.host or rule.preflight or rule.when is not None
-        if rule.exempt and rule.is_final and not asks and _covers(Paths("path", rule.path), every, ignore_case=False):
+        is_partial = rule.methods or rule.host or rule.preflight or rule.when is not None
+        if (
+            rule.exempt
+            and rule.is_final
+            and not is_partial
+            and _covers(Paths("path", rule.path), every, ignore_case=False)
+        ):
             return index
     return None
 
@@ -73,8 +80,8 @@ def unknown_methods(methods: Sequence[str]) -> Iterator[tuple[str, str | None]]:
         if method in METHOD_HINTS:
             yield method, METHOD_HINTS[method]
         elif method not in METHODS and method not in RARE_METHODS:
-            found = closest_match(method, METHODS)
-            yield method, None if found is None else f"did you mean {found}?"
+            guess = closest_match(method, METHODS)
+            yield method, None if guess is None else f"did you mean {guess}?"
 
 
 def _fixed(template: str) -> str:
@@ -89,23 +96,23 @@ def _beginnings(template: str, *, ignore_case: bool) -> list[str]:
     return ["/".join(segments[:end]) for end in range(1, len(segments) + 1)]
 
 
-def _is_at_least_as_narrow(earlier: Rule, rule: Rule) -> bool:
+def _has_wider_conditions(earlier: Rule, rule: Rule) -> bool:
     """Return whether `earlier` has the same `preflight`, and all methods and hosts of `rule`."""
-    hosts, own = ({one.host} if isinstance(one.host, str) else set(one.host) for one in (earlier, rule))
+    hosts, rule_hosts = ({one.host} if isinstance(one.host, str) else set(one.host) for one in (earlier, rule))
     return (
         earlier.preflight == rule.preflight
         and (not earlier.methods or (bool(rule.methods) and set(rule.methods) <= earlier.all_methods))
-        and (not hosts or (bool(own) and own <= hosts))
+        and (not hosts or (bool(rule_hosts) and rule_hosts <= hosts))
     )
 
 
 def _covers(earlier: Paths, narrower: Paths, *, ignore_case: bool) -> bool:
     """Return whether `earlier` covers all paths of `narrower`, as received and normalized: requests match by both."""
     return all(
-        any(covers(wide, narrow, ignore_case=ignore_case) for wide in ours)
-        for ours, theirs in (
+        any(covers(wide, narrow, ignore_case=ignore_case) for wide in earlier_templates)
+        for earlier_templates, narrower_templates in (
             (earlier.received_templates, narrower.received_templates),
             (earlier.normal_templates, narrower.normal_templates),
         )
-        for narrow in theirs
+        for narrow in narrower_templates
     )

@@ -34,7 +34,7 @@ def gate(store: RecordingStore, **settings: Any) -> Gate:
 
 
 def ask(one: Gate, marks: tuple[EndpointLimit, ...], request: Request | None = None) -> Verdict | None:
-    return one.admit(request or PlainRequest("/"), one.compiled(marks, "shop.views.login"))
+    return one.admit(request or PlainRequest("/"), one.compile_endpoint_limits(marks, "shop.views.login"))
 
 
 def taken(store: RecordingStore) -> list[list[str]]:
@@ -262,7 +262,7 @@ def test_of_marks_further_out_those_count_that_none_further_in_ends(
     one = gate(store)
     name = "shop.views.login"
     outer = ((EndpointLimit("6/minute"),), name, ""), ((EndpointLimit("7/minute"), EndpointLimit("8/minute")), name, "")
-    marked = one.compiled((near,), name, "", *outer)
+    marked = one.compile_endpoint_limits((near,), name, "", *outer)
     one.admit(PlainRequest("/"), marked)
     assert [text.rpartition(":")[2] for call in taken(store) for text in call] == expected
 
@@ -270,7 +270,7 @@ def test_of_marks_further_out_those_count_that_none_further_in_ends(
 def test_of_marks_at_one_distance_all_count(store: RecordingStore) -> None:
     one = gate(store)
     outer = (EndpointLimit("7/minute", final=False), EndpointLimit("8/minute", name="api")), "items", ""
-    marked = one.compiled((), "items.GET", "", outer)
+    marked = one.compile_endpoint_limits((), "items.GET", "", outer)
     one.admit(PlainRequest("/"), marked)
     assert [text.rpartition(":")[2] for text in taken(store)[0]] == ["@items() 7", "@api 8"]
 
