@@ -154,12 +154,12 @@ class BaseGate:
         logger.warning("ratelimit_mw: store: no answer at start, on_store_error decides: %s", error_summary(error))
 
     def _feed_fallback(self, charge_plan: Plan, decisions: Sequence[Decision], verdict: Verdict) -> None:
-        """Pass the store's decisions to the fallback store, which continues them if the store fails."""
+        """Pass the store's decisions to the fallback store, which repeats its refusals while the store fails."""
         if (not verdict.allowed or self._fallback.has_refusals) and verdict.source == "store":
             self._fallback.observe(charge_plan.charges, decisions)
 
     def _register_slots(self, match: Match, verdict: Verdict | None, request: Request) -> HeldSlots | None:
-        """Release a request's slots when its response has ended, and renew them until then. None without slots."""
+        """Renew the slots of a request until its response has ended, then release them. None without slots."""
         if verdict is None or not verdict.allowed or not (slots := slot_charges(verdict.charges, verdict.decisions)):
             return None
         wake = None
@@ -170,7 +170,7 @@ class BaseGate:
         return held_slots
 
     def _waiter_keys(self, charge_plan: Plan, request: Request) -> Sequence[str]:
-        """Return the keys that share the capacity for waiting: those of the request, else its client address."""
+        """Return the keys under which the capacity for waiting is shared: the request's, else its client address."""
         return client_identities(charge_plan) or [self._address_key.identity(request, "", {}) or ""]
 
     def _wake_waiters(self, verdict: Verdict) -> None:

@@ -41,7 +41,7 @@ CALLABLE_RAISED: Final = (
 
 
 class Gate(BaseGate):
-    """Decides requests in threads. `admit` raises for no request that a client can send."""
+    """Decides requests in threads. `admit` does not raise, whatever the client sends."""
 
     _store: Store
     _handler_kinds: tuple[str, ...] = ("wsgi", "plain")

@@ -1,4 +1,4 @@
-"""The compiled limits of a rule: what each request charges, under which key, at which cost, and by which name."""
+"""The compiled limits of a rule: the key, cost, role and name with which each limit charges a request."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial

@@ -194,7 +194,7 @@ _UNKNOWN_LIMITS: Final = Plan((), (), (), denied="denied_on_error")
 
 
 def client_identities(charge_plan: Plan) -> Sequence[str]:
-    """Return the identities of a request under its keys, except for keys that all clients share."""
+    """Return the identities of a request under all its keys but those that all clients share."""
     pairs = zip(charge_plan.charges, charge_plan.compiled_limits, strict=True)
     return list(dict.fromkeys(hash_tag(charge.key) for charge, limit in pairs if not limit.key.is_shared))
 
