@@ -290,7 +290,7 @@ class AsyncGate(BaseGate):
         except RuntimeError:  # a thread without a loop, e.g. that of a sync endpoint
             loop = loop or getattr(self._store, "loop", None) or self._loop
             if loop is None or loop.is_closed():
-                warn_throttled("settle", NOT_SENT, "there is no event loop")
+                warn_throttled("settle", NOT_SENT, "no event loop is running")
                 on_settled(())
             else:
                 loop.call_soon_threadsafe(lambda: self._settlement_queues.get().add(charges, on_settled))
