@@ -238,6 +238,6 @@ def test_half_written(text: str) -> None:
 
 def test_no_limit_is_said_in_words() -> None:
     """django-ratelimit: a rate of None is no limit."""
-    with pytest.raises(ConfigError, match=r"^limits: required, such as '100/minute'; \[\] says that there are none$"):
+    with pytest.raises(ConfigError, match=r"^limits: required, such as '100/minute'; \[\] means no limits$"):
         Settings(limits=None)
     assert Settings(limits=[]).limits == []
