@@ -119,7 +119,7 @@ def test_two_calls_at_most_are_under_way(
         assert await asyncio.gather(*replies) == [str(number) for number in range(85)]
         assert (way.most, way.sizes) == (2, [*sizes, *then])
 
-    monkeypatch.setattr(batching, "_LONG", long)
+    monkeypatch.setattr(batching, "_SLOW_CALL", long)
     run(work, at_once=at_once)
 
 
@@ -166,13 +166,13 @@ def test_a_call_that_takes_long_holds_up_nobody(at_once: bool, monkeypatch: pyte
         replies.append(batcher.reply(pending_take("soon")))
         await turns(5)
         assert way.sizes == [1]
-        monkeypatch.setattr(batching, "_LONG", ALWAYS_LONG)
+        monkeypatch.setattr(batching, "_SLOW_CALL", ALWAYS_LONG)
         replies.append(batcher.reply(pending_take("later")))
         await until(lambda: way.sizes == [1, 2])
         way.open.set()
         assert await asyncio.gather(*replies) == ["first", "soon", "later"]
 
-    monkeypatch.setattr(batching, "_LONG", NEVER_LONG)
+    monkeypatch.setattr(batching, "_SLOW_CALL", NEVER_LONG)
     run(work, at_once=at_once)
 
 

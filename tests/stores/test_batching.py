@@ -274,7 +274,7 @@ def test_two_calls_are_under_way_and_the_rest_waits_and_goes_together(
             assert calls(client) == 4  # 1, 16, then 32 and the last 11
             return answers
 
-    monkeypatch.setattr(batching, "_LONG", math.inf)  # how long it takes is no matter here
+    monkeypatch.setattr(batching, "_SLOW_CALL", math.inf)  # how long it takes is no matter here
     with HeldProxy(redis_server.port) as proxy:
         assert run(work, f"redis://127.0.0.1:{proxy.port}/0") == answers_of(range(60))
 

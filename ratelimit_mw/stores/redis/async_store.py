@@ -60,7 +60,7 @@ class TaskStore(RedisCommands):
         self._calls: set[asyncio.Task[Any]] = set()
         self._last_loop: asyncio.AbstractEventLoop | None = None
         self._batchers = PerLoop(
-            lambda: Batcher(transport.ready, self._send_together, timeout, self._recall, self._begin)
+            lambda: Batcher(transport.ready, self._send_together, timeout, self._get_lookup, self._begin)
         )
         self.lookup: Callable[[], Lookup | None] | None = None  # see `Batcher`
 
@@ -111,7 +111,7 @@ class TaskStore(RedisCommands):
             batcher.close()
         await self._transport.close()
 
-    def _recall(self) -> Lookup | None:
+    def _get_lookup(self) -> Lookup | None:
         return None if self.lookup is None else self.lookup()
 
     def _begin(self, pending_takes: Sequence[PendingTake], on_reply: OnReplies) -> Callable[[], None] | None:

@@ -17,8 +17,8 @@ from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, LoopClock
 from ratelimit_mw.stores.redis.parcel import DEFAULT_MODE, PendingTake
 
 _MAX_CALLS: Final = 2  # in flight: client and server work at the same time
-_ENOUGH: Final = 16  # groups that are sent before the turn ends, or while another call is in flight
-_LONG: Final = 0.002  # seconds of a call in flight, after which the next one may have fewer groups
+_MIN_BATCH: Final = 16  # groups that are sent before the turn ends, or while another call is in flight
+_SLOW_CALL: Final = 0.002  # seconds of a call in flight, after which the next one may have fewer groups
 _MAX_GROUPS: Final = 32  # in one call; with more, client and server would wait for each other
 _MAX_CHARGES: Final = 128  # in one call, unless a single group has more: a script blocks the server
 _MAX_WAITING: Final = 10_000  # requests that are not sent yet
@@ -77,13 +77,13 @@ class Batcher:
         lookup: Callable[[], Lookup | None] = _no_lookup,
         begin: Callable[[Sequence[PendingTake], OnReplies], Callable[[], object] | None] = _cannot_begin,
     ) -> None:
-        self._ready, self._send, self._timeout, self._recall, self._begin = ready, send, timeout, lookup, begin
+        self._ready, self._send, self._timeout, self._lookup, self._begin = ready, send, timeout, lookup, begin
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[PendingTake] = deque()  # in the order of their deadlines
         self._senders: set[asyncio.Task[None]] = set()
         self._flush_scheduled = False  # for the end of this turn
         self._until = 0.0  # deadline of the requests of this turn
-        self._due = 0  # calls that wait for `ready`
+        self._unready_calls = 0  # calls that wait for `ready`
         self._calls: list[_Call] = []
         self._clock = LoopClock()
         self._check_scheduled = False
@@ -100,8 +100,8 @@ class Batcher:
         self._waiting.append(pending_take)
         if self._flush_scheduled:
             pending_take.until = self._until
-            if len(self._waiting) >= _ENOUGH and self._may_send():
-                self._send_some()
+            if len(self._waiting) >= _MIN_BATCH and self._may_send():
+                self._send_batch()
         else:
             pending_take.until = self._until = self._clock.now() + self._timeout
             self._start()
@@ -126,17 +126,20 @@ class Batcher:
 
     def _may_send(self) -> bool:
         """Return whether another call may be in flight, and enough requests wait besides those for due calls."""
-        one_will_do = not self._calls or self._until - self._calls[0].until > _LONG
-        enough = 1 if one_will_do else _ENOUGH
-        return len(self._waiting) >= self._due * _MAX_GROUPS + enough and self._due + len(self._calls) < _MAX_CALLS
+        is_idle_or_slow = not self._calls or self._until - self._calls[0].until > _SLOW_CALL
+        needed = 1 if is_idle_or_slow else _MIN_BATCH
+        return (
+            len(self._waiting) >= self._unready_calls * _MAX_GROUPS + needed
+            and self._unready_calls + len(self._calls) < _MAX_CALLS
+        )
 
     def _flush(self) -> None:
         self._flush_scheduled = False
         if self._may_send():
-            self._send_some()
+            self._send_batch()
             self._start()
 
-    def _send_some(self) -> None:
+    def _send_batch(self) -> None:
         """Send one call with the requests that wait longest, except those that `lookup` can answer by now."""
         batch = self._next_batch()
         if not batch:
@@ -150,7 +153,7 @@ class Batcher:
         if cancel is None:
             self._calls.remove(call)
             self._waiting.extendleft(reversed(batch))
-            self._due += 1
+            self._unready_calls += 1
             self._spawn(self._send_when_ready())
             return
         call.cancel = cancel
@@ -167,7 +170,7 @@ class Batcher:
         except StoreError as error:
             self._fail(error)
         finally:
-            self._due -= 1
+            self._unready_calls -= 1
         batch = self._next_batch()
         if batch:
             call = self._start_call(batch)
@@ -216,7 +219,7 @@ class Batcher:
         """Dequeue as many requests as one call can take. Drops canceled ones and answers those that `lookup` knows."""
         batch: list[PendingTake] = []
         charges, mode = 0, DEFAULT_MODE
-        waiting, lookup = self._waiting, self._recall()
+        waiting, lookup = self._waiting, self._lookup()
         while waiting and len(batch) < _MAX_GROUPS:
             pending_take = waiting.popleft()
             if pending_take.reply.done():

@@ -21,7 +21,7 @@ class ClusterTransport:
 
     def __init__(self, url: str, timeout: float) -> None:
         self._timeout = timeout
-        self._factory, start = nodes_of(url)
+        self._factory, start = read_cluster_url(url)
         self._slot_map = SlotMap(start)
         self._nodes: dict[Address, ServerTransport] = {}
 
@@ -79,7 +79,7 @@ class AsyncClusterTransport:
         return await node.send(*routed_command.command, asking=routed_command.asking)
 
 
-def nodes_of(url: str) -> tuple[ConnectionFactory, list[Address]]:
+def read_cluster_url(url: str) -> tuple[ConnectionFactory, list[Address]]:
     """Return how threads connect, and the addresses of the first nodes. Raises `ConfigError`."""
     return _nodes([connection_factory(one, ORPHAN_TIMEOUT) for one in _urls(url)])
 

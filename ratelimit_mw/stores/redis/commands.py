@@ -142,7 +142,7 @@ class RedisCommands:
         )
         results: list[Charge] = []  # one for each charge
         for call in settling_calls(charges):
-            part = yield from self._each_part([one for _, one in call], lambda part: self._settle_part(part, now))
+            part = yield from self._run_by_slot([one for _, one in call], lambda part: self._settle_part(part, now))
             for (index, _), own in zip(call, part, strict=True):
                 if index == len(results):
                     results.append(
@@ -153,9 +153,9 @@ class RedisCommands:
         return results
 
     def _reset(self, charges: Sequence[Charge]) -> Steps[None]:
-        yield from self._each_part(charges, self._reset_part)
+        yield from self._run_by_slot(charges, self._reset_part)
 
-    def _each_part(
+    def _run_by_slot(
         self, charges: Sequence[Charge], steps: Callable[[Sequence[Charge]], Steps[Sequence[Charge]]]
     ) -> Steps[Sequence[Charge]]:
         """Run the steps of each slot group, and return their results in the order of the charges."""

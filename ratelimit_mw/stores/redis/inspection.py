@@ -11,11 +11,11 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from ratelimit_mw.core.errors import StoreError
 from ratelimit_mw.stores.redis import probe
-from ratelimit_mw.stores.redis.cluster import nodes_of
+from ratelimit_mw.stores.redis.cluster import read_cluster_url
 from ratelimit_mw.stores.redis.commands import FORMAT, drive
 from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT
 from ratelimit_mw.stores.redis.rejections import Role
-from ratelimit_mw.stores.redis.sentinel import parts_of
+from ratelimit_mw.stores.redis.sentinel import read_sentinel_url
 from ratelimit_mw.stores.redis.server import FAILURES, classify_error, connection_error, query_once
 from ratelimit_mw.stores.redis.slots import slot
 from ratelimit_mw.stores.redis.sync_connection import connect
@@ -106,7 +106,7 @@ def inspect(url: str, prefix: str, algorithms: Iterable[str], timeout: float) ->
 
 def _cluster(url: str, prefix: str, names: frozenset[str]) -> Inspection:
     report = Inspection("cluster")
-    kind, start = nodes_of(url)
+    kind, start = read_cluster_url(url)
     slot_map = SlotMap(start)
 
     def query(routed_command: RoutedCommand) -> Any:
@@ -124,15 +124,15 @@ def _cluster(url: str, prefix: str, names: frozenset[str]) -> Inspection:
 
 def _sentinels(url: str, prefix: str, names: frozenset[str]) -> Inspection:
     report = Inspection("sentinel")
-    parts = parts_of(url)
+    parsed = read_sentinel_url(url)
     masters: dict[Address, list[str]] = {}
-    for address in parts.sentinels.addresses:
+    for address in parsed.sentinels.addresses:
         place = f"Sentinel {address[0]}:{address[1]}"
         try:
             master = drive(
-                parts.sentinels.only(address).master(),
+                parsed.sentinels.only(address).master(),
                 lambda routed_command: query_once(
-                    parts.sentinel_servers.at(routed_command.address), "sentinel", routed_command.command
+                    parsed.sentinel_servers.at(routed_command.address), "sentinel", routed_command.command
                 ),
             )
         except StoreError as error:
@@ -149,7 +149,7 @@ def _sentinels(url: str, prefix: str, names: frozenset[str]) -> Inspection:
         )
         report.warnings.append(f"the Sentinels do not agree where the master is: {known}")
     if masters:
-        _inspect_server(report, parts.servers.at(next(iter(masters))), "master", prefix, names)
+        _inspect_server(report, parsed.servers.at(next(iter(masters))), "master", prefix, names)
     elif not report.mistakes:
         report.unreachable, report.warnings = report.warnings, []
     return report

@@ -61,7 +61,7 @@ class Sentinels:
             try:
                 reply = yield RoutedCommand(address, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service))
                 if not reply:
-                    self._unknown((yield RoutedCommand(address, ("SENTINEL", "MASTERS"))))
+                    self._raise_unknown_service((yield RoutedCommand(address, ("SENTINEL", "MASTERS"))))
                 master = _address(reply)
             except StoreError as error:
                 place = f"{address[0]}:{address[1]}"
@@ -74,15 +74,15 @@ class Sentinels:
             return master
         raise StoreError("; ".join(reasons), rejected=rejected)
 
-    def doubt(self) -> None:
+    def query_another_first(self) -> None:
         """Query another Sentinel first: the last one named an unusable master, so it may be cut off."""
         self._addresses = [*self._addresses[1:], *self._addresses[:1]]
 
-    def _unknown(self, masters: Any) -> None:
+    def _raise_unknown_service(self, masters: Any) -> None:
         try:
-            names = sorted(name.decode() for master in masters for name in _named(master, b"name"))
+            names = sorted(name.decode() for master in masters for name in _field_values(master, b"name"))
         except (AttributeError, TypeError, ValueError):
-            raise _nonsense(masters) from None
+            raise _invalid_reply(masters) from None
         there = ", ".join(map(repr, names))[:_MAX_NAMES_LENGTH] or "none"
         text = f"no service {self._service!r}{did_you_mean(self._service, names)}; there are {there}"
         raise StoreError(text, rejected=True)
@@ -93,17 +93,17 @@ def _address(reply: Any) -> Address:
     try:
         host, port = reply[0].decode(), int(reply[1])
     except (AttributeError, LookupError, TypeError, ValueError):
-        raise _nonsense(reply) from None
+        raise _invalid_reply(reply) from None
     if not host or not host.isprintable() or not 0 < port <= _LAST_PORT:
-        raise _nonsense(reply)
+        raise _invalid_reply(reply)
     return host, port
 
 
-def _nonsense(reply: object) -> StoreError:
+def _invalid_reply(reply: object) -> StoreError:
     return StoreError(f"it answered {reply!r:.100}, which is not the address of a master")
 
 
-class _Parts(NamedTuple):
+class _SentinelUrl(NamedTuple):
     """The contents of a Sentinel URL."""
 
     servers: ConnectionFactory  # of the service; the Sentinels know the addresses
@@ -111,14 +111,14 @@ class _Parts(NamedTuple):
     sentinels: Sentinels
 
 
-def parts_of(url: str) -> _Parts:
+def read_sentinel_url(url: str) -> _SentinelUrl:
     """Read a URL, for threads. Raises `ConfigError`."""
-    return _read(url, connection_factory)
+    return _read_url(url, connection_factory)
 
 
 def master(url: str, timeout: float) -> ServerTransport:
     """Return the transport to the master, for threads. Raises `ConfigError`."""
-    servers, sentinel_servers, sentinels = parts_of(url)
+    servers, sentinel_servers, sentinels = read_sentinel_url(url)
 
     def query(routed_command: RoutedCommand) -> Any:
         return query_once(
@@ -128,12 +128,12 @@ def master(url: str, timeout: float) -> ServerTransport:
     def find() -> Address:
         return drive(sentinels.master(), query)
 
-    return ServerTransport(servers, timeout, find, role="master", on_lost=sentinels.doubt)
+    return ServerTransport(servers, timeout, find, role="master", on_lost=sentinels.query_another_first)
 
 
 def async_master(url: str) -> AsyncServerTransport:
     """Return the transport to the master, for asyncio. Raises `ConfigError`."""
-    servers, sentinel_servers, sentinels = _read(url, async_connection_factory)
+    servers, sentinel_servers, sentinels = _read_url(url, async_connection_factory)
 
     async def query(routed_command: RoutedCommand) -> Any:
         sentinel = sentinel_servers.at(routed_command.address)
@@ -151,15 +151,15 @@ def async_master(url: str) -> AsyncServerTransport:
     def find() -> Awaitable[Address]:
         return adrive(sentinels.master(), query)
 
-    return AsyncServerTransport(servers, find, role="master", on_lost=sentinels.doubt)
+    return AsyncServerTransport(servers, find, role="master", on_lost=sentinels.query_another_first)
 
 
-def _named(flat: list[bytes], field: bytes) -> list[bytes]:
+def _field_values(flat: list[bytes], field: bytes) -> list[bytes]:
     """Return the values of a field in a flat list of names and values."""
     return [value for name, value in zip(flat[::2], flat[1::2], strict=False) if name == field]
 
 
-def _read(url: str, read: Callable[[str, float], ConnectionFactory]) -> _Parts:
+def _read_url(url: str, read: Callable[[str, float], ConnectionFactory]) -> _SentinelUrl:
     scheme, _, rest = url.partition("+sentinel://")
     place, _, path = rest.partition("/")
     path, _, query = path.partition("?")
@@ -179,4 +179,4 @@ def _read(url: str, read: Callable[[str, float], ConnectionFactory]) -> _Parts:
     kind, servers = factories[0].kind, factories[0].options | {"socket_connect_timeout": _QUERY_TIMEOUT}
     addresses = [(one.options["host"], one.options.get("port", _PORT)) for one in factories]
     sentinel_servers = ConnectionFactory(kind, servers | own | {"db": 0})
-    return _Parts(ConnectionFactory(kind, servers), sentinel_servers, Sentinels(unquote(service), addresses))
+    return _SentinelUrl(ConnectionFactory(kind, servers), sentinel_servers, Sentinels(unquote(service), addresses))

@@ -25,10 +25,10 @@ class Pool(Generic[C]):
         find: Callable[[], object] | None = None,
     ) -> None:
         self._make, self._end, self._usable, self._size, self._find = make, end, usable, size, find
-        after_fork_in_child(self._start_over)
-        self._start_over()
+        after_fork_in_child(self._reset)
+        self._reset()
 
-    def _start_over(self) -> None:
+    def _reset(self) -> None:
         self.__dict__.pop("changed", None)
         self._idle: list[C] = []
         self._in_use: set[int] = set()

@@ -21,10 +21,10 @@ class WorkerPool:
     """At most 64 threads, started on demand. A child process starts its own."""
 
     def __init__(self) -> None:
-        after_fork_in_child(self._start_over)
-        self._start_over()
+        after_fork_in_child(self._reset)
+        self._reset()
 
-    def _start_over(self) -> None:
+    def _reset(self) -> None:
         for name in ("pool", "submitting"):
             self.__dict__.pop(name, None)
 
@@ -56,7 +56,7 @@ class WorkerPool:
     def close(self) -> None:
         """Let the threads end after the submitted tasks. The pool can be used again."""
         self._pool.shutdown(wait=False)
-        self._start_over()
+        self._reset()
 
     def _submit(self, task: Callable[[], T]) -> "Future[T]":
         try:
