@@ -125,7 +125,7 @@ class Batcher:
             self._loop.call_soon(self._flush)
 
     def _may_send(self) -> bool:
-        """Return whether another call may be in flight, and enough requests wait besides those for due calls."""
+        """Return whether another call may be in flight, and enough requests wait besides those of unready calls."""
         is_idle_or_slow = not self._calls or self._until - self._calls[0].until > _SLOW_CALL
         needed = 1 if is_idle_or_slow else _MIN_BATCH
         return (
