@@ -29,7 +29,7 @@ from redis_servers import RedisServer
 
 ROOT = Path(__file__).resolve().parent.parent
 TUTORIALS = sorted((ROOT / "docs/tutorial").glob("*.md"))  # done as they say by tests/tutorials
-PAGES = [ROOT / "README.md", *sorted(set((ROOT / "docs").rglob("*.md")) - set(TUTORIALS))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(set((ROOT / "docs").rglob("*.md")) - set(TUTORIALS))]
 ON_A_CLUSTER = ROOT / "docs/how-to/redis.md"
 ON_ALGORITHMS = ROOT / "docs/reference/algorithms.md"
 FENCE = re.compile(r"^```([a-z{}]*)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -45,6 +45,8 @@ SHELL = {
     'python3 -m pip install ".[redis]"': "tests/tutorials/test_install.py",
     'python3 -m pip install "ratelimit-mw[redis] @ git+https://HOST/PATH.git"': "tests/tutorials/test_install.py",
     'python3 -m pip install "ratelimit-mw[fastapi,redis]"': "tests/tutorials/test_install.py, with one extra",
+    'python3 -m pip install -e ".[redis]" --group tests': "tox, which installs the same extra and group",
+    "python3 -m pytest tests/test_limiter.py": "tox",
     "python -m ratelimit_mw schema > ratelimit.schema.json": "test_schema.py",
     "python -m benchmarks --json docs/explanation/performance.json": "tests/tools/test_benchmarks.py",
     "python docs/performance_figures.py": "tests/tools/test_benchmarks_chart.py",

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from test_layers import THIRD_PARTY
+
 CLIENTS = (
     "redis",
     "hiredis",
@@ -19,6 +21,10 @@ CLIENTS = (
 )
 OPTIONAL = (*CLIENTS, "pytest", "hypothesis")
 MODULES = ("", ".asgi", ".wsgi", ".testing", ".testing.blocking", ".testing.laws")
+
+
+def test_the_list_has_every_client_and_framework() -> None:
+    assert set(THIRD_PARTY) - {"msgspec", "asgiref"} <= set(OPTIONAL)  # one is required, the other comes with Django
 
 
 @pytest.mark.promise(12)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import ratelimit_mw
 from ratelimit_mw.algorithms import ALGORITHMS, SCRIPTED
+from test_layers import THIRD_PARTY
 
 PACKAGE = Path(ratelimit_mw.__file__).resolve().parent
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -65,6 +66,12 @@ def test_the_extra_all_has_every_framework_and_store() -> None:
     known = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     (everything,) = known["all"]
     assert set(everything.partition("[")[2].rstrip("]").split(",")) == set(known) - {"all", "demo"}
+
+
+def test_every_client_and_framework_with_a_module_of_its_own_has_an_extra() -> None:
+    known = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    named = {name for name, places in THIRD_PARTY.items() if name in {place.rpartition(".")[2] for place in places}}
+    assert named == set(known) - {"all", "demo"}
 
 
 def test_what_is_required() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from algorithms.models import model_of
+from algorithms.models import MODELS, model_of
 from algorithms.strategies import both_ways, of_each_algorithm, walks
 from ratelimit_mw import Limit, Smooth
 from ratelimit_mw.algorithms import ALGORITHMS
@@ -38,6 +38,10 @@ KEPT = [
 
 def test_every_algorithm_is_walked() -> None:
     assert set(of_each_algorithm) == set(ALGORITHMS)
+
+
+def test_every_algorithm_has_a_model() -> None:
+    assert {kind.algorithm for kind in MODELS} == set(ALGORITHMS)
 
 
 def test_every_law_is_tried() -> None:
