@@ -112,7 +112,7 @@ def name_of(page: Path) -> str:
 def _log_as_before() -> Iterator[None]:
     """A page may turn on a log for good; other tests must not get it."""
     yield
-    log = logging.getLogger("ratelimit_mw.engine.refusal_log")
+    log = logging.getLogger("ratelimit_mw.refusals")
     log.setLevel(logging.NOTSET)
     log.handlers.clear()
 

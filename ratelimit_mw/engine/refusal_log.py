@@ -8,7 +8,7 @@ from typing import Final
 from ratelimit_mw.core.identity import bucket_key
 from ratelimit_mw.core.verdict import Verdict
 
-logger = logging.getLogger("ratelimit_mw.engine.refusal_log")
+logger = logging.getLogger("ratelimit_mw.refusals")  # public: documented for log configurations
 
 MAX_PER_SECOND: Final = 10  # lines
 _MESSAGE: Final = "ratelimit_mw: refused by rule %s%s%s"

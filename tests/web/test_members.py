@@ -219,7 +219,7 @@ def test_a_secret_is_in_no_log(
         raise LookupError
 
     caplog.set_level(logging.DEBUG, "ratelimit_mw")
-    caplog.set_level(logging.WARNING, "ratelimit_mw.engine.refusal_log")  # these lines have a test of their own
+    caplog.set_level(logging.WARNING, "ratelimit_mw.refusals")  # these lines have a test of their own
     given = [{"header": "X-Token", "value": SECRET}, raises, lambda _: 1]
     send = FACES[face]({"limits": "1/hour", "store": MemoryStore(clock=Clock()), place: given})
     for value in ("guess", SECRET, "guess"):

@@ -14,7 +14,7 @@ from ratelimit_mw.testing import Clock, RecordingStore
 from web.faces import FACES
 from web.scenario import Step
 
-NAME = "ratelimit_mw.engine.refusal_log"
+NAME = "ratelimit_mw.refusals"
 SECRET = "of these tests alone, and long enough"
 HASH = bucket_key("ip=192.0.2.1", "", secret=SECRET.encode())[1:-2]
 
