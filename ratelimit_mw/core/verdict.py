@@ -29,10 +29,10 @@ class Answer(list[Decision]):
 class Verdict(Struct, frozen=True, gc=False):
     """The result for a whole request: all decisions, and the numbers of the charge that binds.
 
-    If the request is refused, the longest `retry_after` among the refusing charges binds. If it is admitted, the
-    smallest `remaining / limit` binds, then the longest `next_after`. Ties go to the first charge. Shadow charges never
-    bind. If no charge binds (no limits, or `source` is `allowed_on_error` or `denied_on_error`), limit and remaining
-    are 0 and all times 0.0.
+    If the request is refused, the refusing charge with the longest wait binds. If it is admitted, the charge with the
+    smallest `remaining / limit` binds, then the one with the longest `next_after`. Ties go to the first charge. Shadow
+    charges never bind. If no charge binds (no limits, or `source` is `allowed_on_error` or `denied_on_error`), limit
+    and remaining are 0 and all times 0.0.
     """
 
     allowed: bool
@@ -68,11 +68,12 @@ class Verdict(Struct, frozen=True, gc=False):
         ]
 
     def _starts_ban(self, index: int) -> bool:
+        """Whether this refusal used the last unit of a penalty, which starts its ban."""
         decision = self.decisions[index]
         return self.charges[index].role == "penalty" and decision.allowed and not decision.remaining
 
     def _wait(self, index: int) -> float:
-        """Return the seconds until this charge of a refused request would pass."""
+        """Return the seconds until this charge of a refused request would pass: after the ban, if one starts."""
         decision = self.decisions[index]
         return decision.next_after if self._starts_ban(index) else decision.retry_after
 
@@ -80,12 +81,13 @@ class Verdict(Struct, frozen=True, gc=False):
         """Return which of the `candidates` binds, the first of equals; None if there are none."""
         best, smallest = None, (math.inf, math.inf)
         for index in candidates:
-            slack = self._slack(index)
-            if best is None or slack < smallest:
-                best, smallest = index, slack
+            order = self._binding_order(index)
+            if best is None or order < smallest:
+                best, smallest = index, order
         return best
 
-    def _slack(self, index: int) -> tuple[float, float]:
+    def _binding_order(self, index: int) -> tuple[float, float]:
+        """Return the sort key by which charges bind: the smallest first."""
         decision = self.decisions[index]
         if not self.allowed:  # refusing charges come before admitting ones
             return float(decision.allowed and not self._starts_ban(index)), -self._wait(index)

@@ -40,7 +40,7 @@ _NAMES: Final = (
 _CONTENT_TYPE: Final = "application/problem+json"
 _TEXT: Final = {"type": "string"}
 _DESCRIPTIONS: Final = {
-    "Retry-After": "Seconds until the same request is admitted.",
+    "Retry-After": "Seconds to wait before the same request is repeated.",
     "RateLimit": "Per policy, how many units are left (r), and for how many seconds (t).",
     "RateLimit-Policy": "Per policy, its quota (q) and its window in seconds (w).",
 }
@@ -64,7 +64,7 @@ class PolicyFields(Struct, frozen=True, gc=False):
 
 
 class Policy:
-    """The name and numbers of one charge in headers and bodies. Made once per limit; compared by identity."""
+    """How headers and bodies show one limit: its name and numbers. Made once per limit; compared by identity."""
 
     __slots__ = (
         "burst",
@@ -198,8 +198,8 @@ def refusal(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0, at_l
     """Return the response to a refused request: status 429, 503 or 403.
 
     503 if the request is denied because the store failed; 403 if it has no key or is blocked. `jitter`: the maximum
-    random addition to `Retry-After`, in seconds. `at_least`: seconds until the limits of outer middleware, which
-    admitted and charged this request, would admit it again.
+    random addition to `Retry-After`, in seconds. `at_least`: seconds to wait for the limits of outer
+    middleware, which have admitted and charged this request.
     """
     if verdict.source == "denied_on_error":
         detail = "Requests cannot be counted at the moment."
@@ -219,8 +219,8 @@ def refusal(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0, at_l
         fields: HeaderList = []
         detail = "This request costs more than its quota ever allows; waiting does not help."
     else:
-        delay = uniform(0, jitter) if jitter else 0.0  # noqa: S311  # spreads clients; not a secret
-        wait = max(1, ceil(max(verdict.retry_after, at_least) + delay))
+        extra = uniform(0, jitter) if jitter else 0.0  # noqa: S311  # spreads clients; not a secret
+        wait = max(1, ceil(max(verdict.retry_after, at_least) + extra))
         fields = [("Retry-After", str(wait))]
         detail = f"Try again in {wait} second{'s' if wait > 1 else ''}."
     return _problem(429, _PROBLEMS + "quota-exceeded", title, detail, refusing, [*fields, *headers(verdict, style)])

@@ -1,9 +1,11 @@
 -- Shared by the bucket algorithms; the Python counterpart is ratelimit_mw/algorithms/bucket.py. A level is the units
--- that were taken and have not drained yet, in ticks. `phase` is the elapsed part of this clock tick, in us.
+-- that were taken and have not drained yet, in ticks: a unit is `unit` ticks, and `drain` ticks drain in a clock tick of
+-- `clock` us. `phase` is the elapsed part of the present clock tick, in us.
 
 local refuse_or_delay
 if look.gcra or look.token_bucket then
   -- Returns allowed, retry_after and delay of a charge that exceeds a full bucket by `over` ticks, more than 0.
+  -- A wait is ceil(over / drain) clock ticks, less the elapsed part of the present one.
   function refuse_or_delay(cost, over, max_delay, phase, clock, drain, burst)
     if cost > burst then return 0, -1, 0 end
     local max_delay_ticks = (max_delay - max_delay % clock) / clock * drain
@@ -15,7 +17,7 @@ end
 
 local bucket_decision, settled_level
 if look.gcra or look.token_bucket or look.leaky_bucket then
-  -- Returns the values of a decision, from `allowed` on. Above the level `at_once` a charge that fits is delayed.
+  -- Returns the values of a decision, from `allowed` on. `at_once`: the highest level at which a charge passes without delay.
   function bucket_decision(now, level, allowed, retry_after, delay, at_once, phase, clock, drain, unit, burst)
     local free, remaining, reset_after = burst * unit - level, 0, 0
     if free > 0 and level <= at_once then remaining = (free - free % unit) / unit end

@@ -1,7 +1,8 @@
 -- Defines the scope of algorithms and drivers. A script is a codec, this head, bucket.lua, the algorithms and a driver.
 --
--- A decision is allowed (1 or 0), limit, remaining, retry_after, next_after, reset_after, delay, at. Times are in us; a
--- retry_after of -1 means never. The codec defines how the reply encodes a decision.
+-- A decision is allowed (1 or 0), limit, remaining, retry_after, next_after, reset_after, delay, at. Algorithms
+-- return times in us, and a retry_after of -1 for never. codec_packed replies with seconds and infinity, codec_plain with
+-- these numbers as they are.
 --
 -- A script runs as a whole on every call, and creating a function costs as much as running a few lines. So a call
 -- creates the functions that it needs, and divides integers with operators: floor(a / b) is (a - a % b) / b, and

@@ -18,7 +18,7 @@ Codec = Literal["msgpack", "msgpack_resp_replies", "json"]
 """The encoding of arguments, replies and states. `msgpack`: all binary. `msgpack_resp_replies`: the same, but replies
 are RESP lists. `json`: arguments are JSON, replies RESP lists and states digits."""
 
-_CODECS: Final = {
+_CODECS: Final = {  # files, in order: a later file redefines functions of an earlier one
     "msgpack": ["codec_packed"],
     "msgpack_resp_replies": ["codec_packed", "codec_plain"],
     "json": ["codec_text", "codec_plain"],
@@ -28,6 +28,7 @@ _CACHED_CHARGES: Final = 4096  # encoded charges
 _FIXARRAY_LIMIT: Final = 16  # a msgpack list of fewer values has a head of one byte, a longer one of three
 _SEPARATORS: Final = {"msgpack": b"", "msgpack_resp_replies": b"", "json": b","}  # between values
 SCRIPTED_LIMITS: Final = frozenset(SCRIPTED.values())  # types of limits with a Lua implementation
+# codec_packed replies with seconds and infinity; `_decision` converts the integers of the other replies
 _decode_decisions: Final = msgpack.Decoder(list[Decision]).decode
 _decode_settlement: Final = msgpack.Decoder(tuple[list[Decision], list[int]]).decode
 
@@ -72,9 +73,11 @@ def encode_group(codec: Codec, charges: Sequence[Charge]) -> bytes:
     parts = []
     for charge in charges:
         limit = charge.limit
-        # charge.effective_max_delay_us is slower
-        time = limit.effective_max_delay_us if charge.max_delay is None else charge.effective_max_delay_us
-        parts.append(_cached_charge(codec, limit.algorithm, charge.role, count, charge.cost, time, limit.script_args))
+        # equal to charge.effective_max_delay_us, without the call of a property
+        max_delay = limit.effective_max_delay_us if charge.max_delay is None else charge.effective_max_delay_us
+        parts.append(
+            _cached_charge(codec, limit.algorithm, charge.role, count, charge.cost, max_delay, limit.script_args)
+        )
     return _SEPARATORS[codec].join(parts)
 
 
@@ -93,8 +96,9 @@ def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes
 def _encode_charge(
     codec: Codec, algorithm: str, role: Role, count: int, cost: int, time: int, script_args: Sequence[int]
 ) -> bytes:
-    """Encode the values of one charge in the order of `head.lua`. `cost` and `time` are for the driver.
+    """Encode the values of one charge in the order of `head.lua`.
 
+    `cost` and `time` are for the driver: for take.lua `time` is a maximum delay in us, for settle.lua an instant.
     A script fails for more than 727 charges, because Lua unpacks 8,000 values at most.
     """
     return _encode_values(codec, [algorithm, role, count, cost, time, *script_args])
@@ -156,16 +160,16 @@ def _integers(values: Any) -> list[int]:
 
 
 def _decision(
-    allowed: int, limit: int, remaining: int, retry: int, next_after: int, reset: int, delay: int, at: int
+    allowed: int, limit: int, remaining: int, retry_after: int, next_after: int, reset_after: int, delay: int, at: int
 ) -> Decision:
-    """Return a decision from the values that `head.lua` defines."""
+    """Return a decision from its values in the order of `head.lua`: times in us, and -1 for never."""
     return Decision(
         allowed == 1,
         limit,
         remaining,
-        inf if retry < 0 else retry / MICROSECONDS,
+        inf if retry_after < 0 else retry_after / MICROSECONDS,
         next_after / MICROSECONDS,
-        reset / MICROSECONDS,
+        reset_after / MICROSECONDS,
         delay / MICROSECONDS,
         at,
     )
