@@ -13,7 +13,7 @@ from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.engine import base_gate, gate
 from ratelimit_mw.http import response
 from ratelimit_mw.stores.fallback import FallbackStore
-from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore, server, url
 from ratelimit_mw.testing import Clock, RecordingStore
 from ratelimit_mw.testing.recording import Call
 from web.faces import ANSWERED_OUTSIDE, FACES
@@ -36,7 +36,7 @@ def rows(scenarios: Sequence[Scenario]) -> list[Any]:
 
 ROWS = rows(SCENARIOS)
 ALL_ROWS = rows((*SCENARIOS, *AFTER))  # those in which something goes on after the response: where one can wait for it
-PATIENCE = 60.0  # seconds for an answer of Redis: a busy machine must not look like one that is down
+PATIENCE = 60.0  # seconds to connect to Redis and for its replies: a busy machine must not look like one that is down
 
 
 class TableStore(Protocol):
@@ -64,6 +64,8 @@ def tell_time(clock: Clock, patch: Callable[[object, str, object], None] = setat
     patch(base_gate, "FallbackStore", ToldLocal)
     patch(response, "time", SimpleNamespace(time=clock))
     patch(notices, "_quiet_until", {})
+    for module in (server, url):
+        patch(module, "ORPHAN_TIMEOUT", PATIENCE)
     return Told
 
 
