@@ -128,7 +128,7 @@ class _Refused(RateLimited, HTTPException):
 
 
 class _UnhandledRefusal(_Refused):
-    """A refusal for which the app has no handler."""
+    """A refusal that `_respond` answers, because the app itself has no handler."""
 
 
 class _RefusedWebSocket(RateLimited):
@@ -162,7 +162,7 @@ async def _respond(_: HTTPConnection, error: Any) -> Response | None:
 
 
 def _is_unhandled(handlers: Mapping[Any, Any], decision: EndpointDecision) -> bool:
-    """Return whether the app has no handler for refusals. With `on_refused`, a handler for any error is ignored."""
+    """Return whether the app has no handler for refusals. With `on_refused`, general error handlers do not count."""
     for kind in _Refused.__mro__:
         if (handler := handlers.get(kind)) is not None:
             for_any = issubclass(HTTPException, kind)

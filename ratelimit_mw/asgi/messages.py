@@ -98,7 +98,7 @@ class _LimitedWebSocket:
         return await asyncio.shield(task)
 
     async def _refuse(self, verdict: Verdict) -> None:
-        """Close the websocket, unless its rule only drops messages. If no limit was evaluated, always close it."""
+        """Close the websocket, unless its rule only drops messages. A verdict without decisions always closes it."""
         if self._ended or (verdict.decisions and not self._match.closes):
             return
         close = close_message(refusal(verdict, "none").status)

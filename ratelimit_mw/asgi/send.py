@@ -66,7 +66,7 @@ def _addable(own: HeaderList, fields: Sequence[tuple[bytes, bytes]]) -> HeaderLi
 
 
 async def refusal(request: Request, verdict: Verdict, gate: AsyncGate) -> Response:
-    """Return the response to a refused request: that of a plain `on_refused`, or the default one."""
+    """Return the response to a refused request: that of an `on_refused` callable, or the default one."""
     return await call_refusal_handler(gate.refusal_handler, request, verdict, gate.refusal(request, verdict))
 
 
@@ -86,6 +86,7 @@ async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: R
         return
     own = await call_refusal_handler(gate.refusal_handler, request, verdict, own)
     prefix = "http" if scope["type"] == "http" else "websocket.http"
+    # not raw(): on_refused may add names that it does not know
     fields = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in own.headers]
     body = b"" if scope.get("method") == "HEAD" else own.body
     await send({"type": f"{prefix}.response.start", "status": own.status, "headers": fields})

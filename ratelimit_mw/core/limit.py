@@ -315,5 +315,5 @@ Bucket = tuple[str, str, str]
 
 
 def bucket_of(charge: Charge) -> Bucket:
-    """Return the bucket of a charge. A shadow has its own, because it does not refuse the request."""
+    """Return the bucket of a charge within its request. Stores tell buckets apart by key and `limit.bucket` alone."""
     return charge.key, charge.limit.bucket, charge.role

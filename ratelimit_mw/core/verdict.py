@@ -11,13 +11,11 @@ from ratelimit_mw.core.errors import RateLimitError, StoreError
 from ratelimit_mw.core.limit import Charge, Decision
 
 Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease"]
+"""Where a verdict comes from. `store` also if nothing was asked, as for a client on the blocklist."""
 
 
 class Answer(list[Decision]):
-    """Decisions with a source, for those that were not made from the stored state.
-
-    `source`: the source of the verdict on them.
-    """
+    """Decisions that came from somewhere other than the state in the store. `source` says where."""
 
     __slots__ = ("source",)
 

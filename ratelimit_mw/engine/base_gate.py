@@ -61,7 +61,9 @@ class BaseGate:
         warn_or_fail(findings, strict=settings.strict)
         self._fallback: Final = FallbackStore(settings.local_share) if fallback is None else fallback
         self._on_decision: Final = _hook("on_decision", settings.on_decision)
-        self._on_store_event = _hook("on_store_event", settings.on_store_event)  # None if the store calls it itself
+        self._on_store_event = _hook(
+            "on_store_event", settings.on_store_event
+        )  # _use_store sets None if the store calls it
         self._owns_store: Final = isinstance(settings.store, str)
         self.refusal_handler: Final = self._build_refusal_handler(settings)
         self.delay_capacity = DelayCapacity(
@@ -79,7 +81,7 @@ class BaseGate:
         warn_of_unused_slot_options(self.settings, self._rules.limit_sets)
 
     def refusal(self, request: Request, verdict: Verdict) -> Response:
-        """Return the response to a refused request. An outer middleware, if any, adds the RateLimit fields."""
+        """Return the response to a refused request. It has no RateLimit fields if outer middleware adds them."""
         outer = request.state
         style = "none" if outer is not None and outer.headers_shown else self.settings.headers
         return refusal(verdict, style, self.settings.jitter, 0.0 if outer is None else outer.wait)

@@ -81,7 +81,7 @@ class AsyncGate(BaseGate):
             self.sync_gate.renew_slots = renew_in_loop
         self.compile_for_endpoint: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self._compile_for_endpoint)
         self._settlement_queues: Final = PerLoop(lambda: SettlementQueue(store, settings.store_timeout))
-        self._loop: asyncio.AbstractEventLoop | None = None  # the last loop that used a store without a timeout
+        self._loop: asyncio.AbstractEventLoop | None = None  # loop of the latest take, if the store has no own timeout
         self._take: Final = store.atake if getattr(store, "has_own_timeout", False) else self._take_in_time
         self._take_cancel_safe: Final = cancel_safe(store, self._take, self._wake_waiters)
 
@@ -191,7 +191,7 @@ class AsyncGate(BaseGate):
         self._wake_waiters(verdict)
 
     async def _decide_by_address(self, charge_plan: Plan) -> Verdict | None:
-        """Decide a plan by client address. The fast path for a single charge, as in `_decide` and `conclude`."""
+        """Decide a plan by client address. For a single charge, does what `_decide` and `conclude` do, inlined."""
         if charge_plan.is_single:
             try:
                 (decision,) = decisions = await self._take(charge_plan.charges)

@@ -1,4 +1,4 @@
-"""Rate limit headers and refusal responses. No other module knows their names and syntax.
+"""Builds the rate limit headers and the refusal responses. A new header starts here.
 
 `RateLimit` and `RateLimit-Policy` follow draft-ietf-httpapi-ratelimit-headers-11 and are structured fields (RFC 9651).
 Bodies are problem details (RFC 9457).
@@ -24,7 +24,7 @@ _SLOT_UNIT: Final = "concurrent-requests"  # the quota unit of slots; the unit o
 _BLOCKED: Final = "Requests from here are not answered."
 _STORE_DOWN_RETRY: Final = 1  # seconds; a hint, because the end of the outage is unknown
 
-# all fields that this module sends
+# every header name that is built here; raw() raises KeyError for others
 _NAMES: Final = (
     "Cache-Control",
     "Content-Length",
@@ -131,7 +131,7 @@ RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def headers(verdict: Verdict | None, style: Headers = "ietf") -> HeaderList:
-    """Return the rate limit fields of a verdict; an empty list if no store decided."""
+    """Return the rate limit fields of a verdict; empty if the verdict has no decisions (403, 503, a store error)."""
     if style == "none" or verdict is None or not verdict.decisions:
         return []
     policies = verdict.policies
@@ -198,8 +198,8 @@ def refusal(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0, at_l
     """Return the response to a refused request: status 429, 503 or 403.
 
     503 if the request is denied because the store failed; 403 if it has no key or is blocked. `jitter`: the maximum
-    random addition to `Retry-After`, in seconds. `at_least`: seconds to wait for the limits of outer
-    middleware, which have admitted and charged this request.
+    random addition to `Retry-After`, in seconds. `at_least`: the least `Retry-After`, in seconds: the
+    wait that the limits of outer middleware need. They have admitted and charged this request.
     """
     if verdict.source == "denied_on_error":
         detail = "Requests cannot be counted at the moment."

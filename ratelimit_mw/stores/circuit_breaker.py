@@ -17,7 +17,7 @@ from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores.layer import SCRIPT_ERROR, Clock, Layer, Listener
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
-FAILURES: Final = 3  # consecutive; each of a request that started after the previous failure
+FAILURES: Final = 3  # consecutive failures that open the breaker; requests that overlap count as one
 INITIAL_PAUSE: Final = 0.1  # seconds
 MAX_PAUSE: Final = 0.5  # seconds; after a recovery the breaker closes within a second, even if a probe has to connect
 _LOG_INTERVAL: Final = 10.0  # seconds between two log lines about an outage: a store that flaps must not fill the disk
@@ -27,9 +27,9 @@ class CircuitBreaker(Layer):
     """Opens after consecutive failures and probes the store after a pause. See `layer.Layer`.
 
     When one lost call fails many requests, that is one failure: a failure counts only if its request started after the
-    previous failure was recorded. A server's error about a request's own arguments counts as an answer. If the clock
-    steps back by more than a pause, earlier times are ignored. `jitter`: shortens a pause, by half at most ("equal
-    jitter"), so that processes do not probe in step.
+    previous failure was recorded. A server's error about a request's own arguments counts as an answer. Times that were
+    recorded before the clock stepped back by more than a pause are ignored. `jitter`: shortens a pause, by half at most
+    ("equal jitter"), so that processes do not probe in step.
     """
 
     def __init__(self, jitter: Callable[[float, float], float] = uniform) -> None:
@@ -70,7 +70,7 @@ class CircuitBreaker(Layer):
             self._check(now)
             if self._until is None:
                 return
-            # a probe that never completes must not block the others
+            # the others stay paused while this request probes, but no longer than MAX_PAUSE
             self._until, self._last_change = now + MAX_PAUSE, now
         self._notify("probe", now)
 

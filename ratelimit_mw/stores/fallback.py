@@ -93,8 +93,8 @@ class FallbackStore(MemoryStore):
                 del self._refusals[bucket]
         elif isinf(decision.retry_after):
             pass  # the cost exceeds the limit, and so the scaled limit
-        # a refusal applies to larger costs too
         elif refusal is None or now >= refusal.until or charge.cost <= refusal.cost:
+            # keep the smallest refused cost: a refusal applies to larger costs too
             until = now + microseconds(decision.retry_after)
             self._refusals[bucket] = _Refusal(decision, charge.cost, now, until)
             self._refusals.move_to_end(bucket)

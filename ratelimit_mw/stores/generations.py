@@ -32,8 +32,9 @@ class GenerationalMap:
         self._closes_at = now + limit.window_us // 2  # microseconds
         self._older: deque[tuple[int, dict[str, State]]] = deque()  # (when to empty it, generation), oldest first
         self._cursor: Iterator[tuple[str, State]] | None = None  # over the oldest generation; removed states are None
-        # key -> its state when its last request was refused. An admitted request replaces the state object, which makes
-        # the entry stale at no cost for that request. Stale entries are dropped when they are read.
+        # key -> its state when its last request was refused. States are compared with `is`: an admitted request
+        # replaces the state object, which makes the entry stale at no cost for that request. Stale entries are dropped
+        # when they are read.
         self.refusals: tuple[dict[str, State], ...] = tuple({} for _ in range(PART_MASK + 1))
 
     def get(self, key: str) -> State:

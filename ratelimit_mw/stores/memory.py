@@ -45,7 +45,10 @@ class MemoryStore:
         REGISTRY.register(self)
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Charge them all if all are admitted, else none. Raises `ConfigError` for a negative cost."""
+        """Charge all limits if none of them refuses, else none. See `group.committed` for shadows and penalties.
+
+        Raises `ConfigError` for a negative cost.
+        """
         lock = self._lock
         lock.acquire()  # half the cost of `with`
         try:
@@ -59,12 +62,12 @@ class MemoryStore:
                         states = self._maps[limit.bucket]
                         generation = states.current
                         old = generation[key]
-                    except KeyError:  # new, or in an older generation
+                    except KeyError:  # the limit or the key is new, or the key is in an older generation
                         generation, old = self._promote_or_get(limit, key, now)
                     if old is not None:
                         decision, new = limit.decide(old, now, cost, None)
                         generation[key] = new
-                        if not decision.allowed:  # mark_refused(), inlined: the call would double its cost
+                        if not decision.allowed:  # mark_refused(), inlined: a call would cost twice as much
                             states.refusals[hash(key) & PART_MASK][key] = new
                         return (decision,)
             elif (decisions := self._take_if_all_admitted(charges, now)) is not None:
@@ -168,7 +171,8 @@ class MemoryStore:
     def _promote_or_get(self, limit: Limit, key: str, now: int) -> tuple[dict[str, State], State]:
         """See `GenerationalMap.promote_or_get`.
 
-        In a full store, keys in use have to move to the current generation, so that others are replaced first.
+        In a full store the state is None, so that `_take` moves the key to the current generation and others are
+        replaced first.
         """
         states = self._maps.get(limit.bucket)
         return ({}, None) if states is None or self._free_keys <= 0 else states.promote_or_get(key, now)
@@ -196,7 +200,7 @@ class MemoryStore:
                 decisions[index] = charges[index].limit.decide(old, now, 0, None)[0]
                 new = old
             elif commit and new is not None and (new is not old or key not in states.current):
-                self._add(states, key, new, now)  # keep refused states current too: this key will be used again
+                self._add(states, key, new, now)  # even if unchanged: a refused client will come back
             if commit and refused and new is not None:
                 states.mark_refused(key, new)  # the request was refused: also for limits with room, and for the penalty
         return group.spread(decisions)

@@ -32,7 +32,8 @@ OnReplies = Callable[[Sequence[object] | StoreError | None], None]
 class _Call:
     """A call in flight.
 
-    `late`: all its requests timed out, so another call may take its place. `over`: it has ended. `cancel()` aborts it.
+    `late`: all its requests timed out, so another call may take its place. It stays open for `ORPHAN_TIMEOUT` at most;
+    its reply is discarded, but what it charged stays charged. `over`: it has ended. `cancel()` aborts it.
     """
 
     __slots__ = ("cancel", "late", "over", "takes", "until")
@@ -125,7 +126,12 @@ class Batcher:
             self._loop.call_soon(self._flush)
 
     def _may_send(self) -> bool:
-        """Return whether another call may be in flight, and enough requests wait besides those of unready calls."""
+        """Return whether to send another call now.
+
+        Fewer than `_MAX_CALLS` must be in flight, and enough requests must wait beyond those that unready calls will
+        take.
+        """
+        # both deadlines are start + timeout, so the difference is the age of the oldest call
         is_idle_or_slow = not self._calls or self._until - self._calls[0].until > _SLOW_CALL
         needed = 1 if is_idle_or_slow else _MIN_BATCH
         return (
@@ -247,7 +253,8 @@ class Batcher:
     def _check_deadlines(self) -> None:
         """Expire overdue requests, and schedule the next check while requests wait.
 
-        A request fails one check after its deadline, so that a reply which is in the socket by then is still used.
+        Expires what was overdue at the previous check: since then the loop has read the sockets, so a reply that was
+        there is used.
         """
         self._expire(self._last_check)
         self._last_check = self._clock.advance()
