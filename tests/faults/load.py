@@ -68,8 +68,10 @@ class Load(AbstractContextManager["Load", None]):
         self._thread.join()
         gc.collect()
         sockets, threads = self._before
-        self.left += [f"{more} sockets" for more in [settled(lambda: max(0, _sockets() - sockets))] if more]
-        self.left += settled(lambda: [thread.name for thread in threading.enumerate() if thread not in threads])
+        self.left += [f"{more} sockets" for more in [settled(lambda: max(0, _sockets() - sockets), PATIENCE)] if more]
+        self.left += settled(
+            lambda: [thread.name for thread in threading.enumerate() if thread not in threads], PATIENCE
+        )
 
     @abstractmethod
     def _work(self) -> None:
@@ -133,7 +135,7 @@ class Load(AbstractContextManager["Load", None]):
     def held(self, quotas: int = 1) -> None:
         """No promise was broken. `quotas`: how often the store may have admitted a whole quota: once more per loss."""
         assert not self.raised
-        assert not self.left
+        assert not self.left, self.left
         assert {one.status for one in self.seen} <= {200, 429}
         assert {one.source for one in self.seen} <= {"store", "local", ""}
         assert 1 <= self.admitted("store") <= QUOTA * quotas
