@@ -32,7 +32,7 @@ def started(how: str, workers: int, folder: Path) -> AbstractContextManager[WebS
     if how == "GUNICORN_CMD_ARGS":
         more = {"GUNICORN_CMD_ARGS": f"--workers={workers}"}
         return serve_gunicorn("shared_wsgi:app", APPS, env=memory | more)
-    file = folder / "gunicorn.conf.py"
+    file = folder / f"gunicorn-{workers}.conf.py"  # one each: bytecode of a file of the same size and second is reused
     file.write_text(f"workers = {workers}\n")
     options = ("-c", str(file), *(["--preload"] if how == "preloaded" else []))
     return serve_gunicorn("shared_wsgi:app", APPS, *options, env=memory)
