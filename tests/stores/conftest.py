@@ -6,6 +6,7 @@ import pytest
 from redis import Redis
 
 from ratelimit_mw.stores.redis import RedisStore
+from redis_servers import RedisServer
 
 
 @pytest.fixture
@@ -21,6 +22,20 @@ def redis_store(redis_url: str) -> Iterator[RedisStore]:
     store = RedisStore(redis_url, timeout=5)
     yield store
     store.close()
+
+
+@pytest.fixture
+def unthrottled_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget which log lines are throttled and which TLS checks ran, so that each test sees its own."""
+    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
+    monkeypatch.setattr("ratelimit_mw.stores.redis.rejections._tls_checks", {})
+
+
+@pytest.fixture
+def server(redis_server: RedisServer) -> Iterator[RedisServer]:
+    """A server of the test's own, to be given passwords and rights."""
+    with RedisServer(redis_server.binary) as server:
+        yield server
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +29,10 @@ from redis_servers import RedisServer
 from stores.test_least_privilege import COMMANDS, ON_A_CLUSTER, grant, url
 from web import test_django_checks as checks
 
-pytestmark = pytest.mark.promise(9)
+pytestmark = [pytest.mark.promise(9), pytest.mark.usefixtures("unthrottled_log")]
 
 PASSWORD = "a-long-password"  # of the page that the grants are of
 WITHOUT = [command for command in COMMANDS if not command.startswith("z")]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_logged_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
-    monkeypatch.setattr("ratelimit_mw.stores.redis.rejections._tls_checks", {})
-
-
-@pytest.fixture
-def server(redis_server: RedisServer) -> Iterator[RedisServer]:
-    with RedisServer(redis_server.binary) as server:
-        yield server
 
 
 @pytest.fixture

@@ -23,22 +23,10 @@ from redis_servers import RedisServer
 from stores.opened import Open, each_kind
 from web.wsgi_talk import Server, hello, read
 
-pytestmark = pytest.mark.promise(8)
+pytestmark = [pytest.mark.promise(8), pytest.mark.usefixtures("unthrottled_log")]
 
 CHARGES = [Charge("{k}:r", FixedWindow(10, 60))]
 PASSWORD = "hunter2-of-ours"
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_logged_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
-    monkeypatch.setattr("ratelimit_mw.stores.redis.rejections._tls_checks", {})
-
-
-@pytest.fixture
-def server(redis_server: RedisServer) -> Iterator[RedisServer]:
-    with RedisServer(redis_server.binary) as server:
-        yield server
 
 
 def refused(opened: Open, url: str, **options: object) -> StoreError:
