@@ -2,15 +2,21 @@
 
 from collections import deque
 from collections.abc import Container, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from ratelimit_mw.core.limit import Limit, State
 
 # states checked per call: twice as many as a call can add, so that expiry always catches up
 _EXPIRE_PER_CALL: Final = 2
 _MAX_GENERATIONS: Final = 48  # with more, the oldest generation is emptied before its states can have expired
-# `hash(key) & PART_MASK` selects the dict of a refused key: several dicts, because a large one takes long to grow
-PART_MASK: Final = 15
+
+
+class _Generation(NamedTuple):
+    """A generation that is closed."""
+
+    due_at: int  # when to empty it, in microseconds
+    states: dict[str, State]  # None for a state that was removed
+    refusals: dict[str, State]  # see `GenerationalMap.current_refusals`
 
 
 class GenerationalMap:
@@ -22,7 +28,7 @@ class GenerationalMap:
     Not thread-safe: `MemoryStore` calls it with its lock held.
     """
 
-    __slots__ = ("_closes_at", "_cursor", "_older", "_size", "count", "current", "limit", "refusals")
+    __slots__ = ("_closes_at", "_cursor", "_older", "_size", "count", "current", "current_refusals", "limit")
 
     def __init__(self, limit: Limit, now: int, size: int) -> None:
         self.limit = limit
@@ -30,19 +36,18 @@ class GenerationalMap:
         self.current: dict[str, State] = {}
         self._size = size
         self._closes_at = now + limit.window_us // 2  # microseconds
-        self._older: deque[tuple[int, dict[str, State]]] = deque()  # (when to empty it, generation), oldest first
+        self._older: deque[_Generation] = deque()  # oldest first
         self._cursor: Iterator[tuple[str, State]] | None = None  # over the oldest generation; removed states are None
-        # key -> its state when its last request was refused. States are compared with `is`: an admitted request
-        # replaces the state object, which makes the entry stale at no cost for that request. Stale entries are dropped
-        # when they are read.
-        self.refusals: tuple[dict[str, State], ...] = tuple({} for _ in range(PART_MASK + 1))
+        # key -> its state when its last request was refused, for keys of this generation. States are compared with
+        # `is`: an admitted request replaces the state object, which makes the entry stale at no cost for that request.
+        self.current_refusals: dict[str, State] = {}
 
     def get(self, key: str) -> State:
         """Return the state of a key, or None."""
         state = self.current.get(key)
         if state is None:
-            for _, generation in self._older:
-                state = generation.get(key)
+            for generation in self._older:
+                state = generation.states.get(key)
                 if state is not None:
                     break
         return state
@@ -55,12 +60,12 @@ class GenerationalMap:
         holds, each of them would move again and again.
         """
         since = now + self.limit.window_us // 2
-        for due_at, generation in reversed(self._older):
-            if due_at <= since:
+        for generation in reversed(self._older):
+            if generation.due_at <= since:
                 break
-            state = generation.get(key)
+            state = generation.states.get(key)
             if state is not None:
-                return generation, state
+                return generation.states, state
         return self.current, None
 
     def set(self, key: str, state: State, now: int) -> bool:
@@ -74,19 +79,23 @@ class GenerationalMap:
 
     def mark_refused(self, key: str, state: State) -> None:
         """Record that the last request of this key was refused. `state` is the key's present state."""
-        self.refusals[hash(key) & PART_MASK][key] = state
+        self._refusals_of(key)[key] = state
 
     def is_refused(self, key: str, state: State) -> bool:
         """Whether the last request of this key was refused. `state` is the key's present state."""
-        part = self.refusals[hash(key) & PART_MASK]
-        if part.get(key) is state:
-            return True
-        part.pop(key, None)
-        return False
+        return self._refusals_of(key).get(key) is state
+
+    def _refusals_of(self, key: str) -> dict[str, State]:
+        """Return the refusals of the generation that holds this key."""
+        if key not in self.current:
+            for generation in reversed(self._older):
+                if generation.states.get(key) is not None:
+                    return generation.refusals
+        return self.current_refusals
 
     def discard(self, key: str) -> bool:
         """Drop a state. Return whether there was one."""
-        self.refusals[hash(key) & PART_MASK].pop(key, None)
+        self.current_refusals.pop(key, None)
         existed = self.current.pop(key, None) is not None or self._remove(key)
         self.count -= existed
         return existed
@@ -96,18 +105,16 @@ class GenerationalMap:
         expired_count = 0
         if self.current and now >= self._closes_at + self.limit.window_us:  # no writes for a window
             self._close(self._closes_at)
-        if self._older and (self._older[0][0] <= now or len(self._older) > _MAX_GENERATIONS):
+        if self._older and (self._older[0].due_at <= now or len(self._older) > _MAX_GENERATIONS):
             for _ in range(_EXPIRE_PER_CALL):
                 oldest = self._pop_oldest()
                 if oldest is None:
                     break
-                key, state = oldest
+                key, state, is_refused = oldest
                 if self.limit.expires(state) <= now:
-                    self.refusals[hash(key) & PART_MASK].pop(key, None)
                     expired_count += 1
                 else:
-                    self.current[key] = state
-                    self.is_refused(key, state)  # drops a stale entry
+                    self._keep(key, state, is_refused)
         self.count -= expired_count
         return expired_count
 
@@ -125,42 +132,51 @@ class GenerationalMap:
             oldest = self._pop_oldest()
             if oldest is None:
                 break
-            key, state = oldest
-            self.current[key] = state
+            key, state, is_refused = oldest
+            self._keep(key, state, is_refused)
             if key in protected:
                 continue
             if self.limit.expires(state) <= now:
                 return key, idle
-            is_refused = self.is_refused(key, state)
             if idle is None and not is_refused and self.limit.decide(state, now, 1, None)[0].allowed:
                 idle = key
         return None, idle
 
     def _close(self, now: int) -> None:
-        self._older.append((now + self.limit.window_us, self.current))
+        self._older.append(_Generation(now + self.limit.window_us, self.current, self.current_refusals))
         self._closes_at = now + self.limit.window_us // 2
-        self.current = {}
+        self.current, self.current_refusals = {}, {}
 
     def _remove(self, key: str) -> bool:
-        for _, generation in self._older:
-            if generation.get(key) is not None:
-                if self._cursor is not None and generation is self._older[0][1]:
-                    generation[key] = None  # a dict must not change its size during iteration
+        for generation in self._older:
+            if generation.states.get(key) is not None:
+                if self._cursor is not None and generation is self._older[0]:
+                    generation.states[key] = None  # a dict must not change its size during iteration
                 else:
-                    del generation[key]
+                    del generation.states[key]
+                generation.refusals.pop(key, None)
                 return True
         return False
 
-    def _pop_oldest(self) -> tuple[str, State] | None:
-        """Remove and return the next state of the oldest generation that has one, or return None."""
+    def _keep(self, key: str, state: State, is_refused: bool) -> None:
+        """Move a state from the oldest generation to the current one."""
+        self.current[key] = state
+        if is_refused:
+            self.current_refusals[key] = state
+
+    def _pop_oldest(self) -> tuple[str, State, bool] | None:
+        """Remove the next state of the oldest generation that has one.
+
+        Returns its key, the state, and whether its last request was refused; None if there is no state.
+        """
         while self._older:
-            generation = self._older[0][1]
+            generation = self._older[0]
             if self._cursor is None:
-                self._cursor = iter(generation.items())
+                self._cursor = iter(generation.states.items())
             for key, state in self._cursor:
                 if state is not None:
-                    generation[key] = None
-                    return key, state
+                    generation.states[key] = None
+                    return key, state, generation.refusals.pop(key, None) is state
             self._older.popleft()
             self._cursor = None
         return None

@@ -8,7 +8,7 @@ from typing import ClassVar
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Decision, Limit, State, check_int, microseconds
 from ratelimit_mw.core.log import warn_throttled
-from ratelimit_mw.stores.generations import PART_MASK, GenerationalMap
+from ratelimit_mw.stores.generations import GenerationalMap
 from ratelimit_mw.stores.group import UNCOLLECTED, Group, committed, cost_to_decide, settled_charge
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, fork_safe_lock
 
@@ -67,8 +67,11 @@ class MemoryStore:
                     if old is not None:
                         decision, new = limit.decide(old, now, cost, None)
                         generation[key] = new
-                        if not decision.allowed:  # mark_refused(), inlined: a call would cost twice as much
-                            states.refusals[hash(key) & PART_MASK][key] = new
+                        if not decision.allowed:
+                            if generation is states.current:  # mark_refused(), inlined: a flood of refusals is common
+                                states.current_refusals[key] = new
+                            else:
+                                states.mark_refused(key, new)
                         return (decision,)
             elif (decisions := self._take_if_all_admitted(charges, now)) is not None:
                 return decisions

@@ -130,18 +130,53 @@ def test_a_flood_never_frees_a_key_refused_at_a_higher_cost_than_is_left(kind: t
     assert [store.peek([Charge(key, limit, 0)])[0].remaining for key in victims] == left
 
 
-def test_a_flood_frees_no_limit_of_a_request_that_another_limit_refused() -> None:
+@pytest.mark.parametrize("corrected", [False, True])
+def test_a_flood_frees_no_limit_of_a_request_that_another_limit_refused(corrected: bool) -> None:
     """Neither one with room, nor the penalty that counts the refusal, nor one that a correction changed since."""
     store = MemoryStore(max_keys=100, clock=Clock())
     hour, ban = TokenBucket(100, 3600, name="hour"), Ban(3, 3600, ban=3600)
     group = [Charge("me", ONE), Charge("me", hour, 5), Charge("me", ban, role="penalty")]
     for _ in range(3):
         store.take(group)
-    store.settle([Charge("me", hour, 2, at=0)])
-    flood(store, range(500))
-    assert [one.remaining for one in store.peek([Charge("me", limit, 0) for limit in (ONE, hour)])] == [0, 93]
+    if corrected:
+        store.settle([Charge("me", hour, 2, at=0)])
+    left = 93 if corrected else 95
+    assert flood(store, range(500), hour) == 500
+    assert [one.remaining for one in store.peek([Charge("me", limit, 0) for limit in (ONE, hour)])] == [0, left]
+    for number in range(500):
+        store.take([Charge(f"new {number}", hour, 101), Charge(f"new {number}", ban, role="penalty")])
+    assert store.peek([Charge("me", hour, 0)])[0].remaining == left
     assert [one.allowed for one in store.take(group)] == [False, True, True]  # the third refusal: the ban begins
     assert [one.allowed for one in store.take(group)] == [False, True, False]
+
+
+def refused_keys(store: MemoryStore) -> int:
+    """How many keys of `TEN` are remembered as refused, stale ones among them."""
+    states = store._maps[TEN.bucket]
+    return len(states.current_refusals) + sum(len(generation.refusals) for generation in states._older)
+
+
+def test_a_key_that_is_refused_in_an_older_generation_stays_refused_when_it_moves() -> None:
+    clock = Clock()
+    store = MemoryStore(max_keys=100, clock=clock)
+    hit(store, "me")
+    flood(store, range(64))  # which closes the generation of "me"
+    hit(store, "me", cost=10)
+    assert [len(generation.refusals) for generation in store._maps[TEN.bucket]._older] == [1]
+    flood(store, range(64, 500))
+    assert store.peek([Charge("me", TEN, 0)])[0].remaining == 9
+
+
+def test_a_reset_forgets_that_a_key_was_refused() -> None:
+    store = MemoryStore(max_keys=100, clock=Clock())
+    hit(store, "older")
+    flood(store, range(64))  # which closes the generation of "older"
+    hit(store, "older", cost=10)
+    hit(store, "newer")
+    hit(store, "newer", cost=10)
+    assert refused_keys(store) == 2
+    store.reset([Charge("older", TEN), Charge("newer", TEN)])
+    assert refused_keys(store) == 0
 
 
 def test_a_key_that_is_admitted_again_can_be_freed() -> None:
@@ -152,7 +187,7 @@ def test_a_key_that_is_admitted_again_can_be_freed() -> None:
     hit(store, "me")
     flood(store, range(500))
     assert [store.peek([Charge(key, TEN, 0)])[0].remaining for key in ("me", "other")] == [10, 9]
-    assert sum(map(len, store._maps[TEN.bucket].refusals)) == 1
+    assert refused_keys(store) == 1
 
 
 def test_when_all_are_refused_at_a_high_cost_new_keys_share_one_bucket() -> None:
@@ -169,7 +204,7 @@ def test_when_all_are_refused_at_a_high_cost_new_keys_share_one_bucket() -> None
     clock.advance(3 * 3600)
     for number in range(100):
         hit(store, f"later {number}")
-    assert sum(map(len, store._maps[TEN.bucket].refusals)) == 0
+    assert refused_keys(store) == 0
 
 
 def test_when_all_are_refused_new_keys_share_one_bucket_and_old_ones_keep_theirs() -> None:
@@ -408,8 +443,8 @@ def test_a_key_that_is_used_all_the_time_is_kept_once() -> None:
         hit(store, f"k{turn * 7919 % 500}", limit)
     (shelf,) = store._maps.values()
     assert len(store) == shelf.count == 500
-    assert sum(state is not None for _, page in shelf._older for state in page.values()) + len(shelf.current) == 500
-    assert sum(len(page) for _, page in shelf._older) <= 1500
+    assert sum(state is not None for page in shelf._older for state in page.states.values()) + len(shelf.current) == 500
+    assert sum(len(page.states) for page in shelf._older) <= 1500
 
 
 def test_a_page_holds_no_more_than_its_share() -> None:
@@ -417,7 +452,7 @@ def test_a_page_holds_no_more_than_its_share() -> None:
     for number in range(5000):
         hit(store, f"k{number}")
     (shelf,) = store._maps.values()
-    assert max(len(page) for _, page in shelf._older) == 200
+    assert max(len(page.states) for page in shelf._older) == 200
     assert len(shelf.current) <= 200
     assert len(shelf._older) <= 33
 
@@ -428,13 +463,14 @@ def test_a_key_on_a_full_page_stays_there_until_the_page_is_half_a_window_old() 
     for number in range(65):  # one page, and one key more
         hit(store, f"k{number}", limit)
     (shelf,) = store._maps.values()
-    ((_, page),) = shelf._older
+    (generation,) = shelf._older
+    page = generation.states
     clock.advance(29.999_999)
     assert [hit(store, "k0", limit).remaining for _ in range(2)] == [1, 0]
     assert (page["k0"].count, list(shelf.current)) == (3, ["k64"])
     clock.advance(0.000_001)
     assert not hit(store, "k0", limit).allowed
-    newest = shelf._older[-1][1]  # which was closed then, for its age
+    newest = shelf._older[-1].states  # which was closed then, for its age
     assert (len(page), shelf.count, newest["k0"].count) == (63, 65, 3)
 
 
