@@ -6,6 +6,7 @@ from typing import Final
 
 from benchmarks.ours.rules import MANY
 from benchmarks.remote import remote
+from benchmarks.rows.served import ServedByTrees
 from benchmarks.runner import Race, Row
 from benchmarks.trees import Tree
 
@@ -70,4 +71,8 @@ PAIRS: Final[Sequence[Pair]] = [
 
 def races(ours: Tree, peer: Tree) -> list[Row]:
     """All of them, between these trees."""
-    return [pair.between(ours, peer) for pair in PAIRS]
+    return [
+        *(pair.between(ours, peer) for pair in PAIRS),
+        ServedByTrees(name="served-memory", redis=False, ours=ours, peer=peer),
+        ServedByTrees(name="served-redis", redis=True, ours=ours, peer=peer),
+    ]

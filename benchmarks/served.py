@@ -25,12 +25,13 @@ _SECONDS: Final = 1  # of a burst; wrk knows no less
 class Server(AbstractContextManager["Server", None]):
     """One worker of uvicorn on a free loopback port, with the app that `made_by` makes of `arguments`.
 
-    It listens when it is made. Raises `Missing` without uvicorn, RuntimeError when it does not start.
+    `folder`: where it imports ratelimit_mw from; None for where this program does. It listens when it is made. Raises
+    `Missing` without uvicorn, RuntimeError when it does not start.
     """
 
-    def __init__(self, made_by: str, *arguments: object) -> None:
+    def __init__(self, made_by: str, *arguments: object, folder: Path | None = None) -> None:
         package("uvicorn")
-        path = os.pathsep.join([str(Path(ratelimit_mw.__file__).parents[1]), str(ROOT)])
+        path = os.pathsep.join([str(folder or Path(ratelimit_mw.__file__).parents[1]), str(ROOT)])
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "benchmarks.serve", made_by, *map(str, arguments)],
             env=os.environ | {"PYTHONPATH": path},
@@ -84,6 +85,6 @@ def bursts(server: Server) -> Contender:
     return burst
 
 
-def started(lab: Lab, made_by: str, *arguments: object) -> Server:
+def started(lab: Lab, made_by: str, *arguments: object, folder: Path | None = None) -> Server:
     """A server that runs until the end of the run."""
-    return lab.closing.enter_context(Server(made_by, *arguments))
+    return lab.closing.enter_context(Server(made_by, *arguments, folder=folder))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,24 @@ import ratelimit_mw
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(ratelimit_mw.__file__).parent
+WRK = """
+import json, sys, time
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+
+url = urlsplit(sys.argv[-1])
+started = time.perf_counter()
+statuses = []
+connection = HTTPConnection(url.hostname, url.port)
+for _ in range(200):
+    connection.request("GET", url.path)
+    response = connection.getresponse()
+    response.read()
+    statuses.append(response.status)
+refused = sum(status != 200 for status in statuses)
+microseconds = round((time.perf_counter() - started) * 1e6)
+print(json.dumps({"microseconds": microseconds, "requests": 200, "refused": refused, "failed": 0}))
+"""
 SMALL = ("--rounds", "2", "--calls", "20")
 
 
@@ -26,6 +45,16 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
         timeout=600,
         check=False,
     )
+
+
+def put_wrk(folder: Path) -> None:
+    """Put a `wrk` into the folder: the installed one, or a program that sends a few requests and reports them."""
+    program = folder / "wrk"
+    if installed := shutil.which("wrk"):
+        program.symlink_to(installed)
+    else:
+        program.write_text(f"#!{sys.executable}\n{WRK}")
+        program.chmod(0o755)
 
 
 def row(output: str, name: str) -> list[str]:

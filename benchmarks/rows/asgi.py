@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from benchmarks.lab import package
 from benchmarks.ours.asgi import App, Scope, bare, contender, floor, held, limited, spent
+from benchmarks.ours.served import starlette
 from benchmarks.runner import Race, Row
 from benchmarks.web import LEGACY, NONE
 from ratelimit_mw.asgi import RateLimitMiddleware
@@ -27,17 +28,6 @@ def _asgi_ratelimit() -> Any:
         return app
 
     return make
-
-
-def starlette() -> Any:
-    """An app of one route."""
-    answer = package("starlette.responses").PlainTextResponse
-
-    async def item(request: Any) -> Any:
-        return answer(request.path_params["number"])
-
-    route = package("starlette.routing").Route("/items/{number}", item)
-    return package("starlette.applications").Starlette(routes=[route])
 
 
 def _on_starlette(quota: int) -> Any:

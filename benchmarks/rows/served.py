@@ -2,31 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from benchmarks import web
 from benchmarks.lab import Lab, Missing, package
 from benchmarks.line import Line
-from benchmarks.rows.asgi import starlette
+from benchmarks.ours.served import bare, limited, starlette
 from benchmarks.runner import Batch, Contender, Row, turns
 from benchmarks.served import Server, ask, bursts, started
+from benchmarks.trees import Tree
 from benchmarks.web import IETF, LEGACY, NONE
-from ratelimit_mw.asgi import RateLimitMiddleware
 
 _ROUNDS: Final = 21  # at most: one lasts as many seconds as there are contenders
-
-
-def bare(_quota: str, _url: str) -> Any:
-    """The app without any middleware."""
-    return starlette()
-
-
-def ours(quota: str, url: str) -> Any:
-    """With the defaults. `url`: of a store."""
-    app = starlette()
-    app.add_middleware(RateLimitMiddleware, limits=f"{quota}/hour", store=url)
-    return app
 
 
 def asgi_ratelimit(quota: str, url: str) -> Any:
@@ -86,7 +75,7 @@ class Served:
         try:
             url = lab.redis_url() if self.redis else "memory://"
             contenders["bare"] = bursts(_server(lab, bare, web.PLENTY, url))
-            contenders["ours"] = bursts(_limited(lab, ours, url, IETF))
+            contenders["ours"] = bursts(_limited(lab, limited, url, IETF))
             for peer in self.over:
                 module, make, fields = _PEERS[peer]
                 try:
@@ -129,12 +118,61 @@ class Served:
         )
 
 
-def _server(lab: Lab, make: Any, quota: int, url: str) -> Server:
-    return started(lab, f"{__name__}:{make.__name__}", quota, url)
+@dataclass(frozen=True, kw_only=True)
+class ServedByTrees:
+    """Time per request of the limited app under the server, with the package of one tree over that of another."""
+
+    name: str
+    redis: bool  # else in memory
+    ours: Tree
+    peer: Tree
+
+    @property
+    def what(self) -> str:
+        """What is measured."""
+        return f"a request under uvicorn over {'Redis' if self.redis else 'memory'}"
+
+    def run(self, lab: Lab) -> Sequence[Line]:
+        """One line."""
+        try:
+            contenders = {
+                name: bursts(_limited(lab, limited, self._url(lab, database), IETF, folder=tree.folder))
+                for database, (name, tree) in enumerate((("ours", self.ours), ("peer", self.peer)))
+            }
+        except Missing as reason:
+            return [Line(row=self.name, what=self.what, notes=(f"skipped, {reason}",))]
+        batches = turns(lab, contenders, 0, min(lab.rounds, _ROUNDS))
+        return [
+            Line(
+                row=self.name,
+                what=self.what,
+                values=tuple(
+                    _rate(peer) / _rate(ours) for ours, peer in zip(batches["ours"], batches["peer"], strict=True)
+                ),
+                ours=_each(batches["ours"]),
+                peer=_each(batches["peer"]),
+                admitted=sum(batch.admitted for batch in batches["ours"]),
+                refused=sum(batch.refused for batch in batches["ours"]),
+                problems=tuple(
+                    f"{name}: {batch.refused} refused, not 0"
+                    for name, each in batches.items()
+                    for batch in each
+                    if batch.refused
+                ),
+            )
+        ]
+
+    def _url(self, lab: Lab, database: int) -> str:
+        """The trees share no buckets."""
+        return f"{lab.redis_url().removesuffix('/0')}/{database}" if self.redis else "memory://"
 
 
-def _limited(lab: Lab, make: Any, url: str, fields: frozenset[str]) -> Server:
-    return web.held(lambda quota: _server(lab, make, quota, url), ask, fields)
+def _server(lab: Lab, make: Any, quota: int, url: str, folder: Path | None = None) -> Server:
+    return started(lab, f"{make.__module__}:{make.__name__}", quota, url, folder=folder)
+
+
+def _limited(lab: Lab, make: Any, url: str, fields: frozenset[str], folder: Path | None = None) -> Server:
+    return web.held(lambda quota: _server(lab, make, quota, url, folder), ask, fields)
 
 
 def _rate(batch: Batch) -> float:

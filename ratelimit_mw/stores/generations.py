@@ -114,7 +114,7 @@ class GenerationalMap:
                 if self.limit.expires(state) <= now:
                     expired_count += 1
                 else:
-                    self._keep(key, state, is_refused)
+                    self._keep(key, state, is_refused=is_refused)
         self.count -= expired_count
         return expired_count
 
@@ -133,7 +133,7 @@ class GenerationalMap:
             if oldest is None:
                 break
             key, state, is_refused = oldest
-            self._keep(key, state, is_refused)
+            self._keep(key, state, is_refused=is_refused)
             if key in protected:
                 continue
             if self.limit.expires(state) <= now:
@@ -158,7 +158,7 @@ class GenerationalMap:
                 return True
         return False
 
-    def _keep(self, key: str, state: State, is_refused: bool) -> None:
+    def _keep(self, key: str, state: State, *, is_refused: bool) -> None:
         """Move a state from the oldest generation to the current one."""
         self.current[key] = state
         if is_refused:

@@ -1,12 +1,10 @@
 """The benchmark program: what it counts and says. Never how fast anything is."""
 
-import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from benchmark_program import SMALL, row, run, written
+from benchmark_program import SMALL, put_wrk, row, run, written
 from ratelimit_mw.algorithms import ALGORITHMS
 from redis_servers import RedisServer
 
@@ -102,24 +100,6 @@ sys.modules[sys.argv[1]] = None
 from benchmarks.__main__ import main
 
 sys.exit(main(["--only", "served-memory", "--rounds", "1", "--json", "it.json"]))
-"""
-WRK = """
-import json, sys, time
-from http.client import HTTPConnection
-from urllib.parse import urlsplit
-
-url = urlsplit(sys.argv[-1])
-started = time.perf_counter()
-statuses = []
-connection = HTTPConnection(url.hostname, url.port)
-for _ in range(200):
-    connection.request("GET", url.path)
-    response = connection.getresponse()
-    response.read()
-    statuses.append(response.status)
-refused = sum(status != 200 for status in statuses)
-microseconds = round((time.perf_counter() - started) * 1e6)
-print(json.dumps({"microseconds": microseconds, "requests": 200, "refused": refused, "failed": 0}))
 """
 LUA = {"sliding_window_counter": 1.6, "sliding_window_log": 2.4, "smooth": 2.1}
 WITHOUT_LIMITS = """
@@ -247,12 +227,7 @@ def test_rows_of_many_keys_in_redis_count_what_they_say(tmp_path: Path, redis_se
 
 
 def test_served_rows_count_what_wrk_was_answered(tmp_path: Path) -> None:
-    wrk = tmp_path / "wrk"
-    if there := shutil.which("wrk"):
-        wrk.symlink_to(there)
-    else:  # what asks as often as it says is enough for what is counted here
-        wrk.write_text(f"#!{sys.executable}\n{WRK}")
-        wrk.chmod(0o755)
+    put_wrk(tmp_path)
     only = ("--only", "served-memory", "--rounds", "1", "--json", "it.json")
     done = run(tmp_path, "-m", "benchmarks", *only, PATH=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr

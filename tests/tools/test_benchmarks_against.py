@@ -8,7 +8,7 @@ from shutil import copytree, ignore_patterns, rmtree
 
 import pytest
 
-from benchmark_program import PACKAGE, ROOT, SMALL, row, run, written
+from benchmark_program import PACKAGE, ROOT, SMALL, put_wrk, row, run, written
 from ratelimit_mw import asgi
 
 REFUSES = """
@@ -68,7 +68,9 @@ def against(checkout: Path, *arguments: str, **environment: str) -> subprocess.C
 def test_both_trees_count_what_the_rows_say(checkout: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    done = against(checkout, "HEAD", *SMALL, TMPDIR=str(temporary))
+    put_wrk(tmp_path)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    done = against(checkout, "HEAD", *SMALL, TMPDIR=str(temporary), PATH=path)
     assert done.returncode == 0, done.stdout + done.stderr
     short = git(checkout, "rev-parse", "--short", "HEAD")
     assert f"\nagainst {short} the package\n" in done.stdout
@@ -77,6 +79,9 @@ def test_both_trees_count_what_the_rows_say(checkout: Path, tmp_path: Path) -> N
         assert row(done.stdout, name)[-2:] == ["40", "0"]
     assert row(done.stdout, "memory-refused")[-2:] == ["0", "40"]
     rows = written(checkout / "it.json")
+    for name in ("served-memory", "served-redis"):
+        assert (rows[name]["admitted"] > 0, rows[name]["refused"]) == (True, 0)
+        assert rows[name]["ours"] > 0 < rows[name]["peer"]
     assert {name: found["target"] for name, found in rows.items() if found["target"]} == {"asgi-added": 1.1}
     for found in rows.values():
         assert (len(found["values"]), found["problems"], found["notes"]) == (2, [], [])
@@ -90,6 +95,14 @@ def test_the_package_of_the_commit_is_what_runs(checkout: Path) -> None:
     found = written(checkout / "it.json")["asgi-added"]
     assert (found["admitted"], found["refused"]) == (40, 0)
     assert found["problems"] == ["peer: 0 admitted and 20 refused, not 20 and 0"] * 2
+
+
+def test_the_server_imports_the_package_of_the_commit(checkout: Path, tmp_path: Path) -> None:
+    put_wrk(tmp_path)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    done = against(checkout, "HEAD~1", "--only", "served-memory", *SMALL, PATH=path)
+    assert done.returncode == 1
+    assert "TypeError: RateLimitMiddleware.__init__() got an unexpected keyword argument 'store'" in done.stderr
 
 
 def test_a_worker_is_followed_by_the_next(checkout: Path) -> None:
