@@ -120,9 +120,9 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt):
 class _Refused(RateLimited, HTTPException):
     """A refusal that the app may handle as `RateLimited`, by its status, or as any `HTTPException`."""
 
-    def __init__(self, verdict: Verdict, own: OwnResponse, answer: _Responder) -> None:
-        fields = {name: value for name, value in own.headers if name.lower() not in BODY_HEADERS}
-        HTTPException.__init__(self, own.status, json.decode(own.body)["detail"], fields)
+    def __init__(self, verdict: Verdict, refusal: OwnResponse, answer: _Responder) -> None:
+        fields = {name: value for name, value in refusal.headers if name.lower() not in BODY_HEADERS}
+        HTTPException.__init__(self, refusal.status, json.decode(refusal.body)["detail"], fields)
         self.verdict = verdict
         self.answer = answer
 
@@ -142,18 +142,18 @@ class _RefusedWebSocket(RateLimited):
 async def _error(decision: EndpointDecision, verdict: Verdict, connection: HTTPConnection) -> Exception:
     """Return the error to raise. Registers a handler for it in the app, unless the app has its own."""
     answer = partial(refusal_response, decision, verdict, connection)
-    own = decision.gate.refusal(decision.request, verdict)
+    refusal = decision.gate.default_refusal(decision.request, verdict)
     # Starlette looks up the handler here when it has caught the error
     handlers, _ = connection.scope.get("starlette.exception_handlers", (None, None))
     if isinstance(connection, WebSocket):
         if not isinstance(handlers, MutableMapping):
-            return WebSocketException(close_message(own.status)["code"])
+            return WebSocketException(close_message(refusal.status)["code"])
         handlers[_RefusedWebSocket] = _respond
         return _RefusedWebSocket(verdict, answer)
     if not isinstance(handlers, MutableMapping) or not _is_unhandled(handlers, decision):
-        return _Refused(verdict, own, answer)
+        return _Refused(verdict, refusal, answer)
     handlers[_UnhandledRefusal] = _respond
-    return _UnhandledRefusal(verdict, own, answer)
+    return _UnhandledRefusal(verdict, refusal, answer)
 
 
 async def _respond(_: HTTPConnection, error: Any) -> Response | None:

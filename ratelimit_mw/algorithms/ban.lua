@@ -2,7 +2,7 @@
 -- State: count (refusals), start (us); during a ban also until (us).
 -- Numbers of the limit: length (us), quota (refusals), ban (us).
 
-if look.ban then
+if decide.ban then
   -- Returns count, start, the end of the ban (nil without one), and the end that is stored.
   local function read(key, now, length, quota, ban)
     local count, start, written = load(key)
@@ -21,7 +21,7 @@ if look.ban then
     return write_state("<dd", count, start), start + length
   end
 
-  function look.ban(key, now, cost, _, length, quota, ban)
+  function decide.ban(key, now, cost, _, length, quota, ban)
     local count, start, ends, written = read(key, now, length, quota, ban)
     local rest, retry_after, reset_after, state, expires = ban, 0, 0, nil, nil
     if ends then

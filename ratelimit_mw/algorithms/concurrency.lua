@@ -3,7 +3,7 @@
 -- number in 16 digits, so that names sort like numbers.
 -- Numbers of the limit: lifetime (us), quota (slots), retry (us).
 
-if look.concurrency then
+if decide.concurrency then
   local max, min = math.max, math.min
   local CHUNK = 1000 -- members in one command
   local MOST = 10000 -- slots in one settlement
@@ -74,7 +74,7 @@ if look.concurrency then
     return first
   end
 
-  function look.concurrency(key, now, cost, _, length, quota, retry)
+  function decide.concurrency(key, now, cost, _, length, quota, retry)
     local used, last, name = read(key, now)
     local allowed, retry_after, state, at = 1, 0, nil, now
     if cost > 0 then

@@ -2,7 +2,7 @@
 -- State: count (units), start (us).
 -- Numbers of the limit: length (us), quota (units).
 
-if look.fixed_window then
+if decide.fixed_window then
   -- Returns count and start of the window at `now`, whether the state is from the future, and whether it is from this
   -- window.
   local function read(key, now, length)
@@ -12,7 +12,7 @@ if look.fixed_window then
     return count, start, false, true
   end
 
-  function look.fixed_window(key, now, cost, _, length, quota)
+  function decide.fixed_window(key, now, cost, _, length, quota)
     local count, start, ahead, runs = read(key, now, length)
     local rest = start + length - now
     local allowed, retry_after, state = 1, 0, nil

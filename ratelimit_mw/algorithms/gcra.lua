@@ -4,7 +4,7 @@
 -- Numbers of the limit: clock (us in a clock tick), drain (ticks per clock tick), unit (ticks), burst (units),
 -- quota (units).
 
-if look.gcra then
+if decide.gcra then
   -- Returns the ticks that have not drained by `tick`, and whether the state is later than `tick`.
   local function read(key, tick, drain, full)
     local tat, rest, updated = load(key)
@@ -24,7 +24,7 @@ if look.gcra then
     return write_state("<d", tat), expires
   end
 
-  function look.gcra(key, now, cost, max_delay, clock, drain, unit, burst)
+  function decide.gcra(key, now, cost, max_delay, clock, drain, unit, burst)
     local phase, full = now % clock, burst * unit
     local tick = (now - phase) / clock
     local level, ahead = read(key, tick, drain, full)

@@ -3,8 +3,8 @@
 -- Numbers of the limit: clock (us in a clock tick), drain (ticks per clock tick), unit (ticks), burst (units),
 -- quota (units), at_once (units that do not queue).
 
-if look.leaky_bucket then
-  function look.leaky_bucket(key, now, cost, max_delay, clock, drain, unit, burst, _, at_once)
+if decide.leaky_bucket then
+  function decide.leaky_bucket(key, now, cost, max_delay, clock, drain, unit, burst, _, at_once)
     local phase = now % clock
     local tick = (now - phase) / clock
     local level, updated = read_level(key, tick, drain)

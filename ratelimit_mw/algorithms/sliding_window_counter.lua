@@ -4,7 +4,7 @@
 -- Numbers of the limit: clock (us in a clock tick), length (clock ticks in a sub-window), quota (units), buckets,
 -- strict (0 or 1).
 
-if look.sliding_window_counter then
+if decide.sliding_window_counter then
   -- Returns the state at `tick` (c[1] is the start, c[2] the newest count, c[buckets + 2] the oldest), the stored start
   -- (-1 without a state), the sum of all units, and how many of them count.
   local function read(key, tick, length, buckets, strict)
@@ -77,7 +77,7 @@ if look.sliding_window_counter then
     return ticks > 0 and ticks or 0
   end
 
-  function look.sliding_window_counter(key, now, cost, _, clock, length, quota, buckets, strict)
+  function decide.sliding_window_counter(key, now, cost, _, clock, length, quota, buckets, strict)
     local phase = now % clock
     local tick = (now - phase) / clock
     local c, stored_start, units, used = read(key, tick, length, buckets, strict)

@@ -6,7 +6,7 @@
 -- Few commands make it fast. Ranks count from the end, so that expired units need not be counted. Instants are passed
 -- as numbers, because Redis formats them with all digits, which Lua would not.
 
-if look.sliding_window_log then
+if decide.sliding_window_log then
   local max, min = math.max, math.min
   local CHUNK = 1000 -- members in one command
   local TRIM = 2000 -- members that one charge can drop: twice what it can add, so that dropping keeps up
@@ -68,7 +68,7 @@ if look.sliding_window_log then
     end
   end
 
-  function look.sliding_window_log(key, now, cost, _, length, quota, most)
+  function decide.sliding_window_log(key, now, cost, _, length, quota, most)
     local used, newest, last = read(key, now, length)
     local allowed, retry_after, state, final = 1, 0, nil, min(newest, now)
     local ahead = newest > now

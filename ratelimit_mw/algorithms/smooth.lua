@@ -5,7 +5,7 @@
 -- Numbers of the limit: clock (us per clock tick), drain and unit (ticks, before the scale of a warm-up), quota
 -- (units), idle (us that can be stored), cold (factor; 0 without a warm-up).
 
-if look.smooth then
+if decide.smooth then
   local max, min = math.max, math.min
   -- Numbers of the current limit: see ticks.py.
   local scaled_drain, unit_time, unit_storage, full, edge, numerator, denominator, scale, storage_scale
@@ -98,7 +98,7 @@ if look.smooth then
     return write_state("<dddddd", wait, written, delayed_ticks, tick, scaled_drain, clock), expires
   end
 
-  function look.smooth(key, now, cost, max_delay, clock, drain, unit, quota, idle, cold)
+  function decide.smooth(key, now, cost, max_delay, clock, drain, unit, quota, idle, cold)
     measure(clock, drain, unit, quota, idle, cold)
     local phase = now % clock
     local wait, stored, delayed_ticks, ahead = current(key, now, clock, idle, cold)

@@ -3,8 +3,8 @@
 -- Numbers of the limit: clock (us in a clock tick), drain (ticks per clock tick), unit (ticks), burst (units),
 -- quota (units).
 
-if look.token_bucket then
-  function look.token_bucket(key, now, cost, max_delay, clock, drain, unit, burst)
+if decide.token_bucket then
+  function decide.token_bucket(key, now, cost, max_delay, clock, drain, unit, burst)
     local phase, full = now % clock, burst * unit
     local tick = (now - phase) / clock
     local level, updated = read_level(key, tick, drain)

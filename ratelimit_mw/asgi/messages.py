@@ -10,7 +10,7 @@ from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.http.response import refusal
+from ratelimit_mw.http.response import refusal_response
 from ratelimit_mw.rules.plan import Match, Plan, without_charged
 
 _ENDS: Final = ("websocket.close", "websocket.http.response.start")  # messages with which an app ends the websocket
@@ -101,7 +101,7 @@ class _LimitedWebSocket:
         """Close the websocket, unless its rule only drops messages. A verdict without decisions always closes it."""
         if self._ended or (verdict.decisions and not self._match.closes):
             return
-        close = close_message(refusal(verdict, "none").status)
+        close = close_message(refusal_response(verdict, "none").status)
         self._end = {**close, "type": "websocket.disconnect"}
         await asyncio.shield(asyncio.ensure_future(self._close(close)))  # completed even if the app is canceled
 

@@ -61,35 +61,35 @@ def _send_in_style(state: RateLimitState, style: Headers, send: Send, message: M
     return send(message)
 
 
-def _addable(own: HeaderList, fields: Sequence[tuple[bytes, bytes]]) -> HeaderList:
-    return non_conflicting(own, {bytes(name).lower().decode("latin-1") for name, _ in fields})
+def _addable(added: HeaderList, fields: Sequence[tuple[bytes, bytes]]) -> HeaderList:
+    return non_conflicting(added, {bytes(name).lower().decode("latin-1") for name, _ in fields})
 
 
-async def refusal(request: Request, verdict: Verdict, gate: AsyncGate) -> Response:
+async def resolve_refusal(request: Request, verdict: Verdict, gate: AsyncGate) -> Response:
     """Return the response to a refused request: that of an `on_refused` callable, or the default one."""
-    return await call_refusal_handler(gate.refusal_handler, request, verdict, gate.refusal(request, verdict))
+    return await call_refusal_handler(gate.refusal_handler, request, verdict, gate.default_refusal(request, verdict))
 
 
 async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: Receive, send: Send) -> None:
     """Send the response to a refused request, or let `on_refused` send it."""
-    scope, own, refusal_handler = request.raw, gate.refusal(request, verdict), gate.refusal_handler
+    scope, refusal, refusal_handler = request.raw, gate.default_refusal(request, verdict), gate.refusal_handler
     if scope["type"] == "websocket":
         await receive()  # a handshake is answered only after websocket.connect
         if "websocket.http.response" not in (scope.get("extensions") or {}):
-            await send(close_message(own.status))
+            await send(close_message(refusal.status))
             return
     elif (
         refusal_handler is not None
         and refusal_handler.kind == "asgi"
-        and await _answered_by_app(refusal_handler.call, own, scope, receive, send)
+        and await _answered_by_app(refusal_handler.call, refusal, scope, receive, send)
     ):
         return
-    own = await call_refusal_handler(gate.refusal_handler, request, verdict, own)
+    refusal = await call_refusal_handler(gate.refusal_handler, request, verdict, refusal)
     prefix = "http" if scope["type"] == "http" else "websocket.http"
     # not raw(): on_refused may add names that it does not know
-    fields = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in own.headers]
-    body = b"" if scope.get("method") == "HEAD" else own.body
-    await send({"type": f"{prefix}.response.start", "status": own.status, "headers": fields})
+    fields = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in refusal.headers]
+    body = b"" if scope.get("method") == "HEAD" else refusal.body
+    await send({"type": f"{prefix}.response.start", "status": refusal.status, "headers": fields})
     await send({"type": f"{prefix}.response.body", "body": body})
 
 
@@ -99,9 +99,9 @@ def close_message(status: int) -> Message:
     return {"type": "websocket.close", "code": code, "reason": REASONS[status]}
 
 
-async def _answered_by_app(app: App, own: Response, scope: Scope, receive: Receive, send: Send) -> bool:
+async def _answered_by_app(app: App, refusal: Response, scope: Scope, receive: Receive, send: Send) -> bool:
     """Let an app respond, and add the refusal's headers. Return whether it started a response."""
-    fields = [(name, value) for name, value in own.headers if name.lower() not in BODY_HEADERS]
+    fields = [(name, value) for name, value in refusal.headers if name.lower() not in BODY_HEADERS]
     started = False
 
     async def send_with_refusal(message: Message) -> None:

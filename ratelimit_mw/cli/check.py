@@ -31,7 +31,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--store",
         action="store_true",
-        help="connect to the store; exit with 1 if it rejects us, 2 if it is unreachable",
+        help="connect to the store; exit with 1 if it rejects this app, 2 if it is unreachable",
     )
     parser.add_argument("--request", metavar="'POST /login'", help="explain what applies to this request")
     parser.add_argument(

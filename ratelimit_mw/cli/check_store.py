@@ -36,7 +36,7 @@ class StoreReport:
             yield f"  {node.place}"
             yield from _aligned(_node_rows(node, self._inspection.kind))
         for title, texts in (
-            ("rejects us", self._inspection.mistakes),
+            ("rejects this app", self._inspection.mistakes),
             ("no answer", self._inspection.unreachable),
             ("warning", self._inspection.warnings),
         ):

@@ -17,7 +17,7 @@ from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.http.callables import CallResults
 from ratelimit_mw.http.paths import Forms
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.http.response import refusal
+from ratelimit_mw.http.response import refusal_response
 from ratelimit_mw.rules.compiled import CompiledLimit, LimitSet
 from ratelimit_mw.rules.plan import Match, Plan, conclude, plan
 from ratelimit_mw.rules.rule_set import RuleSet
@@ -101,7 +101,7 @@ def _applies(
         yield from columns(_rules(settings, match, request, results))
         yield ""
     if charge_plan.denied:
-        status = refusal(conclude(match, charge_plan, ()), settings.headers).status
+        status = refusal_response(conclude(match, charge_plan, ()), settings.headers).status
         yield f"Refused with {status}, without querying the store: {_why_denied(match, charge_plan)}."
         return
     if not charge_plan.charges:

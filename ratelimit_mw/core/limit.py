@@ -250,7 +250,7 @@ class Charge(Struct, frozen=True, gc=False):
         if self.lease != 0:
             check_lease([self.limit], self.lease, self.lease_time)
             if self.effective_max_delay_us:
-                raise ConfigError("lease: what is taken ahead cannot be held back; expected no max_delay beside it")
+                raise ConfigError("lease: units charged in advance cannot be delayed; expected no max_delay beside it")
 
     @property
     def max_delay_us(self) -> int | None:

@@ -53,9 +53,11 @@ def uses_of(views: Sequence[Any], base: type) -> Iterator[Use]:
         kind = getattr(view, "cls", None)
         if not isinstance(kind, type):
             continue
-        own: dict[str, Any] = getattr(view, "initkwargs", {})  # e.g. of an action of a viewset
-        options = SimpleNamespace(throttle_scope=own.get("throttle_scope", getattr(kind, "throttle_scope", None)))
-        throttles = own.get("throttle_classes", getattr(kind, "throttle_classes", ()))
+        initkwargs: dict[str, Any] = getattr(view, "initkwargs", {})  # e.g. of an action of a viewset
+        options = SimpleNamespace(
+            throttle_scope=initkwargs.get("throttle_scope", getattr(kind, "throttle_scope", None))
+        )
+        throttles = initkwargs.get("throttle_classes", getattr(kind, "throttle_classes", ()))
         inherited = getattr(super(kind, kind), "throttle_classes", None)
         for throttle in throttles:
             if isinstance(throttle, type) and issubclass(throttle, base):

@@ -120,7 +120,10 @@ class RateLimitMiddleware:
             context.state.record(verdict, self._gate)
             if not verdict.allowed:
                 context.refused = refusal_from_handler(
-                    self._gate.refusal_handler, django_request, verdict, self._gate.refusal(django_request, verdict)
+                    self._gate.refusal_handler,
+                    django_request,
+                    verdict,
+                    self._gate.default_refusal(django_request, verdict),
                 )
             elif django_request.on_end is not None:
                 context.tracker = track_response(django_request, context.state)
@@ -152,7 +155,10 @@ class RateLimitMiddleware:
             context.state.record(verdict, self._gate)
             if not verdict.allowed:
                 context.refused = await call_refusal_handler(
-                    self._gate.refusal_handler, django_request, verdict, self._gate.refusal(django_request, verdict)
+                    self._gate.refusal_handler,
+                    django_request,
+                    verdict,
+                    self._gate.default_refusal(django_request, verdict),
                 )
             elif django_request.on_end is not None:
                 context.tracker = track_response(django_request, context.state, asyncio.get_running_loop())

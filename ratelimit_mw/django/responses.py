@@ -81,25 +81,25 @@ def end_on_close(response: HttpResponseBase, tracker: ResponseTracker) -> None:
 
 def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: Headers) -> None:
     """Add the rate limit headers. Fields that are lists are appended to the view's."""
-    theirs, own = response.headers, headers(verdict, style)
+    theirs, added = response.headers, headers(verdict, style)
     # Setting a field by name costs as much as making it: Django encodes name and value, and looks for line ends. These
     # fields have none, so they go straight into the dict of Django's own class, if it still keeps its fields there.
     if style == "ietf" and type(theirs) is ResponseHeaders and _KEEPS_DICT:
         fields: dict[str, tuple[str, str]] = theirs._store  # noqa: SLF001  # see above
         if _LIMITS not in fields and _POLICIES not in fields:
-            fields.update(zip(_LOWER_NAMES, own, strict=False))  # `own` may be empty
+            fields.update(zip(_LOWER_NAMES, added, strict=False))  # `added` may be empty
             return
     names = {name.lower() for name in theirs}  # a lookup of a missing name costs an exception
-    for name, value in own if style == "ietf" else non_conflicting(own, names):  # lists are valid beside the view's
+    for name, value in added if style == "ietf" else non_conflicting(added, names):  # lists are valid beside the view's
         theirs[name] = f"{theirs[name]}, {value}" if name.lower() in names else value
 
 
-def _to_django(request: HttpRequest, own: Response) -> HttpResponse:
+def _to_django(request: HttpRequest, refusal: Response) -> HttpResponse:
     """Return a refusal as a response of Django."""
-    body = b"" if request.method == "HEAD" else own.body
-    response = HttpResponse(body, status=own.status)
+    body = b"" if request.method == "HEAD" else refusal.body
+    response = HttpResponse(body, status=refusal.status)
     del response.headers["Content-Type"]
-    for name, value in own.headers:
+    for name, value in refusal.headers:
         if name.lower() == "set-cookie":
             response.cookies.load(value)
         else:
@@ -110,19 +110,19 @@ def _to_django(request: HttpRequest, own: Response) -> HttpResponse:
 
 
 def refusal_from_handler(
-    refusal_handler: RefusalHandler | None, request: Request, verdict: Verdict, own: Response
+    refusal_handler: RefusalHandler | None, request: Request, verdict: Verdict, refusal: Response
 ) -> Response:
     """Return the response of `on_refused`; the default one without it, or if it raises."""
     if refusal_handler is None:
-        return own
+        return refusal
     try:
         result = refusal_handler.call(request, verdict)
         return checked_response(
-            refusal_handler.call, async_to_sync(_await)(result) if isawaitable(result) else result, own
+            refusal_handler.call, async_to_sync(_await)(result) if isawaitable(result) else result, refusal
         )
     except Exception as error:  # noqa: BLE001  # the request stays refused, whatever the callable does
         warn_throttled(f"on_refused {callable_name(refusal_handler.call)}", HANDLER_FAILED, error=error)
-        return own
+        return refusal
 
 
 async def _await(result: Any) -> Any:

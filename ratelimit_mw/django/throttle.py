@@ -136,11 +136,11 @@ class Throttle:
             return EndpointLimit(limits, **options).reject_async_callables().reject_concurrency()
 
 
-def _check_attributes(own: Mapping[str, Any]) -> None:
+def _check_attributes(attributes: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for attributes of a throttle that look like misspelled options."""
     known = ["limits", "scope", *EndpointLimitOptions.__annotations__]
     likely: list[str] = []
-    for name, value in own.items():
+    for name, value in attributes.items():
         if name in known or name in vars(Throttle) or name.startswith("_"):
             continue
         here, _ = translate_option(name) or ("", "")

@@ -24,7 +24,7 @@ from ratelimit_mw.http.callables import resolve_callable
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.on_refused import RefusalHandler, refusal_handler
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.http.response import Response, refusal
+from ratelimit_mw.http.response import Response, refusal_response
 from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, without_store
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.startup_checks import known_workers, multiple_workers_finding, warn_of_unused_slot_options
@@ -80,11 +80,14 @@ class BaseGate:
         """Warn about options of slots without effect. For integrations whose endpoint limits cannot have slots."""
         warn_of_unused_slot_options(self.settings, self._rules.limit_sets)
 
-    def refusal(self, request: Request, verdict: Verdict) -> Response:
-        """Return the response to a refused request. It has no RateLimit fields if outer middleware adds them."""
+    def default_refusal(self, request: Request, verdict: Verdict) -> Response:
+        """Return the default response to a refused request.
+
+        It has no RateLimit fields if outer middleware adds them.
+        """
         outer = request.state
         style = "none" if outer is not None and outer.headers_shown else self.settings.headers
-        return refusal(verdict, style, self.settings.jitter, 0.0 if outer is None else outer.wait)
+        return refusal_response(verdict, style, self.settings.jitter, 0.0 if outer is None else outer.wait)
 
     def store_for(self, source: Source) -> Store | AsyncStore:
         """Return the store that was charged for a verdict of this source."""

@@ -66,14 +66,14 @@ def levels_of(
     Limits without a name have one bucket per endpoint; clients see the route as their name.
     """
     shown = " ".join([*sorted({*methods} - _IMPLICIT_METHODS), route])
-    own, kind = limits_on(view), _class_of(view)
+    of_view, kind = limits_on(view), _class_of(view)
     found: list[EndpointLevel] = []
     if kind is not None:
         if method == "HEAD" and not hasattr(kind, "head"):
             method = "GET"  # MethodView answers HEAD with get()
         found.append((_limits_of_method(kind, method), f"{endpoint}.{method}", f"{method} {route}"))
-        own += _limits_of_method(kind, "dispatch_request")
-    found += [(endpoint_limits, endpoint, shown) for endpoint_limits in (own, *map(limits_on, blueprints))]
+        of_view += _limits_of_method(kind, "dispatch_request")
+    found += [(endpoint_limits, endpoint, shown) for endpoint_limits in (of_view, *map(limits_on, blueprints))]
     return [level for level in found if level[0]]
 
 

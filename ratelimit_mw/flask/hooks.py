@@ -127,24 +127,24 @@ class Hooks:
 
         Raises the `HTTPException` of the refusal's status if the app has an error handler for it.
         """
-        own = unproxied(request)
-        decision: _RequestDecision | None = getattr(own, _ATTRIBUTE, None)
+        flask_request = unproxied(request)
+        decision: _RequestDecision | None = getattr(flask_request, _ATTRIBUTE, None)
         if decision is None:
-            decision = self._decide(own)
-            setattr(own, _ATTRIBUTE, decision)
+            decision = self._decide(flask_request)
+            setattr(flask_request, _ATTRIBUTE, decision)
         if decision.fields is not None:
             raise default_exceptions[decision.refused.status_code](response=decision.refused)
         return decision.refused
 
     def after(self, response: Response) -> Response:
         """Add the headers. A request that an earlier hook answered is decided here, so that it is charged too."""
-        own = unproxied(request)
-        if not hasattr(own, _ATTRIBUTE):
+        flask_request = unproxied(request)
+        if not hasattr(flask_request, _ATTRIBUTE):
             refused = self._decide_late()
             if refused is not None:
                 response.close()
                 response = refused
-        decision: _RequestDecision = getattr(own, _ATTRIBUTE)
+        decision: _RequestDecision = getattr(flask_request, _ATTRIBUTE)
         _add_headers(
             response,
             headers(decision.shown_state.verdict, self._style) if decision.shown_state else decision.fields or [],
@@ -177,16 +177,16 @@ class Hooks:
         if self._processes.unknown:
             self._processes.examine(environ)
         client, outer = environ.get("REMOTE_ADDR") or None, environ.get("ratelimit_mw")
-        own = FlaskRequest(environ, client, outer, None if rule is None else rule.rule)
-        verdict = self.gate.admit(own, () if rule is None else self._limits_of(flask_request, rule))
+        our_request = FlaskRequest(environ, client, outer, None if rule is None else rule.rule)
+        verdict = self.gate.admit(our_request, () if rule is None else self._limits_of(flask_request, rule))
         g.ratelimit = state = outer or RateLimitState(None, self.gate)
         if verdict is None:
             return _RequestDecision()
         state.record(verdict, self.gate)
         if not verdict.allowed:
-            return self._refused(own, verdict)
+            return self._refused(our_request, verdict)
         environ["ratelimit_mw"] = state
-        tracker = None if own.on_end is None else track_response(own, state)
+        tracker = None if our_request.on_end is None else track_response(our_request, state)
         if self._style == "none" or state.headers_shown:
             return _RequestDecision(tracker=tracker)
         state.headers_shown = True
@@ -220,19 +220,19 @@ class Hooks:
         levels = levels_of(view, endpoint, route, methods, method, blueprints)
         return self.gate.compile_endpoint_limits(*levels[0], *levels[1:]) if levels else ()
 
-    def _refused(self, own: Request, verdict: Verdict) -> _RequestDecision:
-        refusal, refusal_handler = self.gate.refusal(own, verdict), self.gate.refusal_handler
+    def _refused(self, our_request: Request, verdict: Verdict) -> _RequestDecision:
+        refusal, refusal_handler = self.gate.default_refusal(our_request, verdict), self.gate.refusal_handler
         if refusal_handler is None and _is_handled(refusal.status):
             return _RequestDecision(
-                refused=_response(own, verdict, refusal, None), fields=headers_without_body(refusal)
+                refused=_response(our_request, verdict, refusal, None), fields=headers_without_body(refusal)
             )
         try:
-            return _RequestDecision(refused=_response(own, verdict, refusal, refusal_handler))
+            return _RequestDecision(refused=_response(our_request, verdict, refusal, refusal_handler))
         except Exception as error:
             if refusal_handler is None:
                 raise
             warn_throttled(f"on_refused {callable_name(refusal_handler.call)}", HANDLER_FAILED, error=error)
-            return _RequestDecision(refused=_response(own, verdict, refusal, None))
+            return _RequestDecision(refused=_response(our_request, verdict, refusal, None))
 
 
 def _is_handled(status: int) -> bool:
@@ -241,15 +241,17 @@ def _is_handled(status: int) -> bool:
     return any(kind in spec.get(name, {}).get(status, ()) for name in (*request.blueprints, None))
 
 
-def _response(own: Request, verdict: Verdict, refusal: Refusal, refusal_handler: RefusalHandler | None) -> Response:
+def _response(
+    our_request: Request, verdict: Verdict, refusal: Refusal, refusal_handler: RefusalHandler | None
+) -> Response:
     """Return the refusal as Flask's response, with the same bytes as under the WSGI middleware."""
 
     def app(_: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        return refuse(own, verdict, refusal, refusal_handler, start_response)
+        return refuse(our_request, verdict, refusal, refusal_handler, start_response)
 
     streams = refusal_handler is not None and refusal_handler.kind == "wsgi"
     # from_app() returns an instance of the app's class; werkzeug's types name its own
-    return current_app.response_class.from_app(app, own.raw, buffered=not streams)  # type: ignore[return-value]
+    return current_app.response_class.from_app(app, our_request.raw, buffered=not streams)  # type: ignore[return-value]
 
 
 def _end_on_close(response: Response, tracker: ResponseTracker) -> None:
@@ -269,7 +271,7 @@ def _add_headers(response: Response, fields: HeaderList) -> None:
         response.headers = Headers([line for line in response.headers if line not in before])
     if fields:
         theirs = list(response.headers)
-        own = [line for line in non_conflicting(fields, {name.lower() for name, _ in theirs}) if line not in theirs]
-        setattr(response, _ATTRIBUTE, own)
-        for name, value in own:
+        added = [line for line in non_conflicting(fields, {name.lower() for name, _ in theirs}) if line not in theirs]
+        setattr(response, _ATTRIBUTE, added)
+        for name, value in added:
             response.headers.add(name, value)

@@ -69,12 +69,12 @@ class Policy:
     __slots__ = (
         "burst",
         "fields",
+        "hidden_unless_refusing",
+        "hidden_when_admitted",
         "limit",
         "max_wait_seconds",
         "most",
         "name",
-        "not_when_admitted",
-        "only_when_refusing",
         "settle_policy",
         "settles",
     )
@@ -84,7 +84,7 @@ class Policy:
         name: str,
         limit: Limit,
         *,
-        only_when_refusing: bool = False,
+        hidden_unless_refusing: bool = False,
         shadow: bool = False,
         settles: bool = True,
         settle_policy: Any = None,
@@ -96,8 +96,8 @@ class Policy:
         self.burst = min(getattr(limit, "burst", None) or limit.quota, _MAX_FIELD_INT)
         self.max_wait_seconds = ceil(limit.max_wait)  # the most that headers show
         # shown only when it refuses, because its numbers reveal the traffic of other clients
-        self.only_when_refusing = only_when_refusing
-        self.not_when_admitted = only_when_refusing or shadow  # not shown when it admits
+        self.hidden_unless_refusing = hidden_unless_refusing
+        self.hidden_when_admitted = hidden_unless_refusing or shadow  # not shown when it admits
         self.fields: PolicyFields | None = None  # cache of `_fields_of`
         self.settles = settles  # whether the charge is settled when the true cost is known
         self.settle_policy = settle_policy  # the SettlePolicy of its rule, if any
@@ -135,7 +135,7 @@ def headers(verdict: Verdict | None, style: Headers = "ietf") -> HeaderList:
     if style == "none" or verdict is None or not verdict.decisions:
         return []
     policies = verdict.policies
-    if style == "ietf" and len(policies) == 1 and not policies[0].not_when_admitted:  # fast path
+    if style == "ietf" and len(policies) == 1 and not policies[0].hidden_when_admitted:  # fast path
         policy = policies[0]
         cached = policy.fields or _fields_of(policy)
         return [("RateLimit-Policy", cached.policy), ("RateLimit", cached.state % _state(policy, verdict.decisions[0]))]
@@ -165,7 +165,7 @@ def raw_headers(verdict: Verdict, app_headers: Iterable[tuple[bytes, bytes]] = (
     The app may have these fields already: both are lists, so further lines extend them.
     """
     policies, decisions = verdict.policies, verdict.decisions
-    if len(policies) != 1 or not decisions or (policy := policies[0]).not_when_admitted:
+    if len(policies) != 1 or not decisions or (policy := policies[0]).hidden_when_admitted:
         return [*app_headers, *raw(headers(verdict))]
     cached, decision = policy.fields or _fields_of(policy), decisions[0]
     available, wait = decision.remaining, ceil(decision.next_after)
@@ -194,7 +194,7 @@ def _is_present(name: str, app_headers: Container[str]) -> bool:
     return name in app_headers or (name in _LEGACY and any(one in app_headers for one in _LEGACY))
 
 
-def refusal(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0, at_least: float = 0.0) -> Response:
+def refusal_response(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0, at_least: float = 0.0) -> Response:
     """Return the response to a refused request: status 429, 503 or 403.
 
     503 if the request is denied because the store failed; 403 if it has no key or is blocked. `jitter`: the maximum
@@ -243,7 +243,7 @@ def _visible_policies(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:
     visible = [
         (index, policy, decisions[index])
         for index, policy in enumerate(_policies(verdict))
-        if charges[index].role != "shadow" and not (policy.only_when_refusing and index not in refusing)
+        if charges[index].role != "shadow" and not (policy.hidden_unless_refusing and index not in refusing)
     ]
     if len(visible) > 1:
         first = verdict.binding_of([index for index, *_ in visible])

@@ -68,7 +68,7 @@ class CompiledLimit:
         make_policy = partial(
             Policy,
             name,
-            only_when_refusing=self.key.is_all or penalty,
+            hidden_unless_refusing=self.key.is_all or penalty,
             shadow=self.shadow,
             settles=spec.settle,
             settle_policy=limit_set.settle_policy if spec.settle else None,
@@ -156,8 +156,8 @@ class LimitSet:
     @property
     def keys(self) -> Sequence[Key]:
         """The keys that are known before the first request; with a callable's limits, the rule's key as well."""
-        own = [self.key] if self.static_limits is None and self.tier is None else []
-        return own + [limit.key for limit in self.all_static]
+        keys = [self.key] if self.static_limits is None and self.tier is None else []
+        return keys + [limit.key for limit in self.all_static]
 
     @property
     def all_static(self) -> Sequence[CompiledLimit]:

@@ -167,8 +167,8 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
                 rules.append(rule)
                 first = names.setdefault(rule.full_name, index)
                 if first != index:
-                    own = f"name: {rule.full_name!r} is also the name of rules[{first}]"
-                    raise ConfigError(f"{own}; choose another name")
+                    problem = f"name: {rule.full_name!r} is also the name of rules[{first}]"
+                    raise ConfigError(f"{problem}; choose another name")
         mistakes.raise_if_any()
         return rules
 

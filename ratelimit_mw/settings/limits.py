@@ -119,7 +119,7 @@ def _build_spec(
     with mistakes.collect():
         check_lease(limits, lease, lease_time)
         if lease and any(one.effective_max_delay_us for one in limits):
-            raise ConfigError("lease: what is taken ahead cannot be held back; expected no max_delay beside it")
+            raise ConfigError("lease: units charged in advance cannot be delayed; expected no max_delay beside it")
     mistakes.raise_if_any()
     if limits[0].is_concurrency:  # a request takes one slot, whatever it costs elsewhere
         cost, settle = 1 if cost is None else cost, False

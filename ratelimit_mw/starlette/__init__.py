@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar, Unpack
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.asgi.checks import WRAPPED
 from ratelimit_mw.asgi.routes import route_info
-from ratelimit_mw.asgi.send import Receive, Scope, Send, close_message, refusal, refuse
+from ratelimit_mw.asgi.send import Receive, Scope, Send, close_message, refuse, resolve_refusal
 from ratelimit_mw.core.errors import require
 from ratelimit_mw.core.signatures import check_parentheses
 from ratelimit_mw.core.validation import check_arguments
@@ -102,7 +102,7 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
             )
         info = route_info(connection.scope)
         decision = await enforce(
-            connection.scope, own(display_name(info, endpoint)), None if info is None else info.template
+            connection.scope, checks_for(display_name(info, endpoint)), None if info is None else info.template
         )
         if decision is not None and decision.refusing_verdict:
             return await refusal_response(decision, decision.refusing_verdict, connection)
@@ -120,7 +120,7 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
     endpoint_limits = asgi_limits_on(limited_endpoint)
 
     @functools.lru_cache(_ROUTES)
-    def own(shown: str) -> Sequence[EndpointCheck]:
+    def checks_for(shown: str) -> Sequence[EndpointCheck]:
         return endpoint_checks(endpoint_limits, name, shown)
 
     return limited_endpoint
@@ -143,9 +143,11 @@ def _check_endpoint(endpoint: Any) -> None:
 class _Refusal(Response):
     """A refusal as a response of Starlette, so that outer decorators can inspect it."""
 
-    def __init__(self, decision: EndpointDecision, verdict: Verdict, own: OwnResponse) -> None:
-        super().__init__(b"" if decision.request.method == "HEAD" else own.body, own.status)
-        self.raw_headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in own.headers]
+    def __init__(self, decision: EndpointDecision, verdict: Verdict, refusal: OwnResponse) -> None:
+        super().__init__(b"" if decision.request.method == "HEAD" else refusal.body, refusal.status)
+        self.raw_headers = [
+            (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in refusal.headers
+        ]
         self._decision, self._verdict = decision, verdict
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -160,11 +162,11 @@ async def refusal_response(decision: EndpointDecision, verdict: Verdict, connect
     """Return the response to a refused request; for a websocket, send it and return None."""
     request, gate = decision.request, decision.gate
     if not isinstance(connection, WebSocket):
-        return _Refusal(decision, verdict, await refusal(request, verdict, gate))
+        return _Refusal(decision, verdict, await resolve_refusal(request, verdict, gate))
     if connection.client_state is WebSocketState.CONNECTING:
         await refuse(request, verdict, gate, connection.receive, connection.send)
     else:  # the app accepted the websocket before this decision
-        await connection.send(close_message(gate.refusal(request, verdict).status))
+        await connection.send(close_message(gate.default_refusal(request, verdict).status))
     return None
 
 

@@ -52,7 +52,7 @@ class GenerationalMap:
                     break
         return state
 
-    def promote_or_get(self, key: str, now: int) -> tuple[dict[str, State], State]:
+    def find_older(self, key: str, now: int) -> tuple[dict[str, State], State]:
         """Return the state of a key that is not in the current generation, and the generation to update it in.
 
         The state is None for a new key and for one whose generation closed at least half a window ago: `set` then moves

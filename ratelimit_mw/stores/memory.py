@@ -63,7 +63,7 @@ class MemoryStore:
                         generation = states.current
                         old = generation[key]
                     except KeyError:  # the limit or the key is new, or the key is in an older generation
-                        generation, old = self._promote_or_get(limit, key, now)
+                        generation, old = self._find_older(limit, key, now)
                     if old is not None:
                         decision, new = limit.decide(old, now, cost, None)
                         generation[key] = new
@@ -171,14 +171,14 @@ class MemoryStore:
             current[key] = new
         return decisions
 
-    def _promote_or_get(self, limit: Limit, key: str, now: int) -> tuple[dict[str, State], State]:
-        """See `GenerationalMap.promote_or_get`.
+    def _find_older(self, limit: Limit, key: str, now: int) -> tuple[dict[str, State], State]:
+        """See `GenerationalMap.find_older`.
 
         In a full store the state is None, so that `_take` moves the key to the current generation and others are
         replaced first.
         """
         states = self._maps.get(limit.bucket)
-        return ({}, None) if states is None or self._free_keys <= 0 else states.promote_or_get(key, now)
+        return ({}, None) if states is None or self._free_keys <= 0 else states.find_older(key, now)
 
     def _take(self, requested: Sequence[Charge], now: int, *, commit: bool) -> Sequence[Decision]:
         """Decide a whole group, and then write it if `commit` is set. Requires the lock."""

@@ -61,7 +61,7 @@ class RateLimitMiddleware:
         else:
             state.record(verdict, self._gate)
         if not verdict.allowed:
-            response = self._gate.refusal(request, verdict)
+            response = self._gate.default_refusal(request, verdict)
             return refuse(request, verdict, response, self._gate.refusal_handler, start_response)
         environ["ratelimit_mw"] = state
         if self._style != "none" and not state.headers_shown:

@@ -22,19 +22,19 @@ _LIST_FIELDS = 2  # RateLimit and RateLimit-Policy: as lists, they are valid bes
 def refuse(
     request: Request,
     verdict: Verdict,
-    own: Response,
+    refusal: Response,
     refusal_handler: RefusalHandler | None,
     start_response: "StartResponse",
 ) -> Iterable[bytes]:
-    """Send the response to a refused request: that of `refusal_handler`, or else `own`."""
+    """Send the response to a refused request: that of `refusal_handler`, or else `refusal`."""
     if refusal_handler is not None and refusal_handler.kind == "wsgi":
-        answer = _app_response(refusal_handler.call, request, own, start_response)
+        answer = _app_response(refusal_handler.call, request, refusal, start_response)
         if answer is not None:
             return answer
     elif refusal_handler is not None:
-        own = _handler_response(refusal_handler.call, request, verdict, own)
-    start_response(f"{own.status} {REASONS.get(own.status, 'Refused')}", own.headers)
-    return [] if request.raw["REQUEST_METHOD"] == "HEAD" else [own.body]
+        refusal = _handler_response(refusal_handler.call, request, verdict, refusal)
+    start_response(f"{refusal.status} {REASONS.get(refusal.status, 'Refused')}", refusal.headers)
+    return [] if request.raw["REQUEST_METHOD"] == "HEAD" else [refusal.body]
 
 
 def with_headers(state: RateLimitState, style: Headers, start_response: "StartResponse") -> "StartResponse":
@@ -54,16 +54,16 @@ def _start(
     return start_response(status, both) if exc_info is None else start_response(status, both, exc_info)
 
 
-def headers_without_body(own: Response) -> HeaderList:
+def headers_without_body(refusal: Response) -> HeaderList:
     """Return the headers of a refusal, except those that describe its body."""
-    return [(name, value) for name, value in own.headers if name.lower() not in BODY_HEADERS]
+    return [(name, value) for name, value in refusal.headers if name.lower() not in BODY_HEADERS]
 
 
 def _app_response(
-    app: "WSGIApplication", request: Request, own: Response, start_response: "StartResponse"
+    app: "WSGIApplication", request: Request, refusal: Response, start_response: "StartResponse"
 ) -> Iterable[bytes] | None:
     """Let an app respond, and add the refusal's headers. Return None if it raises before it starts."""
-    fields = headers_without_body(own)
+    fields = headers_without_body(refusal)
     started = False
 
     def start(status: str, theirs: HeaderList, *more: Any) -> Callable[[bytes], object]:
@@ -80,14 +80,14 @@ def _app_response(
         return None
 
 
-def _merged(theirs: HeaderList, own: HeaderList) -> HeaderList:
-    lists = len(own) == _LIST_FIELDS and own[-1][0] == "RateLimit"
-    return [*theirs, *(own if lists else non_conflicting(own, {name.lower() for name, _ in theirs}))]
+def _merged(theirs: HeaderList, added: HeaderList) -> HeaderList:
+    lists = len(added) == _LIST_FIELDS and added[-1][0] == "RateLimit"
+    return [*theirs, *(added if lists else non_conflicting(added, {name.lower() for name, _ in theirs}))]
 
 
-def _handler_response(call: Any, request: Request, verdict: Verdict, own: Response) -> Response:
+def _handler_response(call: Any, request: Request, verdict: Verdict, refusal: Response) -> Response:
     try:
-        return checked_response(call, call(request, verdict), own)
+        return checked_response(call, call(request, verdict), refusal)
     except Exception as error:  # noqa: BLE001  # the request stays refused, whatever the callable does
         warn_throttled(f"on_refused {callable_name(call)}", HANDLER_FAILED, error=error)
-        return own
+        return refusal

@@ -42,12 +42,12 @@ def _is_file(body: object, environ: "WSGIEnvironment") -> bool:
 
 def _end_on_close(body: Any, tracker: ResponseTracker) -> bool:
     """Report the end when a file is closed. Return False if its `close` cannot be replaced."""
-    own = getattr(body, "close", None)
+    close_body = getattr(body, "close", None)
 
     def close() -> None:
         try:
-            if own is not None:
-                own()
+            if close_body is not None:
+                close_body()
         finally:
             tracker.end("ended")
 

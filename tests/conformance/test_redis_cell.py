@@ -151,7 +151,9 @@ def test_http(monkeypatch: pytest.MonkeyPatch) -> None:
     limit, remaining, reset, retry = (example[name] for name in ("limit", "remaining", "reset_s", "retry_s"))
     monkeypatch.setattr("ratelimit_mw.http.response.time.time", lambda: 1_000_000_000.0)
     decision = Decision(False, limit, remaining, retry, reset, reset, 0.0, 0)
-    fields = dict(response.refusal(verdict_of([Charge("k", FixedWindow(1, 60))], [decision]), "legacy").headers)
+    fields = dict(
+        response.refusal_response(verdict_of([Charge("k", FixedWindow(1, 60))], [decision]), "legacy").headers
+    )
     assert fields["Retry-After"] == example["Retry-After"] == "60"
     assert (fields["X-RateLimit-Limit"], fields["X-RateLimit-Remaining"]) == (str(limit), str(remaining))
     assert (fields["X-RateLimit-Reset"], example["X-RateLimit-Reset"]) == ("1000000060", "60")

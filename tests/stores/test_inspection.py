@@ -92,7 +92,9 @@ def test_a_store_that_rejects_us(check: Check, server: RedisServer, more: dict[s
     place = f"127.0.0.1:{server.port}"
     printed = check(settings(f"redis://ratelimit:{PASSWORD}x@{place}", **more), "--store", code=1)
     assert of_store(printed)[:2] == [f"Store redis://{place}:", place]
-    assert of_store(printed)[2].startswith(f"rejects us: {place}: wrong user or password; write the right ones into")
+    assert of_store(printed)[2].startswith(
+        f"rejects this app: {place}: wrong user or password; write the right ones into"
+    )
     assert PASSWORD not in printed
 
 
@@ -199,9 +201,9 @@ def test_sentinels(check: Check, server: RedisServer) -> None:
         one_is_away = check(settings(f"redis+sentinel://127.0.0.1:1,{place}/{SERVICE}"), "--store")
         assert "warning: Sentinel 127.0.0.1:1: ConnectionError" in one_is_away
         unknown = check(settings(f"redis+sentinel://{place}/limit"), "--store", code=1)
-        assert f"rejects us: Sentinel {place}: no service 'limit', did you mean 'limits'?" in unknown
+        assert f"rejects this app: Sentinel {place}: no service 'limit', did you mean 'limits'?" in unknown
         as_server = check(settings(f"redis://{place}"), "--store", code=1)
-        assert f"rejects us: {place}: it is a Sentinel; begin the store's URL with redis+sentinel://" in as_server
+        assert f"rejects this app: {place}: it is a Sentinel; begin the store's URL with redis+sentinel://" in as_server
     check(settings(f"redis+sentinel://{place}/{SERVICE}"), "--store", code=2)
 
 
@@ -318,7 +320,7 @@ def test_a_password_that_the_url_lacks_is_a_rejection(check: Check, server: Redi
         if line.startswith(("rejects", "no answer"))
     ]
     assert line.startswith(
-        f"rejects us: 127.0.0.1:{server.port}: the server requires a password; write user and password into the "
+        f"rejects this app: 127.0.0.1:{server.port}: the server requires a password; write user and password into the "
         "store's URL: redis://USER:PASSWORD@HOST:PORT"
     )
 

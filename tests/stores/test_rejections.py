@@ -1,4 +1,4 @@
-"""A server that rejects us, for as long as nobody changes a setting, is told apart from one that is away."""
+"""A server that rejects this app, for as long as nobody changes a setting, is told apart from one that is away."""
 
 import logging
 import re
@@ -118,7 +118,7 @@ def test_the_error_and_the_log_say_what_is_wrong(
     assert re.match(expected, shown(error)), error
     assert f"127.0.0.1:{server.port}" in str(error) or not expected.startswith("cannot connect")
     assert error.rejected
-    lines = [one for one in caplog.messages if f"store 127.0.0.1:{server.port} rejects us: " in one]
+    lines = [one for one in caplog.messages if f"store 127.0.0.1:{server.port} rejects this app: " in one]
     assert len(lines) == 1
     assert expected.removeprefix("cannot connect: ").rpartition(": ")[2] in lines[0]
     assert PASSWORD not in f"{caplog.text} {error}"
@@ -129,7 +129,7 @@ def test_it_is_repeated_rarely(opened: Open, server: RedisServer, caplog: pytest
     has_a_user(server)
     for _ in range(5):
         refused(opened, at(server, login="shop:wrong@"))
-    assert caplog.text.count("rejects us") == 1
+    assert caplog.text.count("rejects this app") == 1
 
 
 AWAY: dict[str, Callable[[RedisServer], object]] = {
@@ -147,7 +147,7 @@ def test_a_server_that_is_away_does_not_reject(
     AWAY[how](server)
     error = refused(opened, server.url)
     assert not error.rejected
-    assert "rejects us" not in caplog.text
+    assert "rejects this app" not in caplog.text
 
 
 @each_kind
@@ -281,7 +281,7 @@ def test_passwords_of_sentinels_and_services(
         of_the_sentinel = refused(opened, url.format(":x@", SERVICE))
         wrong = refused(opened, url.format(":x@", SERVICE) + f"?sentinel_password={PASSWORD}")
     assert "no service 'limit', did you mean 'limits'?" in str(wrong_service)
-    assert caplog.text.count(f"store 127.0.0.1:{sentinel.port} rejects us: no service 'limit', did you mean") == 1
+    assert caplog.text.count(f"store 127.0.0.1:{sentinel.port} rejects this app: no service 'limit', did you mean") == 1
     assert shown(of_the_server).startswith(
         "cannot connect: the server requires a password; write user and password into"
     )
@@ -341,7 +341,9 @@ def test_the_middleware_goes_on_and_says_it(server: RedisServer, caplog: pytest.
     statuses = [one.started[0][0] for one in servers]
     assert statuses == ["200 OK", *["429 Too Many Requests"] * 9]  # counted in this process
     [line] = caplog.messages
-    assert line.startswith(f"ratelimit_mw: store 127.0.0.1:{server.port} rejects us: wrong user or password; write")
+    assert line.startswith(
+        f"ratelimit_mw: store 127.0.0.1:{server.port} rejects this app: wrong user or password; write"
+    )
 
 
 def test_errors_of_several_requests_agree() -> None:

@@ -96,7 +96,7 @@ def test_the_log_does_not(url: str, caplog: pytest.LogCaptureFixture, monkeypatc
             read(Server(REMOTE_ADDR=ADDRESS).ask(app))
     finally:
         app.close()
-    assert "rejects us" in caplog.text
+    assert "rejects this app" in caplog.text
     assert PASSWORD not in caplog.text
     assert ADDRESS not in caplog.text
 

@@ -65,7 +65,7 @@ def tell_time(clock: Clock, patch: Callable[[object, str, object], None] = setat
     patch(response, "time", SimpleNamespace(time=clock))
     patch(notices, "_quiet_until", {})
     for module in (server, url):
-        patch(module, "ORPHAN_TIMEOUT", PATIENCE)
+        patch(module, "CONNECT_TIMEOUT", PATIENCE)
     return Told
 
 

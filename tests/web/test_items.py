@@ -162,11 +162,11 @@ NOT_BY_TIER = "there are no limits by tier; expected limits such as {free = '60/
         ),
         (
             {"limit": "5/hour using gcra", "max_delay": 1, "lease": 2},
-            "lease: what is taken ahead cannot be held back; expected no max_delay beside it",
+            "lease: units charged in advance cannot be delayed; expected no max_delay beside it",
         ),
         (
             {"limit": TokenBucket(5, 60, max_delay=2), "lease": 2, "shadow": True},
-            "lease: what is taken ahead cannot be held back; expected no max_delay beside it",
+            "lease: units charged in advance cannot be delayed; expected no max_delay beside it",
         ),
     ],
 )

@@ -1,5 +1,6 @@
 """Paths: what a template means, the two forms of a path, which limits a spelling meets, what a look-up costs."""
 
+import gc
 import sys
 from collections.abc import Sequence
 from itertools import pairwise, product
@@ -200,11 +201,14 @@ def calls(index: PathTree, path: str) -> int:
         counted += event in ("call", "c_call")
 
     before = sys.getprofile()
+    gc.collect()
+    gc.disable()  # finalizers would be counted too
     sys.setprofile(count)
     try:
         index.matching_rules(path)
     finally:
         sys.setprofile(before)
+        gc.enable()
     return counted
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ratelimit_mw import Charge, Decision, Limit, Limiter, MemoryStore, SlidingWindowCounter, TokenBucket, Verdict
 from ratelimit_mw.core.verdict import verdict_of
 from ratelimit_mw.http import response
-from ratelimit_mw.http.response import Policy, headers, refusal
+from ratelimit_mw.http.response import Policy, headers, refusal_response
 from ratelimit_mw.testing import Clock
 
 LIMIT = SlidingWindowCounter(5, 60)
@@ -32,7 +32,7 @@ def verdict(*pairs: tuple[Limit, Decision], roles: str = "", hidden: str = "") -
         Policy(
             f"n{index}",
             limit,
-            only_when_refusing=hidden[index : index + 1] == "h",
+            hidden_unless_refusing=hidden[index : index + 1] == "h",
             shadow=roles[index : index + 1] == "s",
         )
         for index, (limit, _) in enumerate(pairs)
@@ -124,7 +124,7 @@ def test_who_is_shown(roles: str, hidden: str, decisions: list[Decision], shown:
 )
 def test_styles(style: Any, names: list[str]) -> None:
     assert [name for name, _ in headers(verdict((LIMIT, ADMITTED)), style)] == names
-    assert [name for name, _ in refusal(verdict((LIMIT, REFUSED)), style).headers][4:] == names
+    assert [name for name, _ in refusal_response(verdict((LIMIT, REFUSED)), style).headers][4:] == names
 
 
 def test_legacy_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_legacy_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_retry_after(retry_after: float, header: str | None, detail: str) -> None:
     of = verdict((LIMIT, replace(REFUSED, retry_after=retry_after)))
-    status, fields, body = refusal(of)
+    status, fields, body = refusal_response(of)
     assert status == 429
     assert json.decode(body) == {
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -171,8 +171,8 @@ def test_retry_after(retry_after: float, header: str | None, detail: str) -> Non
 
 
 def test_the_same_verdict_gives_the_same_answer() -> None:
-    assert len({repr(refusal(verdict((LIMIT, REFUSED)), "both")[2]) for _ in range(50)}) == 1
-    assert len({tuple(refusal(verdict((LIMIT, REFUSED))).headers) for _ in range(50)}) == 1, "no jitter"
+    assert len({repr(refusal_response(verdict((LIMIT, REFUSED)), "both")[2]) for _ in range(50)}) == 1
+    assert len({tuple(refusal_response(verdict((LIMIT, REFUSED))).headers) for _ in range(50)}) == 1, "no jitter"
 
 
 @pytest.mark.parametrize("source", ["allowed_on_error", "denied_on_error"])
@@ -194,7 +194,7 @@ def test_a_limiters_verdict_has_headers_too(limiter: str, limits: Any, policy: s
     fields = dict(headers(limited.hit(limits, "bob")))
     assert fields["RateLimit-Policy"] == policy
     limited.hit(limits, "bob", cost=4)
-    refused = refusal(limited.hit(limits, "bob"))
+    refused = refusal_response(limited.hit(limits, "bob"))
     assert refused.status == 429
     assert json.decode(refused.body)["violated-policies"] == [policy[1:].partition('"')[0]]
 
@@ -238,4 +238,4 @@ def test_whatever_the_numbers_the_fields_can_be_read(rows: list[tuple[int, float
 def test_a_window_that_is_told_is_never_too_short(limit: SlidingWindowCounter, wait: float, shown: int) -> None:
     of = verdict((limit, Decision(False, 4, 0, wait, wait, wait, 0.0, 0)))
     assert dict(headers(of))["RateLimit"] == f'"n0";r=0;t={shown}'
-    assert dict(refusal(of).headers)["Retry-After"] == str(shown)
+    assert dict(refusal_response(of).headers)["Retry-After"] == str(shown)

@@ -18,10 +18,10 @@ from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.layer import Layer
 from ratelimit_mw.stores.layers import AsyncLayeredStore, LayeredStore
-from ratelimit_mw.stores.redis.async_store import AsyncTransport, TaskStore
+from ratelimit_mw.stores.redis.async_store import AsyncioStore, AsyncTransport
 from ratelimit_mw.stores.redis.cluster import AsyncClusterTransport, ClusterTransport
 from ratelimit_mw.stores.redis.commands import Command
-from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, Deadline
+from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, ORPHAN_TIMEOUT, Deadline
 from ratelimit_mw.stores.redis.scripts import Codec
 from ratelimit_mw.stores.redis.sentinel import async_master, master
 from ratelimit_mw.stores.redis.server import AsyncServerTransport, ServerTransport, classify_error
@@ -81,7 +81,7 @@ class AsyncRedisStore(AsyncLayeredStore):
         deny_cache: float = 1.0,  # seconds
         clock: Callable[[], float] | None = None,
     ) -> None:
-        store = TaskStore(_async_transport(client_or_url, timeout), prefix, timeout, clock)
+        store = AsyncioStore(_async_transport(client_or_url, timeout), prefix, timeout, clock)
         super().__init__(store, _layers(deny_cache, is_cluster=store.is_cluster), timeout, clock)
         store.lookup = self.lookup
         self.probe = _prober(client_or_url, prefix)
@@ -133,7 +133,7 @@ def _transport(client_or_url: Any, timeout: float) -> Transport:
             return ClusterTransport(client_or_url, timeout)
         if client_or_url.startswith(SENTINEL_SCHEMES):
             return master(client_or_url, timeout)
-        return ServerTransport(connection_factory(client_or_url, ORPHAN_TIMEOUT), timeout)
+        return ServerTransport(connection_factory(client_or_url, CONNECT_TIMEOUT), timeout)
     execute = getattr(client_or_url, "execute_command", None)
     if not callable(execute) or inspect.iscoroutinefunction(execute):
         raise ConfigError(

@@ -47,7 +47,7 @@ class AsyncTransport(Protocol):
         ...
 
 
-class TaskStore(RedisCommands):
+class AsyncioStore(RedisCommands):
     """A Redis store for asyncio, without layers."""
 
     has_own_timeout: ClassVar[bool] = True  # callers need not limit the time of a call

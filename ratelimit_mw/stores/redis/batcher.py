@@ -83,7 +83,7 @@ class Batcher:
         self._waiting: deque[PendingTake] = deque()  # in the order of their deadlines
         self._senders: set[asyncio.Task[None]] = set()
         self._flush_scheduled = False  # for the end of this turn
-        self._until = 0.0  # deadline of the requests of this turn
+        self._turn_deadline = 0.0  # deadline of the requests of this turn
         self._unready_calls = 0  # calls that wait for `ready`
         self._calls: list[_Call] = []
         self._clock = LoopClock()
@@ -100,11 +100,11 @@ class Batcher:
         reply = pending_take.reply = self._loop.create_future()
         self._waiting.append(pending_take)
         if self._flush_scheduled:
-            pending_take.until = self._until
+            pending_take.until = self._turn_deadline
             if len(self._waiting) >= _MIN_BATCH and self._may_send():
                 self._send_batch()
         else:
-            pending_take.until = self._until = self._clock.now() + self._timeout
+            pending_take.until = self._turn_deadline = self._clock.now() + self._timeout
             self._start()
         if not self._check_scheduled:
             self._check_deadlines()
@@ -132,7 +132,7 @@ class Batcher:
         take.
         """
         # both deadlines are start + timeout, so the difference is the age of the oldest call
-        is_idle_or_slow = not self._calls or self._until - self._calls[0].until > _SLOW_CALL
+        is_idle_or_slow = not self._calls or self._turn_deadline - self._calls[0].until > _SLOW_CALL
         needed = 1 if is_idle_or_slow else _MIN_BATCH
         return (
             len(self._waiting) >= self._unready_calls * _MAX_GROUPS + needed
@@ -259,7 +259,7 @@ class Batcher:
         self._expire(self._last_check)
         self._last_check = self._clock.advance()
         if not self._flush_scheduled:  # a call in flight may be slow by now
-            self._until = self._last_check + self._timeout
+            self._turn_deadline = self._last_check + self._timeout
             self._start()
         self._check_scheduled = bool(self._waiting or self._calls)
         if self._check_scheduled:

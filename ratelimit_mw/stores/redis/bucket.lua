@@ -3,7 +3,7 @@
 -- `clock` us. `phase` is the elapsed part of the present clock tick, in us.
 
 local refuse_or_delay
-if look.gcra or look.token_bucket then
+if decide.gcra or decide.token_bucket then
   -- Returns allowed, retry_after and delay of a charge that exceeds a full bucket by `over` ticks, more than 0.
   -- A wait is ceil(over / drain) clock ticks, less the elapsed part of the present one.
   function refuse_or_delay(cost, over, max_delay, phase, clock, drain, burst)
@@ -16,7 +16,7 @@ if look.gcra or look.token_bucket then
 end
 
 local bucket_decision, settled_level
-if look.gcra or look.token_bucket or look.leaky_bucket then
+if decide.gcra or decide.token_bucket or decide.leaky_bucket then
   -- Returns the values of a decision, from `allowed` on. `at_once`: the highest level at which a charge passes without delay.
   function bucket_decision(now, level, allowed, retry_after, delay, at_once, phase, clock, drain, unit, burst)
     local free, remaining, reset_after = burst * unit - level, 0, 0
@@ -49,7 +49,7 @@ end
 
 -- Shared by the algorithms whose state is the level and the clock tick of that level.
 local read_level, write_level, settle_level
-if look.token_bucket or look.leaky_bucket then
+if decide.token_bucket or decide.leaky_bucket then
   -- Returns the level by now and the tick of the state. A clock that stepped back drains nothing.
   function read_level(key, tick, drain)
     local level, updated = load(key)

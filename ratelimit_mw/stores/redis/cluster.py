@@ -6,7 +6,7 @@ from typing import Any
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.stores.redis.commands import Command, adrive, drive
-from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, Deadline
+from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, Deadline
 from ratelimit_mw.stores.redis.scripts import Codec
 from ratelimit_mw.stores.redis.server import AsyncServerTransport, ServerTransport
 from ratelimit_mw.stores.redis.topology import Address, RoutedCommand, SlotMap
@@ -81,7 +81,7 @@ class AsyncClusterTransport:
 
 def read_cluster_url(url: str) -> tuple[ConnectionFactory, list[Address]]:
     """Return how threads connect, and the addresses of the first nodes. Raises `ConfigError`."""
-    return _nodes([connection_factory(one, ORPHAN_TIMEOUT) for one in _urls(url)])
+    return _nodes([connection_factory(one, CONNECT_TIMEOUT) for one in _urls(url)])
 
 
 def _urls(url: str) -> list[str]:

@@ -143,13 +143,13 @@ class RedisCommands:
         results: list[Charge] = []  # one for each charge
         for call in settling_calls(charges):
             part = yield from self._run_by_slot([one for _, one in call], lambda part: self._settle_part(part, now))
-            for (index, _), own in zip(call, part, strict=True):
+            for (index, _), charge in zip(call, part, strict=True):
                 if index == len(results):
                     results.append(
-                        own if charges[index].cost > 0 else charges[index]
+                        charge if charges[index].cost > 0 else charges[index]
                     )  # a refund is returned as it came
                 elif charges[index].cost > 0:
-                    results[index] = replace(own, cost=results[index].cost + own.cost)
+                    results[index] = replace(charge, cost=results[index].cost + charge.cost)
         return results
 
     def _reset(self, charges: Sequence[Charge]) -> Steps[None]:

@@ -3,7 +3,8 @@
 import time
 from typing import Final
 
-ORPHAN_TIMEOUT: Final = 1.0  # seconds to open a connection, or to end a call for which no request waits any more
+CONNECT_TIMEOUT: Final = 1.0  # seconds to open a connection and prepare it
+ORPHAN_TIMEOUT: Final = 1.0  # seconds to end a call for which no request waits any more
 _MAX_WAIT: Final = 0.005  # seconds of a slice
 
 

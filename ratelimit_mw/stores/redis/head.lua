@@ -15,8 +15,8 @@
 local args = { decode(ARGV[1]) }
 local has_injected_time = args[1] ~= 0
 local CHARGES = args[3] + 4 -- position of the first charge
-local look = {} -- decision function of each algorithm in use; true until it is defined
-for c = CHARGES, #args, 11 do look[args[c]] = true end
+local decide = {} -- decision function of each algorithm in use; true until it is defined
+for c = CHARGES, #args, 11 do decide[args[c]] = true end
 local settle = args[2] == 2 and {} -- correction function of each algorithm
 local forgiven = 0 -- units of a correction that exceed the limit's largest debt
 
@@ -35,7 +35,7 @@ local function check(first, numbers)
 end
 
 local load_six -- returns the numbers of a state that has six, from its text; nil if one is invalid
-if look.smooth then
+if decide.smooth then
   function load_six(text)
     local a, b, c, d, e, f = unpack_state("<dddddd", text)
     for _, x in ipairs({ a, b, c, d, e, f }) do

@@ -13,7 +13,7 @@ from ratelimit_mw.core.errors import StoreError
 from ratelimit_mw.stores.redis import probe
 from ratelimit_mw.stores.redis.cluster import read_cluster_url
 from ratelimit_mw.stores.redis.commands import FORMAT, drive
-from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT
+from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT
 from ratelimit_mw.stores.redis.rejections import Role
 from ratelimit_mw.stores.redis.sentinel import read_sentinel_url
 from ratelimit_mw.stores.redis.server import FAILURES, classify_error, connection_error, query_once
@@ -97,7 +97,7 @@ def inspect(url: str, prefix: str, algorithms: Iterable[str], timeout: float) ->
         report = _sentinels(url, prefix, names)
     else:
         report = Inspection("server")
-        _inspect_server(report, connection_factory(url, ORPHAN_TIMEOUT), "server", prefix, names)
+        _inspect_server(report, connection_factory(url, CONNECT_TIMEOUT), "server", prefix, names)
     if not report.mistakes and not report.unreachable and (error := probe(url, prefix, names)) is not None:
         report.add("store", error)
     report.warnings += _warnings(report.nodes, timeout)

@@ -162,7 +162,7 @@ def log_rejection(place: str, role: Role, problem: StoreError, *, named: bool = 
     Returns the error. Its text includes the place for a cluster node, and with `named` for any role but a Sentinel.
     """
     if problem.rejected:
-        warn_throttled(f"store {place} rejects us", "%s", problem)
+        warn_throttled(f"store {place} rejects this app", "%s", problem)
     if role == "cluster" and problem.rejected:
         return StoreError(f"node {place}: {problem}", rejected=True)
     if named and role != "sentinel" and place not in str(problem):

@@ -66,7 +66,7 @@ class Sentinels:
             except StoreError as error:
                 place = f"{address[0]}:{address[1]}"
                 if error.rejected:
-                    warn_throttled(f"store {place} rejects us", "%s", error)
+                    warn_throttled(f"store {place} rejects this app", "%s", error)
                 reasons.append(f"Sentinel {place}: {error}")
                 rejected |= error.rejected
                 continue
@@ -168,7 +168,7 @@ def _read_url(url: str, read: Callable[[str, float], ConnectionFactory]) -> _Sen
     if not service:
         raise ConfigError(f"store: the URL names no service, expected {_FORM}")
     options = dict(parse_qsl(query, keep_blank_values=True))
-    own = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}
+    credentials = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}
     tail = f"/{database}?{urlencode(options)}"
     try:
         factories = [read(f"{scheme}://{login}{at}{host}{tail}", _QUERY_TIMEOUT) for host in hosts.split(",")]
@@ -178,5 +178,5 @@ def _read_url(url: str, read: Callable[[str, float], ConnectionFactory]) -> _Sen
         raise ConfigError(f"store: the URL cannot be read, expected {_FORM}") from None
     kind, servers = factories[0].kind, factories[0].options | {"socket_connect_timeout": _QUERY_TIMEOUT}
     addresses = [(one.options["host"], one.options.get("port", _PORT)) for one in factories]
-    sentinel_servers = ConnectionFactory(kind, servers | own | {"db": 0})
+    sentinel_servers = ConnectionFactory(kind, servers | credentials | {"db": 0})
     return _SentinelUrl(ConnectionFactory(kind, servers), sentinel_servers, Sentinels(unquote(service), addresses))

@@ -27,7 +27,7 @@ from ratelimit_mw.stores.redis.async_connection import (
 )
 from ratelimit_mw.stores.redis.async_pool import AsyncPool
 from ratelimit_mw.stores.redis.commands import Command, NoCodec, NoScript
-from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, Deadline
+from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, Deadline
 from ratelimit_mw.stores.redis.rejections import (
     Role,
     as_store_error,
@@ -286,7 +286,7 @@ def _open_connection(factory: ConnectionFactory, role: Role) -> SyncConnection:
     raw_connection = factory.raw_connection()
     try:
         connection = _connect_and_wrap(raw_connection)
-        connection.query(("SCRIPT", "LOAD", script("take", "msgpack").text), Deadline(ORPHAN_TIMEOUT))
+        connection.query(("SCRIPT", "LOAD", script("take", "msgpack").text), Deadline(CONNECT_TIMEOUT))
     except FAILURES as error:
         raw_connection.disconnect()
         raise connection_error(factory, error, role) from error
@@ -296,7 +296,7 @@ def _open_connection(factory: ConnectionFactory, role: Role) -> SyncConnection:
     return connection
 
 
-def query_once(factory: ConnectionFactory, role: Role, command: Command, seconds: float = ORPHAN_TIMEOUT) -> Any:
+def query_once(factory: ConnectionFactory, role: Role, command: Command, seconds: float = CONNECT_TIMEOUT) -> Any:
     """Send one command on a new connection and return the reply. Raises `StoreError`.
 
     `seconds`: time for the whole reply; connecting has its own limit.
@@ -320,7 +320,7 @@ def _connect_and_wrap(raw_connection: Any) -> SyncConnection:
 async def _open_async_connection(factory: ConnectionFactory, role: Role) -> AsyncConnection:
     raw_connection = factory.raw_connection()
     try:
-        async with asyncio.timeout(ORPHAN_TIMEOUT):
+        async with asyncio.timeout(CONNECT_TIMEOUT):
             await raw_connection.connect()
             await raw_connection.send_command("SCRIPT LOAD", script("take", "msgpack").text)
             await raw_connection.read_response()

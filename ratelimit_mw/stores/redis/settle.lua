@@ -15,7 +15,7 @@ end
 local out, uncollected = {}, {}
 for i, key in ipairs(KEYS) do
   local c = CHARGES + i * 11 - 11
-  local correct, show = settle[args[c]], look[args[c]]
+  local correct, show = settle[args[c]], decide[args[c]]
   forgiven = 0
   local state, expires = correct(key, now, unpack(args, c + 3, c + 10))
   uncollected[i] = forgiven

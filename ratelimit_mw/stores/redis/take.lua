@@ -8,7 +8,7 @@ if #KEYS == 1 and args[6] == "limit" then -- fast path for a single limit, witho
   check(8, 10)
   local key = KEYS[1]
   local state, expires, allowed, limit, remaining, retry_after, next_after, reset_after, delay, at =
-    look[args[5]](key, now, args[8], args[9], args[10], args[11], args[12], args[13], args[14], args[15])
+    decide[args[5]](key, now, args[8], args[9], args[10], args[11], args[12], args[13], args[14], args[15])
   if state and args[2] == 1 then save(key, state, expires, now) end
   return reply({ decision(allowed, limit, remaining, retry_after, next_after, reset_after, delay, at) })
 end
@@ -18,7 +18,7 @@ local out, passes, states, expiries = {}, {}, {}, {} -- of each key
 -- Decides the charge at position `c` for key `i` at this cost, and records the results.
 local function decide_charge(i, c, cost)
   local state, expires, allowed, limit, remaining, retry_after, next_after, reset_after, delay, at =
-    look[args[c]](KEYS[i], now, cost, unpack(args, c + 4, c + 10))
+    decide[args[c]](KEYS[i], now, cost, unpack(args, c + 4, c + 10))
   states[i], expiries[i], passes[i] = state, expires, allowed == 1
   out[i] = decision(allowed, limit, remaining, retry_after, next_after, reset_after, delay, at)
 end

@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT
+from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT
 from ratelimit_mw.stores.redis.topology import Address
 
 SCHEMES: Final = ("redis://", "rediss://", "unix://")
@@ -80,7 +80,7 @@ def _connection_factory(pool: Any, url: str, **options: Any) -> ConnectionFactor
         allowed = ", ".join([*SCHEMES, *CLUSTER_SCHEMES, *SENTINEL_SCHEMES])
         raise ConfigError(f"store: got {url.split('://', 1)[0]!r} as scheme, expected {allowed}")
     # no retries: an EVALSHA that is sent twice charges twice
-    options["socket_connect_timeout"] = ORPHAN_TIMEOUT
+    options["socket_connect_timeout"] = CONNECT_TIMEOUT
     made: ConnectionFactory | None = None
     with suppress(ValueError, TypeError, RedisError):
         read = pool.from_url(url, **options)  # parses the URL and opens no connection
