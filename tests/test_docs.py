@@ -86,7 +86,7 @@ INCLUDED = {
 }
 CHECK = "python -m ratelimit_mw check limits.toml "  # run here, with the settings that stand before it
 OPTIONS = {"language", "caption"}
-FIELDS = ("**Admits** w", "**State**: ", "**Bytes per key**: ", "**Worst window**: ", "**Choose it** w", "\nBy hand: ")
+FIELDS = ("**Admits** w", "**State**: ", "**Bytes per key**: ", "**Worst window**: ", "**Choose it** w", "\nExample: ")
 
 
 class Block(NamedTuple):
