@@ -258,7 +258,7 @@ def test_the_readme_shows_how_to_start() -> None:
 
 def test_every_setting_is_documented() -> None:
     page = (ROOT / "docs/reference/settings.md").read_text("utf-8")
-    top = page.partition("## At the top")[2].partition("## In a rule")[0]
+    top = page.partition("## Global settings")[2].partition("## In a rule")[0]
     assert re.findall(r"^\| `(\w+)` \|", top, re.MULTILINE) == list(Options.__annotations__)
 
 
