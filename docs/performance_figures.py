@@ -28,7 +28,7 @@ _COSTS: Final = {  # row, and which of its times: what it is the cost of
     ("asgi", "ours"): "added to an ASGI request by the middleware, memory, `RateLimit` headers",
     ("limits-3", "ours"): "the same under three limits",
     ("wsgi", "ours"): "added to a WSGI request",
-    ("asgi-refused", "ours"): "an ASGI request that is refused, answer and all",
+    ("asgi-refused", "ours"): "an ASGI request that is refused, including the response",
     ("redis-sync-1", "ours"): "one `take` of a `RedisStore` on the same machine, waiting included",
     ("lua-sliding_window_counter", "ours"): "the script alone, one charge, time of the server",
     ("redis-node-sync-1", "value"): "a request of one limit, all that the server does for it",
