@@ -26,7 +26,7 @@ with require("fastapi"):
     from fastapi.exception_handlers import http_exception_handler
     from fastapi.requests import HTTPConnection
 
-from ratelimit_mw.starlette import exempt, limit, refusal_response
+from ratelimit_mw.starlette import answer_refusal, exempt, limit
 
 __all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
 
@@ -66,8 +66,10 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt):
     as one that finds the user, is decided after that dependency.
 
     If the request is refused, the endpoint is not called. The response is the middleware's, unless the app has a
-    handler for `RateLimited`, for the status, or for `HTTPException`: the error is all three, and has a `verdict`. A
-    websocket is closed with 1013, or refused by a response if the server supports that.
+    handler for `RateLimited`, for the status, or for `HTTPException`. The error is a `RateLimited` and an
+    `HTTPException` with that status, and has a `verdict`. The
+    app's handlers are not called for websockets: a websocket is refused by a response if the server supports that,
+    otherwise closed with 1013, or with 1008 if it has no key.
     """
 
     __signature__ = _Signature()
@@ -109,7 +111,7 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt):
         if decision is None:
             return
         if decision.refusing_verdict:
-            raise await _error(decision, decision.refusing_verdict, connection)
+            raise await _refusal_error(decision, decision.refusing_verdict, connection)
         if not response.raw_headers:
             response.raw_headers += decision.raw_fields
             return
@@ -127,8 +129,8 @@ class _Refused(RateLimited, HTTPException):
         self.answer = answer
 
 
-class _UnhandledRefusal(_Refused):
-    """A refusal that `_respond` answers, because the app itself has no handler."""
+class _DefaultRefusal(_Refused):
+    """A refusal without a handler in the app: `_respond` sends the default response."""
 
 
 class _RefusedWebSocket(RateLimited):
@@ -139,9 +141,12 @@ class _RefusedWebSocket(RateLimited):
         self.answer = answer
 
 
-async def _error(decision: EndpointDecision, verdict: Verdict, connection: HTTPConnection) -> Exception:
-    """Return the error to raise. Registers a handler for it in the app, unless the app has its own."""
-    answer = partial(refusal_response, decision, verdict, connection)
+async def _refusal_error(decision: EndpointDecision, verdict: Verdict, connection: HTTPConnection) -> Exception:
+    """Return the error to raise for a refusal.
+
+    Registers `_respond` as its handler, unless it is of an HTTP request and the app has a handler.
+    """
+    answer = partial(answer_refusal, decision, verdict, connection)
     refusal = decision.gate.default_refusal(decision.request, verdict)
     # Starlette looks up the handler here when it has caught the error
     handlers, _ = connection.scope.get("starlette.exception_handlers", (None, None))
@@ -152,8 +157,8 @@ async def _error(decision: EndpointDecision, verdict: Verdict, connection: HTTPC
         return _RefusedWebSocket(verdict, answer)
     if not isinstance(handlers, MutableMapping) or not _is_unhandled(handlers, decision):
         return _Refused(verdict, refusal, answer)
-    handlers[_UnhandledRefusal] = _respond
-    return _UnhandledRefusal(verdict, refusal, answer)
+    handlers[_DefaultRefusal] = _respond
+    return _DefaultRefusal(verdict, refusal, answer)
 
 
 async def _respond(_: HTTPConnection, error: Any) -> Response | None:

@@ -1,4 +1,5 @@
--- Generic cell rate algorithm: the Lua implementation of gcra.py, with the same steps on the same whole numbers.
+-- Generic cell rate algorithm: computes what `GCRA._decide` in gcra.py computes, in whole numbers.
+-- refuse_or_delay, bucket_decision and settled_level are in bucket.lua, load in head.lua, write_state in the codec.
 -- State: the TAT in clock ticks, rounded down; its remainder in ticks, if not 0; the time of the update (clock ticks),
 -- if the level was above full. Python stores the first two as one number, which would not fit a double.
 -- Numbers of the limit: clock (us in a clock tick), drain (ticks per clock tick), unit (ticks), burst (units),

@@ -1,7 +1,7 @@
 """Generic cell rate algorithm (ITU-T I.371): one instant per bucket. The Lua implementation is `gcra.lua`.
 
-The theoretical arrival time (TAT) is the instant at which everything taken has drained. A bucket's level is the time
-from now to its TAT.
+The theoretical arrival time (TAT) is the instant at which everything taken has drained. In ticks, the level of a bucket
+is its TAT minus now.
 """
 
 from typing import ClassVar
@@ -47,7 +47,8 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
                 return self._decide(state, now, cost, max_delay)
             return self._decide_delayed(state, now, cost, self.fast_delay_ticks)
         drain, rounding, unit, burst, full = fast_ticks
-        # fast path: equal to _decide(), in a third of the time; a clock tick is 1 us here, so `now` is the tick
+        # fast path: equal to _decide(), in a third of the time; a clock tick is 1 us here, so `now` is the tick.
+        # See ticks.py for the units; adding `rounding` before `// drain` rounds up to whole microseconds.
         start, level, retry_after = now * drain, 0, 0.0
         if type(state) is int and state > start:
             level = state - start

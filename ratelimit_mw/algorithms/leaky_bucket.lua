@@ -1,4 +1,4 @@
--- Leaky bucket: the Lua implementation of leaky_bucket.py, with the same steps on the same whole numbers.
+-- Leaky bucket: computes what leaky_bucket.py computes, in whole numbers. Its helper functions are in bucket.lua.
 -- State: level (ticks that have not leaked), updated (clock ticks); read and written in bucket.lua.
 -- Numbers of the limit: clock (us in a clock tick), drain (ticks per clock tick), unit (ticks), burst (units),
 -- quota (units), at_once (units that do not queue).

@@ -19,9 +19,9 @@ _TRIM = 2_000  # units that one charge can drop: twice what it can add, so that 
 class LogState(Struct, frozen=True, gc=False):
     """Instants of units, microseconds, oldest first.
 
-    The instants are `past[head:tail]` and `count` times `newest`. States share `past`, which only grows. It does not
-    contain the newest charge yet; the next charge appends it. So a discarded decision leaves nothing behind, and a
-    stored one copies nothing.
+    The instants are `past[head:tail]` and `count` times `newest`. States share `past`, which only grows. The
+    units of the newest charge are not in `past`; the next charge appends them. So a state that is never stored leaves
+    nothing in `past`, and storing one copies nothing.
     """
 
     past: "array[int]"

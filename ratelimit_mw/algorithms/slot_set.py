@@ -8,7 +8,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from typing import Final, Optional
 
-Slot = tuple[int, int]  # its end unless it is renewed, and its name; both in microseconds
+# (end, name), in microseconds: when the slot ends unless it is renewed; a unique number, at least when it was taken
+Slot = tuple[int, int]
 
 
 class _Core:

@@ -1,4 +1,5 @@
--- Token bucket: the Lua implementation of token_bucket.py, with the same steps on the same whole numbers.
+-- Token bucket: computes what `TokenBucket._decide` in token_bucket.py computes, in whole numbers.
+-- Its helper functions are in bucket.lua.
 -- State: level (ticks that have not drained), updated (clock ticks); read and written in bucket.lua.
 -- Numbers of the limit: clock (us in a clock tick), drain (ticks per clock tick), unit (ticks), burst (units),
 -- quota (units).

@@ -101,7 +101,7 @@ class RateLimitMiddleware:
             return
         state = RateLimitState(verdict, self._gate, True)
 
-        # with_headers() and _scope_with_state(), inlined: the calls are a fortieth of what is added to a request.
+        # with_headers() and _scope_with_state(), inlined: calls would add 1/40 to the time of this class per request.
         # Default arguments are faster than closure cells; quoted annotations are not evaluated for each request.
         def send_with_headers(
             message: "Message", send: "Send" = send, state: "RateLimitState" = state
@@ -118,7 +118,10 @@ class RateLimitMiddleware:
         await self.app(scope, receive, send_with_headers)
 
     async def _decide_with_delay(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Decide on a request that may be delayed, and end it early if its client disconnects."""
+        """Decide under rules with a `max_delay` or a queue, and end the request early if its client disconnects.
+
+        Such rules have no fast path.
+        """
         watcher = DisconnectWatcher(scope, receive)
         try:
             await self._decide(None, scope, watcher.receive, send, watcher.sleep)
@@ -130,7 +133,10 @@ class RateLimitMiddleware:
     async def _decide(
         self, verdict: Verdict | None, scope: Scope, receive: Receive, send: Send, sleep: Sleep = async_sleep
     ) -> None:
-        """Decide on the general path. `verdict`: the fast path's refusal, if any. `sleep`: see `AsyncGate.admit`."""
+        """Decide on the general path. `verdict`: the fast path's refusal, if any. `sleep`: see `AsyncGate.admit`.
+
+        Every refusal of the middleware is sent here.
+        """
         if scope["type"] not in self._limited_types:
             await self._pass_through(scope, receive, send)
             return

@@ -48,7 +48,7 @@ WRAPPED: Final = WeakSet[Any]()  # undecorated functions, whose limits only thei
 
 
 class HonorsExempt:
-    """Base class of limits around endpoints that skip exempt ones."""
+    """Base class of limits that are placed around endpoints and skip those that are exempt."""
 
     __slots__ = ()
 

@@ -37,7 +37,7 @@ async def with_messages(
 
 
 class _LimitedWebSocket:
-    """One websocket with limited messages. `_end`: what `receive` returns after this class has closed it."""
+    """One websocket with limited messages. `_disconnect`: what `receive` returns after this class has closed it."""
 
     def __init__(
         self, gate: AsyncGate, request: Request, plan: Plan, state: RateLimitState, receive: Receive, send: Send
@@ -52,12 +52,12 @@ class _LimitedWebSocket:
         self._message_state: Final = RateLimitState(None, gate)
         state.message = self._message_state
         self._pending: tuple[Message, Awaitable[Verdict | None]] | None = None
-        self._ended = False  # the app has ended the websocket
-        self._end: Message | None = None
+        self._app_ended = False  # the app has ended the websocket
+        self._disconnect: Message | None = None
 
     async def receive(self) -> Message:
         """Return the next admitted message. Events other than `websocket.receive` pass unchanged."""
-        while self._end is None:
+        while self._disconnect is None:
             if self._pending is None:
                 message = await self._receive()
                 if message["type"] != "websocket.receive":
@@ -74,18 +74,18 @@ class _LimitedWebSocket:
                     await self._refuse(verdict)
                     continue
             return message
-        return self._end
+        return self._disconnect
 
     async def send(self, message: Message) -> None:
         """Pass on a message of the app; drop it once the websocket is closed here."""
-        if self._end is not None:
+        if self._disconnect is not None:
             return
         if message["type"] in _ENDS:
-            self._ended = True
+            self._app_ended = True
         try:
             await self._send(message)
         except Exception:
-            if self._end is None:
+            if self._disconnect is None:
                 raise  # otherwise the websocket was closed here while the message was being sent
 
     async def _decide(self, message: Message) -> Verdict | None:
@@ -98,12 +98,15 @@ class _LimitedWebSocket:
         return await asyncio.shield(task)
 
     async def _refuse(self, verdict: Verdict) -> None:
-        """Close the websocket, unless its rule only drops messages. A verdict without decisions always closes it."""
-        if self._ended or (verdict.decisions and not self._match.closes):
+        """Close the websocket, unless its rule only drops messages.
+
+        A verdict without decisions always closes it: the message has no key, or the store failed under `deny`.
+        """
+        if self._app_ended or (verdict.decisions and not self._match.closes):
             return
-        close = close_message(refusal_response(verdict, "none").status)
-        self._end = {**close, "type": "websocket.disconnect"}
-        await asyncio.shield(asyncio.ensure_future(self._close(close)))  # completed even if the app is canceled
+        message = close_message(refusal_response(verdict, "none").status)
+        self._disconnect = {**message, "type": "websocket.disconnect"}
+        await asyncio.shield(asyncio.ensure_future(self._close(message)))  # completed even if the app is canceled
 
     async def _close(self, message: Message) -> None:
         with suppress(Exception):  # the client may have disconnected meanwhile

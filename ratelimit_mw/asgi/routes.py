@@ -97,8 +97,8 @@ def _leaves(routes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _child_routes(one: Any) -> Sequence[Any]:
-    infos = getattr(one, "routes", None)
-    return infos if isinstance(infos, (list, tuple)) else ()  # an attribute of another framework
+    routes = getattr(one, "routes", None)
+    return routes if isinstance(routes, (list, tuple)) else ()  # an attribute of another framework
 
 
 def route_leaf(scope: Scope) -> Any:

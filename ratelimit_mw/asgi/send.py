@@ -1,4 +1,8 @@
-"""Sends rate limit headers and refusals to ASGI servers."""
+"""Sends rate limit headers and refusals to ASGI servers.
+
+Refusals by the limits of an endpoint are Starlette responses or errors instead (`starlette/__init__.py`, `fastapi.py`),
+so that decorators and error handlers can change them.
+"""
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import partial
@@ -71,7 +75,10 @@ async def resolve_refusal(request: Request, verdict: Verdict, gate: AsyncGate) -
 
 
 async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: Receive, send: Send) -> None:
-    """Send the response to a refused request, or let `on_refused` send it."""
+    """Send the response to a refused request, or let `on_refused` send it.
+
+    Called by the middleware and for websockets of endpoints that are still connecting.
+    """
     scope, refusal, refusal_handler = request.raw, gate.default_refusal(request, verdict), gate.refusal_handler
     if scope["type"] == "websocket":
         await receive()  # a handshake is answered only after websocket.connect

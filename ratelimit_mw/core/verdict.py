@@ -11,11 +11,15 @@ from ratelimit_mw.core.errors import RateLimitError, StoreError
 from ratelimit_mw.core.limit import Charge, Decision
 
 Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease"]
-"""Where a verdict comes from. `store` also if nothing was asked, as for a client on the blocklist."""
+"""Where a verdict comes from.
+
+`store`: the configured store, or no store was needed, as for a client on the blocklist. `remembered`: the cache of
+refusals. `lease`: units that the store charged in advance. `local`: the fallback store in this process, because the
+store failed. `allowed_on_error`, `denied_on_error`: the setting `on_store_error`, because the store failed."""
 
 
 class Answer(list[Decision]):
-    """Decisions that came from somewhere other than the state in the store. `source` says where."""
+    """Decisions that a layer made in place of the store. `source`: which layer."""
 
     __slots__ = ("source",)
 
@@ -43,7 +47,7 @@ class Verdict(Struct, frozen=True, gc=False):
     @property
     def binding(self) -> int | None:
         """Index of the binding charge in `charges` and `decisions`; None without one. Computed on each access."""
-        if len(self.decisions) == 1:
+        if len(self.decisions) == 1:  # fast path
             return 0 if self.charges[0].role != "shadow" else None
         if not self.allowed:
             return self.binding_of(self.refusing)
@@ -54,7 +58,8 @@ class Verdict(Struct, frozen=True, gc=False):
     def refusing(self) -> Sequence[int]:
         """Indices of the charges that refuse; empty if the request is admitted.
 
-        Includes a ban that starts with this refusal, because it also refuses the next request.
+        Includes a penalty whose ban starts with this refusal, although its own decision admits: it refuses the next
+        request.
         """
         if self.allowed:
             return ()
@@ -107,7 +112,7 @@ class Verdict(Struct, frozen=True, gc=False):
 
     @property
     def retry_after(self) -> float:
-        """Seconds until the same request, alone, is admitted; 0.0 if it was, inf if it never can be."""
+        """Seconds until the same request is admitted if none comes first; 0.0 if it was admitted, inf for never."""
         binding = None if self.allowed else self.binding
         return 0.0 if binding is None else self._wait(binding)
 

@@ -31,7 +31,7 @@ _EXEMPT: Final = EndpointLimit.exemption()
 
 @check_arguments(EndpointLimitOptions)
 def limit(limits: LimitsSpec, **options: Unpack[EndpointLimitOptions]) -> Callable[[View], View]:
-    """Return a decorator that limits a view instead of the default limits; the middleware enforces it.
+    """Return a decorator that gives a view its own limits, in place of the default limits. The middleware enforces it.
 
     For functions, classes, methods of classes and viewsets; with `method_decorator` or in urlpatterns, too. The order
     of decorators does not matter. `limits` and `options` are those of a rule in the settings. Without a `name`, each
@@ -96,7 +96,7 @@ def limits_by_level(view: Any, method: str, route: str) -> Iterator[EndpointLeve
     path = _path(kind, route)
     yield _excluding(limits_on(view), (*of_kind, *of_handler)), route, route
     yield of_kind, path, route
-    if _hides_function(kind):
+    if _made_by_api_view(kind):
         yield of_handler, path, route
     else:
         yield of_handler, f"{path}.{getattr(handler, '__name__', '')}", f"{method} {route}"
@@ -115,13 +115,13 @@ def _handler(view: Any, kind: type, method: str) -> Any:
     if method == "head" and getattr(kind, name or "", None) is None:
         name = names.get("get")
     handler = getattr(kind, name or "", None)
-    if _hides_function(kind) and inspect.isfunction(handler):
+    if _made_by_api_view(kind) and inspect.isfunction(handler):
         return inspect.getclosurevars(handler).nonlocals.get("func", handler)
     return handler
 
 
-def _hides_function(kind: type) -> bool:
-    """Return whether REST framework's `api_view` made the class, which leaves no other trace of the function."""
+def _made_by_api_view(kind: type) -> bool:
+    """Return whether REST framework's `api_view` made this class around a function. Its name is the only sign of it."""
     return kind.__qualname__ == "WrappedAPIView"
 
 

@@ -1,4 +1,4 @@
-"""Adds rate limit headers to Django's responses, and turns refusals into such responses."""
+"""Adds rate limit headers to Django's responses, and converts refusals to Django's responses."""
 
 from inspect import isawaitable
 from typing import Any, Final
@@ -20,7 +20,7 @@ from ratelimit_mw.http.response import Headers, Response, headers, non_conflicti
 _STATE_KEY: Final = "ratelimit_mw"  # where WSGI or ASGI middleware around Django stores the state
 _LIMITS: Final = "ratelimit"
 _POLICIES: Final = "ratelimit-policy"
-_LOWER_NAMES: Final = (_POLICIES, _LIMITS)  # Django's keys for the two headers, in the order of `headers`
+_LOWER_NAMES: Final = (_POLICIES, _LIMITS)  # Django's keys, in the order of `response.headers`
 _KEEPS_DICT: Final = isinstance(getattr(ResponseHeaders({}), "_store", None), dict)
 
 

@@ -87,7 +87,10 @@ class Throttle:
         return self._record_wait(verdict, state)
 
     def wait(self) -> float | None:
-        """Return the exact seconds until a refused request would pass; None if it never would, or before a decision."""
+        """Return the seconds until a refused request would pass, for the 429 that REST framework builds.
+
+        None if it never would, or before a decision.
+        """
         return self._wait if self._wait > 0 and not isinf(self._wait) else None
 
     def _record_wait(self, verdict: Verdict, state: RateLimitState | None) -> bool:

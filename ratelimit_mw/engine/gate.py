@@ -45,7 +45,9 @@ _MAX_CACHED_ENDPOINTS: Final = 4096  # endpoints whose compiled limits are cache
 
 
 class AsyncGate(BaseGate):
-    """Decides requests in asyncio. `sync_gate`: a gate that decides without a coroutine, if nothing must be awaited.
+    """Decides requests in asyncio. `BaseGate._without_store` decides if the store fails.
+
+    `sync_gate`: a gate that decides without a coroutine; None unless the store is in memory and no rule can wait.
 
     `store_awaits`: whether the store must be awaited. `may_delay`: whether a rule may delay a request or let it wait
     for a slot.

@@ -8,7 +8,14 @@ from ratelimit_mw.core.log import warn_or_fail
 from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.engine.gate import Gate
-from ratelimit_mw.flask.endpoint_limits import CONFIG, exempt, expect_app, has_app, limit, register_app
+from ratelimit_mw.flask.endpoint_limits import (
+    CONFIG,
+    exempt,
+    limit,
+    mark_limits_app,
+    register_app,
+    warn_unless_limits_app,
+)
 from ratelimit_mw.flask.hooks import Hooks
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import unread_settings
@@ -52,7 +59,7 @@ class RateLimiter:
         else:
             Settings.check(self._options)
         if app is None and (settings or options) and self._options.get("enabled") is not False:
-            expect_app(self)
+            warn_unless_limits_app(self)
 
     def init_app(self, app: Flask) -> None:
         """Limit this app too.
@@ -72,7 +79,7 @@ class RateLimiter:
             got_request_exception.connect(hooks.failed, app)
         app.extensions["ratelimit_mw"] = hooks
         register_app(app)
-        has_app(self)
+        mark_limits_app(self)
 
     def _gate(self, app: Flask) -> Gate:
         config = app.config.get(CONFIG) if self._settings is None else None

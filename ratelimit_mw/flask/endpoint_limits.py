@@ -82,13 +82,13 @@ def register_app(app: Flask) -> None:
     _limited_apps.add(app)
 
 
-def expect_app(extension: object) -> None:
-    """Warn at the first request to any app, unless `has_app` is called for this extension first."""
+def warn_unless_limits_app(extension: object) -> None:
+    """Warn at the first request to any app, unless `mark_limits_app` is called for this extension first."""
     _without_app.add(extension)
     request_started.connect(_check_enforced)
 
 
-def has_app(extension: object) -> None:
+def mark_limits_app(extension: object) -> None:
     """Record that this extension limits an app."""
     _without_app.discard(extension)
 
@@ -106,8 +106,8 @@ def _attach(endpoint_limit: EndpointLimit, target: Target, word: str) -> Target:
 def _check_enforced(sender: Flask, **_: object) -> None:
     """Report limits that no app enforces, and extensions without an app.
 
-    Runs at the first request to any app after one was created. With `strict`, every request raises the error until all
-    are enforced.
+    Runs at the first request to any app after a limit was attached or a RateLimiter was created. With `strict`,
+    requests fail until every limit is enforced.
     """
     with _lock:
         enforced = {endpoint_limit for app in list(_limited_apps) for endpoint_limit in _limits_in(app)}

@@ -1,4 +1,8 @@
-"""Builds the rate limit headers and the refusal responses. A new header starts here.
+"""Builds the rate limit headers and the refusal responses.
+
+A new header of refusals is added in `refusal_response`; one of all responses in `headers` and in its fast path
+`raw_headers`, and in `django/responses.py`, which knows the two `RateLimit` fields by their position. Both kinds need
+their name in `_NAMES` and `_DESCRIPTIONS`.
 
 `RateLimit` and `RateLimit-Policy` follow draft-ietf-httpapi-ratelimit-headers-11 and are structured fields (RFC 9651).
 Bodies are problem details (RFC 9457).
@@ -94,7 +98,7 @@ class Policy:
         self.most = min(limit.quota, _MAX_FIELD_INT)  # units; the most that headers show
         # units that can be admitted at one instant
         self.burst = min(getattr(limit, "burst", None) or limit.quota, _MAX_FIELD_INT)
-        self.max_wait_seconds = ceil(limit.max_wait)  # the most that headers show
+        self.max_wait_seconds = ceil(limit.max_wait)  # the most that `t` of the RateLimit field shows
         # shown only when it refuses, because its numbers reveal the traffic of other clients
         self.hidden_unless_refusing = hidden_unless_refusing
         self.hidden_when_admitted = hidden_unless_refusing or shadow  # not shown when it admits
@@ -131,7 +135,10 @@ RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def headers(verdict: Verdict | None, style: Headers = "ietf") -> HeaderList:
-    """Return the rate limit fields of a verdict; empty if the verdict has no decisions (403, 503, a store error)."""
+    """Return the rate limit fields of a verdict; empty if the verdict has no decisions (403, 503, a store error).
+
+    The style `ietf` has none or these two, in this order: RateLimit-Policy, RateLimit.
+    """
     if style == "none" or verdict is None or not verdict.decisions:
         return []
     policies = verdict.policies
@@ -162,7 +169,7 @@ def headers(verdict: Verdict | None, style: Headers = "ietf") -> HeaderList:
 def raw_headers(verdict: Verdict, app_headers: Iterable[tuple[bytes, bytes]] = ()) -> RawFields:
     """Return an app's headers followed by `headers` in the style `ietf`, in ASGI form.
 
-    The app may have these fields already: both are lists, so further lines extend them.
+    The app may have the same fields already. Both `RateLimit` fields are lists, so lines with the same name add up.
     """
     policies, decisions = verdict.policies, verdict.decisions
     if len(policies) != 1 or not decisions or (policy := policies[0]).hidden_when_admitted:
@@ -198,8 +205,8 @@ def refusal_response(verdict: Verdict, style: Headers = "ietf", jitter: float = 
     """Return the response to a refused request: status 429, 503 or 403.
 
     503 if the request is denied because the store failed; 403 if it has no key or is blocked. `jitter`: the maximum
-    random addition to `Retry-After`, in seconds. `at_least`: the least `Retry-After`, in seconds: the
-    wait that the limits of outer middleware need. They have admitted and charged this request.
+    random addition to `Retry-After`, in seconds. `at_least`: the minimum of `Retry-After`, in seconds.
+    Outer middleware passes the wait of its own limits, because a retry is charged to them again.
     """
     if verdict.source == "denied_on_error":
         detail = "Requests cannot be counted at the moment."

@@ -105,7 +105,7 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
             connection.scope, checks_for(display_name(info, endpoint)), None if info is None else info.template
         )
         if decision is not None and decision.refusing_verdict:
-            return await refusal_response(decision, decision.refusing_verdict, connection)
+            return await answer_refusal(decision, decision.refusing_verdict, connection)
         if is_async:
             answer = await endpoint(*arguments, **named)
         else:
@@ -158,7 +158,7 @@ class _Refusal(Response):
             await super().__call__(scope, receive, send)
 
 
-async def refusal_response(decision: EndpointDecision, verdict: Verdict, connection: HTTPConnection) -> Response | None:
+async def answer_refusal(decision: EndpointDecision, verdict: Verdict, connection: HTTPConnection) -> Response | None:
     """Return the response to a refused request; for a websocket, send it and return None."""
     request, gate = decision.request, decision.gate
     if not isinstance(connection, WebSocket):

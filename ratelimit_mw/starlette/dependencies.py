@@ -27,9 +27,9 @@ from ratelimit_mw.starlette.enforcement import (
 class RouteContext:
     """The limits of one route, grouped once; replaced when limits or routes are added.
 
-    `template`: None if the place of the route is unknown. `checks`: called with a limit, returns the checks of its run:
-    the limits that no other dependency separates from it. `scope_key`: the objects that identify the route in the
-    scope; referenced, so that no other object gets their ids.
+    A *run* is a series of limits with no other dependency between them. `template`: None if the place of the route is
+    unknown. `checks(limit)`: returns the checks of the run that contains it. `scope_key`: the objects that identify the
+    route in the scope; referenced, so that no other object gets their ids.
     """
 
     __slots__ = (

@@ -139,16 +139,16 @@ def _gate_for(scope: Scope, outer: AsyncGate | None, endpoint_limit: AsgiEndpoin
     if outer is not None and endpoint_limit.store is None:
         return outer.nested
     app = scope.get("router", scope.get("app"))  # the outermost router, if apps are mounted
-    gates, info = app_cache(outer or app, "gates"), endpoint_limit.store_id
-    if info not in gates:
+    gates, store_id = app_cache(outer or app, "gates"), endpoint_limit.store_id
+    if store_id not in gates:
         if endpoint_limit.store is None and endpoint_limit.standalone_settings.store == "memory://":
             warn_or_fail([_NO_MIDDLEWARE], strict=endpoint_limit.standalone_settings.strict)
         if outer is None and not gates:  # a middleware would have checked this at startup
             warn_of_unenforced(app, strict=endpoint_limit.standalone_settings.strict)
-        gates[info] = (
+        gates[store_id] = (
             AsyncGate(endpoint_limit.standalone_settings) if outer is None else outer.nested_with(endpoint_limit.store)
         )
-    found: AsyncGate = gates[info]
+    found: AsyncGate = gates[store_id]
     return found
 
 
@@ -200,9 +200,10 @@ class EndpointDecision(Struct, gc=False):
 async def enforce(
     scope: Scope, checks: Sequence[EndpointCheck], route: str | None = None, verdict: Verdict | None = None
 ) -> EndpointDecision | None:
-    """Enforce the limits that were not yet enforced on this request. Return None if none are left.
+    """Decide by the limits that were not yet enforced on this request. Return None if none are left.
 
-    `route`: the template. `verdict`: that of `admit_by_address`. The state is stored as by a middleware.
+    The caller sends the refusal. `route`: the template. `verdict`: the result of `admit_by_address`, if it refused. The
+    state is stored as by a middleware.
     """
     decision: EndpointDecision | None = None
     for check in checks:

@@ -27,7 +27,7 @@ _ENDPOINTS: Final = 4096  # cached endpoints per limit
 
 
 def _decorator_error(arguments: Sequence[object]) -> str:
-    """Return the error for `@RateLimit("5/minute")` on a function, which passes limits as the app; otherwise ""."""
+    """Return the message for `@RateLimit("5/minute")` on a function, which passes the limits as `app`; else ""."""
     _, *given = arguments  # without `self`
     found = given[0] if len(given) == 1 else None
     if not isinstance(found, (str, Limit, Mapping, Sequence)):

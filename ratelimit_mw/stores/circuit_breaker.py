@@ -1,8 +1,8 @@
 """A layer that stops querying a store that fails: a circuit breaker (M. Nygard, Release It!).
 
-After `FAILURES` consecutive failures the breaker opens for a pause, in which each call raises a `StoreError` at once.
-After the pause one request probes the store. If the store answers, the breaker closes; if not, the next pause is twice
-as long.
+After `FAILURES` consecutive failures of requests that did not overlap, the breaker opens for a pause, in which each
+call raises a `StoreError` at once. After the pause one request probes the store. If the store answers, the breaker
+closes; if not, the next pause is twice as long.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,16 +19,16 @@ from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
 FAILURES: Final = 3  # consecutive failures that open the breaker; requests that overlap count as one
 INITIAL_PAUSE: Final = 0.1  # seconds
-MAX_PAUSE: Final = 0.5  # seconds; after a recovery the breaker closes within a second, even if a probe has to connect
+MAX_PAUSE: Final = 0.5  # seconds; short enough that the breaker closes within a second after a recovery
 _LOG_INTERVAL: Final = 10.0  # seconds between two log lines about an outage: a store that flaps must not fill the disk
 
 
 class CircuitBreaker(Layer):
     """Opens after consecutive failures and probes the store after a pause. See `layer.Layer`.
 
-    When one lost call fails many requests, that is one failure: a failure counts only if its request started after the
-    previous failure was recorded. A server's error about a request's own arguments counts as an answer. Times that were
-    recorded before the clock stepped back by more than a pause are ignored. `jitter`: shortens a pause, by half at most
+    A failure counts only if its request started after the previous failure was recorded, so that many requests of one
+    lost call count once. A server's error about a request's own arguments counts as an answer. If the clock steps back
+    by more than a pause, times that were recorded earlier are ignored. `jitter`: shortens a pause, by half at most
     ("equal jitter"), so that processes do not probe in step.
     """
 
@@ -70,7 +70,7 @@ class CircuitBreaker(Layer):
             self._check(now)
             if self._until is None:
                 return
-            # the others stay paused while this request probes, but no longer than MAX_PAUSE
+            # the others stay paused until this probe ends; if its end is never reported, MAX_PAUSE ends the pause
             self._until, self._last_change = now + MAX_PAUSE, now
         self._notify("probe", now)
 
@@ -103,6 +103,7 @@ class CircuitBreaker(Layer):
             self._record_failure(error, started_at, now)
 
     def _check(self, now: float) -> None:
+        # a pause that is longer than any can be: the clock stepped back
         if (until := self._until) is not None and until - now <= 2 * MAX_PAUSE and now < until:
             raise StoreNotAsked(f"not queried during a pause: {self._error}", rejected=self._rejected)
 
@@ -127,7 +128,8 @@ class CircuitBreaker(Layer):
             self._error, self._rejected = error_summary(error), error.rejected
             if not self._failures:
                 self._since = now
-            if not self._failures or not started_at < self._last_change < now + MAX_PAUSE:
+            overlaps = started_at < self._last_change < now + MAX_PAUSE  # later than that: the clock stepped back
+            if not self._failures or not overlaps:
                 self._failures += 1
                 self._last_change = now
                 opens = self._failures >= FAILURES

@@ -1,4 +1,4 @@
-"""The store in this process that decides while the configured store fails: `on_store_error = "local"`."""
+"""The store in this process that decides while the configured store fails: `on_store_error = "local"`, the default."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence

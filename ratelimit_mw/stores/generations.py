@@ -8,7 +8,7 @@ from ratelimit_mw.core.limit import Limit, State
 
 # states checked per call: twice as many as a call can add, so that expiry always catches up
 _EXPIRE_PER_CALL: Final = 2
-_MAX_GENERATIONS: Final = 48  # with more, the oldest generation is emptied before its states can have expired
+_MAX_GENERATIONS: Final = 48  # with more, the states of the oldest generation move on before they can have expired
 
 
 class _Generation(NamedTuple):
@@ -20,8 +20,9 @@ class _Generation(NamedTuple):
 
 
 class GenerationalMap:
-    """Maps keys to states. New states go to the current generation, which closes when full or half a window old.
+    """Maps keys to states. New states go to the current generation.
 
+    A generation closes when it is full, or when a key is added and it is half a window old.
     A window later, each call removes a few states from the oldest generation: expired ones are dropped, the others move
     to the current generation. So expiry costs a constant per call, and the oldest states are checked first. A
     generation holds at most `size` states, because growing or freeing a large dict delays the call in which it happens.
@@ -39,7 +40,7 @@ class GenerationalMap:
         self._older: deque[_Generation] = deque()  # oldest first
         self._cursor: Iterator[tuple[str, State]] | None = None  # over the oldest generation; removed states are None
         # key -> its state when its last request was refused, for keys of this generation. States are compared with
-        # `is`: an admitted request replaces the state object, which makes the entry stale at no cost for that request.
+        # `is`: a charge replaces the state object, which makes the entry stale at no cost for that request.
         self.current_refusals: dict[str, State] = {}
 
     def get(self, key: str) -> State:
@@ -56,8 +57,8 @@ class GenerationalMap:
         """Return the state of a key that is not in the current generation, and the generation to update it in.
 
         The state is None for a new key and for one whose generation closed at least half a window ago: `set` then moves
-        it to the current generation. Other keys stay where they are: if a limit has more keys than one generation
-        holds, each of them would move again and again.
+        it to the current generation. Other keys stay where they are. Otherwise, if a limit had more keys than one
+        generation holds, each of them would move again and again.
         """
         since = now + self.limit.window_us // 2
         for generation in reversed(self._older):
@@ -103,7 +104,7 @@ class GenerationalMap:
     def expire_some(self, now: int) -> int:
         """Drop the expired ones among a few of the oldest states, if their generation is due. Return their number."""
         expired_count = 0
-        if self.current and now >= self._closes_at + self.limit.window_us:  # no writes for a window
+        if self.current and now >= self._closes_at + self.limit.window_us:  # no new key for a window
             self._close(self._closes_at)
         if self._older and (self._older[0].due_at <= now or len(self._older) > _MAX_GENERATIONS):
             for _ in range(_EXPIRE_PER_CALL):

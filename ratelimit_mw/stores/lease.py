@@ -1,9 +1,9 @@
 """Leases: a process takes units of a hot limit in advance and spends them without querying the store.
 
 The unspent units of a bucket, its allotment, are never more than `lease`. They expire `lease_time` seconds after they
-were taken, and are then refunded, as they are when the store is closed. So in any window each process admits at most
-`lease` units beyond the bound of the algorithm (taken before the window, spent in it), and withholds at most as many
-from other processes.
+were taken, and are then refunded. Closing the store refunds them too. A process can spend in a window what it took
+before it, so in any window each process admits at most `lease` units beyond the bound of the algorithm. It withholds at
+most `lease` units from other processes.
 """
 
 import math

@@ -13,9 +13,9 @@ from ratelimit_mw.stores.group import UNCOLLECTED, Group, committed, cost_to_dec
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, fork_safe_lock
 
 _PROBES = 8  # states per limit that are checked for an expired one, to make room for a new one
-_OTHER_LIMITS = 3  # limits that are searched besides the one with the most keys
+_OTHER_LIMITS = 3  # limits that are searched as well as the one with the most keys, which may be among them
 _MORE_PROBES = 24  # further states of the limit with the most keys, if none of those is expired or idle
-_GENERATIONS = 24  # for a limit with all keys: of a million keys, one generation grows in under two milliseconds
+_GENERATIONS = 24  # if one limit has all keys; the dict of a 24th of a million keys resizes in under two milliseconds
 
 Entry = tuple[GenerationalMap, str, State]
 
@@ -24,8 +24,8 @@ class MemoryStore:
     """Keeps states in this process, for threads (`take`) and for asyncio (`atake`). A call never waits for I/O.
 
     `max_keys`: the maximum number of states, at least 1. In a full store, a new key replaces an expired one; if a short
-    search finds none, an idle one of the limit with the most keys. A key is idle if its last request was admitted and
-    it has a unit left. So a flood of new keys never frees a key whose last request was refused, whatever its cost. If
+    search finds none, one of the limit with the most keys whose last request was admitted and which has a unit left.
+    So a flood of new keys never frees a key whose last request was refused, whatever that request's cost. If
     no key can be replaced, new keys of a limit share one overflow bucket. `clock`: a callable that returns seconds, for
     tests; None is `time.monotonic`.
     """
@@ -47,13 +47,13 @@ class MemoryStore:
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Charge all limits if none of them refuses, else none. See `group.committed` for shadows and penalties.
 
-        Raises `ConfigError` for a negative cost.
+        Raises `ConfigError` for a negative cost, and for charges of one bucket that differ in more than their cost.
         """
         lock = self._lock
-        lock.acquire()  # half the cost of `with`
+        lock.acquire()  # takes half as long as `with`
         try:
             # read the clock under the lock: two threads must not commit out of order
-            now = monotonic_ns() // 1000 if self._clock is None else microseconds(self._clock())
+            now = monotonic_ns() // 1000 if self._clock is None else microseconds(self._clock())  # _now(), inlined
             if len(charges) == 1:  # fast path: 0.8 µs per call, 3.7 µs on the general path
                 charge = charges[0]
                 limit, key, cost = charge.limit, charge.key, charge.cost
@@ -62,7 +62,7 @@ class MemoryStore:
                         states = self._maps[limit.bucket]
                         generation = states.current
                         old = generation[key]
-                    except KeyError:  # the limit or the key is new, or the key is in an older generation
+                    except KeyError:  # the limit or the key is new (`old` is None), or in an older generation
                         generation, old = self._find_older(limit, key, now)
                     if old is not None:
                         decision, new = limit.decide(old, now, cost, None)
@@ -144,7 +144,8 @@ class MemoryStore:
     def _take_if_all_admitted(self, charges: Sequence[Charge], now: int) -> list[Decision] | None:
         """Take the fast path for several charges: 2.8 µs for three, 6.2 µs on the general path.
 
-        It applies to limits in different buckets, all with states in the current generation, that all admit. Returns
+        It applies if no two charges are for the same bucket, all states are in the current generation, and all limits
+        admit. Returns
         None otherwise.
         """
         decisions, written = [], {}
@@ -174,8 +175,8 @@ class MemoryStore:
     def _find_older(self, limit: Limit, key: str, now: int) -> tuple[dict[str, State], State]:
         """See `GenerationalMap.find_older`.
 
-        In a full store the state is None, so that `_take` moves the key to the current generation and others are
-        replaced first.
+        In a full store it returns None as if the key were new. `_take` then moves the key to the current generation,
+        where it is evicted later than the keys of older ones.
         """
         states = self._maps.get(limit.bucket)
         return ({}, None) if states is None or self._free_keys <= 0 else states.find_older(key, now)
@@ -183,14 +184,19 @@ class MemoryStore:
     def _take(self, requested: Sequence[Charge], now: int, *, commit: bool) -> Sequence[Decision]:
         """Decide a whole group, and then write it if `commit` is set. Requires the lock."""
         if self._new_limit:  # before `_find_all`, because maps are deleted
-            self._drop_idle(now)
+            self._drop_empty(now)
         group = Group(requested)
         charges = group.charges
         entries = self._find_all(charges, now, free=commit)
-        results = [
-            charge.limit.decide(old, now, cost_to_decide(charge), charge.max_delay_us)
-            for charge, (_, _, old) in zip(charges, entries, strict=True)
-        ]
+        results: list[tuple[Decision, State]] = []
+        overflow: dict[str, State] = {}  # states of overflow buckets, which several new keys of this group may share
+        for index, charge in enumerate(charges):
+            states, key, old = entries[index]
+            if key == _OVERFLOW_KEY and charge.limit.bucket in overflow:
+                entries[index] = states, key, (old := overflow[charge.limit.bucket])
+            results.append(charge.limit.decide(old, now, cost_to_decide(charge), charge.max_delay_us))
+            if key == _OVERFLOW_KEY:
+                overflow[charge.limit.bucket] = results[index][1]
         decisions = [decision for decision, _ in results]
         refused = not all(
             decision.allowed or charge.role == "shadow" for charge, decision in zip(charges, decisions, strict=True)
@@ -203,9 +209,9 @@ class MemoryStore:
                 decisions[index] = charges[index].limit.decide(old, now, 0, None)[0]
                 new = old
             elif commit and new is not None and (new is not old or key not in states.current):
-                self._add(states, key, new, now)  # even if unchanged: a refused client will come back
+                self._add(states, key, new, now)  # moves an unchanged state too: a refused client will come back
             if commit and refused and new is not None:
-                states.mark_refused(key, new)  # the request was refused: also for limits with room, and for the penalty
+                states.mark_refused(key, new)  # also a limit with room and a penalty, if another limit refused
         return group.spread(decisions)
 
     def _settle(self, charge: Charge, now: int) -> Charge:
@@ -241,7 +247,9 @@ class MemoryStore:
                 warn_throttled("MemoryStore", "all %d keys are in use: new keys share a bucket", self._max_keys)
                 entries[index] = self._find(states.limit, _OVERFLOW_KEY, now)
             elif self._free_keys <= 0 and free:
-                self._evict_for(now, protected, free=True)  # one more, to make up for an overflow bucket
+                self._evict_for(
+                    now, protected, free=True
+                )  # one more, if an overflow bucket has made `_free_keys` negative
         return entries
 
     def _find(self, limit: Limit, key: str, now: int) -> Entry:
@@ -251,8 +259,11 @@ class MemoryStore:
             states = self._maps[limit.bucket] = GenerationalMap(limit, now, max(64, self._max_keys // _GENERATIONS))
         return states, key, states.get(key)
 
-    def _drop_idle(self, now: int) -> None:
-        """Check two limits for each new one, and drop them if empty: an app may create limits while it runs."""
+    def _drop_empty(self, now: int) -> None:
+        """Check two limits, and drop them if empty.
+
+        It runs at the take after a new limit, for apps that create limits.
+        """
         self._new_limit = False
         for states in self._rotate(2):
             self._free_keys += states.expire_some(now)

@@ -75,8 +75,8 @@ def control(*, empty: bool) -> Iterator[Control]:
 def freeze() -> Iterator[Control]:
     """Stop the time of all stores of this process until the end of the block.
 
-    `with freeze() as clock: clock.advance(60)`. `clock` is a `Control`, which see for its methods and the stores it
-    applies to. States in memory are kept at first and forgotten at the end. Stores on a server start empty and return
+    `with freeze() as clock: clock.advance(60)`. For the methods of `clock`, and for the stores it affects, see
+    `Control`. States in memory are kept at first and forgotten at the end. Stores on a server start empty and return
     to their previous states at the end. Raises `RuntimeError` inside another such block.
     """
     with control(empty=False) as controller:

@@ -207,6 +207,16 @@ def test_when_all_are_refused_at_a_high_cost_new_keys_share_one_bucket() -> None
     assert refused_keys(store) == 0
 
 
+def test_new_keys_of_one_group_are_each_charged_to_the_bucket_they_share() -> None:
+    store = MemoryStore(max_keys=1, clock=Clock())
+    hit(store, "k")
+    hit(store, "k", cost=10)
+    group = [Charge("one", TEN, 2), Charge("other", TEN, 3)]
+    assert [decision.remaining for decision in store.take(group)] == [8, 5]
+    assert [decision.remaining for decision in store.take(group)] == [3, 0]
+    assert not any(decision.allowed for decision in [hit(store, "one"), hit(store, "other")])
+
+
 def test_when_all_are_refused_new_keys_share_one_bucket_and_old_ones_keep_theirs() -> None:
     clock = Clock()
     store = MemoryStore(max_keys=10, clock=clock)

@@ -156,6 +156,15 @@ def test_a_log_from_far_ahead_counts_as_of_now(
     assert 0 < client.pttl(LOG_KEY) <= 10_001
 
 
+@pytest.mark.promise(7)
+@pytest.mark.promise(8)
+def test_expired_units_are_dropped_though_a_later_one_is_from_ahead(redis_store: RedisStore, client: Redis) -> None:
+    now = server_now(client)
+    client.zadd(LOG_KEY, {f"{0:016}": now - 11_000_000, f"{1:016}": now + 60_000_000})
+    assert redis_store.take([Charge("k", LOG)])[0].remaining == 8
+    assert client.zrange(LOG_KEY, 0, -1) == [f"{1:016}".encode(), f"{2:016}".encode()]
+
+
 @pytest.mark.promise(8)
 @pytest.mark.parametrize(("name", "later"), [("abc", -1), ("abc", -0.5), ("0", 0), (UNIT, -0.5), ("", -5_000_000)])
 def test_what_is_foreign_among_the_units_of_a_log_counts_for_one_window_at_most(

@@ -91,7 +91,7 @@ def probe(url: str, prefix: str = "rl:", algorithms: Iterable[str] = ()) -> Stor
     """Take a unit with each of these algorithms, on new connections. Returns the error, or None.
 
     May block for some seconds. The keys belong to no request; the probe removes them, and they expire. In a cluster it
-    uses many keys, to reach each node most likely.
+    uses many keys, so that it probably reaches every node.
     """
     names = [name for name in SCRIPTED if name in set(algorithms) - {_PENALTY_ALGORITHM}] or [_DEFAULT_ALGORITHM]
     store = RedisStore(url, prefix=prefix, timeout=_PROBE_TIMEOUT, deny_cache=0)
@@ -111,7 +111,7 @@ def probe(url: str, prefix: str = "rl:", algorithms: Iterable[str] = ()) -> Stor
 
 
 def _prober(client_or_url: Any, prefix: str) -> Callable[[Iterable[str]], StoreError | None] | None:
-    """Return a `probe` of this URL whose repr hides the password; None if a client was passed in."""
+    """Return a function that probes this URL, without the password in its repr; None if a client was passed in."""
     if not isinstance(client_or_url, str):
         return None
     return lambda algorithms: probe(client_or_url, prefix, algorithms)

@@ -48,8 +48,9 @@ class AsyncPool(Generic[C]):
         self._last_find = 0.0  # monotonic seconds
         self._idle: list[C] = []
         self._in_use: set[int] = set()
-        self._in_use_nowait: dict[C, int] = {}  # the value of `_moves`; no task returns them if the loop ends
-        self._moves = 0  # times that the connections in use became stale
+        # connection -> `_moves` when it was acquired; `close` ends them, because they belong to no task
+        self._in_use_nowait: dict[C, int] = {}
+        self._moves = 0  # how often the connections in use became stale
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._opening: asyncio.Task[None] | None = None
@@ -153,7 +154,7 @@ class AsyncPool(Generic[C]):
     async def _open_one(self, *, only_if_moved: bool) -> None:
         task = asyncio.current_task()
         try:
-            if await self._is_at_same_address() and only_if_moved:
+            if await self._refresh_address() and only_if_moved:
                 return
             connection = await self._make(self._place)
             if self._opening is task:
@@ -168,8 +169,8 @@ class AsyncPool(Generic[C]):
                 self._opening = None
             self._wake()
 
-    async def _is_at_same_address(self) -> bool:
-        """Call `find`, and return whether the address is the same as before."""
+    async def _refresh_address(self) -> bool:
+        """Find the address again, and close the idle connections if it has changed. Return whether it has not."""
         if self._find is None:
             return True
         self._last_find = time.monotonic()

@@ -1,4 +1,4 @@
-"""A Redis store for asyncio: batches takes, runs other commands in tasks, and enforces deadlines."""
+"""A Redis store for asyncio. Takes go through a `Batcher`, which keeps their deadlines; others run in tasks."""
 
 import asyncio
 import time

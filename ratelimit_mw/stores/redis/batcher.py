@@ -32,8 +32,8 @@ OnReplies = Callable[[Sequence[object] | StoreError | None], None]
 class _Call:
     """A call in flight.
 
-    `late`: all its requests timed out, so another call may take its place. It stays open for `ORPHAN_TIMEOUT` at most;
-    its reply is discarded, but what it charged stays charged. `over`: it has ended. `cancel()` aborts it.
+    `late`: all its requests timed out, so another call may be sent. The late call stays open for `ORPHAN_TIMEOUT` at
+    most; its reply is discarded, but its charges remain. `over`: it has ended. `cancel()` aborts it.
     """
 
     __slots__ = ("cancel", "late", "over", "takes", "until")
@@ -66,8 +66,8 @@ class Batcher:
 
     `ready` waits until something can be sent; `send` makes one call and returns the reply to each group. Both raise
     `StoreError`. `begin` makes a call without a task: it returns a function that aborts the call, or None if sending
-    would have to wait. `timeout`: seconds that a request waits. `lookup` returns a function that finds the decisions on
-    a take that became known before it was sent, or None if none are known.
+    would have to wait. `timeout`: seconds that a request waits. `lookup` returns a `Lookup`,
+    which can decide a take that waits without sending it, or None if there is nothing to look up.
     """
 
     def __init__(
@@ -253,8 +253,8 @@ class Batcher:
     def _check_deadlines(self) -> None:
         """Expire overdue requests, and schedule the next check while requests wait.
 
-        Expires what was overdue at the previous check: since then the loop has read the sockets, so a reply that was
-        there is used.
+        A request expires if it was overdue at the previous check already. The loop has read the sockets since then, so
+        a reply that had arrived is used.
         """
         self._expire(self._last_check)
         self._last_check = self._clock.advance()

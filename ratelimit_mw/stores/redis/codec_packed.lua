@@ -6,7 +6,7 @@ local reply = cmsgpack.pack -- the client decodes such a list in a fraction of t
 local write_state, unpack_state = struct.pack, struct.unpack -- format: "<" and a "d" for each number
 local WIDTH = 8 -- bytes of a number
 
--- Returns a decision in the form of the client's: times in seconds.
+-- Returns a decision as Python keeps it: durations in seconds, and `at` in microseconds.
 local function decision(allowed, limit, remaining, retry_after, next_after, reset_after, delay, at)
   local wait = retry_after < 0 and math.huge or retry_after / 1000000
   return { allowed == 1, limit, remaining, wait, next_after / 1000000, reset_after / 1000000, delay / 1000000, at }

@@ -128,7 +128,8 @@ class RedisCommands:
 
         def repair(part: Sequence[Charge]) -> Steps[list[Decision]]:
             if commit:
-                return self._decisions_after(part, now)
+                return self._correct_part(part, now)
+            # a peek changed nothing: show each bucket as if the correction had been made
             return take([replace(charge, cost=max(0, charge.cost), role="limit") for charge in part], commit=False)
 
         slot_groups = self._slot_groups(charges)
@@ -212,7 +213,7 @@ class RedisCommands:
             for charge, units, decision in zip(charges, uncollected, decisions, strict=True)
         ]
 
-    def _decisions_after(self, charges: Sequence[Charge], now: int) -> Steps[list[Decision]]:
+    def _correct_part(self, charges: Sequence[Charge], now: int) -> Steps[list[Decision]]:
         decisions, _ = yield from self._apply_corrections(charges, now)
         return decisions
 

@@ -73,9 +73,9 @@ end
 -- Stores a state until the instant `expires`, rounded up, from which it has no effect. `state` is its text, or a
 -- function that writes it. `expires` false keeps the expiry of the key: that saves the server more than half the write.
 --
--- The server counts a time to live from a clock that it may have read long before this script. So a text expires at an
--- instant, and a state that a function writes lives a millisecond longer. An injected time is unrelated to the server's
--- clock and may step back: such states live an hour longer.
+-- The server counts a time to live from a clock that it may have read long before this script. So a text is SET with an
+-- absolute time (PXAT). A state that a function writes gets a relative one (PEXPIRE), which is a millisecond longer to
+-- cover that. An injected time is unrelated to the server's clock and may step back: such states live an hour longer.
 local function save(key, state, expires, now)
   if not expires then
     redis.call("SET", key, state, "KEEPTTL")

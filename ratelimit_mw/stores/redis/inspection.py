@@ -106,11 +106,11 @@ def inspect(url: str, prefix: str, algorithms: Iterable[str], timeout: float) ->
 
 def _cluster(url: str, prefix: str, names: frozenset[str]) -> Inspection:
     report = Inspection("cluster")
-    kind, start = read_cluster_url(url)
+    factory, start = read_cluster_url(url)
     slot_map = SlotMap(start)
 
     def query(routed_command: RoutedCommand) -> Any:
-        return query_once(kind.at(routed_command.address), "cluster", routed_command.command)
+        return query_once(factory.at(routed_command.address), "cluster", routed_command.command)
 
     try:
         drive(slot_map.refresh(), query)
@@ -118,7 +118,7 @@ def _cluster(url: str, prefix: str, names: frozenset[str]) -> Inspection:
         report.add("cluster", error)
         return report
     for address, numbers in slot_map.slots_by_node().items():
-        _inspect_server(report, kind.at(address), "cluster", prefix, names, numbers)
+        _inspect_server(report, factory.at(address), "cluster", prefix, names, numbers)
     return report
 
 

@@ -11,7 +11,7 @@ from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge
 from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.redis.scripts import Codec, encode_group
 
-_UNITS: Final = 8  # units that a limit writes one by one, for the work of one charge
+_UNITS: Final = 8  # writing this many units one by one is as much work for the server as one charge
 
 
 class EncodedGroup:

@@ -28,7 +28,7 @@ _CACHED_CHARGES: Final = 4096  # encoded charges
 _FIXARRAY_LIMIT: Final = 16  # a msgpack list of fewer values has a head of one byte, a longer one of three
 _SEPARATORS: Final = {"msgpack": b"", "msgpack_resp_replies": b"", "json": b","}  # between values
 SCRIPTED_LIMITS: Final = frozenset(SCRIPTED.values())  # types of limits with a Lua implementation
-# codec_packed replies with seconds and infinity; `_decision` converts the integers of the other replies
+# only replies of the codec `msgpack` have seconds and infinity already; `_decision` converts those of the others
 _decode_decisions: Final = msgpack.Decoder(list[Decision]).decode
 _decode_settlement: Final = msgpack.Decoder(tuple[list[Decision], list[int]]).decode
 
@@ -98,7 +98,7 @@ def _encode_charge(
 ) -> bytes:
     """Encode the values of one charge in the order of `head.lua`.
 
-    `cost` and `time` are for the driver: for take.lua `time` is a maximum delay in us, for settle.lua an instant.
+    take.lua reads `time` as the maximum delay, settle.lua as the time of the earlier charge; both in microseconds.
     A script fails for more than 727 charges, because Lua unpacks 8,000 values at most.
     """
     return _encode_values(codec, [algorithm, role, count, cost, time, *script_args])
@@ -162,7 +162,7 @@ def _integers(values: Any) -> list[int]:
 def _decision(
     allowed: int, limit: int, remaining: int, retry_after: int, next_after: int, reset_after: int, delay: int, at: int
 ) -> Decision:
-    """Return a decision from its values in the order of `head.lua`: times in us, and -1 for never."""
+    """Return a decision. The arguments are in the order of `head.lua`: times in microseconds, and -1 for never."""
     return Decision(
         allowed == 1,
         limit,

@@ -105,7 +105,7 @@ class Pool(Generic[C]):
     def _open_one(self, only_if_moved: bool) -> None:  # noqa: FBT001  # a thread's argument
         connection, error = None, None
         try:
-            if not (self._is_at_same_address() and only_if_moved):
+            if not (self._refresh_address() and only_if_moved):
                 connection = self._make(self._place)
         except Exception as reason:  # noqa: BLE001  # a waiting request must receive any error
             error = reason
@@ -120,8 +120,8 @@ class Pool(Generic[C]):
         self._error = error
         self._changed.notify_all()
 
-    def _is_at_same_address(self) -> bool:
-        """Call `find`, and return whether the address is the same as before."""
+    def _refresh_address(self) -> bool:
+        """Find the address again, and close the idle connections if it has changed. Return whether it has not."""
         if self._find is None:
             return True
         self._last_find = time.monotonic()

@@ -1,7 +1,7 @@
 -- Takes or peeks groups of charges: each group all or nothing, all groups at one time.
--- KEYS: the bucket of each charge of each group. The values before the charges: the kind of each group, from 1 on. The
--- charges are those of each kind, in order, so that equal groups are read and checked once. This driver's two values of
--- a charge: cost, max_delay in us.
+-- KEYS: the bucket of each charge of each group. Groups with equal charges are sent once. Before the charges: for each
+-- group, the number of its distinct group, from 1; then the charges of each distinct group, in order. The two values of
+-- a charge that depend on the script: cost, max_delay in us.
 -- Returns the decision on each key.
 
 if #KEYS == 1 and args[6] == "limit" then -- fast path for a single limit, without the bookkeeping of groups
