@@ -65,8 +65,7 @@ class MessageLimits:
             return None
         refusing = [*takes_global, *(index for index in by_rule if not self._rules[index].shadow)]
         closes = any(self._policy_of(index).on_message_refused == "close" for index in refusing)
-        # without global messages there are no default limits for when a rule's callable fails
-        return Match(limit_sets, name, route, None if self._has_no_global else default, closes=closes)
+        return Match(limit_sets, name, route, default, closes=closes)
 
     def _policy_of(self, index: int | None) -> _MessagePolicy:
         """Return the options of a rule, or the global ones where the rule has none."""

@@ -140,7 +140,7 @@ def test_the_next_call_goes_when_the_one_before_is_answered(at_once: bool) -> No
 
 
 @BOTH
-def test_nobody_has_to_come_for_the_next_call_to_go(at_once: bool) -> None:
+def test_nobody_has_to_come_for_the_next_call_to_go(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that waits alone behind a call that takes long is sent soon."""
 
     async def work(batcher: Batcher, way: Way) -> None:
@@ -148,10 +148,14 @@ def test_nobody_has_to_come_for_the_next_call_to_go(at_once: bool) -> None:
         replies = [batcher.reply(pending_take("first"))]
         await until(lambda: way.sizes == [1])
         replies.append(batcher.reply(pending_take("second")))
+        await turns(5)
+        assert way.sizes == [1]
+        monkeypatch.setattr(batching, "_SLOW_CALL", ALWAYS_LONG)
         await until(lambda: way.sizes == [1, 1])
         way.open.set()
         assert await asyncio.gather(*replies) == ["first", "second"]
 
+    monkeypatch.setattr(batching, "_SLOW_CALL", NEVER_LONG)
     run(work, at_once=at_once)
 
 

@@ -157,7 +157,6 @@ def test_a_log_from_far_ahead_counts_as_of_now(
 
 
 @pytest.mark.promise(7)
-@pytest.mark.promise(8)
 def test_expired_units_are_dropped_though_a_later_one_is_from_ahead(redis_store: RedisStore, client: Redis) -> None:
     now = server_now(client)
     client.zadd(LOG_KEY, {f"{0:016}": now - 11_000_000, f"{1:016}": now + 60_000_000})
