@@ -12,7 +12,7 @@ from benchmarks.runner import Batch, Contender
 from benchmarks.web import IETF, PLENTY, Answer
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
-_ENVIRON: Final[dict[str, Any]] = {  # as gunicorn makes it for a browser behind no proxy
+ENVIRON: Final[dict[str, Any]] = {  # as gunicorn makes it for a browser behind no proxy
     "wsgi.version": (1, 0),
     "wsgi.url_scheme": "http",
     "wsgi.input": BytesIO(),
@@ -43,7 +43,7 @@ _ENVIRON: Final[dict[str, Any]] = {  # as gunicorn makes it for a browser behind
 App = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
-class _Answers:
+class Answers:
     """Counts what is sent, as the server that sends it."""
 
     def __init__(self) -> None:
@@ -52,6 +52,7 @@ class _Answers:
         self.headers: list[tuple[str, str]] = []
 
     def start_response(self, status: str, headers: list[tuple[str, str]], _: Any = None) -> Callable[[bytes], object]:
+        """See PEP 3333."""
         self.status, self.headers = status, headers
         if status == "200 OK":
             self.admitted += 1
@@ -64,7 +65,8 @@ def _write(_: bytes) -> None:
     """What start_response returns; nothing here calls it."""
 
 
-def _bare(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+def bare(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    """An app that does nothing else."""
     start_response("200 OK", [("Content-Type", "text/plain")])
     return [b"hello"]
 
@@ -73,11 +75,11 @@ def contender(app: App) -> Contender:
     """Equal requests to `app`."""
 
     def batch(calls: int) -> Batch:
-        answers = _Answers()
+        answers = Answers()
         start_response = answers.start_response
         started = perf_counter_ns()
         for _ in repeat(None, calls):
-            _answer(app, start_response)
+            answer(app, ENVIRON, start_response)
         return Batch(perf_counter_ns() - started, answers.admitted, answers.refused)
 
     return batch
@@ -85,8 +87,8 @@ def contender(app: App) -> Contender:
 
 def ask(app: App) -> Answer:
     """One request."""
-    answers = _Answers()
-    _answer(app, answers.start_response)
+    answers = Answers()
+    answer(app, ENVIRON, answers.start_response)
     return Answer(int(answers.status.partition(" ")[0]), {name.lower() for name, _ in answers.headers})
 
 
@@ -102,18 +104,19 @@ def spent(make: Callable[[int], App]) -> Contender:
 
 def floor(_: Lab) -> Contender:
     """The app without any middleware."""
-    return contender(_bare)
+    return contender(bare)
 
 
 def limited(_: Lab) -> Contender:
     """One limit, memory store, headers on."""
-    app = RateLimitMiddleware(_bare, limits=f"{PLENTY}/hour")
+    app = RateLimitMiddleware(bare, limits=f"{PLENTY}/hour")
     assert ask(app).fields >= IETF
     return contender(app)
 
 
-def _answer(app: App, start_response: Any) -> None:
-    body = app({**_ENVIRON}, start_response)
+def answer(app: App, environ: dict[str, Any], start_response: Any) -> None:
+    """One request, as a server makes it."""
+    body = app({**environ}, start_response)
     for _ in body:
         pass
     if hasattr(body, "close"):
