@@ -6,7 +6,7 @@ from typing import Final
 _KEY: Final = ("key", "text such as 'ip' or 'user | ip', or a callable of the request")
 _LIMITS: Final = ("limits", "text such as '100/minute' or '5/minute; 100/hour', or a list")
 _WINDOW: Final = ("limits", "the window is part of the text: '100/minute', '5 per 30 seconds'")
-_APP: Final = ("app_limits", "limits on every request besides its rule")
+_APP: Final = ("app_limits", "limits on every request, in addition to the limits of its rule")
 _ALGORITHM: Final = ("limits", "the algorithm is part of the text: '100/minute using sliding_window_log'")
 _STORE: Final = ("store", "a URL such as 'redis://localhost:6379/0', or a store")
 _PREFIX: Final = ("store", "the prefix is an argument of a store: RedisStore(url, prefix='shop:')")

@@ -20,7 +20,9 @@ class Options(TypedDict, total=False):
     """The settings, as keyword arguments and as a table."""
 
     limits: Annotated[LimitsSpec, "required: for requests that no final rule matches; `[]`: no limits"]
-    app_limits: Annotated[LimitsSpec, "for every request, besides its rule; one bucket per key over all routes"]
+    app_limits: Annotated[
+        LimitsSpec, "for every request, in addition to the limits of its rule; one bucket per key over all routes"
+    ]
     messages: Annotated[LimitsSpec, "for messages of websockets; one bucket per key over all websockets; ASGI only"]
     on_message_refused: Annotated[OnMessageRefused, "`close` the websocket (1013), or `drop` the message"]
     rules: Annotated[

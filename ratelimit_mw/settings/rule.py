@@ -102,7 +102,9 @@ class RuleOptions(EndpointLimitOptions, total=False):
     """A rule as a table: `[[rules]]`."""
 
     path: Annotated[PathSpec, "required: `/users/{id}`, `/api/{rest:path}`; several paths share one bucket"]
-    limits: Annotated[LimitsSpec, "required, `[]`: no limits; may be omitted with `concurrent`; not with `exempt`"]
+    limits: Annotated[
+        LimitsSpec, "required, unless the rule has `concurrent` or `exempt`; `[]`: no limits; not with `exempt`"
+    ]
     host: Annotated[str | Sequence[str], "only for these hosts: `api.example.com`, `*.example.com`"]
     preflight: Annotated[bool, "only for CORS preflights"]
     exempt: Annotated[bool, "skips the default limits, but not `app_limits`"]
