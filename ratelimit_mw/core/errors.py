@@ -80,7 +80,10 @@ class StoreError(RateLimitError):
 
 
 class StoreNotAsked(StoreError):
-    """A decision of this process not to query the store. It implies nothing about the store's health."""
+    """The process gave up the query: the circuit breaker is open, the queue is full, or the store was closed.
+
+    Not counted as a failure of the store.
+    """
 
 
 def _with_place(place: str, text: str) -> str:

@@ -71,7 +71,8 @@ class Limit(_Rate, frozen=True, kw_only=True):
     # whether units are slots, held until they are released, at a time that cannot be predicted
     is_concurrency: ClassVar[bool] = False
 
-    # Instance values in `__dict__`: every request reads them, and reading a property costs three times as much.
+    # `ClassVar` only hides them from msgspec; `__post_init__` sets them per instance, because a property costs at least
+    # twice as much to read, and every request reads them.
     window_us: ClassVar[int]
     """The window in whole microseconds."""
     bucket: ClassVar[str]
@@ -99,9 +100,9 @@ class Limit(_Rate, frozen=True, kw_only=True):
     def decide(self, state: State, now: int, cost: int, max_delay: int | None) -> tuple[Decision, State]:
         """Return the decision on `cost` units at `now`, and the new state.
 
-        `now` and `max_delay` are microseconds; `max_delay` None is the limit's own. A refused charge is not counted.
-        Cost 0 is always admitted, changes nothing and reports what is left. Returns the same state object if there is
-        nothing to write.
+        `now` and `max_delay` are microseconds; `max_delay` None: use the limit's own `max_delay`. A refused charge is
+        not counted. Cost 0 is always admitted, changes nothing and reports what is left. Returns the same state object
+        if there is nothing to write.
         """
         raise TypeError(f"{type(self).__name__} must define decide()")
 
@@ -156,9 +157,9 @@ class Limit(_Rate, frozen=True, kw_only=True):
         return self._format_notation(self.words)
 
     def delay_ticks(self, max_delay: int | None) -> int:
-        """Return by how many ticks a bucket may exceed full for a `max_delay` in microseconds.
+        """Return how many ticks beyond its capacity a bucket may be filled, given `max_delay` in microseconds.
 
-        None is the limit's own. Raises `ConfigError` if the limit cannot delay requests.
+        None: use the limit's own `max_delay`. Raises `ConfigError` if the limit cannot delay requests.
         """
         raise ConfigError(f"max_delay: {self.algorithm} cannot delay requests; a bucket algorithm can")
 
@@ -175,7 +176,8 @@ class Limit(_Rate, frozen=True, kw_only=True):
     def with_max_delay(self, max_delay: float | None) -> "Limit":
         """Return this limit, on the same bucket, with another `max_delay` in seconds.
 
-        None, or more than `max_delay_limit`, is `max_delay_limit`. Returns self if the limit cannot delay requests.
+        None means the longest possible delay; larger values are cut to `max_delay_limit`. Returns self if the limit
+        cannot delay requests.
         """
         if not self.can_delay:
             return self
@@ -214,12 +216,15 @@ class Charge(Struct, frozen=True, gc=False):
     """A cost to charge to the bucket of one key under one limit.
 
     `key`: identifies the client. `cost`: whole units, at least 0; negative only for `settle`, which needs `at` of the
-    decision. `max_delay`: longest delay of this request in seconds; None is the limit's own. `role`: `limit` refuses,
-    `shadow` only reports, `penalty` refuses while its ban lasts, even a cost of 0, which counts nothing. `lease`: units
-    that a process may take in advance and spend locally, at most those that can pass at once; 0 disables it.
-    `lease_time`: seconds, more than 0, after which the process refunds what it did not spend. Only limits without a
-    delay are leased, and only by stores on a server. `lease` and `lease_time` do not affect the bucket id. Raises
-    `ConfigError` for other values.
+    decision. `max_delay`: longest delay of this request in seconds; None: use the limit's own `max_delay`.
+
+    `role`: `limit` refuses; `shadow` only reports; `penalty` counts refusals and starts a ban; during a ban it also
+    refuses charges of cost 0, which it never counts.
+
+    `lease`: units that a process may take in advance and spend locally, at most those that can pass at once; 0
+    disables it. `lease_time`: seconds, more than 0, after which the process refunds what it did not spend. Only limits
+    without a delay are leased, and only by stores on a server. `lease` and `lease_time` do not affect the bucket id.
+    Raises `ConfigError` for other values.
     """
 
     key: str

@@ -41,7 +41,7 @@ def _always(_: object) -> bool:
 class Memo(dict[K, V], Generic[K, V]):
     """A dict that computes missing values with `make`.
 
-    Used instead of `lru_cache` on the request path, where a hit costs a third. `budget`: bounds the number of entries.
+    A hit is faster than one in `lru_cache`, so the request path uses this. `budget`: bounds the number of entries.
     `should_cache`: keys for which it returns False are computed each time.
     """
 

@@ -19,7 +19,7 @@ from ratelimit_mw.core.signatures import accepts, callable_name, parameters_of
 
 T = TypeVar("T")
 P = ParamSpec("P")
-# names of rules and limits that the settings do not name
+# names that this package gives to its own rules and limits; settings cannot use them
 RESERVED_NAMES: Final = ("default", "app", "unmatched", "preflight", "blocklist")
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a header name (RFC 9110, 5.6.2)
 

@@ -83,8 +83,8 @@ async def acquire_async(store: AsyncStore, take: Take, charges: Sequence[Charge]
 def cancel_safe(store: AsyncStore, atake: Take, on_refund: Callable[[Verdict], object] | None = None) -> Take:
     """Return an `atake` whose charges are refunded if the caller is canceled during the call.
 
-    That of a `MemoryStore` is returned as it is, because it never suspends. `on_refund`: called with the verdict whose
-    charges were refunded.
+    The `atake` of a `MemoryStore` is returned unchanged, because it never suspends. `on_refund`: called with the
+    verdict whose charges were refunded.
     """
     if type(store) is MemoryStore:
         return atake

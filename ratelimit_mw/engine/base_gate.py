@@ -61,9 +61,8 @@ class BaseGate:
         warn_or_fail(findings, strict=settings.strict)
         self._fallback: Final = FallbackStore(settings.local_share) if fallback is None else fallback
         self._on_decision: Final = _hook("on_decision", settings.on_decision)
-        self._on_store_event = _hook(
-            "on_store_event", settings.on_store_event
-        )  # _use_store sets None if the store calls it
+        # `_use_store` resets it to None if the store calls the hook itself
+        self._on_store_event = _hook("on_store_event", settings.on_store_event)
         self._owns_store: Final = isinstance(settings.store, str)
         self.refusal_handler: Final = self._build_refusal_handler(settings)
         self.delay_capacity = DelayCapacity(
@@ -175,7 +174,10 @@ class BaseGate:
         return held_slots
 
     def _waiter_keys(self, charge_plan: Plan, request: Request) -> Sequence[str]:
-        """Return the keys under which the capacity for waiting is shared: the request's, else its client address."""
+        """Return the keys by which delayed and waiting requests are counted.
+
+        They are those of the plan; if all are shared, the client address.
+        """
         return client_identities(charge_plan) or [self._address_key.identity(request, "", {}) or ""]
 
     def _wake_waiters(self, verdict: Verdict) -> None:

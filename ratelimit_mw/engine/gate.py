@@ -117,7 +117,8 @@ class AsyncGate(BaseGate):
             return None
         request.messages = match.messages
         if match.callables and match.may_read_user:
-            request.user  # noqa: B018  # Django's may raise UserNotLoaded, to be retried: do so before callables run
+            # Read the user now: in Django this may raise UserNotLoaded, and the retry must not call the callables twice
+            request.user  # noqa: B018
         charge_plan = await self.plan(match, request)
         if (outer := request.state) is not None and outer.verdict is not None:
             charge_plan = without_charged(charge_plan, outer.charged)
@@ -127,7 +128,10 @@ class AsyncGate(BaseGate):
         return verdict
 
     def admit_by_address(self, client: str | None, method: str | None) -> Awaitable[Verdict | None] | None:
-        """See `Gate.admit_by_address`. Not a coroutine itself, because that would cost each request one more."""
+        """See `Gate.admit_by_address`.
+
+        Returns the inner coroutine instead of awaiting it, which saves one coroutine per request.
+        """
         plans_by_address = self._rules.plans_by_address
         if plans_by_address is None or method == "OPTIONS" or self._on_decision is not None:
             return None

@@ -203,10 +203,10 @@ class Limiter(_BaseLimiter):
     def slot(self, limits: Limits, key: Key, cost: int = 1) -> AbstractContextManager[Verdict]:
         """Return a context manager that holds `cost` slots: `with limiter.slot(Concurrency(20), "reports"):`.
 
-        Entering it raises `RateLimited` if the slots are not free, here while 20 blocks run. The slots are renewed
-        while the block runs and released however it ends. Limits beside a `Concurrency` are charged in the same step,
-        all or nothing. Raises `ConfigError` without a `Concurrency` and for a cost of 0, and `RuntimeError` on a second
-        entry.
+        Entering it raises `RateLimited` if the slots are not free (in the example: while 20 blocks run). The slots are
+        renewed while the block runs and released however it ends. Limits beside a `Concurrency` are charged in the same
+        step, all or nothing. Raises `ConfigError` without a `Concurrency` and for a cost of 0, and `RuntimeError` on a
+        second entry.
         """
         return SingleUseContext(slot(self.store, self._slot_charges(limits, key, cost)), "slot")
 
@@ -232,9 +232,9 @@ class Limiter(_BaseLimiter):
         a `Concurrency` are held until the function returns; a call whose `cost` is 0 holds none. A generator function
         is charged for each call, not for each item.
 
-        Limits, a fixed key and a fixed cost are checked at decoration time. Raises `ConfigError` if one is invalid, if
-        the cost can never pass, if `wait` is set but no limit can delay, for an async function, and for a generator
-        function with slots.
+        Limits, a fixed key and a fixed cost are checked at decoration time. Raises `ConfigError` if one is invalid, or
+        if the cost can never pass. Raises it too if `wait` is set but no limit can delay. An async function is an
+        error, and so is a generator function with slots.
         """
         check_parentheses(limits)
         options = self._decorator_options(limits, key, cost, wait)

@@ -16,7 +16,7 @@ NOT_SENT: Final = "a settlement may not have reached the store, so the estimate 
 
 
 OnSettled = Callable[[Sequence[Charge]], object]
-"""Receives what settlements took, one charge for each; empty if that is unknown."""
+"""Receives one `Charge` per settlement, with the units it took; none if that is unknown."""
 
 
 def discard_settled(_: Sequence[Charge]) -> None:

@@ -99,7 +99,10 @@ class ResponseTracker:
                 warn_throttled("on_end callback", CALLBACK_RAISED, type(error).__name__, error=error)
 
     def abandon(self) -> None:
-        """Drop the callbacks, because the end will not be known. Slots among them are no longer renewed."""
+        """Drop the callbacks, because the end will not be known.
+
+        They hold the only strong reference to the slots of this request, so its slots are no longer renewed.
+        """
         self._on_end = []
         if self.request is not None:
             self.request.on_end = None

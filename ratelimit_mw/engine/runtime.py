@@ -16,7 +16,7 @@ def in_event_loop() -> bool:
     return True
 
 
-CALLBACK_RAISED: Final = "raised after a response: %s"
+CALLBACK_RAISED: Final = "raised: %s"
 _tasks: Final[set["asyncio.Task[Any]"]] = set()  # loops keep only weak references to tasks
 
 
@@ -48,4 +48,4 @@ async def drain(seconds: float) -> None:
 def _on_done(task: "asyncio.Task[Any]") -> None:
     _tasks.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
-        warn_throttled("follower", CALLBACK_RAISED, type(error).__name__, error=error)
+        warn_throttled("background task", CALLBACK_RAISED, type(error).__name__, error=error)

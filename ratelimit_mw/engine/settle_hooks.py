@@ -12,7 +12,7 @@ from ratelimit_mw.http.response import Policy
 from ratelimit_mw.settings.features import SettleCall, SettlePolicy
 
 _RAISED: Final = "raised an error: the estimate stays charged"
-_INVALID_RESULT: Final = "returned %s, expected a whole number from 0: the estimate stays charged"
+_INVALID_RESULT: Final = "returned %s, expected a whole number, 0 or more: the estimate stays charged"
 
 
 def settle_after_response(tracker: Any) -> None:

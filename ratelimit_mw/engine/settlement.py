@@ -121,9 +121,9 @@ def settlements(
 
 
 def settled_charges(charges: Sequence[Charge], reply: Sequence[Charge] | None) -> Sequence[Charge]:
-    """Return what settlements took, one charge for each, as the store replied.
+    """Return one `Charge` per settlement, with the units it took, as the store replied.
 
-    Without such a reply, return what they took if the units were taken together with the request.
+    Without such a reply, assume that the units were taken at the instant of the request's own charge.
     """
     if reply is not None and len(reply) == len(charges):
         return reply
@@ -161,7 +161,7 @@ class SettlementLog:
             one.gate.settle(one.source, one.charges, loop, partial(self._on_settled, one))
 
     def _on_settled(self, sent: PendingSettlement, settled: Sequence[Charge]) -> None:
-        """Record what settlements took, one charge for each; empty if unknown. Then send the call that waits."""
+        """Record one `Charge` per settlement, with the units it took; none if unknown. Then send the next call."""
         with _lock:
             for charge, taken in zip(sent.charges, settled, strict=False):
                 self._accounts[bucket_of(charge)].record_settlement(taken)

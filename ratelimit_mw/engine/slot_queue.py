@@ -60,7 +60,8 @@ class _BucketQueue:
 
     `full`: the last attempt got no slot, and none was released since. `retry_at`: when to try again even so, because
     other processes release slots too. `is_trying`: whether a request is querying the store. `stale`: whether a slot was
-    released since it began to.
+    released after the
+    current attempt began.
     """
 
     __slots__ = (

@@ -90,8 +90,8 @@ class SlotRegistry:
     def end(self, held_slots: HeldSlots) -> bool:
         """Stop renewing these slots. Return whether the caller must release them.
 
-        False if they ended before, and while a renewal is in flight: then `finish` returns them, and the renewer
-        releases them.
+        False in two cases: they had ended before; or a renewal is in flight, and the renewer releases them after
+        `finish`.
         """
         with self._lock:
             is_first, held_slots.ended = not held_slots.ended, True

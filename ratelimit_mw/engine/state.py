@@ -84,15 +84,17 @@ class RateLimitState(Struct, gc=False):
         """Replace the estimated cost of this request by its true cost, in units.
 
         The difference is charged or refunded in every limit that the request was charged to, except those with
-        `settle = false`. The last call counts: units that an earlier call added are refunded as of the time when they
-        were added, as far as they still count. If a rule waits for the end of the response, the last value is sent
-        then. Otherwise each value is sent immediately, in asyncio in a separate task. Units that do not fit become
+        `settle = false`. Only the last call has effect. Units that an earlier call added are refunded, dated to when
+        they were added. Units that have expired are not. If a rule waits for the end of the response, the last value is
+        sent then. Otherwise each value is sent immediately, in asyncio in a separate task. Units that do not fit become
         debt, at most one quota. Never raises: an invalid value is logged; then, and if the store fails, the estimate
         stays charged.
         """
         if type(actual) is not int or actual < 0:
             warn_throttled(
-                "settle", "got %s, no whole number from 0: the estimate stays charged", type(actual).__name__
+                "settle",
+                "got %s, expected a whole number, 0 or more: the estimate stays charged",
+                type(actual).__name__,
             )
             return
         self.actual_cost = actual_cost = min(actual, MAX_EXACT_INT - 1)

@@ -80,7 +80,7 @@ def _is_absent(result: object) -> bool:
 
 
 def cost_result(call: RequestCallable, results: CallResults) -> int:
-    """Return the callable's result as a cost; 1 if it is not a whole number from 0.
+    """Return the callable's result as a cost; 1 if it is not a whole number, 0 or more.
 
     Larger costs are cut to 2**53 - 1, which no limit admits.
     """
@@ -90,7 +90,7 @@ def cost_result(call: RequestCallable, results: CallResults) -> int:
     if result is not FAILED:
         warn_throttled(
             f"cost {callable_name(call)}",
-            "returned %s, not a whole number from 0: the request costs 1",
+            "returned %s, not a whole number, 0 or more: the request costs 1",
             type(result).__name__,
         )
     return 1

@@ -16,7 +16,7 @@ _CACHE_SIZE: Final = 4096  # addresses
 
 
 class HeaderOptions(TypedDict, total=False):
-    """An entry of a safelist or blocklist that a header's secret value identifies."""
+    """An entry of a safelist or blocklist: matches clients that send this header with this secret value."""
 
     header: Annotated[str, "the name of the header"]
     value: Annotated[str, "the complete value of the header; compared in constant time"]

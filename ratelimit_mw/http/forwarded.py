@@ -75,7 +75,8 @@ def _member_start(text: str, floor: int, end: int) -> int:
 
 def _for_value(element: str) -> str | None:
     """Return the value of an element's only `for`; None if the element is malformed."""
-    if element.lower().count("for=") != 1:  # also counts `for=` in quotes, which would be a swallowed element's
+    # also counts a quoted `for=`: it may belong to another element that an unbalanced quote has swallowed
+    if element.lower().count("for=") != 1:
         return None
     value, end = None, 0
     while end < len(element):

@@ -34,8 +34,8 @@ class Segment(NamedTuple):
     def match_level_of(self, text: str, *, empty: bool = False) -> int:
         """Return how this parameter matches a segment of a path: `_NO`, `_LOOSELY` or `_EXACTLY`.
 
-        `_LOOSELY` means that some supported routers accept the segment and others do not. `empty`: include Falcon's,
-        which accepts an empty segment. Not for `{x:path}`.
+        `_LOOSELY` means that some supported routers accept the segment and others do not. `empty`: an empty
+        segment is a loose match too, as in Falcon's router. Not for `{x:path}`.
         """
         if not self.before and not self.after:
             return (

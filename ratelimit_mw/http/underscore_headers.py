@@ -35,5 +35,8 @@ def unambiguous_values(name: str, values: Sequence[str]) -> Sequence[str]:
     """Return the lines of a proxy's header; none if the server joined lines, as it is unknown which the proxy wrote."""
     if not any(_JOINED_VALUES.search(value) for value in values):
         return values
-    warn_throttled(name, "the server joined several lines of this name, or with underscores in it; all are ignored")
+    warn_throttled(
+        name,
+        "the server joined several headers of this name, or of its spelling with underscores; all of them are ignored",
+    )
     return ()

@@ -144,7 +144,10 @@ def name_for(text: str) -> str:
 
 
 def bucket_for(text: str) -> str:
-    """Return a name for their bucket. Unlike `name_for`, it differs for `/items/{id}` and `/items/id`."""
+    """Return the bucket name of limits on the endpoint that `text` identifies.
+
+    Unlike `name_for`, it differs for `/items/{id}` and `/items/id`.
+    """
     return text if _VALID_NAME.fullmatch(text) else f"{name_for(text)}-{_digest(text)}"
 
 

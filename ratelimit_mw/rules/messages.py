@@ -46,9 +46,9 @@ class MessageLimits:
     def match_for(self, matched: Sequence[int], finals: Sequence[int | None], name: str, route: str) -> Match | None:
         """Return the limits of messages after a handshake that matched the rules `matched`, or None.
 
-        `finals`: the final rule that each form of its path matched, or None. The global `messages` apply if one of them
-        is None or a rule without `messages`. `messages` of the matched rules apply as well. `name`, `route`: those of
-        the handshake.
+        `finals`: the final rule that each form of its path matched, or None. The global limits apply if any form
+        matched no final rule, or a final rule without `messages`. The `messages` of the matched rules apply as well.
+        `name`, `route`: those of the handshake.
         """
         by_rule = {
             index: limit_set

@@ -8,7 +8,7 @@ from ratelimit_mw.settings.rule import Rule
 
 
 def no_effect_findings(limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Iterable[Finding]:
-    """Yield the options of a rule without effect, each with the fix. `compiled`: all limits, `app_limits` first."""
+    """Yield a finding for each option of this rule that has no effect. `compiled`: all limits, `app_limits` first."""
     if limit_set.may_delay and limit_set.settings.max_waiting == 0 and limit_set.static_limits is not None:
         yield _finding(
             limit_set,

@@ -249,7 +249,10 @@ def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, rout
 
 
 def _with_distinct_buckets(charges: Sequence[Charge]) -> Sequence[Charge]:
-    """Return the charges; of two in one bucket that no store can sum, the second one gets another bucket.
+    """Return the charges, each in a bucket of its own or in one that can be summed.
+
+    If two charges share a bucket but cannot be added up, the second gets a bucket of its own: `+` is appended to its
+    key.
 
     Otherwise the store would reject the charges, for example for limits of one name that callables return. Returns a
     tuple, so that a store can cache what it derives from it.

@@ -117,10 +117,10 @@ class RuleSet:
     ) -> EndpointRules:
         """Compile the limits of an endpoint.
 
-        `endpoint`: names the buckets of limits without a name. `display_name`: the route, as which clients see these
-        limits; if empty, they see `endpoint`. `outer`: the limits of the groups that contain the endpoint, nearest
-        first; they apply unless a final limit of a nearer level does. `siblings`: other endpoint limits of the same
-        request, whose names are not available.
+        `endpoint`: the text that bucket names are made from. `display_name`: the text that names in headers are made
+        from (the route); if empty, `endpoint`. Both are for limits without a name. `outer`: the limits of the
+        groups that contain the endpoint, nearest first; they apply unless a final limit of a nearer level does.
+        `siblings`: other endpoint limits of the same request, whose names are not available.
         """
         rules: list[CompiledRule] = []
         for level, (level_limits, bucket_name, limit_name) in enumerate(

@@ -110,7 +110,7 @@ class CompiledRule:
 
 
 EndpointRules = tuple[CompiledRule, ...]  # the compiled limits of one endpoint
-# limits of an endpoint or a group of endpoints, and the text after which their buckets and then the limits are named
+# limits of an endpoint or a group of endpoints, the text that names their buckets, the text that names them in headers
 EndpointLevel = tuple[tuple[EndpointLimit, ...], str, str]
 _FormMatch = tuple[MatchedRules, EndpointRules]  # the rules that one form of the path matches, the endpoint's rules
 

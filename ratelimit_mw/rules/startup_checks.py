@@ -172,7 +172,7 @@ def _rule_findings(limit_set: LimitSet, fix: str) -> Iterator[Finding]:
 
 
 def _always_enforced(limit_set: LimitSet) -> bool:
-    """Return whether a client cannot avoid one of these limits by what it sends."""
+    """Return whether at least one of these limits applies whatever the client sends."""
     return any(not limit.key.is_client_controlled and not limit.shadow for limit in limit_set.all_static)
 
 

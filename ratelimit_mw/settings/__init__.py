@@ -176,8 +176,9 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     def of(cls, settings: "Settings | Mapping[str, Any] | None", options: Mapping[str, Any]) -> "Settings":
         """Build settings from an object or a mapping, from keyword arguments and from the environment.
 
-        Keyword arguments override the mapping, and both override the environment. A Settings object is complete, so
-        the environment is not read.
+        Keyword arguments override the mapping, and both override the environment: what the code gives wins. (`load`
+        differs: there the environment overrides the file.) A Settings object is complete, so the environment is not
+        read.
         """
         if isinstance(settings, cls):
             return (
@@ -209,9 +210,10 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     @classmethod
     def load(cls, path: str | Path) -> "Settings":
-        """Build settings from a TOML or JSON file and the environment, which overrides the file.
+        """Build settings from a TOML or JSON file and the environment.
 
-        Raises `ConfigError` that names the file.
+        The environment overrides the file, so that one file serves several deployments. (`of` differs: there the
+        arguments override the environment.) Raises `ConfigError` that names the file.
         """
         values, (env_values, env_problems) = read_file(Path(path)), cls._from_environment()
         return cls._build(

@@ -316,7 +316,10 @@ def _is_limit_table(table: Mapping[Any, Any], tier: KeySpec | None) -> bool:
 
 
 def static_specs(limits: Sequence[LimitSpec] | LimitSelector) -> list[Sequence[LimitSpec]]:
-    """Return the lists of limits that are known at start-up: one, one for each tier, or none for a callable."""
+    """Return the lists of limits that are known at start-up.
+
+    One list; for limits by tier, one list per tier; for a callable, no list.
+    """
     if isinstance(limits, TieredLimits):
         return list(limits.all.values())
     return [] if isinstance(limits, LimitSelector) else [limits]

@@ -380,7 +380,7 @@ def test_what_is_no_cost_is_logged_and_changes_nothing(nonsense: Any, caplog: py
 
     assert read(Server().ask(wsgi.RateLimitMiddleware(app, limits="9/hour", store=store))) == b"hello"
     assert corrected(store) == []
-    assert f"settle: got {type(nonsense).__name__}, no whole number from 0" in caplog.text
+    assert f"settle: got {type(nonsense).__name__}, expected a whole number, 0 or more" in caplog.text
 
 
 def test_where_nobody_follows_it_is_sent_at_once_and_said_again_it_is_the_difference() -> None:
