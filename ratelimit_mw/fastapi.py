@@ -17,7 +17,7 @@ from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import RateLimited, Verdict
 from ratelimit_mw.http.response import BODY_HEADERS, RESPONSES, raw_headers
 from ratelimit_mw.http.response import Response as OwnResponse
-from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsSpec
+from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
 from ratelimit_mw.starlette.dependencies import route_context
 from ratelimit_mw.starlette.enforcement import AsgiEndpointLimit, EndpointDecision, admit_by_address, enforce
 
@@ -77,7 +77,7 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt):
     """Responses to document: `FastAPI(responses=RateLimit.responses)`, or the same of a router or route."""
 
     @check_arguments(EndpointLimitOptions)
-    def __init__(self, limits: LimitsSpec, *, store: Any = None, **options: Unpack[EndpointLimitOptions]) -> None:
+    def __init__(self, limits: LimitsValue, *, store: Any = None, **options: Unpack[EndpointLimitOptions]) -> None:
         check_parentheses(limits)
         super().__init__(limits, store=store, **options)
         vars(self)["__call__"] = self._admit  # FastAPI looks here to see that it is async

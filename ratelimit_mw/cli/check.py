@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(map(single_line, error.problems)))
         print(f"{args.file}: {_count(error.problems, 'mistake')}")
         return 1
-    count = len(settings.compiled_rules())
+    count = len(settings.parsed_rules())
     print(f"{args.file}: no mistakes; {count} rule{'s' * (count != 1)}, {_count(warnings, 'warning')}")
     if options := from_environment(environ, Options, {}):
         print("  from the environment:", ", ".join(f"RATELIMIT_MW_{name.upper()}" for name in options))

@@ -23,7 +23,7 @@ from ratelimit_mw.rules.plan import Match, Plan, conclude, plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.features import SettlePolicy
-from ratelimit_mw.settings.limits import TieredLimits, compile_limits
+from ratelimit_mw.settings.limits import TieredLimits, parse_limits
 from ratelimit_mw.settings.rule import Rule
 
 _SHARED: Final = "missing="  # prefix of the identity that all requests without a key share
@@ -124,7 +124,7 @@ def _why_denied(match: Match, charge_plan: Plan) -> str:
 
 
 def _rules(settings: Settings, match: Match, request: Request, results: CallResults) -> Iterator[tuple[str, str]]:
-    names = [rule.full_name for rule in settings.compiled_rules()]
+    names = [rule.full_name for rule in settings.parsed_rules()]
     for limit_set in match.limit_sets:
         if limit_set.static_limits == [] and limit_set.rule is None and limit_set.name == "app":
             continue
@@ -154,7 +154,7 @@ def _tier(settings: Settings, limit_set: LimitSet, request: Request, route: str,
     top = (settings.tier, settings.default_tier)
     field = "app_limits" if limit_set.name == "app" else "limits"
     tiers = (
-        limit_set.rule.resolve_limits(*top) if limit_set.rule else compile_limits(field, getattr(settings, field), *top)
+        limit_set.rule.resolve_limits(*top) if limit_set.rule else parse_limits(field, getattr(settings, field), *top)
     )
     if not isinstance(tiers, TieredLimits):
         return ""

@@ -62,7 +62,7 @@ def with_recording(settings: Settings, call_log: CallLog) -> Settings:
 
     return replace(
         settings,
-        rules=[replace(rule, when=with_log(rule.when)) for rule in settings.compiled_rules()],
+        rules=[replace(rule, when=with_log(rule.when)) for rule in settings.parsed_rules()],
         safelist=[with_log(entry) for entry in settings.safelist],
         blocklist=[with_log(entry) for entry in settings.blocklist],
         key_secret="",

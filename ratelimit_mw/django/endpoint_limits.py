@@ -18,7 +18,7 @@ from ratelimit_mw.django.gates import SETTING_NAME
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on
 from ratelimit_mw.rules.rule_table import EndpointLevel
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsSpec
+from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
 
 View = TypeVar("View", bound=Callable[..., Any])
 EndpointLimits = tuple[EndpointLimit, ...]
@@ -30,7 +30,7 @@ _EXEMPT: Final = EndpointLimit.exemption()
 
 
 @check_arguments(EndpointLimitOptions)
-def limit(limits: LimitsSpec, **options: Unpack[EndpointLimitOptions]) -> Callable[[View], View]:
+def limit(limits: LimitsValue, **options: Unpack[EndpointLimitOptions]) -> Callable[[View], View]:
     """Return a decorator that gives a view its own limits, in place of the default limits. The middleware enforces it.
 
     For functions, classes, methods of classes and viewsets; with `method_decorator` or in urlpatterns, too. The order

@@ -11,7 +11,7 @@ from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on, unwrap_chain
 from ratelimit_mw.rules.rule_table import EndpointLevel
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsSpec
+from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
 with require("flask"):
@@ -31,7 +31,7 @@ _lock: Final = fork_safe_lock()
 
 
 @check_arguments(EndpointLimitOptions)
-def limit(limits: LimitsSpec, **options: Unpack[EndpointLimitOptions]) -> Callable[[Target], Target]:
+def limit(limits: LimitsValue, **options: Unpack[EndpointLimitOptions]) -> Callable[[Target], Target]:
     """Limit a view, a view class, a method of one, or all views of a blueprint.
 
     The decorator works above and below `@app.route`. `limits` and `options` are those of a rule in the settings.

@@ -14,14 +14,14 @@ from ratelimit_mw.http.callables import CallResults, RequestCallable, cost_resul
 from ratelimit_mw.http.keys import Key, KeyContext
 from ratelimit_mw.http.response import Policy
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.features import SettlePolicy, check_penalty, settle_policy, slot_limit_spec
+from ratelimit_mw.settings.features import SettlePolicy, parse_penalty, settle_policy, slot_limit_spec
 from ratelimit_mw.settings.limits import (
     DynamicLimits,
     LimitSelector,
     LimitSpec,
     TieredLimits,
-    check_cost,
-    check_distinct_buckets,
+    check_list_buckets,
+    resolve_cost,
 )
 from ratelimit_mw.settings.options import MissingKey
 from ratelimit_mw.settings.rule import OnStoreError, Rule
@@ -118,7 +118,7 @@ class LimitSet:
         self.rule: Final = rule
         self._key: Final = settings.key if rule is None or rule.key is None else rule.key
         self.key: Final = Key(self._key, settings.ipv6_prefix)
-        cost = check_cost(rule.cost, []) if rule else None
+        cost = resolve_cost(rule.cost, []) if rule else None
         self.cost: Final[int | RequestCallable] = 1 if cost is None else cost
         self._penalty: Final = _penalty(settings, rule, name)
         self.settle_policy: Final = _settle_policy(settings, rule)
@@ -169,7 +169,7 @@ class LimitSet:
     def _compile_chosen(self, specs: tuple[LimitSpec, ...]) -> Sequence[CompiledLimit]:
         """Compile the chosen limits. Raises `ConfigError` if two of them can share a bucket."""
         if isinstance(self._selector, DynamicLimits):  # those of tiers are checked at startup
-            check_distinct_buckets("limits", specs, self._key)
+            check_list_buckets("limits", specs, self._key)
         return self._compile(specs)
 
     def _compile(self, specs: tuple[LimitSpec, ...]) -> Sequence[CompiledLimit]:
@@ -228,7 +228,7 @@ def _penalty(settings: Settings, rule: Rule | None, name: str) -> LimitSpec | No
     A shadow rule refuses no request, so it has no penalty.
     """
     penalty = rule.penalty if rule is not None else settings.penalty if name == "app" else None
-    ban = None if settings.shadow or (rule is not None and rule.shadow) else check_penalty(penalty)
+    ban = None if settings.shadow or (rule is not None and rule.shadow) else parse_penalty(penalty)
     return None if ban is None else LimitSpec(limit=ban, cost=1, settle=False)
 
 

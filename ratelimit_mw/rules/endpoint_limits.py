@@ -12,8 +12,8 @@ from ratelimit_mw.core.validation import RESERVED_NAMES, build_checked
 from ratelimit_mw.http.keys import key_or_placeholder
 from ratelimit_mw.rules.compiled import LimitSet, check_no_async_callables
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.limits import check_buckets, static_specs
-from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsSpec, Rule
+from ratelimit_mw.settings.limits import check_buckets, known_specs
+from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue, Rule
 
 Endpoint = TypeVar("Endpoint")  # a function, a class, or a framework's group of these
 
@@ -40,7 +40,7 @@ class EndpointLimit:
 
     version: ClassVar[int] = -1
 
-    def __init__(self, limits: LimitsSpec, **options: Unpack[EndpointLimitOptions]) -> None:
+    def __init__(self, limits: LimitsValue, **options: Unpack[EndpointLimitOptions]) -> None:
         self.rule: Final[Rule] = build_checked(_rule, {**options, "limits": limits}, _DecoratorOptions)
         specs = self.rule.resolve_limits(None, None)
         check_buckets("limits", specs, key_or_placeholder("user | ip" if self.rule.key is None else self.rule.key))
@@ -54,7 +54,7 @@ class EndpointLimit:
 
     def reject_concurrency(self) -> Self:
         """Return self; raise `ConfigError` if it has slots. For endpoints whose end of response is not observed."""
-        spec_lists = static_specs(self.rule.resolve_limits(None, None))
+        spec_lists = known_specs(self.rule.resolve_limits(None, None))
         if self.rule.concurrent or any(spec.limit.is_concurrency for specs in spec_lists for spec in specs):
             raise ConfigError(
                 "concurrent: the end of a response is not observed here; set it in a rule of the settings for this path"

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from ratelimit_mw.rules.compiled import LimitSet
 from ratelimit_mw.rules.plan import Match
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.limits import compile_limits
+from ratelimit_mw.settings.limits import parse_limits
 from ratelimit_mw.settings.rule import OnMessageRefused, OnStoreError, Rule
 
 _NAME: Final = "messages"  # follows a slash in bucket keys: names of rules have no slash, so the bucket is unique
@@ -27,7 +27,7 @@ class MessageLimits:
         self._rules: Final = rules
         self._settings: Final = settings
         tiers = settings.tier, settings.default_tier
-        default = compile_limits(_NAME, settings.messages, *tiers)
+        default = parse_limits(_NAME, settings.messages, *tiers)
         self._global: Final = {
             mode: LimitSet(default, _NAME, settings, Rule(path="/", limits=[], on_store_error=mode), f"/{_NAME}")
             for mode in _STRICTEST_FIRST

@@ -27,7 +27,7 @@ from ratelimit_mw.rules.rule_table import (
 )
 from ratelimit_mw.rules.startup_checks import EndpointLimitChecks, ProxyHeaderCheck, startup_findings
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.limits import compile_limits
+from ratelimit_mw.settings.limits import parse_limits
 
 _CACHE_SIZE: Final = 1024  # endpoints
 
@@ -46,9 +46,9 @@ class RuleSet:
         self._blocked_clients: Final = ClientList("blocklist", settings.blocklist) if refuses_blocked else None
         self._safe_clients: Final = ClientList("safelist", settings.safelist) if settings.safelist else None
         self._exempt: Final = Paths("exempt", settings.exempt) if settings.exempt else None
-        rules, tiers = settings.compiled_rules(), (settings.tier, settings.default_tier)
+        rules, tiers = settings.parsed_rules(), (settings.tier, settings.default_tier)
         app, default, preflight = (
-            LimitSet(compile_limits(field, getattr(settings, field), *tiers), name, settings, concurrent=concurrent)
+            LimitSet(parse_limits(field, getattr(settings, field), *tiers), name, settings, concurrent=concurrent)
             for field, name, concurrent in (
                 ("app_limits", "app", 0),
                 ("limits", "default", settings.concurrent),

@@ -22,14 +22,14 @@ from ratelimit_mw.http.response import Headers
 from ratelimit_mw.settings.features import (
     PenaltySpec,
     check_no_concurrency,
-    check_penalty,
-    check_settle,
     check_single_concurrency,
     check_slot_times,
     check_slots,
-    check_statuses,
+    parse_penalty,
+    parse_statuses,
+    resolve_settle,
 )
-from ratelimit_mw.settings.limits import check_buckets, check_default_tier, check_estimates, compile_limits
+from ratelimit_mw.settings.limits import check_buckets, check_default_tier, check_estimates, parse_limits
 from ratelimit_mw.settings.loading import problems_except, read_environment, read_file, variable_of, with_location
 from ratelimit_mw.settings.options import HEADERS, MISSING_KEY, MissingKey, Options
 from ratelimit_mw.settings.rule import (
@@ -114,9 +114,9 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
             self._check_slots,
             partial(ClientIPResolver, self.trusted_proxies, self.proxy_header),
             partial(check_ipv6_prefix, self.ipv6_prefix),
-            partial(check_settle, self.settle),
-            partial(check_statuses, self.count_status),
-            partial(check_penalty, self.penalty),
+            partial(resolve_settle, self.settle),
+            partial(parse_statuses, self.count_status),
+            partial(parse_penalty, self.penalty),
             self._check_exempt,
             partial(ClientList, "safelist", self.safelist),
             partial(ClientList, "blocklist", self.blocklist),
@@ -152,8 +152,8 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
             values[field] = ["***" if isinstance(member, Mapping) else member for member in values[field]]
         return list(values.items())
 
-    def compiled_rules(self) -> list[Rule]:
-        """Return the rules as objects, in order. Raises `ConfigError` if two have the same name."""
+    def parsed_rules(self) -> list[Rule]:
+        """Return the rules as parsed objects, in order. Raises `ConfigError` if two have the same name."""
         if isinstance(self.rules, (str, bytes, Mapping)) or not isinstance(self.rules, Sequence):
             raise ConfigError(
                 f"rules: got {self.rules!r}, expected a list of tables or Rules; in TOML each begins with [[rules]]"
@@ -291,7 +291,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         mistakes = ErrorCollector()
         for field in _NOTATION:
             with mistakes.collect():
-                limits = compile_limits(field, getattr(self, field), *self._tiers)
+                limits = parse_limits(field, getattr(self, field), *self._tiers)
                 check_buckets(field, limits, key_or_placeholder(self.key))
                 if field == "messages":
                     check_no_concurrency(field, limits)
@@ -304,7 +304,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     def _check_rules(self) -> None:
         mistakes = ErrorCollector()
-        for index, rule in enumerate(self.compiled_rules()):
+        for index, rule in enumerate(self.parsed_rules()):
             place = _rule_place(index, rule)
             key = key_or_placeholder(self.key) if rule.key is None else rule.key
             for field, resolve in (("limits", rule.resolve_limits), ("messages", rule.resolve_messages)):

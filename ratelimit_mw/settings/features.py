@@ -11,7 +11,7 @@ from ratelimit_mw.algorithms.notation import parse
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.limit import Limit, check_int, check_seconds
 from ratelimit_mw.http.callables import resolve_callable
-from ratelimit_mw.settings.limits import LimitSelector, LimitSpec, static_specs
+from ratelimit_mw.settings.limits import LimitSelector, LimitSpec, known_specs
 
 PenaltySpec = str | Ban
 _FIGURE = r"\s*([0-9]+(?:\.[0-9]+)?)\s*"
@@ -20,7 +20,7 @@ _NO_UNIT: Final = re.compile(rf"\b(?:per|for){_FIGURE}$")
 _ALLOWED: Final = "expected text such as '10 refusals per minute: 15 minutes', or a Ban"
 
 
-def check_penalty(value: object) -> Ban | None:
+def parse_penalty(value: object) -> Ban | None:
     """Return the ban that text such as `10 refusals per minute: 15 minutes` describes; None for None.
 
     The word `refusals` is optional. Rate and duration use the notation of limits. Raises `ConfigError` that names
@@ -85,13 +85,13 @@ def check_slot_times(lifetime: Any, retry: Any) -> None:
 
 def check_single_concurrency(limits: Sequence[LimitSpec] | LimitSelector, concurrent: Any) -> None:
     """Raise `ConfigError` if `concurrent` and a limit both count slots, because they would share a bucket."""
-    if concurrent and any(spec.limit.is_concurrency for specs in static_specs(limits) for spec in specs):
+    if concurrent and any(spec.limit.is_concurrency for specs in known_specs(limits) for spec in specs):
         raise ConfigError("concurrent: limits have a Concurrency already; expected only one of the two")
 
 
 def check_queue_has_slots(limits: Sequence[LimitSpec] | LimitSelector, concurrent: Any, **options: Any) -> None:
     """Raise `ConfigError` if a rule without slots has options for waiting. `options`: their names and values."""
-    has_slots = concurrent or any(spec.limit.is_concurrency for specs in static_specs(limits) for spec in specs)
+    has_slots = concurrent or any(spec.limit.is_concurrency for specs in known_specs(limits) for spec in specs)
     for field, value in options.items():
         if value and not has_slots:
             raise ConfigError(f"{field}: the rule has no slots to wait for; add `concurrent` to it")
@@ -99,7 +99,7 @@ def check_queue_has_slots(limits: Sequence[LimitSpec] | LimitSelector, concurren
 
 def check_no_concurrency(field: str, limits: Sequence[LimitSpec] | LimitSelector) -> None:
     """Raise `ConfigError` for a Concurrency among limits of messages, which have no duration and so hold no slot."""
-    if any(spec.limit.is_concurrency for specs in static_specs(limits) for spec in specs):
+    if any(spec.limit.is_concurrency for specs in known_specs(limits) for spec in specs):
         raise ConfigError(f"{field}: got a Concurrency, which counts requests in progress; a message has no duration")
 
 
@@ -137,11 +137,11 @@ class SettlePolicy:
 
 def settle_policy(settle: SettleSpec | None, count_status: StatusSpec | None) -> SettlePolicy | None:
     """Return the policy of these options; None if neither is set. Raises `ConfigError` that names the invalid one."""
-    call, counted_statuses = check_settle(settle), check_statuses(count_status)
+    call, counted_statuses = resolve_settle(settle), parse_statuses(count_status)
     return None if call is None and counted_statuses is None else SettlePolicy(call, counted_statuses)
 
 
-def check_settle(value: SettleSpec | None) -> SettleCall | None:
+def resolve_settle(value: SettleSpec | None) -> SettleCall | None:
     """Return the callable of `settle`, which may also be its name. Raises `ConfigError` that names `settle`."""
     if value is None:
         return None
@@ -149,7 +149,7 @@ def check_settle(value: SettleSpec | None) -> SettleCall | None:
         return resolve_callable(value, ("request", "response"))
 
 
-def check_statuses(value: object) -> frozenset[int] | None:
+def parse_statuses(value: object) -> frozenset[int] | None:
     """Return the statuses of a list such as `[401, "4xx"]`; None means all, and so does an empty list.
 
     Raises `ConfigError` that names `count_status`.

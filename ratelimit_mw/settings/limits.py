@@ -108,7 +108,7 @@ def _build_spec(
     with mistakes.collect():
         limits = [_with_max_delay(one, max_delay) for one in limits]
     with mistakes.collect():
-        cost = check_cost(cost, limits)
+        cost = resolve_cost(cost, limits)
     with mistakes.collect():
         check_bool("shadow", shadow)
     with mistakes.collect():
@@ -161,7 +161,7 @@ def _with_max_delay(limit: Limit, max_delay: Any) -> Limit:
     return replace(limit, max_delay=max_delay) if limit.can_delay else limit
 
 
-def check_cost(value: Any, limits: Sequence[Limit]) -> int | RequestCallable | None:
+def resolve_cost(value: Any, limits: Sequence[Limit]) -> int | RequestCallable | None:
     """Return `value` if it is a valid cost: a callable, or units that each of `limits` can admit.
 
     Raises `ConfigError` that names `cost`.
@@ -182,8 +182,8 @@ def check_cost(value: Any, limits: Sequence[Limit]) -> int | RequestCallable | N
     return int(value)
 
 
-def check_distinct_buckets(place: str, specs: Sequence[LimitSpec], key: KeySpec) -> None:
-    """Raise `ConfigError` if two limits can count in one bucket. `key`: for limits without their own."""
+def check_list_buckets(place: str, specs: Sequence[LimitSpec], key: KeySpec) -> None:
+    """Raise `ConfigError` if two limits of one list can share a bucket. `key`: for limits without their own."""
     seen: dict[str, list[tuple[int, Key]]] = {}
     for index, spec in enumerate(specs):
         compiled_key = Key(key if spec.key is None else spec.key, ANY_PREFIX)
@@ -250,7 +250,7 @@ class DynamicLimits(LimitSelector):
     def __init__(self, call: RequestCallable) -> None:
         self._call: Final = call
         self.callables = [call]
-        self._compiled: Final = lru_cache(_CACHE_SIZE)(_parse_result)
+        self._parsed: Final = lru_cache(_CACHE_SIZE)(_parse_result)
 
     def select(self, _: KeyContext, __: str, results: CallResults) -> Sequence[LimitSpec] | None:
         """Return the limits in the callable's result; None if it raised or returned no valid limits."""
@@ -258,7 +258,7 @@ class DynamicLimits(LimitSelector):
         if result is FAILED:
             return None
         try:
-            return self._compiled(result) if isinstance(result, (str, Limit)) else _parse_result(result)
+            return self._parsed(result) if isinstance(result, (str, Limit)) else _parse_result(result)
         except Exception as error:  # noqa: BLE001  # an invalid result must not exempt the request
             warn_throttled(
                 f"limits {callable_name(self._call)}", "returned no valid limits, the default ones apply: %s", error
@@ -287,10 +287,10 @@ def _parse_tiers(place: str, tiers: Mapping[str, Any]) -> dict[str, Sequence[Lim
     return specs_by_tier
 
 
-def compile_limits(
+def parse_limits(
     place: str, value: object, tier: KeySpec | None = None, default_tier: str | None = None
 ) -> Sequence[LimitSpec] | LimitSelector:
-    """Compile the value of `limits` to limit specs or a selector. Raises `ConfigError` that names `place`."""
+    """Parse the value of `limits` to limit specs or a selector. Raises `ConfigError` that names `place`."""
     if (callable(value) and not isinstance(value, type)) or is_callable_name(value):
         with error_location(place):
             return DynamicLimits(resolve_callable(value))
@@ -315,7 +315,7 @@ def _is_limit_table(table: Mapping[Any, Any], tier: KeySpec | None) -> bool:
     return tier is None and any(closest_match(name, options) for name in table)
 
 
-def static_specs(limits: Sequence[LimitSpec] | LimitSelector) -> list[Sequence[LimitSpec]]:
+def known_specs(limits: Sequence[LimitSpec] | LimitSelector) -> list[Sequence[LimitSpec]]:
     """Return the lists of limits that are known at start-up.
 
     One list; for limits by tier, one list per tier; for a callable, no list.
@@ -327,7 +327,7 @@ def static_specs(limits: Sequence[LimitSpec] | LimitSelector) -> list[Sequence[L
 
 def check_estimates(limits: Sequence[LimitSpec] | LimitSelector, cost: object) -> None:
     """Raise `ConfigError` for a limit that is settled but charges 0 in advance. `cost`: the rule's cost."""
-    for specs in static_specs(limits):
+    for specs in known_specs(limits):
         for spec in specs:
             effective_cost = cost if spec.cost is None else spec.cost
             if effective_cost == 0 and type(effective_cost) is int and spec.settle:
@@ -339,9 +339,9 @@ def check_estimates(limits: Sequence[LimitSpec] | LimitSelector, cost: object) -
 
 
 def check_buckets(place: str, limits: Sequence[LimitSpec] | LimitSelector, key: KeySpec) -> None:
-    """Raise `ConfigError` if two limits can count in one bucket. `key`: for limits without their own."""
+    """Check the buckets of a list of limits, or of each tier, by `check_list_buckets`. Skips a callable's limits."""
     if isinstance(limits, TieredLimits):
         for name, specs in limits.all.items():
-            check_distinct_buckets(f"{place}.{name}", specs, key)
+            check_list_buckets(f"{place}.{name}", specs, key)
     elif not isinstance(limits, LimitSelector):
-        check_distinct_buckets(place, limits, key)
+        check_list_buckets(place, limits, key)

@@ -9,7 +9,7 @@ from ratelimit_mw.http.client_lists import ClientListEntry
 from ratelimit_mw.http.keys import KeySpec
 from ratelimit_mw.http.response import Headers
 from ratelimit_mw.settings.features import PenaltySpec, SettleSpec, StatusSpec
-from ratelimit_mw.settings.rule import LimitsSpec, OnMessageRefused, OnStoreError, PathSpec, Rule, RuleOptions
+from ratelimit_mw.settings.rule import LimitsValue, OnMessageRefused, OnStoreError, PathSpec, Rule, RuleOptions
 
 HEADERS: Final = ("ietf", "legacy", "both", "none")
 MissingKey = Literal["shared", "deny", "exempt"]
@@ -19,11 +19,11 @@ MISSING_KEY: Final = ("shared", "deny", "exempt")
 class Options(TypedDict, total=False):
     """The settings, as keyword arguments and as a table."""
 
-    limits: Annotated[LimitsSpec, "required: for requests that no final rule matches; `[]`: no limits"]
+    limits: Annotated[LimitsValue, "required: for requests that no final rule matches; `[]`: no limits"]
     app_limits: Annotated[
-        LimitsSpec, "for every request, in addition to the limits of its rule; one bucket per key over all routes"
+        LimitsValue, "for every request, in addition to the limits of its rule; one bucket per key over all routes"
     ]
-    messages: Annotated[LimitsSpec, "for messages of websockets; one bucket per key over all websockets; ASGI only"]
+    messages: Annotated[LimitsValue, "for messages of websockets; one bucket per key over all websockets; ASGI only"]
     on_message_refused: Annotated[OnMessageRefused, "`close` the websocket (1013), or `drop` the message"]
     rules: Annotated[
         Sequence[Rule | RuleOptions | Mapping[str, Any]], "in order; the first final rule that matches ends the search"

@@ -26,12 +26,12 @@ from ratelimit_mw.settings.features import (
     SettleSpec,
     StatusSpec,
     check_no_concurrency,
-    check_penalty,
     check_queue_has_slots,
-    check_settle,
     check_single_concurrency,
     check_slots,
-    check_statuses,
+    parse_penalty,
+    parse_statuses,
+    resolve_settle,
 )
 from ratelimit_mw.settings.limits import (
     NOT_BY_TIER,
@@ -39,11 +39,11 @@ from ratelimit_mw.settings.limits import (
     LimitSelector,
     LimitSpec,
     TieredLimits,
-    check_cost,
     check_default_tier,
     check_estimates,
-    compile_limits,
-    static_specs,
+    known_specs,
+    parse_limits,
+    resolve_cost,
 )
 
 OnStoreError = Literal["allow", "deny", "local"]
@@ -56,10 +56,9 @@ LIMIT_TABLE_OPTIONS: Final = dict.fromkeys(
     "into the table of a limit, such as {limit = '10/second using gcra', max_delay = 2}",
 )
 
-LimitSpecValue = str | Limit | LimitOptions | LimitSpec | Mapping[str, Any]
-LimitsSpec = (
-    LimitSpecValue | Sequence[LimitSpecValue] | RequestCallable
-)  # notation, a Limit, a table, or a list of these; a table of tiers; or a callable of the request
+LimitValue = str | Limit | LimitOptions | LimitSpec | Mapping[str, Any]
+# not parsed yet: notation, a Limit, a table, or a list of these; a table of tiers; or a callable of the request
+LimitsValue = LimitValue | Sequence[LimitValue] | RequestCallable
 PathSpec = str | Sequence[str]
 
 _METHOD = re.compile(r"[A-Z]+")
@@ -103,13 +102,13 @@ class RuleOptions(EndpointLimitOptions, total=False):
 
     path: Annotated[PathSpec, "required: `/users/{id}`, `/api/{rest:path}`; several paths share one bucket"]
     limits: Annotated[
-        LimitsSpec, "required, unless the rule has `concurrent` or `exempt`; `[]`: no limits; not with `exempt`"
+        LimitsValue, "required, unless the rule has `concurrent` or `exempt`; `[]`: no limits; not with `exempt`"
     ]
     host: Annotated[str | Sequence[str], "only for these hosts: `api.example.com`, `*.example.com`"]
     preflight: Annotated[bool, "only for CORS preflights"]
     exempt: Annotated[bool, "skips the default limits, but not `app_limits`"]
     messages: Annotated[
-        LimitsSpec, "for messages of websockets, instead of the global limits; `[]`: no limits; not with `exempt`"
+        LimitsValue, "for messages of websockets, instead of the global limits; `[]`: no limits; not with `exempt`"
     ]
     on_message_refused: Annotated[OnMessageRefused, "instead of the global one; if several rules match, `close` counts"]
 
@@ -154,8 +153,8 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
             partial(Hosts, "host", self.host),
             self._check_when,
             self._check_keys,
-            partial(check_settle, self.settle),
-            partial(check_statuses, self.count_status),
+            partial(resolve_settle, self.settle),
+            partial(parse_statuses, self.count_status),
             self._check_penalty,
             self._check_limits,
             self._check_slots,
@@ -169,7 +168,7 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     def resolve_limits(self, tier: KeySpec | None, default_tier: str | None) -> Sequence[LimitSpec] | LimitSelector:
         """Return the limits of this rule. `tier`, `default_tier`: the global ones, for a rule without its own."""
-        return () if self.limits is None else self._compile_limits("limits", tier, default_tier)
+        return () if self.limits is None else self._parse_limits("limits", tier, default_tier)
 
     def resolve_messages(
         self, tier: KeySpec | None, default_tier: str | None
@@ -177,7 +176,7 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         """Return the limits of messages in the same way; None if the global ones apply."""
         if self.messages is None:
             return () if self.exempt else None
-        return self._compile_limits("messages", tier, default_tier)
+        return self._parse_limits("messages", tier, default_tier)
 
     @property
     def full_name(self) -> str:
@@ -204,14 +203,14 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         """Whether the search for rules ends with this one. It never ends with a shadow rule."""
         return self.final and not self.shadow
 
-    def _compile_limits(
+    def _parse_limits(
         self, field: str, tier: KeySpec | None, default_tier: str | None
     ) -> Sequence[LimitSpec] | LimitSelector:
         tiers = (
             tier if self.tier is None else key_or_placeholder(self.tier),
             default_tier if self.default_tier is None else self.default_tier,
         )
-        return compile_limits(field, getattr(self, field), *tiers)
+        return parse_limits(field, getattr(self, field), *tiers)
 
     def _check_name(self) -> None:
         if self.name is not None:
@@ -260,13 +259,13 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         if not self.exempt and self.limits is None and not self.concurrent:
             raise ConfigError("limits: required; for a rule without limits, set limits = []")
         limits = self.resolve_limits("all", None)  # any tier will do: `Settings` checks that one is configured
-        inheriting = [spec for specs in static_specs(limits) for spec in specs if spec.cost is None]
-        check_cost(self.cost, [spec.limit for spec in inheriting])
+        inheriting = [spec for specs in known_specs(limits) for spec in specs if spec.cost is None]
+        resolve_cost(self.cost, [spec.limit for spec in inheriting])
         if self.settles:
             check_estimates(limits, self.cost)
 
     def _check_penalty(self) -> None:
-        if check_penalty(self.penalty) is not None and (self.exempt or self.limits == []):
+        if parse_penalty(self.penalty) is not None and (self.exempt or self.limits == []):
             raise ConfigError("penalty: a rule without limits never refuses, so it cannot have a penalty")
 
     def _check_slots(self) -> None:

@@ -17,7 +17,7 @@ from ratelimit_mw.http.keys import KeySpec
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import LimitOptions, LimitSpec
 from ratelimit_mw.settings.options import Options
-from ratelimit_mw.settings.rule import LimitsSpec, Rule, RuleOptions
+from ratelimit_mw.settings.rule import LimitsValue, Rule, RuleOptions
 
 Schema = dict[str, Any]
 
@@ -29,7 +29,7 @@ STRUCTS: Final[dict[Any, type[Struct] | None]] = {  # each table of a file; the 
     HeaderOptions: None,
 }
 NAMED: Final[dict[Any, str]] = {  # types with a name in the schema and in the reference
-    LimitsSpec: "limits",
+    LimitsValue: "limits",
     KeySpec: "key",
     ClientListEntry: "member",
     RequestCallable: "call",
@@ -113,13 +113,13 @@ def _definition(kind: Any, name: str) -> Schema:
     if kind == RequestCallable:
         return {"type": "string", "pattern": _CALL, "description": _DESCRIPTIONS[name]}
     options = [_schema(one) for one in alternatives(kind)]
-    if kind == LimitsSpec:
+    if kind == LimitsValue:
         options.append(_tiers(options))
     return {"description": _DESCRIPTIONS[name], "anyOf": options}
 
 
 def _tiers(options: Sequence[Schema]) -> Schema:
-    """Return the schema of limits by tier: a table without options of a limit, as in `compile_limits`."""
+    """Return the schema of limits by tier: a table without options of a limit, as in `parse_limits`."""
     of_a_tier = [option for option in options if option != _reference(NAMED[RequestCallable])]
     own_options = [{"required": [option.name]} for option in options_of(LimitOptions)]
     return {

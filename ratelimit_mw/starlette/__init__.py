@@ -16,7 +16,7 @@ from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.http.response import Response as OwnResponse
 from ratelimit_mw.http.response import non_conflicting
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
-from ratelimit_mw.settings.rule import LimitsSpec
+from ratelimit_mw.settings.rule import LimitsValue
 from ratelimit_mw.starlette.enforcement import (
     AsgiEndpointLimit,
     EndpointCheck,
@@ -52,7 +52,7 @@ _MESSAGES_HINT: Final = "put it on the class or on on_connect, and limit message
 
 
 @check_arguments(EndpointOptions)
-def limit(limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> Callable[[_Endpoint], _Endpoint]:
+def limit(limits: LimitsValue, **options: Unpack[EndpointOptions]) -> Callable[[_Endpoint], _Endpoint]:
     """Return a decorator that limits one endpoint: a plain or async function, a method, or a class.
 
     `limits` and `options` are those of a rule in the settings. Without a `name`, all routes of the function or class

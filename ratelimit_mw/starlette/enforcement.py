@@ -19,7 +19,7 @@ from ratelimit_mw.http.views import AsgiRequest
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on
 from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsSpec
+from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
 
 # overrides limits in the environment, which are meant for a middleware
 _NO_LIMITS: Final[dict[str, Any]] = {"limits": [], "app_limits": (), "rules": ()}
@@ -44,7 +44,7 @@ class AsgiEndpointLimit(EndpointLimit):
     __slots__ = ("standalone_settings", "store", "store_id")
 
     @check_arguments(EndpointLimitOptions)
-    def __init__(self, limits: LimitsSpec, *, store: Any = None, **options: Unpack[EndpointLimitOptions]) -> None:
+    def __init__(self, limits: LimitsValue, *, store: Any = None, **options: Unpack[EndpointLimitOptions]) -> None:
         super().__init__(limits, **options)
         self.reject_concurrency()
         self.store: Final = store

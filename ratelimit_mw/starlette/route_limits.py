@@ -11,7 +11,7 @@ from ratelimit_mw.asgi.send import App, Receive, Scope, Send, refuse
 from ratelimit_mw.core.limit import Limit
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt
-from ratelimit_mw.settings.rule import LimitsSpec
+from ratelimit_mw.settings.rule import LimitsValue
 from ratelimit_mw.starlette.enforcement import (
     AsgiEndpointLimit,
     EndpointCheck,
@@ -47,7 +47,7 @@ class RateLimit(HonorsExempt):
     """
 
     @check_arguments(EndpointOptions, explain=_decorator_error)
-    def __init__(self, app: App, limits: LimitsSpec, **options: Unpack[EndpointOptions]) -> None:
+    def __init__(self, app: App, limits: LimitsValue, **options: Unpack[EndpointOptions]) -> None:
         self.app = app
         endpoint_limits = (AsgiEndpointLimit(limits, **options),)
         self._checks = lru_cache(_ENDPOINTS)(partial(endpoint_checks, endpoint_limits))

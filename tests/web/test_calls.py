@@ -390,7 +390,7 @@ def test_what_a_callable_answers_is_remembered_boundedly() -> None:
         Server().ask(app)
     assert group._compiled_choice.cache_info().currsize == group._compiled_choice.cache_info().maxsize == 1024
     choice: Any = group._selector
-    assert choice._compiled.cache_info().currsize == choice._compiled.cache_info().maxsize == 1024
+    assert choice._parsed.cache_info().currsize == choice._parsed.cache_info().maxsize == 1024
 
 
 @ALL

@@ -6,7 +6,7 @@ import pytest
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.limits import static_specs
+from ratelimit_mw.settings.limits import known_specs
 from ratelimit_mw.settings.rule import Rule
 from web.messages import BOOL, CLOSE_OR_DROP, FIVE, KEYS, MODES, NAME, PERIODS, TEMPLATE, TEMPLATES, found, message_of
 
@@ -127,8 +127,8 @@ def test_names_of_rules_are_their_own(rules: list[dict[str, Any]], message: str)
 
 @pytest.mark.parametrize("limits", [["5/minute", {"limit": "5/minute", "name": "b"}], "5/minute; 6/minute"])
 def test_limits_that_differ_are_two(limits: Any) -> None:
-    rule = Settings(limits=[], rules=[{"path": "/", "limits": limits}]).compiled_rules()[0]
-    assert len(static_specs(rule.resolve_limits(None, None))[0]) == 2
+    rule = Settings(limits=[], rules=[{"path": "/", "limits": limits}]).parsed_rules()[0]
+    assert len(known_specs(rule.resolve_limits(None, None))[0]) == 2
 
 
 def test_the_same_limit_for_another_kind_of_key_is_another() -> None:

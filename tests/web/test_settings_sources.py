@@ -159,7 +159,7 @@ def test_toml_says_the_same_as_arguments(tmp_path: Path) -> None:
         exempt=["/health", "/static/{path:path}"],
         rules=[login],
     )
-    assert Settings.load(str(file)).compiled_rules() == [Rule(**login)]
+    assert Settings.load(str(file)).parsed_rules() == [Rule(**login)]
 
 
 @pytest.mark.promise(9)

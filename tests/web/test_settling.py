@@ -33,7 +33,7 @@ from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.fastapi import RateLimit as Dependency
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.features import check_penalty
+from ratelimit_mw.settings.features import parse_penalty
 from ratelimit_mw.starlette import RateLimit, RateLimitMiddleware, limit
 from ratelimit_mw.stores.redis import AsyncRedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
@@ -693,10 +693,10 @@ def test_a_rule_without_limits_has_no_penalty(limits: dict[str, Any]) -> None:
     ],
 )
 def test_how_a_penalty_is_written(text: str, ban: tuple[int, float, float]) -> None:
-    found = check_penalty(text)
+    found = parse_penalty(text)
     assert found is not None
     assert (found.quota, found.window, found.ban) == ban
-    assert check_penalty(found) is found
+    assert parse_penalty(found) is found
 
 
 # ten thousand
