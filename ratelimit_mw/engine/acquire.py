@@ -18,7 +18,7 @@ from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
 
 ThreadSleep = Callable[[float], object]
-Take = Callable[[Sequence[Charge]], Coroutine[Any, Any, Sequence[Decision]]]
+TakeCall = Callable[[Sequence[Charge]], Coroutine[Any, Any, Sequence[Decision]]]
 
 
 class Sleep(Protocol):
@@ -31,7 +31,7 @@ class Sleep(Protocol):
 _NOT_REFUNDED: Final = "a wait ended early, and the refund of its units may have failed: %s"
 
 
-def limits_to_wait_for(limits: Sequence[Limit], timeout: float | None) -> list[Limit]:
+def with_timeout_as_max_delay(limits: Sequence[Limit], timeout: float | None) -> list[Limit]:
     """Return the limits with `timeout` seconds as their `max_delay`; None means no bound. Windows stay unchanged.
 
     Raises `ConfigError` if `timeout` is not a number of seconds, and if no limit can delay.
@@ -66,7 +66,7 @@ def acquire(store: Store, charges: Sequence[Charge], sleep: ThreadSleep) -> Verd
     return verdict
 
 
-async def acquire_async(store: AsyncStore, take: Take, charges: Sequence[Charge]) -> Verdict:
+async def acquire_async(store: AsyncStore, take: TakeCall, charges: Sequence[Charge]) -> Verdict:
     """The async version of `acquire`. `take`: queries the store, see `cancel_safe`."""
     verdict = verdict_of(charges, await take(charges))
     if not verdict.allowed:
@@ -80,7 +80,7 @@ async def acquire_async(store: AsyncStore, take: Take, charges: Sequence[Charge]
     return verdict
 
 
-def cancel_safe(store: AsyncStore, atake: Take, on_refund: Callable[[Verdict], object] | None = None) -> Take:
+def cancel_safe(store: AsyncStore, atake: TakeCall, on_refund: Callable[[Verdict], object] | None = None) -> TakeCall:
     """Return an `atake` whose charges are refunded if the caller is canceled during the call.
 
     The `atake` of a `MemoryStore` is returned unchanged, because it never suspends. `on_refund`: called with the

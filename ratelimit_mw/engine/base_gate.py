@@ -27,7 +27,7 @@ from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Response, refusal_response
 from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, without_store
 from ratelimit_mw.rules.rule_set import RuleSet
-from ratelimit_mw.rules.startup_checks import known_workers, multiple_workers_finding, warn_of_unused_slot_options
+from ratelimit_mw.rules.startup_checks import configured_workers, multiple_workers_finding, warn_of_unused_slot_options
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.fallback import FallbackStore, needs_fallback
@@ -56,7 +56,7 @@ class BaseGate:
         self.compile_endpoint_limits: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self._rules.compile_endpoint_limits)
         self.keys: Final = self._rules.keys
         findings = [] if rules else [*self._rules.findings]
-        if settings.store == "memory://" and (workers := known_workers()) > 1:
+        if settings.store == "memory://" and (workers := configured_workers()) > 1:
             findings.append(multiple_workers_finding(workers))
         warn_or_fail(findings, strict=settings.strict)
         self._fallback: Final = FallbackStore(settings.local_share) if fallback is None else fallback
@@ -173,7 +173,7 @@ class BaseGate:
         request.on_end = [*(request.on_end or ()), self.renew_slots(held_slots)]
         return held_slots
 
-    def _waiter_keys(self, charge_plan: Plan, request: Request) -> Sequence[str]:
+    def _capacity_keys(self, charge_plan: Plan, request: Request) -> Sequence[str]:
         """Return the keys by which delayed and waiting requests are counted.
 
         They are those of the plan; if all are shared, the client address.

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.core.signatures import accepts, callable_name, is_async, parameters_of, reject_async
-from ratelimit_mw.engine.acquire import Take, acquire, acquire_async
+from ratelimit_mw.engine.acquire import TakeCall, acquire, acquire_async
 from ratelimit_mw.engine.slot_context import async_slot, slot
 from ratelimit_mw.stores import AsyncStore, Store
 
@@ -108,7 +108,7 @@ def wrap(function: Callable[P, R], options: DecoratorOptions, store: Store) -> C
 
 
 def wrap_async(
-    function: Callable[P, Coroutine[Any, Any, R]], options: DecoratorOptions, store: AsyncStore, take: Take
+    function: Callable[P, Coroutine[Any, Any, R]], options: DecoratorOptions, store: AsyncStore, take: TakeCall
 ) -> Callable[P, Coroutine[Any, Any, R]]:
     """Wrap an async function so that each awaited call is charged. Raises `ConfigError` if it is not async."""
     _check_function(function)

@@ -22,7 +22,7 @@ from ratelimit_mw.engine.acquire import Sleep, async_sleep, cancel_safe
 from ratelimit_mw.engine.base_gate import BaseGate
 from ratelimit_mw.engine.delays import pending_refund, refused_for_capacity
 from ratelimit_mw.engine.pending_settlements import NOT_SENT, OnSettled, SettlementQueue, discard_settled
-from ratelimit_mw.engine.queue_steps import Pause, SlotWait, Take, queue_request
+from ratelimit_mw.engine.queue_steps import PauseStep, SlotWait, TakeStep, slot_demand
 from ratelimit_mw.engine.refusal_log import log_refusal
 from ratelimit_mw.engine.runtime import drain, run_to_completion
 from ratelimit_mw.engine.settlement import PendingSettlement, settled_charges
@@ -152,7 +152,7 @@ class AsyncGate(BaseGate):
         """
         started = perf_counter() if self._on_decision is not None else 0.0
         may_wait = match.may_delay and any(charge.effective_max_delay_us for charge in charge_plan.charges)
-        keys = self._waiter_keys(charge_plan, request) if may_wait else ()
+        keys = self._capacity_keys(charge_plan, request) if may_wait else ()
         if may_wait:
             charge_plan = self.delay_capacity.without_delay_if_full(charge_plan, keys)
         deciding = (
@@ -236,8 +236,8 @@ class AsyncGate(BaseGate):
 
     async def _decide_in_queue(self, match: Match, charge_plan: Plan, request: Request, sleep: Sleep) -> Verdict | None:
         """See `Gate`. A request that is canceled, or whose `sleep` raises, leaves the queue."""
-        entry = queue_request(charge_plan, lambda: self._waiter_keys(charge_plan, request))
-        if entry is None:
+        demand = slot_demand(charge_plan, lambda: self._capacity_keys(charge_plan, request))
+        if demand is None:
             return await self._decide(match, charge_plan)
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
@@ -246,7 +246,7 @@ class AsyncGate(BaseGate):
             with suppress(RuntimeError):  # the loop has ended, and the request with it
                 loop.call_soon_threadsafe(lambda: None if woken.done() else woken.set_result(None))
 
-        with closing(SlotWait(self._queues, match, charge_plan, entry, wake).actions()) as actions:
+        with closing(SlotWait(self._queues, match, charge_plan, demand, wake).actions()) as actions:
             result: Any = None
             while True:
                 try:
@@ -254,9 +254,9 @@ class AsyncGate(BaseGate):
                 except StopIteration as end:
                     verdict: Verdict | None = end.value
                     return verdict
-                if isinstance(action, Take):
+                if isinstance(action, TakeStep):
                     result = await self._decide(match, action.plan)
-                elif isinstance(action, Pause):
+                elif isinstance(action, PauseStep):
                     await sleep(action.seconds, woken)
                     woken = loop.create_future()
                 else:

@@ -22,7 +22,7 @@ from ratelimit_mw.core.limit import MOST_RECENT, Charge, Limit, check_name, chec
 from ratelimit_mw.core.signatures import check_parentheses
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import RateLimited, Verdict, verdict_of
-from ratelimit_mw.engine.acquire import acquire, cancel_safe, limits_to_wait_for, refund_async
+from ratelimit_mw.engine.acquire import acquire, cancel_safe, refund_async, with_timeout_as_max_delay
 from ratelimit_mw.engine.decorator import DecoratorOptions, P, R, wrap, wrap_async
 from ratelimit_mw.engine.runtime import run_to_completion
 from ratelimit_mw.engine.slot_context import AsyncSingleUseContext, SingleUseContext, async_slot, slot
@@ -66,7 +66,7 @@ class _BaseLimiter:
         return self._build_reservation(limits, key, cost, timeout)
 
     def _build_reservation(self, limits: Limits, key: Key, cost: int, timeout: float | None) -> Sequence[Charge]:
-        return self._charges(limits_to_wait_for(as_limits(limits), timeout), key, cost)
+        return self._charges(with_timeout_as_max_delay(as_limits(limits), timeout), key, cost)
 
     def _settlements(self, limits: Limits, key: Key, delta: int) -> list[Charge]:
         if type(delta) is not int:
@@ -93,7 +93,7 @@ class _BaseLimiter:
         with error_location("limits") if isinstance(limits, str) else nullcontext():
             limit_list = as_limits(limits)
         if wait is not False:
-            limit_list = limits_to_wait_for(limit_list, None if wait is True else check_seconds("wait", wait))
+            limit_list = with_timeout_as_max_delay(limit_list, None if wait is True else check_seconds("wait", wait))
         return DecoratorOptions(limit_list, key, cost, self._key)
 
     def _key(self, key: Key) -> str:

@@ -14,34 +14,34 @@ from msgspec.structs import replace
 
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.verdict import Verdict
-from ratelimit_mw.engine.slot_queue import Bucket, QueueRequest, Queues, Waiter
+from ratelimit_mw.engine.slot_queue import Bucket, Queues, SlotDemand, Waiter
 from ratelimit_mw.rules.plan import Match, Plan, conclude
 
 
-class Take(Struct, frozen=True):
+class TakeStep(Struct, frozen=True):
     """A step: take the charges of this plan. The gate sends the verdict back."""
 
     plan: Plan
 
 
-class Peek(Struct, frozen=True):
+class PeekStep(Struct, frozen=True):
     """A step: peek at the charges of this plan. The gate sends the decisions back."""
 
     plan: Plan
 
 
-class Pause(Struct, frozen=True):
+class PauseStep(Struct, frozen=True):
     """A step: sleep for so many seconds, or until the request is woken."""
 
     seconds: float
 
 
-Action = Take | Peek | Pause
+Action = TakeStep | PeekStep | PauseStep
 Actions = Generator[Action, Any, Verdict | None]
 
 
-def queue_request(plan: Plan, keys: Callable[[], Sequence[str]]) -> QueueRequest | None:
-    """Return what a request may wait for; None if none of its limits has a queue. `keys`: see `QueueRequest`."""
+def slot_demand(plan: Plan, keys: Callable[[], Sequence[str]]) -> SlotDemand | None:
+    """Return what a request may wait for; None if none of its limits has a queue. `keys`: see `SlotDemand`."""
     buckets: dict[Bucket, int] = {}
     shared, max_wait = set[Bucket](), math.inf
     for charge, compiled_limit in zip(plan.charges, plan.compiled_limits, strict=True):
@@ -51,7 +51,7 @@ def queue_request(plan: Plan, keys: Callable[[], Sequence[str]]) -> QueueRequest
             max_wait = min(max_wait, compiled_limit.queue_timeout)
             if compiled_limit.key.is_shared:
                 shared.add(bucket)
-    return QueueRequest(buckets, max_wait, keys() if shared else (), frozenset(shared)) if buckets else None
+    return SlotDemand(buckets, max_wait, keys() if shared else (), frozenset(shared)) if buckets else None
 
 
 class SlotWait:
@@ -62,7 +62,7 @@ class SlotWait:
         queues: Queues,
         match: Match,
         plan: Plan,
-        entry: QueueRequest,
+        demand: SlotDemand,
         wake: Callable[[], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -70,7 +70,7 @@ class SlotWait:
         self._match: Final = match
         self._plan: Final = plan
         self._uncounted_plan: Final = _without_counting(plan)
-        self._entry: Final = entry
+        self._demand: Final = demand
         self._wake: Final = wake
         self._clock: Final = clock
 
@@ -80,28 +80,28 @@ class SlotWait:
         The request waits only if nothing but slots refuses it, and it never overtakes a waiting request.
         """
         release_count = self._queues.release_count
-        if self._queues.has_waiters(self._entry.buckets):
-            decisions = yield Peek(self._uncounted_plan)
+        if self._queues.must_wait(self._demand.buckets):
+            decisions = yield PeekStep(self._uncounted_plan)
             verdict: Verdict | None = conclude(self._match, self._uncounted_plan, decisions)
         else:
-            verdict = yield Take(self._uncounted_plan)
+            verdict = yield TakeStep(self._uncounted_plan)
             if verdict is None or verdict.allowed:
                 return self._with_original_charges(verdict)
         full = self._full_buckets(verdict)
         if full is None:
             return (yield from self._count_refusal(verdict))
-        waiter = self._queues.join(self._entry, full, self._wake, release_count)
+        waiter = self._queues.join(self._demand, full, self._wake, release_count)
         if waiter is None:
-            return (yield from self._refuse_as_full(full or tuple(self._entry.buckets)))
+            return (yield from self._refuse_as_full(full or tuple(self._demand.buckets)))
         return (yield from self._wait_in_queue(waiter))
 
     def _wait_in_queue(self, waiter: Waiter) -> Actions:
-        until = self._clock() + self._entry.max_wait
+        until = self._clock() + self._demand.max_wait
         exhausted: tuple[Bucket, ...] = ()
         try:
             while True:
                 if waiter.may_try:
-                    verdict: Verdict | None = yield Take(self._uncounted_plan)
+                    verdict: Verdict | None = yield TakeStep(self._uncounted_plan)
                     if verdict is None or verdict.allowed:
                         exhausted = self._exhausted(verdict)
                         return self._with_original_charges(verdict)
@@ -111,9 +111,9 @@ class SlotWait:
                     self._queues.record_refusal(waiter, full)
                 rest = until - self._clock()
                 if rest <= 0:
-                    full = tuple(waiter.full or self._entry.buckets)
+                    full = tuple(waiter.refused_by or self._demand.buckets)
                     break
-                yield Pause(min(rest, self._queues.pause(waiter)))
+                yield PauseStep(min(rest, self._queues.pause(waiter)))
         finally:
             self._queues.leave(waiter, exhausted)
         return (yield from (self._count_refusal(verdict) if full is None else self._refuse_as_full(full)))
@@ -129,7 +129,7 @@ class SlotWait:
             charge.role == "penalty" and decision.allowed
             for charge, decision in zip(self._uncounted_plan.charges, verdict.decisions, strict=False)
         ):
-            verdict = yield Take(self._plan)
+            verdict = yield TakeStep(self._plan)
         return verdict
 
     def _refuse_as_full(self, full_buckets: Collection[Bucket]) -> Actions:
@@ -138,7 +138,7 @@ class SlotWait:
             replace(charge, cost=charge.limit.quota + 1) if slot_bucket(charge) in full_buckets else charge
             for charge in self._plan.charges
         ]
-        verdict: Verdict | None = yield Take(replace(self._plan, charges=charges))
+        verdict: Verdict | None = yield TakeStep(replace(self._plan, charges=charges))
         if verdict is None or len(verdict.decisions) != len(charges):
             return verdict
         decisions = [
@@ -169,7 +169,7 @@ class SlotWait:
         return tuple(
             bucket
             for charge, one in pairs
-            if (bucket := slot_bucket(charge)) in self._entry.buckets and not one.remaining
+            if (bucket := slot_bucket(charge)) in self._demand.buckets and not one.remaining
         )
 
 

@@ -22,7 +22,7 @@ _MAX_PAUSE: Final = 1.0  # seconds; the longest sleep of the first request in a 
 Bucket = tuple[str, str]  # key, and bucket id of the limit
 
 
-class QueueRequest(Struct, frozen=True):
+class SlotDemand(Struct, frozen=True):
     """The slots that a request may wait for.
 
     `buckets`: the buckets of the slots it needs, and how many requests of this process may wait for each. `max_wait`:
@@ -38,16 +38,16 @@ class QueueRequest(Struct, frozen=True):
 class Waiter:
     """The place of one request in a queue.
 
-    `may_try`: whether it may query the store now. `full`: the buckets that refused it last.
+    `may_try`: whether it may query the store now. `refused_by`: the buckets that refused it last.
     """
 
-    __slots__ = ("age", "entry", "full", "may_try", "wake")
+    __slots__ = ("age", "demand", "may_try", "refused_by", "wake")
 
-    def __init__(self, entry: QueueRequest, wake: Callable[[], object], age: int) -> None:
-        self.entry: Final = entry
+    def __init__(self, demand: SlotDemand, wake: Callable[[], object], age: int) -> None:
+        self.demand: Final = demand
         self.wake: Final = wake
         self.age: Final = age
-        self.full: Sequence[Bucket] = ()
+        self.refused_by: Sequence[Bucket] = ()
         self.may_try = False
 
 
@@ -55,13 +55,12 @@ _Queue = dict[Waiter, None]
 _QueuesByBuckets = dict[tuple[Bucket, ...], _Queue]
 
 
-class _BucketQueue:
-    """The queues that need slots of one bucket.
+class _BucketState:
+    """The state of one bucket of slots in this process, and the queues that need its slots.
 
     `full`: the last attempt got no slot, and none was released since. `retry_at`: when to try again even so, because
     other processes release slots too. `is_trying`: whether a request is querying the store. `stale`: whether a slot was
-    released after the
-    current attempt began.
+    released after the current attempt began.
     """
 
     __slots__ = (
@@ -96,19 +95,19 @@ class Queues:
     def _reset(self) -> None:
         """Empty the queues, also after a fork: the child has none of the waiting threads."""
         self._queues: _QueuesByBuckets = {}
-        self._by_bucket: dict[Bucket, _BucketQueue] = {}
+        self._by_bucket: dict[Bucket, _BucketState] = {}
         self._age = 0
         self.release_count = 0  # how many times slots were released
 
-    def has_waiters(self, buckets: Iterable[Bucket]) -> bool:
+    def must_wait(self, buckets: Iterable[Bucket]) -> bool:
         """Return whether a request for slots of these buckets would overtake one that waits for them."""
-        bucket_queues = [
-            bucket_queue for bucket in buckets if (bucket_queue := self._by_bucket.get(bucket)) is not None
+        bucket_states = [
+            bucket_state for bucket in buckets if (bucket_state := self._by_bucket.get(bucket)) is not None
         ]
-        return any(bucket_queue.full or bucket_queue.is_trying for bucket_queue in bucket_queues)
+        return any(bucket_state.full or bucket_state.is_trying for bucket_state in bucket_states)
 
     def join(
-        self, entry: QueueRequest, full: Sequence[Bucket], wake: Callable[[], object], release_count: int | None = None
+        self, demand: SlotDemand, full: Sequence[Bucket], wake: Callable[[], object], release_count: int | None = None
     ) -> Waiter | None:
         """Add a request to the end of its queue; return None if a queue has no place left.
 
@@ -116,16 +115,16 @@ class Queues:
         again. `release_count`: its value before the store was queried. If it changed since, a slot may be free.
         """
         with self._lock:
-            waits_for = full or [bucket for bucket in entry.buckets if self.has_waiters([bucket])]
-            if not all(self._has_capacity(entry, bucket) for bucket in waits_for):
+            waits_for = full or [bucket for bucket in demand.buckets if self.must_wait([bucket])]
+            if not all(self._has_capacity(demand, bucket) for bucket in waits_for):
                 return None
             self._age += 1
-            waiter = Waiter(entry, wake, self._age)
-            buckets = tuple(entry.buckets)
+            waiter = Waiter(demand, wake, self._age)
+            buckets = tuple(demand.buckets)
             queue = self._queues.setdefault(buckets, {})
             queue[waiter] = None
             for bucket in buckets:
-                self._by_bucket.setdefault(bucket, _BucketQueue()).queues[buckets] = queue
+                self._by_bucket.setdefault(bucket, _BucketState()).queues[buckets] = queue
             self._update_counts(waiter, waits_for)
             if release_count == self.release_count:
                 self._mark_full([bucket for bucket in full if not self._by_bucket[bucket].full])
@@ -138,13 +137,13 @@ class Queues:
         with self._lock:
             self._end_turn(waiter, full)
             self._update_counts(waiter, full)
-            woken = self._choose_next(waiter.entry.buckets)
+            woken = self._choose_next(waiter.demand.buckets)
         _wake_all(woken)
 
     def leave(self, waiter: Waiter, full: Sequence[Bucket] = ()) -> None:
         """Remove a request. `full`: the buckets whose last slot it took."""
         with self._lock:
-            buckets = tuple(waiter.entry.buckets)
+            buckets = tuple(waiter.demand.buckets)
             queue = self._queues[buckets]
             first = next(iter(queue)) is waiter
             del queue[waiter]
@@ -168,15 +167,15 @@ class Queues:
         with self._lock:
             self.release_count += 1
             for bucket in buckets:
-                if (bucket_queue := self._by_bucket.get(bucket)) is not None:
-                    bucket_queue.full, bucket_queue.stale = False, True
+                if (bucket_state := self._by_bucket.get(bucket)) is not None:
+                    bucket_state.full, bucket_state.stale = False, True
             woken = self._choose_next(buckets)
         _wake_all(woken)
 
     def pause(self, waiter: Waiter) -> float:
         """Return the seconds that a request must sleep unless it is woken; 0 if it must query the store now."""
         with self._lock:
-            buckets = tuple(waiter.entry.buckets)
+            buckets = tuple(waiter.demand.buckets)
             if next(iter(self._queues[buckets])) is not waiter:
                 return 0.0 if waiter.may_try else math.inf  # it is woken when it becomes the first
             now = self._clock()
@@ -191,44 +190,44 @@ class Queues:
         _wake_all([one for one in woken if one is not waiter])
         return rest
 
-    def _has_capacity(self, entry: QueueRequest, bucket: Bucket) -> bool:
-        bucket_queue, capacity = self._by_bucket.get(bucket), entry.buckets[bucket]
-        if bucket_queue is None:
+    def _has_capacity(self, demand: SlotDemand, bucket: Bucket) -> bool:
+        bucket_state, capacity = self._by_bucket.get(bucket), demand.buckets[bucket]
+        if bucket_state is None:
             return True
-        if bucket_queue.waiter_count >= capacity:
+        if bucket_state.waiter_count >= capacity:
             return False
-        return bucket not in entry.shared or all(
-            bucket_queue.waiters_by_key[one] < max(1, capacity // 2) for one in entry.keys
+        return bucket not in demand.shared or all(
+            bucket_state.waiters_by_key[one] < max(1, capacity // 2) for one in demand.keys
         )
 
     def _update_counts(self, waiter: Waiter, full: Sequence[Bucket]) -> None:
         """Replace the buckets that the request is counted for."""
-        for buckets, one in ((waiter.full, -1), (full, 1)):
+        for buckets, one in ((waiter.refused_by, -1), (full, 1)):
             for bucket in buckets:
-                bucket_queue = self._by_bucket[bucket]
-                bucket_queue.waiter_count += one
-                for key in waiter.entry.keys if bucket in waiter.entry.shared else ():
-                    bucket_queue.waiters_by_key[key] += one
-                    if not bucket_queue.waiters_by_key[key]:
-                        del bucket_queue.waiters_by_key[key]
-        waiter.full = full
+                bucket_state = self._by_bucket[bucket]
+                bucket_state.waiter_count += one
+                for key in waiter.demand.keys if bucket in waiter.demand.shared else ():
+                    bucket_state.waiters_by_key[key] += one
+                    if not bucket_state.waiters_by_key[key]:
+                        del bucket_state.waiters_by_key[key]
+        waiter.refused_by = full
 
     def _mark_full(self, full: Iterable[Bucket]) -> None:
         now = self._clock()
         for bucket in full:
-            bucket_queue = self._by_bucket[bucket]
-            bucket_queue.full = True
-            bucket_queue.retry_at = now + _PAUSES[min(bucket_queue.failed_attempts, len(_PAUSES) - 1)]
-            bucket_queue.failed_attempts += 1
+            bucket_state = self._by_bucket[bucket]
+            bucket_state.full = True
+            bucket_state.retry_at = now + _PAUSES[min(bucket_state.failed_attempts, len(_PAUSES) - 1)]
+            bucket_state.failed_attempts += 1
 
     def _end_turn(self, waiter: Waiter, full: Sequence[Bucket]) -> None:
         waiter.may_try = False
-        for bucket in waiter.entry.buckets:
-            bucket_queue = self._by_bucket[bucket]
-            bucket_queue.is_trying = False
+        for bucket in waiter.demand.buckets:
+            bucket_state = self._by_bucket[bucket]
+            bucket_state.is_trying = False
             if bucket not in full:
-                bucket_queue.full, bucket_queue.failed_attempts = False, 0
-            elif not bucket_queue.stale:
+                bucket_state.full, bucket_state.failed_attempts = False, 0
+            elif not bucket_state.stale:
                 self._mark_full([bucket])
 
     def _choose_next(self, buckets: Iterable[Bucket]) -> list[Waiter]:
@@ -236,17 +235,17 @@ class Queues:
         firsts = {
             next(iter(queue)): None
             for bucket in buckets
-            if (bucket_queue := self._by_bucket.get(bucket)) is not None
-            and not bucket_queue.full
-            and not bucket_queue.is_trying
-            for queue in bucket_queue.queues.values()
+            if (bucket_state := self._by_bucket.get(bucket)) is not None
+            and not bucket_state.full
+            and not bucket_state.is_trying
+            for queue in bucket_state.queues.values()
         }
         chosen = []
         for waiter in sorted(firsts, key=lambda one: one.age):
-            if not self.has_waiters(waiter.entry.buckets):
+            if not self.must_wait(waiter.demand.buckets):
                 chosen.append(waiter)
                 waiter.may_try = True
-                for bucket in waiter.entry.buckets:
+                for bucket in waiter.demand.buckets:
                     self._by_bucket[bucket].is_trying, self._by_bucket[bucket].stale = True, False
         return chosen
 

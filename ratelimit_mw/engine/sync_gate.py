@@ -18,7 +18,7 @@ from ratelimit_mw.core.verdict import Source, Verdict
 from ratelimit_mw.engine.base_gate import BaseGate
 from ratelimit_mw.engine.delays import pending_refund, refused_for_capacity
 from ratelimit_mw.engine.pending_settlements import NOT_SENT, OnSettled, discard_settled
-from ratelimit_mw.engine.queue_steps import Pause, SlotWait, Take, queue_request
+from ratelimit_mw.engine.queue_steps import PauseStep, SlotWait, TakeStep, slot_demand
 from ratelimit_mw.engine.refusal_log import log_refusal
 from ratelimit_mw.engine.settlement import PendingSettlement, settled_charges
 from ratelimit_mw.engine.slots import SLOT_RENEWER, HeldSlots
@@ -71,7 +71,7 @@ class Gate(BaseGate):
         charge_plan = plan(match, request, _call_results(match.callables, request) if match.callables else NO_RESULTS)
         if (outer := request.state) is not None and outer.verdict is not None:
             charge_plan = without_charged(charge_plan, outer.charged)
-        keys = self._waiter_keys(charge_plan, request) if match.may_delay else ()
+        keys = self._capacity_keys(charge_plan, request) if match.may_delay else ()
         if match.may_delay:
             charge_plan = self.delay_capacity.without_delay_if_full(charge_plan, keys)
         verdict = (
@@ -166,11 +166,11 @@ class Gate(BaseGate):
 
     def _decide_in_queue(self, match: Match, charge_plan: Plan, request: Request) -> Verdict | None:
         """Decide a request that may wait for a slot, behind the requests that wait already."""
-        entry = queue_request(charge_plan, lambda: self._waiter_keys(charge_plan, request))
-        if entry is None:
+        demand = slot_demand(charge_plan, lambda: self._capacity_keys(charge_plan, request))
+        if demand is None:
             return self._decide(match, charge_plan)
         woken = threading.Event()
-        with closing(SlotWait(self._queues, match, charge_plan, entry, woken.set).actions()) as actions:
+        with closing(SlotWait(self._queues, match, charge_plan, demand, woken.set).actions()) as actions:
             result: Any = None
             while True:
                 try:
@@ -178,9 +178,9 @@ class Gate(BaseGate):
                 except StopIteration as end:
                     verdict: Verdict | None = end.value
                     return verdict
-                if isinstance(action, Take):
+                if isinstance(action, TakeStep):
                     result = self._decide(match, action.plan)
-                elif isinstance(action, Pause):
+                elif isinstance(action, PauseStep):
                     woken.wait(action.seconds)
                     woken.clear()
                 else:

@@ -21,7 +21,7 @@ from ratelimit_mw.django import gates
 from ratelimit_mw.engine import settlement as ledger
 from ratelimit_mw.engine import state as outcome
 from ratelimit_mw.engine.delays import DelayCapacity
-from ratelimit_mw.engine.slot_queue import QueueRequest, Queues
+from ratelimit_mw.engine.slot_queue import Queues, SlotDemand
 from ratelimit_mw.engine.slots import HeldSlots, SlotRegistry
 from ratelimit_mw.stores import lifecycle as forks
 from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
@@ -138,7 +138,7 @@ def room() -> tuple[Any, Callable[[], bool]]:
 
 def queues() -> tuple[Any, Callable[[], bool]]:
     bucket = ("k", "bucket")
-    own, wish = Queues(), QueueRequest({bucket: 1}, 1.0)
+    own, wish = Queues(), SlotDemand({bucket: 1}, 1.0)
     assert own.join(wish, [bucket], lambda: None) is not None
     assert own.join(wish, [bucket], lambda: None) is None
 
@@ -146,7 +146,7 @@ def queues() -> tuple[Any, Callable[[], bool]]:
         place = own.join(wish, [bucket], lambda: None)  # the request that waits in the parent does not in the child
         assert place is not None
         own.leave(place)
-        return not own.has_waiters([bucket])
+        return not own.must_wait([bucket])
 
     return own._lock, work
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ratelimit_mw import Charge, Concurrency, MemoryStore, Verdict
-from ratelimit_mw.engine.queue_steps import Action, Actions, Pause, Peek, SlotWait, queue_request, slot_bucket
+from ratelimit_mw.engine.queue_steps import Action, Actions, PauseStep, PeekStep, SlotWait, slot_bucket, slot_demand
 from ratelimit_mw.engine.slot_queue import Bucket, Queues
 from ratelimit_mw.rules.plan import Match, Plan, conclude, plan
 from ratelimit_mw.rules.rule_set import RuleSet
@@ -63,7 +63,7 @@ class World:
         match = self.rules.match(request, ())
         assert match is not None
         asked = plan(match, request, {})
-        wish = queue_request(asked, lambda: [client])
+        wish = slot_demand(asked, lambda: [client])
         assert wish is not None
         mine: list[Asked] = []
 
@@ -117,7 +117,7 @@ class World:
     def _goes_on(self, one: Asked) -> None:
         answer: Any = None
         try:
-            while not isinstance(step := one.steps.send(answer), Pause):
+            while not isinstance(step := one.steps.send(answer), PauseStep):
                 answer = self._answer(one, step)
             one.due = self.clock.now + step.seconds
         except StopIteration as end:
@@ -127,8 +127,8 @@ class World:
                 self.at_work.append(one)
 
     def _answer(self, one: Asked, step: Action) -> Any:
-        assert not isinstance(step, Pause)
-        if isinstance(step, Peek):
+        assert not isinstance(step, PauseStep)
+        if isinstance(step, PeekStep):
             one.calls.append("peek")
             return self.store.peek(step.plan.charges)
         one.calls.append("take")

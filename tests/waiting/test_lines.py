@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from profiles import PROOF
-from ratelimit_mw.engine.slot_queue import QueueRequest, Queues
+from ratelimit_mw.engine.slot_queue import Queues, SlotDemand
 from waiting.lines_world import PATIENCE, World
 
 CLIENTS = [f"192.0.2.{number}" for number in range(1, 6)]
@@ -132,7 +132,7 @@ def test_newcomers_do_not_put_off_when_a_full_bucket_is_asked_again() -> None:
 def test_a_slot_that_is_given_back_while_a_request_is_refused_is_not_lost() -> None:
     """The store had refused by then, and the request was not in the line yet."""
     queues = Queues()
-    wish = QueueRequest({("a", ""): 1}, PATIENCE)
+    wish = SlotDemand({("a", ""): 1}, PATIENCE)
     release_count = queues.release_count
     queues.wake([("a", "")])
     place = queues.join(wish, [("a", "")], lambda: None, release_count)

@@ -14,7 +14,7 @@ from ratelimit_mw import Concurrency, ConfigError, MemoryStore, fastapi, starlet
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.core.limit import Charge
 from ratelimit_mw.engine.gate import Gate
-from ratelimit_mw.engine.slot_queue import QueueRequest
+from ratelimit_mw.engine.slot_queue import SlotDemand
 from ratelimit_mw.engine.slots import ASYNC_SLOT_RENEWER, SLOT_RENEWER
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.http.request import Request
@@ -309,7 +309,7 @@ def test_who_is_cancelled_while_it_is_held_back_gives_its_slot_back_for_good() -
         (hold,) = held
         woken: list[Any] = []
         queues, bucket = app._gate._queues, (hold.charges[0].key, hold.charges[0].limit.bucket)
-        queues.join(QueueRequest({bucket: 1}, 60), [bucket], lambda: woken.append(1), queues.release_count)
+        queues.join(SlotDemand({bucket: 1}, 60), [bucket], lambda: woken.append(1), queues.release_count)
         task.cancel()
         await asyncio.wait([task])
         assert (len(held), woken) == (0, [1])

@@ -11,7 +11,7 @@ from ratelimit_mw import MemoryStore, StoreError
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.engine.gate import Gate
-from ratelimit_mw.engine.slot_queue import Bucket, QueueRequest
+from ratelimit_mw.engine.slot_queue import Bucket, SlotDemand
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import BODY, HTTP, START, Talk
@@ -421,7 +421,7 @@ def test_a_charge_and_a_decision_are_what_none_free_shows() -> None:
     slot = next(charge for charge in first.charges if charge.limit.is_concurrency)
     bucket = slot.key, slot.limit.bucket
     place = gate._queues.join(
-        QueueRequest({bucket: 1}, LONG), [bucket], lambda: None, gate._queues.release_count
+        SlotDemand({bucket: 1}, LONG), [bucket], lambda: None, gate._queues.release_count
     )  # a request waits
     assert place is not None
     taken: Decision = first.decisions[1]
