@@ -24,8 +24,8 @@ from ratelimit_mw.http.path_index import PathTree, fold
 from ratelimit_mw.http.paths import Forms, normal_path
 from ratelimit_mw.http.request import as_text
 from ratelimit_mw.http.response import headers
-from ratelimit_mw.rules.compiled import CHARGES
-from ratelimit_mw.rules.plan import PLANS, PlanCache, _network_representative
+from ratelimit_mw.rules.compiled import CHARGE_BUDGET
+from ratelimit_mw.rules.plan import PLAN_BUDGET, PlanCache, _network_representative
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import deny_cache, lease
@@ -85,7 +85,7 @@ def remembered_headers(bound: int) -> None:
 
 
 def plans() -> PlanCache:
-    PLANS.clear()  # of other tests in this process
+    PLAN_BUDGET.clear()  # of other tests in this process
     found = RuleSet(Settings(limits="5/minute"))._table.combined((((), ()),)).plans_by_address
     assert found is not None
     return found
@@ -113,7 +113,7 @@ def remembered_addresses(bound: int) -> None:
 
 
 def remembered_charges(bound: int) -> None:
-    CHARGES.clear()
+    CHARGE_BUDGET.clear()
     lines = RuleSet(Settings(limits="5/minute; 6/hour")).limit_sets[-1].static_limits
     assert lines is not None
     for number in range(bound):
@@ -305,8 +305,8 @@ MANY: dict[str, Any] = {
 
 def test_addresses_of_one_network_are_remembered_as_one() -> None:
     """Whatever part of it a client uses, over many combinations of rules; one that means an IPv4 address is that."""
-    PLANS.clear()
-    CHARGES.clear()
+    PLAN_BUDGET.clear()
+    CHARGE_BUDGET.clear()
     compiled = RuleSet(Settings(**MANY, app_limits="99/hour"))
     matches = [compiled._table.combined((((n,), ()),)) for n in range(40)]
     for number in range(200):
@@ -343,8 +343,8 @@ def test_a_network_is_not_taken_for_an_address_that_means_another_client() -> No
 
 def test_many_addresses_over_many_rules_take_little_memory() -> None:
     """20,000 IPv4 addresses and as many of one /64, over 40 combinations of rules."""
-    PLANS.clear()
-    CHARGES.clear()
+    PLAN_BUDGET.clear()
+    CHARGE_BUDGET.clear()
     compiled = RuleSet(Settings(**MANY, app_limits="99/hour"))
     matches = [compiled._table.combined((((n,), ()),)) for n in range(40)]
     tracemalloc.start()
@@ -357,5 +357,5 @@ def test_many_addresses_over_many_rules_take_little_memory() -> None:
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert sum(len(match.plans_by_address or ()) for match in matches) <= PLANS.maxsize
+    assert sum(len(match.plans_by_address or ()) for match in matches) <= PLAN_BUDGET.maxsize
     assert held < 64 * 1024 * 1024

@@ -52,7 +52,7 @@ class ClientIPResolver:
             networks = Networks("trusted_proxies", listed, placeholders=(_UNIX,))
         mistakes.raise_if_any()
         parse_list = _LIST_PARSERS.get(self.header)
-        self._untrusted_peer = (None, bool(hops))  # for a peer that is too long to be an address
+        self._overlong_peer = (None, bool(hops))  # as `read_peer`, for a peer too long for an address
 
         def read_peer(peer: str | None) -> tuple[str | None, bool]:
             """Return the peer's own address, and whether its header is trusted."""
@@ -76,9 +76,7 @@ class ClientIPResolver:
 
     def trusts(self, peer: str | None) -> bool:
         """Return whether the proxy header of this peer is trusted."""
-        return (self._peer_address(peer) if peer is None or len(peer) <= MAX_ADDRESS_LENGTH else self._untrusted_peer)[
-            1
-        ]
+        return (self._peer_address(peer) if peer is None or len(peer) <= MAX_ADDRESS_LENGTH else self._overlong_peer)[1]
 
     def resolve(self, peer: str | None, values_of: Callable[[str], Sequence[str]]) -> str | None:
         """Return the client's address in its shortest form, or None if it has no address.
@@ -88,7 +86,7 @@ class ClientIPResolver:
         where the client's address is read, the peer is the client.
         """
         peer_address, trusted = (
-            self._peer_address(peer) if peer is None or len(peer) <= MAX_ADDRESS_LENGTH else self._untrusted_peer
+            self._peer_address(peer) if peer is None or len(peer) <= MAX_ADDRESS_LENGTH else self._overlong_peer
         )
         if not trusted:
             return peer_address

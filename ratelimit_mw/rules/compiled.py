@@ -29,7 +29,9 @@ from ratelimit_mw.stores.fallback import scaled
 
 _WSGI: Final = " under WSGI"
 _CACHE_SIZE: Final = 1024  # lists of limits that a callable returned: each client may have its own
-CHARGES: Final = Budget(32_768)  # charges of recent clients, for all limits: a lookup is cheaper than the key's hash
+CHARGE_BUDGET: Final = Budget(
+    32_768
+)  # charges of recent clients, for all limits: a lookup is cheaper than the key's hash
 
 
 class CompiledLimit:
@@ -85,7 +87,7 @@ class CompiledLimit:
             key = bucket_key(identity, limit_set.bucket, secret=secret, plain=settings.plain_keys)
             return Charge(key, spec.limit, cost, None, role, None, spec.lease, spec.lease_time)
 
-        self.charges: Final = Memo(charge, CHARGES)
+        self.charges: Final = Memo(charge, CHARGE_BUDGET)
 
     def cost_of(self, results: CallResults) -> int:
         """Return the units that a request costs."""

@@ -21,7 +21,7 @@ from ratelimit_mw.rules.compiled import CompiledLimit, LimitSet
 from ratelimit_mw.stores.group import can_be_summed, hash_tag
 
 _MAX_CACHED_LENGTH: Final = 256  # characters of a user or client address; plans for longer ones are not cached
-PLANS: Final = Budget(16_384)  # plans of recent clients, for all combinations of rules
+PLAN_BUDGET: Final = Budget(16_384)  # plans of recent clients, for all combinations of rules
 _NETWORK_CACHE_SIZE: Final = 4096  # IPv6 addresses
 
 
@@ -84,7 +84,7 @@ class Match:
         can_cache = self.static_limits is not None and all(
             limit.key.is_cacheable and isinstance(limit.cost, int) for limit in self.static_limits
         )
-        self.plan_cache = Memo(self._plan_for_caller, PLANS) if can_cache and not denied else None
+        self.plan_cache = Memo(self._plan_for_caller, PLAN_BUDGET) if can_cache and not denied else None
         self.prefix = max((limit.key.prefix for limit in self.static_limits or ()), default=0)
         may_apply = [*limit_sets, *([] if self.static_limits is not None or defaults is None else [defaults])]
         self.may_delay = any(limit_set.may_delay for limit_set in may_apply)
@@ -178,7 +178,7 @@ class PlanCache(Memo[str | None, Plan]):
     """Plans by client address. `prefix`: the bits of an IPv6 address that matter."""
 
     def __init__(self, make: Callable[[str | None], Plan], prefix: int) -> None:
-        super().__init__(make, PLANS, _is_short)
+        super().__init__(make, PLAN_BUDGET, _is_short)
         self._networks: Final = _networks(prefix)
 
     def __missing__(self, client: str | None) -> Plan:

@@ -204,7 +204,7 @@ def _admits_all_of(limit: Limit, other: Limit) -> bool:
     return 2 * at_once + rate * limit.window <= limit.quota  # a counter may add the whole last window to the new one
 
 
-def known_workers(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] | None = None) -> int:
+def configured_workers(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] | None = None) -> int:
     """Return the number of processes that the server is configured to start; 1 if it is unknown.
 
     It is read from the server that runs this code (gunicorn, uvicorn), else from its command line,
@@ -273,7 +273,7 @@ def warn_of_unused_slot_options(settings: Settings, limit_sets: Sequence[LimitSe
 
 
 class ProcessCountCheck:
-    """Warns once if a WSGI server has several processes, and `known_workers` did not find them.
+    """Warns once if a WSGI server has several processes, and `configured_workers` did not find them.
 
     `unknown`: requests still have to be examined. Only a request shows it, so it is a warning even with `strict`.
     """
@@ -281,7 +281,7 @@ class ProcessCountCheck:
     __slots__ = ("unknown",)
 
     def __init__(self, store: object) -> None:
-        self.unknown = store == "memory://" and known_workers() == 1
+        self.unknown = store == "memory://" and configured_workers() == 1
 
     def examine(self, environ: Mapping[str, Any]) -> None:
         """Warn if this request shows several processes. All requests show the same, so one is enough."""

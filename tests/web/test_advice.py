@@ -22,7 +22,7 @@ from ratelimit_mw.engine import gate
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules import startup_checks as advice
-from ratelimit_mw.rules.startup_checks import known_workers
+from ratelimit_mw.rules.startup_checks import configured_workers
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, App200, talk
@@ -494,7 +494,7 @@ SEVERAL = (
 def test_how_many_processes_a_server_was_told_to_start(
     environ: Mapping[str, str], arguments: list[str], workers: int
 ) -> None:
-    assert known_workers(environ, arguments) == workers
+    assert configured_workers(environ, arguments) == workers
 
 
 @pytest.mark.parametrize(
