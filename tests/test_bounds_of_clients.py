@@ -114,13 +114,13 @@ def remembered_addresses(bound: int) -> None:
 
 def remembered_charges(bound: int) -> None:
     CHARGE_BUDGET.clear()
-    lines = RuleSet(Settings(limits="5/minute; 6/hour")).limit_sets[-1].static_limits
+    lines = RuleSet(Settings(limits="5/minute; 6/hour")).limit_sets[-1].fixed_limits
     assert lines is not None
     for number in range(bound):
-        lines[number % 2].charges[f"user={number}", 1]
-    assert sum(len(line.charges) for line in lines) == bound
-    lines[0].charges["user=x", 1]
-    assert [len(line.charges) for line in lines] == [1, 0]
+        lines[number % 2].charge_cache[f"user={number}", 1]
+    assert sum(len(line.charge_cache) for line in lines) == bound
+    lines[0].charge_cache["user=x", 1]
+    assert [len(line.charge_cache) for line in lines] == [1, 0]
 
 
 def a_value(bound: int) -> None:

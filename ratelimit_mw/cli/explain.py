@@ -126,7 +126,7 @@ def _why_denied(match: Match, charge_plan: Plan) -> str:
 def _rules(settings: Settings, match: Match, request: Request, results: CallResults) -> Iterator[tuple[str, str]]:
     names = [rule.full_name for rule in settings.parsed_rules()]
     for limit_set in match.limit_sets:
-        if limit_set.static_limits == [] and limit_set.rule is None and limit_set.name == "app":
+        if limit_set.fixed_limits == [] and limit_set.rule is None and limit_set.name == "app":
             continue
         facts = [_GLOBAL_LIMITS.get(limit_set.name, "")]
         if limit_set.rule is not None:

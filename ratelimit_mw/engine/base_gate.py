@@ -25,7 +25,7 @@ from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.on_refused import RefusalHandler, refusal_handler
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Response, refusal_response
-from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, without_store
+from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, plan_on_store_error
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.startup_checks import configured_workers, multiple_workers_finding, warn_of_unused_slot_options
 from ratelimit_mw.settings import Settings
@@ -193,7 +193,7 @@ class BaseGate:
             warn_throttled("store", "failed, on_store_error decides: %s", error_summary(error))
         if self._on_store_event is not None:
             self._on_store_event(StoreEvent("failed", error_summary(error)))
-        source, remaining_plan = without_store(charge_plan)
+        source, remaining_plan = plan_on_store_error(charge_plan)
         return conclude(
             match, remaining_plan, self._fallback.take(remaining_plan.charges) if remaining_plan.charges else (), source
         )

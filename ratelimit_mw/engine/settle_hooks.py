@@ -53,12 +53,12 @@ def _settle(tracker: Any, results: dict[SettleCall, Any]) -> None:
     actual_cost: int | None = tracker.state.actual_cost
 
     def actual_of(policy: Policy) -> int | None:
-        settle_rule: SettlePolicy | None = policy.settle_policy
-        if settle_rule is not None:
-            if not settle_rule.charges(tracker.response):
+        settle_policy: SettlePolicy | None = policy.settle_policy
+        if settle_policy is not None:
+            if not settle_policy.keeps_charge(tracker.response):
                 return 0
-            if actual_cost is None and settle_rule.call is not None:
-                return actual.get(settle_rule.call)
+            if actual_cost is None and settle_policy.call is not None:
+                return actual.get(settle_policy.call)
         return actual_cost  # the app's settle() overrides the callable
 
     tracker.state.settle_each(actual_of, tracker.loop)
@@ -70,12 +70,8 @@ def _settle_callables(tracker: Any) -> Iterable[SettleCall]:
         return ()
     charged = [verdict for _, verdict in tracker.state.decisions_by_gate if verdict.allowed]
     settle_policies = [policy.settle_policy for verdict in charged for policy in verdict.policies if policy.settles]
-    applicable = [
-        settle_rule
-        for settle_rule in settle_policies
-        if settle_rule is not None and settle_rule.charges(tracker.response)
-    ]
-    return dict.fromkeys(settle_rule.call for settle_rule in applicable if settle_rule.call is not None)
+    applicable = [one for one in settle_policies if one is not None and one.keeps_charge(tracker.response)]
+    return dict.fromkeys(one.call for one in applicable if one.call is not None)
 
 
 def _failed(call: SettleCall, error: Exception) -> object:

@@ -35,12 +35,12 @@ CHARGE_BUDGET: Final = Budget(
 
 
 class CompiledLimit:
-    """One limit of a rule, ready to charge. `charges[identity, cost]` is the `Charge` that the store receives."""
+    """One limit of a rule, ready to charge. `charge_cache[identity, cost]` is the `Charge` that the store receives."""
 
     __slots__ = (
         *(
             "is_penalty",
-            "charges",
+            "charge_cache",
             "cost",
             "key",
             "local_policy",
@@ -87,7 +87,7 @@ class CompiledLimit:
             key = bucket_key(identity, limit_set.bucket, secret=secret, plain=settings.plain_keys)
             return Charge(key, spec.limit, cost, None, role, None, spec.lease, spec.lease_time)
 
-        self.charges: Final = Memo(charge, CHARGE_BUDGET)
+        self.charge_cache: Final = Memo(charge, CHARGE_BUDGET)
 
     def cost_of(self, results: CallResults) -> int:
         """Return the units that a request costs."""
@@ -95,7 +95,7 @@ class CompiledLimit:
 
 
 class LimitSet:
-    """The limits of one rule: fixed, as `static_limits`, or chosen for each request by tier or callable.
+    """The limits of one rule: fixed, as `fixed_limits`, or chosen for each request by tier or callable.
 
     `name`: the name in headers. `rule`: None for limits of the global settings. `bucket`: the name in bucket keys, if
     it differs from `name`. `concurrent`: the number of concurrency slots; 0 for no such limit.
@@ -130,19 +130,19 @@ class LimitSet:
         )
         self._selector: Final = limits if isinstance(limits, LimitSelector) else None
         self._compiled_choice: Final = lru_cache(_CACHE_SIZE)(self._compile_chosen)
-        self.static_limits: Final[Sequence[CompiledLimit] | None] = (
+        self.fixed_limits: Final[Sequence[CompiledLimit] | None] = (
             None if isinstance(limits, LimitSelector) else self._compile(tuple(limits))
         )
         self.callables: Final = self._referenced_callables(limits)
         # a callable may return limits that delay
-        self.may_delay: Final = isinstance(limits, DynamicLimits) or any(limit.may_delay for limit in self.all_static)
-        self.has_slots: Final = any(limit.policy.limit.is_concurrency for limit in self.all_static)
-        self.has_queue: Final = any(limit.queue for limit in self.all_static)
+        self.may_delay: Final = isinstance(limits, DynamicLimits) or any(limit.may_delay for limit in self.known_limits)
+        self.has_slots: Final = any(limit.policy.limit.is_concurrency for limit in self.known_limits)
+        self.has_queue: Final = any(limit.queue for limit in self.known_limits)
 
     def limits_for(self, request: KeyContext, route: str, results: CallResults) -> Sequence[CompiledLimit] | None:
         """Return the limits of a request; None if a callable returned none that are valid."""
         if self._selector is None:
-            return self.static_limits
+            return self.fixed_limits
         try:
             specs = self._selector.select(request, route, results)
             return None if specs is None else self._compiled_choice(tuple(specs))
@@ -158,15 +158,15 @@ class LimitSet:
     @property
     def keys(self) -> Sequence[Key]:
         """The keys that are known before the first request; with a callable's limits, the rule's key as well."""
-        keys = [self.key] if self.static_limits is None and self.tier is None else []
-        return keys + [limit.key for limit in self.all_static]
+        keys = [self.key] if self.fixed_limits is None and self.tier is None else []
+        return keys + [limit.key for limit in self.known_limits]
 
     @property
-    def all_static(self) -> Sequence[CompiledLimit]:
+    def known_limits(self) -> Sequence[CompiledLimit]:
         """All limits that are known before the first request."""
         if isinstance(self._selector, TieredLimits):
             return [limit for specs in self._selector.all.values() for limit in self._compiled_choice(tuple(specs))]
-        return self._compile(()) if self.static_limits is None else self.static_limits
+        return self._compile(()) if self.fixed_limits is None else self.fixed_limits
 
     def _compile_chosen(self, specs: tuple[LimitSpec, ...]) -> Sequence[CompiledLimit]:
         """Compile the chosen limits. Raises `ConfigError` if two of them can share a bucket."""
@@ -188,7 +188,7 @@ class LimitSet:
     def named_callables(self) -> Iterator[tuple[str, RequestCallable]]:
         """Yield each callable of a request, and that of `settle`, with the name of its setting."""
         yield from (("key", call) for key in self.keys for call in key.callables)
-        costs = [self.cost, *(limit.cost for limit in self.all_static)]
+        costs = [self.cost, *(limit.cost for limit in self.known_limits)]
         yield from (("cost", cost) for cost in costs if not isinstance(cost, int))
         if self._selector is not None:
             setting = "tier" if isinstance(self._selector, TieredLimits) else "limits"
@@ -198,9 +198,9 @@ class LimitSet:
 
     def _referenced_callables(self, limits: Sequence[LimitSpec] | LimitSelector) -> Sequence[RequestCallable]:
         callables = list(limits.callables) if isinstance(limits, LimitSelector) else []
-        for limit in self.all_static:
+        for limit in self.known_limits:
             callables += callables_of(limit.key, limit.cost)
-        if self.static_limits is None:
+        if self.fixed_limits is None:
             callables += callables_of(self.key, self.cost)
         return list(dict.fromkeys(callables))
 

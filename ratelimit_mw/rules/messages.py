@@ -53,7 +53,7 @@ class MessageLimits:
         by_rule = {
             index: limit_set
             for index in matched
-            if (limit_set := self._by_rule[index]) is not None and limit_set.static_limits != []
+            if (limit_set := self._by_rule[index]) is not None and limit_set.fixed_limits != []
         }
         takes_global = (
             [] if self._has_no_global else [index for index in finals if index is None or self._by_rule[index] is None]

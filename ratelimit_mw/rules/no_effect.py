@@ -9,7 +9,7 @@ from ratelimit_mw.settings.rule import Rule
 
 def no_effect_findings(limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Iterable[Finding]:
     """Yield a finding for each option of this rule that has no effect. `compiled`: all limits, `app_limits` first."""
-    if limit_set.may_delay and limit_set.settings.max_waiting == 0 and limit_set.static_limits is not None:
+    if limit_set.may_delay and limit_set.settings.max_waiting == 0 and limit_set.fixed_limits is not None:
         yield _finding(
             limit_set,
             "max_waiting = 0 allows no delay, so its max_delay has no effect; remove one of them",
@@ -17,7 +17,7 @@ def no_effect_findings(limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Ite
         )
     if limit_set.rule is not None:
         yield from (_finding(limit_set, text) for text in _rule_texts(limit_set, limit_set.rule))
-    if ban := next((limit for limit in limit_set.all_static if limit.is_penalty), None):
+    if ban := next((limit for limit in limit_set.known_limits if limit.is_penalty), None):
         yield from _penalty_findings(ban, limit_set, compiled)
 
 
@@ -26,8 +26,8 @@ def _rule_texts(limit_set: LimitSet, rule: Rule) -> Iterable[str]:
         yield "a shadow rule refuses no request, so its penalty has no effect; remove one of them"
     if (
         rule.settles
-        and limit_set.static_limits is not None
-        and not any(limit.policy.settles for limit in limit_set.static_limits)
+        and limit_set.fixed_limits is not None
+        and not any(limit.policy.settles for limit in limit_set.fixed_limits)
     ):
         yield "settle and count_status have no effect: it has no limit that is settled; remove them"
 
@@ -47,9 +47,9 @@ def _penalty_findings(ban: CompiledLimit, limit_set: LimitSet, compiled: Sequenc
     is_final = limit_set.rule is not None and limit_set.rule.is_final
     others_of_request = [one for one in compiled if not is_final or one in (limit_set, compiled[0])]
     others = [
-        limit for one in others_of_request for limit in one.all_static if not limit.is_penalty and not limit.shadow
+        limit for one in others_of_request for limit in one.known_limits if not limit.is_penalty and not limit.shadow
     ]
-    are_all_known = all(one.static_limits is not None or one.tier is not None for one in others_of_request)
+    are_all_known = all(one.fixed_limits is not None or one.tier is not None for one in others_of_request)
     if are_all_known and others and not any(limit.key.can_collide_with(ban.key) for limit in others):
         yield _finding(
             limit_set,

@@ -41,7 +41,7 @@ class Match:
             "closes",
             "defaults",
             "denied",
-            "static_limits",
+            "fixed_limits",
             "settles",
             "limit_sets",
             "messages",
@@ -72,21 +72,21 @@ class Match:
         self.callables: list[RequestCallable] = list(
             dict.fromkeys(call for limit_set in limit_sets for call in limit_set.callables)
         )
-        self.static_limits: list[CompiledLimit] | None = None
-        if all(limit_set.static_limits is not None for limit_set in limit_sets):
-            self.static_limits = [limit for limit_set in limit_sets for limit in limit_set.static_limits or ()]
+        self.fixed_limits: list[CompiledLimit] | None = None
+        if all(limit_set.fixed_limits is not None for limit_set in limit_sets):
+            self.fixed_limits = [limit for limit_set in limit_sets for limit in limit_set.fixed_limits or ()]
         elif defaults is not None:
             self.callables += [call for call in defaults.callables if call not in self.callables]
-        self.policies = [limit.policy for limit in self.static_limits or ()]
+        self.policies = [limit.policy for limit in self.fixed_limits or ()]
         keys = [key for limit_set in limit_sets for key in (*limit_set.keys, limit_set.tier) if key is not None]
         self.may_read_user = any(key.may_read_user for key in keys)
         # plans by (user, client, route), if they depend on nothing else: a client's next request costs one lookup
-        can_cache = self.static_limits is not None and all(
-            limit.key.is_cacheable and isinstance(limit.cost, int) for limit in self.static_limits
+        can_cache = self.fixed_limits is not None and all(
+            limit.key.is_cacheable and isinstance(limit.cost, int) for limit in self.fixed_limits
         )
         self.plan_cache = Memo(self._plan_for_caller, PLAN_BUDGET) if can_cache and not denied else None
-        self.prefix = max((limit.key.prefix for limit in self.static_limits or ()), default=0)
-        may_apply = [*limit_sets, *([] if self.static_limits is not None or defaults is None else [defaults])]
+        self.prefix = max((limit.key.prefix for limit in self.fixed_limits or ()), default=0)
+        may_apply = [*limit_sets, *([] if self.fixed_limits is not None or defaults is None else [defaults])]
         self.may_delay = any(limit_set.may_delay for limit_set in may_apply)
         self.settles = any(limit_set.settles for limit_set in may_apply)
         self.has_slots = any(limit_set.has_slots for limit_set in may_apply)
@@ -98,8 +98,8 @@ class Match:
 
     def limits_for(self, request: KeyContext, route: str, results: CallResults) -> Sequence[CompiledLimit] | None:
         """Return the limits of a request; None if a callable returned no valid ones and no defaults replace them."""
-        if self.static_limits is not None:
-            return self.static_limits
+        if self.fixed_limits is not None:
+            return self.fixed_limits
         by_limit_set: dict[LimitSet, Sequence[CompiledLimit]] = {}
         for limit_set in self.limit_sets:
             chosen = limit_set.limits_for(request, route, results)
@@ -219,11 +219,11 @@ def _plan(match: Match, request: KeyContext, route: str, results: CallResults) -
         identity = limit.key.identity(request, route, results)
         if identity is None:
             return _plan_without(compiled_limits, request, route, results)
-        charges.append(limit.charges[identity, limit.cost_of(results)])
+        charges.append(limit.charge_cache[identity, limit.cost_of(results)])
     return Plan(
         _with_distinct_buckets(charges),
         compiled_limits,
-        match.policies if compiled_limits is match.static_limits else [limit.policy for limit in compiled_limits],
+        match.policies if compiled_limits is match.fixed_limits else [limit.policy for limit in compiled_limits],
     )
 
 
@@ -243,7 +243,7 @@ def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, rout
             ):
                 continue  # a shared penalty would ban all clients without the key for the refusals of one
             identity = limit.missing_key_identity
-        charges.append(limit.charges[identity, limit.cost_of(results)])
+        charges.append(limit.charge_cache[identity, limit.cost_of(results)])
         compiled_limits.append(limit)
     return Plan(_with_distinct_buckets(charges), compiled_limits, [limit.policy for limit in compiled_limits])
 
@@ -295,7 +295,7 @@ def without_charged(charge_plan: Plan, charged: Iterable[Charge]) -> Plan:
     return replace(remaining, charges=[replace(charge_plan.charges[index], cost=costs[index]) for index in indices])
 
 
-def without_store(charge_plan: Plan) -> tuple[Source, Plan]:
+def plan_on_store_error(charge_plan: Plan) -> tuple[Source, Plan]:
     """Return the source of the verdict when the store has failed, and the plan for the fallback store.
 
     The strictest `on_store_error` of the limits applies. The charges stay the same, because a `FallbackStore` scales

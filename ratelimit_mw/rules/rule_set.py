@@ -59,7 +59,7 @@ class RuleSet:
         self._blocklist: Final = Match((), "blocklist", "unmatched", denied=True)
         self.names: Counter[str] = Counter()  # limits per name in rules; endpoint limits get other names
         for rule in self._table.rules:
-            self.names[rule.name] += len(rule.limit_set.static_limits or (rule,))
+            self.names[rule.name] += len(rule.limit_set.fixed_limits or (rule,))
         self.limit_sets: Final = [app, *(rule.limit_set for rule in self._table.rules), default]
         self._warned = False  # whether UNDERSCORE_FINDING was logged
         self._proxy_check: ProxyHeaderCheck | None = ProxyHeaderCheck(finder)
@@ -85,7 +85,7 @@ class RuleSet:
     def algorithms(self) -> set[str]:
         """The algorithms of all limits that are known before the first request."""
         limit_sets = [*self.limit_sets, *self._table.messages.limit_sets]
-        return {limit.policy.limit.algorithm for limit_set in limit_sets for limit in limit_set.all_static}
+        return {limit.policy.limit.algorithm for limit_set in limit_sets for limit in limit_set.known_limits}
 
     @property
     def may_delay(self) -> bool:
@@ -133,7 +133,7 @@ class RuleSet:
                     for compiled in (*siblings, *rules)
                     if compiled.base_name == base_name and not compiled.is_exempt
                 ]
-                number = 1 + sum(len(compiled.limit_set.static_limits or (compiled,)) for compiled in namesakes)
+                number = 1 + sum(len(compiled.limit_set.fixed_limits or (compiled,)) for compiled in namesakes)
                 number += 0 if endpoint_limit.rule.name else self.names[base_name]
                 name = base_name if number == 1 else f"{base_name}-{number}"
                 # unique: rules of the settings have no @ in their names, and no name has brackets
@@ -152,7 +152,9 @@ class RuleSet:
                 compiled = make_rule(base_bucket)
                 in_same_bucket = [other for other in rules if other.base_bucket == base_bucket and not other.is_exempt]
                 overlapping = [
-                    other for other in in_same_bucket if not endpoint_limit.rule.name or compiled.limits & other.limits
+                    other
+                    for other in in_same_bucket
+                    if not endpoint_limit.rule.name or compiled.bucket_ids & other.bucket_ids
                 ]
                 repeated = next(
                     (other for other in overlapping if endpoint_limit.rule.name and other.is_same_limit(compiled)), None

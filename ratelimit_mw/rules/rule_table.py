@@ -40,7 +40,7 @@ class CompiledRule:
             "is_exempt",
             "hosts",
             "level",
-            "limits",
+            "bucket_ids",
             "limit_set",
         ),
         *("methods", "name", "base_bucket", "preflight", "definition", "when"),
@@ -74,7 +74,7 @@ class CompiledRule:
         self.hosts: Final = Hosts("host", rule.host) if rule.host else None
         self.when: Final = None if rule.when is None else resolve_callable(rule.when)
         self.is_unconditional: Final = not self.methods and self.hosts is None and self.when is None
-        self.limits: Final = frozenset(limit.policy.limit.bucket for limit in self.limit_set.all_static)
+        self.bucket_ids: Final = frozenset(limit.policy.limit.bucket for limit in self.limit_set.known_limits)
         self.definition: Final = (
             rule.limits,
             rule.methods,
@@ -102,14 +102,16 @@ class CompiledRule:
         """Return whether both rules define the same limit for the same requests."""
         return self.definition == other.definition
 
-    def applies(self, method: str, request: Request) -> bool | None:
+    def matches_method_and_host(self, method: str, request: Request) -> bool | None:
         """Return whether method and host match; None if the host cannot be read. Does not call `when`."""
         if self.methods and method not in self.methods:
             return False
         return True if self.hosts is None else self.hosts.match(request.header_lines("host"))
 
 
-EndpointRules = tuple[CompiledRule, ...]  # the compiled limits of one endpoint
+EndpointRules = tuple[CompiledRule, ...]
+"""The compiled limits of one endpoint, each as a rule without a path."""
+
 # limits of an endpoint or a group of endpoints, the text that names their buckets, the text that names them in headers
 EndpointLevel = tuple[tuple[EndpointLimit, ...], str, str]
 _FormMatch = tuple[MatchedRules, EndpointRules]  # the rules that one form of the path matches, the endpoint's rules
@@ -197,7 +199,7 @@ class RuleTable:
         for number in indices:
             index = max(number, ~number)
             rule = self.rules[index]
-            if rule.preflight is not preflight or (is_match := rule.applies(method, request)) is False:
+            if rule.preflight is not preflight or (is_match := rule.matches_method_and_host(method, request)) is False:
                 continue
             if rule.when is not None and index not in when_results:
                 when_results[index] = evaluate_predicate(rule.when, request, *WHEN_FAILURE)
@@ -241,7 +243,7 @@ def applicable_rules(endpoint_rules: EndpointRules, method: str, request: Reques
     for rule in endpoint_rules:
         if rule.level > last:
             break
-        is_match = rule.applies(method, request)
+        is_match = rule.matches_method_and_host(method, request)
         if is_match and rule.when is not None:
             is_match = evaluate_predicate(rule.when, request, *WHEN_FAILURE)
         if is_match is not False:

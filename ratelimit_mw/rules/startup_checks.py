@@ -51,7 +51,7 @@ def startup_findings(
     settings = compiled[0].settings
     yield from _exempt_findings(rules, settings)
     default = compiled[-1]
-    if (default.static_limits is None or default.static_limits) and (wide := exempting_all(rules)) is not None:
+    if (default.fixed_limits is None or default.fixed_limits) and (wide := exempting_all(rules)) is not None:
         yield Finding(
             f"limits: rules[{wide}] ({rules[wide].full_name}) exempts every path, so the default limits never apply; "
             "give that rule only the exempt paths, or set limits = []"
@@ -140,7 +140,7 @@ def _limit_findings(limit_set: LimitSet, fix: str, place: str) -> Iterator[Findi
         yield from _missing_key_findings(limit_set, place)
     if limit_set.tier is not None and limit_set.tier.is_client_controlled:
         yield Finding(f"{place}: its tier, {limit_set.tier.text}, is written by the client, which can choose any tier")
-    if any(limit.cost == 0 for limit in limit_set.all_static if not limit.is_penalty):
+    if any(limit.cost == 0 for limit in limit_set.known_limits if not limit.is_penalty):
         yield Finding(
             f"{place}: a limit with cost = 0 is never charged and never refuses; give it a cost of at least 1"
         )
@@ -150,8 +150,8 @@ def _missing_key_findings(limit_set: LimitSet, place: str) -> Iterator[Finding]:
     """Yield a finding for each key that clients can leave out: all clients without it share one bucket."""
     if limit_set.settings.missing_key != "shared":
         return
-    fallback_keys = [limit_set.key] if limit_set.static_limits is None and limit_set.tier is None else []
-    keys = [*fallback_keys, *(limit.key for limit in limit_set.all_static if not limit.is_penalty and not limit.shadow)]
+    fallback_keys = [limit_set.key] if limit_set.fixed_limits is None and limit_set.tier is None else []
+    keys = [*fallback_keys, *(one.key for one in limit_set.known_limits if not one.is_penalty and not one.shadow)]
     for text in dict.fromkeys(key.text for key in keys if key.needs_header):
         yield Finding(
             f"{place}: all clients without {text} share one bucket of its limit, so one of them can use it up for the "
@@ -163,7 +163,7 @@ def _missing_key_findings(limit_set: LimitSet, place: str) -> Iterator[Finding]:
 def _rule_findings(limit_set: LimitSet, fix: str) -> Iterator[Finding]:
     """Yield findings on the limits of one rule. `fix`: see `_limit_findings`."""
     yield from _limit_findings(limit_set, fix, f"rule {limit_set.name}")
-    for idle, other in _redundant_limits(limit_set.static_limits or ()):
+    for idle, other in _redundant_limits(limit_set.fixed_limits or ()):
         yield Finding(
             f"rule {limit_set.name}: {idle.policy.limit.notation} never refuses what {other.policy.limit.notation} "
             "admits; remove it, or make it the smaller one",
@@ -173,7 +173,7 @@ def _rule_findings(limit_set: LimitSet, fix: str) -> Iterator[Finding]:
 
 def _always_enforced(limit_set: LimitSet) -> bool:
     """Return whether at least one of these limits applies whatever the client sends."""
-    return any(not limit.key.is_client_controlled and not limit.shadow for limit in limit_set.all_static)
+    return any(not limit.key.is_client_controlled and not limit.shadow for limit in limit_set.known_limits)
 
 
 def _redundant_limits(limits: Sequence[CompiledLimit]) -> Iterable[tuple[CompiledLimit, CompiledLimit]]:
@@ -275,7 +275,7 @@ def warn_of_unused_slot_options(settings: Settings, limit_sets: Sequence[LimitSe
 class ProcessCountCheck:
     """Warns once if a WSGI server has several processes, and `configured_workers` did not find them.
 
-    `unknown`: requests still have to be examined. Only a request shows it, so it is a warning even with `strict`.
+    `unknown`: no request has shown it yet, so the next one is examined. Therefore it is a warning even with `strict`.
     """
 
     __slots__ = ("unknown",)

@@ -123,7 +123,7 @@ class SettlePolicy:
         self.call: Final = call
         self.counted_statuses: Final = counted_statuses
 
-    def charges(self, response: Any) -> bool:
+    def keeps_charge(self, response: Any) -> bool:
         """Return whether a request with this response stays charged.
 
         A response that ended without a status is charged, unless the client disconnected.

@@ -11,7 +11,7 @@ from ratelimit_mw.core import log as notices
 from ratelimit_mw.http.callables import FAILED
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
-from ratelimit_mw.rules.plan import Match, Plan, conclude, plan, without_store
+from ratelimit_mw.rules.plan import Match, Plan, conclude, plan, plan_on_store_error
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock
@@ -218,7 +218,7 @@ def test_a_store_that_does_not_answer_each_charge_has_failed(decisions: list[Dec
 def test_the_strictest_word_counts(modes: tuple[Any, Any], source: str, kept: int) -> None:
     one = {"path": "/", "limits": "5/minute", "final": False, "on_store_error": modes[0]}
     asked = planned(rules(rules=[one], on_store_error=modes[1]), PlainRequest())
-    found, left = without_store(asked)
+    found, left = plan_on_store_error(asked)
     assert (found, len(left.charges), len(left.compiled_limits), len(left.policies)) == (source, kept, kept, kept)
 
 
