@@ -20,7 +20,7 @@ from ratelimit_mw.http.response import (
     BODY_HEADERS,
     REASONS,
     HeaderList,
-    Headers,
+    HeaderStyle,
     Response,
     headers,
     non_conflicting,
@@ -39,7 +39,7 @@ _TRY_AGAIN_LATER, _POLICY_VIOLATION = 1013, 1008  # websocket close codes
 _FORBIDDEN = 403
 
 
-def with_headers(state: RateLimitState, style: Headers, send: Send) -> Send:
+def with_headers(state: RateLimitState, style: HeaderStyle, send: Send) -> Send:
     """Return a `send` that adds the rate limit headers to the start of the app's response.
 
     They describe all that is charged for the request by then. Other messages pass unchanged.
@@ -58,7 +58,7 @@ def with_headers(state: RateLimitState, style: Headers, send: Send) -> Send:
     return send_with_headers
 
 
-def _send_in_style(state: RateLimitState, style: Headers, send: Send, message: Message) -> Awaitable[None]:
+def _send_in_style(state: RateLimitState, style: HeaderStyle, send: Send, message: Message) -> Awaitable[None]:
     if message["type"] == "http.response.start" and state.verdict is not None:
         fields = list(message.get("headers", ()))
         message = {**message, "headers": [*fields, *raw(_addable(headers(state.verdict, style), fields))]}

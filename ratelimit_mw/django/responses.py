@@ -15,7 +15,7 @@ from ratelimit_mw.engine.response_tracking import EndReason, ResponseTracker
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.on_refused import HANDLER_FAILED, RefusalHandler, checked_response
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.http.response import Headers, Response, headers, non_conflicting
+from ratelimit_mw.http.response import HeaderStyle, Response, headers, non_conflicting
 
 _STATE_KEY: Final = "ratelimit_mw"  # where WSGI or ASGI middleware around Django stores the state
 _LIMITS: Final = "ratelimit"
@@ -51,7 +51,7 @@ class RequestContext(Struct, gc=False):
         return None if self.refused is None else _to_django(request, self.refused)
 
 
-def request_context(request: Any, gate: Any, style: Headers) -> RequestContext:
+def request_context(request: Any, gate: Any, style: HeaderStyle) -> RequestContext:
     """Return the context of a new request, and set the state as `request.ratelimit`."""
     state = getattr(request, "ratelimit", None) or getattr(request, "scope", request.META).get(_STATE_KEY)
     if not isinstance(state, RateLimitState):
@@ -79,7 +79,7 @@ def end_on_close(response: HttpResponseBase, tracker: ResponseTracker) -> None:
     response._resource_closers.append(close)  # type: ignore[attr-defined]  # noqa: SLF001  # called on close
 
 
-def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: Headers) -> None:
+def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: HeaderStyle) -> None:
     """Add the rate limit headers. Fields that are lists are appended to the view's."""
     theirs, added = response.headers, headers(verdict, style)
     # Setting a field by name costs as much as making it: Django encodes name and value, and looks for line ends. These

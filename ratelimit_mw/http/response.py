@@ -53,7 +53,7 @@ _LEGACY: Final = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-res
 _LIST_FIELDS: Final = ("RateLimit", "RateLimit-Policy")
 BODY_HEADERS: Final = ("content-type", "content-length")
 
-Headers = Literal["ietf", "legacy", "both", "none"]
+HeaderStyle = Literal["ietf", "legacy", "both", "none"]
 HeaderList = list[tuple[str, str]]
 RawFields = list[tuple[bytes, bytes]]
 
@@ -77,8 +77,8 @@ class Policy:
         "hidden_when_admitted",
         "limit",
         "max_wait_seconds",
-        "most",
         "name",
+        "quota",
         "settle_policy",
         "settles",
     )
@@ -95,7 +95,7 @@ class Policy:
     ) -> None:
         self.name = name
         self.limit = limit
-        self.most = min(limit.quota, _MAX_FIELD_INT)  # units; the most that headers show
+        self.quota = min(limit.quota, _MAX_FIELD_INT)  # units; cut to what a header field can show
         # units that can be admitted at one instant
         self.burst = min(getattr(limit, "burst", None) or limit.quota, _MAX_FIELD_INT)
         self.max_wait_seconds = ceil(limit.max_wait)  # the most that `t` of the RateLimit field shows
@@ -134,7 +134,7 @@ RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-def headers(verdict: Verdict | None, style: Headers = "ietf") -> HeaderList:
+def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
     """Return the rate limit fields of a verdict; empty if the verdict has no decisions (403, 503, a store error).
 
     The style `ietf` has none or these two, in this order: RateLimit-Policy, RateLimit.
@@ -176,7 +176,7 @@ def raw_headers(verdict: Verdict, app_headers: Iterable[tuple[bytes, bytes]] = (
         return [*app_headers, *raw(headers(verdict))]
     cached, decision = policy.fields or _fields_of(policy), decisions[0]
     available, wait = decision.remaining, ceil(decision.next_after)
-    if available > policy.most or wait > policy.max_wait_seconds:
+    if available > policy.quota or wait > policy.max_wait_seconds:
         available, wait = _state(policy, decision)
     return [*app_headers, cached.raw, (b"ratelimit", cached.raw_state % (available, wait))]
 
@@ -201,7 +201,9 @@ def _is_present(name: str, app_headers: Container[str]) -> bool:
     return name in app_headers or (name in _LEGACY and any(one in app_headers for one in _LEGACY))
 
 
-def refusal_response(verdict: Verdict, style: Headers = "ietf", jitter: float = 0.0, at_least: float = 0.0) -> Response:
+def refusal_response(
+    verdict: Verdict, style: HeaderStyle = "ietf", jitter: float = 0.0, at_least: float = 0.0
+) -> Response:
     """Return the response to a refused request: status 429, 503 or 403.
 
     503 if the request is denied because the store failed; 403 if it has no key or is blocked. `jitter`: the maximum
@@ -274,8 +276,8 @@ def _fields_of(policy: Policy) -> PolicyFields:
     length = f";w={int(window)}" if window == int(window) else ""
     if policy.limit.is_concurrency:
         length = f';qu="{_SLOT_UNIT}"'  # a slot has no window
-    burst = f";{_BURST}={policy.burst}" if policy.burst != policy.most else ""
-    text = f"{name};q={policy.most}{length}{burst}"
+    burst = f";{_BURST}={policy.burst}" if policy.burst != policy.quota else ""
+    text = f"{name};q={policy.quota}{length}{burst}"
     state = f"{name};r=%d;t=%d"  # a name never contains %
     policy.fields = PolicyFields(text, state, (b"ratelimit-policy", text.encode()), state.encode())
     return policy.fields
@@ -288,7 +290,7 @@ def _state(policy: Policy, decision: Decision) -> tuple[int, int]:
     """
     units, wait = decision.remaining, ceil(decision.next_after)
     return (
-        units if units < policy.most else policy.most,
+        units if units < policy.quota else policy.quota,
         wait if wait < policy.max_wait_seconds else policy.max_wait_seconds,
     )
 

@@ -18,7 +18,7 @@ from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.client_lists import ClientList
 from ratelimit_mw.http.keys import KeySpec, check_ipv6_prefix, check_key, key_or_placeholder
 from ratelimit_mw.http.paths import Paths
-from ratelimit_mw.http.response import Headers
+from ratelimit_mw.http.response import HeaderStyle
 from ratelimit_mw.settings.features import (
     PenaltySpec,
     check_no_concurrency,
@@ -93,7 +93,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     local_share: float = 1.0
     store_timeout: float = 0.05  # seconds
     max_waiting: int | None = None
-    headers: Headers = "ietf"
+    headers: HeaderStyle = "ietf"
     on_refused: Any = None
     on_decision: Any = None
     on_store_event: Any = None

@@ -7,7 +7,7 @@ from ratelimit_mw.core.events import DecisionEvent, StoreEvent
 from ratelimit_mw.http.callables import Predicate
 from ratelimit_mw.http.client_lists import ClientListEntry
 from ratelimit_mw.http.keys import KeySpec
-from ratelimit_mw.http.response import Headers
+from ratelimit_mw.http.response import HeaderStyle
 from ratelimit_mw.settings.features import PenaltySpec, SettleSpec, StatusSpec
 from ratelimit_mw.settings.rule import LimitsValue, OnMessageRefused, OnStoreError, PathSpec, Rule, RuleOptions
 
@@ -76,7 +76,7 @@ class Options(TypedDict, total=False):
         "requests that a process delays at one time, at most half of them for one key; default 1,000, or 2 under WSGI, "
         "where each takes a thread",
     ]
-    headers: Annotated[Headers, "`ietf`, `legacy` (`X-RateLimit-*`), `both` or `none`"]
+    headers: Annotated[HeaderStyle, "`ietf`, `legacy` (`X-RateLimit-*`), `both` or `none`"]
     on_refused: Annotated[
         Callable[..., Any] | str,
         "the response to refused requests: an ASGI or WSGI app, or a callable of request and verdict",

@@ -10,7 +10,15 @@ from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.on_refused import HANDLER_FAILED, RefusalHandler, checked_response
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.http.response import BODY_HEADERS, REASONS, HeaderList, Headers, Response, headers, non_conflicting
+from ratelimit_mw.http.response import (
+    BODY_HEADERS,
+    REASONS,
+    HeaderList,
+    HeaderStyle,
+    Response,
+    headers,
+    non_conflicting,
+)
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication
@@ -37,14 +45,14 @@ def refuse(
     return [] if request.raw["REQUEST_METHOD"] == "HEAD" else [refusal.body]
 
 
-def with_headers(state: RateLimitState, style: Headers, start_response: "StartResponse") -> "StartResponse":
+def with_headers(state: RateLimitState, style: HeaderStyle, start_response: "StartResponse") -> "StartResponse":
     """Return a `start_response` that adds the rate limit headers, for all that is charged by then."""
     return partial(_start, state, style, start_response)  # a closure would cost twice as much
 
 
 def _start(
     state: RateLimitState,
-    style: Headers,
+    style: HeaderStyle,
     start_response: "StartResponse",
     status: str,
     fields: HeaderList,

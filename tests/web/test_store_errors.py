@@ -99,11 +99,11 @@ def test_a_share_is_what_headers_and_verdict_tell_of(gate_of: Callable[..., Admi
     store.error = StoreError("down")
     verdict = admit()
     assert verdict is not None
-    assert (verdict.limit, verdict.remaining, [policy.most for policy in verdict.policies]) == (2, 1, [2])
+    assert (verdict.limit, verdict.remaining, [policy.quota for policy in verdict.policies]) == (2, 1, [2])
     store.error = None
     verdict = admit()
     assert verdict is not None
-    assert (verdict.limit, verdict.remaining, [policy.most for policy in verdict.policies]) == (10, 9, [10])
+    assert (verdict.limit, verdict.remaining, [policy.quota for policy in verdict.policies]) == (10, 9, [10])
 
 
 @pytest.mark.parametrize("share", [0, 0.0, -0.5, 1.01, True, "0.5", None, float("nan")])
