@@ -44,14 +44,14 @@ def parameters_of(call: Callable[..., Any]) -> Sequence[Parameter] | None:
         return None
 
 
-def accepts(call: Callable[..., Any], names: Sequence[Any], named: Mapping[str, Any] = {}) -> bool:
-    """Return whether `call` accepts the arguments `names` and `named`; True if its signature is unknown."""
+def accepts(call: Callable[..., Any], positional: Sequence[Any], keywords: Mapping[str, Any] = {}) -> bool:
+    """Return whether `call` accepts these arguments; True if its signature is unknown."""
     try:
         bound = signature_of(call)
     except (TypeError, ValueError):
         return True
     try:
-        bound.bind(*names, **named)
+        bound.bind(*positional, **keywords)
     except TypeError:
         return False
     return True

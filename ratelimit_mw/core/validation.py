@@ -120,18 +120,16 @@ def _call_problems(
     known = [one.name for one in named if one.name != "self"] + (list(table.__annotations__) if table else [])
     if unknown := [unknown_key_message(option, known, elsewhere) for option in keywords if option not in known]:
         return unknown
-    places = [one.name for one in named if one.kind is not Parameter.KEYWORD_ONLY]
-    by_place = dict(zip(places, arguments, strict=False))
+    positional_names = [one.name for one in named if one.kind is not Parameter.KEYWORD_ONLY]
+    by_place = dict(zip(positional_names, arguments, strict=False))
     twice = [
         f"{option}: given twice, {_repr(by_place[option])} by position and `{option}=`; a callable that gives the key "
         "goes into `key`"
         for option in keywords
         if option in by_place
     ]
-    extra = [
-        f"got {_repr(one)} by position, expected there {', '.join(place for place in places if place != 'self')}"
-        for one in arguments[len(places) :]
-    ]
+    expected = ", ".join(name for name in positional_names if name != "self")
+    extra = [f"got {_repr(one)} by position, expected there {expected}" for one in arguments[len(positional_names) :]]
     missing = [one.name for one in named if one.default is Parameter.empty and one.name not in {**by_place, **keywords}]
     examples = {"limits": ", such as '100/minute'"}
     return [*twice, *extra, *(f"{option}: required{examples.get(option, '')}" for option in missing)]

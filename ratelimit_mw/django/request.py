@@ -12,7 +12,7 @@ from django.utils.functional import LazyObject, SimpleLazyObject, empty
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.request import Request, user_id
-from ratelimit_mw.http.underscore_headers import keeps_underscores
+from ratelimit_mw.http.underscore_headers import merges_underscores
 
 _NOT_LOADED: Final = object()
 _AUTHENTICATION: Final = "django.contrib.auth.middleware"  # the module of Django's AuthenticationMiddleware
@@ -52,9 +52,9 @@ class DjangoRequest(Request):
         return () if value is None else (value,)
 
     @property
-    def keeps_underscores(self) -> bool:
+    def merges_underscores(self) -> bool:
         """Whether the WSGI server keeps names with underscores; under ASGI, Django drops them."""
-        return not hasattr(self.raw, "scope") and keeps_underscores(self.raw.META)
+        return not hasattr(self.raw, "scope") and merges_underscores(self.raw.META)
 
     @property
     def user(self) -> str | None:

@@ -72,7 +72,7 @@ class Key:
             ]
             self.text = " | ".join("+".join(alternative) for alternative in part_names)
             alternatives = [
-                [self._part(part_name, ipv6_prefix) for part_name in alternative] for alternative in part_names
+                [self._compile_part(part_name, ipv6_prefix) for part_name in alternative] for alternative in part_names
             ]
         else:
             raise ConfigError(f"got {spec!r}, expected a callable, or text made of {_SYNTAX}")
@@ -114,7 +114,7 @@ class Key:
         """Return whether a request can have the same identity under both keys."""
         return not self._kinds.isdisjoint(other._kinds)  # noqa: SLF001  # same class
 
-    def _part(self, part_name: str, ipv6_prefix: int) -> _Part:
+    def _compile_part(self, part_name: str, ipv6_prefix: int) -> _Part:
         kind, _, name = part_name.partition(":")
         if part_name == "ip" or kind.startswith("ip/"):
             prefix = _prefix(kind[3:]) if kind != "ip" else ipv6_prefix
@@ -126,17 +126,17 @@ class Key:
             return self._call(part_name, resolve_callable(part_name))
         if kind in ("header", "cookie") and _NAME.fullmatch(name):
             if kind == "cookie":
-                return part_name, lambda request, _, __: _part(part_name, request.cookies.get(name))
+                return part_name, lambda request, _, __: _encoded(part_name, request.cookies.get(name))
             check_no_underscore(name)
             name = name.lower()
             kind = f"header:{name}"
-            return kind, lambda request, _, __: _part(kind, request.header(name))
+            return kind, lambda request, _, __: _encoded(kind, request.header(name))
         raise ConfigError(f"got {part_name!r}, expected {_SYNTAX}")
 
     def _call(self, kind: str, function: RequestCallable) -> _Part:
         self.callables.append(function)
         kind = re.sub(r"[^A-Za-z0-9_.:]", "-", kind)
-        return kind, lambda _, __, results: _part(kind, key_result(function, results))
+        return kind, lambda _, __, results: _encoded(kind, key_result(function, results))
 
 
 def _first_present(alternatives: Sequence[_PartReader]) -> _PartReader:
@@ -161,7 +161,7 @@ def _all_joined(reads: Sequence[_PartReader]) -> _PartReader:
     return joined
 
 
-def _part(kind: str, value: str | None) -> str | None:
+def _encoded(kind: str, value: str | None) -> str | None:
     return encode_part(kind, value) if value else None
 
 
@@ -171,7 +171,7 @@ def _ip(prefix: int) -> _PartReader:
 
     @lru_cache(maxsize=4096)
     def part(host: str) -> str | None:
-        return _part("ip", client_address(host, prefix))
+        return _encoded("ip", client_address(host, prefix))
 
     def read(request: KeyContext, _: str, __: CallResults) -> str | None:
         host = request.client
@@ -181,8 +181,8 @@ def _ip(prefix: int) -> _PartReader:
 
 
 _SIMPLE_PARTS: Final[dict[str, _PartReader]] = {
-    "user": lambda request, _, __: None if (user := request.user) is None else _part("user", user),
-    "route": lambda _, route, __: _part("route", route),
+    "user": lambda request, _, __: None if (user := request.user) is None else _encoded("user", user),
+    "route": lambda _, route, __: _encoded("route", route),
     "all": lambda _, __, ___: "all=all",
 }
 

@@ -76,15 +76,16 @@ _PARSERS: Final = {"int": int, "float": float, "uuid": UUID}  # as Litestar and 
 class _Node:
     """A node of the tree. The templates' segments bound the number of nodes, and a walk visits each at most once."""
 
-    __slots__ = ("catch_all", "catch_alls", "ends", "literals", "parameters")
+    __slots__ = ("catch_all_ends", "catch_all_root", "ends", "literals", "parameters")
 
     def __init__(self) -> None:
         self.literals: dict[str, _Node] = {}
         self.parameters: dict[Segment, _Node] = {}  # equal parameters share a node
         self.ends: list[int] = []  # numbers of the templates that end here
         # if {x:path} comes next: the root of a tree of the segments after it, from last to first
-        self.catch_all: _Node | None = None
-        self.catch_alls: list[tuple[str, str, int]] = []  # in that tree: text before and after {x:path}, and the number
+        self.catch_all_root: _Node | None = None
+        # in that tree: the text before and after {x:path}, and the number
+        self.catch_all_ends: list[tuple[str, str, int]] = []
 
     def descend(self, segments: Iterable[Segment]) -> "_Node":
         """Return the node that these segments lead to, and create missing nodes on the way."""
@@ -167,11 +168,11 @@ class PathTree:
         loose: list[int] = []
         for depth, segment in enumerate(segments):
             for node in places.exact:
-                if node.catch_all is not None:
-                    self._match_backwards(_Positions([node.catch_all], []), segments, depth, matches, loose)
+                if node.catch_all_root is not None:
+                    self._match_backwards(_Positions([node.catch_all_root], []), segments, depth, matches, loose)
             for node in places.loose:
-                if node.catch_all is not None:
-                    self._match_backwards(_Positions([], [node.catch_all]), segments, depth, matches, loose)
+                if node.catch_all_root is not None:
+                    self._match_backwards(_Positions([], [node.catch_all_root]), segments, depth, matches, loose)
             places = places.step(segment, empty=self.empty)
             if not places:
                 break
@@ -191,7 +192,7 @@ class PathTree:
         for last in range(len(segments) - 1, first - 1, -1):
             for nodes, numbers in ((places.exact, matches), (places.loose, loose)):
                 for node in nodes:
-                    for before, after, number in node.catch_alls:
+                    for before, after, number in node.catch_all_ends:
                         if matches_catch_all(before, after, segments[first], segments[last], one=first == last):
                             numbers.append(number)
             places = places.step(segments[last], empty=self.empty)
@@ -205,8 +206,8 @@ def _add(root: _Node, segments: Sequence[Segment], number: int) -> None:
     if at is None:
         node.ends.append(number)
         return
-    node.catch_all = node.catch_all or _Node()
-    node.catch_all.descend(reversed(segments[at + 1 :])).catch_alls.append(
+    node.catch_all_root = node.catch_all_root or _Node()
+    node.catch_all_root.descend(reversed(segments[at + 1 :])).catch_all_ends.append(
         (segments[at].before, segments[at].after, number)
     )
 

@@ -103,12 +103,12 @@ def is_normal(path: str) -> bool:
     return _NORMAL.fullmatch(path) is not None
 
 
-def covers(earlier: str, narrower: str, *, ignore_case: bool = False) -> bool:
-    """Return whether `earlier` matches every path that `narrower` matches; False if that is uncertain.
+def covers(wide: str, other: str, *, ignore_case: bool = False) -> bool:
+    """Return whether `wide` matches every path that `other` matches; False if that is uncertain.
 
     Both templates must be valid.
     """
-    wider, segments = (segments_of(template, ignore_case=ignore_case) for template in (earlier, narrower))
+    wider, segments = (segments_of(template, ignore_case=ignore_case) for template in (wide, other))
     at = catch_all_index(wider)
     if at is None:
         return len(wider) == len(segments) and all(map(_segment_covers, wider, segments))

@@ -56,7 +56,7 @@ class Request(ABC):
         """Return all lines of a header, in order; `name` is in lower case. WSGI servers join several with commas."""
 
     @property
-    def keeps_underscores(self) -> bool:
+    def merges_underscores(self) -> bool:
         """Whether the server reads a header `X_Y` as `X-Y`, as some WSGI servers do."""
         return False
 

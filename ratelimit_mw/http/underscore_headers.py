@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ratelimit_mw.core.log import Finding, warn_throttled
 
-_KEEPING_SERVERS: Final = re.compile(r"Granian|WSGIServer/|gunicorn/(?:1?\d|2[01])\.", re.IGNORECASE)
+_MERGING_SERVERS: Final = re.compile(r"Granian|WSGIServer/|gunicorn/(?:1?\d|2[01])\.", re.IGNORECASE)
 _DJANGO_SERVER: Final = "django.core.servers.basehttp"  # runserver is based on wsgiref's server, but drops such names
 _JOINED_VALUES: Final = re.compile(r",(?! )")  # these servers join lines without a space; proxies write one
 
@@ -17,7 +17,7 @@ UNDERSCORE_FINDING: Final = Finding(
 )
 
 
-def keeps_underscores(environ: Mapping[str, Any]) -> bool:
+def merges_underscores(environ: Mapping[str, Any]) -> bool:
     """Return whether the WSGI server keeps header names with underscores, as far as its environ shows.
 
     The WSGI adapters of ASGI servers (uvicorn, hypercorn, asgiref) keep them. They do not set `SERVER_SOFTWARE`, and
@@ -26,7 +26,7 @@ def keeps_underscores(environ: Mapping[str, Any]) -> bool:
     software = environ.get("SERVER_SOFTWARE")
     if software is None:
         return environ.get("wsgi.multithread") is True and environ.get("wsgi.multiprocess") is True
-    if not _KEEPING_SERVERS.match(software):
+    if not _MERGING_SERVERS.match(software):
         return False
     return not software.startswith("WSGIServer/") or _DJANGO_SERVER not in sys.modules
 

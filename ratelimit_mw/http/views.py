@@ -5,7 +5,7 @@ from functools import lru_cache
 from urllib.parse import urlparse
 
 from ratelimit_mw.http.request import Request, as_text, strip_root, user_id
-from ratelimit_mw.http.underscore_headers import keeps_underscores
+from ratelimit_mw.http.underscore_headers import merges_underscores
 
 
 class AsgiRequest(Request):
@@ -92,8 +92,8 @@ class WsgiRequest(Request):
         return () if value is None else (value,)
 
     @property
-    def keeps_underscores(self) -> bool:
-        return keeps_underscores(self.raw)
+    def merges_underscores(self) -> bool:
+        return merges_underscores(self.raw)
 
     @property
     def user(self) -> str | None:

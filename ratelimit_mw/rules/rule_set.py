@@ -204,7 +204,7 @@ class RuleSet:
 
     def _client(self, finder: ClientIPResolver, request: Request) -> str | None:
         """Return the client address. Raises `ConfigError` with `strict` if the server lets clients forge it."""
-        if not request.keeps_underscores:
+        if not request.merges_underscores:
             return finder.resolve(request.client, request.header_lines)
         if not self._warned or self._settings.strict:
             self._warned = True

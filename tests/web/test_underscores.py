@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.http.underscore_headers import UNDERSCORE_FINDING, keeps_underscores
+from ratelimit_mw.http.underscore_headers import UNDERSCORE_FINDING, merges_underscores
 from ratelimit_mw.testing import Clock, RecordingStore
 from ratelimit_mw.wsgi import RateLimitMiddleware
 from web.wsgi_talk import Server, hello, read
@@ -36,13 +36,13 @@ ADAPTER = {"wsgi.multithread": True, "wsgi.multiprocess": True}  # of uvicorn, h
 )
 def test_servers(environ: dict[str, Any], keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "django.core.servers.basehttp", raising=False)
-    assert keeps_underscores(environ) is keeps
+    assert merges_underscores(environ) is keeps
 
 
 def test_the_server_of_django_drops_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "django.core.servers.basehttp", ModuleType("basehttp"))
-    assert not keeps_underscores({"SERVER_SOFTWARE": "WSGIServer/0.2"})
-    assert keeps_underscores({"SERVER_SOFTWARE": "Granian"})
+    assert not merges_underscores({"SERVER_SOFTWARE": "WSGIServer/0.2"})
+    assert merges_underscores({"SERVER_SOFTWARE": "Granian"})
 
 
 def clients(software: str, *values: str, **settings: Any) -> list[str]:
