@@ -21,11 +21,11 @@ from ratelimit_mw.core.verdict import Answer, Source, Verdict
 from ratelimit_mw.engine.acquire import Sleep, async_sleep, cancel_safe
 from ratelimit_mw.engine.base_gate import BaseGate
 from ratelimit_mw.engine.delays import pending_refund, refused_for_capacity
-from ratelimit_mw.engine.pending_settlements import NOT_SENT, OnSettled, SettlementQueue, discard_settled
 from ratelimit_mw.engine.queue_steps import PauseStep, SlotWait, TakeStep, slot_demand
 from ratelimit_mw.engine.refusal_log import log_refusal
 from ratelimit_mw.engine.runtime import drain, run_to_completion
 from ratelimit_mw.engine.settlement import PendingSettlement, settled_charges
+from ratelimit_mw.engine.settlement_queue import NOT_SENT, OnSettled, SettlementQueue, discard_settled
 from ratelimit_mw.engine.slots import HeldSlots, renew_in_loop
 from ratelimit_mw.engine.sync_gate import CALLABLE_RAISED, NO_RESULTS, NOT_REFUNDED, Gate, ReportingGate
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable

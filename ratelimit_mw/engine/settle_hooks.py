@@ -68,7 +68,7 @@ def _settle_callables(tracker: Any) -> Iterable[SettleCall]:
     """Return the callables to run: none if the app called `settle()`, or if the status is not counted."""
     if tracker.state.actual_cost is not None:
         return ()
-    charged = [verdict for _, verdict in tracker.state.decisions_by_gate if verdict.allowed]
+    charged = [verdict for _, verdict in tracker.state.verdicts_by_gate if verdict.allowed]
     settle_policies = [policy.settle_policy for verdict in charged for policy in verdict.policies if policy.settles]
     applicable = [one for one in settle_policies if one is not None and one.keeps_charge(tracker.response)]
     return dict.fromkeys(one.call for one in applicable if one.call is not None)

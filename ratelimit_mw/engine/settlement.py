@@ -135,7 +135,7 @@ ActualOf = Callable[[Policy], int | None]
 _lock: Final = fork_safe_lock()  # an app may settle, and a store may reply, in several threads
 
 
-class SettlementLog:
+class RequestSettlements:
     """Serializes the settlements of one request.
 
     The units to refund are known only after the store has replied to the last settlement. If `settle` is called while

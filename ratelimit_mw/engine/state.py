@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, bucket_of
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.verdict import Verdict
-from ratelimit_mw.engine.settlement import GateVerdict, SettlementLog
+from ratelimit_mw.engine.settlement import GateVerdict, RequestSettlements
 from ratelimit_mw.http.response import Policy
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
-_log_lock: Final = fork_safe_lock()  # an app may call settle() from several threads
+_settlements_lock: Final = fork_safe_lock()  # an app may call settle() from several threads
 
 
 class RateLimitState(Struct, gc=False):
@@ -23,7 +23,7 @@ class RateLimitState(Struct, gc=False):
     outermost gate. `headers_shown`: the outermost middleware writes the headers. `message`: the state of a websocket's
     last message, if messages are limited. `entries`: the verdict of each gate, if there are several. `tracker`: waits
     for the end of the response, if a rule needs it. `actual_cost`: the true cost that the app passed to `settle()`.
-    `settlement_log`: the settlements so far.
+    `request_settlements`: the settlements so far.
     """
 
     verdict: Verdict | None
@@ -33,12 +33,12 @@ class RateLimitState(Struct, gc=False):
     entries: list[tuple[Any, Verdict]] | None = None
     tracker: Any = None
     actual_cost: int | None = None
-    settlement_log: SettlementLog | None = None
+    request_settlements: RequestSettlements | None = None
 
     @property
     def charged(self) -> Sequence[Charge]:
         """All charges of this request so far."""
-        return [charge for _, one in self.decisions_by_gate if one.allowed and one.decisions for charge in one.charges]
+        return [charge for _, one in self.verdicts_by_gate if one.allowed and one.decisions for charge in one.charges]
 
     @property
     def wait(self) -> float:
@@ -49,7 +49,7 @@ class RateLimitState(Struct, gc=False):
         return max(
             (
                 decision.next_after
-                for _, verdict in self.decisions_by_gate
+                for _, verdict in self.verdicts_by_gate
                 if verdict.allowed
                 for charge, decision in zip(verdict.charges, verdict.decisions, strict=False)
                 if charge.role == "limit" and decision.remaining < charge.cost and not charge.limit.is_concurrency
@@ -69,12 +69,12 @@ class RateLimitState(Struct, gc=False):
 
     def reset(self, outer: "RateLimitState | None") -> None:
         """Reset the state for the next message. `outer`: the state of the same message in an outer middleware."""
-        self.verdict, self.entries, self.actual_cost, self.settlement_log = None, None, None, None
+        self.verdict, self.entries, self.actual_cost, self.request_settlements = None, None, None, None
         if outer is not None and outer.verdict is not None:
-            self.verdict, self.entries = outer.verdict, [*outer.decisions_by_gate]
+            self.verdict, self.entries = outer.verdict, [*outer.verdicts_by_gate]
 
     @property
-    def decisions_by_gate(self) -> Sequence[GateVerdict]:
+    def verdicts_by_gate(self) -> Sequence[GateVerdict]:
         """Each gate with its verdict."""
         if self.entries is not None:
             return self.entries
@@ -108,11 +108,11 @@ class RateLimitState(Struct, gc=False):
 
         `loop`: the event loop for a store that must be awaited, if no loop runs in this thread.
         """
-        with _log_lock:
-            if self.settlement_log is None:
-                self.settlement_log = SettlementLog()
-            settlement_log = self.settlement_log
-        settlement_log.settle(self.decisions_by_gate, actual_of, loop)
+        with _settlements_lock:
+            if self.request_settlements is None:
+                self.request_settlements = RequestSettlements()
+            request_settlements = self.request_settlements
+        request_settlements.settle(self.verdicts_by_gate, actual_of, loop)
 
 
 def _merged(outer: Verdict, inner: Verdict) -> Verdict:

@@ -17,10 +17,10 @@ from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.core.verdict import Source, Verdict
 from ratelimit_mw.engine.base_gate import BaseGate
 from ratelimit_mw.engine.delays import pending_refund, refused_for_capacity
-from ratelimit_mw.engine.pending_settlements import NOT_SENT, OnSettled, discard_settled
 from ratelimit_mw.engine.queue_steps import PauseStep, SlotWait, TakeStep, slot_demand
 from ratelimit_mw.engine.refusal_log import log_refusal
 from ratelimit_mw.engine.settlement import PendingSettlement, settled_charges
+from ratelimit_mw.engine.settlement_queue import NOT_SENT, OnSettled, discard_settled
 from ratelimit_mw.engine.slots import SLOT_RENEWER, HeldSlots
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, close_unawaited
 from ratelimit_mw.http.request import Request

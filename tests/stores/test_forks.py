@@ -167,7 +167,7 @@ def corrections() -> tuple[Any, Callable[[], bool]]:
 
 
 def ledgers() -> tuple[Any, Callable[[], bool]]:
-    return outcome._log_lock, settled
+    return outcome._settlements_lock, settled
 
 
 def settled() -> bool:

@@ -115,7 +115,7 @@ def test_under_asyncio_over_redis_too_where_words_come_while_one_is_under_way(
                 await asyncio.sleep(0)
         totals.append(said[-1])
         for _ in range(5000):
-            if outcome.settlement_log is None or not outcome.settlement_log._in_flight:
+            if outcome.request_settlements is None or not outcome.request_settlements._in_flight:
                 return
             await asyncio.sleep(0.001)
         raise AssertionError("it is under way still")
