@@ -169,12 +169,12 @@ def first_match(infos: Sequence[RouteInfo], scope: Scope) -> RouteInfo | None:
 
 def routes_below(app: Any) -> Sequence[Any]:
     """Return the routes of the app inside its middleware; empty if it has none."""
-    infos: Sequence[Any] = ()
+    routes: Sequence[Any] = ()
     for _ in range(_MAX_DEPTH):
-        if app is None or (infos := _child_routes(app) or _child_routes(getattr(app, "__self__", None))):
+        if app is None or (routes := _child_routes(app) or _child_routes(getattr(app, "__self__", None))):
             break
         app = getattr(app, "app", None)
-    return infos
+    return routes
 
 
 def endpoint_below(routes: Sequence[Any], scope: Scope) -> Any:

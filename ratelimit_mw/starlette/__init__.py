@@ -23,7 +23,7 @@ from ratelimit_mw.starlette.enforcement import (
     EndpointDecision,
     EndpointOptions,
     asgi_limits_on,
-    callable_name,
+    bucket_name_of,
     display_name,
     endpoint_checks,
     enforce,
@@ -89,7 +89,7 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
     parameter = request_parameter(endpoint, _CONNECTIONS, _NAMES)
     if parameter is None:
         raise TypeError(
-            f"{callable_name(endpoint)} has no parameter for the request, so it cannot be limited; {_ALTERNATIVES}"
+            f"{bucket_name_of(endpoint)} has no parameter for the request, so it cannot be limited; {_ALTERNATIVES}"
         )
     is_async = inspect.iscoroutinefunction(endpoint)
 
@@ -116,7 +116,7 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
 
     endpoint_limit.attach(limited_endpoint, deep=False)  # not to `endpoint`, which others may wrap too
     WRAPPED.add(endpoint)
-    name = callable_name(endpoint)
+    name = bucket_name_of(endpoint)
     endpoint_limits = asgi_limits_on(limited_endpoint)
 
     @functools.lru_cache(_ROUTES)
@@ -134,10 +134,10 @@ def _check_endpoint(endpoint: Any) -> None:
         raise TypeError(f"a limit is attached to a function or a class, as @limit('5/minute'); got {endpoint!r:.100}")
     if endpoint.__name__ in _MESSAGE_METHODS:
         raise TypeError(
-            f"{callable_name(endpoint)} is called for each message, and a limit is for the handshake; {_MESSAGES_HINT}"
+            f"{bucket_name_of(endpoint)} is called for each message, and a limit is for the handshake; {_MESSAGES_HINT}"
         )
     if inspect.isgeneratorfunction(endpoint) or inspect.isasyncgenfunction(endpoint):
-        raise TypeError(f"{callable_name(endpoint)} yields, and cannot be wrapped; {_ALTERNATIVES}")
+        raise TypeError(f"{bucket_name_of(endpoint)} yields, and cannot be wrapped; {_ALTERNATIVES}")
 
 
 class _Refusal(Response):

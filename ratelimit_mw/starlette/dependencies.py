@@ -18,7 +18,7 @@ from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt
 from ratelimit_mw.starlette.enforcement import (
     AsgiEndpointLimit,
     EndpointCheck,
-    callable_name,
+    bucket_name_of,
     display_name,
     endpoint_checks,
 )
@@ -51,7 +51,7 @@ class RouteContext:
         self.endpoint: Final = scope.get("endpoint")
         self.exempt: Final = is_exempt(self.endpoint)
         self.template: Final = None if info is None else info.template
-        self._name: Final = callable_name(self.endpoint) if info is None else info.name
+        self._name: Final = bucket_name_of(self.endpoint) if info is None else info.name
         self._shown: Final = display_name(info, self.endpoint)
         self._runs: Final = _runs(matched_route(scope), overrides)
         self._all_limits: Final = tuple(dict.fromkeys(one for run in self._runs for one in run))

@@ -63,7 +63,7 @@ def asgi_limits_on(endpoint: object) -> tuple[AsgiEndpointLimit, ...]:
     )
 
 
-def callable_name(endpoint: Any) -> str:
+def bucket_name_of(endpoint: Any) -> str:
     """Return the dotted name of an endpoint, which identifies the bucket of unnamed limits."""
     if endpoint is None:  # FastAPI's frontends have dependencies but no endpoint
         return "no_endpoint"
@@ -73,7 +73,7 @@ def callable_name(endpoint: Any) -> str:
 
 def display_name(info: RouteInfo | None, endpoint: Any) -> str:
     """Return the name that clients see for unnamed limits: the route, or the endpoint's bare name."""
-    return callable_name(endpoint).rpartition(".")[2] if info is None else info.name
+    return bucket_name_of(endpoint).rpartition(".")[2] if info is None else info.name
 
 
 class CompiledCheck(NamedTuple):
@@ -87,20 +87,20 @@ class CompiledCheck(NamedTuple):
 class EndpointCheck:
     """Limits on an endpoint that share a store and are decided in one step. Callers create it once and keep it.
 
-    `among`: all limits on the endpoint. `name`, `shown`: see `RuleSet.compile_endpoint_limits`.
+    `all_limits`: all limits on the endpoint. `name`, `shown`: see `RuleSet.compile_endpoint_limits`.
     """
 
-    __slots__ = ("_last", "among", "endpoint_limits", "name", "shown")
+    __slots__ = ("_last", "all_limits", "endpoint_limits", "name", "shown")
 
     def __init__(
         self,
         endpoint_limits: tuple[AsgiEndpointLimit, ...],
-        among: tuple[AsgiEndpointLimit, ...],
+        all_limits: tuple[AsgiEndpointLimit, ...],
         name: str,
         shown: str,
     ) -> None:
         self.endpoint_limits: Final = endpoint_limits
-        self.among: Final = among
+        self.all_limits: Final = all_limits
         self.name: Final = name
         self.shown: Final = shown
         self._last: tuple[Any, CompiledCheck] | None = None  # for the most recent middleware or app
@@ -113,7 +113,7 @@ class EndpointCheck:
             return last[1]
         gate = _gate_for(scope, outer, self.endpoint_limits[0])
         compiled = CompiledCheck(
-            gate, *gate.compile_for_endpoint(self.endpoint_limits, self.among, self.name, self.shown)
+            gate, *gate.compile_for_endpoint(self.endpoint_limits, self.all_limits, self.name, self.shown)
         )
         if owner is not None:
             self._last = (ref(owner, self._forget), compiled)
@@ -125,13 +125,18 @@ class EndpointCheck:
 
 
 def endpoint_checks(
-    endpoint_limits: Sequence[AsgiEndpointLimit], name: str, shown: str = "", among: Sequence[AsgiEndpointLimit] = ()
+    endpoint_limits: Sequence[AsgiEndpointLimit],
+    name: str,
+    shown: str = "",
+    all_limits: Sequence[AsgiEndpointLimit] = (),
 ) -> tuple[EndpointCheck, ...]:
-    """Group limits into one check per store. `among`: all limits on the endpoint, if these are only some."""
+    """Group limits into one check per store. `all_limits`: those of the whole endpoint, if these are only some."""
     groups: dict[object, list[AsgiEndpointLimit]] = {}
     for endpoint_limit in endpoint_limits:
         groups.setdefault(endpoint_limit.store_id, []).append(endpoint_limit)
-    return tuple(EndpointCheck(tuple(group), tuple(among or endpoint_limits), name, shown) for group in groups.values())
+    return tuple(
+        EndpointCheck(tuple(group), tuple(all_limits or endpoint_limits), name, shown) for group in groups.values()
+    )
 
 
 def _gate_for(scope: Scope, outer: AsyncGate | None, endpoint_limit: AsgiEndpointLimit) -> AsyncGate:
@@ -216,7 +221,7 @@ async def enforce(
             if not endpoint_limits:
                 continue
             endpoint_rules, sync_gate = gate.compile_for_endpoint(
-                endpoint_limits, check.among, check.name, check.shown
+                endpoint_limits, check.all_limits, check.name, check.shown
             )  # only the limits that are left
         scope[_ENFORCED] = enforced + check.endpoint_limits
         client = scope.get("client")

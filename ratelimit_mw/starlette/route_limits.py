@@ -17,7 +17,7 @@ from ratelimit_mw.starlette.enforcement import (
     EndpointCheck,
     EndpointOptions,
     asgi_limits_on,
-    callable_name,
+    bucket_name_of,
     display_name,
     endpoint_checks,
     enforce,
@@ -59,7 +59,7 @@ class RateLimit(HonorsExempt):
             info, endpoint = route_info(scope), scope.get("endpoint")
             template = None if info is None else info.template
             name = (
-                callable_name(endpoint) if inspect.isroutine(endpoint) or inspect.isclass(endpoint) else template or ""
+                bucket_name_of(endpoint) if inspect.isroutine(endpoint) or inspect.isclass(endpoint) else template or ""
             )
             decision = await enforce(scope, self._checks(name, display_name(info, endpoint)), template)
             if decision is not None:
@@ -114,5 +114,5 @@ def _checks_of(kind: type, shown: str) -> Sequence[EndpointCheck]:
     if found is None:
         if any(before != latest for before, _ in list(known)):
             known.clear()
-        found = known[latest, shown] = endpoint_checks(asgi_limits_on(kind), callable_name(kind), shown)
+        found = known[latest, shown] = endpoint_checks(asgi_limits_on(kind), bucket_name_of(kind), shown)
     return found
