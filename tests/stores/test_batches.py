@@ -112,7 +112,7 @@ def test_two_calls_at_most_are_under_way(
         way.open.clear()
         replies = []
         for number in range(85):
-            replies.append(batcher.reply(pending_take(number)))
+            replies.append(batcher.submit(pending_take(number)))
             await turns(2)
         assert way.sizes == sizes
         way.open.set()
@@ -128,9 +128,9 @@ def test_the_next_call_goes_when_the_one_before_is_answered(at_once: bool) -> No
     async def work(batcher: Batcher, way: Way) -> None:
         batcher._check_scheduled = True  # as if somebody did: nobody looks who waits too long, and has them sent
         way.open.clear()
-        replies = [batcher.reply(pending_take("first"))]
+        replies = [batcher.submit(pending_take("first"))]
         await until(lambda: way.sizes == [1])
-        replies.append(batcher.reply(pending_take("second")))
+        replies.append(batcher.submit(pending_take("second")))
         way.open.set()
         async with asyncio.timeout(PATIENT):
             assert await asyncio.gather(*replies) == ["first", "second"]
@@ -145,9 +145,9 @@ def test_nobody_has_to_come_for_the_next_call_to_go(at_once: bool, monkeypatch: 
 
     async def work(batcher: Batcher, way: Way) -> None:
         way.open.clear()
-        replies = [batcher.reply(pending_take("first"))]
+        replies = [batcher.submit(pending_take("first"))]
         await until(lambda: way.sizes == [1])
-        replies.append(batcher.reply(pending_take("second")))
+        replies.append(batcher.submit(pending_take("second")))
         await turns(5)
         assert way.sizes == [1]
         monkeypatch.setattr(batching, "_SLOW_CALL", ALWAYS_LONG)
@@ -165,13 +165,13 @@ def test_a_call_that_takes_long_holds_up_nobody(at_once: bool, monkeypatch: pyte
 
     async def work(batcher: Batcher, way: Way) -> None:
         way.open.clear()
-        replies = [batcher.reply(pending_take("first"))]
+        replies = [batcher.submit(pending_take("first"))]
         await until(lambda: way.sizes == [1])
-        replies.append(batcher.reply(pending_take("soon")))
+        replies.append(batcher.submit(pending_take("soon")))
         await turns(5)
         assert way.sizes == [1]
         monkeypatch.setattr(batching, "_SLOW_CALL", ALWAYS_LONG)
-        replies.append(batcher.reply(pending_take("later")))
+        replies.append(batcher.submit(pending_take("later")))
         await until(lambda: way.sizes == [1, 2])
         way.open.set()
         assert await asyncio.gather(*replies) == ["first", "soon", "later"]
@@ -190,9 +190,9 @@ def test_what_is_enough_for_a_call_does_not_wait_for_the_end_of_the_turn() -> No
             return begin(pending_takes, on_replies)
 
         batcher._begin = noted
-        replies = [batcher.reply(pending_take(number)) for number in range(15)]
+        replies = [batcher.submit(pending_take(number)) for number in range(15)]
         assert begun == []
-        replies += [batcher.reply(pending_take(number)) for number in range(15, 66)]
+        replies += [batcher.submit(pending_take(number)) for number in range(15, 66)]
         assert begun == [16, 16]  # as many as may be under way
         assert await asyncio.gather(*replies) == [str(number) for number in range(66)]
         assert begun == [16, 16, 32, 2]
@@ -204,7 +204,7 @@ def test_what_is_enough_for_a_call_does_not_wait_for_the_end_of_the_turn() -> No
 def test_no_more_senders_start_than_there_is_something_for(requests: int, senders: int) -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         way.there.clear()
-        replies = [batcher.reply(pending_take(number)) for number in range(requests)]
+        replies = [batcher.submit(pending_take(number)) for number in range(requests)]
         await turns(3)
         assert way.looked == senders
         way.there.set()
@@ -218,11 +218,11 @@ def test_no_more_senders_start_than_there_is_something_for(requests: int, sender
 def test_calls_that_nobody_waits_for_give_their_place_to_others(at_once: bool) -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         way.open.clear()
-        late = [batcher.reply(pending_take(number)) for number in range(64)]
+        late = [batcher.submit(pending_take(number)) for number in range(64)]
         errors = await asyncio.gather(*late, return_exceptions=True)
         assert {str(error) for error in errors} == {"no answer within 0.05 seconds"}
         assert way.sizes == ([16, 16] if at_once else [32, 32])
-        more = asyncio.create_task(asyncio.wait_for(batcher.reply(pending_take("more")), PATIENT))
+        more = asyncio.create_task(asyncio.wait_for(batcher.submit(pending_take("more")), PATIENT))
         await until(lambda: len(way.sizes) == 3)
         way.open.set()
         assert await more == "more"
@@ -235,12 +235,12 @@ def test_calls_that_nobody_waits_for_give_their_place_to_others(at_once: bool) -
 def test_when_nothing_can_be_sent_all_who_wait_hear_of_it_and_later_ones_are_sent(at_once: bool) -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         way.down = True
-        replies = [batcher.reply(pending_take(number)) for number in range(100)]
+        replies = [batcher.submit(pending_take(number)) for number in range(100)]
         errors = await asyncio.gather(*replies, return_exceptions=True)
         assert [str(error) for error in errors] == ["cannot connect"] * 100
         assert len(set(map(id, errors))) == 100
         way.down = False
-        assert await batcher.reply(pending_take("more")) == "more"
+        assert await batcher.submit(pending_take("more")) == "more"
 
     run(work, at_once=at_once)
 
@@ -250,7 +250,7 @@ def test_when_nothing_can_be_sent_all_who_wait_hear_of_it_and_later_ones_are_sen
 def test_who_waits_when_it_is_closed_hears_of_it(at_once: bool) -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         way.open.clear()
-        replies = [batcher.reply(pending_take(number)) for number in range(100)]
+        replies = [batcher.submit(pending_take(number)) for number in range(100)]
         await until(lambda: way.going == 2)
         batcher.close()
         assert all(reply.done() for reply in replies)
@@ -264,9 +264,9 @@ def test_the_loop_may_go_on_for_long_without_anybody_who_waits(at_once: bool) ->
     """Nobody looks at the clock then."""
 
     async def work(batcher: Batcher, way: Way) -> None:
-        assert await batcher.reply(pending_take(1)) == "1"
+        assert await batcher.submit(pending_take(1)) == "1"
         await until(lambda: not batcher._check_scheduled)
-        assert await batcher.reply(pending_take(2)) == "2"
+        assert await batcher.submit(pending_take(2)) == "2"
         assert way.sizes == [1, 1]
 
     run(work, at_once=at_once)
@@ -275,10 +275,10 @@ def test_the_loop_may_go_on_for_long_without_anybody_who_waits(at_once: bool) ->
 def test_what_was_not_done_is_sent_again_and_those_who_wait_behind_it_too() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         way.undone = True
-        replies = [batcher.reply(pending_take(number)) for number in range(40)]
+        replies = [batcher.submit(pending_take(number)) for number in range(40)]
         assert await asyncio.gather(*replies) == [str(number) for number in range(40)]
         assert sorted(way.sizes) == [8, 16, 16, 16]  # the first of them twice
-        assert await batcher.reply(pending_take("more")) == "more"
+        assert await batcher.submit(pending_take("more")) == "more"
 
     run(work)
 
@@ -290,14 +290,14 @@ def test_a_late_call_is_ended_when_it_has_lingered_and_not_after_it_ended(at_onc
     async def work(batcher: Batcher, way: Way) -> None:
         way.open.clear()
         with pytest.raises(StoreError):
-            await batcher.reply(pending_take("late"))
+            await batcher.submit(pending_take("late"))
         await until(lambda: way.going == 0)  # it was ended
         ended: list[object] = []
         call = batching._Call([pending_take("over")], 0.0)
         call.cancel = lambda: ended.append(call)
-        call.end()
+        call.abort()
         call.over = True
-        call.end()
+        call.abort()
         assert ended == [call]
 
     run(work, timeout=0.02, at_once=at_once)
@@ -313,11 +313,11 @@ def test_whatever_sending_raises_those_who_wait_hear_of_it_and_later_ones_are_se
         whole = batcher._begin, batcher._send
         batcher._begin = broken if at_once else batcher._begin
         batcher._send = broken
-        asked = asyncio.gather(*(batcher.reply(pending_take(number)) for number in range(100)), return_exceptions=True)
+        asked = asyncio.gather(*(batcher.submit(pending_take(number)) for number in range(100)), return_exceptions=True)
         errors = await asyncio.wait_for(asked, PATIENT)
         assert {str(error) for error in errors} == {"RuntimeError: a defect"}
         assert all(isinstance(error, StoreError) for error in errors)
         batcher._begin, batcher._send = whole
-        assert await batcher.reply(pending_take("more")) == "more"
+        assert await batcher.submit(pending_take("more")) == "more"
 
     run(work, at_once=at_once)

@@ -89,7 +89,7 @@ class AsyncioStore(RedisCommands):
         encoded_group = self._encoded_groups.get(id(original_charges)) or self._encode_group(original_charges)
         # without a configured clock the server's time counts
         mode = DEFAULT_MODE if commit and self._clock is None else TakeMode(self._now(), commit)
-        answer = self._batchers.get().reply(PendingTake(encoded_group, mode))
+        answer = self._batchers.get().submit(PendingTake(encoded_group, mode))
         return answer if encoded_group.has_unique_buckets else _spread(encoded_group.group, answer)
 
     async def asettle(self, charges: Sequence[Charge]) -> Sequence[Charge]:

@@ -29,11 +29,15 @@ OnReplies = Callable[[Sequence[object] | StoreError | None], None]
 """Receives the reply to each group; or the error of the call; or None if nothing was done and all may be resent."""
 
 
+def _do_nothing() -> None:
+    return None
+
+
 class _Call:
     """A call in flight.
 
     `late`: all its requests timed out, so another call may be sent. The late call stays open for `ORPHAN_TIMEOUT` at
-    most; its reply is discarded, but its charges remain. `over`: it has ended. `cancel()` aborts it.
+    most; its reply is discarded, but its charges remain. `over`: it has ended. `cancel`: aborts it.
     """
 
     __slots__ = ("cancel", "late", "over", "takes", "until")
@@ -41,9 +45,9 @@ class _Call:
     def __init__(self, takes: Sequence[PendingTake], until: float) -> None:
         self.takes, self.until = takes, until
         self.late = self.over = False
-        self.cancel: Callable[[], object] = bool
+        self.cancel: Callable[[], object] = _do_nothing
 
-    def end(self) -> None:
+    def abort(self) -> None:
         """Abort the call unless it is over."""
         if not self.over:
             self.cancel()
@@ -90,8 +94,8 @@ class Batcher:
         self._check_scheduled = False
         self._last_check = 0.0  # time of the last check of deadlines, by the clock
 
-    def reply(self, pending_take: PendingTake) -> "asyncio.Future[Any]":
-        """Return a future of the reply to this group. Cancel it to withdraw a request that is not sent yet.
+    def submit(self, pending_take: PendingTake) -> "asyncio.Future[Any]":
+        """Enqueue a group and return a future of its reply. Cancel it to withdraw a request that is not sent yet.
 
         Raises `StoreNotAsked` if too many requests wait; the future raises `StoreError`.
         """
@@ -115,7 +119,7 @@ class Batcher:
         self._fail(StoreNotAsked("the store was closed"))
         for call in self._calls:
             for take in call.takes:
-                take.receive(StoreNotAsked("the store was closed"))
+                take.resolve(StoreNotAsked("the store was closed"))
         for sender in self._senders:
             sender.cancel()
 
@@ -190,7 +194,7 @@ class Batcher:
         except StoreError as error:
             outcome = error
         except asyncio.CancelledError:  # all its requests are gone, or the batcher was closed
-            self._end(call)
+            self._mark_over(call)
             raise
         except Exception as error:  # noqa: BLE001  # as above
             outcome = _unexpected(error)
@@ -205,10 +209,10 @@ class Batcher:
         if isinstance(outcome, StoreError):  # a copy for each request: raising an error changes its traceback
             outcome = [outcome.copy() for _ in call.takes]
         for take, reply in zip(call.takes, outcome, strict=True):
-            take.receive(reply)
-        self._end(call)
+            take.resolve(reply)
+        self._mark_over(call)
 
-    def _end(self, call: _Call) -> None:
+    def _mark_over(self, call: _Call) -> None:
         """Mark a call as over and free its place for another one."""
         call.over = True
         if not call.late:
@@ -235,7 +239,7 @@ class Batcher:
                 and pending_take.mode.commit
                 and (known := lookup(pending_take.encoded_group.original_charges)) is not None
             ):
-                pending_take.receive(known)
+                pending_take.resolve(known)
                 continue
             charges += pending_take.encoded_group.weight
             if batch and (charges > _MAX_CHARGES or pending_take.mode != mode):
@@ -248,7 +252,7 @@ class Batcher:
     def _fail(self, error: StoreError) -> None:
         """Fail all requests that are not sent yet."""
         while self._waiting:
-            self._waiting.popleft().receive(error.copy())
+            self._waiting.popleft().resolve(error.copy())
 
     def _check_deadlines(self) -> None:
         """Expire overdue requests, and schedule the next check while requests wait.
@@ -275,15 +279,15 @@ class Batcher:
     def _expire(self, now: float) -> None:
         waiting = self._waiting
         while waiting and waiting[0].until <= now:
-            waiting.popleft().receive(self._timeout_error())
+            waiting.popleft().resolve(self._timeout_error())
         for call in self._calls.copy():
             for take in call.takes:
                 if take.until <= now:
-                    take.receive(self._timeout_error())
+                    take.resolve(self._timeout_error())
             if call.until <= now:
                 call.late = True
                 self._calls.remove(call)
-                self._loop.call_later(ORPHAN_TIMEOUT, call.end)
+                self._loop.call_later(ORPHAN_TIMEOUT, call.abort)
                 self._start()
 
     def _timeout_error(self) -> StoreError:

@@ -36,7 +36,7 @@ list of steps to run concurrently, and receives their outcomes, each a result or
 
 FORMAT: Final = "1"  # version of the states' format; every key has it after the prefix
 _MAX_ENCODED_GROUPS: Final = 4096  # cached groups
-_MAX_CHARGES: Final = 500  # corrections in one call
+_MAX_CORRECTIONS: Final = 500  # corrections in one call
 _MAX_UNITS: Final = 1000  # units in one call, of limits that write each unit
 _MAX_ATTEMPTS: Final = 4  # for one call: the server may not know the script, in either of two codecs
 
@@ -280,7 +280,7 @@ def settling_calls(charges: Sequence[Charge]) -> list[list[tuple[int, Charge]]]:
         limit = charge.limit
         for units in in_parts(units_that_count(charge.cost, limit), limit):
             weight = abs(units) if limit.max_settle_units < MAX_EXACT_INT else 0
-            if weight > room or len(calls[-1]) >= _MAX_CHARGES:
+            if weight > room or len(calls[-1]) >= _MAX_CORRECTIONS:
                 calls.append([])
                 room = _MAX_UNITS
             room -= weight

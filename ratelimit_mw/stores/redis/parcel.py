@@ -64,7 +64,7 @@ class PendingTake(Struct, eq=False, gc=False):
     reply: "asyncio.Future[Any]" = None  # type: ignore[assignment]  # set before it is awaited
     until: float = 0.0
 
-    def receive(self, reply: Any) -> None:
+    def resolve(self, reply: Any) -> None:
         """Resolve `reply`; a `StoreError` is raised in the waiting request."""
         if self.reply.done():
             return

@@ -58,6 +58,10 @@ _MAX_SYNC_CONNECTIONS: Final = 64  # for each server
 _MAX_ASYNC_CONNECTIONS: Final = 32  # for each server and event loop
 
 
+def _do_nothing() -> None:
+    return None
+
+
 class ServerTransport:
     """Pooled connections to one server, for threads.
 
@@ -75,7 +79,7 @@ class ServerTransport:
         find: Callable[[], Address] | None = None,
         *,
         role: Role = "server",
-        on_lost: Callable[[], object] = bool,
+        on_lost: Callable[[], object] = _do_nothing,
     ) -> None:
         self._timeout, self._place, self._role, self._on_lost = timeout, factory.place, role, on_lost
 
@@ -133,7 +137,7 @@ class AsyncServerTransport:
         find: Callable[[], Awaitable[Address]] | None = None,
         *,
         role: Role = "server",
-        on_lost: Callable[[], object] = bool,
+        on_lost: Callable[[], object] = _do_nothing,
     ) -> None:
         async def make(place: Address | None) -> AsyncConnection:
             target = factory.at(place)
