@@ -62,7 +62,7 @@ class DelayableLimit(Limit, frozen=True, kw_only=True):
         return self.delay_ticks(self.effective_max_delay_us)
 
     def wait(self, now: int, ticks: int) -> int:
-        """Return the microseconds until `ticks`, more than 0, have passed."""
+        """Return the microseconds until `ticks`, more than 0, have drained."""
         clock, drain, *_ = self.ticks
         return ceil_div(ticks, drain) * clock - now % clock
 

@@ -14,7 +14,7 @@ if decide.concurrency then
 
   local function number_of(name)
     local number = #name == 16 and not string.find(name, "%D") and tonumber(name)
-    return number and number <= EXACT and number
+    return number and number <= MAX_EXACT and number
   end
 
   -- Returns the number of slots held at `now`, and the end and the name of the last one to end (0 without slots). The
@@ -27,7 +27,7 @@ if decide.concurrency then
     end
     if not found[1] then return 0, 0, 0 end
     local last, name = tonumber(found[2]), number_of(found[1])
-    if not (last and last >= 0 and last <= EXACT and last % 1 == 0 and name) then return 0, 0, nil end
+    if not (last and last >= 0 and last <= MAX_EXACT and last % 1 == 0 and name) then return 0, 0, nil end
     if last <= now then return 0, 0, 0 end
     return redis.call("ZCOUNT", key, now + 1, "+inf"), last, name
   end
@@ -99,7 +99,7 @@ if decide.concurrency then
   if settle then
     function settle.concurrency(key, now, delta, at, length, quota)
       local used, last, name = read(key, now)
-      local room = delta > 0 and at <= EXACT / 2 and max(0, 2 * quota - used) or 0
+      local room = delta > 0 and at <= MAX_EXACT / 2 and max(0, 2 * quota - used) or 0
       local current, lost = {}, {}
       for i = 1, min(math.abs(delta), MOST) do
         local one = named(at + i - 1)
@@ -118,7 +118,7 @@ if decide.concurrency then
           each("ZREM", key, nil, current)
         end, now + length
       end
-      if at > EXACT / 2 or #current + #lost == 0 then return nil end
+      if at > MAX_EXACT / 2 or #current + #lost == 0 then return nil end
       return function()
         tidy(key, now, length, last, name)
         each("ZADD", key, now + length, current)

@@ -13,7 +13,7 @@ if decide.fixed_window then
   end
 
   function decide.fixed_window(key, now, cost, _, length, quota)
-    local count, start, ahead, runs = read(key, now, length)
+    local count, start, ahead, in_window = read(key, now, length)
     local rest = start + length - now
     local allowed, retry_after, state = 1, 0, nil
     if cost > 0 then
@@ -25,7 +25,7 @@ if decide.fixed_window then
       if allowed == 1 or ahead then state = write_state("<dd", count, start) end
     end
     local remaining, reset_after = count < quota and quota - count or 0, count > 0 and rest or 0
-    local expires = (has_injected_time or not runs) and start + length
+    local expires = (has_injected_time or not in_window) and start + length
     return state, expires, allowed, quota, remaining, retry_after, rest, reset_after, 0, now
   end
 

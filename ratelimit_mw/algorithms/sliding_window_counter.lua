@@ -20,7 +20,7 @@ if decide.sliding_window_counter then
         stored_start = c[1]
         for i = 1, last do
           local x = c[i]
-          if not (x >= 0 and x <= EXACT and x % 1 == 0) then
+          if not (x >= 0 and x <= MAX_EXACT and x % 1 == 0) then
             c = nil
             break
           end
@@ -125,9 +125,9 @@ if decide.sliding_window_counter then
       local c, _, units, used = read(key, tick, length, buckets, strict)
       local age = 0
       if delta > 0 then
-        local debt = max(0, min(delta, 2 * quota - used))
-        forgiven = forgiven + delta - debt
-        delta = debt
+        local charged = max(0, min(delta, 2 * quota - used))
+        forgiven = forgiven + delta - charged
+        delta = charged
       else
         age = max(0, -floor((floor(at / clock) - c[1]) / length))
         if age > buckets then return nil end

@@ -154,8 +154,8 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         counts = (newest, *between, oldest)
         age = 0  # sub-windows ago
         if delta > 0:
-            debt = 2 * self.quota - self._used(tick - start, newest, between, oldest)
-            delta = max(0, min(delta, debt))
+            room_with_debt = 2 * self.quota - self._used(tick - start, newest, between, oldest)
+            delta = max(0, min(delta, room_with_debt))
         else:
             age = max(0, -((at // clock - start) // length))
             if age > self.buckets:

@@ -12,7 +12,7 @@ if decide.sliding_window_log then
   local TRIM = 2000 -- members that one charge can drop: twice what it can add, so that dropping keeps up
 
   local function is_int(x)
-    return x and x >= 0 and x <= EXACT and x % 1 == 0
+    return x and x >= 0 and x <= MAX_EXACT and x % 1 == 0
   end
 
   -- Returns the number of units that count at `now`, and instant and name of the newest unit (0 without units). The
@@ -26,7 +26,7 @@ if decide.sliding_window_log then
     if not found[1] then return 0, 0, 0 end
     local newest = tonumber(found[2])
     local last = #found[1] == 16 and not string.find(found[1], "%D") and tonumber(found[1])
-    if not is_int(newest) or not last or last > EXACT / 2 then return 0, 0, nil end -- not reached in any real use
+    if not is_int(newest) or not last or last > MAX_EXACT / 2 then return 0, 0, nil end -- not reached in any real use
     return redis.call("ZCOUNT", key, now - length + 1, "+inf"), newest, last
   end
 
@@ -101,7 +101,7 @@ if decide.sliding_window_log then
         return function() add(key, now, length, used, newest, last, units) end, now + length
       end
       if used == 0 or at <= now - length then return nil end
-      local latest = at == EXACT - 1 -- refund the newest units
+      local latest = at == MAX_EXACT - 1 -- refund the newest units
       local units = min(-delta, latest and used or redis.call("ZCOUNT", key, at, at))
       if units == 0 then return nil end
       if units == used then return false end

@@ -1,7 +1,7 @@
 -- Guava's RateLimiter: the Lua implementation of smooth.py, with the same steps on the same whole numbers.
--- State: wait (ticks until the next free ticket), stored (ticks; the excess over full storage is the part of the wait
--- for units that were not stored), delayed_ticks (ticks of the wait that are the price of delayed charges), updated
--- (clock ticks), drain (ticks per clock tick), clock (us per clock tick).
+-- State: wait (ticks until the next free ticket), stored (ticks), delayed_ticks (ticks of the wait that are the price
+-- of delayed charges), updated (clock ticks), drain (ticks per clock tick), clock (us per clock tick).
+-- A negative `stored` of -x (the wait is for units of x ticks that were not stored) is written as full + x.
 -- Numbers of the limit: clock (us per clock tick), drain and unit (ticks, before the scale of a warm-up), quota
 -- (units), idle (us that can be stored), cold (factor; 0 without a warm-up).
 
@@ -43,10 +43,10 @@ if decide.smooth then
     if stored <= edge then return 0 end
     local y = stored - edge
     local x = y * numerator
-    if x * y <= EXACT then return (x * y - x * y % denominator) / denominator end
+    if x * y <= MAX_EXACT then return (x * y - x * y % denominator) / denominator end
     -- exact long division: eight bits of y at a time, or one if eight do not fit
     local base, digit, quotient, rest = 256, 281474976710656, 0, 0 -- 2^48
-    if (x + denominator) * base > EXACT then base, digit = 2, 1125899906842624 end -- 2^50
+    if (x + denominator) * base > MAX_EXACT then base, digit = 2, 1125899906842624 end -- 2^50
     while digit >= 1 do
       local d = (y - y % digit) / digit
       y = y - d * digit
@@ -77,7 +77,7 @@ if decide.smooth then
     end
     if drain ~= scaled_drain or its_clock ~= clock then -- the rate changed: convert to its ticks
       local ratio = (scaled_drain / drain) * (its_clock / clock)
-      wait = min(EXACT / 2, math.ceil(wait * ratio))
+      wait = min(MAX_EXACT / 2, math.ceil(wait * ratio))
       stored = min(full, math.floor(stored * ratio))
       delayed_ticks = math.ceil(delayed_ticks * ratio)
     end
@@ -87,8 +87,8 @@ if decide.smooth then
 
   -- Returns wait and stored after `cost` units: first stored ones, at their price, then new ones.
   local function after_charge(wait, stored, cost)
-    local left = stored - cost * unit_storage
-    return wait + cost * unit_time + surcharge(stored) - surcharge(left), left
+    local stored_after = stored - cost * unit_storage
+    return wait + cost * unit_time + surcharge(stored) - surcharge(stored_after), stored_after
   end
 
   local function write(now, wait, stored, delayed_ticks, clock)
@@ -136,20 +136,20 @@ if decide.smooth then
   end
 
   if settle then
-    -- Returns wait, stored and delayed_ticks after a refund of units that count for `left` more ticks. Later requests
-    -- that are delayed keep their instants.
-    local function after_refund(wait, stored, delayed_ticks, units, left)
+    -- Returns wait, stored and delayed_ticks after a refund of units that count for `left_ticks` more ticks. Later
+    -- requests that are delayed keep their instants.
+    local function after_refund(wait, stored, delayed_ticks, units, left_ticks)
       if not edge then
-        left = left + full % unit_storage -- `at` is when all whole units are stored again
-        local later_wait = max(0, wait + full - max(0, stored) - left)
-        local refund = max(0, min(units * unit_storage, left) - min(delayed_ticks, later_wait))
+        left_ticks = left_ticks + full % unit_storage -- `at` is when all whole units are stored again
+        local later_wait = max(0, wait + full - max(0, stored) - left_ticks)
+        local refund = max(0, min(units * unit_storage, left_ticks) - min(delayed_ticks, later_wait))
         stored = min(full, (wait > 0 and -wait or stored) + refund)
         return max(0, -stored), stored, later_wait > 0 and delayed_ticks or max(0, delayed_ticks - refund)
       end
       local before = min(full, stored + units * unit_storage)
       local price = units * unit_time + surcharge(before) - surcharge(stored)
-      local later_wait = max(0, wait - left)
-      local refund = max(0, min(price, left) - min(delayed_ticks, later_wait))
+      local later_wait = max(0, wait - left_ticks)
+      local refund = max(0, min(price, left_ticks) - min(delayed_ticks, later_wait))
       return max(0, wait - refund), before, later_wait > 0 and delayed_ticks or max(0, delayed_ticks - refund)
     end
 
@@ -159,7 +159,7 @@ if decide.smooth then
       local wait_before, stored_before = wait, stored
       local units = min(delta > 0 and delta or -delta, 2 * quota + (full - full % unit_storage) / unit_storage + 1)
       local debt = after_charge(0, edge and full or 0, quota) + quota * unit_time
-      local left = (math.floor(at / clock) - (now - now % clock) / clock) * scaled_drain
+      local left_ticks = (math.floor(at / clock) - (now - now % clock) / clock) * scaled_drain
       if delta > 0 and wait < debt then
         wait, stored = after_charge(wait, stored, units)
         local over = max(0, wait - debt)
@@ -168,8 +168,8 @@ if decide.smooth then
         stored = max(stored, min_stored(wait))
       elseif delta > 0 then
         forgiven = forgiven + delta
-      elseif delta < 0 and left > 0 then
-        wait, stored, delayed_ticks = after_refund(wait, stored, delayed_ticks, units, left)
+      elseif delta < 0 and left_ticks > 0 then
+        wait, stored, delayed_ticks = after_refund(wait, stored, delayed_ticks, units, left_ticks)
       end
       if wait == wait_before and stored == stored_before then return nil end
       if wait == 0 and stored == full then return false end

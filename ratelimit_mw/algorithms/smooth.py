@@ -29,7 +29,7 @@ class SmoothState(Struct, frozen=True, gc=False):
     """The next free ticket and the stored time at an instant, in the ticks of the rate at that time."""
 
     wait: int  # ticks until the next free ticket
-    stored: int  # ticks; if negative, the part of the wait that is for units that were not stored
+    stored: int  # ticks; -x if the wait is for units of x ticks that were not stored; Lua writes -x as full + x
     delayed_ticks: int  # ticks of the wait that are the price of delayed charges
     updated: int  # clock ticks
     drain: int  # ticks per clock tick
@@ -109,13 +109,13 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
         before = wait, stored
         units = min(abs(delta), self._max_correction)
         debt = self._max_wait_ticks
-        left = (at // clock - now // clock) * drain  # ticks for which the units still count
+        left_ticks = (at // clock - now // clock) * drain  # ticks for which the units still count
         if delta > 0 and wait < debt:
             wait, stored = self._after_charge(wait, stored, units)
             wait = min(wait, debt)
             stored = max(stored, self._min_stored(wait))
-        elif delta < 0 < left:
-            wait, stored, delayed_ticks = self._after_refund(wait, stored, delayed_ticks, units, left)
+        elif delta < 0 < left_ticks:
+            wait, stored, delayed_ticks = self._after_refund(wait, stored, delayed_ticks, units, left_ticks)
         if (wait, stored) == before:
             return state
         if (wait, stored) == (0, full):
@@ -137,8 +137,8 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
         return delta - units + ceil_div(over, self.ticks[2])
 
     def expires(self, state: SmoothState) -> int:
-        until = state.wait + self._capacity(state) - max(0, state.stored)
-        return (state.updated + ceil_div(until, state.drain)) * state.clock
+        ticks_to_full = state.wait + self._capacity(state) - max(0, state.stored)
+        return (state.updated + ceil_div(ticks_to_full, state.drain)) * state.clock
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
@@ -225,8 +225,8 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
     def _after_charge(self, wait: int, stored: int, cost: int) -> tuple[int, int]:
         """Return `wait` and `stored` after `cost` units: first stored ones, at their price, then new ones."""
         _, _, unit_time, unit_storage, _ = self.ticks
-        left = stored - cost * unit_storage
-        return wait + cost * unit_time + self._surcharge(stored) - self._surcharge(left), left
+        stored_after = stored - cost * unit_storage
+        return wait + cost * unit_time + self._surcharge(stored) - self._surcharge(stored_after), stored_after
 
     def _surcharge(self, stored: int) -> int:
         """Return by how many ticks all stored units cost more than as many new ones."""
@@ -234,23 +234,25 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
             return -max(0, stored)
         return self.warm_up.surcharge(stored)
 
-    def _after_refund(self, wait: int, stored: int, delayed_ticks: int, units: int, left: int) -> tuple[int, int, int]:
-        """Return `wait`, `stored` and `delayed_ticks` after a refund of units that count for `left` more ticks.
+    def _after_refund(
+        self, wait: int, stored: int, delayed_ticks: int, units: int, left_ticks: int
+    ) -> tuple[int, int, int]:
+        """Return `wait`, `stored` and `delayed_ticks` after a refund of units that count for `left_ticks` more ticks.
 
         Later requests that are delayed keep their instants, so that part of the wait stays. A refund of the latest
         charge restores the state before it.
         """
         _, _, unit_time, unit_storage, full = self.ticks
         if self.warm_up is None:
-            left += full % unit_storage  # `at` is when all whole units are stored again
-            later_wait = max(0, wait + full - max(0, stored) - left)
-            refund = max(0, min(units * unit_storage, left) - min(delayed_ticks, later_wait))
+            left_ticks += full % unit_storage  # `at` is when all whole units are stored again
+            later_wait = max(0, wait + full - max(0, stored) - left_ticks)
+            refund = max(0, min(units * unit_storage, left_ticks) - min(delayed_ticks, later_wait))
             stored = min(full, (-wait if wait else stored) + refund)
             return max(0, -stored), stored, delayed_ticks if later_wait else max(0, delayed_ticks - refund)
         before = min(full, stored + units * unit_storage)
         price = units * unit_time + self._surcharge(before) - self._surcharge(stored)
-        later_wait = max(0, wait - left)
-        refund = max(0, min(price, left) - min(delayed_ticks, later_wait))
+        later_wait = max(0, wait - left_ticks)
+        refund = max(0, min(price, left_ticks) - min(delayed_ticks, later_wait))
         return max(0, wait - refund), before, delayed_ticks if later_wait else max(0, delayed_ticks - refund)
 
     def _decision(self, now: int, wait: int, stored: int, admission: Admission) -> Decision:
@@ -267,5 +269,5 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
             missing = 0
         next_after = self.wait(now, next_wait) / MICROSECONDS
         reset = self.wait(now, wait + missing) if wait + missing else 0
-        left = 0 if wait else free
-        return Decision(allowed, limit, left, retry_after, next_after, reset / MICROSECONDS, delay, now + reset)
+        remaining = 0 if wait else free
+        return Decision(allowed, limit, remaining, retry_after, next_after, reset / MICROSECONDS, delay, now + reset)

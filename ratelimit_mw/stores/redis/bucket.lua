@@ -1,6 +1,6 @@
 -- Shared by the bucket algorithms; the Python counterpart is ratelimit_mw/algorithms/bucket.py. A level is the units
--- that were taken and have not drained yet, in ticks: a unit is `unit` ticks, and `drain` ticks drain in a clock tick of
--- `clock` us. `phase` is the elapsed part of the present clock tick, in us.
+-- that were taken and have not drained yet, in ticks: a unit is `unit` ticks, and `drain` ticks drain in a clock tick
+-- of `clock` us. `phase` is the elapsed part of the present clock tick, in us.
 
 local refuse_or_delay
 if decide.gcra or decide.token_bucket then
@@ -17,7 +17,8 @@ end
 
 local bucket_decision, settled_level
 if decide.gcra or decide.token_bucket or decide.leaky_bucket then
-  -- Returns the values of a decision, from `allowed` on. `at_once`: the highest level at which a charge passes without delay.
+  -- Returns the values of a decision, from `allowed` on. `at_once`: the highest level at which a charge passes without
+  -- delay.
   function bucket_decision(now, level, allowed, retry_after, delay, at_once, phase, clock, drain, unit, burst)
     local free, remaining, reset_after = burst * unit - level, 0, 0
     if free > 0 and level <= at_once then remaining = (free - free % unit) / unit end

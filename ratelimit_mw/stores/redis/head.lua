@@ -1,8 +1,9 @@
 -- Defines the scope of algorithms and drivers. A script is a codec, this head, bucket.lua, the algorithms and a driver.
+-- The driver is the entry script, take.lua or settle.lua: it calls the algorithms and returns the reply.
 --
 -- A decision is allowed (1 or 0), limit, remaining, retry_after, next_after, reset_after, delay, at. Algorithms
--- return times in us, and a retry_after of -1 for never. codec_packed replies with seconds and infinity, codec_plain with
--- these numbers as they are.
+-- return times in us, and a retry_after of -1 for never. codec_packed replies with seconds and infinity, codec_plain
+-- with these numbers as they are.
 --
 -- A script runs as a whole on every call, and creating a function costs as much as running a few lines. So a call
 -- creates the functions that it needs, and divides integers with operators: floor(a / b) is (a - a % b) / b, and
@@ -20,7 +21,7 @@ for c = CHARGES, #args, 11 do decide[args[c]] = true end
 local settle = args[2] == 2 and {} -- correction function of each algorithm
 local forgiven = 0 -- units of a correction that exceed the limit's largest debt
 
-local EXACT = 9007199254740992 -- 2^53: doubles represent integers up to here exactly
+local MAX_EXACT = 9007199254740992 -- 2^53: doubles represent integers up to here exactly
 
 -- Checks the numbers of a charge from position `first` on: they must be exact integers. The last six are those of its
 -- limit, from position `numbers` on; the first four of these must be above 0. The client checked them too, but a wrong
@@ -28,7 +29,7 @@ local EXACT = 9007199254740992 -- 2^53: doubles represent integers up to here ex
 local function check(first, numbers)
   for i = first, numbers + 5 do
     local x = args[i]
-    if not (x > 0 and x <= EXACT and x % 1 == 0 or x == 0 and (i < numbers or i > numbers + 3)) then
+    if not (x > 0 and x <= MAX_EXACT and x % 1 == 0 or x == 0 and (i < numbers or i > numbers + 3)) then
       error("ratelimit_mw: argument " .. i .. " is not a whole number in its range")
     end
   end
@@ -39,7 +40,7 @@ if decide.smooth then
   function load_six(text)
     local a, b, c, d, e, f = unpack_state("<dddddd", text)
     for _, x in ipairs({ a, b, c, d, e, f }) do
-      if not (x >= 0 and x <= EXACT and x % 1 == 0) then return nil end
+      if not (x >= 0 and x <= MAX_EXACT and x % 1 == 0) then return nil end
     end
     return a, b, c, d, e, f
   end
@@ -63,11 +64,11 @@ local function load(key)
   elseif text.err and not string.find(text.err, "WRONGTYPE", 1, true) then
     error(text.err)
   end
-  if not (a >= 0 and a <= EXACT and a % 1 == 0) then return nil end
+  if not (a >= 0 and a <= MAX_EXACT and a % 1 == 0) then return nil end
   if n == 1 then return a end
-  if not (b >= 0 and b <= EXACT and b % 1 == 0) then return nil end
+  if not (b >= 0 and b <= MAX_EXACT and b % 1 == 0) then return nil end
   if n == 2 then return a, b end
-  if c >= 0 and c <= EXACT and c % 1 == 0 then return a, b, c end
+  if c >= 0 and c <= MAX_EXACT and c % 1 == 0 then return a, b, c end
 end
 
 -- Stores a state until the instant `expires`, rounded up, from which it has no effect. `state` is its text, or a
@@ -97,6 +98,6 @@ local now = args[1]
 if not has_injected_time then
   local time = redis.call("TIME")
   now = time[1] * 1000000 + time[2]
-elseif not (now > 0 and now <= EXACT and now % 1 == 0) then
+elseif not (now > 0 and now <= MAX_EXACT and now % 1 == 0) then
   error("ratelimit_mw: the injected time is not a whole number up to 2^53")
 end

@@ -8,7 +8,7 @@ for i = 1, #KEYS do
   local c = CHARGES + i * 11 - 11
   check(c + 4, c + 5)
   local units = args[c + 3]
-  if not (units >= -EXACT and units <= EXACT and units % 1 == 0) then
+  if not (units >= -MAX_EXACT and units <= MAX_EXACT and units % 1 == 0) then
     error("ratelimit_mw: the correction is not a whole number up to 2^53")
   end
 end

@@ -32,25 +32,25 @@ local NONE = {}
 
 -- Takes or peeks one group. Its keys follow the first `before` keys, and its charges begin at position `first`.
 local function take_group(before, first)
-  local refused, by = NONE, NONE -- roles that refuse; keys of the limits that refuse
-  local many = args[first + 2]
-  for n = 1, many do
+  local refused, refusing_keys = NONE, NONE -- roles that refuse; keys of the limits that refuse
+  local count = args[first + 2]
+  for n = 1, count do
     local i, c = before + n, first + n * 11 - 11
     -- see cost_to_decide in group.py
     decide_charge(i, c, args[c + 1] == "penalty" and math.max(1, args[c + 3]) or args[c + 3])
     if not passes[i] then
-      if refused == NONE then refused, by = {}, {} end
+      if refused == NONE then refused, refusing_keys = {}, {} end
       refused[args[c + 1]] = true
-      if args[c + 1] == "limit" then by[#by + 1] = KEYS[i] end
+      if args[c + 1] == "limit" then refusing_keys[#refusing_keys + 1] = KEYS[i] end
     end
   end
   local admitted = not (refused.limit or refused.penalty)
-  for n = 1, many do
+  for n = 1, count do
     local i, c = before + n, first + n * 11 - 11
     local role = args[c + 1]
     local counts = admitted and (role == "limit" or role == "shadow" and not refused.shadow)
     if role == "penalty" and not refused.penalty and args[c + 3] > 0 then -- if a limit of its identity refused
-      for _, key in ipairs(by) do counts = counts or hash_tag(key) == hash_tag(KEYS[i]) end
+      for _, key in ipairs(refusing_keys) do counts = counts or hash_tag(key) == hash_tag(KEYS[i]) end
     end
     if passes[i] and not counts then
       decide_charge(i, c, 0) -- not charged: report the bucket as it is
@@ -60,24 +60,24 @@ local function take_group(before, first)
   end
 end
 
-local kinds, c = {}, CHARGES -- position of the first charge of each kind
+local distinct_groups, c = {}, CHARGES -- position of the first charge of each
 while c <= #args do
-  kinds[#kinds + 1] = c
-  local many = args[c + 2]
+  distinct_groups[#distinct_groups + 1] = c
+  local count = args[c + 2]
   repeat
     check(c + 2, c + 5)
-    c, many = c + 11, many - 1
-  until many <= 0
+    c, count = c + 11, count - 1
+  until count <= 0
 end
 local keys = 0
 for g = 4, CHARGES - 1 do
-  local first = kinds[args[g]]
+  local first = distinct_groups[args[g]]
   keys = keys + (first and args[first + 2] or 0 / 0)
 end
 if keys ~= #KEYS then error("ratelimit_mw: the groups have more or fewer charges than there are keys") end
 local before = 0
 for g = 4, CHARGES - 1 do
-  take_group(before, kinds[args[g]])
-  before = before + args[kinds[args[g]] + 2]
+  take_group(before, distinct_groups[args[g]])
+  before = before + args[distinct_groups[args[g]] + 2]
 end
 return reply(out)
