@@ -155,7 +155,7 @@ class LayeredStore(_LayeredBase):
         for after_take in self._after_take:
             after_take(charges, decisions, started_at, self._clock)
         if started_at >= self._leases.next_expiry:  # threads have no timer for this
-            self._refund(self._leases.take_expired(started_at))
+            self._refund(self._leases.drain_expired(started_at))
         return decisions
 
     def _take_with_lease(self, charges: Sequence[Charge]) -> Sequence[Decision]:
@@ -168,11 +168,13 @@ class LayeredStore(_LayeredBase):
             request = self._wait_for_lease(request)
         try:
             store_decisions = self._take_from_store(request.to_store) if request.to_store else ()
-            self._leases.complete(request, [self._request_lease(charge) for charge in request.prefetch], self._clock())
+            self._leases.add_leased_units(
+                request, [self._request_lease(charge) for charge in request.prefetch], self._clock()
+            )
         except BaseException as error:
             self._leases.fail(request, error)
             raise
-        return self._leases.end(request, store_decisions)
+        return self._leases.finish(request, store_decisions)
 
     def _wait_for_lease(self, request: LeaseRequest) -> LeaseRequest:
         """Wait for leases of other requests until this request can proceed or must query the store."""
@@ -196,7 +198,7 @@ class LayeredStore(_LayeredBase):
             return ()
 
     def _refund_all(self) -> None:
-        self._refund(self._leases.all())
+        self._refund(self._leases.drain_all())
 
     def _refund(self, refunds: Sequence[Charge]) -> None:
         if refunds:
@@ -259,7 +261,7 @@ class AsyncLayeredStore(_LayeredBase):
         tasks = [task for task in self._tasks if task.get_loop() is loop]
         if tasks:
             await asyncio.wait(tasks, timeout=self._timeout)
-        await self._refund(self._leases.all())
+        await self._refund(self._leases.drain_all())
         await self._store.aclose()
 
     async def _take_from_store(self, charges: Sequence[Charge]) -> Sequence[Decision]:
@@ -312,15 +314,17 @@ class AsyncLayeredStore(_LayeredBase):
         try:
             store_decisions = await self._take_from_store(request.to_store) if request.to_store else ()
         except BaseException as error:
-            await self._complete(request, leases)  # before fail(), which lets other requests take a lease
+            await self._add_leased_units(request, leases)  # before fail(), which lets other requests take a lease
             self._leases.fail(request, error)
             raise
-        await self._complete(request, leases)
-        return self._leases.end(request, store_decisions)
+        await self._add_leased_units(request, leases)
+        return self._leases.finish(request, store_decisions)
 
-    async def _complete(self, request: LeaseRequest, leases: Sequence["asyncio.Task[Sequence[Decision]]"]) -> None:
+    async def _add_leased_units(
+        self, request: LeaseRequest, leases: Sequence["asyncio.Task[Sequence[Decision]]"]
+    ) -> None:
         if leases:
-            self._leases.complete(request, [await lease for lease in leases], self._clock())
+            self._leases.add_leased_units(request, [await lease for lease in leases], self._clock())
 
     async def _request_lease(self, charge: Charge) -> Sequence[Decision]:
         """See `LayeredStore`."""
@@ -333,7 +337,7 @@ class AsyncLayeredStore(_LayeredBase):
         return decisions
 
     def _refund_expired(self) -> None:
-        refunds = self._leases.take_expired(self._clock())
+        refunds = self._leases.drain_expired(self._clock())
         if refunds:
             self._spawn(self._refund(refunds))
 

@@ -114,7 +114,7 @@ class LeaseManager:
             return Answer([allotment.snapshot(allotment.units) for allotment, _ in consumed], "lease")
 
     def start(self, charges: Sequence[Charge], now: float, *, may_wait: bool) -> LeaseRequest:
-        """Work out what a group needs. Call `end` or `fail` after it. `may_wait`: it may wait for a lease in flight."""
+        """Work out what a group needs. Call `finish` or `fail` after it. `may_wait`: it may wait for a lease in flight."""
         request = LeaseRequest(charges, now)
         with self._lock:
             awaited = [self._consume_or_request(request, charge, now) for charge in charges]
@@ -126,14 +126,14 @@ class LeaseManager:
             request.waits_for = pending_leases[0]
         return request
 
-    def complete(self, request: LeaseRequest, leases: Sequence[Sequence[Decision]], now: float) -> None:
+    def add_leased_units(self, request: LeaseRequest, leases: Sequence[Sequence[Decision]], now: float) -> None:
         """Add the units of the leases that were taken. A failed lease has no decisions."""
         with self._lock:
             for (allotment, _), charge, decisions in zip(request.pending_leases, request.prefetch, leases, strict=True):
                 for decision in decisions:
                     self._fill(allotment, charge.cost, decision, request.started_at, now)
 
-    def end(self, request: LeaseRequest, store_decisions: Sequence[Decision]) -> Sequence[Decision]:
+    def finish(self, request: LeaseRequest, store_decisions: Sequence[Decision]) -> Sequence[Decision]:
         """Return the decisions on the group, given the store's decisions on `to_store`."""
         pairs = zip(request.to_store, store_decisions, strict=True)
         if any(not decision.allowed and charge.role != "shadow" for charge, decision in pairs):
@@ -153,7 +153,7 @@ class LeaseManager:
         self._restore(request)
         _resolve_pending(request, error)
 
-    def take_expired(self, now: float) -> list[Charge]:
+    def drain_expired(self, now: float) -> list[Charge]:
         """Expire allotments and return the settlements that refund them. Each is returned only once."""
         with self._lock:
             for bucket, allotment in list(self._allotments.items()):
@@ -165,9 +165,9 @@ class LeaseManager:
             refund, self._refunds = self._refunds, []
         return refund
 
-    def all(self) -> list[Charge]:
+    def drain_all(self) -> list[Charge]:
         """Expire all allotments and return the settlements that refund them."""
-        return self.take_expired(math.inf)
+        return self.drain_expired(math.inf)
 
     def invalidate(self, charges: Sequence[Charge]) -> None:
         """Drop the allotments of buckets that were reset. There is nothing to refund."""
