@@ -21,8 +21,8 @@ from ratelimit_mw import Charge, ConfigError, FixedWindow, Limiter, SlidingWindo
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.stores.redis.hash_slots import slot
 from ratelimit_mw.stores.redis.server import classify_error
-from ratelimit_mw.stores.redis.slots import slot
 from ratelimit_mw.stores.redis.topology import Redirected, RoutedCommand, SlotMap
 from ratelimit_mw.testing.blocking import blocking
 from redis_cluster import RedisCluster

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import Charge, Decision, FixedWindow, StoreError
-from ratelimit_mw.stores.redis.slots import take_by_slot
+from ratelimit_mw.stores.redis.hash_slots import take_by_slot
 
 pytestmark = pytest.mark.promise(2)
 

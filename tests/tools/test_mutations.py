@@ -17,11 +17,13 @@ from mutations.runner import run
 from ratelimit_mw.algorithms import SCRIPTED, bucket
 from ratelimit_mw.algorithms import bucket as delay
 from ratelimit_mw.stores import group
-from ratelimit_mw.stores.redis import slots
+from ratelimit_mw.stores.redis import hash_slots
 
 MUTATIONS = load()
 INSTALLED = Path(ratelimit_mw.__file__).parent
-DECIDING = [Path(str(module.__file__)).relative_to(INSTALLED).as_posix() for module in (bucket, delay, group, slots)]
+DECIDING = [
+    Path(str(module.__file__)).relative_to(INSTALLED).as_posix() for module in (bucket, delay, group, hash_slots)
+]
 DECIDING += [
     path.relative_to(PACKAGE).as_posix()
     for path in PACKAGE.rglob("*.lua")

@@ -13,6 +13,7 @@ from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, Decision, check_secon
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.stores.group import UNCOLLECTED, Group, in_parts, settled_charge, units_that_count
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides
+from ratelimit_mw.stores.redis.hash_slots import split_by_slot, take_by_slot
 from ratelimit_mw.stores.redis.parcel import EncodedGroup, PendingTake, TakeMode
 from ratelimit_mw.stores.redis.scripts import (
     SCRIPTED_LIMITS,
@@ -24,7 +25,6 @@ from ratelimit_mw.stores.redis.scripts import (
     settle_arguments,
     unsupported_limit,
 )
-from ratelimit_mw.stores.redis.slots import split_by_slot, take_by_slot
 
 T = TypeVar("T")
 Command = tuple[str | bytes | int, ...]

@@ -14,10 +14,10 @@ from ratelimit_mw.stores.redis import probe
 from ratelimit_mw.stores.redis.cluster import read_cluster_url
 from ratelimit_mw.stores.redis.commands import FORMAT, drive
 from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT
+from ratelimit_mw.stores.redis.hash_slots import slot
 from ratelimit_mw.stores.redis.rejections import Role
 from ratelimit_mw.stores.redis.sentinel import read_sentinel_url
 from ratelimit_mw.stores.redis.server import FAILURES, classify_error, connection_error, query_once
-from ratelimit_mw.stores.redis.slots import slot
 from ratelimit_mw.stores.redis.sync_connection import connect
 from ratelimit_mw.stores.redis.topology import Address, RoutedCommand, SlotMap
 from ratelimit_mw.stores.redis.url import CLUSTER_SCHEMES, SENTINEL_SCHEMES, ConnectionFactory, connection_factory

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_mw.core.errors import StoreError
 from ratelimit_mw.stores.redis.commands import Command, RetryableReply
-from ratelimit_mw.stores.redis.slots import slot
+from ratelimit_mw.stores.redis.hash_slots import slot
 
 Address = tuple[str, int]  # host and port
 

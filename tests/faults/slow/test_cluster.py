@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 
 from faults.load import HOT, Load
-from ratelimit_mw.stores.redis.slots import slot
+from ratelimit_mw.stores.redis.hash_slots import slot
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 
