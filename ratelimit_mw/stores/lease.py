@@ -114,7 +114,10 @@ class LeaseManager:
             return Answer([allotment.snapshot(allotment.units) for allotment, _ in consumed], "lease")
 
     def start(self, charges: Sequence[Charge], now: float, *, may_wait: bool) -> LeaseRequest:
-        """Work out what a group needs. Call `finish` or `fail` after it. `may_wait`: it may wait for a lease in flight."""
+        """Work out what a group needs. Call `finish` or `fail` after it.
+
+        `may_wait`: the group may wait for a lease in flight.
+        """
         request = LeaseRequest(charges, now)
         with self._lock:
             awaited = [self._consume_or_request(request, charge, now) for charge in charges]
