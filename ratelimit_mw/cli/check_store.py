@@ -33,7 +33,7 @@ class StoreReport:
             yield "  in the memory of each process: there is nothing to connect to"
             return
         for node in self._inspection.nodes:
-            yield f"  {node.place}"
+            yield f"  {node.label}"
             yield from _aligned(_node_rows(node, self._inspection.kind))
         for title, texts in (
             ("rejects this app", self._inspection.mistakes),
@@ -52,8 +52,8 @@ def _node_rows(node: Any, kind: str) -> Iterator[tuple[str, str]]:
         yield "rights", f"lacks {', '.join(node.missing)}" if node.missing else "all that the limits need"
     if node.latency is not None:
         yield "latency", f"{node.latency * 1000:.2f} ms, the median of five calls"
-    if node.clock is not None:
-        yield "clock", f"{node.clock:+.3f} s from this machine's"
+    if node.clock_offset is not None:
+        yield "clock", f"{node.clock_offset:+.3f} s from this machine's"
     if node.maxmemory_policy is not None:
         bound = f"maxmemory {node.maxmemory}" if node.maxmemory else "no maxmemory"
         yield "memory", f"{bound}, policy {node.maxmemory_policy}"

@@ -23,7 +23,7 @@ from ratelimit_mw.stores.redis.cluster import AsyncClusterTransport, ClusterTran
 from ratelimit_mw.stores.redis.commands import Command
 from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, ORPHAN_TIMEOUT, Deadline
 from ratelimit_mw.stores.redis.scripts import Codec
-from ratelimit_mw.stores.redis.sentinel import async_master, master
+from ratelimit_mw.stores.redis.sentinel import async_master_transport, master_transport
 from ratelimit_mw.stores.redis.server import AsyncServerTransport, ServerTransport, classify_error
 from ratelimit_mw.stores.redis.thread_store import ThreadStore, Transport
 from ratelimit_mw.stores.redis.url import (
@@ -132,7 +132,7 @@ def _transport(client_or_url: Any, timeout: float) -> Transport:
         if client_or_url.startswith(CLUSTER_SCHEMES):
             return ClusterTransport(client_or_url, timeout)
         if client_or_url.startswith(SENTINEL_SCHEMES):
-            return master(client_or_url, timeout)
+            return master_transport(client_or_url, timeout)
         return ServerTransport(connection_factory(client_or_url, CONNECT_TIMEOUT), timeout)
     execute = getattr(client_or_url, "execute_command", None)
     if not callable(execute) or inspect.iscoroutinefunction(execute):
@@ -148,7 +148,7 @@ def _async_transport(client_or_url: Any, timeout: float) -> AsyncTransport:
         if client_or_url.startswith(CLUSTER_SCHEMES):
             return AsyncClusterTransport(client_or_url, ORPHAN_TIMEOUT + timeout)
         if client_or_url.startswith(SENTINEL_SCHEMES):
-            return async_master(client_or_url)
+            return async_master_transport(client_or_url)
         return AsyncServerTransport(async_connection_factory(client_or_url, ORPHAN_TIMEOUT + timeout))
     if not inspect.iscoroutinefunction(getattr(client_or_url, "execute_command", None)):
         raise ConfigError(f"client_or_url: got {type(client_or_url).__name__}, expected a URL or a redis.asyncio.Redis")

@@ -44,7 +44,7 @@ class AsyncPool(Generic[C]):
     ) -> None:
         self._make, self._end, self._usable, self._size, self._find = make, end, usable, size, find
         self._free = free
-        self._place: object = None
+        self._address: object = None
         self._last_find = 0.0  # monotonic seconds
         self._idle: list[C] = []
         self._in_use: set[int] = set()
@@ -156,7 +156,7 @@ class AsyncPool(Generic[C]):
         try:
             if await self._refresh_address() and only_if_moved:
                 return
-            connection = await self._make(self._place)
+            connection = await self._make(self._address)
             if self._opening is task:
                 self._idle.append(connection)
             else:  # the pool was closed meanwhile: redis-py may swallow a cancellation
@@ -174,10 +174,10 @@ class AsyncPool(Generic[C]):
         if self._find is None:
             return True
         self._last_find = time.monotonic()
-        before, self._place = self._place, await self._find()
-        if before != self._place:
+        before, self._address = self._address, await self._find()
+        if before != self._address:
             await self._close_idle()
-        return before == self._place
+        return before == self._address
 
     def _wake(self, error: StoreError | None = None) -> None:
         while self._waiting:

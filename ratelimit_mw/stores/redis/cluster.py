@@ -39,7 +39,7 @@ class ClusterTransport:
         if node is None:  # setdefault: two threads that get here at once use the same node
             node = self._nodes.setdefault(
                 routed_command.address,
-                ServerTransport(self._factory.at(routed_command.address), self._timeout, role="cluster"),
+                ServerTransport(self._factory.at(routed_command.address), self._timeout, server_kind="cluster"),
             )
         return node.send(routed_command.command, deadline, asking=routed_command.asking)
 
@@ -50,8 +50,8 @@ class AsyncClusterTransport:
     is_cluster = True
     codec: Codec = "msgpack"
 
-    def __init__(self, url: str, linger: float) -> None:
-        self._factory, start = _nodes([async_connection_factory(one, linger) for one in _urls(url)])
+    def __init__(self, url: str, timeout: float) -> None:
+        self._factory, start = _nodes([async_connection_factory(one, timeout) for one in _urls(url)])
         self._slot_map = SlotMap(start)
         self._nodes: dict[Address, AsyncServerTransport] = {}
 
@@ -74,7 +74,7 @@ class AsyncClusterTransport:
         node = self._nodes.get(routed_command.address)
         if node is None:
             node = self._nodes[routed_command.address] = AsyncServerTransport(
-                self._factory.at(routed_command.address), role="cluster"
+                self._factory.at(routed_command.address), server_kind="cluster"
             )
         return await node.send(*routed_command.command, asking=routed_command.asking)
 
@@ -87,8 +87,8 @@ def read_cluster_url(url: str) -> tuple[ConnectionFactory, list[Address]]:
 def _urls(url: str) -> list[str]:
     """Return a URL for each node in `redis+cluster://USER:PASSWORD@HOST:PORT,HOST:PORT/?OPTION=VALUE`."""
     scheme, _, rest = url.partition("+cluster://")
-    place, slash, path = rest.partition("/")
-    login, at, hosts = place.rpartition("@")
+    authority, slash, path = rest.partition("/")
+    login, at, hosts = authority.rpartition("@")
     return [f"{scheme}://{login}{at}{host}{slash}{path}" for host in hosts.split(",")]
 
 

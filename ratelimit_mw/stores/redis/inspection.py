@@ -15,7 +15,7 @@ from ratelimit_mw.stores.redis.cluster import read_cluster_url
 from ratelimit_mw.stores.redis.commands import FORMAT, drive
 from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT
 from ratelimit_mw.stores.redis.hash_slots import slot
-from ratelimit_mw.stores.redis.rejections import Role
+from ratelimit_mw.stores.redis.rejections import ServerKind
 from ratelimit_mw.stores.redis.sentinel import read_sentinel_url
 from ratelimit_mw.stores.redis.server import FAILURES, classify_error, connection_error, query_once
 from ratelimit_mw.stores.redis.sync_connection import connect
@@ -51,18 +51,19 @@ _PROBE_KEY: Final = "ratelimit-mw-check"
 class Node(Struct, kw_only=True):
     """One server. A field that is unknown is None.
 
-    `place`: host and port. `server`, `version`, `mode`, `role`: as the server reports them. `latency`: seconds of a
-    round trip, the median of five. `clock`: seconds by which its clock is ahead of this machine's. `maxmemory`: bytes;
-    0 is unlimited. `missing`: commands that the limits in use need, but the user may not call.
+    `label`: host and port, or the path of a socket. `server`, `version`, `mode`, `role`: as the server reports them.
+    `latency`: seconds of a round trip, the median of five. `clock_offset`: seconds by which its clock is ahead of this
+    machine's. `maxmemory`: bytes; 0 is unlimited. `missing`: commands that the limits in use need, but the user may not
+    call.
     """
 
-    place: str
+    label: str
     server: str | None = None
     version: str | None = None
     mode: str | None = None
     role: str | None = None
     latency: float | None = None
-    clock: float | None = None
+    clock_offset: float | None = None
     maxmemory: int | None = None
     maxmemory_policy: str | None = None
     missing: list[str] | None = None
@@ -80,9 +81,9 @@ class Inspection(Struct):
     warnings: list[str] = []
     unreachable: list[str] = []
 
-    def add(self, place: str, error: StoreError) -> None:
+    def add(self, label: str, error: StoreError) -> None:
         """Record an error: a rejection as a mistake, any other as unreachable."""
-        text = f"{place}: {error}" if place not in str(error) else str(error)
+        text = f"{label}: {error}" if label not in str(error) else str(error)
         errors = self.mistakes if error.rejected else self.unreachable
         if text not in errors:
             errors.append(text)
@@ -127,7 +128,7 @@ def _sentinels(url: str, prefix: str, names: frozenset[str]) -> Inspection:
     parsed = read_sentinel_url(url)
     masters: dict[Address, list[str]] = {}
     for address in parsed.sentinels.addresses:
-        place = f"Sentinel {address[0]}:{address[1]}"
+        label = f"Sentinel {address[0]}:{address[1]}"
         try:
             master = drive(
                 parsed.sentinels.only(address).master(),
@@ -141,7 +142,7 @@ def _sentinels(url: str, prefix: str, names: frozenset[str]) -> Inspection:
             else:
                 report.warnings.append(f"{error}; querying the other Sentinels")
         else:
-            masters.setdefault(master, []).append(place)
+            masters.setdefault(master, []).append(label)
     if len(masters) > 1:
         known = "; ".join(
             f"{', '.join(names_of_sentinels)} names {host}:{port}"
@@ -158,17 +159,17 @@ def _sentinels(url: str, prefix: str, names: frozenset[str]) -> Inspection:
 def _inspect_server(
     report: Inspection,
     factory: ConnectionFactory,
-    role: Role,
+    server_kind: ServerKind,
     prefix: str,
     names: frozenset[str],
     numbers: Sequence[int] | None = None,
 ) -> None:
     """Inspect one server and record the results. `numbers`: its slots in a cluster."""
-    node = Node(place=factory.place)
+    node = Node(label=factory.label)
     report.nodes.append(node)
     if factory.tls and str(factory.options.get("ssl_cert_reqs")) == "none":
         report.warnings.append(
-            f"{node.place}: ssl_cert_reqs=none checks no certificate, so a server in between can read the password; "
+            f"{node.label}: ssl_cert_reqs=none checks no certificate, so a server in between can read the password; "
             "name the authority with ssl_ca_certs"
         )
     raw_connection = factory.raw_connection()
@@ -180,8 +181,10 @@ def _inspect_server(
     try:
         connect(raw_connection)
         _read_server_info(node, query)
-        if role == "server" and (other := _WRONG_KINDS.get(node.mode or "") or _WRONG_KINDS.get(node.role or "")):
-            report.mistakes.append(f"{node.place}: it is {other}")
+        if server_kind == "server" and (
+            other := _WRONG_KINDS.get(node.mode or "") or _WRONG_KINDS.get(node.role or "")
+        ):
+            report.mistakes.append(f"{node.label}: it is {other}")
             return
         _read_memory(node, query)
         key = f"{prefix}{FORMAT}:{_hash_tag(numbers)}:rights"
@@ -189,20 +192,20 @@ def _inspect_server(
         _measure_times(node, query)
     except FAILURES as error:
         problem = (
-            connection_error(factory, error, role)
+            connection_error(factory, error, server_kind)
             if not isinstance(error, ResponseError)
-            else _command_error(error, role)
+            else _command_error(error, server_kind)
         )
-        report.add(node.place, problem)
+        report.add(node.label, problem)
     finally:
         raw_connection.disconnect()
     if node.missing:
         rights = " ".join(f"+{name}" for name in node.missing)
-        report.mistakes.append(f"{node.place}: the user lacks rights; grant them: ACL SETUSER USER {rights}")
+        report.mistakes.append(f"{node.label}: the user lacks rights; grant them: ACL SETUSER USER {rights}")
 
 
-def _command_error(error: ResponseError, role: Role) -> StoreError:
-    result = classify_error(error, role)
+def _command_error(error: ResponseError, server_kind: ServerKind) -> StoreError:
+    result = classify_error(error, server_kind)
     return result if isinstance(result, StoreError) else StoreError(f"{type(error).__name__}: {error}")
 
 
@@ -269,7 +272,7 @@ def _measure_times(node: Node, query: Callable[..., Any]) -> None:
             return
         took.append(time.perf_counter() - since)
         ahead.append(int(seconds) + int(microseconds) / 1e6 - began - took[-1] / 2)
-    node.latency, node.clock = median(took), median(ahead)
+    node.latency, node.clock_offset = median(took), median(ahead)
 
 
 def _hash_tag(numbers: Sequence[int] | None) -> str:
@@ -285,17 +288,17 @@ def _warnings(nodes: Sequence[Node], timeout: float) -> Iterable[str]:
     for node in nodes:
         if node.latency is not None and node.latency > timeout:
             yield (
-                f"{node.place}: a call takes {node.latency * 1000:.1f} ms, longer than store_timeout: "
+                f"{node.label}: a call takes {node.latency * 1000:.1f} ms, longer than store_timeout: "
                 "on_store_error decides requests; raise store_timeout"
             )
-        if node.clock is not None and abs(node.clock) > _MAX_CLOCK_DIFFERENCE:
+        if node.clock_offset is not None and abs(node.clock_offset) > _MAX_CLOCK_DIFFERENCE:
             yield (
-                f"{node.place}: its clock differs by {node.clock:+.1f} s from that of this machine; "
+                f"{node.label}: its clock differs by {node.clock_offset:+.1f} s from that of this machine; "
                 "limits use the clock of the server, so waits change when another server takes over; synchronize "
                 "the clocks"
             )
         if node.maxmemory and node.maxmemory_policy not in (None, "noeviction"):
             yield (
-                f"{node.place}: maxmemory-policy {node.maxmemory_policy} evicts keys of this store "
+                f"{node.label}: maxmemory-policy {node.maxmemory_policy} evicts keys of this store "
                 "when memory is full, and their limits start again; set noeviction, or use a separate server"
             )

@@ -13,12 +13,12 @@ from typing import Final, Literal
 from ratelimit_mw.core.errors import StoreError
 from ratelimit_mw.core.log import warn_throttled
 
-Role = Literal["server", "cluster", "master", "sentinel"]
+ServerKind = Literal["server", "cluster", "master", "sentinel"]
 """The kind of server that the URL implies: a single server, a cluster node, the master of a service, a Sentinel."""
 
 _RIGHTS: Final = "as listed on the page on Redis of the documentation, under 'The least rights'"
-_ALL_ROLES: Final = frozenset({"server", "cluster", "master", "sentinel"})
-_SERVERS: Final = _ALL_ROLES - {"sentinel"}
+_ALL_KINDS: Final = frozenset({"server", "cluster", "master", "sentinel"})
+_SERVERS: Final = _ALL_KINDS - {"sentinel"}
 _SENTINELS: Final = frozenset({"sentinel"})
 _LOGIN: Final = "the store's URL: redis://USER:PASSWORD@HOST:PORT"
 _LOGIN_OF_SENTINELS: Final = "sentinel_username and sentinel_password in the store's URL"
@@ -31,7 +31,7 @@ _CLUSTER_ERROR: Final = (
     r"SELECT is not allowed in cluster mode|^(MovedError|AskError)|\b(MOVED|ASK) \d|CROSSSLOT|the same slot"
 )
 
-# pattern of an error's text, roles to which the entry applies, explanation with a fix; the first match is used
+# pattern of an error's text, kinds of server to which the entry applies, explanation with a fix; the first match counts
 _EXPLANATIONS: Final[tuple[tuple[str, frozenset[str], str], ...]] = (
     (_LOGIN_REJECTED, _SERVERS, f"wrong user or password; write the right ones into {_LOGIN}"),
     (_LOGIN_REJECTED, _SENTINELS, f"wrong user or password for the Sentinel; set {_LOGIN_OF_SENTINELS}"),
@@ -49,17 +49,17 @@ _EXPLANATIONS: Final[tuple[tuple[str, frozenset[str], str], ...]] = (
     (_LOGIN_REQUIRED, _SENTINELS, f"the Sentinel requires a password; set {_LOGIN_OF_SENTINELS}"),
     (
         r"(permissions? to|can't) access",
-        _ALL_ROLES,
+        _ALL_KINDS,
         f"the user may not use keys with the prefix of this store; grant them with ACL SETUSER, {_RIGHTS}",
     ),
     (
         r"NOPERM|no permissions?|can't run this command",
-        _ALL_ROLES,
+        _ALL_KINDS,
         f"the user lacks a right; grant it with ACL SETUSER, {_RIGHTS}",
     ),
     (
         r"DB index is out of range|invalid DB index",
-        _ALL_ROLES,
+        _ALL_KINDS,
         "the server has no database of this number; write another one into the store's URL, or raise `databases` there",
     ),
     (
@@ -69,7 +69,7 @@ _EXPLANATIONS: Final[tuple[tuple[str, frozenset[str], str], ...]] = (
     ),
     (
         r"cluster support disabled",
-        _ALL_ROLES,
+        _ALL_KINDS,
         "the server is not a node of a cluster; begin the store's URL with redis://, or rediss:// for TLS",
     ),
     (
@@ -79,37 +79,37 @@ _EXPLANATIONS: Final[tuple[tuple[str, frozenset[str], str], ...]] = (
     ),
     (
         r"unknown command .?SENTINEL",
-        _ALL_ROLES,
+        _ALL_KINDS,
         "the server is not a Sentinel; name the Sentinels in the store's URL, or begin it with redis://",
     ),
     (
         r"unknown command .?(AUTH|EVAL|EVALSHA|SCRIPT|SELECT|CLUSTER)\b",
-        _ALL_ROLES,
+        _ALL_KINDS,
         "the server lacks a command of Redis 6.2; if it is a Sentinel, the store's URL begins with redis+sentinel://",
     ),
     (
         r"protected mode",
-        _ALL_ROLES,
+        _ALL_KINDS,
         "the server is in protected mode and admits only its own host; set a password on the server",
     ),
     (
         r"certificate verify failed",
-        _ALL_ROLES,
+        _ALL_KINDS,
         "the server's certificate is not trusted; the URL must name its host, and its authority as ?ssl_ca_certs=FILE",
     ),
     (
         r"(?i)certificate[ _]required|did not return a certificate|alert (bad certificate|unknown ca)",
-        _ALL_ROLES,
+        _ALL_KINDS,
         "the server requires a certificate from its clients; name one in the store's URL, ssl_certfile and ssl_keyfile",
     ),
     (
         r"(?i)wrong[ _]version[ _]number|record layer failure|http request|unknown protocol",
-        _ALL_ROLES,
+        _ALL_KINDS,
         _NO_TLS,
     ),
     (
         r"(?i)alert (protocol version|handshake failure)|no shared cipher|unsupported protocol",
-        _ALL_ROLES,
+        _ALL_KINDS,
         "the server and this client have no version or cipher of TLS in common; configure one on both",
     ),
 )
@@ -124,7 +124,7 @@ _RECHECK_INTERVAL: Final = 60.0  # seconds between two protocol checks of one se
 _tls_checks: Final[dict[tuple[str, int], tuple[float, bool | None]]] = {}  # expiry, monotonic; is TLS
 
 
-def as_store_error(error: BaseException, role: Role = "server") -> StoreError:
+def as_store_error(error: BaseException, server_kind: ServerKind = "server") -> StoreError:
     """Return the `StoreError` for an error of the client library or of the network.
 
     Removes the arguments of a command from the text of both errors, as one may be a password.
@@ -135,8 +135,8 @@ def as_store_error(error: BaseException, role: Role = "server") -> StoreError:
     if (safe_text := _ARGUMENTS.sub("", text)) != text:
         error.args, text = (safe_text,), safe_text
     shown = f"{type(error).__name__}: {text[:_MAX_TEXT]}" if text else type(error).__name__
-    for pattern, roles, explanation in _EXPLANATIONS:
-        if role in roles and re.search(pattern, shown):
+    for pattern, server_kinds, explanation in _EXPLANATIONS:
+        if server_kind in server_kinds and re.search(pattern, shown):
             return StoreError(f"{explanation} ({shown})", rejected=True)
     if any(isinstance(one, PermissionError) for one in (error, error.__cause__, error.__context__)):
         return StoreError(
@@ -156,17 +156,17 @@ def missing_tls_file_error(problem: StoreError) -> StoreError:
     return StoreError(f"a file in an ssl_ option of the store's URL does not exist ({problem})", rejected=True)
 
 
-def log_rejection(place: str, role: Role, problem: StoreError, *, named: bool = False) -> StoreError:
-    """Log a rejection by the server at this place, throttled.
+def log_and_label(label: str, server_kind: ServerKind, problem: StoreError, *, named: bool = False) -> StoreError:
+    """Log a rejection, throttled. Return the error, with the label of the server in its text where needed.
 
-    Returns the error. Its text includes the place for a cluster node, and with `named` for any role but a Sentinel.
+    A rejection by a cluster node gets the label. With `named`, so does any other error, except of a Sentinel.
     """
     if problem.rejected:
-        warn_throttled(f"store {place} rejects this app", "%s", problem)
-    if role == "cluster" and problem.rejected:
-        return StoreError(f"node {place}: {problem}", rejected=True)
-    if named and role != "sentinel" and place not in str(problem):
-        return StoreError(f"{place}: {problem}", rejected=problem.rejected)
+        warn_throttled(f"store {label} rejects this app", "%s", problem)
+    if server_kind == "cluster" and problem.rejected:
+        return StoreError(f"node {label}: {problem}", rejected=True)
+    if named and server_kind != "sentinel" and label not in str(problem):
+        return StoreError(f"{label}: {problem}", rejected=problem.rejected)
     return problem
 
 

@@ -64,10 +64,10 @@ class Sentinels:
                     self._raise_unknown_service((yield RoutedCommand(address, ("SENTINEL", "MASTERS"))))
                 master = _address(reply)
             except StoreError as error:
-                place = f"{address[0]}:{address[1]}"
+                label = f"{address[0]}:{address[1]}"
                 if error.rejected:
-                    warn_throttled(f"store {place} rejects this app", "%s", error)
-                reasons.append(f"Sentinel {place}: {error}")
+                    warn_throttled(f"store {label} rejects this app", "%s", error)
+                reasons.append(f"Sentinel {label}: {error}")
                 rejected |= error.rejected
                 continue
             self._addresses = sorted(self._addresses, key=address.__ne__)
@@ -116,7 +116,7 @@ def read_sentinel_url(url: str) -> _SentinelUrl:
     return _read_url(url, connection_factory)
 
 
-def master(url: str, timeout: float) -> ServerTransport:
+def master_transport(url: str, timeout: float) -> ServerTransport:
     """Return the transport to the master, for threads. Raises `ConfigError`."""
     servers, sentinel_servers, sentinels = read_sentinel_url(url)
 
@@ -128,10 +128,10 @@ def master(url: str, timeout: float) -> ServerTransport:
     def find() -> Address:
         return drive(sentinels.master(), query)
 
-    return ServerTransport(servers, timeout, find, role="master", on_lost=sentinels.query_another_first)
+    return ServerTransport(servers, timeout, find, server_kind="master", on_lost=sentinels.query_another_first)
 
 
-def async_master(url: str) -> AsyncServerTransport:
+def async_master_transport(url: str) -> AsyncServerTransport:
     """Return the transport to the master, for asyncio. Raises `ConfigError`."""
     servers, sentinel_servers, sentinels = _read_url(url, async_connection_factory)
 
@@ -151,7 +151,7 @@ def async_master(url: str) -> AsyncServerTransport:
     def find() -> Awaitable[Address]:
         return adrive(sentinels.master(), query)
 
-    return AsyncServerTransport(servers, find, role="master", on_lost=sentinels.query_another_first)
+    return AsyncServerTransport(servers, find, server_kind="master", on_lost=sentinels.query_another_first)
 
 
 def _field_values(flat: list[bytes], field: bytes) -> list[bytes]:
@@ -161,10 +161,10 @@ def _field_values(flat: list[bytes], field: bytes) -> list[bytes]:
 
 def _read_url(url: str, read: Callable[[str, float], ConnectionFactory]) -> _SentinelUrl:
     scheme, _, rest = url.partition("+sentinel://")
-    place, _, path = rest.partition("/")
+    authority, _, path = rest.partition("/")
     path, _, query = path.partition("?")
     service, _, database = path.partition("/")
-    login, at, hosts = place.rpartition("@")
+    login, at, hosts = authority.rpartition("@")
     if not service:
         raise ConfigError(f"store: the URL names no service, expected {_FORM}")
     options = dict(parse_qsl(query, keep_blank_values=True))
@@ -176,7 +176,10 @@ def _read_url(url: str, read: Callable[[str, float], ConnectionFactory]) -> _Sen
         factories = []
     if not factories or not all(one.options.get("host") for one in factories):
         raise ConfigError(f"store: the URL cannot be read, expected {_FORM}") from None
-    kind, servers = factories[0].kind, factories[0].options | {"socket_connect_timeout": _QUERY_TIMEOUT}
+    connection_class = factories[0].connection_class
+    servers = factories[0].options | {"socket_connect_timeout": _QUERY_TIMEOUT}
     addresses = [(one.options["host"], one.options.get("port", _PORT)) for one in factories]
-    sentinel_servers = ConnectionFactory(kind, servers | credentials | {"db": 0})
-    return _SentinelUrl(ConnectionFactory(kind, servers), sentinel_servers, Sentinels(unquote(service), addresses))
+    sentinel_servers = ConnectionFactory(connection_class, servers | credentials | {"db": 0})
+    return _SentinelUrl(
+        ConnectionFactory(connection_class, servers), sentinel_servers, Sentinels(unquote(service), addresses)
+    )

@@ -29,9 +29,9 @@ from ratelimit_mw.stores.redis.async_pool import AsyncPool
 from ratelimit_mw.stores.redis.commands import Command, NoCodec, NoScript
 from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, Deadline
 from ratelimit_mw.stores.redis.rejections import (
-    Role,
+    ServerKind,
     as_store_error,
-    log_rejection,
+    log_and_label,
     missing_tls_file_error,
     not_redis_error,
     tls_mismatch_error,
@@ -78,16 +78,16 @@ class ServerTransport:
         timeout: float,
         find: Callable[[], Address] | None = None,
         *,
-        role: Role = "server",
+        server_kind: ServerKind = "server",
         on_lost: Callable[[], object] = _do_nothing,
     ) -> None:
-        self._timeout, self._place, self._role, self._on_lost = timeout, factory.place, role, on_lost
+        self._timeout, self._label, self._server_kind, self._on_lost = timeout, factory.label, server_kind, on_lost
 
-        def make(place: Address | None) -> SyncConnection:
-            target = factory.at(place)
-            self._place = target.place
+        def make(address: Address | None) -> SyncConnection:
+            target = factory.at(address)
+            self._label = target.label
             try:
-                return _open_connection(target, role)
+                return _open_connection(target, server_kind)
             except Exception:
                 on_lost()
                 raise
@@ -115,7 +115,7 @@ class ServerTransport:
             if _is_replica(error):
                 self._on_lost()
             broken = not isinstance(error, ResponseError) or _is_replica(error)
-            raise _classify_and_log(self._place, error, self._role) from error
+            raise _classify_and_log(self._label, error, self._server_kind) from error
         finally:
             self._pool.release(connection, broken=broken)
         return reply
@@ -136,14 +136,14 @@ class AsyncServerTransport:
         factory: ConnectionFactory,
         find: Callable[[], Awaitable[Address]] | None = None,
         *,
-        role: Role = "server",
+        server_kind: ServerKind = "server",
         on_lost: Callable[[], object] = _do_nothing,
     ) -> None:
-        async def make(place: Address | None) -> AsyncConnection:
-            target = factory.at(place)
-            self._place = target.place
+        async def make(address: Address | None) -> AsyncConnection:
+            target = factory.at(address)
+            self._label = target.label
             try:
-                return await _open_async_connection(target, role)
+                return await _open_async_connection(target, server_kind)
             except Exception:
                 on_lost()
                 raise
@@ -162,7 +162,7 @@ class AsyncServerTransport:
             return made
 
         self._pools = PerLoop(pool)
-        self._place, self._role, self._on_lost = factory.place, role, on_lost
+        self._label, self._server_kind, self._on_lost = factory.label, server_kind, on_lost
 
     async def ready(self) -> None:
         """See `AsyncTransport.ready`."""
@@ -182,7 +182,7 @@ class AsyncServerTransport:
             if _is_replica(error):
                 self._on_lost()
             broken = not isinstance(error, ResponseError) or _is_replica(error)
-            raise _classify_and_log(self._place, error, self._role) from error
+            raise _classify_and_log(self._label, error, self._server_kind) from error
         finally:
             await pool.release(connection, broken=broken)
         return reply
@@ -200,7 +200,7 @@ class AsyncServerTransport:
             if replica:
                 self._on_lost()
             pool.release_nowait(connection, broken=replica or (failed and not isinstance(reply, ResponseError)))
-            on_reply(_classify_and_log(self._place, reply, self._role) if failed else reply)
+            on_reply(_classify_and_log(self._label, reply, self._server_kind) if failed else reply)
 
         try:
             connection.begin(command, finish)
@@ -216,21 +216,21 @@ class AsyncServerTransport:
             await pool.shutdown_hook.aclose()
 
 
-def classify_error(error: Exception, role: Role = "cluster") -> Exception:
+def classify_error(error: Exception, server_kind: ServerKind = "cluster") -> Exception:
     """Convert an error of the client library to a `RetryableReply` or a `StoreError`."""
     if isinstance(error, NoScriptError):
         return NoScript()
-    if role == "cluster" and isinstance(to := _redirection(error), AskError):
+    if server_kind == "cluster" and isinstance(to := _redirection(error), AskError):
         return Redirected((to.host, to.port), asking=not isinstance(to, MovedError))
     if isinstance(error, ResponseError) and ("cmsgpack" in str(error) or "struct" in str(error)):
         return NoCodec()
-    return as_store_error(error, role)
+    return as_store_error(error, server_kind)
 
 
-def _classify_and_log(place: str, error: Exception, role: Role) -> Exception:
+def _classify_and_log(label: str, error: Exception, server_kind: ServerKind) -> Exception:
     """Convert an error as `classify_error` does, and log it if it is a rejection."""
-    problem = classify_error(error, role)
-    return log_rejection(place, role, problem) if isinstance(problem, StoreError) else problem
+    problem = classify_error(error, server_kind)
+    return log_and_label(label, server_kind, problem) if isinstance(problem, StoreError) else problem
 
 
 def _redirection(error: Exception) -> Exception:
@@ -249,24 +249,24 @@ def _is_replica(error: Exception) -> bool:
     return isinstance(error, ReadOnlyError) or "READONLY" in str(error)
 
 
-def connection_error(factory: ConnectionFactory, error: Exception, role: Role) -> StoreError:
+def connection_error(factory: ConnectionFactory, error: Exception, server_kind: ServerKind) -> StoreError:
     """Return why a connection could not be opened. Logs a rejection. May block for a second."""
-    problem = _connection_error(factory, error, role)
+    problem = _connection_error(factory, error, server_kind)
     if _may_be_tls_mismatch(factory, error, problem):
         problem = _tls_mismatch_error(factory, problem)
-    return log_rejection(factory.place, role, problem, named=True)
+    return log_and_label(factory.label, server_kind, problem, named=True)
 
 
-async def aconnection_error(factory: ConnectionFactory, error: Exception, role: Role) -> StoreError:
+async def aconnection_error(factory: ConnectionFactory, error: Exception, server_kind: ServerKind) -> StoreError:
     """Do the same as `connection_error`, without blocking the event loop."""
-    problem = _connection_error(factory, error, role)
+    problem = _connection_error(factory, error, server_kind)
     if _may_be_tls_mismatch(factory, error, problem):
         problem = await asyncio.to_thread(_tls_mismatch_error, factory, problem)
-    return log_rejection(factory.place, role, problem, named=True)
+    return log_and_label(factory.label, server_kind, problem, named=True)
 
 
-def _connection_error(factory: ConnectionFactory, error: Exception, role: Role) -> StoreError:
-    problem = as_store_error(error, role)
+def _connection_error(factory: ConnectionFactory, error: Exception, server_kind: ServerKind) -> StoreError:
+    problem = as_store_error(error, server_kind)
     if isinstance(error, InvalidResponse):
         return not_redis_error(problem)
     if factory.tls and any(isinstance(one, FileNotFoundError) for one in (error, error.__cause__, error.__context__)):
@@ -286,21 +286,23 @@ def _tls_mismatch_error(factory: ConnectionFactory, problem: StoreError) -> Stor
     return problem if factory.address is None else tls_mismatch_error(factory.address, problem, tls=factory.tls)
 
 
-def _open_connection(factory: ConnectionFactory, role: Role) -> SyncConnection:
+def _open_connection(factory: ConnectionFactory, server_kind: ServerKind) -> SyncConnection:
     raw_connection = factory.raw_connection()
     try:
         connection = _connect_and_wrap(raw_connection)
         connection.query(("SCRIPT", "LOAD", script("take", "msgpack").text), Deadline(CONNECT_TIMEOUT))
     except FAILURES as error:
         raw_connection.disconnect()
-        raise connection_error(factory, error, role) from error
+        raise connection_error(factory, error, server_kind) from error
     except BaseException:
         raw_connection.disconnect()
         raise
     return connection
 
 
-def query_once(factory: ConnectionFactory, role: Role, command: Command, seconds: float = CONNECT_TIMEOUT) -> Any:
+def query_once(
+    factory: ConnectionFactory, server_kind: ServerKind, command: Command, seconds: float = CONNECT_TIMEOUT
+) -> Any:
     """Send one command on a new connection and return the reply. Raises `StoreError`.
 
     `seconds`: time for the whole reply; connecting has its own limit.
@@ -309,7 +311,7 @@ def query_once(factory: ConnectionFactory, role: Role, command: Command, seconds
     try:
         return _connect_and_wrap(raw_connection).query(command, Deadline(seconds))
     except FAILURES as error:
-        raise connection_error(factory, error, role) from error
+        raise connection_error(factory, error, server_kind) from error
     finally:
         raw_connection.disconnect()
 
@@ -321,7 +323,7 @@ def _connect_and_wrap(raw_connection: Any) -> SyncConnection:
     return HiredisSyncConnection(raw_connection, _reader(), hiredis.pack_command)
 
 
-async def _open_async_connection(factory: ConnectionFactory, role: Role) -> AsyncConnection:
+async def _open_async_connection(factory: ConnectionFactory, server_kind: ServerKind) -> AsyncConnection:
     raw_connection = factory.raw_connection()
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -330,7 +332,7 @@ async def _open_async_connection(factory: ConnectionFactory, role: Role) -> Asyn
             await raw_connection.read_response()
     except FAILURES as error:
         await drop(raw_connection)
-        raise await aconnection_error(factory, error, role) from error
+        raise await aconnection_error(factory, error, server_kind) from error
     except BaseException:
         await drop(raw_connection)
         raise

@@ -34,7 +34,7 @@ class Pool(Generic[C]):
         self._in_use: set[int] = set()
         self._opening = False
         self._attempts = 0
-        self._place: object = None
+        self._address: object = None
         self._last_find = 0.0  # monotonic seconds
         self._error: Exception | None = None
         weakref.finalize(self, _close_all, self._idle, self._end)  # if the pool is never closed
@@ -106,7 +106,7 @@ class Pool(Generic[C]):
         connection, error = None, None
         try:
             if not (self._refresh_address() and only_if_moved):
-                connection = self._make(self._place)
+                connection = self._make(self._address)
         except Exception as reason:  # noqa: BLE001  # a waiting request must receive any error
             error = reason
         with self._changed:
@@ -125,10 +125,10 @@ class Pool(Generic[C]):
         if self._find is None:
             return True
         self._last_find = time.monotonic()
-        before, self._place = self._place, self._find()
-        if before != self._place:
+        before, self._address = self._address, self._find()
+        if before != self._address:
             self.close()
-        return before == self._place
+        return before == self._address
 
 
 def _close_all(connections: list[C], end: Callable[[C], None]) -> None:

@@ -31,20 +31,22 @@ _OPTION: Final = re.compile(r"[a-z_]{1,50}")  # any other name may be a part of 
 class ConnectionFactory(NamedTuple):
     """Makes connections to a server: a class of the client library, and its arguments."""
 
-    kind: Any
+    connection_class: Any
     options: dict[str, Any]
 
     def __repr__(self) -> str:
         """Omit the options, which may contain a password: error reports show local variables."""
-        return f"ConnectionFactory({self.kind.__name__})"
+        return f"ConnectionFactory({self.connection_class.__name__})"
 
     def raw_connection(self) -> Any:
         """Return a connection of the client library that is not open yet."""
-        return self.kind(**self.options)
+        return self.connection_class(**self.options)
 
-    def at(self, place: Address | None) -> "ConnectionFactory":
+    def at(self, address: Address | None) -> "ConnectionFactory":
         """Return a factory for another address, or this one if the address is None."""
-        return ConnectionFactory(self.kind, self.options | {"host": place[0], "port": place[1]}) if place else self
+        if address is None:
+            return self
+        return self._replace(options=self.options | {"host": address[0], "port": address[1]})
 
     @property
     def address(self) -> Address | None:
@@ -54,15 +56,15 @@ class ConnectionFactory(NamedTuple):
         return self.options.get("host", "localhost"), self.options.get("port", _PORT)
 
     @property
-    def place(self) -> str:
-        """The server's address as log lines show it."""
+    def label(self) -> str:
+        """The server's address, or the path of its socket, as log lines show it."""
         address = self.address
         return f"{self.options['path']}" if address is None else f"{address[0]}:{address[1]}"
 
     @property
     def tls(self) -> bool:
         """Whether connections use TLS."""
-        return issubclass(self.kind, (SSLConnection, AsyncSSLConnection))
+        return issubclass(self.connection_class, (SSLConnection, AsyncSSLConnection))
 
 
 def connection_factory(url: str, timeout: float) -> ConnectionFactory:
@@ -109,13 +111,13 @@ def _describe_mistake(pool: Any, url: str, options: Mapping[str, Any]) -> str:
     scheme, _, rest = url.partition("://")
     if "#" in rest:
         return ": everything from '#' is cut off, so a password must have %23 in its place"
-    place, _, query = rest.partition("?")
-    if "@" in place.partition("/")[2] and scheme != "unix":
+    before_query, _, query = rest.partition("?")
+    if "@" in before_query.partition("/")[2] and scheme != "unix":
         return ": there is a '/' before '@', so a password must have %2F in its place"
-    if "@" in query and "@" not in place:
+    if "@" in query and "@" not in before_query:
         return ": there is a '?' before '@', so a password must have %3F in its place"
     try:
-        urlsplit(f"{scheme}://{place}").port  # noqa: B018  # the property validates the port
+        urlsplit(f"{scheme}://{before_query}").port  # noqa: B018  # the property validates the port
     except ValueError:
         return ": the port is not a number from 0 to 65535"
     for name, value in parse_qsl(query, keep_blank_values=True):
