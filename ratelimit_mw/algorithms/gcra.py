@@ -13,7 +13,7 @@ from ratelimit_mw.algorithms.ticks import ceil_div
 from ratelimit_mw.core.limit import MICROSECONDS, Decision
 
 
-class GcraDebtState(Struct, frozen=True, gc=False):
+class GcraOverfullState(Struct, frozen=True, gc=False):
     """A bucket above full, because requests are delayed or units are owed.
 
     Without `updated`, a TAT so far ahead would look like a clock that stepped back.
@@ -40,12 +40,12 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
         return self.most + self.quota - 1
 
     def decide(
-        self, state: int | GcraDebtState | None, now: int, cost: int, max_delay: int | None
-    ) -> tuple[Decision, int | GcraDebtState | None]:
-        if (fast_ticks := self.fast_ticks) is None or not cost or type(state) is GcraDebtState:
-            if self.fast_delay_ticks is None or not cost or type(state) is not GcraDebtState or max_delay is not None:
-                return self._decide(state, now, cost, max_delay)
-            return self._decide_delayed(state, now, cost, self.fast_delay_ticks)
+        self, state: int | GcraOverfullState | None, now: int, cost: int, max_delay: int | None
+    ) -> tuple[Decision, int | GcraOverfullState | None]:
+        if (fast_ticks := self.fast_ticks) is None or not cost or type(state) is GcraOverfullState:
+            if type(state) is GcraOverfullState and cost and max_delay is None and self.fast_delay_ticks is not None:
+                return self._decide_delayed(state, now, cost, self.fast_delay_ticks)
+            return self._decide(state, now, cost, max_delay)
         drain, rounding, unit, burst, full = fast_ticks
         # fast path: equal to _decide(), in a third of the time; a clock tick is 1 us here, so `now` is the tick.
         # See ticks.py for the units; adding `rounding` before `// drain` rounds up to whole microseconds.
@@ -73,10 +73,10 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
         ), state
 
     def _decide_delayed(
-        self, state: GcraDebtState, now: int, cost: int, delay_ticks: tuple[int, int, int, int, int]
-    ) -> tuple[Decision, GcraDebtState | int | None]:
+        self, state: GcraOverfullState, now: int, cost: int, fast_delay_ticks: tuple[int, int, int, int, int]
+    ) -> tuple[Decision, GcraOverfullState | int | None]:
         """Decide on a charge behind delayed requests: equal to `_decide`, in half the time."""
-        drain, unit, burst, full, max_delay_ticks = delay_ticks
+        drain, unit, burst, full, max_delay_ticks = fast_delay_ticks
         level = state.tat - now * drain
         if level < full or state.updated > now or cost > burst:
             return self._decide(state, now, cost, None)
@@ -93,11 +93,11 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
             reset / MICROSECONDS,
             -((full - level) // drain) / MICROSECONDS,
             now + reset,
-        ), GcraDebtState(now * drain + level, now)
+        ), GcraOverfullState(now * drain + level, now)
 
     def _decide(
-        self, state: int | GcraDebtState | None, now: int, cost: int, max_delay: int | None
-    ) -> tuple[Decision, int | GcraDebtState | None]:
+        self, state: int | GcraOverfullState | None, now: int, cost: int, max_delay: int | None
+    ) -> tuple[Decision, int | GcraOverfullState | None]:
         """Decide in the general case."""
         clock, drain, unit, _, full = self.ticks
         tick = now // clock
@@ -110,10 +110,12 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
             if admission[0]:
                 level += cost * unit
             if admission[0] or ahead:  # even if refused: a state from the future would lock clients out
-                state = GcraDebtState(tick * drain + level, tick) if level > full else tick * drain + level
+                state = GcraOverfullState(tick * drain + level, tick) if level > full else tick * drain + level
         return self.decision(now, level, admission, full), state
 
-    def settle(self, state: int | GcraDebtState | None, now: int, delta: int, at: int) -> int | GcraDebtState | None:
+    def settle(
+        self, state: int | GcraOverfullState | None, now: int, delta: int, at: int
+    ) -> int | GcraOverfullState | None:
         clock, drain, *_, full = self.ticks
         tick = now // clock
         level, _ = self._level(state, tick)
@@ -121,16 +123,16 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
         if settled_level == level:
             return state
         tat = tick * drain + settled_level
-        return GcraDebtState(tat, tick) if settled_level > full else tat if settled_level else None
+        return GcraOverfullState(tat, tick) if settled_level > full else tat if settled_level else None
 
-    def forgiven(self, state: int | GcraDebtState | None, now: int, delta: int) -> int:
+    def forgiven(self, state: int | GcraOverfullState | None, now: int, delta: int) -> int:
         return self.excess_debt(self._level(state, now // self.ticks[0])[0], delta)
 
-    def expires(self, state: int | GcraDebtState) -> int:
+    def expires(self, state: int | GcraOverfullState) -> int:
         clock, drain, *_ = self.ticks
         return ceil_div(state if isinstance(state, int) else state.tat, drain) * clock
 
-    def _level(self, state: int | GcraDebtState | None, tick: int) -> tuple[int, bool]:
+    def _level(self, state: int | GcraOverfullState | None, tick: int) -> tuple[int, bool]:
         """Return the ticks that have not drained by `tick`, and whether the state is later than `tick`."""
         if state is None:
             return 0, False

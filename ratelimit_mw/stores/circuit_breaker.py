@@ -45,7 +45,7 @@ class CircuitBreaker(Layer):
             self._failures = 0  # consecutive
             self._pause = INITIAL_PAUSE
             self._until: float | None = None  # the end of the pause; None while the breaker is closed
-            self._last_change = 0.0  # when the latest failure was recorded or the latest probe was sent
+            self._last_failure_or_probe = 0.0  # when the latest failure was recorded or the latest probe was sent
             self._since = 0.0  # when the first of the consecutive failures was recorded
             self._error = ""
             self._rejected = False  # the latest failure was a rejection
@@ -71,7 +71,7 @@ class CircuitBreaker(Layer):
             if self._until is None:
                 return
             # the others stay paused until this probe ends; if its end is never reported, MAX_PAUSE ends the pause
-            self._until, self._last_change = now + MAX_PAUSE, now
+            self._until, self._last_failure_or_probe = now + MAX_PAUSE, now
         self._notify("probe", now)
 
     def before_peek(self, now: float) -> None:
@@ -110,7 +110,7 @@ class CircuitBreaker(Layer):
     def _allow_next_probe(self, started_at: float) -> None:
         """Let the next request probe, if this one was the probe."""
         with self._lock:
-            if self._until is not None and started_at >= self._last_change:
+            if self._until is not None and started_at >= self._last_failure_or_probe:
                 self._until = started_at
 
     def _record_answer(self, now: float) -> None:
@@ -128,10 +128,11 @@ class CircuitBreaker(Layer):
             self._error, self._rejected = error_summary(error), error.rejected
             if not self._failures:
                 self._since = now
-            overlaps = started_at < self._last_change < now + MAX_PAUSE  # later than that: the clock stepped back
+            # beyond now + MAX_PAUSE: the clock stepped back
+            overlaps = started_at < self._last_failure_or_probe < now + MAX_PAUSE
             if not self._failures or not overlaps:
                 self._failures += 1
-                self._last_change = now
+                self._last_failure_or_probe = now
                 opens = self._failures >= FAILURES
             if opens:
                 pause = self._jitter(self._pause / 2, self._pause)

@@ -60,9 +60,10 @@ class GenerationalMap:
         it to the current generation. Other keys stay where they are. Otherwise, if a limit had more keys than one
         generation holds, each of them would move again and again.
         """
-        since = now + self.limit.window_us // 2
+        # a generation is due a window after it closed: due within half a window, it closed at least half a window ago
+        due_limit = now + self.limit.window_us // 2
         for generation in reversed(self._older):
-            if generation.due_at <= since:
+            if generation.due_at <= due_limit:
                 break
             state = generation.states.get(key)
             if state is not None:

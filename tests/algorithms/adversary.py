@@ -27,7 +27,7 @@ from ratelimit_mw import (
 )
 from ratelimit_mw.algorithms.bucket import BucketLimit, LevelState
 from ratelimit_mw.algorithms.fixed_window import WindowState
-from ratelimit_mw.algorithms.gcra import GcraDebtState
+from ratelimit_mw.algorithms.gcra import GcraOverfullState
 from ratelimit_mw.algorithms.sliding_window_counter import SubWindowState
 from ratelimit_mw.algorithms.sliding_window_log import LogState, _state_of
 from ratelimit_mw.algorithms.smooth import SmoothState
@@ -97,7 +97,7 @@ def _aged(limit: Limit, state: State) -> State:
             state = replace(state, start=state.start - 1)
         case LevelState() | SmoothState():
             state = replace(state, updated=state.updated - 1)
-        case GcraDebtState():
+        case GcraOverfullState():
             state = replace(state, tat=state.tat - _drain(limit), updated=state.updated - 1)
         case LogState():
             assert isinstance(limit, SlidingWindowLog)
