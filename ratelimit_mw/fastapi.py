@@ -122,11 +122,11 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt):
 class _Refused(RateLimited, HTTPException):
     """A refusal that the app may handle as `RateLimited`, by its status, or as any `HTTPException`."""
 
-    def __init__(self, verdict: Verdict, refusal: OwnResponse, answer: _Responder) -> None:
+    def __init__(self, verdict: Verdict, refusal: OwnResponse, make_response: _Responder) -> None:
         fields = {name: value for name, value in refusal.headers if name.lower() not in BODY_HEADERS}
         HTTPException.__init__(self, refusal.status, json.decode(refusal.body)["detail"], fields)
         self.verdict = verdict
-        self.answer = answer
+        self.make_response = make_response
 
 
 class _DefaultRefusal(_Refused):
@@ -136,9 +136,9 @@ class _DefaultRefusal(_Refused):
 class _RefusedWebSocket(RateLimited):
     """A refused websocket. Not an `HTTPException`, because handlers of those return HTTP responses."""
 
-    def __init__(self, verdict: Verdict, answer: _Responder) -> None:
+    def __init__(self, verdict: Verdict, make_response: _Responder) -> None:
         super().__init__(verdict)
-        self.answer = answer
+        self.make_response = make_response
 
 
 async def _refusal_error(decision: EndpointDecision, verdict: Verdict, connection: HTTPConnection) -> Exception:
@@ -146,7 +146,7 @@ async def _refusal_error(decision: EndpointDecision, verdict: Verdict, connectio
 
     Registers `_respond` as its handler, unless it is of an HTTP request and the app has a handler.
     """
-    answer = partial(answer_refusal, decision, verdict, connection)
+    make_response = partial(answer_refusal, decision, verdict, connection)
     refusal = decision.gate.default_refusal(decision.request, verdict)
     # Starlette looks up the handler here when it has caught the error
     handlers, _ = connection.scope.get("starlette.exception_handlers", (None, None))
@@ -154,15 +154,15 @@ async def _refusal_error(decision: EndpointDecision, verdict: Verdict, connectio
         if not isinstance(handlers, MutableMapping):
             return WebSocketException(close_message(refusal.status)["code"])
         handlers[_RefusedWebSocket] = _respond
-        return _RefusedWebSocket(verdict, answer)
+        return _RefusedWebSocket(verdict, make_response)
     if not isinstance(handlers, MutableMapping) or not _is_unhandled(handlers, decision):
-        return _Refused(verdict, refusal, answer)
+        return _Refused(verdict, refusal, make_response)
     handlers[_DefaultRefusal] = _respond
-    return _DefaultRefusal(verdict, refusal, answer)
+    return _DefaultRefusal(verdict, refusal, make_response)
 
 
 async def _respond(_: HTTPConnection, error: Any) -> Response | None:
-    response: Response | None = await error.answer()
+    response: Response | None = await error.make_response()
     return response
 
 

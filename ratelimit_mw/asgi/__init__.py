@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, Final, Unpack
 
 from ratelimit_mw.asgi.checks import MIDDLEWARE_REGISTRY, warn_of_unenforced
-from ratelimit_mw.asgi.disconnect import ClientDisconnected, DisconnectWatcher, close
+from ratelimit_mw.asgi.disconnect import ClientDisconnected, DisconnectWatcher, send_client_closed
 from ratelimit_mw.asgi.messages import with_messages
 from ratelimit_mw.asgi.send import (
     STATE_KEY,
@@ -126,7 +126,7 @@ class RateLimitMiddleware:
         try:
             await self._decide(None, scope, watcher.receive, send, watcher.sleep)
         except ClientDisconnected:
-            await close(send)
+            await send_client_closed(send)
         finally:
             watcher.end()
 
@@ -138,7 +138,7 @@ class RateLimitMiddleware:
         Every refusal of the middleware is sent here.
         """
         if scope["type"] not in self._limited_types:
-            await self._pass_through(scope, receive, send)
+            await self._handle_other_scope(scope, receive, send)
             return
         client = scope.get("client")
         request = AsgiRequest(scope, client[0] if client else None, scope.get(STATE_KEY))
@@ -164,7 +164,7 @@ class RateLimitMiddleware:
         is_limited = verdict is not None or (request.messages is not None and scope["type"] != "http")
         await app(_scope_with_state(scope, state, is_limited=is_limited), receive, send)
 
-    async def _pass_through(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _handle_other_scope(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._error is not None:
             await refuse_to_start(self._error, scope, receive, send)
         elif scope["type"] == "lifespan":

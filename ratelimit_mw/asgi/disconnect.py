@@ -68,7 +68,7 @@ class DisconnectWatcher:
             self._next.cancel()
 
 
-async def close(send: Send) -> None:
+async def send_client_closed(send: Send) -> None:
     """Send an empty response with status 499 after the client has disconnected."""
     await send({"type": "http.response.start", "status": _CLIENT_CLOSED_REQUEST, "headers": []})
     await send({"type": "http.response.body", "body": b""})

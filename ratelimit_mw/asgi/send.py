@@ -131,7 +131,7 @@ async def _answered_by_app(app: App, refusal: Response, scope: Scope, receive: R
 async def refuse_to_start(error: ConfigError, scope: Scope, receive: Receive, send: Send) -> None:
     """Fail the lifespan startup because of invalid settings; raise the error for any other scope.
 
-    Under Starlette, it is also raised, as Starlette does if a lifespan fails: its TestClient expects that.
+    Starlette also raises when a lifespan fails, and its TestClient expects that, so the error is raised there too.
     """
     if scope["type"] == "lifespan":
         await receive()

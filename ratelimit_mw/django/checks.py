@@ -9,7 +9,7 @@ from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.django.endpoint_limits import LOCATIONS, is_strict, limits_by_level, unenforced
+from ratelimit_mw.django.endpoint_limits import LOCATIONS, is_strict, limits_by_level, unenforced_message
 from ratelimit_mw.django.gates import SETTING_NAME, build_gate
 from ratelimit_mw.django.idle_throttles import FIX, idle_throttles, uses_of, views_of
 from ratelimit_mw.django.middleware import METHODS, RateLimitMiddleware
@@ -55,7 +55,7 @@ def check_views(**_: Any) -> list[CheckMessage]:
     hint = f"{FIX[0].upper()}{FIX[1:]}."
     found += [_finding(f"{idle.text}.", hint, "ratelimit_mw.W004") for idle in idle_throttles(views, Throttle)]
     if LOCATIONS and _middleware_index() is None:
-        found.append(_finding(unenforced(), None, "ratelimit_mw.W001"))
+        found.append(_finding(unenforced_message(), None, "ratelimit_mw.W001"))
         return found
     reached = _reached_limits(views)
     hint = "A decorator above it hides the view, unless it uses functools.wraps; or no path leads there."

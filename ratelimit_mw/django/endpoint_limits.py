@@ -60,7 +60,7 @@ def exempt(view: View) -> View:
 def _warn(**_: Any) -> None:
     """Warn at the first request, when all middleware is loaded; with `strict`, raise at each one."""
     if not MIDDLEWARE_LOADED.is_set():
-        warn_or_fail([Finding(unenforced())], strict=is_strict())
+        warn_or_fail([Finding(unenforced_message())], strict=is_strict())
     request_started.disconnect(dispatch_uid=_warn)
 
 
@@ -69,7 +69,7 @@ def is_strict() -> bool:
     return Settings.strict_setting(getattr(settings, SETTING_NAME, None))
 
 
-def unenforced() -> str:
+def unenforced_message() -> str:
     """Return the message for limits on views without the middleware."""
     return (
         f"{len(LOCATIONS)} limits on views ({', '.join(sorted(LOCATIONS.values())[:_MAX_NAMED])}) are not "

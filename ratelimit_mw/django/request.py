@@ -60,7 +60,7 @@ class DjangoRequest(Request):
     def user(self) -> str | None:
         """The id of `request.user`, if AuthenticationMiddleware or other outer middleware has set it."""
         user = getattr(self.raw, "user", None)
-        return None if user is None or _has_no_session(self.raw, user) else user_id(user)
+        return None if user is None or _cannot_have_user(self.raw, user) else user_id(user)
 
 
 class AsyncDjangoRequest(DjangoRequest):
@@ -77,7 +77,7 @@ class AsyncDjangoRequest(DjangoRequest):
         """The id of `request.user`, unless that would query a database."""
         if self._user is _NOT_LOADED:
             user = getattr(self.raw, "user", None)
-            if _has_no_session(self.raw, user):
+            if _cannot_have_user(self.raw, user):
                 user = None
             elif isinstance(user, LazyObject):
                 raise UserNotLoaded
@@ -86,7 +86,7 @@ class AsyncDjangoRequest(DjangoRequest):
         return known
 
 
-def _has_no_session(raw: HttpRequest, user: object) -> bool:
+def _cannot_have_user(raw: HttpRequest, user: object) -> bool:
     """Return whether `user` would be loaded from an empty session, without a key from a cookie.
 
     Then no user is logged in. Loading it would mark the session as accessed, and Django would add `Vary: Cookie` to a

@@ -57,7 +57,7 @@ def _logged_in() -> str | None:
     """Return the id of Flask-Login's user, if the app uses it. Loads the user."""
     app = unproxied(current_app)
     manager = getattr(app, "login_manager", None)
-    if manager is None or _has_no_session(app, manager):
+    if manager is None or _cannot_have_user(app, manager):
         return None
     try:
         from flask_login import current_user  # type: ignore[import-untyped]  # noqa: PLC0415  # optional
@@ -71,7 +71,7 @@ def _logged_in() -> str | None:
         return None
 
 
-def _has_no_session(app: Flask, manager: Any) -> bool:
+def _cannot_have_user(app: Flask, manager: Any) -> bool:
     """Return whether the request has nothing from which Flask-Login could load a user.
 
     Loading a user marks the session as accessed, and Flask then adds `Vary: Cookie`, even to a page that is the same

@@ -11,7 +11,7 @@ from ratelimit_mw.core.limit import Decision, Limit, State, microseconds
 
 START: Final = 1_000_000_000_000_000  # microseconds: the time at the start of a walk
 MOST_STEPS: Final = 30
-LARGEST: Final = 13  # size of a charge that is one unit too large
+TOO_LARGE: Final = 13  # size of a charge that is one unit too large
 FORWARD: Final = ("same", "same", "microsecond", "fraction", "fraction", "retry", "early", "next", "reset", "long")
 MOVES: Final = (*FORWARD, "back")
 
@@ -41,7 +41,7 @@ class Step(Struct, frozen=True):
         """Return the cost of `size`: 0 to 3 units, then twelfths of `limit.most`, then one unit more than that."""
         if self.size <= 3:  # noqa: PLR2004  # explained by the docstring
             return self.size
-        return max(1, limit.most * self.size // 12) if self.size < LARGEST else limit.most + 1
+        return max(1, limit.most * self.size // 12) if self.size < TOO_LARGE else limit.most + 1
 
 
 class Point(NamedTuple):
@@ -95,7 +95,7 @@ class Walk(Struct, frozen=True):
 def random_walk(random: Random) -> Walk:
     """Return a random walk of up to 30 steps, forward and back in time."""
     steps = (
-        Step(random.choice(MOVES), random.randint(0, 100), random.randint(0, LARGEST))
+        Step(random.choice(MOVES), random.randint(0, 100), random.randint(0, TOO_LARGE))
         for _ in range(random.randint(0, MOST_STEPS))
     )
-    return Walk(tuple(steps), random.randint(1, LARGEST), random.randint(0, 99))
+    return Walk(tuple(steps), random.randint(1, TOO_LARGE), random.randint(0, 99))

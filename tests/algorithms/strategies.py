@@ -16,7 +16,7 @@ from ratelimit_mw import (
     TokenBucket,
 )
 from ratelimit_mw.algorithms.bucket import BucketLimit
-from ratelimit_mw.testing.walks import FORWARD, LARGEST, MOST_STEPS, MOVES, Step, Walk
+from ratelimit_mw.testing.walks import FORWARD, MOST_STEPS, MOVES, TOO_LARGE, Step, Walk
 
 _quotas = st.one_of(st.integers(1, 12), st.integers(1, 10**6), st.sampled_from([10**9, 999_999_937]))
 _windows = st.one_of(  # seconds
@@ -75,11 +75,11 @@ of_each_algorithm: dict[str, st.SearchStrategy[Limit]] = {
 
 
 def _steps(moves: Sequence[str]) -> st.SearchStrategy[list[Step]]:
-    steps = st.builds(Step, st.sampled_from(moves), st.integers(0, 100), st.integers(0, LARGEST))
+    steps = st.builds(Step, st.sampled_from(moves), st.integers(0, 100), st.integers(0, TOO_LARGE))
     return st.lists(steps, max_size=MOST_STEPS)
 
 
 forward = _steps(FORWARD)
 both_ways = _steps(MOVES)
-sizes = st.integers(1, LARGEST)
+sizes = st.integers(1, TOO_LARGE)
 walks = st.builds(Walk, both_ways.map(tuple), sizes, st.integers(0, 99))
