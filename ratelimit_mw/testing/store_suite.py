@@ -103,7 +103,7 @@ class StoreSuite:
         store.reset([a, c])
         _same(_left(store, a, b, c), [10, 7, 5])
 
-    def test_no_charges_at_all_is_no_question(self, store: Store) -> None:
+    def test_an_empty_group_is_valid(self, store: Store) -> None:
         _same(list(store.take([])), [])
         _same(list(store.peek([])), [])
         store.settle([])
@@ -115,7 +115,7 @@ class StoreSuite:
         _same(_outcomes(store.take([a, b, c])), [(True, 7), (True, 5), (False, 0)])  # room, but not charged
         _same(_left(store, a, b, c), [7, 5, 0])
 
-    def test_the_same_bucket_twice_is_asked_for_the_sum(self, store: Store) -> None:
+    def test_charges_of_one_bucket_are_added_up(self, store: Store) -> None:
         decisions = store.take([Charge("k", WINDOW, 3), Charge("o", BUCKET), Charge("k", WINDOW, 4)])
         _same(_outcomes(decisions), [(True, 3), (True, 4), (True, 3)])
         _same(_outcomes(store.take([Charge("k", WINDOW, 2), Charge("k", WINDOW, 2)])), [(False, 3), (False, 3)])
@@ -177,7 +177,7 @@ class StoreSuite:
         _same(_outcomes(store.take([own, penalty])), [(True, 0), (True, 2)])
         _same(_outcomes(store.take([everybody, own, penalty])), [(False, 0), (False, 0), (True, 1)])
 
-    def test_whose_a_key_is_its_last_braces_say(self, store: Store) -> None:
+    def test_the_last_braces_of_a_key_identify_its_client(self, store: Store) -> None:
         own = ["{ann}:other", "{x}{ann}:r"]
         for limited in [*own, "{ann}{x}:r", "{ann", "ann}", "{ann}}", "ann"]:
             penalty = Charge("{ann}:p", SlidingWindowCounter(2, 600), role="penalty")
