@@ -110,7 +110,7 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt):
         decision = await enforce(scope, checks, context.template, verdict)
         if decision is None:
             return
-        if decision.refusing_verdict:
+        if decision.refusing_verdict is not None:
             raise await _refusal_error(decision, decision.refusing_verdict, connection)
         if not response.raw_headers:
             response.raw_headers += decision.raw_fields

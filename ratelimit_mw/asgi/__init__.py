@@ -32,6 +32,9 @@ from ratelimit_mw.rules.startup_checks import warn_of_authentication, warn_of_co
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.options import Options
 
+_NO_ASYNCIO: Final = (
+    "the server runs the app with trio, and RateLimitMiddleware needs asyncio; run the server with its asyncio worker"
+)
 _KINDS: Final = ("http", "websocket")
 
 
@@ -47,7 +50,7 @@ class RateLimitMiddleware:
 
     @check_arguments(Options)
     def __init__(
-        self, app: App, settings: Settings | Mapping[str, Any] | None = None, /, **options: Unpack[Options]
+        self, app: App, settings: Settings | Mapping[str, Any] | None = None, **options: Unpack[Options]
     ) -> None:
         self.app = app
         self._error: ConfigError | None = None
@@ -161,8 +164,7 @@ class RateLimitMiddleware:
                 send = with_headers(state, self._style, send)
         elif request.messages is not None:
             receive, send = await with_messages(request, self._gate, state, receive, send)
-        is_limited = verdict is not None or (request.messages is not None and scope["type"] != "http")
-        await app(_scope_with_state(scope, state, is_limited=is_limited), receive, send)
+        await app(_scope_with_state(scope, state), receive, send)
 
     async def _handle_other_scope(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._error is not None:
@@ -170,6 +172,7 @@ class RateLimitMiddleware:
         elif scope["type"] == "lifespan":
             warn_of_cors(None, scope.get("app"))
             try:
+                _check_asyncio()
                 warn_of_unenforced(scope.get("app"), strict=self._gate.settings.strict)
             except ConfigError as error:
                 self._fail(error)
@@ -177,8 +180,8 @@ class RateLimitMiddleware:
                 return
             await self.app(scope, receive, self._close_store_on_shutdown(send))
         else:
-            if scope["type"] in _KINDS and STATE_KEY not in scope:
-                scope[STATE_KEY] = RateLimitState(None, self._gate)  # `enabled` is off for endpoint limits too
+            if scope["type"] in _KINDS and STATE_KEY not in scope:  # `enabled` is off for endpoint limits too
+                scope = _scope_with_state(scope, RateLimitState(None, self._gate))
             await self.app(scope, receive, send)
 
     def _close_store_on_shutdown(self, send: Send) -> Send:
@@ -192,11 +195,14 @@ class RateLimitMiddleware:
         return send_after_close
 
 
-def _scope_with_state(scope: Scope, state: RateLimitState, *, is_limited: bool) -> Scope:
-    """Return the scope for the app, with the verdict in its state if anything `is_limited`."""
-    if not is_limited:
-        scope[STATE_KEY] = state  # endpoint limits use its store, and this middleware adds their headers
-        return scope
+def _check_asyncio() -> None:
+    """Raise `ConfigError` under trio."""
+    if not in_event_loop():
+        raise ConfigError(_NO_ASYNCIO)
+
+
+def _scope_with_state(scope: Scope, state: RateLimitState) -> Scope:
+    """Return the scope for the app, with this state, which has no verdict if nothing limits the request."""
     if "state" not in scope:  # otherwise the server made one for this request
         return {**scope, "state": {"ratelimit": state}, STATE_KEY: state}
     scope["state"]["ratelimit"] = scope[STATE_KEY] = state

@@ -61,7 +61,8 @@ _EQUIVALENTS: Final[Mapping[str, tuple[str, str]]] = {
     **dict.fromkeys(("group", "uid", "bucket"), ("name", "endpoints whose limits have the same name share a bucket")),
     **dict.fromkeys(("timeout", "socket_timeout"), ("store_timeout", "seconds for a call of the store")),
     **dict.fromkeys(("hash_secret", "secret"), ("key_secret", "text that keys the hash of identities")),
-    **dict.fromkeys(("dry_run", "report_only", "block"), ("shadow", "true: decide and report, but never refuse")),
+    **dict.fromkeys(("dry_run", "report_only"), ("shadow", "true: decide and report, but never refuse")),
+    "block": ("shadow", "false, the default: requests are refused"),
     **dict.fromkeys(
         ("max_concurrent", "concurrency", "max_concurrency"), ("concurrent", "requests in progress at once")
     ),

@@ -34,7 +34,7 @@ class Verdict(Struct, frozen=True, gc=False):
     If the request is refused, the refusing charge with the longest wait binds. If it is admitted, the charge with the
     smallest `remaining / limit` binds, then the one with the longest `next_after`. Ties go to the first charge. Shadow
     charges never bind. If no charge binds (no limits, or `source` is `allowed_on_error` or `denied_on_error`), limit
-    and remaining are 0 and all times 0.0.
+    and remaining are 0 and all times 0.0. A verdict is true if the request is admitted: `if not limiter.hit(...)`.
     """
 
     allowed: bool
@@ -43,6 +43,9 @@ class Verdict(Struct, frozen=True, gc=False):
     rule: str | None = None
     source: Source = "store"
     policies: Sequence[Any] = ()  # one per charge if the middleware decided
+
+    def __bool__(self) -> bool:
+        return self.allowed
 
     @property
     def binding(self) -> int | None:

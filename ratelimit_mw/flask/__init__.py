@@ -59,7 +59,8 @@ class RateLimiter:
         else:
             Settings.check(self._options)
         if app is None and (settings or options) and self._options.get("enabled") is not False:
-            warn_unless_limits_app(self)
+            strict = any(map(Settings.strict_setting, (self._settings, self._options)))
+            warn_unless_limits_app(self, strict=strict)
 
     def init_app(self, app: Flask) -> None:
         """Limit this app too.

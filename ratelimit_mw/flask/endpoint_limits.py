@@ -26,7 +26,9 @@ _limited_apps: Final[WeakSet[Flask]] = WeakSet()  # the apps that have a RateLim
 _unchecked: Final[WeakKeyDictionary[EndpointLimit, str]] = (
     WeakKeyDictionary()
 )  # limits not yet known to be enforced, with the names of their places
-_without_app: Final[WeakSet[Any]] = WeakSet()  # RateLimiters with settings and without an app
+_without_app: Final[WeakKeyDictionary[Any, bool]] = (
+    WeakKeyDictionary()
+)  # RateLimiters with settings and without an app, and whether they are strict
 _lock: Final = fork_safe_lock()
 
 
@@ -82,15 +84,18 @@ def register_app(app: Flask) -> None:
     _limited_apps.add(app)
 
 
-def warn_unless_limits_app(extension: object) -> None:
-    """Warn at the first request to any app, unless `mark_limits_app` is called for this extension first."""
-    _without_app.add(extension)
+def warn_unless_limits_app(extension: object, *, strict: bool) -> None:
+    """Warn at the first request to any app, unless `mark_limits_app` is called for this extension first.
+
+    `strict`: raise an error instead.
+    """
+    _without_app[extension] = strict
     request_started.connect(_check_enforced)
 
 
 def mark_limits_app(extension: object) -> None:
     """Record that this extension limits an app."""
-    _without_app.discard(extension)
+    _without_app.pop(extension, None)
 
 
 def _attach(endpoint_limit: EndpointLimit, target: Target, word: str) -> Target:
@@ -119,7 +124,7 @@ def _check_enforced(sender: Flask, **_: object) -> None:
         text = "nothing enforces it, because it is not on a view or blueprint of an app with a RateLimiter"
         findings = [Finding(f"{name}: {text}", weakens_limits) for name, weakens_limits in idle]
         findings += [_NO_APP] * bool(_without_app)
-        warn_or_fail(findings, strict=any(map(_is_strict, {sender, *_limited_apps})))
+        warn_or_fail(findings, strict=any([*map(_is_strict, {sender, *_limited_apps}), *_without_app.values()]))
         _unchecked.clear()
         _without_app.clear()
         request_started.disconnect(_check_enforced)

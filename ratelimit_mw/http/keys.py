@@ -29,6 +29,7 @@ _PartReader = Callable[["KeyContext", str, CallResults], str | None]  # (request
 _Part = tuple[str, _PartReader]  # kind, reader
 
 ANY_PREFIX: Final = 64  # for keys that are checked or compared, but not read
+_CERTAIN: Final = {"ip", "route", "all"}  # parts that no client can leave out
 _MAX_PREFIX, _MIN_PREFIX = 128, 32  # bits of an IPv6 network
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _SYNTAX: Final = (
@@ -46,6 +47,9 @@ class KeyContext(Protocol):
     def header(self, name: str) -> str | None: ...  # noqa: D102
     @property
     def cookies(self) -> Mapping[str, str]: ...  # noqa: D102
+    @property
+    def cookie_pairs(self) -> Sequence[str]: ...  # noqa: D102
+    def header_lines(self, name: str) -> Sequence[str]: ...  # noqa: D102
 
 
 class Key:
@@ -55,7 +59,7 @@ class Key:
     bits of an IPv6 address that it reads; 0 without `ip`.
     """
 
-    __slots__ = ("_kinds", "callables", "identity", "is_all", "is_shared", "prefix", "text")
+    __slots__ = ("_kinds", "_reachable", "callables", "identity", "is_all", "is_shared", "prefix", "text")
 
     def __init__(self, spec: KeySpec, ipv6_prefix: int) -> None:
         self.callables: list[RequestCallable] = []
@@ -77,7 +81,10 @@ class Key:
         else:
             raise ConfigError(f"got {spec!r}, expected a callable, or text made of {_SYNTAX}")
         self.identity: Final = _first_present([_all_joined([read for _, read in parts]) for parts in alternatives])
-        self._kinds = {tuple(kind for kind, _ in parts) for parts in alternatives}
+        kinds = [tuple(kind for kind, _ in parts) for parts in alternatives]
+        self._kinds = {*kinds}
+        certain = [set(one) <= _CERTAIN for one in kinds]
+        self._reachable = kinds[: certain.index(True) + 1] if True in certain else kinds
         self.is_all = self.text == "all"
         self.is_shared: Final = all(kind in ("all", "route") for kinds in self._kinds for kind in kinds)
 
@@ -98,13 +105,25 @@ class Key:
 
     @property
     def is_client_controlled(self) -> bool:
-        """Whether it consists only of headers and cookies, so that a client can choose any number of identities."""
-        return all(kind.startswith(("header:", "cookie:")) for kinds in self._kinds for kind in kinds)
+        """Whether headers and cookies alone can make up the identity, so that a client can choose any number of them.
+
+        So does `header:x | ip`, but not `ip | header:x`, because `ip` is always present.
+        """
+        return any(all(kind.startswith(("header:", "cookie:")) for kind in kinds) for kinds in self._reachable)
 
     @property
     def needs_header(self) -> bool:
         """Whether each alternative reads a header or a cookie, so that a request without them has no identity."""
         return all(any(kind.startswith(("header:", "cookie:")) for kind in kinds) for kinds in self._kinds)
+
+    def is_ambiguous(self, request: KeyContext) -> bool:
+        """Return whether the request has a header or cookie of this key in a form that apps may read differently."""
+        parts = [kind.partition(":") for kinds in self._kinds for kind in kinds]
+        cookies = {name for kind, _, name in parts if kind == "cookie"}
+        sent = {pair.partition("=")[0].strip() for pair in request.cookie_pairs} if cookies else set()
+        return any(name not in request.cookies for name in cookies & sent) or any(
+            len(request.header_lines(name)) > 1 for kind, _, name in parts if kind == "header"
+        )
 
     def failed(self, results: CallResults) -> bool:
         """Return whether one of its callables raised or returned an invalid key."""

@@ -74,10 +74,15 @@ class Request(ABC):
         return values[0] if len(values) == 1 else None
 
     @property
+    def cookie_pairs(self) -> Sequence[str]:
+        """The `name=value` pairs of all Cookie headers, as sent."""
+        return self.headers.get("cookie", "").replace(", ", ";").split(";")
+
+    @property
     def cookies(self) -> Mapping[str, str]:
         """The cookies that every app reads alike. Omits names with several values, and values with escapes."""
         values: dict[str, str | None] = {}
-        for pair in self.headers.get("cookie", "").replace(", ", ";").split(";"):
+        for pair in self.cookie_pairs:
             name, _, raw = pair.partition("=")
             name, value = name.strip(), raw.strip().strip('"')
             unambiguous = values.get(name, value) == value and "\\" not in value

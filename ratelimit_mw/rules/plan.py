@@ -132,9 +132,13 @@ class _PlanContext(Struct, frozen=True, gc=False):
     user: str | None
     client: str | None
     cookies: Mapping[str, str] = {}
+    cookie_pairs: Sequence[str] = ()
 
     def header(self, _: str) -> str | None:
         return None
+
+    def header_lines(self, _: str) -> Sequence[str]:
+        return ()
 
 
 class Plan(Struct, frozen=True, gc=False):
@@ -239,7 +243,11 @@ def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, rout
             if (
                 limit.is_penalty
                 or limit.missing_key == "deny"
-                or (limit.missing_key == "exempt" and not limit.key.failed(results))
+                or (
+                    limit.missing_key == "exempt"
+                    and not limit.key.failed(results)
+                    and not limit.key.is_ambiguous(request)  # otherwise a client could repeat a header to be exempt
+                )
             ):
                 continue  # a shared penalty would ban all clients without the key for the refusals of one
             identity = limit.missing_key_identity

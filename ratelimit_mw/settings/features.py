@@ -126,13 +126,10 @@ class SettlePolicy:
     def keeps_charge(self, response: Any) -> bool:
         """Return whether a request with this response stays charged.
 
-        A response that ended without a status is charged, unless the client disconnected.
+        A response that ended without a status is charged: the app may have evaluated the request, and a client could
+        disconnect on purpose before the status is known.
         """
-        if self.counted_statuses is None:
-            return True
-        return (
-            response.ending != "disconnected" if response.status is None else response.status in self.counted_statuses
-        )
+        return self.counted_statuses is None or response.status is None or response.status in self.counted_statuses
 
 
 def settle_policy(settle: SettleSpec | None, count_status: StatusSpec | None) -> SettlePolicy | None:

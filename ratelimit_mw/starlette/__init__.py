@@ -104,7 +104,7 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
         decision = await enforce(
             connection.scope, checks_for(display_name(info, endpoint)), None if info is None else info.template
         )
-        if decision is not None and decision.refusing_verdict:
+        if decision is not None and decision.refusing_verdict is not None:
             return await answer_refusal(decision, decision.refusing_verdict, connection)
         if is_async:
             answer = await endpoint(*arguments, **named)

@@ -63,7 +63,7 @@ class RateLimit(HonorsExempt):
             )
             decision = await enforce(scope, self._checks(name, display_name(info, endpoint)), template)
             if decision is not None:
-                if decision.refusing_verdict:
+                if decision.refusing_verdict is not None:
                     await refuse(decision.request, decision.refusing_verdict, decision.gate, receive, send)
                     return
                 send = decision.with_headers(send)
@@ -100,7 +100,7 @@ async def _enforce_on_instance(endpoint: Any) -> bool:
     decision = await enforce(scope, _checks_of(kind, display_name(info, kind)), None if info is None else info.template)
     if decision is None:
         return True
-    if decision.refusing_verdict:
+    if decision.refusing_verdict is not None:
         await refuse(decision.request, decision.refusing_verdict, decision.gate, endpoint.receive, endpoint.send)
         return False
     endpoint.send = decision.with_headers(endpoint.send)

@@ -24,10 +24,10 @@ class MemoryStore:
     """Keeps states in this process, for threads (`take`) and for asyncio (`atake`). A call never waits for I/O.
 
     `max_keys`: the maximum number of states, at least 1. In a full store, a new key replaces an expired one; if a short
-    search finds none, one of the limit with the most keys whose last request was admitted and which has a unit left.
-    So a flood of new keys never frees a key whose last request was refused, whatever that request's cost. If
-    no key can be replaced, new keys of a limit share one overflow bucket. `clock`: a callable that returns seconds, for
-    tests; None is `time.monotonic`.
+    search finds none, one of the limit with the most keys whose last request was admitted and which has a unit left. So
+    a flood of new keys never frees a key whose last request was refused, whatever
+    that request's cost. If no key can be replaced, new keys of a limit share one overflow bucket. `clock`: a callable
+    that returns seconds, for tests; None is `time.monotonic`.
     """
 
     has_own_timeout: ClassVar[bool] = True  # callers need no timeout of their own
@@ -246,7 +246,7 @@ class MemoryStore:
             if free_keys > 0:
                 free_keys -= 1
             elif not self._make_room(now, protected, evict=evict):
-                warn_throttled("MemoryStore", "all %d keys are in use: new keys share a bucket", self._max_keys)
+                warn_throttled("MemoryStore", "full with %d keys: new keys of a limit share a bucket", self._max_keys)
                 entries[index] = self._find(states.limit, _OVERFLOW_KEY, now)
             elif self._free_keys <= 0 and evict:
                 # one more, if an overflow bucket has made `_free_keys` negative

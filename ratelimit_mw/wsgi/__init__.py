@@ -33,7 +33,6 @@ class RateLimitMiddleware:
         self,
         app: "WSGIApplication",
         settings: Settings | Mapping[str, Any] | None = None,
-        /,
         **options: Unpack[Options],
     ) -> None:
         check_app(app, "WSGI")
@@ -48,22 +47,23 @@ class RateLimitMiddleware:
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Admit or refuse one request. The app's iterable is wrapped only if its end must be tracked."""
         if self._off:
+            environ.setdefault("ratelimit_mw", RateLimitState(None, self._gate))
             return self.app(environ, start_response)
         if self._processes.unknown:
             self._processes.examine(environ)
         request = WsgiRequest(environ, environ.get("REMOTE_ADDR") or None, environ.get("ratelimit_mw"))
         verdict = self._gate.admit(request)
-        if verdict is None:
-            return self.app(environ, start_response)
         state = request.state
         if state is None:
             state = RateLimitState(verdict, self._gate)
-        else:
+        elif verdict is not None:
             state.record(verdict, self._gate)
+        environ["ratelimit_mw"] = state
+        if verdict is None:
+            return self.app(environ, start_response)
         if not verdict.allowed:
             response = self._gate.default_refusal(request, verdict)
             return refuse(request, verdict, response, self._gate.refusal_handler, start_response)
-        environ["ratelimit_mw"] = state
         if self._style != "none" and not state.headers_shown:
             state.headers_shown = True
             start_response = with_headers(state, self._style, start_response)

@@ -326,7 +326,7 @@ def test_a_wrong_lease_is_told(options: dict[str, object], said: str) -> None:
 
 @pytest.mark.parametrize("limit", [TokenBucket(10, 1, max_delay=1), TokenBucket(10, 1)])
 def test_what_is_held_back_is_not_leased(limit: TokenBucket) -> None:
-    with pytest.raises(ConfigError, match="held back"):
+    with pytest.raises(ConfigError, match="units charged in advance cannot be delayed"):
         Charge("k", limit, max_delay=None if limit.max_delay else 1.0, lease=5)
 
 

@@ -177,7 +177,7 @@ class Remembering(RecordingStore):
 def test_an_answer_from_memory_names_its_source(gate: Make) -> None:
     asked = gate(limits="1/minute", store=Remembering(clock=Clock()))
     found = [asked.admit_by_address(ADDRESS, "GET") for _ in range(2)]
-    assert [(verdict.allowed, verdict.source) for verdict in found if verdict] == [
+    assert [(verdict.allowed, verdict.source) for verdict in found if verdict is not None] == [
         (True, "store"),
         (False, "remembered"),
     ]
@@ -188,10 +188,10 @@ def test_an_answer_from_memory_names_its_source(gate: Make) -> None:
 def test_whom_the_store_refused_is_refused_when_it_fails(gate: Make) -> None:
     store = RecordingStore(clock=Clock())
     asked = gate(limits="1/minute", store=store, on_store_error="local")
-    assert [verdict and verdict.allowed for verdict in [asked.admit_by_address(ADDRESS, "GET") for _ in range(2)]] == [
-        True,
-        False,
-    ]
+    first, second = (asked.admit_by_address(ADDRESS, "GET") for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert (first.allowed, second.allowed) == (True, False)
     store.error = StoreError("down")
     verdict, other = asked.admit_by_address(ADDRESS, "GET"), asked.admit_by_address("192.0.2.2", "GET")
     assert verdict is not None

@@ -130,7 +130,8 @@ def test_keys_that_can_be_the_same(one: KeySpec, other: KeySpec, *, can_collide_
 
 @pytest.mark.parametrize(
     ("key", "is_client_controlled"),
-    [("header:a", True), ("cookie:a | header:b", True), ("header:a+cookie:b", True), ("header:a | ip", False),
+    [("header:a", True), ("cookie:a | header:b", True), ("header:a+cookie:b", True), ("header:a | ip", True),
+     ("user | header:a", True), ("ip | header:a", False), ("header:a+user | all | cookie:b", False),
      ("header:a+ip", False), ("user", False), ("all", False), (tenant, False)],
 )  # fmt: skip
 def test_keys_that_only_the_client_writes(key: KeySpec, *, is_client_controlled: bool) -> None:

@@ -196,7 +196,7 @@ def test_what_http_costs_does_not_change() -> None:
     app = App200()
     talk(limited(app, store=store, **TOP), HTTP)
     assert store.calls == []
-    assert "ratelimit" not in app.scopes[0].get("state", {})
+    assert app.scopes[0]["state"]["ratelimit"].verdict is None
 
 
 def test_nothing_that_a_user_names_can_be_a_bucket_of_messages() -> None:
