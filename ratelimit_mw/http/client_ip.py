@@ -8,7 +8,7 @@ from itertools import islice
 
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector
 from ratelimit_mw.http.forwarded import forwarded, x_forwarded_for
-from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH, Address, Networks, parse_address
+from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH, Address, Networks, is_ipv4, parse_address
 
 _UNIX = "unix:"  # in trusted_proxies: a peer without an address
 _MAX_PROXIES = 32  # proxies in a row, in the settings and in a header
@@ -27,6 +27,8 @@ def client_address(host: str | None, prefix: int) -> str | None:
     An IPv6 client usually owns a whole network, so only the first `prefix` bits count: `2001:db8::/64`. Ports, brackets
     and zones are accepted and dropped (uvicorn before 0.45 could leave the port on a forwarded address).
     """
+    if host is not None and is_ipv4(host):
+        return host
     address = parse_address(host)
     if address is None or isinstance(address, IPv4Address) or prefix == address.max_prefixlen:
         return None if address is None else str(address)
@@ -70,7 +72,12 @@ class ClientIPResolver:
                 address = _first_untrusted(parse_list(text), networks)
             return str(address) if address else None
 
+        def read_ipv4(text: str) -> str | None:
+            """Return the value of a header if it is the client's IPv4 address and nothing else."""
+            return text if hops <= 1 and is_ipv4(text) else None
+
         self._peer_address = lru_cache(_CACHE_SIZE)(read_peer)
+        self._ipv4_from_header = read_ipv4 if parse_list is not forwarded else _no_address
         self._from_header = read_header
         self._cached_from_header = lru_cache(_CACHE_SIZE)(read_header)
 
@@ -94,9 +101,14 @@ class ClientIPResolver:
         if not values:
             return peer_address
         text = values[0] if len(values) == 1 else ",".join(values)  # one list (RFC 9110, 5.3), so not a single address
-        return (
-            self._cached_from_header(text) if len(text) <= _MAX_CACHED_LENGTH else self._from_header(text)
-        ) or peer_address
+        client = self._ipv4_from_header(text)  # not cached: each client of a proxy has another value
+        if client is None:
+            client = self._cached_from_header(text) if len(text) <= _MAX_CACHED_LENGTH else self._from_header(text)
+        return client or peer_address
+
+
+def _no_address(_: str) -> None:
+    return None
 
 
 def _first_untrusted(addresses: Iterator[Address | None], networks: Networks) -> Address | None:

@@ -21,7 +21,7 @@ from ratelimit_mw.http.callables import (
     resolve_callable,
 )
 from ratelimit_mw.http.client_ip import check_no_underscore, client_address
-from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH
+from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH, is_ipv4
 
 KeySpec = str | RequestCallable
 
@@ -194,6 +194,8 @@ def _ip(prefix: int) -> _PartReader:
 
     def read(request: KeyContext, _: str, __: CallResults) -> str | None:
         host = request.client
+        if host is not None and is_ipv4(host):
+            return f"ip={host}"  # what part() returns; not cached, because each client has another address
         return part(host) if host and len(host) <= MAX_ADDRESS_LENGTH else None  # bounds the size of a cache entry
 
     return read

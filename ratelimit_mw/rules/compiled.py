@@ -35,7 +35,11 @@ CHARGE_BUDGET: Final = Budget(
 
 
 class CompiledLimit:
-    """One limit of a rule, ready to charge. `charge_cache[identity, cost]` is the `Charge` that the store receives."""
+    """One limit of a rule, ready to charge.
+
+    `new_charge((identity, cost))` returns the `Charge` that the store receives, `charge_cache[identity, cost]` a cached
+    one.
+    """
 
     __slots__ = (
         *(
@@ -45,6 +49,7 @@ class CompiledLimit:
             "key",
             "local_policy",
             "missing_key",
+            "new_charge",
             "on_store_error",
             "policy",
             "queue",
@@ -87,6 +92,7 @@ class CompiledLimit:
             key = bucket_key(identity, limit_set.bucket, secret=secret, plain=settings.plain_keys)
             return Charge(key, spec.limit, cost, None, role, None, spec.lease, spec.lease_time)
 
+        self.new_charge: Final = charge
         self.charge_cache: Final = Memo(charge, CHARGE_BUDGET)
 
     def cost_of(self, results: CallResults) -> int:

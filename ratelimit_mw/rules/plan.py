@@ -223,7 +223,9 @@ def _plan(match: Match, request: KeyContext, route: str, results: CallResults) -
         identity = limit.key.identity(request, route, results)
         if identity is None:
             return _plan_without(compiled_limits, request, route, results)
-        charges.append(limit.charge_cache[identity, limit.cost_of(results)])
+        units = identity, limit.cost_of(results)
+        # a plan that is cached keeps its charges: a second cache would only be filled, never read
+        charges.append(limit.charge_cache[units] if match.plan_cache is None else limit.new_charge(units))
     return Plan(
         _with_distinct_buckets(charges),
         compiled_limits,

@@ -5,10 +5,12 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.http.client_ip import ClientIPResolver, client_address
-from ratelimit_mw.http.networks import Networks, parse_address
+from ratelimit_mw.http.networks import Networks, is_ipv4, parse_address
 from web.address_cases import ASGI_CASES, CASES, Case
 
 pytestmark = pytest.mark.promise(10)
@@ -157,13 +159,14 @@ def test_what_a_client_writes_does_not_fill_the_memory() -> None:
     for number in range(6000):
         text = f"192.0.{number >> 8}.{number & 255}"
         assert finder.resolve("10.0.0.1", lambda _, text=text: [text]) == text  # type: ignore[misc]
+        assert finder.resolve("10.0.0.1", lambda _, text=text: [f"{text}:80"]) == text  # type: ignore[misc]
         assert finder.resolve("10.0.0.1", lambda _, text=text: [" " * 600 + text]) == text  # type: ignore[misc]
         assert finder.resolve(text, lambda _: []) == text
         assert finder.resolve(text + " " * 60, lambda _: []) is None
     assert finder._peer_address.cache_info().currsize <= 4096
     assert finder._cached_from_header.cache_info().currsize <= 4096
     own, client = finder._peer_address.cache_info(), finder._cached_from_header.cache_info()
-    assert (own.hits + own.misses, client.hits + client.misses) == (18_000, 6000)  # the long were not even looked up
+    assert (own.hits + own.misses, client.hits + client.misses) == (24_000, 6000)  # neither the plain nor the long
 
 
 NETWORK = "a network such as '10.0.0.0/8' or an address such as '192.0.2.1'"
@@ -327,3 +330,35 @@ def test_networks_hold(address: str, held: bool) -> None:
     assert parsed is not None
     assert (parsed in networks) is held
     assert ip_address(address) not in Networks("safelist", [])
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [(text, True) for text in ("192.0.2.7", "1.0.0.0", "255.255.255.255")]
+    + [
+        (text, False)
+        for text in ("256.0.2.1", "192.0.2.01", "192.0.2", "192.0.2.1.5", "1", " 192.0.2.1", "192.0.2.1\n", "")
+    ]
+    + [(text, False) for text in ("192.0.2.1:80", "192.0.2.1, 192.0.2.2", "::ffff:192.0.2.1", "192.0.2.\u0661")],
+)
+def test_the_short_form_of_an_ipv4_address(text: str, *, short: bool) -> None:
+    assert is_ipv4(text) is short
+
+
+TEXTS = (
+    st.from_regex(r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}", fullmatch=True)
+    | st.ip_addresses(v=4).map(str)
+    | st.text(max_size=20)
+)
+
+
+@pytest.mark.promise(10)
+@given(TEXTS)
+def test_the_short_way_reads_what_the_parser_reads(text: str) -> None:
+    assert not is_ipv4(text) or str(parse_address(text)) == text
+    for proxies, header in ((["10.0.0.0/8"], "x-forwarded-for"), (1, "x-forwarded-for"), (2, "x-forwarded-for"),
+                            (["10.0.0.0/8"], "x-real-ip"), (["10.0.0.0/8"], "forwarded")):  # fmt: skip
+        finder = ClientIPResolver(proxies, header)
+        for value in (text, f"10.{text}", f"{text}, 10.0.0.7"):
+            long_way = finder._from_header(value) or "10.0.0.1"
+            assert finder.resolve("10.0.0.1", lambda _, value=value: [value]) == long_way  # type: ignore[misc]
