@@ -138,7 +138,7 @@ class RateLimitMiddleware:
     ) -> None:
         """Decide on the general path. `verdict`: the fast path's refusal, if any. `sleep`: see `AsyncGate.admit`.
 
-        Every refusal of the middleware is sent here.
+        Every refusal of a request or handshake by the middleware is sent here; `messages` closes open websockets.
         """
         if scope["type"] not in self._limited_types:
             await self._handle_other_scope(scope, receive, send)

@@ -1,7 +1,8 @@
 """Sends rate limit headers and refusals to ASGI servers.
 
-Refusals by the limits of an endpoint are Starlette responses or errors instead (`starlette/__init__.py`, `fastapi.py`),
-so that decorators and error handlers can change them.
+Other refusals are sent elsewhere: those by the limits of an endpoint are Starlette responses or errors
+(`starlette/__init__.py`, `fastapi.py`), so that decorators and error handlers can change them; `messages.py` closes
+open websockets.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
@@ -77,7 +78,7 @@ async def resolve_refusal(request: Request, verdict: Verdict, gate: AsyncGate) -
 async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: Receive, send: Send) -> None:
     """Send the response to a refused request, or let `on_refused` send it.
 
-    Called by the middleware and for websockets of endpoints that are still connecting.
+    Called by the middleware. For limits of endpoints, called for handshakes, and if `on_refused` is an ASGI app.
     """
     scope, refusal, refusal_handler = request.raw, gate.default_refusal(request, verdict), gate.refusal_handler
     if scope["type"] == "websocket":

@@ -45,7 +45,7 @@ _MAX_CACHED_ENDPOINTS: Final = 4096  # endpoints whose compiled limits are cache
 
 
 class AsyncGate(BaseGate):
-    """Decides requests in asyncio. `BaseGate._without_store` decides if the store fails.
+    """Decides requests in asyncio. `BaseGate._without_store` decides a request when the store fails.
 
     `sync_gate`: a gate that decides without a coroutine; None unless the store is in memory and no rule can wait.
 

@@ -207,8 +207,8 @@ async def enforce(
 ) -> EndpointDecision | None:
     """Decide by the limits that were not yet enforced on this request. Return None if none are left.
 
-    The caller sends the refusal. `route`: the template. `verdict`: the result of `admit_by_address`, if it refused. The
-    state is stored as by a middleware.
+    The callers (`limit`, `RateLimit` of Starlette and of FastAPI) send or raise the refusal. `route`: the template.
+    `verdict`: the result of `admit_by_address`, if it refused. The state is stored as by a middleware.
     """
     decision: EndpointDecision | None = None
     for check in checks:

@@ -17,7 +17,7 @@ from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores.layer import SCRIPT_ERROR, Clock, Layer, Listener
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
-FAILURES: Final = 3  # consecutive failures that open the breaker; requests that overlap count as one
+FAILURES: Final = 3  # consecutive failures that open the breaker; see `CircuitBreaker` for which ones count
 INITIAL_PAUSE: Final = 0.1  # seconds
 MAX_PAUSE: Final = 0.5  # seconds; short enough that the breaker closes within a second after a recovery
 _LOG_INTERVAL: Final = 10.0  # seconds between two log lines about an outage: a store that flaps must not fill the disk

@@ -169,7 +169,7 @@ class GenerationalMap:
     def _pop_oldest(self) -> tuple[str, State, bool] | None:
         """Remove the next state of the oldest generation that has one.
 
-        Returns its key, the state, and whether its last request was refused; None if there is no state.
+        Returns its key, the state, and whether its last request was refused; None without a state.
         """
         while self._older:
             generation = self._older[0]
