@@ -167,7 +167,3 @@ def wsgi_limited(scene: Scene, url: Callable[[Lab], str] = lambda _: "memory://"
 
 HARDEST: Final = Scene(MANY, proxy=True, rules=RULES)
 EASIEST: Final = Scene(1, proxy=True, rules=RULES)
-hardest: Final = limited(HARDEST)
-hardest_floor: Final = floor(HARDEST)
-easiest: Final = limited(EASIEST)
-easiest_floor: Final = floor(EASIEST)

@@ -10,6 +10,7 @@ from benchmarks.lab import Lab, package
 from benchmarks.ours import asgi
 from benchmarks.ours.asgi import App, Scope, bare
 from benchmarks.ours.production import (
+    EASIEST,
     HARDEST,
     MANY,
     QUOTA,
@@ -74,9 +75,9 @@ ROWS: Final[Sequence[Row]] = [
     Race(
         name="production-one",
         what=f"added to a request: 1 client, behind a proxy, {RULES} rules / without proxy and rules",
-        ours=limited(Scene(1, proxy=True, rules=RULES)),
+        ours=limited(EASIEST),
         peer=asgi.limited,
-        floor=floor(Scene(1, proxy=True, rules=RULES)),
+        floor=floor(EASIEST),
         peer_floor=asgi.floor,
         target=2.0,
         calls=_CALLS,

@@ -59,7 +59,18 @@ class Key:
     bits of an IPv6 address that it reads; 0 without `ip`.
     """
 
-    __slots__ = ("_kinds", "_reachable", "callables", "identity", "is_all", "is_shared", "prefix", "text")
+    __slots__ = (
+        "_cookies",
+        "_headers",
+        "_kinds",
+        "_reachable",
+        "callables",
+        "identity",
+        "is_all",
+        "is_shared",
+        "prefix",
+        "text",
+    )
 
     def __init__(self, spec: KeySpec, ipv6_prefix: int) -> None:
         self.callables: list[RequestCallable] = []
@@ -83,6 +94,9 @@ class Key:
         self.identity: Final = _first_present([_all_joined([read for _, read in parts]) for parts in alternatives])
         kinds = [tuple(kind for kind, _ in parts) for parts in alternatives]
         self._kinds = {*kinds}
+        parts = {part.partition(":")[::2] for one in kinds for part in one}
+        self._headers = {name for kind, name in parts if kind == "header"}
+        self._cookies = {name for kind, name in parts if kind == "cookie"}
         certain = [set(one) <= _CERTAIN for one in kinds]
         self._reachable = kinds[: certain.index(True) + 1] if True in certain else kinds
         self.is_all = self.text == "all"
@@ -118,12 +132,12 @@ class Key:
 
     def is_ambiguous(self, request: KeyContext) -> bool:
         """Return whether the request has a header or cookie of this key in a form that apps may read differently."""
-        parts = [kind.partition(":") for kinds in self._kinds for kind in kinds]
-        cookies = {name for kind, _, name in parts if kind == "cookie"}
-        sent = {pair.partition("=")[0].strip() for pair in request.cookie_pairs} if cookies else set()
-        return any(name not in request.cookies for name in cookies & sent) or any(
-            len(request.header_lines(name)) > 1 for kind, _, name in parts if kind == "header"
-        )
+        if any(len(request.header_lines(name)) > 1 for name in self._headers):
+            return True
+        if not self._cookies:
+            return False
+        sent = {pair.partition("=")[0].strip() for pair in request.cookie_pairs}
+        return not (self._cookies & sent) <= request.cookies.keys()
 
     def failed(self, results: CallResults) -> bool:
         """Return whether one of its callables raised or returned an invalid key."""

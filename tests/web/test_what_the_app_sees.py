@@ -71,6 +71,7 @@ def test_wsgi_apps_find_a_state_without_a_verdict(settings: Any) -> None:
     assert seen == [None]
 
 
+@pytest.mark.promise(10)
 @pytest.mark.parametrize("headers", [[(b"x", b"a"), (b"x", b"b")], [(b"cookie", b"s=1; s=2")]])
 def test_a_client_that_repeats_its_key_is_not_exempt(headers: list[tuple[bytes, bytes]]) -> None:
     statuses: list[int] = []
