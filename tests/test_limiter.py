@@ -226,7 +226,7 @@ def test_a_store_of_the_other_kind_is_an_error_that_says_where_it_goes(redis_url
         store: Any = RedisStore(client)
         with pytest.raises(ConfigError, match=r"store: RedisStore has no atake\(\); .* use Limiter"):
             AsyncLimiter(store)
-    store = AsyncRedisStore(redis_url)
+    store = AsyncRedisStore(redis_url, timeout=5)
     with pytest.raises(ConfigError, match=r"store: AsyncRedisStore has no take\(\); .* use AsyncLimiter"):
         Limiter(store)
     for kind in (Limiter, AsyncLimiter):

@@ -211,12 +211,12 @@ def test_what_is_held_back_sleeps_for_that_long(monkeypatch: pytest.MonkeyPatch)
     async def asleep(delay: float) -> None:
         slept.append(delay)
 
-    monkeypatch.setattr("ratelimit_mw.engine.decorator.time.sleep", slept.append)
+    monkeypatch.setattr("ratelimit_mw.engine.runtime.time.sleep", slept.append)
     limit = LeakyBucket(1, 2, burst=3, max_delay=4)
     limited = Limiter(MemoryStore(clock=Clock())).limit(limit)(send)
     assert [limited("bob") for _ in range(3)] == ["1 to bob"] * 3
     assert (refusal(limited, "bob").retry_after, slept) == (2.0, [2.0, 4.0])
-    monkeypatch.setattr("ratelimit_mw.engine.acquire.asyncio.sleep", asleep)
+    monkeypatch.setattr("ratelimit_mw.engine.runtime.asyncio.sleep", asleep)
     awaited = Awaiting(MemoryStore(clock=Clock())).limit(limit)(send)
     assert [awaited("bob") for _ in range(3)] == ["1 to bob"] * 3
     assert (refusal(awaited, "bob").retry_after, slept) == (2.0, [2.0, 4.0, 2.0, 4.0])

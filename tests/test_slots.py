@@ -23,8 +23,8 @@ from ratelimit_mw import (
     StoreError,
 )
 from ratelimit_mw.core.limit import Decision
-from ratelimit_mw.engine import slot_context as blocks
 from ratelimit_mw.engine import slots as held
+from ratelimit_mw.engine.runtime import ThreadRuntime
 from ratelimit_mw.engine.slots import (
     ASYNC_SLOT_RENEWER,
     SLOT_RENEWER,
@@ -287,7 +287,7 @@ def until(holds: Callable[[], bool]) -> bool:
 def test_a_slot_is_renewed_while_its_thread_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a thread that ends when nothing is held any more: here one of this test's own."""
     keeper, before = SlotRenewer(), set(threading.enumerate())
-    monkeypatch.setattr(blocks, "SLOT_RENEWER", keeper)
+    monkeypatch.setattr(ThreadRuntime, "slot_renewer", keeper)
     store = RecordingStore(clock=Clock())
     limiter, limit = Limiter(store), Concurrency(1, 0.03)
     with limiter.slot(limit, "k"):
@@ -368,7 +368,7 @@ def test_one_timer_while_something_is_held_and_none_after() -> None:
             keeper.add(hold)
             assert loop.cancelled == cancelled
         for hold in holds:
-            keeper.release(hold, lambda _: None)
+            await keeper.release(hold)
         await asyncio.sleep(0.05)
         assert (loop.cancelled, len(asyncio.all_tasks())) == ([True, False], 1)
         keeper.add(holds[0])

@@ -1,6 +1,6 @@
 """Exceptions of this package. `RateLimited`, which carries a verdict, is in `verdict`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
@@ -52,6 +52,14 @@ class ErrorCollector:
             yield
         except ConfigError as error:
             self._problems += (error.with_prefix(place) if place else error).problems
+
+    def run(self, checks: Iterable[Callable[[], object]]) -> None:
+        """Run each check, and catch the ConfigError that it raises."""
+        for check in checks:
+            try:
+                check()
+            except ConfigError as error:
+                self._problems += error.problems
 
     def add(self, problems: Iterable[str]) -> None:
         """Add the texts of problems."""

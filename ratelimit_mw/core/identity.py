@@ -5,8 +5,8 @@ lists of parts never share an encoding.
 """
 
 import re
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Callable, Iterable
+from functools import cache, lru_cache
 from hashlib import blake2b
 from urllib.parse import quote_from_bytes
 
@@ -48,8 +48,20 @@ def bucket_key(identity: str, rule: str, *, secret: bytes = b"", plain: bool = F
     The braces mark a Redis Cluster hash tag. The identity is hashed (BLAKE2b, 128 bits, keyed with `secret` if there
     is one), because anyone with access to the store can read the keys. `plain` leaves it readable.
     """
-    if not plain:
-        identity = blake2b(
-            identity.encode("utf-8", "surrogatepass"), digest_size=16, key=secret, person=_PERSON
-        ).hexdigest()
-    return f"{{{identity}}}:{rule}"
+    return f"{{{identity if plain else identity_hash(secret)(identity)}}}:{rule}"
+
+
+@cache
+def identity_hash(secret: bytes) -> Callable[[str], str]:
+    """Return the function that hashes an encoded identity: BLAKE2b, 128 bits, keyed with `secret` if it is not empty.
+
+    It copies a prepared hash, in two thirds of the time of a new one.
+    """
+    prepared = blake2b(digest_size=16, key=secret, person=_PERSON)
+
+    def hash_of(identity: str) -> str:
+        one = prepared.copy()
+        one.update(_bytes(identity))
+        return one.hexdigest()
+
+    return hash_of

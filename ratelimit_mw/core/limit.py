@@ -31,7 +31,11 @@ def microseconds(seconds: float) -> int:
 
 
 class Decision(Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
-    """The store's decision on one charge. Times are seconds from the store's current time, rounded up.
+    """The store's decision on one charge.
+
+    `retry_after`, `next_after`, `reset_after` and `delay` are durations from the store's current time, in seconds
+    with fractions. Where an algorithm has to round them, it rounds up: to a microsecond, or to the end of a clock step
+    (see `ticks.py`). `at` is an instant, in microseconds.
 
     Serialized as an array in this order, like a server's reply, which msgspec can thus decode directly.
     """
@@ -113,20 +117,6 @@ class Limit(_Rate, frozen=True, kw_only=True):
         `MOST_RECENT`, a window refunds its newest units and a bucket any that have not drained.
         """
         raise TypeError(f"{type(self).__name__} must define settle()")
-
-    def shift_at(self, at: int, units: int) -> int:
-        """Return the `at` that a decision would have had with `units` more cost (less, if negative).
-
-        Differs from `at` only where units drain in order, each at its own instant.
-        """
-        return at
-
-    def forgiven(self, state: State, now: int, delta: int) -> int:
-        """Return how many of `delta` units exceed the debt cap, so that `settle` does not count them.
-
-        Debt is capped at one quota. 0 for a limit that does not override this.
-        """
-        return 0
 
     def expires(self, state: State) -> int:
         """Return the instant, in microseconds, from which `state` decides exactly like None."""

@@ -8,27 +8,44 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Budget:
-    """A maximum number of entries that several `Memo`s share. All of them are cleared before it is exceeded."""
+_MAX_USED_ONCE: Final = 4096  # keys
 
-    def __init__(self, maxsize: int) -> None:
+
+class Budget:
+    """A maximum number of entries that several `Memo`s share. All of them are cleared before it is exceeded.
+
+    `second_use`: keep a value only when its key is computed for the second time, among the latest 4,096 keys that were
+    not kept. So keys that recur are kept, and a long series of keys that do not costs no memory.
+    """
+
+    def __init__(self, maxsize: int, *, second_use: bool = False) -> None:
         self.maxsize: Final = maxsize
         self._count = 0
+        self._used_once: Final[set[object] | None] = set() if second_use else None
         self._memos: Final[WeakValueDictionary[int, Memo[Any, Any]]] = WeakValueDictionary()
 
     def register(self, memo: "Memo[Any, Any]") -> None:
         """Count the entries of `memo` too."""
         self._memos[id(memo)] = memo
 
-    def reserve(self) -> None:
-        """Count one more entry. Clears all memos first if the maximum is reached."""
+    def reserve(self, key: object) -> bool:
+        """Count one more entry, and return whether to keep it. Clears all memos first if the maximum is reached."""
+        used_once = self._used_once
+        if used_once is not None and key not in used_once:
+            if len(used_once) >= _MAX_USED_ONCE:
+                used_once.clear()
+            used_once.add(key)
+            return False
         if self._count >= self.maxsize:
             self.clear()
         self._count += 1
+        return True
 
     def clear(self) -> None:
         """Clear all memos."""
         self._count = 0
+        if self._used_once:
+            self._used_once.clear()
         for reference in self._memos.valuerefs():
             if (memo := reference()) is not None:
                 memo.clear()
@@ -54,8 +71,7 @@ class Memo(dict[K, V], Generic[K, V]):
 
     def __missing__(self, key: K) -> V:
         value = self._make(key)
-        if self._should_cache(key):
-            self._budget.reserve()
+        if self._should_cache(key) and self._budget.reserve(key):
             self[key] = value
         return value
 

@@ -1,24 +1,26 @@
 """Validation of options, shared by all tables of the settings.
 
-A table is a TypedDict whose fields are `Annotated[type, "description"]`. Checks, the JSON Schema and the reference are
-generated from it.
+A table is a TypedDict whose fields are `Annotated[type, "description"]`, or `Annotated[type, "description", check]`.
+Checks, the JSON Schema and the reference are generated from it.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import wraps
+from functools import cache, partial, wraps
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 from msgspec import Struct
+from msgspec.structs import fields
 
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector
-from ratelimit_mw.core.peer_options import translate_option
+from ratelimit_mw.core.limit import check_int, check_seconds
 from ratelimit_mw.core.signatures import accepts, callable_name, parameters_of
 
 T = TypeVar("T")
 P = ParamSpec("P")
+Check = Callable[[str, Any], object]  # (option, value): raises ConfigError that names the option
 # names that this package gives to its own rules and limits; settings cannot use them
 RESERVED_NAMES: Final = ("default", "app", "unmatched", "preflight", "blocklist")
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a header name (RFC 9110, 5.6.2)
@@ -145,6 +147,52 @@ def reject_reserved_name(name: str | None) -> None:
         raise ConfigError(f"name: got {name!r}, which is reserved; choose another")
 
 
+def option_checks(options: Struct, table: type) -> Iterator[Callable[[], object]]:
+    """Yield the check of each option's value: the one that `table` names, else that of its type.
+
+    None is valid where it is the default: the option is not set.
+    """
+    for option, check, may_be_none in _checks_of(type(options), table):
+        value = getattr(options, option)
+        if value is not None or not may_be_none:
+            yield partial(check, option, value)
+
+
+@cache
+def _checks_of(struct: type[Struct], table: type) -> Sequence[tuple[str, Check, bool]]:
+    """Return the options that have a check, their checks, and whether their default is None."""
+    defaults = {field.name: field.default for field in fields(struct)}
+    found: list[tuple[str, Check, bool]] = []
+    for option, hint in table.__annotations__.items():
+        kind, _, *checks = get_args(hint)
+        if kind is bool:
+            checks = [check_bool]
+        elif get_origin(kind) is Literal:
+            checks = [partial(check_choice, allowed=get_args(kind))]
+        found += [(option, check, defaults[option] is None) for check in checks]
+    return found
+
+
+def at_most(maximum: int, unit: str) -> Check:
+    """Return a check that a value is a whole number from 0 to `maximum`."""
+
+    def check(option: str, value: object) -> None:
+        if check_int(option, value, 0) > maximum:
+            raise ConfigError(f"{option}: got {value}, expected at most {maximum} {unit}")
+
+    return check
+
+
+def positive_seconds(hint: str = "") -> Check:
+    """Return a check that a value is a number of seconds above 0. `hint`: follows the message on 0."""
+
+    def check(option: str, value: object) -> None:
+        if not check_seconds(option, value):
+            raise ConfigError(f"{option}: got 0, expected more than 0 seconds{hint}")
+
+    return check
+
+
 def check_bool(field: str, value: object) -> None:
     """Raise `ConfigError` unless `value` is true or false."""
     if type(value) is not bool:
@@ -166,3 +214,79 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def closest_match(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that is closest to a misspelled one, or None."""
     return next(iter(get_close_matches(word, list(known), n=1)), None)
+
+
+# equivalents of the options of slowapi, flask-limiter, django-ratelimit, express-rate-limit and others
+_KEY: Final = ("key", "text such as 'ip' or 'user | ip', or a callable of the request")
+_LIMITS: Final = ("limits", "text such as '100/minute' or '5/minute; 100/hour', or a list")
+_WINDOW: Final = ("limits", "the window is part of the text: '100/minute', '5 per 30 seconds'")
+_APP: Final = ("app_limits", "limits on every request, in addition to the limits of its rule")
+_ALGORITHM: Final = ("limits", "the algorithm is part of the text: '100/minute using sliding_window_log'")
+_STORE: Final = ("store", "a URL such as 'redis://localhost:6379/0', or a store")
+_PREFIX: Final = ("store", "the prefix is an argument of a store: RedisStore(url, prefix='shop:')")
+_WHEN: Final = ("when", "a callable of the request that returns False where the rule does not apply")
+_EXEMPT: Final = ("exempt", "paths that are not limited")
+_ERRORS: Final = ("on_store_error", "'allow', 'deny' or 'local'")
+_HEADERS: Final = ("headers", "'ietf', 'legacy', 'both' or 'none'")
+_REFUSED: Final = ("on_refused", "a callable of request and verdict that returns the response")
+_DECISION: Final = ("on_decision", "a callable that gets an event for each decision")
+_STATUS: Final = ("count_status", "the statuses of the responses that are charged, such as [401, '4xx']")
+_PROXIES: Final = ("trusted_proxies", "the networks of the proxies that report the client's address")
+_SAFELIST: Final = ("safelist", "networks, headers or callables of clients that are never limited")
+_BLOCKLIST: Final = ("blocklist", "networks, headers or callables of clients that are refused")
+_PENALTY: Final = ("penalty", "text such as '10 refusals per minute: 15 minutes'")
+_BURST: Final = ("limits", "the burst is part of the text: '100/minute burst 20 using gcra'")
+_IPV6: Final = ("ipv6_prefix", "the bits by which IPv6 clients are counted")
+
+_EQUIVALENTS: Final[Mapping[str, tuple[str, str]]] = {
+    **dict.fromkeys(("key_func", "key_function", "key_generator", "identifier", "get_ident", "ident"), _KEY),
+    **dict.fromkeys(("get_cache_key", "request_identifier", "authenticate", "get_key"), _KEY),
+    **dict.fromkeys(("default_limits", "default_limit", "limit_value", "rate", "rates", "rate_limit"), _LIMITS),
+    **dict.fromkeys(("rate_limits", "max", "times", "quota", "max_requests", "num_requests", "get_rate"), _LIMITS),
+    **dict.fromkeys(("throttle_rates", "parse_rate"), _LIMITS),
+    **dict.fromkeys(("window", "window_ms", "window_size", "period", "per", "duration", "interval"), _WINDOW),
+    **dict.fromkeys(("milliseconds", "seconds", "minutes", "hours", "days"), _WINDOW),
+    **dict.fromkeys(("application_limits", "global_limits"), _APP),
+    **dict.fromkeys(("strategy", "algorithm", "using", "moving_window"), _ALGORITHM),
+    **dict.fromkeys(("storage_uri", "storage_url", "storage", "storage_options", "backend", "cache"), _STORE),
+    **dict.fromkeys(("redis", "redis_url", "redis_uri", "use_cache", "cache_name", "client"), _STORE),
+    **dict.fromkeys(("key_prefix", "prefix", "namespace", "cache_format"), _PREFIX),
+    **dict.fromkeys(("exempt_when", "skip", "request_filter", "condition"), _WHEN),
+    **dict.fromkeys(("exclude", "exempt_routes", "exempt_paths", "excluded_paths"), _EXEMPT),
+    **dict.fromkeys(("swallow_errors", "in_memory_fallback", "in_memory_fallback_enabled", "fail_open"), _ERRORS),
+    **dict.fromkeys(("on_error", "pass_on_store_error", "fallback"), _ERRORS),
+    **dict.fromkeys(("headers_enabled", "standard_headers", "legacy_headers", "header_name_mapping"), _HEADERS),
+    **dict.fromkeys(("retry_after", "set_rate_limit_headers", "draft"), _HEADERS),
+    **dict.fromkeys(("on_breach", "handler", "error_message", "message", "callback", "http_callback"), _REFUSED),
+    **dict.fromkeys(("ws_callback", "status_code", "on_blocked", "view"), _REFUSED),
+    **dict.fromkeys(("on_limit_reached", "on_limit", "on_decide"), _DECISION),
+    **dict.fromkeys(("deduct_when", "request_was_successful", "skip_failed_requests"), _STATUS),
+    **dict.fromkeys(("skip_successful_requests", "default_limits_deduct_when"), _STATUS),
+    **dict.fromkeys(("trust_proxy", "proxies", "forwarded_allow_ips", "num_proxies", "trusted_hosts"), _PROXIES),
+    **dict.fromkeys(("ip_meta_key", "real_ip_header", "client_ip_header"), ("proxy_header", "a header's name")),
+    **dict.fromkeys(("whitelist", "allowlist", "allow_list", "white_list"), _SAFELIST),
+    **dict.fromkeys(("blacklist", "denylist", "deny_list", "black_list", "blocked"), _BLOCKLIST),
+    **dict.fromkeys(("ipv6_subnet", "ipv6_mask"), _IPV6),
+    **dict.fromkeys(("meta_limits", "on_meta_breach"), _PENALTY),
+    **dict.fromkeys(("burst", "burst_size", "at_once", "nodelay"), _BURST),
+    **dict.fromkeys(("weight", "tokens", "default_limits_cost"), ("cost", "the units that a request takes")),
+    **dict.fromkeys(("method", "per_method"), ("methods", "a list such as ['GET', 'POST']")),
+    **dict.fromkeys(("enable", "active"), ("enabled", "true, false, or a callable of the request")),
+    **dict.fromkeys(("group", "uid", "bucket"), ("name", "endpoints whose limits have the same name share a bucket")),
+    **dict.fromkeys(("timeout", "socket_timeout"), ("store_timeout", "seconds for a call of the store")),
+    **dict.fromkeys(("hash_secret", "secret"), ("key_secret", "text that keys the hash of identities")),
+    **dict.fromkeys(("dry_run", "report_only"), ("shadow", "true: decide and report, but never refuse")),
+    "block": ("shadow", "false, the default: requests are refused"),
+    **dict.fromkeys(
+        ("max_concurrent", "concurrency", "max_concurrency"), ("concurrent", "requests in progress at once")
+    ),
+}
+_BY_SPELLING: Final = {option.replace("_", ""): translation for option, translation in _EQUIVALENTS.items()}
+
+
+def translate_option(option: str) -> tuple[str, str] | None:
+    """Return the equivalent of another rate limiter's option, and its meaning; None if it is unknown.
+
+    Ignores case and underscores.
+    """
+    return _BY_SPELLING.get(option.replace("_", "").lower())

@@ -79,7 +79,11 @@ class Verdict(Struct, frozen=True, gc=False):
         return self.charges[index].role == "penalty" and decision.allowed and not decision.remaining
 
     def _wait(self, index: int) -> float:
-        """Return the seconds until this charge of a refused request would pass: after the ban, if one starts."""
+        """Return the seconds for which this charge of a refused request goes on refusing.
+
+        A penalty whose ban starts with this refusal still admits it, so its `retry_after` is 0.0. Its `next_after` is
+        the time until the ban ends.
+        """
         decision = self.decisions[index]
         return decision.next_after if self._starts_ban(index) else decision.retry_after
 

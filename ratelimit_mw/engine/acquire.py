@@ -1,34 +1,20 @@
-"""Reserves units, sleeps until they are due, and refunds them if the wait ends early.
+"""Takes units, sleeps until they are due, and holds slots for the length of a block: written once for both runtimes.
 
 The store reserves the units in one step and returns the delay. So callers are served in order across all threads, tasks
 and processes; no waiting caller has to be woken, or to query the store again.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Final
 
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.core.limit import Charge, Decision, Limit, check_seconds
-from ratelimit_mw.core.log import warn_throttled
-from ratelimit_mw.core.verdict import RateLimited, Verdict, refunds_for, verdict_of
-from ratelimit_mw.engine.runtime import run_to_completion, spawn_task
-from ratelimit_mw.stores import AsyncStore, Store
-from ratelimit_mw.stores.memory import MemoryStore
-
-ThreadSleep = Callable[[float], object]
-TakeCall = Callable[[Sequence[Charge]], Coroutine[Any, Any, Sequence[Decision]]]
-
-
-class Sleep(Protocol):
-    """An async sleep that `woken` can end early. An exception that it raises ends the wait for good."""
-
-    def __call__(self, seconds: float, woken: "asyncio.Future[None] | None" = None, /) -> Awaitable[object]:
-        """Sleep for so many seconds, or until `woken` is done if that is sooner."""
-
-
-_NOT_REFUNDED: Final = "a wait ended early, and the refund of its units may have failed: %s"
+from ratelimit_mw.core.limit import Charge, Limit, check_seconds
+from ratelimit_mw.core.runtime import run
+from ratelimit_mw.core.verdict import RateLimited, Verdict, verdict_of
+from ratelimit_mw.engine.runtime import Runtime, refund
+from ratelimit_mw.engine.slots import HeldSlots, slot_charges
 
 
 def with_timeout_as_max_delay(limits: Sequence[Limit], timeout: float | None) -> list[Limit]:
@@ -52,91 +38,98 @@ def _with_max_delay(limit: Limit, timeout: float | None) -> Limit:
     return limit.with_max_delay(timeout)
 
 
-def acquire(store: Store, charges: Sequence[Charge], sleep: ThreadSleep) -> Verdict:
-    """Take the charges and sleep until they are due. Raises `RateLimited` at once if they are refused."""
-    verdict = verdict_of(charges, store.take(charges))
-    if not verdict.allowed:
-        raise RateLimited(verdict)
-    if delay := verdict.delay:
-        try:
-            sleep(delay)
-        except BaseException:  # KeyboardInterrupt too
-            refund(store, verdict)
-            raise
-    return verdict
+async def acquire(runtime: Runtime, charges: Sequence[Charge]) -> Verdict:
+    """Take the charges and sleep until they are due. Raises `RateLimited` at once if they are refused.
 
-
-async def acquire_async(store: AsyncStore, take: TakeCall, charges: Sequence[Charge]) -> Verdict:
-    """The async version of `acquire`. `take`: queries the store, see `cancel_safe`."""
-    verdict = verdict_of(charges, await take(charges))
-    if not verdict.allowed:
-        raise RateLimited(verdict)
-    if delay := verdict.delay:
-        try:
-            await asyncio.sleep(delay)
-        except asyncio.CancelledError:
-            await run_to_completion(refund_async(store, verdict))
-            raise
-    return verdict
-
-
-def cancel_safe(store: AsyncStore, atake: TakeCall, on_refund: Callable[[Verdict], object] | None = None) -> TakeCall:
-    """Return an `atake` whose charges are refunded if the caller is canceled during the call.
-
-    The `atake` of a `MemoryStore` is returned unchanged, because it never suspends. `on_refund`: called with the
-    verdict whose charges were refunded.
+    The units are refunded if the sleep ends early.
     """
-    if type(store) is MemoryStore:
-        return atake
-
-    async def take(charges: Sequence[Charge]) -> Sequence[Decision]:
-        task = asyncio.ensure_future(atake(charges))
+    verdict = verdict_of(charges, await runtime.take_cancel_safe(charges))
+    if not verdict.allowed:
+        raise RateLimited(verdict)
+    if delay := verdict.delay:
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            spawn_task(_refund_after_cancel(store, charges, task, on_refund))
+            await runtime.sleep(delay)
+        except runtime.interrupts:
+            await runtime.finish(refund(runtime, runtime.store, verdict))
             raise
-
-    return take
-
-
-async def _refund_after_cancel(
-    store: AsyncStore,
-    charges: Sequence[Charge],
-    task: "asyncio.Task[Sequence[Decision]]",
-    on_refund: Callable[[Verdict], object] | None,
-) -> None:
-    """Refund what a store call takes after its caller was canceled."""
-    try:
-        verdict = verdict_of(charges, await task)
-    except Exception as error:  # noqa: BLE001  # no caller waits for this task
-        warn_throttled("store", _NOT_REFUNDED, error)
-    else:
-        if verdict.allowed:
-            await refund_async(store, verdict)
-            if on_refund is not None:
-                on_refund(verdict)
+    return verdict
 
 
-def refund(store: Store, verdict: Verdict) -> None:
-    """Refund an abandoned reservation. Logs errors of the store instead of raising them."""
-    try:
-        store.settle(refunds_for(verdict))
-    except Exception as error:  # noqa: BLE001  # the caller raises the error that ended the wait
-        warn_throttled("store", _NOT_REFUNDED, error)
+class Turn:
+    """Starts a block when its turn has come. `take`: takes the units of the block. Can be entered once."""
+
+    name = "turn"  # of the method that returns it, for the error
+
+    def __init__(self, take: Callable[[], Awaitable[Verdict]]) -> None:
+        self._take: Final = take
+        self._entered = False
+
+    async def enter(self) -> Verdict:
+        """Start the block. Raises `RateLimited` if the units are refused, and `RuntimeError` on a second entry."""
+        if self._entered:
+            raise RuntimeError(f"{self.name}: this context manager was entered before; create one for each `with`")
+        self._entered = True
+        return await self._take()
+
+    async def leave(self) -> None:
+        """End the block. Its units stay taken."""
 
 
-async def refund_async(store: AsyncStore, verdict: Verdict) -> None:
-    """The async version of `refund`."""
-    try:
-        await store.asettle(refunds_for(verdict))
-    except Exception as error:  # noqa: BLE001  # the caller raises the error that ended the wait
-        warn_throttled("store", _NOT_REFUNDED, error)
+class SlotHolder(Turn):
+    """Takes units when its block starts, and releases the slots among them when it ends."""
+
+    name = "slot"
+
+    def __init__(self, runtime: Runtime, charges: Sequence[Charge]) -> None:
+        super().__init__(self._take_slots)
+        self._runtime: Final = runtime
+        self._charges: Final = charges
+        self._held_slots: HeldSlots | None = None
+
+    async def leave(self) -> None:
+        """End the block, and release its slots."""
+        if self._held_slots is not None:
+            await self._runtime.slot_renewer.release(self._held_slots)
+
+    async def _take_slots(self) -> Verdict:
+        runtime, charges = self._runtime, self._charges
+        runtime.slot_renewer.renew_due()
+        verdict = verdict_of(charges, await runtime.take_cancel_safe(charges))
+        if not verdict.allowed:
+            raise RateLimited(verdict)
+        if slots := slot_charges(charges, verdict.decisions):  # none if the cost is 0
+            self._held_slots = HeldSlots(runtime.store, slots)
+            runtime.slot_renewer.add(self._held_slots)
+            if verdict.delay:
+                try:
+                    await runtime.sleep(verdict.delay)
+                except runtime.interrupts:
+                    await self.leave()
+                    raise
+        return verdict
 
 
-async def async_sleep(seconds: float, woken: "asyncio.Future[None] | None" = None, /) -> None:
-    """The default `Sleep`: only `woken` ends it early."""
-    if woken is None:
-        await asyncio.sleep(seconds)
-    else:
-        await asyncio.wait([woken], timeout=seconds)
+class ThreadContext(AbstractContextManager[Verdict]):
+    """A `with` block in a thread."""
+
+    def __init__(self, block: Turn) -> None:
+        self._block: Final = block
+
+    def __enter__(self) -> Verdict:
+        return run(self._block.enter())
+
+    def __exit__(self, *_: object) -> None:
+        run(self._block.leave())
+
+
+class AsyncContext(AbstractAsyncContextManager[Verdict]):
+    """An `async with` block."""
+
+    def __init__(self, block: Turn) -> None:
+        self._block: Final = block
+
+    async def __aenter__(self) -> Verdict:
+        return await self._block.enter()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._block.leave()

@@ -1,33 +1,26 @@
 """The base class of the gates: settings, rules, stores, hooks and refusals."""
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
-from time import perf_counter
+from functools import lru_cache
 from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
 from ratelimit_mw.core.errors import ConfigError, error_location
-from ratelimit_mw.core.events import DecisionEvent, Hook, StoreEvent
-from ratelimit_mw.core.limit import Decision
-from ratelimit_mw.core.log import Finding, error_summary, logger, warn_or_fail, warn_throttled
+from ratelimit_mw.core.events import Hook
+from ratelimit_mw.core.log import Finding, error_summary, logger, warn_or_fail
 from ratelimit_mw.core.memo import cached_property
 from ratelimit_mw.core.signatures import callable_name, reject_async
 from ratelimit_mw.core.verdict import Source, Verdict
 from ratelimit_mw.engine.delays import DelayCapacity
-from ratelimit_mw.engine.queue_steps import slot_bucket
-from ratelimit_mw.engine.response_tracking import OnEnd
-from ratelimit_mw.engine.settle_hooks import settle_after_response
 from ratelimit_mw.engine.slot_queue import Queues
-from ratelimit_mw.engine.slots import HeldSlots, renew_in_thread, slot_charges
 from ratelimit_mw.http.callables import resolve_callable
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.on_refused import RefusalHandler, refusal_handler
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Response, refusal_response
-from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, plan_on_store_error
+from ratelimit_mw.rules.deployment_checks import configured_workers, multiple_workers_finding
 from ratelimit_mw.rules.rule_set import RuleSet
-from ratelimit_mw.rules.startup_checks import configured_workers, multiple_workers_finding, warn_of_unused_slot_options
+from ratelimit_mw.rules.startup_checks import warn_of_unused_slot_options
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.fallback import FallbackStore, needs_fallback
@@ -48,7 +41,6 @@ class BaseGate:
     _handler_kinds: tuple[str, ...]  # the kinds of `on_refused` that are supported
     _expected_handler: str
     _store: Store | AsyncStore
-    renew_slots: Callable[[HeldSlots], OnEnd] = staticmethod(renew_in_thread)
 
     def __init__(self, settings: Settings, rules: RuleSet | None = None, fallback: FallbackStore | None = None) -> None:
         self.settings: Final = settings
@@ -70,6 +62,11 @@ class BaseGate:
         )
         self._queues: Final = Queues()
         self._address_key: Final = Key("ip", settings.ipv6_prefix)
+
+    @property
+    def fast_rules(self) -> RuleSet | None:
+        """The rules, whose `plans_for` may find the plan of a request; None if every request needs `admit`."""
+        return self._rules if self._on_decision is None else None
 
     def adapt_to_router(self, app: object) -> None:
         """Match paths as the router of the wrapped app does."""
@@ -117,10 +114,6 @@ class BaseGate:
         nested._rules.share_with_outer(self._rules)  # noqa: SLF001  # the same class
         return nested
 
-    def _settle_at_end(self, request: Request) -> None:
-        """Register the settlement of an admitted request for the end of its response."""
-        request.on_end = [*(request.on_end or ()), settle_after_response]
-
     def _build_refusal_handler(self, settings: Settings) -> RefusalHandler | None:
         if settings.on_refused is None:
             return None
@@ -156,47 +149,6 @@ class BaseGate:
         if error.rejected:
             raise ConfigError(f"store: {error}")
         logger.warning("ratelimit_mw: store: no answer at start, on_store_error decides: %s", error_summary(error))
-
-    def _feed_fallback(self, charge_plan: Plan, decisions: Sequence[Decision], verdict: Verdict) -> None:
-        """Pass the store's decisions to the fallback store, which repeats its refusals while the store fails."""
-        if (not verdict.allowed or self._fallback.has_refusals) and verdict.source == "store":
-            self._fallback.observe(charge_plan.charges, decisions)
-
-    def _register_slots(self, match: Match, verdict: Verdict | None, request: Request) -> HeldSlots | None:
-        """Renew the slots of a request until its response has ended, then release them. None without slots."""
-        if verdict is None or not verdict.allowed or not (slots := slot_charges(verdict.charges, verdict.decisions)):
-            return None
-        wake = None
-        if match.has_queue:
-            wake = partial(self._queues.wake, [slot_bucket(charge) for charge in slots])
-        held_slots = HeldSlots(self.store_for(verdict.source), slots, wake)
-        request.on_end = [*(request.on_end or ()), self.renew_slots(held_slots)]
-        return held_slots
-
-    def _capacity_keys(self, charge_plan: Plan, request: Request) -> Sequence[str]:
-        """Return the keys by which delayed and waiting requests are counted.
-
-        They are those of the plan; if all are shared, the client address.
-        """
-        return client_identities(charge_plan) or [self._address_key.identity(request, "", {}) or ""]
-
-    def _wake_waiters(self, verdict: Verdict) -> None:
-        """Wake requests that wait for the slots of this verdict, which were released."""
-        self._queues.wake([slot_bucket(charge) for charge in verdict.charges if charge.limit.is_concurrency])
-
-    def _emit_decision(self, verdict: Verdict | None, request: Request | None, started: float) -> None:
-        if self._on_decision is not None and verdict is not None:
-            self._on_decision(DecisionEvent(verdict, request, perf_counter() - started))
-
-    def _without_store(self, match: Match, charge_plan: Plan, error: Exception) -> Verdict:
-        if not getattr(error, "rejected", False):  # the store logs a rejection itself, with the fix
-            warn_throttled("store", "failed, on_store_error decides: %s", error_summary(error))
-        if self._on_store_event is not None:
-            self._on_store_event(StoreEvent("failed", error_summary(error)))
-        source, remaining_plan = plan_on_store_error(charge_plan)
-        return conclude(
-            match, remaining_plan, self._fallback.take(remaining_plan.charges) if remaining_plan.charges else (), source
-        )
 
 
 def _hook(setting: str, value: object) -> Hook | None:

@@ -1,17 +1,16 @@
 """Wraps plain functions for the `limit` decorators of Limiter and AsyncLimiter."""
 
-import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, isasyncgenfunction, iscoroutine, isgeneratorfunction
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.limit import Charge, Limit
+from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.signatures import accepts, callable_name, is_async, parameters_of, reject_async
-from ratelimit_mw.engine.acquire import TakeCall, acquire, acquire_async
-from ratelimit_mw.engine.slot_context import async_slot, slot
-from ratelimit_mw.stores import AsyncStore, Store
+from ratelimit_mw.engine.acquire import AsyncContext, SlotHolder, ThreadContext, acquire
+from ratelimit_mw.engine.runtime import Runtime
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -22,11 +21,13 @@ ChargeFactory = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Charge]]
 class DecoratorOptions:
     """Options of a `limit` decorator, checked at decoration time.
 
-    `bucket`: encodes a key as the key of a bucket. Raises `ConfigError` for an invalid one.
+    `bucket`: encodes a key as the key of a bucket. Raises `ConfigError` for an invalid one. `has_slots`: a call takes
+    slots, which are held until it returns.
     """
 
     def __init__(self, limits: Sequence[Limit], key: Any, cost: Any, bucket: Callable[[Any], str]) -> None:
         self._limits, self._key, self._cost, self._bucket = limits, key, cost, bucket
+        self.has_slots: Final = any(limit.is_concurrency for limit in limits)
         for name, value in (("key", key), ("cost", cost)):
             if callable(value):
                 with error_location(name):
@@ -42,11 +43,6 @@ class DecoratorOptions:
                     raise ConfigError(
                         f"cost: got {cost}, which never passes {limit.notation!r}; expected at most {limit.most}"
                     )
-
-    @property
-    def has_slots(self) -> bool:
-        """Whether a call takes slots, which are held until it returns."""
-        return any(limit.is_concurrency for limit in self._limits)
 
     def charges_for(self, function: Callable[..., Any]) -> ChargeFactory:
         """Return the charge factory of this function. A fixed key and cost are encoded only once."""
@@ -76,7 +72,7 @@ class DecoratorOptions:
         return [Charge(bucket, limit, cost) for limit in self._limits]
 
 
-def wrap(function: Callable[P, R], options: DecoratorOptions, store: Store) -> Callable[P, R]:
+def wrap(function: Callable[P, R], options: DecoratorOptions, runtime: Runtime) -> Callable[P, R]:
     """Wrap a function so that each call is charged, for threads. Raises `ConfigError` if it is async."""
     _check_function(function)
     if is_async(function):
@@ -85,30 +81,26 @@ def wrap(function: Callable[P, R], options: DecoratorOptions, store: Store) -> C
             "expected a plain function; for an async one use AsyncLimiter"
         )
     charges_for = options.charges_for(function)
-    if options.has_slots:
-        if isgeneratorfunction(function):
-            raise ConfigError(
-                f"limit: got {callable_name(function)}, a generator function, whose call returns before its body "
-                "runs; use `with limiter.slot(...)` in it"
-            )
-
-        @wraps(function)
-        def call_with_slot(*args: P.args, **kwargs: P.kwargs) -> R:
-            with slot(store, charges_for(args, kwargs)):
-                return function(*args, **kwargs)
-
-        return call_with_slot
+    if options.has_slots and isgeneratorfunction(function):
+        raise ConfigError(
+            f"limit: got {callable_name(function)}, a generator function, whose call returns before its body "
+            "runs; use `with limiter.slot(...)` in it"
+        )
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        acquire(store, charges_for(args, kwargs), time.sleep)
-        return function(*args, **kwargs)
+        charges = charges_for(args, kwargs)
+        if not options.has_slots:
+            run(acquire(runtime, charges))
+            return function(*args, **kwargs)
+        with ThreadContext(SlotHolder(runtime, charges)):
+            return function(*args, **kwargs)
 
     return call
 
 
 def wrap_async(
-    function: Callable[P, Coroutine[Any, Any, R]], options: DecoratorOptions, store: AsyncStore, take: TakeCall
+    function: Callable[P, Coroutine[Any, Any, R]], options: DecoratorOptions, runtime: Runtime
 ) -> Callable[P, Coroutine[Any, Any, R]]:
     """Wrap an async function so that each awaited call is charged. Raises `ConfigError` if it is not async."""
     _check_function(function)
@@ -118,19 +110,15 @@ def wrap_async(
             "expected an async function; for a plain one use Limiter"
         )
     charges_for = options.charges_for(function)
-    if options.has_slots:
-
-        @wraps(function)
-        async def call_with_slot(*args: P.args, **kwargs: P.kwargs) -> R:
-            async with async_slot(store, charges_for(args, kwargs)):
-                return await function(*args, **kwargs)
-
-        return call_with_slot
 
     @wraps(function)
     async def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        await acquire_async(store, take, charges_for(args, kwargs))
-        return await function(*args, **kwargs)
+        charges = charges_for(args, kwargs)
+        if not options.has_slots:
+            await acquire(runtime, charges)
+            return await function(*args, **kwargs)
+        async with AsyncContext(SlotHolder(runtime, charges)):
+            return await function(*args, **kwargs)
 
     return call
 

@@ -1,4 +1,7 @@
-"""Bounds how many requests of a process are delayed at once, and refuses more."""
+"""Bounds how many requests a gate delays at once. If no capacity is left, a request that needs a delay is refused.
+
+Nothing sleeps here. `engine.flow.Flow.decide` reserves the capacity; `Flow._delay` sleeps and then frees it.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,14 +10,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from ratelimit_mw.core.limit import Charge, Decision
-from ratelimit_mw.core.verdict import Verdict, refunds_for
-from ratelimit_mw.engine.settlement import PendingSettlement
+from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.stores.lifecycle import after_fork_in_child, fork_safe_lock
 
 
 class DelayCapacity:
-    """Counts the delayed requests of a process: at most `capacity` in all, and half of it, but at least 1, per key.
+    """Counts the delayed requests of a gate: at most `capacity` in all, and half of it, but at least 1, per key.
 
     Thread-safe. `keys`, in its methods: the keys of one request.
     """
@@ -65,11 +67,6 @@ def refused_for_capacity(verdict: Verdict) -> Verdict:
     return replace(
         verdict, allowed=False, decisions=[_refused_without_delay(charge, decision) for charge, decision in pairs]
     )
-
-
-def pending_refund(gate: object, verdict: Verdict) -> PendingSettlement:
-    """Return the settlement that refunds what a gate took for a request."""
-    return PendingSettlement(gate, verdict.source, refunds_for(verdict))
 
 
 def _without_max_delay(charge: Charge) -> Charge:

@@ -1,15 +1,7 @@
 """Limiter and AsyncLimiter: rate limits without a web request, for jobs, clients and tests."""
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-)
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, Final, Self
 
@@ -19,13 +11,20 @@ from ratelimit_mw.algorithms.notation import parse
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.identity import bucket_key, encode
 from ratelimit_mw.core.limit import MOST_RECENT, Charge, Limit, check_name, check_seconds
+from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.signatures import check_parentheses
 from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.core.verdict import RateLimited, Verdict, verdict_of
-from ratelimit_mw.engine.acquire import acquire, cancel_safe, refund_async, with_timeout_as_max_delay
+from ratelimit_mw.core.verdict import Verdict, verdict_of
+from ratelimit_mw.engine.acquire import (
+    AsyncContext,
+    SlotHolder,
+    ThreadContext,
+    Turn,
+    acquire,
+    with_timeout_as_max_delay,
+)
 from ratelimit_mw.engine.decorator import DecoratorOptions, P, R, wrap, wrap_async
-from ratelimit_mw.engine.runtime import run_to_completion
-from ratelimit_mw.engine.slot_context import AsyncSingleUseContext, SingleUseContext, async_slot, slot
+from ratelimit_mw.engine.runtime import AsyncioRuntime, ThreadRuntime
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.url import open_async_store, open_store
 
@@ -129,6 +128,7 @@ class Limiter(_BaseLimiter):
                 "AsyncLimiter"
             )
         self.store: Final[Store] = result
+        self._runtime: Final = ThreadRuntime(result)
 
     def close(self) -> None:
         """Close the store, if the limiter opened it."""
@@ -175,7 +175,7 @@ class Limiter(_BaseLimiter):
         If the sleep ends early, for example by Ctrl-C, the units are refunded; later callers keep their due times.
         Raises `ConfigError` if no limit can delay, and if `timeout` is not a number of seconds.
         """
-        return acquire(self.store, self._reservation_charges(limits, key, cost, timeout), time.sleep)
+        return run(acquire(self._runtime, self._reservation_charges(limits, key, cost, timeout)))
 
     def turn(
         self, limits: Limits, key: Key, cost: int = 1, timeout: float | None = None
@@ -185,11 +185,9 @@ class Limiter(_BaseLimiter):
         The block starts when the units are due. They stay taken however it ends. Raises `RuntimeError` on a second
         entry.
         """
-        return SingleUseContext(self._acquire_context(limits, key, cost, timeout), "turn")
-
-    @contextmanager
-    def _acquire_context(self, limits: Limits, key: Key, cost: int, timeout: float | None) -> Iterator[Verdict]:
-        yield self.acquire(limits, key, cost, timeout)
+        return ThreadContext(
+            Turn(lambda: acquire(self._runtime, self._reservation_charges(limits, key, cost, timeout)))
+        )
 
     def settle(self, limits: Limits, key: Key, delta: int) -> None:
         """Correct what `key` took of these limits by `delta` units.
@@ -208,7 +206,7 @@ class Limiter(_BaseLimiter):
         step, all or nothing. Raises `ConfigError` without a `Concurrency` and for a cost of 0, and `RuntimeError` on a
         second entry.
         """
-        return SingleUseContext(slot(self.store, self._slot_charges(limits, key, cost)), "slot")
+        return ThreadContext(SlotHolder(self._runtime, self._slot_charges(limits, key, cost)))
 
     def reset(self, limits: Limits, key: Key) -> None:
         """Delete what the store keeps of these limits for `key`: all their units are free again."""
@@ -238,7 +236,7 @@ class Limiter(_BaseLimiter):
         """
         check_parentheses(limits)
         options = self._decorator_options(limits, key, cost, wait)
-        return lambda function: wrap(function, options, self.store)
+        return lambda function: wrap(function, options, self._runtime)
 
 
 class AsyncLimiter(_BaseLimiter):
@@ -268,7 +266,7 @@ class AsyncLimiter(_BaseLimiter):
                 "Limiter"
             )
         self.store: Final[AsyncStore] = result
-        self._take: Final = cancel_safe(self.store, self.store.atake)
+        self._runtime: Final = AsyncioRuntime(result)
 
     async def aclose(self) -> None:
         """Close the store in this event loop, if the limiter opened it."""
@@ -306,34 +304,13 @@ class AsyncLimiter(_BaseLimiter):
         timeout: float | None = None,  # noqa: ASYNC109  # the longest reservation, not a deadline that cancels
     ) -> Verdict:
         """See `Limiter.acquire`. Canceling the task while it waits refunds its units."""
-        charges = self._reservation_charges(limits, key, cost, timeout)
-        # acquire_async(), inlined: its coroutine would add a tenth to the cost of this call
-        verdict = verdict_of(charges, await self._take(charges))
-        if not verdict.allowed:
-            raise RateLimited(verdict)
-        if delay := verdict.delay:
-            try:
-                await asyncio.sleep(delay)
-            except asyncio.CancelledError:
-                await run_to_completion(refund_async(self.store, verdict))
-                raise
-        return verdict
+        return await acquire(self._runtime, self._reservation_charges(limits, key, cost, timeout))
 
     def turn(
         self, limits: Limits, key: Key, cost: int = 1, timeout: float | None = None
     ) -> AbstractAsyncContextManager[Verdict]:
         """See `Limiter.turn`: `async with limiter.turn("10/second using gcra", "github"): ...`."""
-        return AsyncSingleUseContext(self._acquire_context(limits, key, cost, timeout), "turn")
-
-    @asynccontextmanager
-    async def _acquire_context(
-        self,
-        limits: Limits,
-        key: Key,
-        cost: int,
-        timeout: float | None,  # noqa: ASYNC109  # as in acquire()
-    ) -> AsyncIterator[Verdict]:
-        yield await self.acquire(limits, key, cost, timeout)
+        return AsyncContext(Turn(lambda: acquire(self._runtime, self._reservation_charges(limits, key, cost, timeout))))
 
     async def settle(self, limits: Limits, key: Key, delta: int) -> None:
         """See `Limiter.settle`."""
@@ -341,7 +318,7 @@ class AsyncLimiter(_BaseLimiter):
 
     def slot(self, limits: Limits, key: Key, cost: int = 1) -> AbstractAsyncContextManager[Verdict]:
         """See `Limiter.slot`: `async with limiter.slot(...)`. A canceled task holds no slots."""
-        return AsyncSingleUseContext(async_slot(self.store, self._slot_charges(limits, key, cost)), "slot")
+        return AsyncContext(SlotHolder(self._runtime, self._slot_charges(limits, key, cost)))
 
     async def reset(self, limits: Limits, key: Key) -> None:
         """See `Limiter.reset`."""
@@ -358,7 +335,7 @@ class AsyncLimiter(_BaseLimiter):
         """
         check_parentheses(limits)
         options = self._decorator_options(limits, key, cost, wait)
-        return lambda function: wrap_async(function, options, self.store, self._take)
+        return lambda function: wrap_async(function, options, self._runtime)
 
 
 def _url_and_timeout(url: str | None, timeout: float) -> tuple[str, float]:

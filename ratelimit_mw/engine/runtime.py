@@ -1,51 +1,189 @@
-"""Background tasks of an event loop, and whether a loop runs."""
+"""The difference between threads and asyncio: how a store is called, and how a caller waits.
+
+The rest of the engine is written once, as coroutines. Under asyncio they are awaited; in a thread `core.runtime.run`
+runs them, because a `ThreadRuntime` blocks and never suspends.
+"""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, Final
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Final, Protocol
 
+from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.runtime import run_to_completion, spawn_task
+from ratelimit_mw.core.verdict import Verdict, refunds_for, verdict_of
+from ratelimit_mw.engine.slots import ASYNC_SLOT_RENEWER, SLOT_RENEWER, AsyncSlotRenewer, SlotRenewer
+from ratelimit_mw.stores import AsyncStore, Store
+from ratelimit_mw.stores.memory import MemoryStore
+
+_NOT_REFUNDED: Final = "a call did not wait to its end, and the refund of its units may have failed: %s"
 
 
-def in_event_loop() -> bool:
-    """Return whether an event loop runs in this thread, which must not be blocked then."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+class Sleep(Protocol):
+    """An async sleep that `woken` can end early. An exception that it raises ends the wait for good."""
+
+    def __call__(self, seconds: float, woken: "asyncio.Future[None] | None" = None, /) -> Awaitable[object]:
+        """Sleep for so many seconds, or until `woken` is done if that is sooner."""
 
 
-CALLBACK_RAISED: Final = "raised: %s"
-_tasks: Final[set["asyncio.Task[Any]"]] = set()  # loops keep only weak references to tasks
+async def async_sleep(seconds: float, woken: "asyncio.Future[None] | None" = None, /) -> None:
+    """The default `Sleep`: only `woken` ends it early."""
+    if woken is None:
+        await asyncio.sleep(seconds)
+    else:
+        await asyncio.wait([woken], timeout=seconds)
 
 
-def spawn_task(
-    coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop | None = None
-) -> "asyncio.Task[Any]":
-    """Run a coroutine in a new task, in `loop` or the running loop. Its exceptions are logged, at a limited rate."""
-    task = (loop or asyncio.get_running_loop()).create_task(coroutine)
-    _tasks.add(task)
-    task.add_done_callback(_on_done)
-    return task
+async def thread_sleep(seconds: float, _: object = None, /) -> None:
+    """The `Sleep` of threads, which blocks."""
+    time.sleep(seconds)  # noqa: ASYNC251  # no event loop runs here
 
 
-async def run_to_completion(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Await a coroutine in a separate task, which completes even if the caller is canceled."""
-    await asyncio.shield(spawn_task(coroutine))
+class ThreadEvent:
+    """Wakes a thread that waits. `wake` may be called in any thread."""
+
+    def __init__(self, _: Sleep) -> None:
+        self._event: Final = threading.Event()
+        self.wake: Final = self._event.set
+
+    async def wait(self, seconds: float) -> None:
+        """Sleep for so many seconds, or until `wake` is called. The next call waits anew."""
+        self._event.wait(seconds)
+        self._event.clear()
 
 
-async def drain(seconds: float) -> None:
-    """Wait until all tasks of the running loop, and those that they start, are done, at most `seconds`."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    while running := [task for task in _tasks if task.get_loop() is loop and not task.done()]:
-        if (remaining := end - loop.time()) <= 0:
+class LoopEvent:
+    """Wakes a task that waits, by `sleep`. `wake` may be called in any thread."""
+
+    def __init__(self, sleep: Sleep) -> None:
+        self._sleep: Final = sleep
+        self._loop: Final = asyncio.get_running_loop()
+        self._woken: asyncio.Future[None] = self._loop.create_future()
+
+    def wake(self) -> None:
+        """Wake the task."""
+        with suppress(RuntimeError):  # the loop has ended, and the task with it
+            self._loop.call_soon_threadsafe(lambda: None if self._woken.done() else self._woken.set_result(None))
+
+    async def wait(self, seconds: float) -> None:
+        """See `ThreadEvent`."""
+        await self._sleep(seconds, self._woken)
+        self._woken = self._loop.create_future()
+
+
+class ThreadRuntime:
+    """Calls a store for threads.
+
+    `event`: the class of what a caller waits for. `interrupts`: the exceptions that end a sleep early. `slot_renewer`:
+    renews and releases slots.
+    """
+
+    event = ThreadEvent
+    interrupts: Final = BaseException  # KeyboardInterrupt too
+    sleep: Final[Sleep] = staticmethod(thread_sleep)
+    slot_renewer: SlotRenewer | AsyncSlotRenewer = SLOT_RENEWER
+
+    def __init__(self, store: Store) -> None:
+        self.store: Final = store
+
+    async def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """See `Store.take`."""
+        return self.store.take(charges)
+
+    take_cancel_safe = take  # nothing cancels a thread
+
+    async def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """See `Store.peek`."""
+        return self.store.peek(charges)
+
+    async def settle(self, store: Any, charges: Sequence[Charge]) -> None:
+        """Correct charges in a store for threads, which may be another one. See `Store.settle`."""
+        store.settle(charges)
+
+    async def finish(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Await a coroutine that has to be completed."""
+        await coroutine
+
+
+class AsyncioRuntime:
+    """Calls a store for asyncio.
+
+    `timeout`: the seconds of a call, unless the store has a timeout itself; None if it always has. `on_refund`: called
+    with a verdict whose charges were refunded because the caller was canceled. `loop`: of the latest take, if the store
+    has no timeout itself.
+    """
+
+    event = LoopEvent
+    interrupts: Final = (asyncio.CancelledError, Exception)  # without GeneratorExit, of a loop that has ended
+    sleep: Final[Sleep] = staticmethod(async_sleep)
+    slot_renewer: Final = ASYNC_SLOT_RENEWER
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        timeout: float | None = None,
+        on_refund: Callable[[Verdict], object] | None = None,
+    ) -> None:
+        self.store: Final = store
+        self._timeout: Final = timeout
+        self._on_refund: Final = on_refund
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.take: Final = (
+            store.atake if timeout is None or getattr(store, "has_own_timeout", False) else self._take_in_time
+        )
+        # a `MemoryStore` never suspends
+        self.take_cancel_safe: Final = self.take if type(store) is MemoryStore else self._take_cancel_safe
+
+    async def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """See `Store.peek`."""
+        async with asyncio.timeout(self._timeout):
+            return await self.store.apeek(charges)
+
+    async def settle(self, store: Any, charges: Sequence[Charge]) -> None:
+        """See `ThreadRuntime`."""
+        async with asyncio.timeout(self._timeout):
+            await store.asettle(charges)
+
+    async def finish(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Await a coroutine, which is completed even if the caller is canceled."""
+        await run_to_completion(coroutine)
+
+    async def _take_in_time(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        self.loop = asyncio.get_running_loop()
+        async with asyncio.timeout(self._timeout):
+            return await self.store.atake(charges)
+
+    async def _take_cancel_safe(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """Take charges, which are refunded if the caller is canceled during the call."""
+        task = asyncio.ensure_future(self.take(charges))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            spawn_task(self._refund_after_cancel(charges, task))
+            raise
+
+    async def _refund_after_cancel(self, charges: Sequence[Charge], task: "asyncio.Task[Sequence[Decision]]") -> None:
+        """Refund what a store call takes after its caller was canceled."""
+        try:
+            verdict = verdict_of(charges, await task)
+        except Exception as error:  # noqa: BLE001  # no caller waits for this task
+            warn_throttled("store", _NOT_REFUNDED, error)
             return
-        await asyncio.wait(running, timeout=remaining)
+        if verdict.allowed:
+            await refund(self, self.store, verdict)
+            if self._on_refund is not None:
+                self._on_refund(verdict)
 
 
-def _on_done(task: "asyncio.Task[Any]") -> None:
-    _tasks.discard(task)
-    if not task.cancelled() and (error := task.exception()) is not None:
-        warn_throttled("background task", CALLBACK_RAISED, type(error).__name__, error=error)
+Runtime = ThreadRuntime | AsyncioRuntime
+
+
+async def refund(runtime: Runtime, store: Store | AsyncStore, verdict: Verdict) -> None:
+    """Refund what an admitted call took from a store. Logs errors of the store instead of raising them."""
+    try:
+        await runtime.settle(store, refunds_for(verdict))
+    except Exception as error:  # noqa: BLE001  # the caller raises the error that ended the wait
+        warn_throttled("store", _NOT_REFUNDED, error)

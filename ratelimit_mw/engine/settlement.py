@@ -1,16 +1,20 @@
-"""Corrects the charges of a request to its true cost. No clock and no I/O: gates call the store."""
+"""Corrects the charges of a request to its true cost, when that is known."""
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple
 
-from msgspec.structs import replace
-
 from ratelimit_mw.core.limit import Bucket, Charge, bucket_of
+from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.verdict import Source, Verdict
 from ratelimit_mw.http.response import Policy
-from ratelimit_mw.stores.group import in_parts
-from ratelimit_mw.stores.lifecycle import fork_safe_lock
+from ratelimit_mw.stores import AsyncStore
+from ratelimit_mw.stores.group import committed
+
+_MAX_CHARGES_PER_CALL: Final = 128  # per call, because nothing interrupts a script on the server
+_MAX_QUEUED: Final = 10_000  # charges that are not sent yet
+NOT_SENT: Final = "a settlement may not have reached the store, so the estimate stays charged: %s"
 
 GateVerdict = tuple[Any, Verdict]  # a gate, and its verdict on the request
 
@@ -39,135 +43,111 @@ def charged_buckets(gate_verdicts: Sequence[GateVerdict]) -> dict[Bucket, Charge
     for gate, verdict in gate_verdicts:
         if not verdict.allowed or not verdict.decisions:
             continue
-        shadows = all(
-            one.allowed
-            for charge, one in zip(verdict.charges, verdict.decisions, strict=True)
-            if charge.role == "shadow"
-        )  # otherwise no shadow was charged
-        for charge, decision, policy in zip(verdict.charges, verdict.decisions, verdict.policies, strict=True):
-            if charge.role == "penalty" or (charge.role == "shadow" and not shadows) or not policy.settles:
-                continue
-            bucket = bucket_of(charge)
-            earlier_parts = buckets[bucket].parts if bucket in buckets else ()
-            buckets[bucket] = ChargedBucket(
-                gate, verdict.source, charge, [*earlier_parts, (charge.cost, decision.at)], policy
-            )
+        was_charged = committed(verdict.charges, verdict.decisions)
+        for index, charge in enumerate(verdict.charges):
+            policy = verdict.policies[index]
+            if was_charged[index] and policy.settles:
+                bucket = bucket_of(charge)
+                earlier_parts = buckets[bucket].parts if bucket in buckets else ()
+                parts = [*earlier_parts, (charge.cost, verdict.decisions[index].at)]
+                buckets[bucket] = ChargedBucket(gate, verdict.source, charge, parts, policy)
     return buckets
 
 
-class BucketAccount:
-    """The account of one request in one bucket: its charges, then the units that settlements added.
+class Corrected(NamedTuple):
+    """The units that settlements of a request have added to its charge in a bucket so far, and those refunded of it."""
 
-    A lower cost refunds the units taken last, each part at the instant it was taken, and never more than were taken.
-    """
-
-    __slots__ = ("_actual", "_parts", "_recorded")
-
-    def __init__(self) -> None:
-        self._recorded = 0  # how many charges of the request are among the parts
-        self._parts: list[tuple[int, int]] = []  # units, and the `at` to refund them with
-        self._actual = 0  # the cost settled so far, with units beyond the debt cap
-
-    def record_charges(self, parts: Sequence[tuple[int, int]]) -> None:
-        """Record the charges of the request. `parts`: all of them so far; those recorded before are skipped."""
-        new = parts[self._recorded :]
-        self._recorded += len(new)
-        self._parts += new
-        self._actual += sum(units for units, _ in new)
-
-    def settlements_for(self, actual: int, charge: Charge) -> list[Charge]:
-        """Return the settlements that bring the charges to the cost `actual`. `charge`: one of this bucket."""
-        if actual > self._actual:
-            units, self._actual = actual - self._actual, actual
-            parts = in_parts(units, charge.limit)  # each is recorded and can be refunded alone
-            return [Charge(charge.key, charge.limit, part, role=charge.role, at=self._parts[-1][1]) for part in parts]
-        surplus = sum(units for units, _ in self._parts) - actual
-        refunds: list[Charge] = []
-        while surplus > 0:
-            self._actual = actual
-            units, at = self._parts.pop()
-            refunded = min(units, surplus)
-            surplus -= refunded
-            if refunded < units or not self._parts:
-                self._parts.append((units - refunded, charge.limit.shift_at(at, -refunded)))
-            if refunded:
-                refunds.append(Charge(charge.key, charge.limit, -refunded, role=charge.role, at=at))
-        return refunds
-
-    def record_settlement(self, taken: Charge) -> None:
-        """Record what a settlement took."""
-        if taken.cost > 0 and taken.at is not None:
-            self._parts.append((taken.cost, taken.at))
+    added: int = 0
+    refunded: int = 0
 
 
 def settlements(
     gate_verdicts: Sequence[GateVerdict],
     actual_of: Callable[[Policy], int | None],
-    accounts: dict[Bucket, BucketAccount],
+    corrected: dict[Bucket, Corrected],
 ) -> Sequence[PendingSettlement]:
-    """Return the settlements that bring all charges of a request to its true cost; empty if nothing changes.
+    """Return the settlements that bring the charges of a request to its true cost; empty if nothing changes.
 
-    `actual_of`: the true cost under a policy; None keeps the estimate. `accounts`: those of this request.
+    `actual_of`: the true cost under a policy; None keeps the estimate. `corrected`: the earlier settlements of this
+    request, updated here. A request is settled once, as a rule. Later settlements add units, but refund only the
+    estimate and only once: the store may not have taken what was added, and what a refund left has an instant of its
+    own.
     """
     by_store: dict[tuple[int, Source], PendingSettlement] = {}
     for bucket, one in charged_buckets(gate_verdicts).items():
-        account = accounts.setdefault(bucket, BucketAccount())
-        account.record_charges(one.parts)
-        actual = actual_of(one.policy)
-        if actual is not None and (due := account.settlements_for(actual, one.charge)):
-            pending = by_store.setdefault((id(one.gate), one.source), PendingSettlement(one.gate, one.source, []))
-            by_store[id(one.gate), one.source] = pending._replace(charges=[*pending.charges, *due])
+        actual, (added, refunded) = actual_of(one.policy), corrected.get(bucket, Corrected())
+        charged = sum(units for units, _ in one.parts)
+        if actual is None:
+            continue
+        missing = actual - (charged + added - refunded)
+        if missing > 0:
+            corrected[bucket] = Corrected(added + missing, refunded)
+            due = [Charge(one.charge.key, one.charge.limit, missing, role=one.charge.role, at=one.parts[-1][1])]
+        elif actual < charged and not refunded:
+            corrected[bucket] = Corrected(added, charged - actual)
+            due = _refunds(one, charged - actual)
+        else:
+            continue
+        key = id(one.gate), one.source
+        pending = by_store.setdefault(key, PendingSettlement(one.gate, one.source, []))
+        by_store[key] = pending._replace(charges=[*pending.charges, *due])
     return list(by_store.values())
 
 
-def settled_charges(charges: Sequence[Charge], reply: Sequence[Charge] | None) -> Sequence[Charge]:
-    """Return one `Charge` per settlement, with the units it took, as the store replied.
-
-    Without such a reply, assume that the units were taken at the instant of the request's own charge.
-    """
-    if reply is not None and len(reply) == len(charges):
-        return reply
-    return [replace(one, at=one.limit.shift_at(one.at or 0, one.cost)) if one.cost > 0 else one for one in charges]
-
-
-ActualOf = Callable[[Policy], int | None]
-
-_lock: Final = fork_safe_lock()  # an app may settle, and a store may reply, in several threads
+def _refunds(bucket: ChargedBucket, units: int) -> list[Charge]:
+    """Return the refund of the `units` taken last, each part at the instant at which it was taken."""
+    charge, refunds = bucket.charge, []
+    for part, at in reversed(bucket.parts):
+        if refund := min(part, units):
+            refunds.append(Charge(charge.key, charge.limit, -refund, role=charge.role, at=at))
+            units -= refund
+    return refunds
 
 
-class RequestSettlements:
-    """Serializes the settlements of one request.
+class SettlementQueue:
+    """The settlements to send to one store from one event loop. `timeout`: seconds for a call.
 
-    The units to refund are known only after the store has replied to the last settlement. If `settle` is called while
-    settlements are in flight, the latest call is sent after them; earlier ones are dropped.
+    Those added during a call are sent together in the next one.
     """
 
-    __slots__ = ("_accounts", "_in_flight", "_next")
+    def __init__(self, store: AsyncStore, timeout: float) -> None:
+        self._store: Final = store
+        self._timeout: Final = timeout
+        self._queue: deque[Sequence[Charge]] = deque()
+        self._charge_count = 0  # charges in the queue
+        self._sender: asyncio.Task[None] | None = None
 
-    def __init__(self) -> None:
-        self._accounts: dict[Bucket, BucketAccount] = {}
-        self._in_flight = 0
-        self._next: tuple[Sequence[GateVerdict], ActualOf, Any] | None = None
+    def add(self, charges: Sequence[Charge]) -> None:
+        """Queue these charges to be settled. Drops them, with a log line, if more than 10,000 would be queued."""
+        if self._charge_count + len(charges) > _MAX_QUEUED:
+            warn_throttled("settle", NOT_SENT, f"{_MAX_QUEUED} charges are queued already")
+            return
+        self._queue.append(charges)
+        self._charge_count += len(charges)
+        if self._sender is None:
+            self._sender = asyncio.get_running_loop().create_task(self._send())
 
-    def settle(self, gate_verdicts: Sequence[GateVerdict], actual_of: ActualOf, loop: Any) -> None:
-        """Settle the request; see `RateLimitState.settle_each`. `gate_verdicts`: what was taken for it so far."""
-        with _lock:
-            if self._in_flight:
-                self._next = (gate_verdicts, actual_of, loop)
-                return
-            due = settlements(gate_verdicts, actual_of, self._accounts)
-            self._in_flight = len(due)
-        for one in due:
-            one.gate.settle(one.source, one.charges, loop, partial(self._on_settled, one))
+    async def drain(self) -> None:
+        """Wait until the queue is sent, for at most `timeout` seconds."""
+        if self._sender is not None:
+            await asyncio.wait({self._sender}, timeout=self._timeout)
 
-    def _on_settled(self, sent: PendingSettlement, settled: Sequence[Charge]) -> None:
-        """Record one `Charge` per settlement, with the units it took; none if unknown. Then send the next call."""
-        with _lock:
-            for charge, taken in zip(sent.charges, settled, strict=False):
-                self._accounts[bucket_of(charge)].record_settlement(taken)
-            self._in_flight -= 1
-            next_settlement = None if self._in_flight else self._next
-            if next_settlement is not None:
-                self._next = None
-        if next_settlement is not None:
-            self.settle(*next_settlement)
+    async def _send(self) -> None:
+        try:
+            while self._queue:
+                charges = self._next()
+                try:
+                    async with asyncio.timeout(self._timeout):
+                        await self._store.asettle(charges)
+                except Exception as error:  # noqa: BLE001  # any error of the store; no request waits for this task
+                    warn_throttled("settle", NOT_SENT, type(error).__name__)
+        finally:
+            self._sender = None
+
+    def _next(self) -> Sequence[Charge]:
+        """Remove and return the charges for one call: all that fit, and at least those of one `add`."""
+        charges = [*self._queue.popleft()]
+        while self._queue and len(charges) + len(self._queue[0]) <= _MAX_CHARGES_PER_CALL:
+            charges += self._queue.popleft()
+        self._charge_count -= len(charges)
+        return charges

@@ -8,7 +8,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Final
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.memo import get_or_create
-from ratelimit_mw.engine.runtime import run_to_completion, spawn_task
+from ratelimit_mw.core.runtime import run, run_to_completion, spawn_task
 from ratelimit_mw.stores.group import committed
 from ratelimit_mw.stores.lifecycle import PerLoop, after_fork_in_child, fork_safe_lock
 from ratelimit_mw.stores.memory import MemoryStore
@@ -152,13 +152,42 @@ _NO_THREAD: Final = "no thread can be started, so the next requests for slots re
 _STORE_FAILED: Final = "slots may not have been %s, and are free when their lifetime ends: %s"
 
 
-def _release_slots(held_slots: HeldSlots) -> None:
+Settle = Callable[[Any, Sequence[Charge]], Awaitable[object]]  # corrects charges in a store
+
+
+async def _settle_in_thread(store: Any, charges: Sequence[Charge]) -> None:
+    store.settle(charges)
+
+
+async def _settle_in_loop(store: Any, charges: Sequence[Charge]) -> None:
+    await store.asettle(charges)
+
+
+async def _release(settle: Settle, held_slots: HeldSlots) -> None:
     try:
-        held_slots.store.settle(held_slots.refunds())
+        await settle(held_slots.store, held_slots.refunds())
     except Exception as error:  # noqa: BLE001  # no caller waits for this call
         warn_throttled("slots", _STORE_FAILED, "released", error)
-    if held_slots.on_released is not None:
-        held_slots.on_released()
+    finally:
+        if held_slots.on_released is not None:
+            held_slots.on_released()
+
+
+async def _renew(
+    settle: Settle, registry: SlotRegistry, batch: Sequence[HeldSlots], release: Callable[[HeldSlots], object]
+) -> None:
+    """Renew the slots of a batch, and release those that ended meanwhile."""
+    try:
+        await settle(batch[0].store, renewal_charges(batch))
+    except Exception as error:  # noqa: BLE001  # no caller waits for this call
+        warn_throttled("slots", _STORE_FAILED, "renewed", error)
+    finally:
+        for held_slots in registry.finish(batch, time.monotonic()):
+            release(held_slots)
+
+
+def _release_now(held_slots: HeldSlots) -> None:
+    run(_release(_settle_in_thread, held_slots))
 
 
 class SlotRenewer:
@@ -189,10 +218,18 @@ class SlotRenewer:
             elif held_slots.renewed_at + held_slots.renewal_interval < self._next:
                 self._wake.notify()
 
-    def release(self, held_slots: HeldSlots) -> None:
+    def add_until_end(self, held_slots: HeldSlots) -> Callable[[Any], None]:
+        """Renew these slots until a response ends. Return the `on_end` callback that releases them."""
+        self.add(held_slots)
+        return lambda _: self._release(held_slots)
+
+    async def release(self, held_slots: HeldSlots) -> None:
         """Release these slots."""
+        self._release(held_slots)
+
+    def _release(self, held_slots: HeldSlots) -> None:
         if self._registry.end(held_slots):
-            _release_slots(held_slots)
+            _release_now(held_slots)
 
     def renew_due(self) -> None:
         """Renew due slots here if no thread could be started. Called before slots are taken."""
@@ -228,12 +265,7 @@ class SlotRenewer:
                 self._wake.wait(pause)
 
     def _renew(self, batch: Sequence[HeldSlots]) -> None:
-        try:
-            batch[0].store.settle(renewal_charges(batch))
-        except Exception as error:  # noqa: BLE001  # no caller waits for this call
-            warn_throttled("slots", _STORE_FAILED, "renewed", error)
-        for held_slots in self._registry.finish(batch, time.monotonic()):
-            _release_slots(held_slots)
+        run(_renew(_settle_in_thread, self._registry, batch, _release_now))
 
 
 class _LoopRenewer:
@@ -251,7 +283,7 @@ class _LoopRenewer:
 
     def _tick(self) -> None:
         for batch in self.registry.due(time.monotonic()):
-            spawn_task(self._renew(batch))
+            spawn_task(_renew(_settle_in_loop, self.registry, batch, _release_in_task))
         self._timer = None
         pause = self.registry.next_renewal(time.monotonic())
         if pause is not None:
@@ -264,14 +296,9 @@ class _LoopRenewer:
         self._timer = asyncio.get_running_loop().call_later(pause, self._tick)
         self._next = time.monotonic() + pause
 
-    async def _renew(self, batch: Sequence[HeldSlots]) -> None:
-        try:
-            await batch[0].store.asettle(renewal_charges(batch))
-        except Exception as error:  # noqa: BLE001  # no caller waits for this call
-            warn_throttled("slots", _STORE_FAILED, "renewed", error)
-        finally:
-            for held_slots in self.registry.finish(batch, time.monotonic()):
-                spawn_task(_release_slots_async(held_slots))
+
+def _release_in_task(held_slots: HeldSlots) -> None:
+    spawn_task(_release(_settle_in_loop, held_slots))
 
 
 class AsyncSlotRenewer:
@@ -286,43 +313,27 @@ class AsyncSlotRenewer:
         held_slots.registry = loop.registry
         loop.add(held_slots)
 
-    def release(
-        self, held_slots: HeldSlots, spawn: Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
-    ) -> None:
-        """Release these slots, from any thread. `spawn`: runs a coroutine in the loop of the slots."""
-        if held_slots.registry.end(held_slots):
-            if isinstance(held_slots.store, MemoryStore):
-                _release_slots(held_slots)  # does not block
-            else:
-                spawn(lambda: _release_slots_async(held_slots))
+    def add_until_end(self, held_slots: HeldSlots) -> Callable[[Any], None]:
+        """See `SlotRenewer`. The response may end in another thread; then its tracker releases them in the loop."""
+        self.add(held_slots)
 
-    async def release_and_wait(self, held_slots: HeldSlots) -> None:
+        def release_at_end(tracker: Any) -> None:
+            if held_slots.registry.end(held_slots):
+                if isinstance(held_slots.store, MemoryStore):
+                    _release_now(held_slots)  # does not block
+                else:
+                    tracker.spawn(lambda: _release(_settle_in_loop, held_slots))
+
+        return release_at_end
+
+    async def release(self, held_slots: HeldSlots) -> None:
         """Release these slots and wait for that. The release goes on if the caller is canceled."""
         if held_slots.registry.end(held_slots):
-            await run_to_completion(_release_slots_async(held_slots))
+            await run_to_completion(_release(_settle_in_loop, held_slots))
+
+    def renew_due(self) -> None:
+        """Do nothing: a loop has a timer, which no system refuses."""
 
 
 SLOT_RENEWER: Final = SlotRenewer()
 ASYNC_SLOT_RENEWER: Final = AsyncSlotRenewer()
-
-
-def renew_in_thread(held_slots: HeldSlots) -> Callable[[Any], None]:
-    """Renew these slots until the response ends. Return the `on_end` callback that releases them."""
-    SLOT_RENEWER.add(held_slots)
-    return lambda _: SLOT_RENEWER.release(held_slots)
-
-
-def renew_in_loop(held_slots: HeldSlots) -> Callable[[Any], None]:
-    """The version of `renew_in_thread` for the running loop."""
-    ASYNC_SLOT_RENEWER.add(held_slots)
-    return lambda tracker: ASYNC_SLOT_RENEWER.release(held_slots, tracker.spawn)
-
-
-async def _release_slots_async(held_slots: HeldSlots) -> None:
-    try:
-        await held_slots.store.asettle(held_slots.refunds())
-    except Exception as error:  # noqa: BLE001  # no caller waits for this call
-        warn_throttled("slots", _STORE_FAILED, "released", error)
-    finally:
-        if held_slots.on_released is not None:
-            held_slots.on_released()

@@ -6,14 +6,14 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, bucket_of
+from ratelimit_mw.core.limit import MAX_EXACT_INT, Bucket, Charge, bucket_of
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.verdict import Verdict
-from ratelimit_mw.engine.settlement import GateVerdict, RequestSettlements
+from ratelimit_mw.engine.settlement import Corrected, GateVerdict, settlements
 from ratelimit_mw.http.response import Policy
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
-_settlements_lock: Final = fork_safe_lock()  # an app may call settle() from several threads
+_lock: Final = fork_safe_lock()  # an app may call settle() from several threads
 
 
 class RateLimitState(Struct, gc=False):
@@ -23,17 +23,19 @@ class RateLimitState(Struct, gc=False):
     outermost gate. `headers_shown`: the outermost middleware writes the headers. `message`: the state of a websocket's
     last message, if messages are limited. `entries`: the verdict of each gate, if there are several. `tracker`: waits
     for the end of the response, if a rule needs it. `actual_cost`: the true cost that the app passed to `settle()`.
-    `request_settlements`: the settlements so far.
+    `corrected`: what settlements have changed in each bucket so far. `in_app`: the app runs, and the
+    middleware calls `end_app` when it has returned.
     """
 
     verdict: Verdict | None
     gate: Any = None
     headers_shown: bool = False
+    in_app: bool = False
     message: "RateLimitState | None" = None
     entries: list[tuple[Any, Verdict]] | None = None
     tracker: Any = None
     actual_cost: int | None = None
-    request_settlements: RequestSettlements | None = None
+    corrected: dict[Bucket, Corrected] | None = None
 
     @property
     def charged(self) -> Sequence[Charge]:
@@ -44,7 +46,8 @@ class RateLimitState(Struct, gc=False):
     def wait(self) -> float:
         """Seconds until the gates that admitted this request could admit it again.
 
-        Exact for a cost of 1. Slots do not count, because they are free when this request has ended.
+        Exact for a cost of 1. For a higher cost it may be too short: it is the wait for one more unit than is left,
+        and the request may lack several. Slots do not count, because they are free when this request has ended.
         """
         return max(
             (
@@ -69,7 +72,7 @@ class RateLimitState(Struct, gc=False):
 
     def reset(self, outer: "RateLimitState | None") -> None:
         """Reset the state for the next message. `outer`: the state of the same message in an outer middleware."""
-        self.verdict, self.entries, self.actual_cost, self.request_settlements = None, None, None, None
+        self.verdict, self.entries, self.actual_cost, self.corrected = None, None, None, None
         if outer is not None and outer.verdict is not None:
             self.verdict, self.entries = outer.verdict, [*outer.verdicts_by_gate]
 
@@ -84,11 +87,11 @@ class RateLimitState(Struct, gc=False):
         """Replace the estimated cost of this request by its true cost, in units.
 
         The difference is charged or refunded in every limit that the request was charged to, except those with
-        `settle = false`. Only the last call has effect. Units that an earlier call added are refunded, dated to when
-        they were added. Units that have expired are not. If a rule waits for the end of the response, the last value is
-        sent then. Otherwise each value is sent immediately, in asyncio in a separate task. Units that do not fit become
-        debt, at most one quota. Never raises: an invalid value is logged; then, and if the store fails, the estimate
-        stays charged.
+        `settle = false`. Only the last call has effect: one correction is sent, when the app has returned or, if a rule
+        waits for the end of the response, then. A call after that takes effect at once: a higher value is charged, and
+        the first lower one refunds units of the estimate. Units that have expired are not refunded. Units that do not
+        fit become debt, at most one quota. Never raises: an invalid value is logged; then, and if the store fails, the
+        estimate stays charged.
         """
         if type(actual) is not int or actual < 0:
             warn_throttled(
@@ -97,22 +100,34 @@ class RateLimitState(Struct, gc=False):
                 type(actual).__name__,
             )
             return
-        self.actual_cost = actual_cost = min(actual, MAX_EXACT_INT - 1)
+        self.actual_cost = min(actual, MAX_EXACT_INT - 1)
         if self.tracker is not None:
             self.tracker.settle_at_end()
-        else:
-            self.settle_each(lambda _: actual_cost)
+        elif not self.in_app:
+            self._settle_now()
+
+    def end_app(self) -> None:
+        """Send what an app has passed to `settle()`, now that it has returned. A tracked response does that itself."""
+        if self.in_app:
+            self.in_app = False
+            if self.actual_cost is not None:
+                self._settle_now()
+
+    def _settle_now(self) -> None:
+        actual_cost = self.actual_cost
+        self.settle_each(lambda _: actual_cost)
 
     def settle_each(self, actual_of: Callable[[Policy], int | None], loop: Any = None) -> None:
         """Settle each limit at the cost that `actual_of` returns for its policy. See `engine.settlement.settlements`.
 
         `loop`: the event loop for a store that must be awaited, if no loop runs in this thread.
         """
-        with _settlements_lock:
-            if self.request_settlements is None:
-                self.request_settlements = RequestSettlements()
-            request_settlements = self.request_settlements
-        request_settlements.settle(self.verdicts_by_gate, actual_of, loop)
+        with _lock:
+            if self.corrected is None:
+                self.corrected = {}
+            due = settlements(self.verdicts_by_gate, actual_of, self.corrected)
+        for gate, source, charges in due:
+            gate.settle(source, charges, loop)
 
 
 def _merged(outer: Verdict, inner: Verdict) -> Verdict:

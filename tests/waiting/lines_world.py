@@ -1,12 +1,14 @@
 """One process with requests that wait for slots, and the store it shares with other processes, in told time."""
 
 import math
+from collections.abc import Coroutine, Generator
 from dataclasses import dataclass, field
+from types import coroutine
 from typing import Any
 
 from ratelimit_mw import Charge, Concurrency, MemoryStore, Verdict
-from ratelimit_mw.engine.queue_steps import Action, Actions, PauseStep, PeekStep, SlotWait, slot_bucket, slot_demand
 from ratelimit_mw.engine.slot_queue import Bucket, Queues
+from ratelimit_mw.engine.slot_wait import SlotWait, slot_bucket, slot_demand
 from ratelimit_mw.rules.plan import Match, Plan, conclude, plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
@@ -24,11 +26,20 @@ class Asked:
     number: int
     match: Match
     asked: Plan
-    steps: Actions
+    way: Coroutine[float, None, Verdict | None] | None = None
     due: float = -math.inf
     over: bool = False
     verdict: Verdict | None = None
     calls: list[str] = field(default_factory=list)
+
+    def wake(self) -> None:
+        """It is woken."""
+        self.due = -math.inf
+
+    @coroutine
+    def wait(self, seconds: float) -> Generator[float, None, None]:
+        """Tell the world how long it sleeps."""
+        yield seconds
 
     @property
     def buckets(self) -> set[Bucket]:
@@ -65,22 +76,28 @@ class World:
         asked = plan(match, request, {})
         wish = slot_demand(asked, lambda: [client])
         assert wish is not None
-        mine: list[Asked] = []
-
-        def wake() -> None:
-            for one in mine:
-                one.due = -math.inf
-
-        turns = SlotWait(self.queues, match, asked, wish, wake, self.clock)
         self._number += 1
-        mine.append(one := Asked(self._number, match, asked, turns.actions()))
+        one = Asked(self._number, match, asked)
+
+        async def take(taken: Plan) -> Verdict | None:
+            return self._take(one, taken)
+
+        async def peek(peeked: Plan) -> Verdict | None:
+            one.calls.append("peek")
+            return conclude(match, peeked, self.store.peek(peeked.charges))
+
+        def fail(error: Exception) -> Verdict:
+            raise error
+
+        one.way = SlotWait(self.queues, asked, wish, one, take, peek, fail, self.clock).verdict()
         self.waiting.append(one)
         self._settle()
         return one
 
     def goes_away(self, one: Asked) -> None:
         """It is cancelled while it waits."""
-        one.steps.close()
+        assert one.way is not None
+        one.way.close()
         self.waiting.remove(one)
         self._settle()
 
@@ -115,25 +132,19 @@ class World:
             self._goes_on(due[self._number * 7 % len(due)])  # in no order of theirs
 
     def _goes_on(self, one: Asked) -> None:
-        answer: Any = None
+        assert one.way is not None
         try:
-            while not isinstance(step := one.steps.send(answer), PauseStep):
-                answer = self._answer(one, step)
-            one.due = self.clock.now + step.seconds
+            one.due = self.clock.now + one.way.send(None)
         except StopIteration as end:
             one.over, one.verdict = True, end.value
             self.waiting.remove(one)
             if one.allowed:
                 self.at_work.append(one)
 
-    def _answer(self, one: Asked, step: Action) -> Any:
-        assert not isinstance(step, PauseStep)
-        if isinstance(step, PeekStep):
-            one.calls.append("peek")
-            return self.store.peek(step.plan.charges)
+    def _take(self, one: Asked, taken: Plan) -> Verdict:
         one.calls.append("take")
         older = [other for other in self.waiting if other.number < one.number and other.buckets & one.buckets]
         could = [other.number for other in older if self.could_go(other) and not self._looks_full(other)]
-        verdict = conclude(one.match, step.plan, self.store.take(step.plan.charges))
+        verdict = conclude(one.match, taken, self.store.take(taken.charges))
         self.overtaken += [(one.number, number) for number in could if verdict.allowed]
         return verdict

@@ -67,8 +67,8 @@ def make(request: pytest.FixtureRequest) -> Make:
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
     sleeps = Sleeps()
-    monkeypatch.setattr("ratelimit_mw.engine.limiter.time.sleep", sleeps)
-    monkeypatch.setattr("ratelimit_mw.engine.acquire.asyncio.sleep", sleeps.asleep)
+    monkeypatch.setattr("ratelimit_mw.engine.runtime.time.sleep", sleeps)
+    monkeypatch.setattr("ratelimit_mw.engine.runtime.asyncio.sleep", sleeps.asleep)
     return sleeps
 
 

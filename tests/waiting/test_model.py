@@ -110,7 +110,7 @@ class Line:
 
     def __init__(self, store: Store, clock: Clock, patch: pytest.MonkeyPatch) -> None:
         self._limiter, self._clock = Limiter(store), clock
-        patch.setattr("ratelimit_mw.engine.limiter.time.sleep", self._sleep)
+        patch.setattr("ratelimit_mw.engine.runtime.time.sleep", self._sleep)
 
     def run(self, asks: list[Ask], limit: str, key: str) -> list[Outcome]:
         start, found = self._clock.now, []

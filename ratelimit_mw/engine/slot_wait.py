@@ -1,4 +1,4 @@
-"""The steps of a request that may wait for a concurrency slot. No I/O: a gate performs the steps.
+"""The way of a request that may wait for a concurrency slot.
 
 While the request waits, its penalties are taken with a cost of 0: a ban still refuses it, but only its final refusal
 counts toward a ban.
@@ -6,38 +6,27 @@ counts toward a ban.
 
 import math
 import time
-from collections.abc import Callable, Collection, Generator, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final, Protocol
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.slot_queue import Bucket, Queues, SlotDemand, Waiter
-from ratelimit_mw.rules.plan import Match, Plan, conclude
+from ratelimit_mw.rules.plan import Plan
+
+Query = Callable[[Plan], Awaitable[Verdict | None]]
 
 
-class TakeStep(Struct, frozen=True):
-    """A step: take the charges of this plan. The gate sends the verdict back."""
+class Event(Protocol):
+    """What a request waits for."""
 
-    plan: Plan
+    def wake(self) -> None:
+        """Wake the request. May be called in any thread."""
 
-
-class PeekStep(Struct, frozen=True):
-    """A step: peek at the charges of this plan. The gate sends the decisions back."""
-
-    plan: Plan
-
-
-class PauseStep(Struct, frozen=True):
-    """A step: sleep for so many seconds, or until the request is woken."""
-
-    seconds: float
-
-
-Action = TakeStep | PeekStep | PauseStep
-Actions = Generator[Action, Any, Verdict | None]
+    async def wait(self, seconds: float) -> None:
+        """Sleep for so many seconds, or until `wake` is called."""
 
 
 def slot_demand(plan: Plan, keys: Callable[[], Sequence[str]]) -> SlotDemand | None:
@@ -55,53 +44,63 @@ def slot_demand(plan: Plan, keys: Callable[[], Sequence[str]]) -> SlotDemand | N
 
 
 class SlotWait:
-    """One request that may wait. `wake`: see `Queues.join`."""
+    """One request that may wait.
+
+    `take`, `peek`: return the store's verdict on a plan; only `peek` raises if the store fails, and changes nothing.
+    `on_error`: returns the verdict in that case. `event`: wakes the request.
+    """
 
     def __init__(
         self,
         queues: Queues,
-        match: Match,
         plan: Plan,
         demand: SlotDemand,
-        wake: Callable[[], object],
+        event: Event,
+        take: Query,
+        peek: Query,
+        on_error: Callable[[Exception], Verdict],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queues: Final = queues
-        self._match: Final = match
         self._plan: Final = plan
         self._uncounted_plan: Final = _without_counting(plan)
         self._demand: Final = demand
-        self._wake: Final = wake
+        self._event: Final = event
+        self._take: Final = take
+        self._peek: Final = peek
+        self._on_error: Final = on_error
         self._clock: Final = clock
 
-    def actions(self) -> Actions:
-        """Yield the steps and return the verdict. Closing the generator early leaves the queue.
+    async def verdict(self) -> Verdict | None:
+        """Return the verdict, after a wait in the queue. A request whose wait raises an exception leaves the queue.
 
         The request waits only if nothing but slots refuses it, and it never overtakes a waiting request.
         """
         release_count = self._queues.release_count
         if self._queues.must_wait(self._demand.buckets):
-            decisions = yield PeekStep(self._uncounted_plan)
-            verdict: Verdict | None = conclude(self._match, self._uncounted_plan, decisions)
+            try:
+                verdict = await self._peek(self._uncounted_plan)
+            except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
+                return self._on_error(error)
         else:
-            verdict = yield TakeStep(self._uncounted_plan)
+            verdict = await self._take(self._uncounted_plan)
             if verdict is None or verdict.allowed:
                 return self._with_original_charges(verdict)
         full = self._full_buckets(verdict)
         if full is None:
-            return (yield from self._count_refusal(verdict))
-        waiter = self._queues.join(self._demand, full, self._wake, release_count)
+            return await self._count_refusal(verdict)
+        waiter = self._queues.join(self._demand, full, self._event.wake, release_count)
         if waiter is None:
-            return (yield from self._refuse_as_full(full or tuple(self._demand.buckets)))
-        return (yield from self._wait_in_queue(waiter))
+            return await self._refuse_as_full(full or tuple(self._demand.buckets))
+        return await self._wait_in_queue(waiter)
 
-    def _wait_in_queue(self, waiter: Waiter) -> Actions:
+    async def _wait_in_queue(self, waiter: Waiter) -> Verdict | None:
         until = self._clock() + self._demand.max_wait
         exhausted: tuple[Bucket, ...] = ()
         try:
             while True:
                 if waiter.may_try:
-                    verdict: Verdict | None = yield TakeStep(self._uncounted_plan)
+                    verdict = await self._take(self._uncounted_plan)
                     if verdict is None or verdict.allowed:
                         exhausted = self._exhausted(verdict)
                         return self._with_original_charges(verdict)
@@ -113,32 +112,32 @@ class SlotWait:
                 if rest <= 0:
                     full = tuple(waiter.refused_by or self._demand.buckets)
                     break
-                yield PauseStep(min(rest, self._queues.pause(waiter)))
+                await self._event.wait(min(rest, self._queues.pause(waiter)))
         finally:
             self._queues.leave(waiter, exhausted)
-        return (yield from (self._count_refusal(verdict) if full is None else self._refuse_as_full(full)))
+        return await (self._count_refusal(verdict) if full is None else self._refuse_as_full(full))
 
     def _with_original_charges(self, verdict: Verdict | None) -> Verdict | None:
         if verdict is None or verdict.charges is not self._uncounted_plan.charges:
             return verdict
         return replace(verdict, charges=self._plan.charges)
 
-    def _count_refusal(self, verdict: Verdict | None) -> Actions:
+    async def _count_refusal(self, verdict: Verdict | None) -> Verdict | None:
         """Return the verdict on a request that is not refused for slots alone. The refusal now counts toward a ban."""
         if verdict is not None and any(
             charge.role == "penalty" and decision.allowed
             for charge, decision in zip(self._uncounted_plan.charges, verdict.decisions, strict=False)
         ):
-            verdict = yield TakeStep(self._plan)
+            return await self._take(self._plan)
         return verdict
 
-    def _refuse_as_full(self, full_buckets: Collection[Bucket]) -> Actions:
+    async def _refuse_as_full(self, full_buckets: Collection[Bucket]) -> Verdict | None:
         """Return the verdict on a request that stops waiting: a refusal, even if slots were released meanwhile."""
         charges = [
             replace(charge, cost=charge.limit.quota + 1) if slot_bucket(charge) in full_buckets else charge
             for charge in self._plan.charges
         ]
-        verdict: Verdict | None = yield TakeStep(replace(self._plan, charges=charges))
+        verdict = await self._take(replace(self._plan, charges=charges))
         if verdict is None or len(verdict.decisions) != len(charges):
             return verdict
         decisions = [

@@ -1,0 +1,204 @@
+"""The way of a request through a gate: match, plan, take, wait, conclude. Written once, for threads and for asyncio."""
+
+from abc import ABC
+from collections.abc import Sequence
+from functools import partial
+from inspect import isawaitable
+from time import perf_counter
+from typing import Any, ClassVar, Final
+
+from ratelimit_mw.core.events import DecisionEvent, StoreEvent
+from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.core.log import error_summary, warn_throttled
+from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.core.verdict import Source, Verdict
+from ratelimit_mw.engine.base_gate import BaseGate
+from ratelimit_mw.engine.delays import refused_for_capacity
+from ratelimit_mw.engine.refusal_log import log_refusal
+from ratelimit_mw.engine.response_tracking import settle_after_response
+from ratelimit_mw.engine.runtime import Runtime, Sleep, refund
+from ratelimit_mw.engine.settlement import NOT_SENT
+from ratelimit_mw.engine.slot_wait import SlotWait, slot_bucket, slot_demand
+from ratelimit_mw.engine.slots import HeldSlots, slot_charges
+from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, close_unawaited
+from ratelimit_mw.http.request import Request
+from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, plan, plan_on_store_error, without_charged
+from ratelimit_mw.rules.rule_table import EndpointRules
+
+_NO_RESULTS: Final[CallResults] = {}
+_CALLABLE_RAISED: Final = (
+    "raised an error: a key or tier counts as missing, a cost as 1, and instead of its limits the default limits apply"
+)
+
+
+class Flow(BaseGate, ABC):
+    """Decides requests. `runtime`: calls the store and waits, in a thread or in an event loop."""
+
+    runtime: Runtime
+    _awaits_callables: ClassVar[bool]  # whether a callable of the settings may return an awaitable
+
+    async def plan(self, match: Match, request: Request) -> Plan:
+        """Return the charges of a request, after calling the callables of its limits."""
+        return plan(match, request, await self._call(match.callables, request) if match.callables else _NO_RESULTS)
+
+    async def decide(
+        self, match: Match, charge_plan: Plan, request: Request, sleep: Sleep | None = None
+    ) -> Verdict | None:
+        """Return the verdict on a plan, after its delay; None if the plan has no charges.
+
+        Does not raise if the store fails. `sleep`: delays the request; an exception that it raises ends the delay, and
+        is raised again.
+        """
+        sleep = sleep or self.runtime.sleep
+        started = perf_counter() if self._on_decision is not None else 0.0
+        may_wait = match.may_delay and any(charge.effective_max_delay_us for charge in charge_plan.charges)
+        keys = self._capacity_keys(charge_plan, request) if may_wait else ()
+        if may_wait:
+            charge_plan = self.delay_capacity.without_delay_if_full(charge_plan, keys)
+        verdict = await (
+            self._decide_in_queue(match, charge_plan, request, sleep)
+            if match.has_queue
+            else self._decide(match, charge_plan)
+        )
+        if may_wait and verdict is not None and verdict.delay and not self.delay_capacity.enter(keys):
+            await self.runtime.finish(self._undo(verdict, None))
+            verdict = refused_for_capacity(verdict)
+        held_slots = self._register_slots(match, verdict, request) if match.has_slots else None
+        if self._on_decision is not None and verdict is not None:
+            self._on_decision(DecisionEvent(verdict, request, perf_counter() - started))
+        if verdict is not None and not verdict.allowed:
+            log_refusal(verdict, self.settings.key_secret)
+        if may_wait and verdict is not None and verdict.delay:
+            await self._delay(verdict, sleep, held_slots, keys)
+        return verdict
+
+    async def _admit(
+        self, request: Request, endpoint_rules: EndpointRules, sleep: Sleep | None = None
+    ) -> Verdict | None:
+        match = self._rules.match(request, endpoint_rules)
+        if match is None:
+            return None
+        request.messages = match.messages
+        if self._awaits_callables and match.callables and match.may_read_user:
+            # Read the user now: in Django this may raise UserNotLoaded, and the retry must not call the callables twice
+            request.user  # noqa: B018
+        # plan(), inlined: its coroutine would add to the time of every request
+        results = await self._call(match.callables, request) if match.callables else _NO_RESULTS
+        charge_plan = plan(match, request, results)
+        if (outer := request.state) is not None and outer.verdict is not None:
+            charge_plan = without_charged(charge_plan, outer.charged)
+        verdict = await self.decide(match, charge_plan, request, sleep)
+        if match.settles and verdict is not None and verdict.allowed:
+            request.on_end = [*(request.on_end or ()), settle_after_response]
+        return verdict
+
+    async def _decide(self, match: Match, charge_plan: Plan) -> Verdict | None:
+        """Decide a request that does not wait for a slot."""
+        if not charge_plan.charges:
+            return conclude(match, charge_plan, ()) if charge_plan.denied_source else None
+        if match.has_slots:
+            self.runtime.slot_renewer.renew_due()
+        take = self.runtime.take_cancel_safe if match.may_delay or match.has_slots else self.runtime.take
+        try:
+            decisions = await take(charge_plan.charges)
+            verdict = conclude(match, charge_plan, decisions)
+            if self._feeds_fallback:
+                self._feed_fallback(charge_plan, decisions, verdict)
+        except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
+            return self._without_store(match, charge_plan, error)
+        return verdict
+
+    async def _decide_in_queue(self, match: Match, charge_plan: Plan, request: Request, sleep: Sleep) -> Verdict | None:
+        """Decide a request that may wait for a slot, behind the requests that wait already.
+
+        A request whose task is canceled, or whose `sleep` raises, leaves the queue.
+        """
+        demand = slot_demand(charge_plan, lambda: self._capacity_keys(charge_plan, request))
+        if demand is None:
+            return await self._decide(match, charge_plan)
+
+        async def peek(peeked: Plan) -> Verdict | None:
+            return conclude(match, peeked, await self.runtime.peek(peeked.charges))
+
+        return await SlotWait(
+            self._queues,
+            charge_plan,
+            demand,
+            self.runtime.event(sleep),
+            partial(self._decide, match),
+            peek,
+            partial(self._without_store, match, charge_plan),
+        ).verdict()
+
+    async def _delay(self, verdict: Verdict, sleep: Sleep, held_slots: HeldSlots | None, keys: Sequence[str]) -> None:
+        """Delay an admitted request. An exception that ends the delay early refunds the request."""
+        try:
+            await sleep(verdict.delay)
+        except self.runtime.interrupts:
+            await self.runtime.finish(self._undo(verdict, held_slots))
+            raise
+        finally:
+            self.delay_capacity.leave(keys)
+
+    async def _undo(self, verdict: Verdict, held_slots: HeldSlots | None) -> None:
+        """Refund a request and release its slots. Stops their renewal first, which would take the slots again."""
+        if held_slots is not None:
+            held_slots.registry.end(held_slots)
+        await refund(self.runtime, self.store_for(verdict.source), verdict)
+        self._wake_waiters(verdict)
+
+    async def _call(self, calls: Sequence[RequestCallable], request: Request) -> CallResults:
+        results: dict[RequestCallable, Any] = {}
+        for call in calls:
+            try:
+                result = call(request)
+                results[call] = await result if self._awaits_callables and isawaitable(result) else result
+                close_unawaited(results[call])
+            except Exception as error:  # noqa: BLE001  # a faulty callable must not exempt the request
+                warn_throttled(callable_name(call), _CALLABLE_RAISED, error=error)
+                results[call] = FAILED
+        return results
+
+    def _capacity_keys(self, charge_plan: Plan, request: Request) -> Sequence[str]:
+        """Return the keys by which delayed and waiting requests are counted.
+
+        They are those of the plan; if all are shared, the client address.
+        """
+        return client_identities(charge_plan) or [self._address_key.identity(request, "", {}) or ""]
+
+    def _register_slots(self, match: Match, verdict: Verdict | None, request: Request) -> HeldSlots | None:
+        """Renew the slots of a request until its response has ended, then release them. None without slots."""
+        if verdict is None or not verdict.allowed or not (slots := slot_charges(verdict.charges, verdict.decisions)):
+            return None
+        wake = None
+        if match.has_queue:
+            wake = partial(self._queues.wake, [slot_bucket(charge) for charge in slots])
+        held_slots = HeldSlots(self.store_for(verdict.source), slots, wake)
+        request.on_end = [*(request.on_end or ()), self.runtime.slot_renewer.add_until_end(held_slots)]
+        return held_slots
+
+    def _wake_waiters(self, verdict: Verdict) -> None:
+        """Wake requests that wait for the slots of this verdict, which were released."""
+        self._queues.wake([slot_bucket(charge) for charge in verdict.charges if charge.limit.is_concurrency])
+
+    def _feed_fallback(self, charge_plan: Plan, decisions: Sequence[Decision], verdict: Verdict) -> None:
+        """Pass the store's decisions to the fallback store, which repeats its refusals while the store fails."""
+        if (not verdict.allowed or self._fallback.has_refusals) and verdict.source == "store":
+            self._fallback.observe(charge_plan.charges, decisions)
+
+    def _without_store(self, match: Match, charge_plan: Plan, error: Exception) -> Verdict:
+        if not getattr(error, "rejected", False):  # the store logs a rejection itself, with the fix
+            warn_throttled("store", "failed, on_store_error decides: %s", error_summary(error))
+        if self._on_store_event is not None:
+            self._on_store_event(StoreEvent("failed", error_summary(error)))
+        source, remaining_plan = plan_on_store_error(charge_plan)
+        return conclude(
+            match, remaining_plan, self._fallback.take(remaining_plan.charges) if remaining_plan.charges else (), source
+        )
+
+    def _settle_now(self, source: Source, charges: Sequence[Charge]) -> None:
+        """Settle in a store that does not have to be awaited. Logs a failure."""
+        try:
+            self.store_for(source).settle(charges)  # type: ignore[union-attr]  # not an AsyncStore
+        except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
+            warn_throttled("settle", NOT_SENT, type(error).__name__)
