@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Literal
 
+import hiredis
+
 Fate = Literal["passes", "is late", "is lost", "is answered by nobody", "fails", "is unknown"]
 ERRORS = {"fails": b"-ERR made up\r\n", "is unknown": b"-NOSCRIPT No matching script.\r\n"}
 
@@ -33,8 +35,9 @@ class UnrulyProxy:
 
     async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
         server, commands = await asyncio.open_connection("127.0.0.1", self._port)
-        fate: list[Fate] = ["passes"]  # of the last command; its reply comes before the next one
-        replies = asyncio.create_task(self._reply(server, answers, fate))
+        fate: list[Fate] = ["passes"]  # of the last command; its reply comes before the next command is read
+        replied = asyncio.Event()
+        replies = asyncio.create_task(self._reply(server, answers, fate, replied))
         try:
             while True:
                 command = await _command(client)
@@ -44,7 +47,9 @@ class UnrulyProxy:
                 elif fate[0] == "is lost":
                     return
                 else:
+                    replied.clear()
                     commands.write(command)
+                    await replied.wait()
         except (ConnectionError, ValueError, asyncio.IncompleteReadError):
             pass  # the client has gone
         finally:
@@ -60,7 +65,10 @@ class UnrulyProxy:
         self.fates.append(fate)
         return fate
 
-    async def _reply(self, server: asyncio.StreamReader, answers: asyncio.StreamWriter, fate: list[Fate]) -> None:
+    async def _reply(
+        self, server: asyncio.StreamReader, answers: asyncio.StreamWriter, fate: list[Fate], replied: asyncio.Event
+    ) -> None:
+        whole = hiredis.Reader()
         with suppress(ConnectionError):
             while data := await server.read(65536):
                 if fate[0] == "is answered by nobody":
@@ -68,7 +76,11 @@ class UnrulyProxy:
                 if fate[0] == "is late":
                     await asyncio.sleep(self._delay)
                 answers.write(data)
+                whole.feed(data)
+                if whole.gets() is not False:
+                    replied.set()
         answers.transport.abort()
+        replied.set()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["UnrulyProxy"]:

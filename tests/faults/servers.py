@@ -2,7 +2,8 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
@@ -42,6 +43,25 @@ def crowded_out(server: RedisServer) -> int:
             others.execute()
         now: int = client.info("stats")["evicted_keys"]
     return now - evicted
+
+
+@contextmanager
+def evictions(server: RedisServer) -> Iterator[Callable[[], int]]:
+    """Yield what returns how often the server has evicted the limiter's key that it has evicted most often."""
+    with Redis.from_url(server.url) as client, client.pubsub(ignore_subscribe_messages=True) as messages:
+        messages.psubscribe("__keyevent@*__:evicted")
+        messages.get_message(timeout=30)
+        counts = Counter[bytes]()
+
+        def most() -> int:
+            wanted: int = client.info("stats")["evicted_keys"]
+            while counts.total() < wanted:
+                message = messages.get_message(timeout=30)
+                assert message is not None, f"{counts.total()} of {wanted} evictions"
+                counts[message["data"]] += 1
+            return max((count for key, count in counts.items() if not key.startswith(b"other:")), default=0)
+
+        yield most
 
 
 class LoadingServer(RedisServer):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from faults.load import QUOTA, Load, settled
-from faults.servers import LoadingServer, crowded_out, leaves_nothing, long_script
+from faults.servers import LoadingServer, crowded_out, evictions, leaves_nothing, long_script
 from redis_servers import RedisServer
 
 pytestmark = [pytest.mark.promise(3), pytest.mark.promise(8), pytest.mark.promise(6)]
@@ -99,14 +99,16 @@ def test_no_memory_and_no_eviction(served: type[Load], binary: Path, tell_recove
 
 def test_no_memory_and_eviction_of_any_key(served: type[Load], binary: Path, tell_recovery: Tell) -> None:
     """Nobody hears of it: each key that is evicted may be worth one more quota."""
-    with RedisServer(binary, "--maxmemory-policy", "allkeys-lru") as server:
-        with served(store=server.url) as load:
-            load.goes_on()
-            for _ in range(3):
-                assert crowded_out(server) > 1000
+    options = ("--maxmemory-policy", "allkeys-lru", "--notify-keyspace-events", "Ee")
+    with RedisServer(binary, *options) as server:
+        with evictions(server) as most_evictions:
+            with served(store=server.url) as load:
                 load.goes_on()
-            tell_recovery(load.recovers())
-        load.held(quotas=4)
+                for _ in range(3):
+                    assert crowded_out(server) > 1000
+                    load.goes_on()
+                tell_recovery(load.recovers())
+            load.held(quotas=1 + most_evictions())
         leaves_nothing(server)
 
 

@@ -18,7 +18,6 @@ class ModelStore:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.states: dict[Bucket, State] = {}
-        self.forgiven = 0
 
     def take(self, charges: Sequence[Charge]) -> list[Decision]:
         return self._answer(charges, commit=True)
@@ -26,18 +25,11 @@ class ModelStore:
     def peek(self, charges: Sequence[Charge]) -> list[Decision]:
         return self._answer(charges, commit=False)
 
-    def settle(self, charges: Sequence[Charge]) -> Sequence[Charge]:
-        taken = []
+    def settle(self, charges: Sequence[Charge]) -> None:
         for charge in charges:
-            now, bucket, limit = self._now(), bucket_of(charge), charge.limit
-            at, old = now if charge.at is None else charge.at, self.states.get(bucket)
-            beyond = limit.forgiven(old, now, charge.cost) if charge.cost > 0 else 0
-            self.forgiven += beyond
-            new = self.states[bucket] = limit.settle(old, now, charge.cost, at)
-            stands, _ = limit.decide(new, now, 0, None)
-            more = Charge(charge.key, limit, max(0, charge.cost - beyond), role=charge.role, at=stands.at)
-            taken.append(more if charge.cost > 0 else charge)
-        return taken
+            now, bucket = self._now(), bucket_of(charge)
+            at = now if charge.at is None else charge.at
+            self.states[bucket] = charge.limit.settle(self.states.get(bucket), now, charge.cost, at)
 
     def reset(self, charges: Sequence[Charge]) -> None:
         for charge in charges:

@@ -1,89 +1,120 @@
-"""How requests become calls, over a way to send that the test has in hand."""
+"""How requests become calls, over a transport that the test has in hand."""
 
 import asyncio
-import math
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import pytest
 
-from ratelimit_mw import Charge, FixedWindow, StoreError
+from ratelimit_mw import Charge, Decision, FixedWindow, StoreError
+from ratelimit_mw.core.errors import StoreNotAsked
 from ratelimit_mw.stores.redis import batcher as batching
-from ratelimit_mw.stores.redis.batcher import Batcher, OnReplies
-from ratelimit_mw.stores.redis.parcel import EncodedGroup, PendingTake
+from ratelimit_mw.stores.redis.async_transport import UNLIMITED, Call
+from ratelimit_mw.stores.redis.batcher import Batcher
+from ratelimit_mw.stores.redis.commands import DEFAULT_MODE, EncodedGroup, TakeMode
+from ratelimit_mw.stores.redis.protocol import NoScript
 from turns import turns
 
 T = TypeVar("T")
 PATIENT = 5.0  # seconds
+PEEK = TakeMode(0, commit=False)
 
 
 class Way:
-    """Counts what goes through it. While it is shut, nothing comes back; while it is `away`, nothing can be sent."""
+    """A transport that answers each call in the next turn. While it is shut, it answers none.
+
+    `room`: as the store sees it. While it is `down`, there is no way to get any. `error`: the answer to all calls.
+    """
+
+    is_cluster = False
 
     def __init__(self) -> None:
+        self.room = UNLIMITED
+        self.down = False
+        self.error: Exception | None = None
         self.sizes: list[int] = []  # groups of each call
-        self.looked = self.going = self.most = 0
-        self.open, self.there = asyncio.Event(), asyncio.Event()
-        self.open.set()
-        self.there.set()
-        self.down = self.undone = False
-        self.tasks: list[asyncio.Task[None]] = []
+        self.writes = self.looked = self.retired = 0
+        self.again: list[int] = []  # groups of each call that was sent again
+        self._shut = False
+        self._kept: list[Call] = []
+        self._there = asyncio.Event()
+
+    def shut(self) -> None:
+        self._shut = True
+
+    def open(self) -> None:
+        self._shut = False
+        kept, self._kept = self._kept, []
+        for call in kept:
+            self._answer(call)
+
+    def make_room(self, room: int = UNLIMITED) -> None:
+        self.room = room
+        self._there.set()
 
     async def ready(self) -> None:
         self.looked += 1
-        await self.there.wait()
         if self.down:
             raise StoreError("cannot connect")
+        self._there.clear()
+        await self._there.wait()
 
-    def begin(self, pending_takes: Sequence[PendingTake], on_replies: OnReplies) -> Callable[[], object] | None:
-        """At once, unless it is away: then it has to be waited for."""
-        if self.down or not self.there.is_set():
-            return None
-        going = asyncio.get_running_loop().create_task(self._go(pending_takes, on_replies))
-        self.tasks.append(going)
-        return going.cancel
+    def send(self, calls: Sequence[Call]) -> None:
+        self.writes += 1
+        for call in calls:
+            self.sizes.append(len(call.command))
+            if self._shut:
+                self._kept.append(call)
+            else:
+                asyncio.get_running_loop().call_soon(self._answer, call)
 
-    async def _go(self, pending_takes: Sequence[PendingTake], on_replies: OnReplies) -> None:
-        replies = await self.send(pending_takes)
-        on_replies(None if self.undone else replies)
-        self.undone = False
+    async def query(self, command: Any) -> Any:
+        raise AssertionError
 
-    async def send(self, pending_takes: Sequence[PendingTake]) -> Sequence[object]:
-        self.sizes.append(len(pending_takes))
-        self.going += 1
-        self.most = max(self.most, self.going)
-        try:
-            await self.open.wait()
-            await asyncio.sleep(0)
-            return [pending_take.encoded_group.original_charges[0].key for pending_take in pending_takes]
-        finally:
-            self.going -= 1
+    def retire_late(self, timeout: float) -> None:
+        assert timeout > 0
+        self.retired += 1
 
+    async def close(self) -> None:
+        raise AssertionError
 
-def pending_take(name: object) -> PendingTake:
-    return PendingTake(EncodedGroup([Charge(str(name), FixedWindow(5, 60))], lambda _: [b"key"], "msgpack"))
+    def _answer(self, call: Call) -> None:
+        command: Any = call.command
+        call.on_reply(self.error or [decided(int(name)) for name in command])
 
-
-Work = Callable[[Batcher, Way], Coroutine[Any, Any, T]]
+    async def resend(self, groups: Sequence[EncodedGroup], _: TakeMode) -> Sequence[Any]:
+        self.again.append(len(groups))
+        return [[Decision(True, int(name), 0, 0, 0, 0, 0, 1)] for name in command_of(groups, DEFAULT_MODE)]
 
 
-def run(work: Work[T], timeout: float = PATIENT, *, at_once: bool = True) -> T:
-    """Over a way on which something is sent at once, where it can be."""
+def decided(number: int) -> list[int]:
+    """The integers of a decision that shows which group it is for."""
+    return [1, number, 0, 0, 0, 0, 0, 1]
 
+
+def command_of(groups: Sequence[EncodedGroup], _: TakeMode) -> Any:
+    return [group.original_charges[0].key for group in groups]
+
+
+def group(number: object, cost: int = 1) -> EncodedGroup:
+    charges = [Charge(str(number), FixedWindow(5, 60), cost)]
+    return EncodedGroup(charges, lambda _: [b"key"], "msgpack", is_cluster=False)
+
+
+def limits(answers: Sequence[Sequence[Decision]]) -> list[int]:
+    return [decision.limit for (decision,) in answers]
+
+
+def run(work: Callable[[Batcher, Way], Coroutine[Any, Any, T]], timeout: float = PATIENT) -> T:
     async def main() -> T:
         way = Way()
-        batcher = (
-            Batcher(way.ready, way.send, timeout, begin=way.begin) if at_once else Batcher(way.ready, way.send, timeout)
-        )
+        batcher = Batcher(way, command_of, way.resend, timeout)
         try:
             return await work(batcher, way)
         finally:
             batcher.close()
 
     return asyncio.run(main())
-
-
-BOTH = pytest.mark.parametrize("at_once", [True, False], ids=["at once", "awaited"])
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -95,229 +126,288 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it does not come to that")
 
 
-# seconds that a call is under way until the next one goes with fewer; how long it takes is no matter of a test
-NEVER_LONG, ALWAYS_LONG = math.inf, -1.0
-
-
-@BOTH
-@pytest.mark.parametrize(
-    ("long", "sizes", "then"),
-    [(NEVER_LONG, [1, 16], [32, 32, 4]), (ALWAYS_LONG, [1, 1], [32, 32, 19])],
-    ids=["as soon as it is enough", "one by one"],
-)
-def test_two_calls_at_most_are_under_way(
-    at_once: bool, long: float, sizes: list[int], then: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_of_a_turn_are_calls_of_32_in_one_write_whatever_is_under_way() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
-        way.open.clear()
-        replies = []
-        for number in range(85):
-            replies.append(batcher.submit(pending_take(number)))
-            await turns(2)
-        assert way.sizes == sizes
-        way.open.set()
-        assert await asyncio.gather(*replies) == [str(number) for number in range(85)]
-        assert (way.most, way.sizes) == (2, [*sizes, *then])
-
-    monkeypatch.setattr(batching, "_SLOW_CALL", long)
-    run(work, at_once=at_once)
-
-
-@BOTH
-def test_the_next_call_goes_when_the_one_before_is_answered(at_once: bool) -> None:
-    async def work(batcher: Batcher, way: Way) -> None:
-        batcher._check_scheduled = True  # as if somebody did: nobody looks who waits too long, and has them sent
-        way.open.clear()
-        replies = [batcher.submit(pending_take("first"))]
-        await until(lambda: way.sizes == [1])
-        replies.append(batcher.submit(pending_take("second")))
-        way.open.set()
-        async with asyncio.timeout(PATIENT):
-            assert await asyncio.gather(*replies) == ["first", "second"]
-        assert way.sizes == [1, 1]
-
-    run(work, at_once=at_once)
-
-
-@BOTH
-def test_nobody_has_to_come_for_the_next_call_to_go(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that waits alone behind a call that takes long is sent soon."""
-
-    async def work(batcher: Batcher, way: Way) -> None:
-        way.open.clear()
-        replies = [batcher.submit(pending_take("first"))]
-        await until(lambda: way.sizes == [1])
-        replies.append(batcher.submit(pending_take("second")))
-        await turns(5)
-        assert way.sizes == [1]
-        monkeypatch.setattr(batching, "_SLOW_CALL", ALWAYS_LONG)
-        await until(lambda: way.sizes == [1, 1])
-        way.open.set()
-        assert await asyncio.gather(*replies) == ["first", "second"]
-
-    monkeypatch.setattr(batching, "_SLOW_CALL", NEVER_LONG)
-    run(work, at_once=at_once)
-
-
-@BOTH
-def test_a_call_that_takes_long_holds_up_nobody(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who comes while it is not long yet waits for it; who comes later goes with those who wait."""
-
-    async def work(batcher: Batcher, way: Way) -> None:
-        way.open.clear()
-        replies = [batcher.submit(pending_take("first"))]
-        await until(lambda: way.sizes == [1])
-        replies.append(batcher.submit(pending_take("soon")))
-        await turns(5)
-        assert way.sizes == [1]
-        monkeypatch.setattr(batching, "_SLOW_CALL", ALWAYS_LONG)
-        replies.append(batcher.submit(pending_take("later")))
-        await until(lambda: way.sizes == [1, 2])
-        way.open.set()
-        assert await asyncio.gather(*replies) == ["first", "soon", "later"]
-
-    monkeypatch.setattr(batching, "_SLOW_CALL", NEVER_LONG)
-    run(work, at_once=at_once)
-
-
-def test_what_is_enough_for_a_call_does_not_wait_for_the_end_of_the_turn() -> None:
-    async def work(batcher: Batcher, way: Way) -> None:
-        begun: list[int] = []
-        begin = batcher._begin
-
-        def noted(pending_takes: Sequence[PendingTake], on_replies: OnReplies) -> Callable[[], object] | None:
-            begun.append(len(pending_takes))
-            return begin(pending_takes, on_replies)
-
-        batcher._begin = noted
-        replies = [batcher.submit(pending_take(number)) for number in range(15)]
-        assert begun == []
-        replies += [batcher.submit(pending_take(number)) for number in range(15, 66)]
-        assert begun == [16, 16]  # as many as may be under way
-        assert await asyncio.gather(*replies) == [str(number) for number in range(66)]
-        assert begun == [16, 16, 32, 2]
+        way.shut()
+        replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(50)]
+        assert way.sizes == []
+        await turns(1)
+        assert (way.sizes, way.writes) == ([32, 18], 1)
+        replies += [batcher.submit(group(50), DEFAULT_MODE)]
+        await turns(1)
+        assert (way.sizes, way.writes) == ([32, 18, 1], 2)
+        way.open()
+        assert limits(await asyncio.gather(*replies)) == list(range(51))
 
     run(work)
 
 
-@pytest.mark.parametrize(("requests", "senders"), [(1, 1), (32, 1), (33, 2), (1000, 2)])
-def test_no_more_senders_start_than_there_is_something_for(requests: int, senders: int) -> None:
+def test_of_a_crowd_64_are_sent_and_the_others_when_the_first_call_is_answered() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
-        way.there.clear()
-        replies = [batcher.submit(pending_take(number)) for number in range(requests)]
+        way.shut()
+        replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(200)]
+        await turns(5)
+        assert way.sizes == [32, 32]
+        way._answer(way._kept.pop(0))
+        await turns(5)
+        assert way.sizes == [32, 32, 32, 32]
+        way.open()
+        assert limits(await asyncio.gather(*replies)) == list(range(200))
+        assert way.sizes == [32, 32, 32, 32, 32, 32, 8]
+
+    run(work)
+
+
+@pytest.mark.promise(8)
+def test_a_crowd_whose_first_calls_are_lost_is_sent_all_the_same() -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
+        way.shut()
+        replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(200)]
+        await turns(5)
+        way._kept.pop(0).on_reply(StoreError("lost"))
+        way.open()
+        found = await asyncio.gather(*replies, return_exceptions=True)
+        assert [str(error) for error in found[:32]] == ["lost"] * 32
+        assert limits([one for one in found[32:] if isinstance(one, list)]) == list(range(32, 200))
+
+    run(work)
+
+
+def test_a_call_has_requests_of_one_mode_and_at_most_128_charges() -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
+        wide = group(0)
+        wide.weight = 64
+        replies = [batcher.submit(each, DEFAULT_MODE) for each in (wide, wide, group(1), group(2))]
+        replies += [batcher.submit(group(3), PEEK), batcher.submit(group(4), DEFAULT_MODE)]
+        assert limits(await asyncio.gather(*replies)) == [0, 0, 1, 2, 3, 4]
+        assert way.sizes == [2, 2, 1, 1]
+
+    run(work)
+
+
+def test_a_request_that_is_cancelled_before_the_end_of_the_turn_is_not_sent() -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
+        replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(4)]
+        replies[0].cancel()
+        replies[2].cancel()
+        assert limits(await asyncio.gather(replies[1], replies[3])) == [1, 3]
+        assert way.sizes == [2]
+
+    run(work)
+
+
+def test_no_more_calls_are_sent_than_there_is_room_for_and_the_rest_goes_when_there_is() -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
+        way.room = 1
+        replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(100)]
+        await turns(1)
+        assert way.sizes == [32]
+        way.room = 0
+        replies.append(batcher.submit(group(100), DEFAULT_MODE))
         await turns(3)
-        assert way.looked == senders
-        way.there.set()
-        assert await asyncio.gather(*replies) == [str(number) for number in range(requests)]
+        assert (way.sizes, way.looked) == ([32], 1)
+        way.make_room(1)
+        while len(way.sizes) < 2:
+            await turns(1)
+        way.room = 0
+        await turns(3)
+        assert (way.sizes, way.looked) == ([32, 32], 2)
+        way.make_room()
+        assert limits(await asyncio.gather(*replies)) == list(range(101))
+        assert (way.sizes, way.looked) == ([32, 32, 32, 5], 2)
 
     run(work)
 
 
-@BOTH
 @pytest.mark.promise(8)
-def test_calls_that_nobody_waits_for_give_their_place_to_others(at_once: bool) -> None:
+def test_when_nothing_can_be_sent_all_who_wait_hear_of_it_and_later_ones_are_sent() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
-        way.open.clear()
-        late = [batcher.submit(pending_take(number)) for number in range(64)]
-        errors = await asyncio.gather(*late, return_exceptions=True)
-        assert {str(error) for error in errors} == {"no answer within 0.05 seconds"}
-        assert way.sizes == ([16, 16] if at_once else [32, 32])
-        more = asyncio.create_task(asyncio.wait_for(batcher.submit(pending_take("more")), PATIENT))
-        await until(lambda: len(way.sizes) == 3)
-        way.open.set()
-        assert await more == "more"
-
-    run(work, timeout=0.05, at_once=at_once)
-
-
-@BOTH
-@pytest.mark.promise(8)
-def test_when_nothing_can_be_sent_all_who_wait_hear_of_it_and_later_ones_are_sent(at_once: bool) -> None:
-    async def work(batcher: Batcher, way: Way) -> None:
-        way.down = True
-        replies = [batcher.submit(pending_take(number)) for number in range(100)]
+        way.down, way.room = True, 0
+        replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(100)]
         errors = await asyncio.gather(*replies, return_exceptions=True)
         assert [str(error) for error in errors] == ["cannot connect"] * 100
         assert len(set(map(id, errors))) == 100
-        way.down = False
-        assert await batcher.submit(pending_take("more")) == "more"
-
-    run(work, at_once=at_once)
-
-
-@BOTH
-@pytest.mark.promise(8)
-def test_who_waits_when_it_is_closed_hears_of_it(at_once: bool) -> None:
-    async def work(batcher: Batcher, way: Way) -> None:
-        way.open.clear()
-        replies = [batcher.submit(pending_take(number)) for number in range(100)]
-        await until(lambda: way.going == 2)
-        batcher.close()
-        assert all(reply.done() for reply in replies)
-        assert {str(reply.exception()) for reply in replies} == {"the store was closed"}
-
-    run(work, at_once=at_once)
-
-
-@BOTH
-def test_the_loop_may_go_on_for_long_without_anybody_who_waits(at_once: bool) -> None:
-    """Nobody looks at the clock then."""
-
-    async def work(batcher: Batcher, way: Way) -> None:
-        assert await batcher.submit(pending_take(1)) == "1"
-        await until(lambda: not batcher._check_scheduled)
-        assert await batcher.submit(pending_take(2)) == "2"
-        assert way.sizes == [1, 1]
-
-    run(work, at_once=at_once)
-
-
-def test_what_was_not_done_is_sent_again_and_those_who_wait_behind_it_too() -> None:
-    async def work(batcher: Batcher, way: Way) -> None:
-        way.undone = True
-        replies = [batcher.submit(pending_take(number)) for number in range(40)]
-        assert await asyncio.gather(*replies) == [str(number) for number in range(40)]
-        assert sorted(way.sizes) == [8, 16, 16, 16]  # the first of them twice
-        assert await batcher.submit(pending_take("more")) == "more"
+        way.down, way.room = False, UNLIMITED
+        assert limits([await batcher.submit(group(7), DEFAULT_MODE)]) == [7]
+        assert way.sizes == [1]
 
     run(work)
 
 
-@BOTH
-def test_a_late_call_is_ended_when_it_has_lingered_and_not_after_it_ended(at_once: bool, monkeypatch: Any) -> None:
-    monkeypatch.setattr(batching, "ORPHAN_TIMEOUT", 0.05)
-
+@pytest.mark.promise(8)
+def test_requests_that_wait_too_long_fail_and_are_not_sent_later() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
-        way.open.clear()
-        with pytest.raises(StoreError):
-            await batcher.submit(pending_take("late"))
-        await until(lambda: way.going == 0)  # it was ended
-        ended: list[object] = []
-        call = batching._Call([pending_take("over")], 0.0)
-        call.cancel = lambda: ended.append(call)
-        call.abort()
-        call.over = True
-        call.abort()
-        assert ended == [call]
+        way.room = 0
+        replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(3)]
+        errors = await asyncio.gather(*replies, return_exceptions=True)
+        assert [str(error) for error in errors] == ["no answer within 0.02 seconds"] * 3
+        way.make_room()
+        await turns(3)
+        assert way.sizes == []
 
-    run(work, timeout=0.02, at_once=at_once)
+    run(work, timeout=0.02)
 
 
 @pytest.mark.promise(8)
-@BOTH
-def test_whatever_sending_raises_those_who_wait_hear_of_it_and_later_ones_are_sent(at_once: bool) -> None:
+def test_of_a_late_call_the_transport_hears_and_its_reply_answers_nobody() -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
+        way.shut()
+        late = batcher.submit(group(1), DEFAULT_MODE)
+        await turns(1)
+        with pytest.raises(StoreError, match="no answer within"):
+            await late
+        assert way.retired == 1
+        way.open()
+        assert limits([await batcher.submit(group(2), DEFAULT_MODE)]) == [2]
+        assert way.retired == 1
+
+    run(work, timeout=0.05)
+
+
+@pytest.mark.promise(8)
+def test_requests_without_a_reply_are_bounded_and_each_leaves_its_place_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "_MAX_WAITING", 10)
+
+    async def work(batcher: Batcher, way: Way) -> None:
+        way.shut()
+        for _ in range(3):
+            replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(10)]
+            await turns(1)  # all of them are sent
+            with pytest.raises(StoreNotAsked, match=r"^10 requests wait for the store already$"):
+                batcher.submit(group(10), DEFAULT_MODE)
+            replies[3].cancel()
+            way.open()
+            assert limits(await asyncio.gather(*replies[:3], *replies[4:])) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+            way.shut()
+        replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(10)]
+        for reply in replies:
+            reply.cancel()
+        await turns(1)
+        way.open()
+        assert limits([await batcher.submit(group(11), DEFAULT_MODE)]) == [11]
+
+    run(work)
+
+
+@pytest.mark.promise(8)
+def test_requests_that_timed_out_leave_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "_MAX_WAITING", 10)
+
+    async def work(batcher: Batcher, way: Way) -> None:
+        way.shut()
+        for _ in range(3):
+            replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(10)]
+            errors = await asyncio.gather(*replies, return_exceptions=True)
+            assert {str(error) for error in errors} == {"no answer within 0.02 seconds"}
+        way.open()
+        assert limits([await batcher.submit(group(11), DEFAULT_MODE)]) == [11]
+
+    run(work, timeout=0.02)
+
+
+@pytest.mark.promise(8)
+def test_all_who_wait_when_it_is_closed_hear_of_it() -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
+        way.shut()
+        replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(40)]
+        await turns(1)
+        replies += [batcher.submit(group(number), DEFAULT_MODE) for number in range(40)]
+        batcher.close()
+        assert all(reply.done() for reply in replies)
+        assert {str(reply.exception()) for reply in replies} == {"the store was closed"}
+        await turns(2)
+        assert way.sizes == [32, 8]
+
+    run(work)
+
+
+@pytest.mark.promise(8)
+def test_after_a_close_nothing_more_is_sent_and_nothing_connects() -> None:
+    """Also where a crowd waited for the calls that end with the connection."""
+
+    async def work(batcher: Batcher, way: Way) -> None:
+        way.shut()
+        for number in range(100):
+            batcher.submit(group(number), DEFAULT_MODE).add_done_callback(lambda reply: reply.exception())
+        await turns(1)
+        batcher.close()
+        way.room, way.error = 0, StoreNotAsked("the store was closed")
+        way.open()
+        await turns(5)
+        assert (way.sizes, way.looked) == ([32, 32], 0)
+
+    run(work)
+
+
+def test_nothing_looks_at_the_clock_while_no_request_waits() -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
+        await batcher.submit(group(1), DEFAULT_MODE)
+        await until(lambda: not batcher._check_scheduled)
+        assert limits([await batcher.submit(group(2), DEFAULT_MODE)]) == [2]
+        assert way.sizes == [1, 1]
+
+    run(work)
+
+
+def test_a_call_of_which_nothing_was_done_is_sent_again() -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
+        way.error = NoScript()
+        replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(40)]
+        assert limits(await asyncio.gather(*replies)) == list(range(40))
+        assert (way.sizes, way.again) == ([32, 8], [32, 8])
+
+    run(work)
+
+
+@pytest.mark.promise(8)
+def test_an_error_fails_all_requests_of_its_call_each_with_its_own() -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
+        way.error = StoreError("lost")
+        replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(40)]
+        errors = await asyncio.gather(*replies, return_exceptions=True)
+        assert {str(error) for error in errors} == {"lost"}
+        assert len(set(map(id, errors))) == 40
+        way.error = StoreError("ratelimit_mw: argument 7 is wrong")
+        assert isinstance(await failure(batcher), StoreError)
+        assert way.again == []  # it is the error of the only group
+
+    run(work)
+
+
+async def failure(batcher: Batcher) -> Any:
+    return (await asyncio.gather(batcher.submit(group(1), DEFAULT_MODE), return_exceptions=True))[0]
+
+
+@pytest.mark.promise(8)
+def test_whatever_sending_raises_those_who_wait_hear_of_it_and_later_ones_are_sent() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         def broken(*_: object) -> Any:
             raise RuntimeError("a defect")
 
-        whole = batcher._begin, batcher._send
-        batcher._begin = broken if at_once else batcher._begin
-        batcher._send = broken
-        asked = asyncio.gather(*(batcher.submit(pending_take(number)) for number in range(100)), return_exceptions=True)
-        errors = await asyncio.wait_for(asked, PATIENT)
-        assert {str(error) for error in errors} == {"RuntimeError: a defect"}
-        assert all(isinstance(error, StoreError) for error in errors)
-        batcher._begin, batcher._send = whole
-        assert await batcher.submit(pending_take("more")) == "more"
+        whole = batcher._command, way.resend
+        batcher._command = broken
+        error = await failure(batcher)
+        assert (type(error), str(error)) == (StoreError, "RuntimeError: a defect")
+        batcher._command, batcher._resend = whole[0], broken
+        way.error = NoScript()
+        error = await failure(batcher)
+        assert (type(error), str(error)) == (StoreError, "RuntimeError: a defect")
+        batcher._resend, way.error = whole[1], None
+        assert limits([await batcher.submit(group(2), DEFAULT_MODE)]) == [2]
 
-    run(work, at_once=at_once)
+    run(work)
+
+
+def test_a_reply_of_another_length_fails_its_call_only() -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
+        way.shut()
+        first = batcher.submit(group(1), DEFAULT_MODE)
+        await turns(1)
+        way._kept[0].on_reply([decided(1), decided(2)])
+        way._kept.clear()
+        with pytest.raises(StoreError, match="the server answered"):
+            await first
+        way.open()
+        assert limits([await batcher.submit(group(2), DEFAULT_MODE)]) == [2]
+
+    run(work)

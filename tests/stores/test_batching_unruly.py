@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import Charge, FixedWindow, StoreError
+from ratelimit_mw.stores import circuit_breaker
 from ratelimit_mw.stores.redis import AsyncRedisStore
 from redis_servers import RedisServer
 from unruly_proxy import UnrulyProxy, fates
@@ -18,6 +19,13 @@ WAVE = 200  # requests that come close to each other
 SEED = int(os.environ.get("TEST_SEED", SystemRandom().randrange(10**9)))  # a failure names it
 EVERYBODY = Charge("everybody", FixedWindow(25_000, 24 * 3600))  # of about 40,000 units that are asked for
 QUOTA = 1000  # and the number of the request: an answer shows whose it is
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many connections in a row are lost, the store is asked: all that is in flight is lost with one."""
+    monkeypatch.setattr(circuit_breaker, "FAILURES_TO_OPEN", 1_000_000)
+
 
 pytestmark = [pytest.mark.promise(2), pytest.mark.promise(3), pytest.mark.promise(8)]
 

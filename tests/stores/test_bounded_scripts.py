@@ -9,13 +9,12 @@ from redis import Redis
 from ratelimit_mw import Charge, MemoryStore, SlidingWindowLog
 from ratelimit_mw.core.errors import StoreError
 from ratelimit_mw.core.limit import MOST_RECENT
-from ratelimit_mw.engine.settlement import BucketAccount
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.group import in_parts
 from ratelimit_mw.stores.redis import AsyncRedisStore
-from ratelimit_mw.stores.redis.commands import Command
 from ratelimit_mw.stores.redis.deadline import Deadline
-from ratelimit_mw.stores.redis.server import ServerTransport
+from ratelimit_mw.stores.redis.protocol import Command
+from ratelimit_mw.stores.redis.sync_transport import ServerTransport
 from ratelimit_mw.stores.redis.thread_store import ThreadStore
 from ratelimit_mw.stores.redis.url import connection_factory
 from ratelimit_mw.testing import Clock
@@ -49,10 +48,7 @@ def test_a_large_correction_is_made_in_parts_of_a_thousand_units(
     with opened(redis_url, clock=clock, timeout=20) as store:
         store.settle([Charge("k", LOG, 1)])  # which connects, and tells the server the script
         client.config_resetstat()
-        assert store.settle([Charge("k", LOG, 2500), Charge("other", LOG, 7)]) == [
-            Charge("k", LOG, 2500, at=1_000_000_000_000_000),
-            Charge("other", LOG, 7, at=1_000_000_000_000_000),
-        ]
+        store.settle([Charge("k", LOG, 2500), Charge("other", LOG, 7)])
         assert scripts(client) == 3
         assert left(store) == 100_000 - 2501
         client.config_resetstat()
@@ -61,12 +57,13 @@ def test_a_large_correction_is_made_in_parts_of_a_thousand_units(
         assert left(store) == 100_000
 
 
-def test_what_goes_beyond_the_debt_is_forgiven_as_in_one_part(redis_url: str, clock: Clock) -> None:
+def test_what_goes_beyond_the_debt_is_dropped_as_in_one_part(redis_url: str, clock: Clock) -> None:
     limit, memory = SlidingWindowLog(1500, 60), MemoryStore(clock=clock)
     with threads(redis_url, clock=clock, timeout=20) as store:
         for own in (store, memory):
-            assert [charge.cost for charge in own.settle([Charge("k", limit, 3500)]) or ()] == [3000]
-            assert own.forgiven == 500  # type: ignore[attr-defined]  # of our stores
+            own.settle([Charge("k", limit, 3500)])
+            own.settle([Charge("k", limit, -1501, at=MOST_RECENT)])
+            assert own.peek([Charge("k", limit, 0)])[0].remaining == 1
 
 
 @each_kind
@@ -105,20 +102,6 @@ def test_charges_that_write_many_units_do_not_share_a_call(redis_url: str, clien
     assert asyncio.run(main()) == 20
 
 
-def test_each_part_of_a_correction_can_be_given_back_by_itself() -> None:
-    account, charge = BucketAccount(), Charge("k", LOG)
-    account.record_charges([(1, 10)])
-    parts = account.settlements_for(2501, charge)
-    assert [(part.cost, part.at) for part in parts] == [(1000, 10), (1000, 10), (500, 10)]
-    for at, part in enumerate(parts, 20):
-        account.record_settlement(Charge("k", LOG, part.cost, at=at))
-    assert [(back.cost, back.at) for back in account.settlements_for(600, charge)] == [
-        (-500, 22),
-        (-1000, 21),
-        (-401, 20),
-    ]
-
-
 @pytest.mark.parametrize(
     ("units", "parts"),
     [
@@ -152,7 +135,7 @@ def test_a_correction_of_any_size_is_a_few_calls(
     with opened(redis_url, clock=clock, timeout=20) as store:
         store.settle([Charge("other", LOG, 1)])
         client.config_resetstat()
-        assert [charge.cost for charge in store.settle([Charge("k", limit, units)]) or ()] == [3000]
+        store.settle([Charge("k", limit, units)])
         assert scripts(client) == 3
         client.config_resetstat()
         store.settle([Charge("k", limit, -units, at=MOST_RECENT)])
@@ -160,19 +143,12 @@ def test_a_correction_of_any_size_is_a_few_calls(
         assert store.peek([Charge("k", limit, 0)])[0].remaining == 1500
 
 
-def test_a_request_that_says_any_cost_is_corrected_in_a_few_parts() -> None:
-    """The event loop makes the parts: their number follows the quota, not what an app says for a client."""
-    account, charge = BucketAccount(), Charge("k", SlidingWindowLog(5, 3600))
-    account.record_charges([(1, 10)])
-    assert [part.cost for part in account.settlements_for(10**15, charge)] == [10**15 - 1]
-
-
 def test_many_corrections_are_several_calls(redis_url: str, client: Redis, clock: Clock) -> None:
     """A script reads no more than 727 charges."""
     with threads(redis_url, clock=clock, timeout=20) as store:
         store.settle([Charge("k", LOG, 1)])
         client.config_resetstat()
-        assert len(store.settle([Charge(f"k{number}", LOG, 1) for number in range(1200)]) or ()) == 1200
+        store.settle([Charge(f"k{number}", LOG, 1) for number in range(1200)])
         assert scripts(client) == 3
 
 
@@ -191,7 +167,7 @@ def test_each_call_of_a_large_correction_may_take_the_timeout(redis_url: str, cl
     link = Slow(connection_factory(redis_url, 20.0), 20.0)
     store = ThreadStore(link, "rl:", 20.0, clock)
     try:
-        assert [charge.cost for charge in store.settle([Charge("k", LOG, 5000)])] == [5000]
+        store.settle([Charge("k", LOG, 5000)])
         assert left(store) == 95_000
     finally:
         store.close()

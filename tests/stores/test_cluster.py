@@ -17,13 +17,15 @@ from redis.exceptions import AskError, MovedError, ResponseError
 from redis.retry import Retry
 
 from algorithms.at_once import TAKEN, at_once
+from awaited import awaited
 from ratelimit_mw import Charge, ConfigError, FixedWindow, Limiter, SlidingWindowLog, StoreError, TokenBucket
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.stores.redis.cluster import RoutedCommand, SlotMap
+from ratelimit_mw.stores.redis.failures import classify_error
 from ratelimit_mw.stores.redis.hash_slots import slot
-from ratelimit_mw.stores.redis.server import classify_error
-from ratelimit_mw.stores.redis.topology import Redirected, RoutedCommand, SlotMap
+from ratelimit_mw.stores.redis.protocol import Redirected
 from ratelimit_mw.testing.blocking import blocking
 from redis_cluster import RedisCluster
 from stores.model_store import ModelStore
@@ -295,12 +297,10 @@ def test_a_client_handed_in_that_is_not_connected_yet_may_be_asked_for_several_s
         assert asyncio.run(use()) == [10 - turn] * 8
 
 
-@pytest.mark.parametrize("text", [False, True], ids=["bytes", "decode_responses"])
-def test_clients_handed_in_are_used_as_they_are_and_not_closed(text: bool, redis_cluster: RedisCluster) -> None:
+def test_clients_handed_in_are_used_as_they_are_and_not_closed(redis_cluster: RedisCluster) -> None:
     charges = [Charge(FIRST, BUCKET, 2), Charge(SECOND, SlidingWindowLog(5, 60), 2), Charge(THIRD, ONE)]
-    options: dict[str, Any] = {"decode_responses": text}
     patient = {"socket_timeout": PATIENT, "retry": Retry(NoBackoff(), 0)}
-    with Client.from_url(redis_cluster.redis_url, **options, **patient) as client:
+    with Client.from_url(redis_cluster.redis_url, **patient) as client:
         store = RedisStore(client, timeout=PATIENT)
         assert [decision.remaining for decision in store.take(charges)] == [8, 3, 0]
         assert [decision.allowed for decision in store.take(charges)] == [True, True, False]
@@ -308,7 +308,7 @@ def test_clients_handed_in_are_used_as_they_are_and_not_closed(text: bool, redis
         assert left(store, *charges) == [8, 3, 0]
 
     async def use() -> None:
-        async with redis.asyncio.cluster.RedisCluster.from_url(redis_cluster.redis_url, **options) as client:
+        async with redis.asyncio.cluster.RedisCluster.from_url(redis_cluster.redis_url) as client:
             store = AsyncRedisStore(client, timeout=PATIENT)
             assert [decision.allowed for decision in await store.atake(charges)] == [True, True, False]
             await store.areset(charges)
@@ -317,6 +317,17 @@ def test_clients_handed_in_are_used_as_they_are_and_not_closed(text: bool, redis
             assert (await store.apeek(charges[:1]))[0].remaining == 6
 
     asyncio.run(use())
+
+
+@pytest.mark.promise(9)
+def test_a_client_that_makes_text_of_replies_is_an_error(redis_cluster: RedisCluster) -> None:
+    with (
+        Client.from_url(redis_cluster.redis_url, decode_responses=True) as client,
+        pytest.raises(ConfigError, match="decode_responses"),
+    ):
+        RedisStore(client)
+    with pytest.raises(ConfigError, match="decode_responses"):
+        AsyncRedisStore(redis.asyncio.cluster.RedisCluster.from_url(redis_cluster.redis_url, decode_responses=True))
 
 
 def test_a_client_that_waits_longer_than_the_store_may_is_warned_about(
@@ -375,8 +386,8 @@ def test_a_node_that_died_and_came_back_is_used_again(store: RedisStore, redis_c
 
 def test_a_cluster_without_owner_of_a_slot_fails_that_slot() -> None:
     slot_map = SlotMap([("h", 1)])
-    steps = slot_map.route(("EVALSHA", "digest", 1, b"{a}", b""))
-    assert next(steps) == RoutedCommand(("h", 1), ("CLUSTER", "SLOTS"))
+    steps = slot_map.route(("EVALSHA", "digest", 1, b"{a}", b""), awaited)
+    assert steps.send(None) == RoutedCommand(("h", 1), ("CLUSTER", "SLOTS"))
     with pytest.raises(StoreError, match="no node of the cluster has slot 15495"):
         steps.send([[0, 15494, [b"", 7, b"id"]]])
 
@@ -384,17 +395,17 @@ def test_a_cluster_without_owner_of_a_slot_fails_that_slot() -> None:
 def test_a_cluster_that_is_still_moving_a_slot_is_asked_where_it_says() -> None:
     slot_map = SlotMap([("h", 1)])
     command = ("UNLINK", b"{a}")
-    steps = slot_map.route(command)
-    next(steps)
+    steps = slot_map.route(command, awaited)
+    steps.send(None)
     assert steps.send([[0, 16383, [None, 7, b"id"], [b"replica", 8, b"id"]]]) == RoutedCommand(("h", 7), command)
     assert steps.throw(Redirected(("i", 9), asking=True)) == RoutedCommand(("i", 9), command, asking=True)
     assert steps.throw(Redirected(("", 5), asking=False)) == RoutedCommand(("i", 5), command)
     with pytest.raises(StopIteration) as end:
         steps.send("reply")
     assert end.value.value == "reply"
-    assert next(slot_map.route(command)) == RoutedCommand(("i", 5), command)  # that it moved is remembered
-    steps = slot_map.route(command)
-    routed_command = next(steps)
+    steps = slot_map.route(command, awaited)
+    routed_command = steps.send(None)
+    assert routed_command == RoutedCommand(("i", 5), command)  # that it moved is remembered
     for _ in range(4):
         routed_command = steps.throw(Redirected(routed_command.address, asking=False))
     with pytest.raises(StoreError, match="was redirected 5 times"):

@@ -372,17 +372,6 @@ def test_freezing_and_resetting_the_stores_forgets(redis_url: str) -> None:
     limiter.store.close()
 
 
-def test_a_child_process_has_a_lock_of_its_own() -> None:
-    cache, group = DenyCache(1.0), [Charge("k", FixedWindow(1, 60))]
-    refused = [Decision(False, 1, 0, 60.0, 60.0, 60.0, 0.0, 0)]
-    cache.after_take(group, refused, 10.0, lambda: 10.0)
-    with cache._lock:  # a thread of the parent held it
-        cache.reset_after_fork()
-        assert cache.before_take(group, 10.0) is None
-        cache.after_take(group, refused, 10.0, lambda: 10.0)
-    assert cache.before_take(group, 10.0) is not None
-
-
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("most", [1, 3])
 def test_walks_end_as_if_nothing_were_remembered(most: int, seed: int) -> None:

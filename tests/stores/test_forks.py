@@ -18,7 +18,6 @@ from ratelimit_mw.core import memo as kept
 from ratelimit_mw.core.limit import Decision
 from ratelimit_mw.core.memo import cached_property
 from ratelimit_mw.django import gates
-from ratelimit_mw.engine import settlement as ledger
 from ratelimit_mw.engine import state as outcome
 from ratelimit_mw.engine.delays import DelayCapacity
 from ratelimit_mw.engine.slot_queue import Queues, SlotDemand
@@ -29,8 +28,8 @@ from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.fallback import FallbackStore
 from ratelimit_mw.stores.layers import LayeredStore
 from ratelimit_mw.stores.redis.deadline import Deadline
-from ratelimit_mw.stores.redis.sync_pool import Pool
-from ratelimit_mw.stores.redis.worker_pool import WorkerPool
+from ratelimit_mw.stores.redis.sync_transport import Pool
+from ratelimit_mw.stores.redis.thread_store import WorkerPool
 from ratelimit_mw.testing import Clock
 
 # Python 3.12 and later warn of a fork while threads run.
@@ -163,11 +162,7 @@ def holds() -> tuple[Any, Callable[[], bool]]:
 
 
 def corrections() -> tuple[Any, Callable[[], bool]]:
-    return ledger._lock, settled
-
-
-def ledgers() -> tuple[Any, Callable[[], bool]]:
-    return outcome._settlements_lock, settled
+    return outcome._lock, settled
 
 
 def settled() -> bool:
@@ -205,7 +200,6 @@ PARTS = [
     queues,
     holds,
     corrections,
-    ledgers,
     django,
     pool,
     crew,

@@ -211,10 +211,9 @@ def test_over_use_is_at_most_one_lease_of_each_process(clock: Clock) -> None:
 
 def test_a_stock_is_never_more_than_a_lease(store: Leasing) -> None:
     charge = Charge("k", FixedWindow(10_000, 60), 3, lease=10)
-    (stock,) = [store._leases._allotment(charge, store.clock())]
-    assert stock is not None
     for _ in range(50):
         store.take([charge])
+        (stock,) = store._leases._allotments.values()
         assert 0 <= stock.units <= 10
         assert store.left(charge) + stock.units == 10_000 - 3 * (_ + 1)
 
@@ -242,6 +241,31 @@ def test_only_what_is_not_in_stock_is_asked_and_all_or_nothing_holds(store: Leas
     assert sum(is_leased(store.take([HOT])) for _ in range(98)) == 98  # what the refused ones had spent is there
 
 
+@pytest.mark.parametrize(("meanwhile", "refunded"), [("reset", []), ("expired", [[("k", -99)], [("k", -1)]])])
+def test_what_a_refused_group_had_spent_goes_back_although_its_lease_is_gone(
+    meanwhile: str, refunded: list[object], clock: Clock
+) -> None:
+    class Slow(RecordingStore):
+        def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+            if charges == [own]:
+                if meanwhile == "reset":
+                    store.reset([HOT])
+                else:
+                    clock.advance(1.0)
+                    store.take([Charge("other", WINDOW)])
+            return super().take(charges)
+
+    own = Charge("own", FixedWindow(1, 60))
+    store = Leasing(clock, Slow(clock=clock))
+    store.inner.settle([own])  # it is full
+    store.take([HOT])
+    store.asked("settle")
+    assert not store.take([HOT, own])[1].allowed
+    store.take([Charge("other", WINDOW)])
+    assert store.asked("settle") == refunded
+    assert store.left() == (250 if meanwhile == "reset" else 249)
+
+
 def test_shadows_and_penalties_are_never_leased(store: Leasing) -> None:
     for role in ("shadow", "penalty"):
         charge = Charge(role, WINDOW, role=role, lease=100)
@@ -266,15 +290,19 @@ def test_a_failing_store_keeps_the_stock(store: Leasing) -> None:
 
 def test_a_lease_that_fails_fails_no_request(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     class Failing(RecordingStore):
+        fails = True
+
         def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-            if charges[0].cost == 100:
+            if charges[0].cost == 100 and self.fails:
                 raise StoreError("too much")
             return super().take(charges)
 
-    store = Leasing(clock, Failing(clock=clock))
+    store = Leasing(clock, inner := Failing(clock=clock))
     assert [is_leased(store.take([HOT])) for _ in range(3)] == [False] * 3
     assert store.left() == 247
     assert "lease: no units were taken: too much" in caplog.text
+    inner.fails = False
+    assert [is_leased(store.take([HOT])) for _ in range(2)] == [False, True]
 
 
 def test_what_cannot_be_given_back_is_told(store: Leasing, caplog: pytest.LogCaptureFixture) -> None:
@@ -303,8 +331,7 @@ def test_a_thousand_buckets_at_most_are_leased(store: Leasing) -> None:
 
 def test_a_child_process_spends_nothing_of_its_parent(store: Leasing) -> None:
     store.take([HOT])
-    with store._leases._lock:
-        store._reset_after_fork()
+    store._clear()
     assert not is_leased(store.take([HOT]))
 
 
@@ -330,7 +357,7 @@ def test_what_is_held_back_is_not_leased(limit: TokenBucket) -> None:
         Charge("k", limit, max_delay=None if limit.max_delay else 1.0, lease=5)
 
 
-def test_threads_wait_for_one_lease_and_take_no_more(clock: Clock) -> None:
+def test_threads_take_one_lease_at_a_time_and_no_more(clock: Clock) -> None:
     class Slow(RecordingStore):
         def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
             time.sleep(0.002)  # so that the others come meanwhile
@@ -356,13 +383,14 @@ def test_threads_wait_for_one_lease_and_take_no_more(clock: Clock) -> None:
 
 
 class AsyncLeasing(AsyncLayeredStore):
-    """The same for asyncio. Until `answers` is set, nobody is answered."""
+    """The same for asyncio. Until `answers` is set, nobody is answered; with `leases_wait`, only leases wait."""
 
     def __init__(self, timeout: float = 5.0) -> None:
         self.inner = RecordingStore()
         self.error: Exception | None = None
         self.answers = asyncio.Event()
         self.answers.set()
+        self.leases_wait = False
         self.settled = asyncio.Event()
         super().__init__(self._Slow(self), [], timeout)
 
@@ -372,10 +400,14 @@ class AsyncLeasing(AsyncLayeredStore):
             self.leasing = leasing
 
         async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-            await self.leasing.answers.wait()
+            if charges[0].cost > 1 or not self.leasing.leases_wait:
+                await self.leasing.answers.wait()
             if self.leasing.error is not None:
                 raise self.leasing.error
             return self.leasing.inner.take(charges)
+
+        async def areset(self, charges: Sequence[Charge]) -> None:
+            self.leasing.inner.reset(charges)
 
         async def asettle(self, charges: Sequence[Charge]) -> None:
             self.leasing.inner.settle(charges)
@@ -386,19 +418,41 @@ def leases(store: AsyncLeasing) -> int:
     return sum(verb == "take" and charges[0].cost > 1 for verb, charges in store.inner.calls)
 
 
-def test_tasks_wait_for_one_lease() -> None:
-    async def work() -> tuple[int, int, int]:
+def test_tasks_take_one_lease_at_a_time_and_do_not_wait_for_it() -> None:
+    async def work() -> tuple[list[int], int, int]:
         store, charge = AsyncLeasing(), Charge("k", FixedWindow(1000, 60), lease=100)
-        answers = await asyncio.gather(*(store.atake([charge]) for _ in range(350)))
+        counts = []
+        for _ in range(3):
+            answers = await asyncio.gather(*(store.atake([charge]) for _ in range(150)))
+            assert all(answer[0].allowed for answer in answers)
+            counts.append(sum(map(is_leased, answers)))
+            await asyncio.sleep(0.005)  # for the lease
         await store.aclose()
         (left,) = store.inner.peek([replace(charge, cost=0)])
-        return sum(answer[0].allowed for answer in answers), leases(store), left.remaining
+        return counts, leases(store), left.remaining
 
-    assert asyncio.run(work()) == (350, 4, 650)
+    assert asyncio.run(work()) == ([0, 100, 100], 3, 550)
+
+
+def test_a_request_is_answered_while_a_lease_is_on_its_way() -> None:
+    async def work() -> tuple[list[bool], int]:
+        store, charge = AsyncLeasing(), Charge("k", FixedWindow(1000, 60), lease=100)
+        store.leases_wait = True
+        store.answers.clear()
+        first = asyncio.ensure_future(store.atake([charge]))
+        await asyncio.sleep(0.005)
+        second = await store.atake([charge])
+        assert not first.done()
+        store.answers.set()
+        answers = [await first, second, await store.atake([charge])]
+        await store.aclose()
+        return [is_leased(answer) for answer in answers], leases(store)
+
+    assert asyncio.run(work()) == ([False, False, True], 1)
 
 
 def test_who_is_cancelled_leaves_the_lease_to_the_others() -> None:
-    async def work() -> tuple[list[bool], int]:
+    async def work() -> tuple[list[bool], int, int]:
         store, charge = AsyncLeasing(), Charge("k", FixedWindow(1000, 60), lease=100)
         store.answers.clear()
         first = asyncio.ensure_future(store.atake([charge]))
@@ -412,39 +466,41 @@ def test_who_is_cancelled_leaves_the_lease_to_the_others() -> None:
         answers = await asyncio.gather(first, *others, return_exceptions=True)
         await store.aclose()
         (left,) = store.inner.peek([replace(charge, cost=0)])
-        return [isinstance(answer, asyncio.CancelledError) for answer in answers], left.remaining
+        return [isinstance(answer, asyncio.CancelledError) for answer in answers], left.remaining, leases(store)
 
-    assert asyncio.run(work()) == ([True, True, False, False, False, False], 1000 - 1 - 4)
+    assert asyncio.run(work()) == ([True, True, False, False, False, False], 1000 - 4, 1)
 
 
-def test_who_waits_hears_that_it_failed() -> None:
-    async def work() -> list[str]:
+def test_a_store_that_failed_is_asked_for_a_lease_when_it_answers() -> None:
+    async def work() -> tuple[list[str], int, int]:
         store, charge = AsyncLeasing(), Charge("k", FixedWindow(1000, 60), lease=100)
-        store.answers.clear()
         store.error = StoreError("away")
-        asking = [asyncio.ensure_future(store.atake([charge])) for _ in range(3)]
-        await asyncio.sleep(0.005)
-        store.answers.set()
-        answers = await asyncio.gather(*asking, return_exceptions=True)
+        answers = await asyncio.gather(*(store.atake([charge]) for _ in range(3)), return_exceptions=True)
         store.error = None
+        before = leases(store)
         assert (await store.atake([charge]))[0].allowed
-        return [str(answer) for answer in answers]
+        await asyncio.sleep(0.005)
+        assert is_leased(await store.atake([charge]))
+        return [str(answer) for answer in answers], before, leases(store)
 
-    assert asyncio.run(work()) == ["away", "a lease failed: away", "a lease failed: away"]
+    assert asyncio.run(work()) == (["away"] * 3, 0, 1)
 
 
-def test_who_waits_waits_no_longer_than_the_timeout() -> None:
-    async def work() -> list[str]:
-        store, charge = AsyncLeasing(timeout=0.01), Charge("k", FixedWindow(1000, 60), lease=100)
+def test_a_lease_that_comes_after_its_bucket_was_reset_goes_back() -> None:
+    async def work() -> list[int]:
+        store, charge = AsyncLeasing(), Charge("k", FixedWindow(1000, 60), lease=100)
+        store.leases_wait = True
         store.answers.clear()
         first = asyncio.ensure_future(store.atake([charge]))
-        await asyncio.sleep(0)
-        answers = await asyncio.gather(*(store.atake([charge]) for _ in range(3)), return_exceptions=True)
+        await asyncio.sleep(0.005)
+        await store.areset([charge])
         store.answers.set()
         await first
-        return [str(answer) for answer in answers]
+        await store.atake([charge])
+        await store.aclose()
+        return [charge.cost for verb, charges in store.inner.calls if verb == "settle" for charge in charges]
 
-    assert asyncio.run(work()) == ["no answer within 0.01 seconds"] * 3
+    assert asyncio.run(work()) == [-100, -100]  # the second one is that of the last request
 
 
 def test_in_an_event_loop_what_is_left_goes_back_without_a_call() -> None:

@@ -35,7 +35,6 @@ def compare(steps: RandomSteps, store: Store, seed: int) -> int:
         if verb == "take":
             steps.heard(charges, got)
         count += len(got)
-    assert getattr(store, "forgiven") == model.forgiven, f"TEST_SEED={seed}"  # noqa: B009  # of our stores
     return count
 
 

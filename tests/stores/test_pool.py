@@ -1,50 +1,43 @@
 """The pool of connections by itself."""
 
-import asyncio
-import contextlib
 import itertools
 import threading
 
 import pytest
 
 from ratelimit_mw.core.errors import StoreError
-from ratelimit_mw.stores.redis.async_pool import AsyncPool
 from ratelimit_mw.stores.redis.deadline import Deadline
-from ratelimit_mw.stores.redis.sync_pool import Pool
-from ratelimit_mw.stores.redis.worker_pool import WorkerPool
+from ratelimit_mw.stores.redis.sync_transport import Pool
+from ratelimit_mw.stores.redis.thread_store import WorkerPool
 
 
 @pytest.mark.promise(8)
-def test_a_connection_that_opens_though_the_pool_was_closed_is_ended() -> None:
-    """As `asyncio.wait_for` may, what opens it loses the cancellation."""
+def test_a_connection_that_a_thread_opens_while_the_pool_closes_is_ended() -> None:
+    opening, opens = threading.Event(), threading.Event()
     ended: list[str] = []
+    numbers = itertools.count()
 
-    async def main() -> None:
-        opens = asyncio.Event()
+    def make(_: object) -> str:
+        opening.set()
+        opens.wait(30)
+        return f"connection {next(numbers)}"
 
-        async def make(_: object) -> str:
-            with contextlib.suppress(asyncio.CancelledError):
-                await opens.wait()
-            return f"connection {len(ended)}"
+    def end(connection: str) -> None:
+        ended.append(connection)
+        over.set()
 
-        async def end(connection: str) -> None:
-            ended.append(connection)
-
-        async def usable(_: str) -> bool:
-            return True
-
-        pool = AsyncPool(make, end, usable, 1)
-        waiting = asyncio.create_task(pool.acquire())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        await pool.close()
-        opens.set()
-        assert await asyncio.wait_for(waiting, 5) == "connection 1"  # another one: the pool can be used again
-        assert ended == ["connection 0"]
-        await pool.release("connection 1")
-        await pool.close()
-
-    asyncio.run(main())
+    over = threading.Event()
+    pool = Pool(make, end, lambda _: True, 1)
+    with pytest.raises(StoreError):
+        pool.acquire(Deadline(0.01))
+    assert opening.wait(30)
+    pool.close()
+    opens.set()
+    assert over.wait(30)
+    assert ended == ["connection 0"]
+    assert pool.acquire(Deadline(30)) == "connection 1"  # the pool can be used again
+    pool.release("connection 1")
+    pool.close()
     assert ended == ["connection 0", "connection 1"]
 
 
@@ -63,117 +56,6 @@ def test_why_it_cannot_connect_is_said_where_the_error_says_nothing(error: Excep
     with pytest.raises(StoreError) as raised:
         pool.acquire(Deadline(5))
     assert str(raised.value) == said
-
-
-@SILENT
-def test_the_same_under_asyncio(error: Exception, said: str) -> None:
-    async def make(_: object) -> str:
-        raise error
-
-    async def end(_: str) -> None:
-        raise AssertionError
-
-    async def usable(_: str) -> bool:
-        raise AssertionError
-
-    async def main() -> str:
-        with pytest.raises(StoreError) as raised:
-            await AsyncPool(make, end, usable, 1).acquire()
-        return str(raised.value)
-
-    assert asyncio.run(main()) == said
-
-
-class Lending:
-    """A pool of one connection at a time that notes what was ended. `fit`: whether they are known to be usable."""
-
-    def __init__(self) -> None:
-        self.fit, self.made, self.ended = True, 0, list[str]()
-        self.pool: AsyncPool[str] = AsyncPool(self._make, self._end, self._usable, 2, self._find, lambda _: self.fit)
-        self.place = 1
-
-    async def _find(self) -> object:
-        return self.place
-
-    async def _make(self, _: object) -> str:
-        self.made += 1
-        return f"connection {self.made}"
-
-    async def _end(self, connection: str) -> None:
-        self.ended.append(connection)
-
-    async def _usable(self, _: str) -> bool:
-        return True
-
-
-def test_one_is_lent_at_once_where_it_is_idle_and_known_to_be_usable() -> None:
-    async def main() -> None:
-        own = Lending()
-        assert own.pool.acquire_nowait() is None
-        await own.pool.ready()
-        own.fit = False
-        assert own.pool.acquire_nowait() is None
-        own.fit = True
-        assert own.pool.acquire_nowait() == "connection 1"
-        assert own.pool.acquire_nowait() is None
-        assert await own.pool.acquire() == "connection 2"
-        waiting = asyncio.create_task(own.pool.acquire())  # there are two at most
-        await asyncio.sleep(0)
-        own.pool.release_nowait("connection 1", broken=False)
-        assert await waiting == "connection 1"
-        assert own.ended == []
-
-    asyncio.run(main())
-
-
-@pytest.mark.promise(8)
-def test_what_comes_back_broken_is_ended_and_makes_room() -> None:
-    async def main() -> None:
-        own = Lending()
-        await own.pool.ready()
-        lent = own.pool.acquire_nowait()
-        assert lent is not None
-        own.pool.release_nowait(lent, broken=True)
-        assert own.pool.acquire_nowait() is None
-        await asyncio.sleep(0)
-        assert own.ended == ["connection 1"]
-        assert [await own.pool.acquire(), await own.pool.acquire()] == ["connection 2", "connection 3"]
-
-    asyncio.run(main())
-
-
-@pytest.mark.promise(8)
-def test_what_is_lent_at_once_is_ended_with_the_pool_and_once() -> None:
-    async def main() -> None:
-        own = Lending()
-        await own.pool.ready()
-        lent = own.pool.acquire_nowait()
-        assert lent is not None
-        await own.pool.close()
-        assert own.ended == ["connection 1"]
-        own.pool.release_nowait(lent, broken=False)  # what it was asked is heard later
-        assert own.pool.acquire_nowait() is None
-        own.pool.release_nowait(lent, broken=True)
-        await asyncio.sleep(0)
-        assert own.ended == ["connection 1"]
-
-    asyncio.run(main())
-
-
-@pytest.mark.promise(8)
-def test_what_leads_to_where_the_server_was_is_ended_when_it_comes_back() -> None:
-    async def main() -> None:
-        own = Lending()
-        await own.pool.ready()
-        lent = own.pool.acquire_nowait()
-        assert lent is not None
-        own.place = 2
-        await own.pool.acquire()  # which looks where it is
-        own.pool.release_nowait(lent, broken=False)
-        await asyncio.sleep(0)
-        assert own.ended == ["connection 1"]
-
-    asyncio.run(main())
 
 
 @pytest.mark.promise(8)

@@ -15,9 +15,7 @@ BUCKET = TokenBucket(10, 10, burst=5)
 WINDOW = SlidingWindowCounter(10, 10)
 OPTIONS: list[dict[str, Any]] = [
     {},
-    {"decode_responses": True},
     {"protocol": 3},
-    {"protocol": 3, "decode_responses": True},
 ]
 
 
@@ -49,6 +47,20 @@ def test_an_async_client_handed_in_is_used_as_it_is_and_not_closed(options: dict
     asyncio.run(use())
 
 
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("kind", "client"),
+    [
+        (RedisStore, Redis(decode_responses=True)),
+        (RedisStore, Redis(decode_responses=True, protocol=3)),
+        (AsyncRedisStore, redis.asyncio.Redis(decode_responses=True)),
+    ],
+)
+def test_a_client_that_makes_text_of_replies_is_an_error_with_the_fix(kind: Any, client: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^client_or_url: got .* decode_responses=True, .* without decode_responses"):
+        kind(client)
+
+
 def test_a_client_that_waits_longer_than_the_store_may_is_warned_about(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -73,7 +85,7 @@ def test_a_database_that_cannot_be_is_a_wrong_url(path: str, kind: Any) -> None:
 @pytest.mark.parametrize(("path", "database"), [("", 0), ("/", 0), ("/3", 3), ("/3/", 3), ("/%33", 3), ("/?db=3", 3)])
 def test_the_database_of_a_url(path: str, database: int, redis_url: str) -> None:
     server = redis_url.rpartition("/")[0]
-    store = RedisStore(server + path)
+    store = RedisStore(server + path, timeout=5)
     store.take([Charge("k", BUCKET)])
     store.close()
     with Redis.from_url(server, db=database) as client:
@@ -89,4 +101,4 @@ def test_a_request_awaits_its_reply_without_a_coroutine_of_the_store_between() -
     """The coroutine would cost each request as much as several layers do."""
     store = AsyncRedisStore("redis://localhost")
     inner: Any = store._store
-    assert store._store_take == inner.start_take
+    assert store._take_below == inner.start_take

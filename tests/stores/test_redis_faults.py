@@ -264,17 +264,6 @@ def answered_by_anyone(store: Store) -> int:
             assert time.monotonic() < end
 
 
-def test_without_hiredis_the_client_library_reads(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratelimit_mw.stores.redis.server.hiredis", None)
-    with _threaded(redis_server.url) as store, in_time():
-        assert [answered(store, 1).remaining for _ in range(3)] == [100, 99, 98]
-        redis_server.pause()
-        with pytest.raises(StoreError):
-            store.take([question(1)])
-        redis_server.resume()
-        assert answered(store, 2).remaining == 101
-
-
 class Answering:
     """A client of a server that always says the same."""
 
@@ -307,10 +296,10 @@ def test_a_reply_that_is_not_one_decision_per_charge_is_no_answer() -> None:
 
 
 def test_a_reply_that_does_not_say_what_became_of_each_correction_is_no_answer() -> None:
-    wrong = [[], {"a": 1}, [[INTEGERS]], [[], []], [[INTEGERS], []], [[INTEGERS], [0, 0]], [[INTEGERS], ["0"]]]
-    packed = [[[GOOD], []], [[GOOD], [0, 0]], [[GOOD, GOOD], [0]], [[GOOD], [0], 1], [[GOOD], [0.5]], [GOOD, [0]]]
+    wrong = [[], {"a": 1}, [[INTEGERS]], [INTEGERS, INTEGERS], INTEGERS, [[INTEGERS], [0]]]
+    packed = [[[GOOD]], [GOOD, GOOD], GOOD, [[GOOD], [0]], [GOOD, [0]]]
     for reply in (None, b"OK", "ab", *wrong, *map(msgpack.encode, packed)):
         with pytest.raises(StoreError, match=r"the server answered .* to settle.lua"):
             RedisStore(Answering(reply)).settle([question(1)])
-    for reply in ([[INTEGERS], [0]], msgpack.encode([[GOOD], [0]])):
+    for reply in ([INTEGERS], msgpack.encode([GOOD])):
         RedisStore(Answering(reply)).settle([question(1)])

@@ -125,9 +125,8 @@ def test_a_loop_that_ended_without_close_does_not_trouble_the_next(redis_url: st
     store = AsyncRedisStore(redis_url, timeout=5)
     assert [asyncio.run(asked(store, number)) for number in range(5)] == [0, 1, 2, 3, 4]
     inner: Any = store._store
-    pools = inner._transport
-    assert len(pools._pools) == 1  # and nothing is left of the others
-    del inner, pools
+    assert len(inner._transport._channels) == 1  # and nothing is left of the others
+    del inner
     del store
     gc.collect()
 

@@ -9,12 +9,13 @@ from typing import Any, Self
 import pytest
 from redis import Redis
 
+from awaited import awaited
 from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, StoreError
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.stores.redis.cluster import RoutedCommand
 from ratelimit_mw.stores.redis.sentinel import Sentinels
-from ratelimit_mw.stores.redis.topology import RoutedCommand
 from ratelimit_mw.testing import Clock
 from redis_sentinels import SERVICE, RedisSentinels
 from redis_servers import RedisServer
@@ -238,9 +239,9 @@ def test_a_new_master_whose_clock_is_behind(opened: Open, name: str, sentinels: 
 
 def test_which_sentinel_is_asked_next() -> None:
     sentinels = Sentinels("s", [("a", 1), ("b", 2), ("c", 3)])
-    steps = sentinels.master()
+    steps = sentinels.master(awaited)
     command = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "s")
-    assert next(steps) == RoutedCommand(("a", 1), command)
+    assert steps.send(None) == RoutedCommand(("a", 1), command)
     assert steps.throw(StoreError("it is lost")) == RoutedCommand(("b", 2), command)
     assert steps.send(None) == RoutedCommand(("b", 2), ("SENTINEL", "MASTERS"))
     assert steps.send([[b"name", b"x", b"ip", b"name"], [b"port", b"1", b"name", b"y"]]) == RoutedCommand(
@@ -249,8 +250,8 @@ def test_which_sentinel_is_asked_next() -> None:
     with pytest.raises(StopIteration) as end:
         steps.send([b"h", b"6379"])
     assert end.value.value == ("h", 6379)
-    steps = sentinels.master()
-    assert next(steps) == RoutedCommand(("c", 3), command)  # the one that knew
+    steps = sentinels.master(awaited)
+    assert steps.send(None) == RoutedCommand(("c", 3), command)  # the one that knew
     assert steps.throw(StoreError("x")).address == ("a", 1)
     steps.send(None)
     assert steps.send([[b"name", b"x"], [b"name", b"y"]]).address == ("b", 2)

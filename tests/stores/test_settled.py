@@ -1,4 +1,4 @@
-"""What is settled afterwards adds up: estimates corrected by the true costs, and what is beyond the debt is counted."""
+"""What is settled afterwards adds up: estimates corrected by the true costs, and a debt of at most one quota."""
 
 from collections.abc import Callable, Iterator
 from random import Random
@@ -66,44 +66,23 @@ def test_random_estimates_and_true_costs_end_with_the_exact_total(algorithm: str
         store.settle(corrections)
     left = store.peek([Charge(f"{{all}}{client}:r", limit, 0) for client in range(CLIENTS)])
     assert [one.limit - one.remaining for one in left] == total
-    assert forgiven(store) == 0
 
 
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_what_is_beyond_a_debt_of_one_quota_is_counted(algorithm: str, store: Store) -> None:
-    """And nothing else is: what is charged and what is forgiven are all that was said."""
+def test_a_debt_is_at_most_one_quota(algorithm: str, store: Store, clock: Clock) -> None:
+    """What is said beyond it makes no difference: neither at once nor to the wait."""
     random, limit = Random(algorithm), ALGORITHMS[algorithm](100, 3600)  # noqa: S311  # tests need no secrets
-    said = 0
+    full = [Charge("full", limit, 0)]
+    store.settle([Charge("full", limit, 1000)])
     for number in range(DEBTS):
-        key = f"{{k}}{number}:r"
-        own, before = 0, forgiven(store)
-        while own < 200:
-            delta = random.randint(1, 130)
+        key, said = f"{{k}}{number}:r", 0
+        while said < 200:
+            said += (delta := random.randint(1, 130))
             store.settle([Charge(key, limit, delta)])
-            own += delta
-            assert forgiven(store) - before == max(0, own - 200)
-        said += own
         store.settle([Charge(key, limit, 5)])
-        assert forgiven(store) - before == own + 5 - 200
-        said += 5
+        assert store.peek([Charge(key, limit, 0)]) == store.peek(full)
         assert not store.peek([Charge(key, limit, 1)])[0].allowed
-    assert forgiven(store) == said - 200 * DEBTS
-
-
-def test_what_is_forgiven_is_said_in_the_log_rarely(
-    clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
-    store, limit = MemoryStore(clock=clock), ALGORITHMS["fixed_window"](10, 60)
-    store.settle([Charge("k", limit, 20)])
-    assert caplog.text == ""
-    store.settle([Charge("k", limit, 3)])
-    store.settle([Charge("k", limit, 4)])
-    assert [record.getMessage() for record in caplog.records] == [
-        "ratelimit_mw: settle: 3 units exceed the maximum debt of one quota and are not charged"
-    ]
-    assert store.forgiven == 7
 
 
 def test_a_ban_is_shown_by_peek_and_ended_by_reset(store: Store, clock: Clock) -> None:
@@ -143,8 +122,3 @@ def test_a_ban_is_everybodys_who_shares_the_server(redis_servers: Any, clock: Cl
         assert refused[1].retry_after == 0.000001
         clock.advance(0.000001)
         assert [decision.allowed for decision in other.take(group)] == [False, True]
-
-
-def forgiven(store: Any) -> int:
-    found: int = getattr(store, "_store", store).forgiven
-    return found

@@ -1,10 +1,11 @@
 """A group over several slots, step by step, without a server."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from awaited import awaited
 from ratelimit_mw import Charge, Decision, FixedWindow, StoreError
 from ratelimit_mw.stores.redis.hash_slots import take_by_slot
 
@@ -17,22 +18,31 @@ TAKEN = [Decision(True, 5, 4, 0.0, 60.0, 60.0, 0.0, 7)]
 def test_a_slot_that_is_done_too_late_gives_back_by_itself() -> None:
     mended: list[tuple[str, int, int | None]] = []
 
-    def take(_: Sequence[Charge]) -> Generator[Any, Any, list[Decision]]:
-        found: list[Decision] = yield "take"
+    class Stepped:
+        """A sender that leaves its parts to the test."""
+
+        async def send(self, command: Any) -> Any:
+            return await awaited(command)
+
+        async def run_all(self, parts: Sequence[Any]) -> Any:
+            return await awaited([part(self) for part in parts])
+
+    async def take(_: Sequence[Charge], sender: Any) -> list[Decision]:
+        found: list[Decision] = await sender.send("take")
         return found
 
-    def repair(part: Sequence[Charge]) -> Generator[Any, Any, list[Decision]]:
+    async def repair(part: Sequence[Charge], sender: Any) -> list[Decision]:
         mended.extend((charge.key, charge.cost, charge.at) for charge in part)
-        yield "mend"
+        await sender.send("mend")
         return TAKEN
 
-    steps = take_by_slot([[0], [1]], CHARGES, take, repair)
-    heard, late = next(steps)
-    assert [next(heard), next(late)] == ["take", "take"]
+    steps = take_by_slot([[0], [1]], CHARGES, take, repair, Stepped())
+    heard, late = steps.send(None)
+    assert [heard.send(None), late.send(None)] == ["take", "take"]
     with pytest.raises(StopIteration):
         heard.send(TAKEN)
     (refund,) = steps.send([None, StoreError("late")])
-    assert next(refund) == "mend"
+    assert refund.send(None) == "mend"
     assert mended == [("a", -1, 7)]
     with pytest.raises(StoreError, match="late"):
         steps.send([None])

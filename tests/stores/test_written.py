@@ -10,7 +10,7 @@ LIMIT = FixedWindow(5, 60)
 
 
 def own() -> RedisCommands:
-    return RedisCommands("rl:", 1.0, Clock(), is_cluster=False, codec="msgpack")
+    return RedisCommands("rl:", 1.0, Clock(), is_cluster=False)
 
 
 def test_a_tuple_is_written_once_and_held_on_to() -> None:

@@ -3,8 +3,9 @@
 On Redis Cluster it is one EVALSHA for each slot. Needs the extra `redis`.
 """
 
+import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
@@ -18,13 +19,15 @@ from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.layer import Layer
 from ratelimit_mw.stores.layers import AsyncLayeredStore, LayeredStore
-from ratelimit_mw.stores.redis.async_store import AsyncioStore, AsyncTransport
+from ratelimit_mw.stores.lifecycle import PerLoop
+from ratelimit_mw.stores.redis.async_store import AsyncioStore
+from ratelimit_mw.stores.redis.async_transport import UNLIMITED, AsyncServerTransport, AsyncTransport, Call, Channel
 from ratelimit_mw.stores.redis.cluster import AsyncClusterTransport, ClusterTransport
-from ratelimit_mw.stores.redis.commands import Command
 from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, ORPHAN_TIMEOUT, Deadline
-from ratelimit_mw.stores.redis.scripts import Codec
+from ratelimit_mw.stores.redis.failures import classify_error
+from ratelimit_mw.stores.redis.protocol import Command, RetryableReply
 from ratelimit_mw.stores.redis.sentinel import async_master_transport, master_transport
-from ratelimit_mw.stores.redis.server import AsyncServerTransport, ServerTransport, classify_error
+from ratelimit_mw.stores.redis.sync_transport import ServerTransport
 from ratelimit_mw.stores.redis.thread_store import ThreadStore, Transport
 from ratelimit_mw.stores.redis.url import (
     CLUSTER_SCHEMES,
@@ -34,6 +37,8 @@ from ratelimit_mw.stores.redis.url import (
 )
 
 _PROBE_TIMEOUT: Final = 3.0  # seconds for each call of a probe, connecting included
+_MAX_CLIENT_CALLS: Final = 2  # of one event loop, in flight with a client that was passed in
+_READY_INTERVAL: Final = 0.005  # seconds between two looks whether such a client is ready
 _PENALTY_ALGORITHM: Final = "ban"  # always comes with another limit, and needs the same commands
 _DEFAULT_ALGORITHM: Final = "sliding_window_counter"
 _PROBE_SLOTS: Final = 16  # keys of a probe in a cluster; with three nodes, one probe in 200 misses a node
@@ -139,6 +144,7 @@ def _transport(client_or_url: Any, timeout: float) -> Transport:
         raise ConfigError(
             f"client_or_url: got {type(client_or_url).__name__}, expected a URL or a redis.Redis for threads"
         )
+    _check_replies(client_or_url)
     _warn_of_long_waits(client_or_url, timeout)
     return _ClientTransport(client_or_url)
 
@@ -146,13 +152,15 @@ def _transport(client_or_url: Any, timeout: float) -> Transport:
 def _async_transport(client_or_url: Any, timeout: float) -> AsyncTransport:
     if isinstance(client_or_url, str):
         if client_or_url.startswith(CLUSTER_SCHEMES):
-            return AsyncClusterTransport(client_or_url, ORPHAN_TIMEOUT + timeout)
+            return AsyncClusterTransport(client_or_url, timeout)
         if client_or_url.startswith(SENTINEL_SCHEMES):
             return async_master_transport(client_or_url)
-        return AsyncServerTransport(async_connection_factory(client_or_url, ORPHAN_TIMEOUT + timeout))
+        factory = async_connection_factory(client_or_url, ORPHAN_TIMEOUT + timeout)
+        return AsyncServerTransport(lambda: Channel(factory))
     if not inspect.iscoroutinefunction(getattr(client_or_url, "execute_command", None)):
         raise ConfigError(f"client_or_url: got {type(client_or_url).__name__}, expected a URL or a redis.asyncio.Redis")
-    return _AsyncClientTransport(client_or_url)
+    _check_replies(client_or_url)
+    return _AsyncClientTransport(client_or_url, timeout)
 
 
 class _ClientTransport:
@@ -161,7 +169,6 @@ class _ClientTransport:
     def __init__(self, client: Any) -> None:
         self._execute = client.execute_command
         self.is_cluster = isinstance(client, RedisCluster)
-        self.codec = _codec(client)
 
     def send(self, command: Command, _: Deadline) -> Any:
         """See `Transport.send`."""
@@ -175,18 +182,34 @@ class _ClientTransport:
 
 
 class _AsyncClientTransport:
-    """Sends commands with the caller's client, for asyncio."""
+    """Sends commands with the caller's client, for asyncio: each in a task."""
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
+    def __init__(self, client: Any, timeout: float) -> None:
+        self._client, self._timeout = client, timeout
         self.is_cluster = isinstance(client, AsyncRedisCluster)
-        self.codec = _codec(client)
+        self._tasks = PerLoop[set[asyncio.Task[None]]](set)
+        self._late_tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def room(self) -> int:
+        """See `AsyncTransport.room`. It is limited, because the client's pool of connections may be."""
+        return UNLIMITED if self.is_cluster else max(0, _MAX_CLIENT_CALLS - len(self._tasks.get()))
 
     async def ready(self) -> None:
-        """See `AsyncTransport.ready`. Returns at once, as the client manages its connections."""
+        """See `AsyncTransport.ready`."""
+        while not self.room:
+            await asyncio.wait(self._tasks.get(), timeout=_READY_INTERVAL, return_when=asyncio.FIRST_COMPLETED)
 
-    async def send(self, *command: Any) -> Any:
+    def send(self, calls: Sequence[Call]) -> None:
         """See `AsyncTransport.send`."""
+        tasks = self._tasks.get()
+        for call in calls:
+            task = asyncio.get_running_loop().create_task(self._query_for(call))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    async def query(self, command: Command) -> Any:
+        """See `AsyncTransport.query`."""
         try:
             if self.is_cluster:
                 await self._client.initialize()  # else redis-py fails concurrent first commands
@@ -194,11 +217,26 @@ class _AsyncClientTransport:
         except Exception as error:  # every exception of the client is a failed call
             raise classify_error(error, "cluster" if self.is_cluster else "server") from error
 
-    def begin(self, command: Command, on_reply: Callable[[Any], None]) -> None:
-        """See `AsyncTransport.begin`. Returns None, as a client has to be awaited."""
+    def retire_late(self, timeout: float) -> None:  # noqa: ARG002  # a protocol's method
+        """See `AsyncTransport.retire_late`. Calls in flight end on their own."""
+        tasks = self._tasks.get()
+        for task in tasks:
+            self._late_tasks.add(task)
+            task.add_done_callback(self._late_tasks.discard)
+        tasks.clear()
 
     async def close(self) -> None:
-        """Do nothing: the client belongs to the caller."""
+        """Cancel the calls in flight. The client belongs to the caller."""
+        for task in self._tasks.get() | self._late_tasks:
+            task.cancel()
+
+    async def _query_for(self, call: Call) -> None:
+        try:
+            async with asyncio.timeout(ORPHAN_TIMEOUT + self._timeout):
+                reply = await self.query(call.command)
+        except (RetryableReply, StoreError, TimeoutError) as error:
+            reply = StoreError("no answer in time") if isinstance(error, TimeoutError) else error
+        call.on_reply(reply)
 
 
 def _options_of(client: Any) -> Mapping[str, Any]:
@@ -208,14 +246,13 @@ def _options_of(client: Any) -> Mapping[str, Any]:
     return options
 
 
-def _codec(client: Any) -> Codec:
-    """Return the codec whose replies the client can read.
-
-    A client that decodes replies to text cannot read msgpack, and not all versions of redis-py can leave a single
-    reply undecoded.
-    """
-    options = _options_of(client)
-    return "msgpack" if options and not options.get("decode_responses") else "msgpack_resp_replies"
+def _check_replies(client: Any) -> None:
+    """Raise `ConfigError` for a client that decodes replies to text: replies of the scripts are binary."""
+    if _options_of(client).get("decode_responses"):
+        raise ConfigError(
+            "client_or_url: got a client with decode_responses=True, expected one that returns bytes; "
+            "give the store a client of its own, without decode_responses"
+        )
 
 
 def _warn_of_long_waits(client: Any, timeout: float) -> None:

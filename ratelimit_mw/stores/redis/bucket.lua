@@ -1,11 +1,15 @@
--- Shared by the bucket algorithms; the Python counterpart is ratelimit_mw/algorithms/bucket.py. A level is the units
--- that were taken and have not drained yet, in ticks: a unit is `unit` ticks, and `drain` ticks drain in a clock tick
--- of `clock` us. `phase` is the elapsed part of the present clock tick, in us.
+-- Functions that the bucket algorithms share. algorithms/bucket.py has the same functions in Python, as methods:
+-- `settled_level`, `decision` for bucket_decision, `level` for read_level, and `settle` for settle_level. There is none
+-- for refuse_or_delay: `TokenBucket.decide` and `GCRA.decide` contain its steps, and those of `decision`, for speed.
+--
+-- A level is the units that were taken and have not drained yet, in ticks: a unit is `unit` ticks, and `drain` ticks
+-- drain in a clock step of `clock` us. `phase` is the elapsed part of the present clock step, in us.
 
 local refuse_or_delay
 if decide.gcra or decide.token_bucket then
   -- Returns allowed, retry_after and delay of a charge that exceeds a full bucket by `over` ticks, more than 0.
-  -- A wait is ceil(over / drain) clock ticks, less the elapsed part of the present one.
+  -- leaky_bucket.lua computes its own waits, because there a charge that fits may be delayed, too.
+  -- A wait is ceil(over / drain) clock steps, less the elapsed part of the present one.
   function refuse_or_delay(cost, over, max_delay, phase, clock, drain, burst)
     if cost > burst then return 0, -1, 0 end
     local max_delay_ticks = (max_delay - max_delay % clock) / clock * drain
@@ -33,14 +37,12 @@ if decide.gcra or decide.token_bucket or decide.leaky_bucket then
     local floor, max, min = math.floor, math.max, math.min
 
     -- Returns the level after a correction.
-    function settled_level(level, tick, delta, at, clock, drain, unit, burst, quota)
+    function settled_level(level, step, delta, at, clock, drain, unit, burst, quota)
       local full = burst * unit
       if delta > 0 then
-        local free = max(0, full + quota * unit - level)
-        forgiven = forgiven + max(0, delta - (free - free % unit) / unit)
         return max(level, min(level + min(delta, burst + quota) * unit, full + quota * unit))
       end
-      local undrained = (floor(at / clock) - tick) * drain
+      local undrained = (floor(at / clock) - step) * drain
       local refund = min(-delta * unit, undrained) -- no more than has not drained
       if level > full then refund = refund - max(0, level - undrained) end -- keep later reservations
       return min(level, max(0, level - refund))
@@ -48,29 +50,29 @@ if decide.gcra or decide.token_bucket or decide.leaky_bucket then
   end
 end
 
--- Shared by the algorithms whose state is the level and the clock tick of that level.
+-- Shared by the algorithms whose state is the level and the clock step of that level.
 local read_level, write_level, settle_level
 if decide.token_bucket or decide.leaky_bucket then
-  -- Returns the level by now and the tick of the state. A clock that stepped back drains nothing.
-  function read_level(key, tick, drain)
+  -- Returns the level by now and the step of the state. A clock that stepped back drains nothing.
+  function read_level(key, step, drain)
     local level, updated = load(key)
-    if not updated then return 0, tick end
-    if tick > updated then level = level - (tick - updated) * drain end
+    if not updated then return 0, step end
+    if step > updated then level = level - (step - updated) * drain end
     return level > 0 and level or 0, updated
   end
 
-  function write_level(tick, level, clock, drain)
-    return write_state("<dd", level, tick), (tick + (level + -level % drain) / drain) * clock
+  function write_level(step, level, clock, drain)
+    return write_state("<dd", level, step), (step + (level + -level % drain) / drain) * clock
   end
 
   if settle then
     function settle_level(key, now, delta, at, clock, drain, unit, burst, quota)
-      local tick = (now - now % clock) / clock
-      local level = read_level(key, tick, drain)
-      local new = settled_level(level, tick, delta, at, clock, drain, unit, burst, quota)
+      local step = (now - now % clock) / clock
+      local level = read_level(key, step, drain)
+      local new = settled_level(level, step, delta, at, clock, drain, unit, burst, quota)
       if new == level then return nil end
       if new == 0 then return false end
-      return write_level(tick, new, clock, drain)
+      return write_level(step, new, clock, drain)
     end
   end
 end

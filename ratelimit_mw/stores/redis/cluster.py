@@ -1,23 +1,119 @@
-"""Connections to each node of a Redis Cluster."""
+"""Sends commands to the nodes of a Redis Cluster: maps hash slots to nodes, and follows redirections."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any
+from time import monotonic
+from typing import Any, Final, NamedTuple
 
-from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.stores.redis.commands import Command, adrive, drive
-from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, Deadline
-from ratelimit_mw.stores.redis.scripts import Codec
-from ratelimit_mw.stores.redis.server import AsyncServerTransport, ServerTransport
-from ratelimit_mw.stores.redis.topology import Address, RoutedCommand, SlotMap
+from ratelimit_mw.core.errors import ConfigError, StoreError
+from ratelimit_mw.core.runtime import run
+from ratelimit_mw.stores.lifecycle import PerLoop
+from ratelimit_mw.stores.redis.async_transport import UNLIMITED, Call, Channel
+from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, ORPHAN_TIMEOUT, Deadline
+from ratelimit_mw.stores.redis.hash_slots import slot
+from ratelimit_mw.stores.redis.protocol import Address, Command, Redirected, RetryableReply
+from ratelimit_mw.stores.redis.sync_transport import ServerTransport
 from ratelimit_mw.stores.redis.url import ConnectionFactory, async_connection_factory, connection_factory
+
+_MAX_REDIRECTIONS: Final = 5  # for one command
+_SLOTS_COMMAND: Final = ("CLUSTER", "SLOTS")
+_REFRESH_INTERVAL: Final = 0.5  # seconds at least between refreshes because of a failing node
+
+
+class RoutedCommand(NamedTuple):
+    """A command and the address of its node."""
+
+    address: Address
+    command: Command
+    asking: bool = False
+
+
+SendTo = Callable[[RoutedCommand], Awaitable[Any]]
+"""Sends a command to its node and returns the reply. In threads it blocks and never suspends."""
+
+
+class SlotMap:
+    """The known owners of a cluster's slots. `start`: the first nodes to query."""
+
+    def __init__(self, start: list[Address]) -> None:
+        self._nodes = list(start)  # in the order of queries for the slot owners
+        self._owners: dict[int, Address] = {}
+        self._last_refresh = self._last_update = 0.0  # monotonic seconds
+
+    def owner(self, number: int) -> Address | None:
+        """Return the node of a slot; None if it is unknown."""
+        return self._owners.get(number)
+
+    async def route(self, command: Command, send_to: SendTo) -> Any:
+        """Send a command to the node of its first key, and return the reply. Raises `StoreError`."""
+        number = slot(_first_key(command))
+        address, asking = self._owners.get(number), False
+        if address is None:
+            await self.refresh(send_to)
+            address = self._owners.get(number)
+        if address is None:
+            raise StoreError(f"no node of the cluster has slot {number}")
+        for _ in range(_MAX_REDIRECTIONS):
+            try:
+                return await send_to(RoutedCommand(address, command, asking))
+            except Redirected as to:
+                address, asking = self.learn(number, to, address), to.asking
+            except StoreError:
+                self.on_node_failure(address)
+                raise
+        raise StoreError(f"slot {number} was redirected {_MAX_REDIRECTIONS} times")
+
+    def learn(self, number: int, to: Redirected, asked_node: Address) -> Address:
+        """Return the node to which a slot was redirected, and remember it if that is permanent."""
+        address = to.address[0] or asked_node[0], to.address[1]
+        if not to.asking:
+            self._owners[number] = address
+        return address
+
+    async def refresh(self, send_to: SendTo) -> None:
+        """Query the known nodes in order for the owners of all slots, until one answers. Raises `StoreError`."""
+        self._last_refresh = since = monotonic()
+        errors: list[StoreError] = []
+        for address in self._nodes.copy():
+            try:
+                reply = await send_to(RoutedCommand(address, _SLOTS_COMMAND))
+            except StoreError as error:
+                self._nodes.sort(key=address.__eq__)  # to the end
+                errors.append(error)
+                continue
+            if self._last_update < since or not self._owners:  # reading the map takes a millisecond: once is enough
+                self._update(address, reply)
+            return
+        raise next((error for error in errors if error.rejected), errors[-1])
+
+    def slots_by_node(self) -> dict[Address, list[int]]:
+        """Return the known slots of each node."""
+        by_node: dict[Address, list[int]] = {}
+        for number, address in self._owners.items():
+            by_node.setdefault(address, []).append(number)
+        return by_node
+
+    def _update(self, asked_node: Address, reply: Any) -> None:
+        owners: dict[int, Address] = {}
+        for first, last, (host, port, *_), *_ in reply:
+            has_host = host and host != b"?"  # some nodes do not know their own host
+            owners.update(dict.fromkeys(range(first, last + 1), (host.decode() if has_host else asked_node[0], port)))
+        self._last_update = monotonic()
+        self._owners = owners  # a single assignment, as other threads read it
+        self._nodes = list(dict.fromkeys([asked_node, *owners.values(), *self._nodes]))
+
+    def on_node_failure(self, address: Address) -> None:
+        """Forget all owners, as another node may have the slots of a failing one by now."""
+        if monotonic() - self._last_refresh > _REFRESH_INTERVAL:
+            self._owners = {}
+            self._nodes.sort(key=address.__eq__)
 
 
 class ClusterTransport:
     """Sends each command to the node of its key, for threads."""
 
     is_cluster = True
-    codec: Codec = "msgpack"
 
     def __init__(self, url: str, timeout: float) -> None:
         self._timeout = timeout
@@ -27,14 +123,14 @@ class ClusterTransport:
 
     def send(self, command: Command, deadline: Deadline) -> Any:
         """See `Transport.send`."""
-        return drive(self._slot_map.route(command), partial(self._run, deadline))
+        return run(self._slot_map.route(command, partial(self._send_to, deadline)))
 
     def close(self) -> None:
         """See `Transport.close`."""
         for node in list(self._nodes.values()):
             node.close()
 
-    def _run(self, deadline: Deadline, routed_command: RoutedCommand) -> Any:
+    async def _send_to(self, deadline: Deadline, routed_command: RoutedCommand) -> Any:
         node = self._nodes.get(routed_command.address)
         if node is None:  # setdefault: two threads that get here at once use the same node
             node = self._nodes.setdefault(
@@ -45,38 +141,98 @@ class ClusterTransport:
 
 
 class AsyncClusterTransport:
-    """Sends each command to the node of its key, for asyncio."""
+    """Sends each command to the node of its key, for asyncio. Each event loop has its own connections."""
 
     is_cluster = True
-    codec: Codec = "msgpack"
+    room = UNLIMITED
 
     def __init__(self, url: str, timeout: float) -> None:
-        self._factory, start = _nodes([async_connection_factory(one, timeout) for one in _urls(url)])
+        self._factory, start = _nodes([async_connection_factory(one, ORPHAN_TIMEOUT + timeout) for one in _urls(url)])
         self._slot_map = SlotMap(start)
-        self._nodes: dict[Address, AsyncServerTransport] = {}
+        self._nodes = PerLoop(lambda: _Nodes(self._factory))
 
     async def ready(self) -> None:
-        """See `AsyncTransport.ready`. Returns at once, as the node is not known yet."""
+        """See `AsyncTransport.ready`. Returns at once: `send` connects in tasks."""
 
-    async def send(self, *command: Any) -> Any:
-        """See `AsyncTransport.send`."""
-        return await adrive(self._slot_map.route(command), self._run)
+    def send(self, calls: Sequence[Call]) -> None:
+        """See `AsyncTransport.send`. Each node receives its commands in one write."""
+        nodes = self._nodes.get()
+        by_node: dict[Channel, list[Call]] = {}
+        for call in calls:
+            address = self._slot_map.owner(call.slot)
+            channel = None if address is None else nodes.channels.get(address)
+            if address is None or channel is None or not channel.is_connected:
+                nodes.spawn(self._query_for(call))
+            else:
+                on_reply = partial(self._on_reply, nodes, call, address)
+                by_node.setdefault(channel, []).append(Call(call.command, on_reply))
+        for channel, node_calls in by_node.items():
+            channel.send(node_calls)
 
-    def begin(self, command: Command, on_reply: Callable[[Any], None]) -> None:
-        """See `AsyncTransport.begin`. Returns None, as finding the node may need a query."""
+    async def query(self, command: Command) -> Any:
+        """See `AsyncTransport.query`."""
+        return await self._slot_map.route(command, self._send_to)
+
+    def retire_late(self, timeout: float) -> None:
+        """See `AsyncTransport.retire_late`."""
+        for channel in self._nodes.get().channels.values():
+            channel.retire_late(timeout)
 
     async def close(self) -> None:
         """See `AsyncTransport.close`."""
-        for node in list(self._nodes.values()):
-            await node.close()
+        nodes = self._nodes.pop()
+        if nodes is not None:
+            await nodes.close()
 
-    async def _run(self, routed_command: RoutedCommand) -> Any:
-        node = self._nodes.get(routed_command.address)
-        if node is None:
-            node = self._nodes[routed_command.address] = AsyncServerTransport(
-                self._factory.at(routed_command.address), server_kind="cluster"
-            )
-        return await node.send(*routed_command.command, asking=routed_command.asking)
+    def _on_reply(self, nodes: "_Nodes", call: Call, address: Address, reply: Any) -> None:
+        if isinstance(reply, Redirected):
+            self._slot_map.learn(call.slot, reply, address)
+            nodes.spawn(self._query_for(call))
+            return
+        if isinstance(reply, StoreError):
+            self._slot_map.on_node_failure(address)
+        call.on_reply(reply)
+
+    async def _query_for(self, call: Call) -> None:
+        """Send a command for which a node has to be found or connected."""
+        try:
+            reply = await self.query(call.command)
+        except (RetryableReply, StoreError) as error:
+            reply = error
+        call.on_reply(reply)
+
+    async def _send_to(self, routed_command: RoutedCommand) -> Any:
+        channel = self._nodes.get().channel(routed_command.address)
+        return await channel.query(routed_command.command, asking=routed_command.asking)
+
+
+class _Nodes:
+    """The connections of one event loop to the nodes of a cluster."""
+
+    def __init__(self, factory: ConnectionFactory) -> None:
+        self._factory = factory
+        self.channels: dict[Address, Channel] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def channel(self, address: Address) -> Channel:
+        """Return the connection to a node."""
+        channel = self.channels.get(address)
+        if channel is None:
+            channel = self.channels[address] = Channel(self._factory.at(address), server_kind="cluster")
+        return channel
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in a task."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for task in self._tasks:
+            task.cancel()
+        for channel in self.channels.values():
+            await channel.close()
 
 
 def read_cluster_url(url: str) -> tuple[ConnectionFactory, list[Address]]:
@@ -97,3 +253,8 @@ def _nodes(factories: list[ConnectionFactory]) -> tuple[ConnectionFactory, list[
     if factories[0].options.get("db"):
         raise ConfigError("store: a cluster has database 0 only")
     return factories[0], [(one.options.get("host", "localhost"), one.options.get("port", 6379)) for one in factories]
+
+
+def _first_key(command: Command) -> bytes:
+    key = command[1 if command[0] == "UNLINK" else 3]  # EVALSHA digest count key ...
+    return key if isinstance(key, bytes) else str(key).encode()

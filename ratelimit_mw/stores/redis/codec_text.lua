@@ -1,4 +1,5 @@
--- Encodes arguments and states without cmsgpack and struct: for fakeredis, in users' tests.
+-- The codec "text": arguments are JSON, replies are RESP lists, states are decimal digits. For servers without cmsgpack
+-- or struct, such as the fakeredis of users' tests.
 
 local WIDTH = 16 -- digits of a number in a state
 
@@ -6,7 +7,13 @@ local function decode(text)
   return unpack(cjson.decode(text))
 end
 
-local reply, decision -- defined in codec_plain
+local function reply(list) -- as a RESP list
+  return list
+end
+
+local function decision(...)
+  return { ... }
+end
 
 local function write_state(format, ...)
   return string.format(string.rep("%0" .. WIDTH .. ".0f", #format - 1), ...)

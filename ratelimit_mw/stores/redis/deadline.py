@@ -4,7 +4,12 @@ import time
 from typing import Final
 
 CONNECT_TIMEOUT: Final = 1.0  # seconds to open a connection and prepare it
-ORPHAN_TIMEOUT: Final = 1.0  # seconds to end a call for which no request waits any more
+# Seconds for work that may go on after its request stopped waiting, so that it can still read replies and refund units.
+# In asyncio a late connection stays open, and a task goes on, for so long after the timeout of the request. In threads
+# each call of a part (`protocol.Part`) may take so long.
+ORPHAN_TIMEOUT: Final = 1.0
+REPLY_GRACE: Final = 0.001  # seconds: even after a stall, a reply that is in the socket at the deadline is used
+FIND_INTERVAL: Final = 0.5  # seconds between checks of the address of a server that may move
 _MAX_WAIT: Final = 0.005  # seconds of a slice
 
 
@@ -51,6 +56,6 @@ class LoopClock:
         self._since = time.monotonic()
         return self._at
 
-    def next_wait(self, until: float) -> float:
-        """Return the seconds until the next call of `advance`."""
-        return min(until - self._at, _MAX_WAIT)
+    def next_wait(self, deadline: float) -> float:
+        """Return the seconds until the next call of `advance`, if nothing happens before `deadline`."""
+        return min(deadline - self._at, _MAX_WAIT)

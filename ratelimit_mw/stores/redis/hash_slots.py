@@ -6,7 +6,8 @@ request may be refused for units that are refunded a moment later.
 """
 
 from binascii import crc_hqx
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -14,11 +15,12 @@ from msgspec.structs import replace
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.stores.group import committed
+from ratelimit_mw.stores.redis.protocol import Sender
 
 _SLOTS: Final = 16384
 
 SlotGroup = list[int]  # indices of the charges in one slot
-PartSteps = Callable[[Sequence[Charge]], Generator[Any, Any, list[Decision]]]
+RunPart = Callable[[Sequence[Charge], Sender], Coroutine[Any, Any, list[Decision]]]
 
 
 def slot(key: bytes) -> int:
@@ -36,38 +38,38 @@ def split_by_slot(keys: Sequence[bytes]) -> list[SlotGroup]:
     return list(by_slot.values())
 
 
-def take_by_slot(
-    slot_groups: Sequence[SlotGroup], charges: Sequence[Charge], take: PartSteps, repair: PartSteps
-) -> Generator[Any, Any, list[Decision]]:
-    """Take a group, one part per slot. `take` and `repair` return the steps of one part.
+async def take_by_slot(
+    slot_groups: Sequence[SlotGroup], charges: Sequence[Charge], take: RunPart, repair: RunPart, sender: Sender
+) -> list[Decision]:
+    """Take a group, one part per slot.
 
-    `repair` receives charges whose cost is the signed correction; its steps return the decisions after it. If a part
+    `repair` receives charges whose cost is the signed correction, and returns the decisions after it. If a part
     fails, its error is raised after the others are refunded. A part that ends too late refunds its own units then.
     """
     decisions: dict[int, Decision] = {}
     part_states: dict[int, str] = {}  # by part: "done" or "given up", whichever came first
 
-    def take_part(number: int) -> Generator[Any, Any, None]:
+    async def take_part(number: int, sender: Sender) -> None:
         part = slot_groups[number]
-        part_decisions = yield from take([charges[index] for index in part])
+        part_decisions = await take([charges[index] for index in part], sender)
         decisions.update(zip(part, part_decisions, strict=True))
         if part_states.setdefault(number, "done") == "given up":
-            yield from refund(number)
+            await refund(number, sender)
 
-    def refund(number: int) -> Generator[Any, Any, None]:
+    async def refund(number: int, sender: Sender) -> None:
         to_repair = [
             index for index, was_charged in _charged_in(slot_groups[number], charges, decisions).items() if was_charged
         ]
         if to_repair:
-            yield from repair([_correction(charges[index], decisions[index], take=False) for index in to_repair])
+            await repair([_correction(charges[index], decisions[index], take=False) for index in to_repair], sender)
 
-    outcomes = yield [take_part(number) for number in range(len(slot_groups))]
+    outcomes = await sender.run_all([partial(take_part, number) for number in range(len(slot_groups))])
     failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     if failures:
         done_parts = [
             number for number in range(len(slot_groups)) if part_states.setdefault(number, "given up") == "done"
         ]
-        yield [refund(number) for number in done_parts]
+        await sender.run_all([partial(refund, number) for number in done_parts])
         raise failures[0]
     expected = committed(charges, [decisions[index] for index in range(len(charges))])
     was_charged = {index: was for part in slot_groups for index, was in _charged_in(part, charges, decisions).items()}
@@ -75,8 +77,8 @@ def take_by_slot(
     repairs = [part for part in ([index for index in part if index in to_repair] for part in slot_groups) if part]
     if repairs:
         corrections = [[_correction(charges[i], decisions[i], take=expected[i]) for i in part] for part in repairs]
-        outcomes = yield [repair(part) for part in corrections]
-        for part, outcome in zip(repairs, outcomes, strict=True):
+        repaired = await sender.run_all([partial(repair, part) for part in corrections])
+        for part, outcome in zip(repairs, repaired, strict=True):
             if isinstance(outcome, Exception):
                 warn_throttled(
                     "store", "correction failed after another slot refused, units may stay charged: %s", outcome

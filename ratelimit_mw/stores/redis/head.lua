@@ -1,9 +1,11 @@
 -- Defines the scope of algorithms and drivers. A script is a codec, this head, bucket.lua, the algorithms and a driver.
 -- The driver is the entry script, take.lua or settle.lua: it calls the algorithms and returns the reply.
 --
--- A decision is allowed (1 or 0), limit, remaining, retry_after, next_after, reset_after, delay, at. Algorithms
--- return times in us, and a retry_after of -1 for never. codec_packed replies with seconds and infinity, codec_plain
--- with these numbers as they are.
+-- A decision is eight values, always in this order: allowed, limit, remaining, retry_after, next_after, reset_after,
+-- delay, at. An algorithm returns them after a state and its expiry. They are whole numbers: `allowed` is 1 or 0, all
+-- times are in us, and a retry_after of -1 means never. codec_text.lua replies with these numbers, and the client
+-- converts them. codec_msgpack.lua converts them in its reply: `allowed` to a boolean, durations to seconds, and a
+-- retry_after of -1 to infinity; `at` stays in us.
 --
 -- A script runs as a whole on every call, and creating a function costs as much as running a few lines. So a call
 -- creates the functions that it needs, and divides integers with operators: floor(a / b) is (a - a % b) / b, and
@@ -16,10 +18,11 @@
 local args = { decode(ARGV[1]) }
 local has_injected_time = args[1] ~= 0
 local CHARGES = args[3] + 4 -- position of the first charge
-local decide = {} -- decision function of each algorithm in use; true until it is defined
+-- Decision functions by name of the algorithm. First each algorithm that a charge uses is marked with `true`. Its file,
+-- which follows below, replaces the mark with its function. The files of other algorithms define nothing.
+local decide = {}
 for c = CHARGES, #args, 11 do decide[args[c]] = true end
-local settle = args[2] == 2 and {} -- correction function of each algorithm
-local forgiven = 0 -- units of a correction that exceed the limit's largest debt
+local settle = args[2] == 2 and {} -- by name of an algorithm: its correction function; false in take.lua
 
 local MAX_EXACT = 9007199254740992 -- 2^53: doubles represent integers up to here exactly
 

@@ -10,16 +10,17 @@ from msgspec import Struct
 from redis.exceptions import NoPermissionError, ResponseError
 
 from ratelimit_mw.core.errors import StoreError
+from ratelimit_mw.core.runtime import run
 from ratelimit_mw.stores.redis import probe
-from ratelimit_mw.stores.redis.cluster import read_cluster_url
-from ratelimit_mw.stores.redis.commands import FORMAT, drive
+from ratelimit_mw.stores.redis.cluster import RoutedCommand, SlotMap, read_cluster_url
+from ratelimit_mw.stores.redis.commands import FORMAT
 from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT
+from ratelimit_mw.stores.redis.failures import CALL_ERRORS, classify_error, connection_error
 from ratelimit_mw.stores.redis.hash_slots import slot
+from ratelimit_mw.stores.redis.protocol import Address
 from ratelimit_mw.stores.redis.rejections import ServerKind
 from ratelimit_mw.stores.redis.sentinel import read_sentinel_url
-from ratelimit_mw.stores.redis.server import FAILURES, classify_error, connection_error, query_once
-from ratelimit_mw.stores.redis.sync_connection import connect
-from ratelimit_mw.stores.redis.topology import Address, RoutedCommand, SlotMap
+from ratelimit_mw.stores.redis.sync_transport import connect, query_once
 from ratelimit_mw.stores.redis.url import CLUSTER_SCHEMES, SENTINEL_SCHEMES, ConnectionFactory, connection_factory
 
 # commands that the scripts call or the store sends; the documentation's page on Redis lists the same ones
@@ -110,11 +111,11 @@ def _cluster(url: str, prefix: str, names: frozenset[str]) -> Inspection:
     factory, start = read_cluster_url(url)
     slot_map = SlotMap(start)
 
-    def query(routed_command: RoutedCommand) -> Any:
+    async def query(routed_command: RoutedCommand) -> Any:
         return query_once(factory.at(routed_command.address), "cluster", routed_command.command)
 
     try:
-        drive(slot_map.refresh(), query)
+        run(slot_map.refresh(query))
     except StoreError as error:
         report.add("cluster", error)
         return report
@@ -127,15 +128,14 @@ def _sentinels(url: str, prefix: str, names: frozenset[str]) -> Inspection:
     report = Inspection("sentinel")
     parsed = read_sentinel_url(url)
     masters: dict[Address, list[str]] = {}
+
+    async def query(routed_command: RoutedCommand) -> Any:
+        return query_once(parsed.sentinel_servers.at(routed_command.address), "sentinel", routed_command.command)
+
     for address in parsed.sentinels.addresses:
         label = f"Sentinel {address[0]}:{address[1]}"
         try:
-            master = drive(
-                parsed.sentinels.only(address).master(),
-                lambda routed_command: query_once(
-                    parsed.sentinel_servers.at(routed_command.address), "sentinel", routed_command.command
-                ),
-            )
+            master = run(parsed.sentinels.only(address).master(query))
         except StoreError as error:
             if error.rejected:
                 report.mistakes.append(str(error))
@@ -190,7 +190,7 @@ def _inspect_server(
         key = f"{prefix}{FORMAT}:{_hash_tag(numbers)}:rights"
         node.missing = _missing_rights(query, key, names, cluster=numbers is not None)
         _measure_times(node, query)
-    except FAILURES as error:
+    except CALL_ERRORS as error:
         problem = (
             connection_error(factory, error, server_kind)
             if not isinstance(error, ResponseError)

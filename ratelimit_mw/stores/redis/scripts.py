@@ -14,23 +14,20 @@ from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.limit import MICROSECONDS, Charge, Decision, Limit, Role
 
-Codec = Literal["msgpack", "msgpack_resp_replies", "json"]
-"""The encoding of arguments, replies and states. `msgpack`: all binary. `msgpack_resp_replies`: the same, but replies
-are RESP lists. `json`: arguments are JSON, replies RESP lists and states digits."""
+Codec = Literal["msgpack", "text"]
+"""The encoding of arguments, replies and states. The server's side of it is the file `codec_<name>.lua`.
 
-_CODECS: Final = {  # files, in order: a later file redefines functions of an earlier one
-    "msgpack": ["codec_packed"],
-    "msgpack_resp_replies": ["codec_packed", "codec_plain"],
-    "json": ["codec_text", "codec_plain"],
-}
+`msgpack`: arguments and replies are msgpack, states are binary. `text`, for servers without cmsgpack or struct:
+arguments are JSON, replies are RESP lists, states are decimal digits.
+"""
+
 _SETTLE: Final = 2  # mode of the script; 0 is peek, 1 is take
 _CACHED_CHARGES: Final = 4096  # encoded charges
 _FIXARRAY_LIMIT: Final = 16  # a msgpack list of fewer values has a head of one byte, a longer one of three
-_SEPARATORS: Final = {"msgpack": b"", "msgpack_resp_replies": b"", "json": b","}  # between values
+_SEPARATORS: Final = {"msgpack": b"", "text": b","}  # between values
 SCRIPTED_LIMITS: Final = frozenset(SCRIPTED.values())  # types of limits with a Lua implementation
-# only replies of the codec `msgpack` have seconds and infinity already; `_decision` converts those of the others
+# For replies of the codec `msgpack`: the script has converted their times to seconds. `_decision` does so for `text`.
 _decode_decisions: Final = msgpack.Decoder(list[Decision]).decode
-_decode_settlement: Final = msgpack.Decoder(tuple[list[Decision], list[int]]).decode
 
 
 class Script:
@@ -40,7 +37,7 @@ class Script:
 
     def __init__(self, driver: str, codec: Codec) -> None:
         package = files("ratelimit_mw")
-        parts = [package / "stores" / "redis" / f"{name}.lua" for name in (*_CODECS[codec], "head", "bucket")]
+        parts = [package / "stores" / "redis" / f"{name}.lua" for name in (f"codec_{codec}", "head", "bucket")]
         parts += [package / "algorithms" / f"{name}.lua" for name in SCRIPTED]
         self.text = "\n".join(
             part.read_text("utf-8") for part in [*parts, package / "stores" / "redis" / f"{driver}.lua"]
@@ -96,7 +93,7 @@ def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes
 def _encode_charge(
     codec: Codec, algorithm: str, role: Role, count: int, cost: int, time: int, script_args: Sequence[int]
 ) -> bytes:
-    """Encode the values of one charge in the order of `head.lua`.
+    """Encode the values of one charge, in the order that `head.lua` describes above its `args`.
 
     take.lua reads `time` as the maximum delay, settle.lua as the time of the earlier charge; both in microseconds.
     A script fails for more than 727 charges, because Lua unpacks 8,000 values at most.
@@ -111,19 +108,21 @@ def _encode_values(codec: Codec, values: list[object]) -> bytes:
     """Encode values without the brackets or the head of a list, so that encodings can be joined."""
     return (
         json.encode(values)[1:-1]
-        if codec == "json"
+        if codec == "text"
         else msgpack.encode(values)[1 if len(values) < _FIXARRAY_LIMIT else 3 :]
     )
 
 
 def _encode_list(codec: Codec, parts: Iterable[bytes]) -> bytes:
     body = _SEPARATORS[codec].join(parts)
-    return b"[" + body + b"]" if codec == "json" else body
+    return b"[" + body + b"]" if codec == "text" else body
 
 
-def read_decisions(reply: object, charges: Sequence[Charge]) -> list[Decision]:
-    """Return the decisions in a reply of take.lua. Raises `StoreError` unless there is one for each charge."""
-    return _read_decisions(reply, len(charges))
+def read_decisions(
+    reply: object, charges: Sequence[Charge], driver: Literal["take", "settle"] = "take"
+) -> list[Decision]:
+    """Return the decisions in a reply of `driver`. Raises `StoreError` unless there is one for each charge."""
+    return _read_decisions(reply, len(charges), driver)
 
 
 def read_decisions_by_group(reply: object, groups: Sequence[int]) -> list[list[Decision]]:
@@ -131,25 +130,25 @@ def read_decisions_by_group(reply: object, groups: Sequence[int]) -> list[list[D
 
     Decodes the reply as a whole: calling the decoder takes longer than decoding one group.
     """
-    every = _read_decisions(reply, sum(groups))
+    every = _read_decisions(reply, sum(groups), "take")
     if len(every) == len(groups):  # most often
         return [[decision] for decision in every]
     ends = [*accumulate(groups)]
     return [every[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def _read_decisions(reply: object, count: int) -> list[Decision]:
+def _read_decisions(reply: object, count: int, driver: str) -> list[Decision]:
     try:
         decisions = _decode_decisions(reply) if type(reply) is bytes else _from_integers(reply)
     except (DecodeError, TypeError):
         decisions = []
     if len(decisions) != count:
-        raise _unreadable_reply(reply, "take")
+        raise StoreError(f"the server answered {reply!r:.200} to {driver}.lua")
     return decisions
 
 
 def _from_integers(reply: Any) -> list[Decision]:
-    """Return the decisions in a reply of RESP lists."""
+    """Return the decisions in a reply of the codec `text`: a RESP list for each."""
     return [_decision(*_integers(values)) for values in reply]
 
 
@@ -162,7 +161,7 @@ def _integers(values: Any) -> list[int]:
 def _decision(
     allowed: int, limit: int, remaining: int, retry_after: int, next_after: int, reset_after: int, delay: int, at: int
 ) -> Decision:
-    """Return a decision. The arguments are in the order of `head.lua`: times in microseconds, and -1 for never."""
+    """Return the decision with these eight values, as `head.lua` lists them: times in microseconds, -1 for never."""
     return Decision(
         allowed == 1,
         limit,
@@ -173,28 +172,6 @@ def _decision(
         delay / MICROSECONDS,
         at,
     )
-
-
-def read_settlement(reply: Any, charges: Sequence[Charge]) -> tuple[list[Decision], list[int]]:
-    """Return the decisions in a reply of settle.lua, and the uncollected units of each charge.
-
-    Raises `StoreError` unless there is one of both for each charge.
-    """
-    count = len(charges)
-    try:
-        if type(reply) is bytes:
-            decisions, uncollected = _decode_settlement(reply)
-        else:
-            decisions, uncollected = _from_integers(reply[0]), _integers(reply[1])
-    except (DecodeError, TypeError, LookupError):
-        decisions, uncollected = [], []
-    if len(decisions) != count or len(uncollected) != count:
-        raise _unreadable_reply(reply, "settle")
-    return decisions, uncollected
-
-
-def _unreadable_reply(reply: object, driver: str) -> StoreError:
-    return StoreError(f"the server answered {reply!r:.200} to {driver}.lua")
 
 
 def unsupported_limit(limit: Limit) -> ConfigError:

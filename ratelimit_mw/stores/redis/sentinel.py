@@ -11,17 +11,13 @@ from urllib.parse import parse_qsl, unquote, urlencode
 
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.validation import did_you_mean
-from ratelimit_mw.stores.redis.async_connection import drop
-from ratelimit_mw.stores.redis.commands import Steps, adrive, drive
-from ratelimit_mw.stores.redis.server import (
-    FAILURES,
-    AsyncServerTransport,
-    ServerTransport,
-    aconnection_error,
-    query_once,
-)
-from ratelimit_mw.stores.redis.topology import Address, RoutedCommand
+from ratelimit_mw.stores.redis.async_transport import AsyncServerTransport, Channel, drop
+from ratelimit_mw.stores.redis.cluster import RoutedCommand, SendTo
+from ratelimit_mw.stores.redis.failures import CALL_ERRORS, aconnection_error
+from ratelimit_mw.stores.redis.protocol import Address
+from ratelimit_mw.stores.redis.sync_transport import ServerTransport, query_once
 from ratelimit_mw.stores.redis.url import ConnectionFactory, async_connection_factory, connection_factory
 
 _PORT: Final = 26379  # default
@@ -50,18 +46,15 @@ class Sentinels:
         """Return the same service with one of its Sentinels."""
         return Sentinels(self._service, [address])
 
-    def master(self) -> Steps[Address]:
-        """Query the Sentinels in order until one names the master. Raises `StoreError` if none does.
-
-        Yields a `RoutedCommand` for each query and receives its reply.
-        """
+    async def master(self, send_to: SendTo) -> Address:
+        """Query the Sentinels in order until one names the master. Raises `StoreError` if none does."""
         reasons: list[str] = []
         rejected = False
         for address in self._addresses:
             try:
-                reply = yield RoutedCommand(address, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service))
+                reply = await send_to(RoutedCommand(address, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)))
                 if not reply:
-                    self._raise_unknown_service((yield RoutedCommand(address, ("SENTINEL", "MASTERS"))))
+                    self._raise_unknown_service(await send_to(RoutedCommand(address, ("SENTINEL", "MASTERS"))))
                 master = _address(reply)
             except StoreError as error:
                 label = f"{address[0]}:{address[1]}"
@@ -120,13 +113,13 @@ def master_transport(url: str, timeout: float) -> ServerTransport:
     """Return the transport to the master, for threads. Raises `ConfigError`."""
     servers, sentinel_servers, sentinels = read_sentinel_url(url)
 
-    def query(routed_command: RoutedCommand) -> Any:
+    async def query(routed_command: RoutedCommand) -> Any:
         return query_once(
             sentinel_servers.at(routed_command.address), "sentinel", routed_command.command, _QUERY_TIMEOUT
         )
 
     def find() -> Address:
-        return drive(sentinels.master(), query)
+        return run(sentinels.master(query))
 
     return ServerTransport(servers, timeout, find, server_kind="master", on_lost=sentinels.query_another_first)
 
@@ -143,15 +136,17 @@ def async_master_transport(url: str) -> AsyncServerTransport:
                 await raw_connection.connect()
                 await raw_connection.send_command(*routed_command.command)
                 return await raw_connection.read_response()
-        except FAILURES as error:
+        except CALL_ERRORS as error:
             raise await aconnection_error(sentinel, error, "sentinel") from error
         finally:
-            await drop(raw_connection)
+            drop(raw_connection)
 
     def find() -> Awaitable[Address]:
-        return adrive(sentinels.master(), query)
+        return sentinels.master(query)
 
-    return AsyncServerTransport(servers, find, server_kind="master", on_lost=sentinels.query_another_first)
+    return AsyncServerTransport(
+        lambda: Channel(servers, find, server_kind="master", on_lost=sentinels.query_another_first)
+    )
 
 
 def _field_values(flat: list[bytes], field: bytes) -> list[bytes]:

@@ -1,8 +1,7 @@
 -- Corrects charges.
 -- KEYS: the bucket of each charge. No values precede the charges. This driver's two values of a charge: units (negative
 -- refunds), at in us.
--- Returns two lists: the decision on each charge after its correction, as take.lua makes it for a cost of 0; and the
--- uncollected units of each.
+-- Returns the decision on each charge after its correction, as take.lua makes it for a cost of 0.
 
 for i = 1, #KEYS do
   local c = CHARGES + i * 11 - 11
@@ -12,13 +11,11 @@ for i = 1, #KEYS do
     error("ratelimit_mw: the correction is not a whole number up to 2^53")
   end
 end
-local out, uncollected = {}, {}
+local out = {}
 for i, key in ipairs(KEYS) do
   local c = CHARGES + i * 11 - 11
   local correct, show = settle[args[c]], decide[args[c]]
-  forgiven = 0
   local state, expires = correct(key, now, unpack(args, c + 3, c + 10))
-  uncollected[i] = forgiven
   if state then
     save(key, state, expires, now)
   elseif state == false then -- nothing is left to count
@@ -28,4 +25,4 @@ for i, key in ipairs(KEYS) do
     show(key, now, 0, 0, unpack(args, c + 5, c + 10))
   out[i] = decision(allowed, limit, remaining, retry_after, next_after, reset_after, delay, at)
 end
-return reply({ out, uncollected })
+return reply(out)

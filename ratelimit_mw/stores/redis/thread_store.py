@@ -1,21 +1,28 @@
 """A Redis store for threads: runs commands and enforces deadlines."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any, Protocol
+from threading import Condition
+from time import monotonic
+from typing import Any, Final, Protocol
 
+from ratelimit_mw.core.errors import StoreError
 from ratelimit_mw.core.limit import Charge, Decision
-from ratelimit_mw.stores.redis.commands import Command, RedisCommands, Steps, T, drive, settling_calls
+from ratelimit_mw.core.memo import get_or_create
+from ratelimit_mw.core.runtime import run
+from ratelimit_mw.stores.lifecycle import after_fork_in_child
+from ratelimit_mw.stores.redis.commands import RedisCommands, settling_calls
 from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, Deadline
-from ratelimit_mw.stores.redis.scripts import Codec
-from ratelimit_mw.stores.redis.worker_pool import WorkerPool
+from ratelimit_mw.stores.redis.protocol import Command, Part, T
+
+_MAX_THREADS: Final = 64
 
 
 class Transport(Protocol):
     """Sends commands to a server or a cluster, for threads."""
 
     is_cluster: bool  # whether a call reaches the keys of one hash slot only
-    codec: Codec  # to use if the server supports it
 
     def send(self, command: Command, deadline: Deadline) -> Any:
         """Return the reply. Raises `NoScript`, `NoCodec` or `StoreError`."""
@@ -26,50 +33,128 @@ class Transport(Protocol):
         ...
 
 
+class WorkerPool:
+    """At most 64 threads that call a store for requests, so that a request can wait for several calls at once.
+
+    Threads start on demand. A child process starts its own.
+    """
+
+    def __init__(self) -> None:
+        after_fork_in_child(self._reset)
+        self._reset()
+
+    def _reset(self) -> None:
+        for name in ("pool", "submitting"):
+            self.__dict__.pop(name, None)
+
+    @property
+    def _pool(self) -> ThreadPoolExecutor:
+        """The executor, created on first use: gevent patches `threading` after an app was loaded and forked."""
+        return get_or_create(
+            self, "pool", partial(ThreadPoolExecutor, _MAX_THREADS, thread_name_prefix="ratelimit_mw store")
+        )
+
+    @property
+    def _submitting(self) -> Condition:
+        """A lock around `submit`: the executor starts threads under a lock that gevent does not patch."""
+        return get_or_create(self, "submitting", Condition)
+
+    def run_all(self, tasks: Sequence[Callable[[], T]], deadline: Deadline) -> list[T | Exception]:
+        """Return the outcome of each task: its result, its error, or a `StoreError` if it did not end in time.
+
+        A task that started goes on after the deadline. If no time is left from the start, all tasks still run.
+        """
+        waited = deadline.left > 0
+        futures: list[Future[T]] = [self._submit(task) for task in tasks]
+        while not all(task.done() for task in futures) and deadline.left > 0:
+            since = monotonic()
+            wait(futures, timeout=deadline.next_wait())
+            deadline.record_wait(since)
+        return [_outcome(task, cancel=waited) for task in futures]
+
+    def close(self) -> None:
+        """Let the threads end after the submitted tasks. The pool can be used again."""
+        self._pool.shutdown(wait=False)
+        self._reset()
+
+    def _submit(self, task: Callable[[], T]) -> "Future[T]":
+        try:
+            with self._submitting:
+                return self._pool.submit(task)
+        except RuntimeError as error:  # no thread can start; a running one may still take the task
+            failed: Future[T] = Future()
+            failed.set_exception(StoreError(f"cannot call the store: {error}"))
+            return failed
+
+
+def _outcome(task: "Future[Any]", *, cancel: bool) -> Any:
+    if not task.done():
+        if cancel:  # the request stopped waiting, so a task that has not started need not run
+            task.cancel()
+        return StoreError("no answer in time")
+    error = task.exception()
+    if error is not None and not isinstance(error, Exception):
+        raise error
+    return error or task.result()
+
+
 class ThreadStore(RedisCommands):
     """A Redis store for threads, without layers."""
 
     def __init__(self, transport: Transport, prefix: str, timeout: float, clock: Callable[[], float] | None) -> None:
-        super().__init__(prefix, timeout, clock, is_cluster=transport.is_cluster, codec=transport.codec)
+        super().__init__(prefix, timeout, clock, is_cluster=transport.is_cluster)
         self._transport = transport
         self._workers = WorkerPool()
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Charge all limits if all admit, else none."""
-        return self._run(self._take(charges, commit=True))
+        return run(self._take(charges, self._sender(), commit=True))
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Return what `take` would return now, without charging."""
-        return self._run(self._take(charges, commit=False))
+        return run(self._take(charges, self._sender(), commit=False))
 
-    def settle(self, charges: Sequence[Charge]) -> Sequence[Charge]:
-        """Correct charges: `cost` is signed, `at` comes from the decision. Returns the charges that this took.
+    def settle(self, charges: Sequence[Charge]) -> None:
+        """Correct charges: `cost` is signed, `at` comes from the decision.
 
         A correction that needs several calls may take `timeout` for each of them.
         """
-        return self._run(self._settle(charges), each=len(settling_calls(charges)) > 1)
+        run(self._settle(charges, self._sender(each=len(settling_calls(charges)) > 1)))
 
     def reset(self, charges: Sequence[Charge]) -> None:
         """Delete the states of these buckets."""
-        self._run(self._reset(charges))
+        run(self._reset(charges, self._sender()))
 
     def close(self) -> None:
         """Close the connections that this store opened. The store can be used again."""
         self._transport.close()
         self._workers.close()
 
-    def _run(self, steps: Steps[T], *, each: bool = False) -> T:
-        """Run the steps within `timeout`; with `each`, within `timeout` per step."""
-        deadline = Deadline(self._timeout)
-        execute = self._run_step if self.is_cluster else self._transport.send
-        return drive(steps, lambda step: execute(step, Deadline(self._timeout) if each else deadline))
+    def _sender(self, *, each: bool = False) -> "_ThreadSender":
+        return _ThreadSender(self._transport, self._workers, self._timeout, each=each)
 
-    def _run_step(self, step: Any, deadline: Deadline) -> Any:
-        """Return the outcomes of steps that run concurrently, or the reply to one command."""
-        if isinstance(step, list):
-            return self._workers.run_all([partial(self._run_alone, steps) for steps in step], deadline)
-        return self._transport.send(step, deadline)
 
-    def _run_alone(self, steps: Steps[T]) -> T:
-        """Run steps to their end, even if the request stops waiting: a part that ends too late refunds its units."""
-        return drive(steps, lambda command: self._transport.send(command, Deadline(ORPHAN_TIMEOUT)))
+class _ThreadSender:
+    """The `Sender` of one request in a thread. It has `timeout` in all, or with `each` for each step."""
+
+    __slots__ = ("_each", "_timeout", "_transport", "_whole", "_workers")
+
+    def __init__(self, transport: Transport, workers: WorkerPool, timeout: float, *, each: bool) -> None:
+        self._transport, self._workers, self._timeout, self._each = transport, workers, timeout, each
+        self._whole = Deadline(timeout)
+
+    async def send(self, command: Command) -> Any:
+        """See `Sender.send`."""
+        return self._transport.send(command, self._deadline())
+
+    async def run_all(self, parts: Sequence[Part[T]]) -> list[T | Exception]:
+        """See `Sender.run_all`. A part runs to its end: one that ends too late refunds its units."""
+        alone = _ThreadSender(self._transport, self._workers, ORPHAN_TIMEOUT, each=True)
+        return self._workers.run_all([partial(_run_part, part, alone) for part in parts], self._deadline())
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._timeout) if self._each else self._whole
+
+
+def _run_part(part: Part[T], sender: _ThreadSender) -> T:
+    return run(part(sender))

@@ -15,7 +15,7 @@ from redis.retry import Retry
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT
-from ratelimit_mw.stores.redis.topology import Address
+from ratelimit_mw.stores.redis.protocol import Address
 
 SCHEMES: Final = ("redis://", "rediss://", "unix://")
 CLUSTER_SCHEMES: Final = ("redis+cluster://", "rediss+cluster://")

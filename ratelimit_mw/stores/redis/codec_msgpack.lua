@@ -1,8 +1,14 @@
--- Encodes arguments, replies and states on servers with cmsgpack and struct: every stock Redis and Valkey.
--- On other servers the first statement fails, with an error that names what is missing.
+-- The codec "msgpack": arguments and replies are msgpack, states are binary. It needs cmsgpack and struct, which every
+-- stock Redis and Valkey has. On other servers the first statement fails, with an error that names what is missing.
 
 local decode = cmsgpack.unpack -- returns all values of a sequence
-local reply = cmsgpack.pack -- the client decodes such a list in a fraction of the time of a RESP list
+
+-- Returns the reply of the script. The client decodes msgpack in a fraction of the time of a RESP list. In front is
+-- ARGV[2], if there is one: the number of the call, by which the client recognizes its reply.
+local function reply(list)
+  return (ARGV[2] or "") .. cmsgpack.pack(list)
+end
+
 local write_state, unpack_state = struct.pack, struct.unpack -- format: "<" and a "d" for each number
 local WIDTH = 8 -- bytes of a number
 

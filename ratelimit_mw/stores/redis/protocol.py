@@ -1,0 +1,45 @@
+"""What the modules of the Redis store have in common: a command, the errors of its reply, and how it is sent."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+Address = tuple[str, int]  # host and port
+Command = tuple[str | bytes | int, ...]
+
+
+class RetryableReply(Exception):
+    """A reply after which another command is sent."""
+
+
+class NoScript(RetryableReply):
+    """The server does not know the script: it restarted, failed over, or flushed its scripts."""
+
+
+class NoCodec(RetryableReply):
+    """The server lacks cmsgpack or struct."""
+
+
+class Redirected(RetryableReply):
+    """The slot is at another node of the cluster: permanently, or for this key only while it moves (`asking`)."""
+
+    def __init__(self, address: Address, *, asking: bool) -> None:
+        super().__init__(address)
+        self.address = address
+        self.asking = asking
+
+
+class Sender(Protocol):
+    """Sends the commands of one request. In threads its methods block and never suspend."""
+
+    async def send(self, command: Command) -> Any:
+        """Return the reply. Raises `RetryableReply` or `StoreError`."""
+        ...
+
+    async def run_all(self, parts: "Sequence[Part[T]]") -> list[T | Exception]:
+        """Run parts of the request concurrently. Return the outcome of each: its result or its error."""
+        ...
+
+
+Part = Callable[[Sender], Coroutine[Any, Any, T]]
+"""A part of a request that may go on after the request stopped waiting, with a sender of its own."""
