@@ -1,15 +1,17 @@
-"""Base classes of the bucket algorithms: burst, delays and settlements. The Lua implementation is `bucket.lua`.
+"""Base classes of the bucket algorithms: burst, delays and settlements.
+
+`stores/redis/bucket.lua` has the Lua code that these algorithms share. Its first lines say which function there
+corresponds to which one here.
 
 A bucket's level is what was taken and has not drained yet. A new bucket is empty, and an idle one expires.
 """
 
-import math
 from collections.abc import Iterable
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from msgspec import Struct
 
-from ratelimit_mw.algorithms.ticks import BucketTicks, bucket_ticks, ceil_div, shift_at
+from ratelimit_mw.algorithms.ticks import BucketTicks, bucket_ticks, ceil_div
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import (
     MAX_EXACT_INT,
@@ -37,7 +39,7 @@ class DelayableLimit(Limit, frozen=True, kw_only=True):
     def delay_ticks(self, max_delay: int | None) -> int:
         """See `Limit.delay_ticks`. Raises `ConfigError` for more than `max_ticks`."""
         if max_delay is None:
-            return self._max_delay_ticks
+            return self.max_delay_ticks
         clock, drain, *_ = self.ticks
         over = max_delay // clock * drain
         if over > self.max_ticks:
@@ -58,16 +60,13 @@ class DelayableLimit(Limit, frozen=True, kw_only=True):
         return self.max_ticks // drain * clock / MICROSECONDS
 
     @cached_property
-    def _max_delay_ticks(self) -> int:
+    def max_delay_ticks(self) -> int:
         return self.delay_ticks(self.effective_max_delay_us)
 
     def wait(self, now: int, ticks: int) -> int:
         """Return the microseconds until `ticks`, more than 0, have drained."""
         clock, drain, *_ = self.ticks
         return ceil_div(ticks, drain) * clock - now % clock
-
-
-ADMITTED: Final[Admission] = (True, 0.0, 0.0)
 
 
 class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
@@ -82,11 +81,10 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
 
     words: ClassVar[tuple[str, ...]] = ("burst",)
     ticks: ClassVar[BucketTicks]
-    fast_ticks: ClassVar[BucketTicks | None]
-    """Instance value for the fast path, if the clock tick is one microsecond and `max_delay` is 0.0, else None:
-    `(drain, drain - 1, unit, burst, full)`. Adding `drain - 1` before a division by `drain` rounds up."""
-    fast_delay_ticks: ClassVar[tuple[int, int, int, int, int] | None]
-    """The same with a `max_delay`: `(drain, unit, burst, full, max_delay_ticks)`, or None."""
+    decide_ticks: ClassVar[tuple[int, int, int, int, int, int, int]]
+    """Instance value: `(clock, drain, drain - 1, unit, burst, full, most)`: the numbers of `ticks`, `drain - 1`, which
+    makes a division by `drain` round up if it is added before, and the ticks to which delayed requests fill the bucket.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,14 +96,8 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
                 )
         check_seconds("max_delay", self.max_delay)
         self.__dict__["ticks"] = bucket_ticks(self.quota, self.window_us, self.most)
-        self.delay_ticks(None)
-        clock_is_us, drain = self.ticks[0] == 1, self.ticks[1]
-        self.__dict__["fast_ticks"] = (
-            (drain, drain - 1, *self.ticks[2:]) if clock_is_us and not self.max_delay else None
-        )
-        self.__dict__["fast_delay_ticks"] = (
-            (*self.ticks[1:], self.delay_ticks(None)) if clock_is_us and self.max_delay else None
-        )
+        clock, drain, unit, burst, full = self.ticks
+        self.__dict__["decide_ticks"] = clock, drain, drain - 1, unit, burst, full, full + self.delay_ticks(None)
 
     @property
     def most(self) -> int:
@@ -118,17 +110,6 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
 
     def _format_notation(self, names: Iterable[str]) -> str:
         return super()._format_notation(names).replace(f" burst {self.quota} ", " ")  # the default burst
-
-    def refuse_or_delay(self, now: int, cost: int, over: int, max_delay: int | None) -> Admission:
-        """Return the outcome for a charge that exceeds a full bucket by `over` ticks, more than 0."""
-        clock, drain, _, burst, _ = self.ticks
-        if cost > burst:
-            return False, math.inf, 0.0
-        max_delay_ticks = self.delay_ticks(max_delay)
-        phase = now % clock  # wait(), inlined below: an attack causes many refusals
-        if over <= max_delay_ticks:
-            return True, 0.0, (ceil_div(over, drain) * clock - phase) / MICROSECONDS
-        return False, (ceil_div(over - max_delay_ticks, drain) * clock - phase) / MICROSECONDS, 0.0
 
     def decision(self, now: int, level: int, admission: Admission, at_once: int) -> Decision:
         """Build the decision from the outcome and the level.
@@ -143,21 +124,12 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
         reset = self.wait(now, level) if level else 0
         return Decision(allowed, burst, remaining, retry_after, next_after, reset / MICROSECONDS, delay, now + reset)
 
-    def shift_at(self, at: int, units: int) -> int:
-        clock, drain, unit, *_ = self.ticks
-        return shift_at(at, units * unit, drain, clock)
-
-    def excess_debt(self, level: int, delta: int) -> int:
-        """Return `Limit.forgiven` for a settlement at this level."""
-        _, _, unit, _, full = self.ticks
-        return max(0, delta - max(0, full + self.quota * unit - level) // unit)
-
-    def settled_level(self, level: int, tick: int, delta: int, at: int) -> int:
+    def settled_level(self, level: int, step: int, delta: int, at: int) -> int:
         """Return the level after `Limit.settle`."""
         clock, drain, unit, _, full = self.ticks
         if delta > 0:
             return max(level, min(level + delta * unit, full + self.quota * unit))
-        undrained = (at // clock - tick) * drain
+        undrained = (at // clock - step) * drain
         refund = min(-delta * unit, undrained)  # drained units cannot be refunded
         if level > full:
             refund -= max(0, level - undrained)  # later reservations stay
@@ -168,29 +140,26 @@ class LevelState(Struct, frozen=True, gc=False):
     """The level of a bucket at an instant."""
 
     level: int  # ticks that have not drained; above full while requests are delayed, or in debt
-    updated: int  # clock ticks
+    updated: int  # clock steps
 
 
 class LevelLimit(BucketLimit, frozen=True, kw_only=True):
     """A bucket whose state is its level at an instant."""
 
     def settle(self, state: LevelState | None, now: int, delta: int, at: int) -> LevelState | None:
-        tick = now // self.ticks[0]
-        level = self.level(state, tick)
-        settled_level = self.settled_level(level, tick, delta, at)
+        step = now // self.ticks[0]
+        level = self.level(state, step)
+        settled_level = self.settled_level(level, step, delta, at)
         if settled_level == level:
             return state
-        return LevelState(settled_level, tick) if settled_level else None
-
-    def forgiven(self, state: LevelState | None, now: int, delta: int) -> int:
-        return self.excess_debt(self.level(state, now // self.ticks[0]), delta)
+        return LevelState(settled_level, step) if settled_level else None
 
     def expires(self, state: LevelState) -> int:
         clock, drain, *_ = self.ticks
         return (state.updated + ceil_div(state.level, drain)) * clock
 
-    def level(self, state: LevelState | None, tick: int) -> int:
-        """Return the ticks that have not drained by `tick`. Nothing drains if the clock steps back."""
+    def level(self, state: LevelState | None, step: int) -> int:
+        """Return the ticks that have not drained by `step`. Nothing drains if the clock steps back."""
         if state is None:
             return 0
-        return max(0, state.level - max(0, tick - state.updated) * self.ticks[1])
+        return max(0, state.level - max(0, step - state.updated) * self.ticks[1])

@@ -35,7 +35,6 @@ if decide.fixed_window then
       local new = count
       if delta > 0 then
         new = math.max(count, math.min(count + delta, 2 * quota))
-        forgiven = forgiven + delta - (new - count)
       elseif at >= start then
         new = math.max(0, count + delta)
       end

@@ -66,9 +66,6 @@ class FixedWindow(Limit, frozen=True, kw_only=True):
             return state
         return WindowState(new_count, start) if new_count else None
 
-    def forgiven(self, state: WindowState | None, now: int, delta: int) -> int:
-        return max(0, delta - max(0, 2 * self.quota - self._current_window(state, now)[0]))
-
     def expires(self, state: WindowState) -> int:
         return state.start + self.window_us
 

@@ -4,11 +4,12 @@ The theoretical arrival time (TAT) is the instant at which everything taken has 
 is its TAT minus now.
 """
 
+import math
 from typing import ClassVar
 
 from msgspec import Struct
 
-from ratelimit_mw.algorithms.bucket import ADMITTED, BucketLimit
+from ratelimit_mw.algorithms.bucket import BucketLimit
 from ratelimit_mw.algorithms.ticks import ceil_div
 from ratelimit_mw.core.limit import MICROSECONDS, Decision
 
@@ -20,7 +21,7 @@ class GcraOverfullState(Struct, frozen=True, gc=False):
     """
 
     tat: int  # ticks
-    updated: int  # clock ticks
+    updated: int  # clock steps
 
 
 class GCRA(BucketLimit, frozen=True, kw_only=True):
@@ -33,111 +34,97 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
 
     algorithm: ClassVar[str] = "gcra"
 
-    # The state is the TAT in ticks, an int: tick * drain + level.
+    # The state is the TAT in ticks, an int: step * drain + level.
 
     @property
     def max_per_window(self) -> int:
         return self.most + self.quota - 1
 
-    def decide(
+    def decide(  # noqa: C901, PLR0912  # each call would add a tenth to its time
         self, state: int | GcraOverfullState | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, int | GcraOverfullState | None]:
-        if (fast_ticks := self.fast_ticks) is None or not cost or type(state) is GcraOverfullState:
-            if type(state) is GcraOverfullState and cost and max_delay is None and self.fast_delay_ticks is not None:
-                return self._decide_delayed(state, now, cost, self.fast_delay_ticks)
-            return self._decide(state, now, cost, max_delay)
-        drain, rounding, unit, burst, full = fast_ticks
-        # fast path: equal to _decide(), in a third of the time; a clock tick is 1 us here, so `now` is the tick.
-        # See ticks.py for the units; adding `rounding` before `// drain` rounds up to whole microseconds.
-        start, level, retry_after = now * drain, 0, 0.0
-        if type(state) is int and state > start:
+        clock, drain, rounding, unit, burst, full, most = self.decide_ticks
+        step = now if clock == 1 else now // clock
+        start, level, ahead = step * drain, 0, False
+        if type(state) is int:  # _level(), inlined
             level = state - start
+            if level < 0:
+                level = 0
+            elif level > full:
+                level, ahead = full, True
+        elif state is not None:
+            level, ahead = self._level(state, step)
+        # `retry` and `delay`, and below `next_wait` and `reset`, are waits in clock steps; `retry` may be infinite.
+        # `over`: ticks that must drain until this charge passes; 0 if it is admitted, or can never pass
+        allowed, retry, delay, over = True, 0.0, 0, 0
         new_level = level + cost * unit
-        if allowed := new_level <= full:
-            level = new_level
-            state = start + level
-        elif level > full or cost > burst or max_delay is not None:
-            return self._decide(state, now, cost, max_delay)
+        if new_level <= full:
+            if cost:
+                level = new_level
+                state = start + level
+        elif cost:
+            if max_delay is not None and cost <= burst:
+                most = full + self.delay_ticks(max_delay)
+            if cost > burst:
+                allowed, retry = False, math.inf
+            elif new_level > most:
+                over = new_level - most
+                allowed, retry = False, (over + rounding) // drain
+            else:
+                delay = (new_level - full + rounding) // drain
+                level = new_level
+            if allowed or ahead:  # even if refused: a state from the future would lock clients out
+                state = start + level if level <= full else GcraOverfullState(start + level, step)
+        free = full - level
+        # `missing`: ticks that must drain until one more unit than `remaining` fits; at least 1
+        if free >= unit:
+            remaining, missing = free // unit, unit - free % unit
         else:
-            retry_after = (new_level - full + rounding) // drain / MICROSECONDS
-        free, reset = full - level, (level + rounding) // drain
+            remaining, missing = 0, unit - free
+        # where both waits are for the same number of ticks, they are equal, and one division is enough
+        next_wait = retry if missing == over else (missing + rounding) // drain
+        reset = (level + rounding) // drain
+        if clock > 1:  # convert to microseconds, less the elapsed part of the present clock step; a wait of 0 stays 0
+            phase = now % clock
+            next_wait, reset = next_wait * clock - phase, reset and reset * clock - phase
+            retry, delay = retry and retry * clock - phase, delay and delay * clock - phase
         return Decision(
             allowed,
             burst,
-            free // unit,
-            retry_after,
-            (unit - free % unit + rounding) // drain / MICROSECONDS,
+            remaining,
+            retry / MICROSECONDS if retry else 0.0,
+            next_wait / MICROSECONDS,
             reset / MICROSECONDS,
-            0.0,
+            delay / MICROSECONDS if delay else 0.0,
             now + reset,
         ), state
-
-    def _decide_delayed(
-        self, state: GcraOverfullState, now: int, cost: int, fast_delay_ticks: tuple[int, int, int, int, int]
-    ) -> tuple[Decision, GcraOverfullState | int | None]:
-        """Decide on a charge behind delayed requests: equal to `_decide`, in half the time."""
-        drain, unit, burst, full, max_delay_ticks = fast_delay_ticks
-        level = state.tat - now * drain
-        if level < full or state.updated > now or cost > burst:
-            return self._decide(state, now, cost, None)
-        level += cost * unit
-        if level - full > max_delay_ticks:
-            return self._decide(state, now, cost, None)
-        reset = -(-level // drain)
-        return Decision(
-            True,
-            burst,
-            0,
-            0.0,
-            -((full - level - unit) // drain) / MICROSECONDS,
-            reset / MICROSECONDS,
-            -((full - level) // drain) / MICROSECONDS,
-            now + reset,
-        ), GcraOverfullState(now * drain + level, now)
-
-    def _decide(
-        self, state: int | GcraOverfullState | None, now: int, cost: int, max_delay: int | None
-    ) -> tuple[Decision, int | GcraOverfullState | None]:
-        """Decide in the general case."""
-        clock, drain, unit, _, full = self.ticks
-        tick = now // clock
-        level, ahead = self._level(state, tick)
-        admission = ADMITTED
-        if cost:
-            over = level + cost * unit - full
-            if over > 0:
-                admission = self.refuse_or_delay(now, cost, over, max_delay)
-            if admission[0]:
-                level += cost * unit
-            if admission[0] or ahead:  # even if refused: a state from the future would lock clients out
-                state = GcraOverfullState(tick * drain + level, tick) if level > full else tick * drain + level
-        return self.decision(now, level, admission, full), state
 
     def settle(
         self, state: int | GcraOverfullState | None, now: int, delta: int, at: int
     ) -> int | GcraOverfullState | None:
         clock, drain, *_, full = self.ticks
-        tick = now // clock
-        level, _ = self._level(state, tick)
-        settled_level = self.settled_level(level, tick, delta, at)
+        step = now // clock
+        level, _ = self._level(state, step)
+        settled_level = self.settled_level(level, step, delta, at)
         if settled_level == level:
             return state
-        tat = tick * drain + settled_level
-        return GcraOverfullState(tat, tick) if settled_level > full else tat if settled_level else None
-
-    def forgiven(self, state: int | GcraOverfullState | None, now: int, delta: int) -> int:
-        return self.excess_debt(self._level(state, now // self.ticks[0])[0], delta)
+        tat = step * drain + settled_level
+        return GcraOverfullState(tat, step) if settled_level > full else tat if settled_level else None
 
     def expires(self, state: int | GcraOverfullState) -> int:
         clock, drain, *_ = self.ticks
         return ceil_div(state if isinstance(state, int) else state.tat, drain) * clock
 
-    def _level(self, state: int | GcraOverfullState | None, tick: int) -> tuple[int, bool]:
-        """Return the ticks that have not drained by `tick`, and whether the state is later than `tick`."""
+    def _level(self, state: int | GcraOverfullState | None, step: int) -> tuple[int, bool]:
+        """Return the ticks that have not drained by `step`, and whether the state is later than `step`."""
         if state is None:
             return 0, False
         _, drain, *_, full = self.ticks
-        if not isinstance(state, int):
-            return max(0, state.tat - max(tick, state.updated) * drain), state.updated > tick
-        level = state - tick * drain
-        return (full, True) if level > full else (max(0, level), False)
+        if isinstance(state, int):
+            level, ahead = state - step * drain, False
+            if level > full:
+                level, ahead = full, True
+        else:
+            ahead = state.updated > step
+            level = state.tat - (state.updated if ahead else step) * drain
+        return (level if level > 0 else 0), ahead

@@ -1,13 +1,13 @@
 -- Leaky bucket: computes what leaky_bucket.py computes, in whole numbers. Its helper functions are in bucket.lua.
--- State: level (ticks that have not leaked), updated (clock ticks); read and written in bucket.lua.
--- Numbers of the limit: clock (us in a clock tick), drain (ticks per clock tick), unit (ticks), burst (units),
+-- State: level (ticks that have not leaked), updated (clock steps); read and written in bucket.lua.
+-- Numbers of the limit: clock (us in a clock step), drain (ticks per clock step), unit (ticks), burst (units),
 -- quota (units), at_once (units that do not queue).
 
 if decide.leaky_bucket then
   function decide.leaky_bucket(key, now, cost, max_delay, clock, drain, unit, burst, _, at_once)
     local phase = now % clock
-    local tick = (now - phase) / clock
-    local level, updated = read_level(key, tick, drain)
+    local step = (now - phase) / clock
+    local level, updated = read_level(key, step, drain)
     local allowed, retry_after, delay, state, expires = 1, 0, 0, nil, nil
     at_once = at_once * unit
     if cost > 0 then
@@ -23,7 +23,7 @@ if decide.leaky_bucket then
         if ticks_before > 0 then delay = (ticks_before + -ticks_before % drain) / drain * clock - phase end
         level = level + cost * unit
       end
-      if allowed == 1 or updated > tick then state, expires = write_level(tick, level, clock, drain) end
+      if allowed == 1 or updated > step then state, expires = write_level(step, level, clock, drain) end
     end
     return state, expires, bucket_decision(now, level, allowed, retry_after, delay, at_once, phase, clock, drain, unit, burst)
   end

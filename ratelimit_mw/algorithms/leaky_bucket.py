@@ -41,14 +41,14 @@ class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
         self, state: LevelState | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, LevelState | None]:
         clock, _, unit, *_ = self.ticks
-        tick = now // clock
-        level = self.level(state, tick)
+        step = now // clock
+        level = self.level(state, step)
         admission = self._queue(now, level, cost, max_delay)
         if cost:
             if admission[0]:
                 level += cost * unit
-            if admission[0] or (state is not None and state.updated > tick):
-                state = LevelState(level, tick)  # even if refused: a state from the future would lock clients out
+            if admission[0] or (state is not None and state.updated > step):
+                state = LevelState(level, step)  # even if refused: a state from the future would lock clients out
         return self.decision(now, level, admission, self._units_at_once * unit), state
 
     def with_max_delay(self, max_delay: float | None) -> Limit:

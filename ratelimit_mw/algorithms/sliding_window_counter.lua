@@ -1,13 +1,13 @@
 -- Sliding window counter: the Lua implementation of sliding_window_counter.py, with the same steps on the same whole
 -- numbers.
--- State: start of the newest sub-window (clock ticks), then the units of each sub-window, newest first.
--- Numbers of the limit: clock (us in a clock tick), length (clock ticks in a sub-window), quota (units), buckets,
+-- State: start of the newest sub-window (clock steps), then the units of each sub-window, newest first.
+-- Numbers of the limit: clock (us in a clock step), length (clock steps in a sub-window), quota (units), buckets,
 -- strict (0 or 1).
 
 if decide.sliding_window_counter then
-  -- Returns the state at `tick` (c[1] is the start, c[2] the newest count, c[buckets + 2] the oldest), the stored start
+  -- Returns the state at `step` (c[1] is the start, c[2] the newest count, c[buckets + 2] the oldest), the stored start
   -- (-1 without a state), the sum of all units, and how many of them count.
-  local function read(key, tick, length, buckets, strict)
+  local function read(key, step, length, buckets, strict)
     local last = buckets + 2
     local stored_start, newest, oldest, c
     if buckets == 1 then
@@ -29,20 +29,20 @@ if decide.sliding_window_counter then
         error(text.err) -- see `load`
       end
     end
-    if not c then return { tick, 0, [last] = 0 }, -1, 0, 0 end
-    local passed = (tick - stored_start - (tick - stored_start) % length) / length
-    if passed > buckets then return { tick, 0, [last] = 0 }, stored_start, 0, 0 end
+    if not c then return { step, 0, [last] = 0 }, -1, 0, 0 end
+    local passed = (step - stored_start - (step - stored_start) % length) / length
+    if passed > buckets then return { step, 0, [last] = 0 }, stored_start, 0, 0 end
     if passed < 0 then
-      c[1] = tick
+      c[1] = step
     elseif passed > 0 then
       for i = last, 2, -1 do c[i] = i - passed >= 2 and c[i - passed] or 0 end
       c[1] = stored_start + passed * length
     end
     local units = c[2] + c[last]
     for i = 3, last - 1 do units = units + c[i] end
-    if units == 0 then return { tick, 0, [last] = 0 }, stored_start, 0, 0 end
+    if units == 0 then return { step, 0, [last] = 0 }, stored_start, 0, 0 end
     if strict == 1 then return c, stored_start, units, units end
-    local weighted = c[last] * (length - (tick - c[1]) - 1)
+    local weighted = c[last] * (length - (step - c[1]) - 1)
     return c, stored_start, units, units - c[last] + (weighted - weighted % length) / length
   end
 
@@ -53,7 +53,7 @@ if decide.sliding_window_counter then
     return write_state("<" .. string.rep("d", buckets + 2), unpack(c, 1, buckets + 2)), expires
   end
 
-  -- Returns the clock ticks until at most `room` units count, with `extra` units added to the newest count.
+  -- Returns the clock steps until at most `room` units count, with `extra` units added to the newest count.
   local function wait(c, units, extra, elapsed, room, length, buckets, strict)
     local counted, oldest, i = units + extra, 0, buckets + 2
     if strict == 0 then
@@ -79,9 +79,9 @@ if decide.sliding_window_counter then
 
   function decide.sliding_window_counter(key, now, cost, _, clock, length, quota, buckets, strict)
     local phase = now % clock
-    local tick = (now - phase) / clock
-    local c, stored_start, units, used = read(key, tick, length, buckets, strict)
-    local elapsed, room = tick - c[1], quota - used
+    local step = (now - phase) / clock
+    local c, stored_start, units, used = read(key, step, length, buckets, strict)
+    local elapsed, room = step - c[1], quota - used
     local allowed, retry_after, state, expires = 1, 0, nil, nil
     if cost > 0 then
       if cost <= room then
@@ -93,7 +93,7 @@ if decide.sliding_window_counter then
           retry_after = wait(c, units, 0, elapsed, quota - cost, length, buckets, strict) * clock - phase
         end
       end
-      if allowed == 1 or stored_start > tick then state, expires = write(c, clock, length, buckets) end
+      if allowed == 1 or stored_start > step then state, expires = write(c, clock, length, buckets) end
       if c[1] == stored_start and not has_injected_time then expires = false end
     end
     local remaining, next_after, reset_after = room > 0 and room or 0, 0, 0
@@ -121,13 +121,11 @@ if decide.sliding_window_counter then
   if settle then
     function settle.sliding_window_counter(key, now, delta, at, clock, length, quota, buckets, strict)
       local floor, max, min = math.floor, math.max, math.min
-      local tick = floor(now / clock)
-      local c, _, units, used = read(key, tick, length, buckets, strict)
+      local step = floor(now / clock)
+      local c, _, units, used = read(key, step, length, buckets, strict)
       local age = 0
       if delta > 0 then
-        local charged = max(0, min(delta, 2 * quota - used))
-        forgiven = forgiven + delta - charged
-        delta = charged
+        delta = max(0, min(delta, 2 * quota - used))
       else
         age = max(0, -floor((floor(at / clock) - c[1]) / length))
         if age > buckets then return nil end

@@ -22,7 +22,7 @@ class SubWindowState(Struct, frozen=True, gc=False):
     Three fields, not a tuple: a state of two counters, the default, then costs the garbage collector nothing.
     """
 
-    start: int  # clock ticks; the start of the newest sub-window
+    start: int  # clock steps; the start of the newest sub-window
     newest: int
     oldest: int
     between: tuple[int, ...] = ()  # newest first; empty unless `buckets` is 2 or more
@@ -103,7 +103,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
                 retry = rest + last - ((quota - cost + 1) * length - 1) // newest
         reset = rest + last - last // newest
         if clock > 1:
-            phase = now % clock  # elapsed part of this clock tick
+            phase = now % clock  # elapsed part of this clock step
             next_wait, reset, retry = next_wait * clock - phase, reset * clock - phase, retry and retry * clock - phase
         retry_after = retry / MICROSECONDS if retry else 0.0
         return Decision(
@@ -114,12 +114,12 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         """Decide in the general case."""
         clock, length = self.ticks
         quota = self.quota
-        tick = now if clock == 1 else now // clock
-        if state is not None and 0 <= tick - state.start < length:  # _slide(), inlined
+        step = now if clock == 1 else now // clock
+        if state is not None and 0 <= step - state.start < length:  # _slide(), inlined
             start, newest, between, oldest = state.start, state.newest, state.between, state.oldest
         else:
-            start, newest, between, oldest = self._slide(state, tick)
-        elapsed = tick - start
+            start, newest, between, oldest = self._slide(state, step)
+        elapsed = step - start
         room = quota - (self._used(elapsed, newest, between, oldest) if between or oldest else newest)
         retry_after = 0.0
         if allowed := cost <= room or not cost:
@@ -132,7 +132,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
             if cost <= quota:
                 wait = self._wait(elapsed, newest, between, oldest, quota - cost)
                 retry_after = (wait * clock - now % clock) / MICROSECONDS
-            if state is not None and state.start > tick:
+            if state is not None and state.start > step:
                 # a state from the future would lock clients out
                 state = SubWindowState(start, newest, oldest, between)
         remaining = room if room > 0 else 0
@@ -140,7 +140,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         next_wait = self._wait(elapsed, filled, between, oldest, quota - 1)
         reset = self._wait(elapsed, newest, between, oldest, 0)
         if clock > 1:
-            phase = now % clock  # elapsed part of this clock tick
+            phase = now % clock  # elapsed part of this clock step
             next_wait = next_wait * clock - phase
             reset = reset and reset * clock - phase
         return Decision(
@@ -149,12 +149,12 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
 
     def settle(self, state: SubWindowState | None, now: int, delta: int, at: int) -> SubWindowState | None:
         clock, length = self.ticks
-        tick = now // clock
-        start, newest, between, oldest = self._slide(state, tick)
+        step = now // clock
+        start, newest, between, oldest = self._slide(state, step)
         counts = (newest, *between, oldest)
         age = 0  # sub-windows ago
         if delta > 0:
-            room_with_debt = 2 * self.quota - self._used(tick - start, newest, between, oldest)
+            room_with_debt = 2 * self.quota - self._used(step - start, newest, between, oldest)
             delta = max(0, min(delta, room_with_debt))
         else:
             age = max(0, -((at // clock - start) // length))
@@ -166,11 +166,6 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         counts = (*counts[:age], counts[age] + delta, *counts[age + 1 :])
         return SubWindowState(start, counts[0], counts[-1], counts[1:-1]) if any(counts) else None
 
-    def forgiven(self, state: SubWindowState | None, now: int, delta: int) -> int:
-        tick = now // self.ticks[0]
-        start, newest, between, oldest = self._slide(state, tick)
-        return max(0, delta - max(0, 2 * self.quota - self._used(tick - start, newest, between, oldest)))
-
     def expires(self, state: SubWindowState) -> int:
         clock, length = self.ticks
         return (state.start + (self.buckets + 1) * length) * clock
@@ -179,33 +174,33 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     def numbers(self) -> tuple[int, ...]:
         return *self.ticks, self.quota, self.buckets, int(self.strict)
 
-    def _slide(self, state: SubWindowState | None, tick: int) -> tuple[int, int, tuple[int, ...], int]:
-        """Return the start of the newest sub-window, and the newest, between and oldest counts, at `tick`."""
+    def _slide(self, state: SubWindowState | None, step: int) -> tuple[int, int, tuple[int, ...], int]:
+        """Return the start of the newest sub-window, and the newest, between and oldest counts, at `step`."""
         length = self.ticks[1]
         if state is not None:
-            passed = (tick - state.start) // length
+            passed = (step - state.start) // length
             if passed <= 0:  # if negative, the clock stepped back
-                return min(state.start, tick), state.newest, state.between, state.oldest
+                return min(state.start, step), state.newest, state.between, state.oldest
             counts = (
                 ((0,) * passed + (state.newest, *state.between))[: self.buckets + 1] if passed <= self.buckets else ()
             )
             if any(counts):
                 return state.start + passed * length, counts[0], counts[1:-1], counts[-1]
-        return tick, 0, self._none_between, 0
+        return step, 0, self._none_between, 0
 
     @cached_property
     def _none_between(self) -> tuple[int, ...]:
         return (0,) * (self.buckets - 1)
 
     def _used(self, elapsed: int, newest: int, between: tuple[int, ...], oldest: int) -> int:
-        """Return the units that count `elapsed` clock ticks after the start of the newest sub-window."""
+        """Return the units that count `elapsed` clock steps after the start of the newest sub-window."""
         if oldest and not self.strict:
             length = self.ticks[1]
             oldest = oldest * (length - elapsed - 1) // length
         return newest + sum(between) + oldest if between else newest + oldest
 
     def _wait(self, elapsed: int, newest: int, between: tuple[int, ...], oldest: int, room: int) -> int:
-        """Return the clock ticks until at most `room` units count, if nothing more is taken."""
+        """Return the clock steps until at most `room` units count, if nothing more is taken."""
         length = self.ticks[1]
         strict = self.strict
         if strict:  # like one more full sub-window, and no weighted one

@@ -96,7 +96,6 @@ if decide.sliding_window_log then
       local used, newest, last = read(key, now, length)
       if delta > 0 then
         local units = math.max(0, min(delta, 2 * quota - used))
-        forgiven = forgiven + delta - units
         if units == 0 then return nil end
         return function() add(key, now, length, used, newest, last, units) end, now + length
       end

@@ -98,9 +98,6 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
         rest = _state_of(times)
         return self._clamped_to_now(rest, now) if rest.newest > now else rest
 
-    def forgiven(self, state: LogState | None, now: int, delta: int) -> int:
-        return max(0, delta - max(0, 2 * self.quota - self._used(state, now)))
-
     def expires(self, state: LogState) -> int:
         return state.newest + self.window_us
 

@@ -1,8 +1,8 @@
 -- Guava's RateLimiter: the Lua implementation of smooth.py, with the same steps on the same whole numbers.
 -- State: wait (ticks until the next free ticket), stored (ticks), delayed_ticks (ticks of the wait that are the price
--- of delayed charges), updated (clock ticks), drain (ticks per clock tick), clock (us per clock tick).
+-- of delayed charges), updated (clock steps), drain (ticks per clock step), clock (us per clock step).
 -- A negative `stored` of -x (the wait is for units of x ticks that were not stored) is written as full + x.
--- Numbers of the limit: clock (us per clock tick), drain and unit (ticks, before the scale of a warm-up), quota
+-- Numbers of the limit: clock (us per clock step), drain and unit (ticks, before the scale of a warm-up), quota
 -- (units), idle (us that can be stored), cold (factor; 0 without a warm-up).
 
 if decide.smooth then
@@ -10,7 +10,7 @@ if decide.smooth then
   -- Numbers of the current limit: see ticks.py.
   local scaled_drain, unit_time, unit_storage, full, edge, numerator, denominator, scale, storage_scale
 
-  -- Returns the ticks of storage in total, with `clock` us and `drain` ticks per clock tick.
+  -- Returns the ticks of storage in total, with `clock` us and `drain` ticks per clock step.
   local function storage(idle, cold, clock, drain)
     return (cold > 0 and idle + -idle % clock or idle - idle % clock) / clock * drain
   end
@@ -67,10 +67,10 @@ if decide.smooth then
   local function current(key, now, clock, idle, cold)
     local wait, stored, delayed_ticks, updated, drain, its_clock = load(key)
     if not its_clock or drain < 1 or its_clock < 1 then return 0, full, 0, false end
-    local most, tick = storage(idle, cold, its_clock, drain), (now - now % its_clock) / its_clock
+    local most, step = storage(idle, cold, its_clock, drain), (now - now % its_clock) / its_clock
     if stored > most then stored = most - stored end
-    local ahead = updated > tick
-    if not ahead then wait = wait - (tick - updated) * drain end
+    local ahead = updated > step
+    if not ahead then wait = wait - (step - updated) * drain end
     if wait <= 0 then -- the time since the ticket was due is stored
       wait, stored = 0, min(most, max(0, stored) - wait)
       if stored == most then return 0, full, 0, ahead end
@@ -92,10 +92,10 @@ if decide.smooth then
   end
 
   local function write(now, wait, stored, delayed_ticks, clock)
-    local tick, ticks = (now - now % clock) / clock, wait + full - max(0, stored)
-    local expires = (tick + (ticks + -ticks % scaled_drain) / scaled_drain) * clock
+    local step, ticks = (now - now % clock) / clock, wait + full - max(0, stored)
+    local expires = (step + (ticks + -ticks % scaled_drain) / scaled_drain) * clock
     local written = stored < 0 and full - stored or stored
-    return write_state("<dddddd", wait, written, delayed_ticks, tick, scaled_drain, clock), expires
+    return write_state("<dddddd", wait, written, delayed_ticks, step, scaled_drain, clock), expires
   end
 
   function decide.smooth(key, now, cost, max_delay, clock, drain, unit, quota, idle, cold)
@@ -162,12 +162,8 @@ if decide.smooth then
       local left_ticks = (math.floor(at / clock) - (now - now % clock) / clock) * scaled_drain
       if delta > 0 and wait < debt then
         wait, stored = after_charge(wait, stored, units)
-        local over = max(0, wait - debt)
-        forgiven = forgiven + delta - units + (over + -over % unit_time) / unit_time
         wait = min(wait, debt)
         stored = max(stored, min_stored(wait))
-      elseif delta > 0 then
-        forgiven = forgiven + delta
       elseif delta < 0 and left_ticks > 0 then
         wait, stored, delayed_ticks = after_refund(wait, stored, delayed_ticks, units, left_ticks)
       end

@@ -9,7 +9,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from ratelimit_mw.algorithms.bucket import Admission, DelayableLimit
-from ratelimit_mw.algorithms.ticks import SmoothTicks, WarmUp, ceil_div, shift_at, smooth_ticks, storage_clock_ticks
+from ratelimit_mw.algorithms.ticks import SmoothTicks, WarmUp, ceil_div, smooth_ticks, storage_clock_ticks
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import (
     MAX_EXACT_INT,
@@ -31,9 +31,9 @@ class SmoothState(Struct, frozen=True, gc=False):
     wait: int  # ticks until the next free ticket
     stored: int  # ticks; -x if the wait is for units of x ticks that were not stored; Lua writes -x as full + x
     delayed_ticks: int  # ticks of the wait that are the price of delayed charges
-    updated: int  # clock ticks
-    drain: int  # ticks per clock tick
-    clock: int  # microseconds per clock tick
+    updated: int  # clock steps
+    drain: int  # ticks per clock step
+    clock: int  # microseconds per clock step
 
 
 class Smooth(DelayableLimit, frozen=True, kw_only=True):
@@ -121,20 +121,6 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
         if (wait, stored) == (0, full):
             return None
         return SmoothState(wait, stored, min(delayed_ticks, wait), now // clock, drain, clock)
-
-    def shift_at(self, at: int, units: int) -> int:
-        clock, drain, unit_time, *_ = self.ticks
-        # the price that never refunds too much
-        price = unit_time * max(1, self._cold_factor_or_0) if units < 0 else unit_time
-        return shift_at(at, units * price, drain, clock)
-
-    def forgiven(self, state: SmoothState | None, now: int, delta: int) -> int:
-        wait, stored, _ = self._current(state, now)
-        if wait >= self._max_wait_ticks:
-            return delta
-        units = min(delta, self._max_correction)
-        over = max(0, self._after_charge(wait, stored, units)[0] - self._max_wait_ticks)
-        return delta - units + ceil_div(over, self.ticks[2])
 
     def expires(self, state: SmoothState) -> int:
         ticks_to_full = state.wait + self._capacity(state) - max(0, state.stored)

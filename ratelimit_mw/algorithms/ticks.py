@@ -1,7 +1,7 @@
 """Exact arithmetic in integers that fit a double, so that Python and Lua compute the same numbers.
 
-A bucket's level is counted in *ticks*. One unit is a whole number of ticks, and so is what drains in one clock tick. A
-clock tick is one microsecond; if the numbers would not fit, it is the smallest power of ten microseconds that fits.
+A bucket's level is counted in *ticks*. One unit is a whole number of ticks, and so is what drains in one clock step. A
+clock step is one microsecond; if the numbers would not fit, it is the smallest power of ten microseconds that fits.
 """
 
 from math import gcd
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MAX_EXACT_INT
 
-_MAX_CLOCK_TICK = 10**15  # microseconds, about thirty years: more than any valid limit needs
+_MAX_CLOCK_STEP = 10**15  # microseconds, about thirty years: more than any valid limit needs
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -18,29 +18,23 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def shift_at(at: int, ticks: int, drain: int, clock: int) -> int:
-    """Return the instant at which `ticks` more have drained (fewer, if negative), shifted by whole clock ticks."""
-    clock_ticks = abs(ticks) // drain
-    return (at // clock + (clock_ticks if ticks > 0 else -clock_ticks)) * clock
-
-
 # Plain tuples, because every decision unpacks them.
 BucketTicks = tuple[int, int, int, int, int]
-"""`(clock, drain, unit, burst, full)`: microseconds per clock tick; ticks that drain per clock tick; ticks per unit;
+"""`(clock, drain, unit, burst, full)`: microseconds per clock step; ticks that drain per clock step; ticks per unit;
 units that the bucket holds; ticks that the bucket holds."""
 
 CounterTicks = tuple[int, int]
-"""`(clock, length)`: microseconds per clock tick; clock ticks per sub-window."""
+"""`(clock, length)`: microseconds per clock step; clock steps per sub-window."""
 
 
 def bucket_ticks(quota: int, window: int, burst: int) -> BucketTicks:
     """Return the ticks for `quota` units per `window` microseconds and a bucket of `burst` units.
 
     The largest possible number is a full bucket in full debt plus a charge of one burst: `2 * burst + quota` units.
-    Raises `ConfigError` if it does not fit into 2**52 with any clock tick.
+    Raises `ConfigError` if it does not fit into 2**52 with any clock step.
     """
     clock = 1
-    while clock <= _MAX_CLOCK_TICK:
+    while clock <= _MAX_CLOCK_STEP:
         length = ceil_div(window, clock)
         shared = gcd(quota, length)
         unit = length // shared
@@ -56,10 +50,10 @@ def counter_ticks(quota: int, window: int, buckets: int) -> CounterTicks:
     """Return the ticks for `quota` units per `window` microseconds, counted in `buckets` sub-windows.
 
     The largest possible number is a count in full debt times the length: `2 * quota * length`. Raises `ConfigError` if
-    it does not fit into 2**53 with any clock tick.
+    it does not fit into 2**53 with any clock step.
     """
     clock = 1
-    while clock <= _MAX_CLOCK_TICK:
+    while clock <= _MAX_CLOCK_STEP:
         length = ceil_div(ceil_div(window, clock), buckets)
         if 2 * quota * length < MAX_EXACT_INT:
             return clock, length
@@ -68,7 +62,7 @@ def counter_ticks(quota: int, window: int, buckets: int) -> CounterTicks:
 
 
 SmoothTicks = tuple[int, int, int, int, int]
-"""`(clock, drain, unit_time, unit_storage, full)`: microseconds per clock tick; ticks per clock tick; ticks of time
+"""`(clock, drain, unit_time, unit_storage, full)`: microseconds per clock step; ticks per clock step; ticks of time
 that a unit costs; ticks of storage that a unit takes up; ticks of storage in total."""
 
 
@@ -93,7 +87,7 @@ class WarmUp(NamedTuple):
 
 
 def storage_clock_ticks(idle: int, cold: int, clock: int) -> int:
-    """Return the clock ticks of storage for `idle` microseconds, rounded so that clients never gain."""
+    """Return the clock steps of storage for `idle` microseconds, rounded so that clients never gain."""
     return ceil_div(idle, clock) if cold else idle // clock
 
 
@@ -101,10 +95,10 @@ def smooth_ticks(quota: int, window: int, idle: int, cold: int) -> tuple[SmoothT
     """Return the ticks for `quota` units per `window` microseconds, and the warm-up, if any.
 
     `idle`: microseconds that can be stored. `cold`: the cold factor, 0 without a warm-up. Sums of prices stay below
-    2**50, and Lua's long division below 2**53. Raises `ConfigError` if that is impossible with any clock tick.
+    2**50, and Lua's long division below 2**53. Raises `ConfigError` if that is impossible with any clock step.
     """
     clock = 1
-    while clock <= _MAX_CLOCK_TICK:
+    while clock <= _MAX_CLOCK_STEP:
         length = ceil_div(window, clock)
         shared = gcd(quota, length)
         ticks, warm_up, fits = _smooth_ticks(

@@ -26,12 +26,8 @@ class Store(Protocol):
         """Return what `take` would return now, and change nothing."""
         ...
 
-    def settle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
-        """Correct earlier charges: `cost` is signed, `at` comes from the decision.
-
-        May return what the correction charged, one charge each, in order: the units up to the debt cap, and the `at`
-        with which they can be refunded. None if the store does not report it.
-        """
+    def settle(self, charges: Sequence[Charge]) -> object:
+        """Correct earlier charges: `cost` is signed, `at` comes from the decision. The result is ignored."""
         ...
 
     def reset(self, charges: Sequence[Charge]) -> None:
@@ -55,7 +51,7 @@ class AsyncStore(Protocol):
         """See `Store.peek`."""
         ...
 
-    async def asettle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
+    async def asettle(self, charges: Sequence[Charge]) -> object:
         """See `Store.settle`."""
         ...
 

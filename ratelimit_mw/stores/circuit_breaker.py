@@ -1,8 +1,8 @@
 """A layer that stops querying a store that fails: a circuit breaker (M. Nygard, Release It!).
 
-After `FAILURES` consecutive failures of requests that did not overlap, the breaker opens for a pause, in which each
-call raises a `StoreError` at once. After the pause one request probes the store. If the store answers, the breaker
-closes; if not, the next pause is twice as long.
+After `FAILURES_TO_OPEN` consecutive failures the breaker opens for a pause, in which each call raises a `StoreError` at
+once. After the pause one request probes the store. If the store answers, the breaker closes; if not, the next pause is
+twice as long. `CircuitBreaker` says which failures count.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores.layer import SCRIPT_ERROR, Clock, Layer, Listener
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
-FAILURES: Final = 3  # consecutive failures that open the breaker; see `CircuitBreaker` for which ones count
+FAILURES_TO_OPEN: Final = 3  # consecutive failures; `CircuitBreaker` says which ones count
 INITIAL_PAUSE: Final = 0.1  # seconds
 MAX_PAUSE: Final = 0.5  # seconds; short enough that the breaker closes within a second after a recovery
 _LOG_INTERVAL: Final = 10.0  # seconds between two log lines about an outage: a store that flaps must not fill the disk
@@ -26,9 +26,10 @@ _LOG_INTERVAL: Final = 10.0  # seconds between two log lines about an outage: a 
 class CircuitBreaker(Layer):
     """Opens after consecutive failures and probes the store after a pause. See `layer.Layer`.
 
-    A failure counts only if its request started after the previous failure was recorded, so that many requests of one
-    lost call count once. A server's error about a request's own arguments counts as an answer. If the clock steps back
-    by more than a pause, times that were recorded earlier are ignored. `jitter`: shortens a pause, by half at most
+    The first failure counts. A later one counts only if its request started after the previous failure that counted
+    was recorded. So requests that were in progress together count once, however many fail. An answer of the store
+    sets the count to 0; a server's error about a request's own arguments is an answer, too. If the clock steps back by
+    more than a pause, times that were recorded earlier are ignored. `jitter`: shortens a pause, by half at most
     ("equal jitter"), so that processes do not probe in step.
     """
 
@@ -45,16 +46,11 @@ class CircuitBreaker(Layer):
             self._failures = 0  # consecutive
             self._pause = INITIAL_PAUSE
             self._until: float | None = None  # the end of the pause; None while the breaker is closed
-            self._last_failure_or_probe = 0.0  # when the latest failure was recorded or the latest probe was sent
+            self._last_failure_or_probe = 0.0  # when the latest failure that counted was recorded, or a probe was sent
             self._since = 0.0  # when the first of the consecutive failures was recorded
             self._error = ""
             self._rejected = False  # the latest failure was a rejection
             self._outage_logged = False
-
-    def reset_after_fork(self) -> None:
-        """See `Layer.reset_after_fork`."""
-        self._lock = fork_safe_lock()
-        self.clear()
 
     def subscribe(self, listener: Listener) -> bool:
         """See `Layer.subscribe`."""
@@ -133,7 +129,7 @@ class CircuitBreaker(Layer):
             if not self._failures or not overlaps:
                 self._failures += 1
                 self._last_failure_or_probe = now
-                opens = self._failures >= FAILURES
+                opens = self._failures >= FAILURES_TO_OPEN
             if opens:
                 pause = self._jitter(self._pause / 2, self._pause)
                 self._until = now + pause

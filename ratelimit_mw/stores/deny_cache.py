@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from ratelimit_mw.algorithms.bucket import DelayableLimit
 from ratelimit_mw.core.limit import MICROSECONDS, Charge, Decision, check_seconds, microseconds
 from ratelimit_mw.core.verdict import Answer
+from ratelimit_mw.stores.group import bucket_id
 from ratelimit_mw.stores.layer import Clock, Layer
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
@@ -75,7 +76,7 @@ class DenyCache(Layer):
         for charge in charges if self._by_key else ():
             if charge.key in self._by_key:
                 with self._lock:
-                    self._drop_all(self._by_refusing_bucket.get(_bucket(charge)))
+                    self._drop_all(self._by_refusing_bucket.get(bucket_id(charge)))
 
     @property
     def has_entries(self) -> bool:
@@ -99,11 +100,6 @@ class DenyCache(Layer):
             self._by_key.clear()
             self._by_refusing_bucket.clear()
 
-    def reset_after_fork(self) -> None:
-        """Drop all refusals and replace the lock, which a thread of the parent may hold."""
-        self._lock = fork_safe_lock()
-        self.clear()
-
     def _remember(self, group: Group, decisions: Sequence[Decision], started_at: float, now: float) -> None:
         asked_at = microseconds(started_at)
         until = asked_at + microseconds(min(_refusal_seconds(group, decisions), self._max_seconds))
@@ -118,7 +114,7 @@ class DenyCache(Layer):
             for charge, decision in zip(group, decisions, strict=True):
                 self._by_key.setdefault(charge.key, set()).add(group)
                 if not decision.allowed:
-                    self._by_refusing_bucket.setdefault(_bucket(charge), set()).add(group)
+                    self._by_refusing_bucket.setdefault(bucket_id(charge), set()).add(group)
 
     def _evict(self, now: int) -> None:
         """Drop the oldest refusal of a full cache, and up to two expired ones: the cache shrinks after a flood."""
@@ -137,11 +133,7 @@ class DenyCache(Layer):
         if self._refusals.pop(group, None) is not None:
             for charge in group:
                 _discard(self._by_key, charge.key, group)
-                _discard(self._by_refusing_bucket, _bucket(charge), group)
-
-
-def _bucket(charge: Charge) -> tuple[str, str]:
-    return charge.key, charge.limit.bucket
+                _discard(self._by_refusing_bucket, bucket_id(charge), group)
 
 
 def _discard(groups: dict[T, set[Group]], key: T, group: Group) -> None:

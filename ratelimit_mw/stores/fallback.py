@@ -10,6 +10,7 @@ from msgspec.structs import fields, replace
 
 from ratelimit_mw.core.limit import Charge, Decision, Limit, microseconds
 from ratelimit_mw.stores.deny_cache import aged
+from ratelimit_mw.stores.group import bucket_id
 from ratelimit_mw.stores.lifecycle import StoreOverrides, fork_safe_lock
 from ratelimit_mw.stores.memory import MemoryStore
 
@@ -68,15 +69,15 @@ class FallbackStore(MemoryStore):
         refusals = self._active_refusals(charges)
         return self._refuse(scaled_charges, refusals) if refusals else super().peek(scaled_charges)
 
-    def settle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
+    def settle(self, charges: Sequence[Charge]) -> None:
         """See `MemoryStore.settle`."""
-        return super().settle(self._scale(charges))
+        super().settle(self._scale(charges))
 
     def reset(self, charges: Sequence[Charge]) -> None:
         """Forget these buckets and the store's refusals of them."""
         with self._refusals_lock:
             for charge in charges:
-                self._refusals.pop(_bucket(charge), None)
+                self._refusals.pop(bucket_id(charge), None)
         super().reset(self._scale(charges))
 
     def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:
@@ -86,7 +87,7 @@ class FallbackStore(MemoryStore):
                 self._refusals.clear()
 
     def _remember(self, charge: Charge, decision: Decision, now: int) -> None:
-        bucket = _bucket(charge)
+        bucket = bucket_id(charge)
         refusal = self._refusals.get(bucket)
         if decision.allowed:
             if refusal is not None and charge.cost >= refusal.cost:  # the bucket was reset or refunded
@@ -109,7 +110,7 @@ class FallbackStore(MemoryStore):
         now = self._now()
         refusals = {}
         for index, charge in enumerate(charges):
-            refusal = self._refusals.get(_bucket(charge))
+            refusal = self._refusals.get(bucket_id(charge))
             if refusal is None or charge.role != "limit" or charge.cost < refusal.cost:
                 continue
             if refusal.observed_at <= now < refusal.until:  # False if the clock stepped back
@@ -148,7 +149,3 @@ def _scaled_charge(charge: Charge, share: float) -> Charge:
     fits = abs(charge.cost) <= charge.limit.most
     cost = max(-limit.most, min(charge.cost, limit.most)) if fits else charge.cost
     return replace(charge, limit=limit, cost=cost, lease=0)
-
-
-def _bucket(charge: Charge) -> tuple[str, str]:
-    return charge.key, charge.limit.bucket

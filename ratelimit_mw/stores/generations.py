@@ -6,9 +6,10 @@ from typing import Final, NamedTuple
 
 from ratelimit_mw.core.limit import Limit, State
 
-# states checked per call: twice as many as a call can add, so that expiry always catches up
+# States that a call of `expire_some` checks: twice as many as the `set` before it can add, so that expiry catches up.
 _EXPIRE_PER_CALL: Final = 2
-_MAX_GENERATIONS: Final = 48  # with more, the states of the oldest generation move on before they can have expired
+# Closed generations of one map. With more, the oldest is emptied before it is due: a look-up may search all of them.
+_MAX_GENERATIONS: Final = 48
 
 
 class _Generation(NamedTuple):
@@ -22,10 +23,15 @@ class _Generation(NamedTuple):
 class GenerationalMap:
     """Maps keys to states. New states go to the current generation.
 
-    A generation closes when it is full, or when a key is added and it is half a window old.
-    A window later, each call removes a few states from the oldest generation: expired ones are dropped, the others move
-    to the current generation. So expiry costs a constant per call, and the oldest states are checked first. A
-    generation holds at most `size` states, because growing or freeing a large dict delays the call in which it happens.
+    The current generation closes in three cases: `set` finds that it has `size` states or is half a window old;
+    `expire_some` finds that `set` was not called in the window after that; or `find_evictable` has no closed generation
+    to search. A closed generation is due after a window. While the oldest one is due, each call of `expire_some`
+    removes two states from it: expired ones are dropped, the others move to the current generation. So expiry costs a
+    constant per call, and the oldest states are checked first.
+
+    `size` is limited because growing or freeing a large dict delays the call in which it happens. A generation can
+    have more than `size` states, because states that move to it are not counted until the next `set`.
+
     Not thread-safe: `MemoryStore` calls it with its lock held.
     """
 
@@ -39,8 +45,9 @@ class GenerationalMap:
         self._closes_at = now + limit.window_us // 2  # microseconds
         self._older: deque[_Generation] = deque()  # oldest first
         self._cursor: Iterator[tuple[str, State]] | None = None  # over the oldest generation; removed states are None
-        # key -> its state when its last request was refused, for keys of this generation. States are compared with
-        # `is`: a charge replaces the state object, which makes the entry stale at no cost for that request.
+        # The keys of this generation whose last request was refused, each with the state that this request left. A full
+        # store must not evict them. An entry counts only if its state `is` still the key's: the next charge that is
+        # admitted stores another object, so it need not remove the entry. An admitted cost of 0 does not.
         self.current_refusals: dict[str, State] = {}
 
     def get(self, key: str) -> State:
@@ -54,11 +61,12 @@ class GenerationalMap:
         return state
 
     def find_older(self, key: str, now: int) -> tuple[dict[str, State], State]:
-        """Return the state of a key that is not in the current generation, and the generation to update it in.
+        """Find a key in the younger closed generations. Return the dict that holds its state, and the state.
 
-        The state is None for a new key and for one whose generation closed at least half a window ago: `set` then moves
-        it to the current generation. Other keys stay where they are. Otherwise, if a limit had more keys than one
-        generation holds, each of them would move again and again.
+        The caller updates the state in that dict. The state is None if the key is new, or if its generation closed at
+        least half a window ago. The caller then uses `get` and `set`, and `set` moves the state to the current
+        generation. A state of a younger generation does not move: if a limit has more keys than one generation holds,
+        they would all move again and again.
         """
         # a generation is due a window after it closed: due within half a window, it closed at least half a window ago
         due_limit = now + self.limit.window_us // 2
@@ -103,10 +111,13 @@ class GenerationalMap:
         return existed
 
     def expire_some(self, now: int) -> int:
-        """Drop the expired ones among a few of the oldest states, if their generation is due. Return their number."""
+        """Check two of the oldest states if their generation is due, and drop the expired ones. Return their number.
+
+        `MemoryStore` calls it after each `set`, and for limits that may have no keys left.
+        """
         expired_count = 0
-        if self.current and now >= self._closes_at + self.limit.window_us:  # no new key for a window
-            self._close(self._closes_at)
+        if self.current and now >= self._closes_at + self.limit.window_us:  # no call of `set` for a window
+            self._close(self._closes_at)  # so it is due at once
         if self._older and (self._older[0].due_at <= now or len(self._older) > _MAX_GENERATIONS):
             for _ in range(_EXPIRE_PER_CALL):
                 oldest = self._pop_oldest()
@@ -123,9 +134,8 @@ class GenerationalMap:
     def find_evictable(self, now: int, protected: Container[str], probes: int) -> tuple[str | None, str | None]:
         """Search a few keys, oldest first, for an expired and an idle one.
 
-        Returns both; None for one that is not found. A key is idle if its last request was admitted and it has a unit
-        left. Keys in `protected` are skipped. Checked keys move to the current generation, so that they are not checked
-        again soon.
+        Returns both; None for one that is not found. `MemoryStore` defines which keys are idle. Keys in `protected` are
+        skipped. Checked keys move to the current generation, so that they are not checked again soon.
         """
         idle = None
         for _ in range(min(probes, self.count)):

@@ -1,12 +1,14 @@
 """The rules for a group of charges: which ones share a bucket, and which ones are charged in the end."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, Decision, Limit
 
-UNCOLLECTED: Final = "%d units exceed the maximum debt of one quota and are not charged"
+
+def bucket_id(charge: Charge) -> tuple[str, str]:
+    """Return what identifies the bucket of a charge in a store: its key, and the bucket id of its limit."""
+    return charge.key, charge.limit.bucket
 
 
 def hash_tag(key: str) -> str:
@@ -14,11 +16,6 @@ def hash_tag(key: str) -> str:
     _, opened, rest = key.rpartition("{")
     tags, closed, rest = rest.partition("}")
     return tags if opened and closed and "}" not in rest else ""
-
-
-def settled_charge(charge: Charge, units: int, decision: Decision) -> Charge:
-    """Return what a settlement charged: `units`, at the instant of `decision`, the bucket's state after it."""
-    return Charge(charge.key, charge.limit, max(0, units), role=charge.role, at=decision.at)
 
 
 def cost_to_decide(charge: Charge) -> int:

@@ -52,7 +52,4 @@ class Layer:
         return False
 
     def clear(self) -> None:
-        """Drop everything: all buckets, and possibly the clock, were replaced."""
-
-    def reset_after_fork(self) -> None:
-        """Do the same as `clear` in a child process, and replace locks that a thread of the parent may hold."""
+        """Drop everything: this is a forked child, or all buckets, and possibly the clock, were replaced."""

@@ -6,25 +6,30 @@ before it, so in any window each process admits at most `lease` units beyond the
 most `lease` units from other processes.
 """
 
+import asyncio
 import math
-from collections.abc import Sequence
-from concurrent.futures import Future
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, NamedTuple
 
 from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.verdict import Answer
+from ratelimit_mw.stores.group import bucket_id
+from ratelimit_mw.stores.layer import Clock
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
 _MAX_ALLOTMENTS: Final = 1_000  # leases are meant for a few hot buckets
 
-# A lease in flight. Its result is the error, if any. Other requests wait for it instead of taking another lease.
-PendingLease = Future[BaseException | None]
+TakeFromStore = Callable[[Sequence[Charge]], Awaitable[Sequence[Decision]]]
+
+Start = Callable[[Coroutine[Any, Any, None], float], "asyncio.Task[None] | None"]
+"""Runs a coroutine that takes a lease: in a task, or at once in a thread. The float is its `lease_time`."""
 
 
 class Allotment:
-    """The leased units of one bucket that are not spent yet."""
+    """The leased units of one bucket that are not spent yet. It is replaced when they expire."""
 
-    __slots__ = ("at", "charge", "decision", "not_before", "pending", "reserved", "units", "valid_from", "valid_until")
+    __slots__ = ("at", "charge", "decision", "not_before", "reserved", "units", "valid_from", "valid_until")
 
     def __init__(self, charge: Charge, now: float) -> None:
         self.charge = charge
@@ -32,61 +37,37 @@ class Allotment:
         self.reserved = 0  # spent by groups that the store has not decided yet: may be restored
         self.decision: Decision | None = None  # of the last lease: the bucket with that lease taken
         self.at = 0  # for the refund: when the oldest of these units was taken
-        self.valid_from, self.valid_until = now, now + charge.lease_time  # units may be spent in between
-        self.not_before = -math.inf  # no lease is taken earlier, because the quota was used up
-        self.pending: PendingLease | None = None
+        # no lease is taken earlier: infinite during the call that takes one; later while the quota is used up
+        self.not_before = -math.inf
+        self.restart(now)
 
-    def snapshot(self, units: int) -> Decision:
-        """Return the decision to show with `units` left here. Its times are those of the lease, so never too short."""
+    def restart(self, now: float) -> None:
+        """Set the times between which units may be spent that are leased now."""
+        self.valid_from, self.valid_until = now, now + self.charge.lease_time
+
+    def is_valid(self, now: float) -> bool:
+        """Whether units may be spent now. False if the clock stepped back."""
+        return self.valid_from <= now < self.valid_until
+
+    def snapshot(self) -> Decision:
+        """Return the decision to show with the present units. Its times are those of the lease, so never too short."""
         last = self.decision
         if last is None:
             raise RuntimeError("an allotment that was never filled has no decision to show")
-        remaining = min(last.limit, last.remaining + units)
+        remaining = min(last.limit, last.remaining + self.units)
         return Decision(True, last.limit, remaining, 0.0, last.next_after, last.reset_after, 0.0, self.at)
 
-    def fill(self, units: int, decision: Decision, started_at: float) -> None:
-        """Add the units of a lease. If older units are left, all of them expire together with those."""
-        if not self.units:
-            self.at, self.valid_from, self.valid_until = decision.at, started_at, started_at + self.charge.lease_time
-        self.units += units
-        self.decision = decision
 
-    def drain(self) -> Charge:
-        """Remove all units and return the settlement that refunds them."""
-        refund = Charge(self.charge.key, self.charge.limit, -self.units, at=self.at)
-        self.units = 0
-        return refund
+class _Spent(NamedTuple):
+    """A charge whose units came from an allotment, and the decision to show."""
 
-
-class LeaseRequest:
-    """One group of charges: units from allotments, charges for the store, and leases to take.
-
-    `waits_for`: a lease in flight that may cover the group. If it is set, wait for it and call `start` again.
-    """
-
-    __slots__ = (
-        "charges",
-        "consumed",
-        "decisions",
-        "pending_leases",
-        "prefetch",
-        "started_at",
-        "to_store",
-        "waits_for",
-    )
-
-    def __init__(self, charges: Sequence[Charge], started_at: float) -> None:
-        self.charges, self.started_at = charges, started_at
-        self.decisions: list[Decision | None] = []  # None: the store decides
-        self.to_store: list[Charge] = []
-        self.consumed: dict[int, Allotment] = {}  # by index of the charge
-        self.prefetch: list[Charge] = []
-        self.pending_leases: list[tuple[Allotment, PendingLease]] = []  # one per charge of `prefetch`
-        self.waits_for: PendingLease | None = None
+    charge: Charge
+    allotment: Allotment
+    decision: Decision
 
 
 class LeaseManager:
-    """The allotments of a process. Thread-safe, without I/O; time is passed in, in seconds."""
+    """The allotments of a process. Thread-safe."""
 
     def __init__(self) -> None:
         self.next_expiry = math.inf  # when the next refund is due
@@ -94,171 +75,150 @@ class LeaseManager:
         self._refunds: list[Charge] = []  # settlements that were not sent yet
         self._lock = fork_safe_lock()
 
-    def consume(self, charges: Sequence[Charge], now: float) -> Answer | None:
-        """Spend allotments on the whole group, or return None. Most groups end here; `start` is for the others."""
-        consumed: list[tuple[Allotment, int]] = []
-        with self._lock:
-            for charge in charges:
-                cost = charge.cost
-                allotment = self._allotments.get((charge.key, charge.limit.bucket)) if _can_lease(charge) else None
-                if (
-                    allotment is None
-                    or allotment.units < cost
-                    or not allotment.valid_from <= now < allotment.valid_until
-                ):
-                    for allotment, cost in consumed:
-                        allotment.units += cost
-                    return None
-                allotment.units -= cost
-                consumed.append((allotment, cost))
-            return Answer([allotment.snapshot(allotment.units) for allotment, _ in consumed], "lease")
+    async def take(
+        self, charges: Sequence[Charge], clock: Clock, take_from_store: TakeFromStore, start: Start
+    ) -> Sequence[Decision]:
+        """Spend allotments, and take the other charges of the group from the store. All are charged, or none.
 
-    def start(self, charges: Sequence[Charge], now: float, *, may_wait: bool) -> LeaseRequest:
-        """Work out what a group needs. Call `finish` or `fail` after it.
-
-        `may_wait`: the group may wait for a lease in flight.
+        Where an allotment did not suffice, a lease is taken afterwards, for later requests. Other requests do not wait
+        for it: meanwhile the store decides their charges.
         """
-        request = LeaseRequest(charges, now)
         with self._lock:
-            awaited = [self._consume_or_request(request, charge, now) for charge in charges]
-            if request.to_store:
-                self._reserve(request, 1)
-            pending_leases = [pending for pending in awaited if pending is not None]
-        if may_wait and pending_leases and len(pending_leases) == len(request.to_store) and not request.prefetch:
-            self._restore(request)
-            request.waits_for = pending_leases[0]
-        return request
+            now = clock()  # under the lock, so that an allotment that another thread has just created is valid
+            spent = [self._spend(charge, now) for charge in charges]
+            decisions = [one.decision for one in spent if one is not None]
+            if len(decisions) == len(spent):
+                return Answer(decisions, "lease")
+            for charge, allotment, _ in filter(None, spent):
+                allotment.reserved += charge.cost
+        to_store = [charge for charge, one in zip(charges, spent, strict=True) if one is None]
+        try:
+            from_store = await take_from_store(to_store)
+        except BaseException:
+            self._end_reservations(spent, restore=True)
+            raise
+        pairs = zip(to_store, from_store, strict=True)
+        refused = any(not decision.allowed and charge.role != "shadow" for charge, decision in pairs)
+        self._end_reservations(spent, restore=refused)
+        for allotment, lease in self._claim_leases(to_store, clock):
+            task = start(self._take_lease(allotment, lease, clock, take_from_store), allotment.charge.lease_time)
+            if task is not None:
+                await asyncio.shield(task)  # the lease is for others, even if this request is canceled
+        decided = iter(from_store)
+        decisions = [
+            next(decided) if one is None else one.allotment.snapshot() if refused else one.decision for one in spent
+        ]
+        return Answer(decisions, from_store.source) if isinstance(from_store, Answer) else decisions
 
-    def add_leased_units(self, request: LeaseRequest, leases: Sequence[Sequence[Decision]], now: float) -> None:
-        """Add the units of the leases that were taken. A failed lease has no decisions."""
-        with self._lock:
-            for (allotment, _), charge, decisions in zip(request.pending_leases, request.prefetch, leases, strict=True):
-                for decision in decisions:
-                    self._fill(allotment, charge.cost, decision, request.started_at, now)
-
-    def finish(self, request: LeaseRequest, store_decisions: Sequence[Decision]) -> Sequence[Decision]:
-        """Return the decisions on the group, given the store's decisions on `to_store`."""
-        pairs = zip(request.to_store, store_decisions, strict=True)
-        if any(not decision.allowed and charge.role != "shadow" for charge, decision in pairs):
-            self._restore(request)
-        elif request.to_store and request.consumed:
-            with self._lock:
-                self._reserve(request, -1)
-        _resolve_pending(request, None)
-        from_store = iter(store_decisions)
-        decisions = [next(from_store) if decision is None else decision for decision in request.decisions]
-        if not request.to_store:
-            return Answer(decisions, "lease")
-        return Answer(decisions, store_decisions.source) if isinstance(store_decisions, Answer) else decisions
-
-    def fail(self, request: LeaseRequest, error: BaseException) -> None:
-        """Restore the units that were spent, because the store failed."""
-        self._restore(request)
-        _resolve_pending(request, error)
-
-    def drain_expired(self, now: float) -> list[Charge]:
+    def drain_expired(self, clock: Clock) -> list[Charge]:
         """Expire allotments and return the settlements that refund them. Each is returned only once."""
         with self._lock:
-            for bucket, allotment in list(self._allotments.items()):
-                if not allotment.valid_from <= now < allotment.valid_until:  # also when the clock stepped back
+            now = clock()
+            for allotment in list(self._allotments.values()):
+                if not allotment.is_valid(now):
                     self._expire(allotment)
-                    if allotment.pending is None:
-                        del self._allotments[bucket]
             self.next_expiry = min((allotment.valid_until for allotment in self._allotments.values()), default=math.inf)
-            refund, self._refunds = self._refunds, []
-        return refund
+            refunds, self._refunds = self._refunds, []
+        return refunds
 
     def drain_all(self) -> list[Charge]:
         """Expire all allotments and return the settlements that refund them."""
-        return self.drain_expired(math.inf)
+        return self.drain_expired(lambda: math.inf)
 
     def invalidate(self, charges: Sequence[Charge]) -> None:
         """Drop the allotments of buckets that were reset. There is nothing to refund."""
         with self._lock:
             for charge in charges:
-                self._allotments.pop((charge.key, charge.limit.bucket), None)
+                if allotment := self._allotments.pop(bucket_id(charge), None):
+                    allotment.units = allotment.reserved = 0
 
     def clear(self) -> None:
-        """Drop everything without a refund, because all buckets were replaced."""
+        """Drop everything without a refund: all buckets were replaced, or the units belong to the parent process."""
         with self._lock:
             self._allotments.clear()
             self._refunds.clear()
 
-    def reset_after_fork(self) -> None:
-        """Drop everything, which belongs to the parent, and replace the lock, which a thread of the parent may hold."""
-        self._lock = fork_safe_lock()
-        self.clear()
-
-    def _consume_or_request(self, request: LeaseRequest, charge: Charge, now: float) -> PendingLease | None:
-        """Spend the allotment or pass the charge to the store. Return the lease in flight to wait for, if any."""
-        allotment = self._allotment(charge, now)
-        if allotment is not None and allotment.units >= charge.cost:
-            allotment.units -= charge.cost
-            request.consumed[len(request.decisions)] = allotment
-            request.decisions.append(allotment.snapshot(allotment.units))
+    def _spend(self, charge: Charge, now: float) -> _Spent | None:
+        """Spend the allotment on a charge. Returns None if the store has to decide it. Requires the lock."""
+        allotment = self._allotments.get((charge.key, charge.limit.bucket))
+        if allotment is None or allotment.units < charge.cost or not allotment.is_valid(now) or not _can_lease(charge):
             return None
-        request.decisions.append(None)
-        request.to_store.append(charge)
-        if allotment is None:
-            return None
-        if allotment.pending is not None:
-            return allotment.pending
-        wanted = charge.lease - allotment.units - allotment.reserved
-        if wanted > 0 and now >= allotment.not_before:
-            pending = allotment.pending = PendingLease()
-            pending.set_running_or_notify_cancel()  # a request that waits for it can no longer cancel it
-            request.prefetch.append(Charge(charge.key, charge.limit, wanted))
-            request.pending_leases.append((allotment, pending))
-        return None
+        allotment.units -= charge.cost
+        return _Spent(charge, allotment, allotment.snapshot())
 
     def _allotment(self, charge: Charge, now: float) -> Allotment | None:
-        """Return the allotment that a charge may spend, without expired units, or None."""
-        if not _can_lease(charge):
-            return None
-        bucket = (charge.key, charge.limit.bucket)
-        allotment = self._allotments.get(bucket)
-        if allotment is None and len(self._allotments) < _MAX_ALLOTMENTS:
-            allotment = self._allotments[bucket] = Allotment(charge, now)
-            self.next_expiry = min(self.next_expiry, allotment.valid_until)
-        elif allotment is not None and not allotment.valid_from <= now < allotment.valid_until:
+        """Return the present allotment of a bucket, or a new one; None if there are too many."""
+        allotment = self._allotments.get(bucket_id(charge))
+        if allotment is not None and not allotment.is_valid(now):
             self._expire(allotment)
+            allotment = None
+        if allotment is None and len(self._allotments) < _MAX_ALLOTMENTS:
+            allotment = self._allotments[bucket_id(charge)] = Allotment(charge, now)
+            self.next_expiry = min(self.next_expiry, allotment.valid_until)
         return allotment
 
-    def _expire(self, allotment: Allotment) -> None:
-        if allotment.units:
-            self._refunds.append(allotment.drain())
-            self.next_expiry = -math.inf
-
-    def _reserve(self, request: LeaseRequest, sign: int) -> None:
-        for index, allotment in request.consumed.items():
-            allotment.reserved += sign * request.charges[index].cost
-
-    def _restore(self, request: LeaseRequest) -> None:
-        """Put the units that were spent back into their allotments, because the group is not admitted."""
+    def _end_reservations(self, spent: Sequence[_Spent | None], *, restore: bool) -> None:
+        """`restore`: put the units back into their allotments, because the group is not charged."""
         with self._lock:
-            self._reserve(request, -1)
-            for index, allotment in request.consumed.items():
-                allotment.units += request.charges[index].cost
-                request.decisions[index] = allotment.snapshot(allotment.units)
-        request.consumed = {}
+            for charge, allotment, _ in filter(None, spent):
+                units = min(charge.cost, allotment.reserved)  # 0 if the bucket was reset meanwhile
+                allotment.reserved -= units
+                if restore:
+                    allotment.units += units
+                    self._refund_if_dropped(allotment)
 
-    def _fill(self, allotment: Allotment, units: int, decision: Decision, started_at: float, now: float) -> None:
-        if not decision.allowed:
-            allotment.not_before = now + min(decision.retry_after, allotment.charge.lease_time)
+    def _claim_leases(self, charges: Sequence[Charge], clock: Clock) -> list[tuple[Allotment, Charge]]:
+        """Return the leases to take for these charges now. No other request takes them at the same time."""
+        claimed = []
+        with self._lock:
+            now = clock()
+            for charge in filter(_can_lease, charges):
+                allotment = self._allotment(charge, now)
+                if allotment is None or allotment.units >= charge.cost or now < allotment.not_before:
+                    continue
+                wanted = charge.lease - allotment.units - allotment.reserved
+                if wanted > 0:
+                    allotment.not_before = math.inf
+                    if not allotment.units:  # else the new units expire together with the older ones
+                        allotment.restart(now)
+                    claimed.append((allotment, Charge(charge.key, charge.limit, wanted)))
+        return claimed
+
+    async def _take_lease(
+        self, allotment: Allotment, lease: Charge, clock: Clock, take_from_store: TakeFromStore
+    ) -> None:
+        try:
+            (decision,) = await take_from_store([lease])
+        except Exception as error:  # noqa: BLE001  # no request depends on a lease
+            warn_throttled("lease", "no units were taken: %s", error)
+            allotment.not_before = -math.inf
             return
-        allotment.fill(units, decision, started_at)
-        if self._allotments.get((allotment.charge.key, allotment.charge.limit.bucket)) is allotment:
+        with self._lock:
+            if not decision.allowed:
+                allotment.not_before = clock() + min(decision.retry_after, allotment.charge.lease_time)
+                return
+            if not allotment.units:
+                allotment.at = decision.at
+            allotment.units += lease.cost
+            allotment.decision, allotment.not_before = decision, -math.inf
             self.next_expiry = min(self.next_expiry, allotment.valid_until)
-        else:
-            self._expire(allotment)  # the bucket was reset meanwhile
+            self._refund_if_dropped(allotment)
+
+    def _refund_if_dropped(self, allotment: Allotment) -> None:
+        """Refund the units of an allotment that has expired, or whose bucket was reset, in the meantime."""
+        if self._allotments.get(bucket_id(allotment.charge)) is not allotment:
+            self._refund(allotment)
+
+    def _expire(self, allotment: Allotment) -> None:
+        del self._allotments[bucket_id(allotment.charge)]
+        self._refund(allotment)
+
+    def _refund(self, allotment: Allotment) -> None:
+        if allotment.units:
+            key, limit = allotment.charge.key, allotment.charge.limit
+            self._refunds.append(Charge(key, limit, -allotment.units, at=allotment.at))
+            self.next_expiry, allotment.units = -math.inf, 0
 
 
 def _can_lease(charge: Charge) -> bool:
     return charge.lease >= charge.cost > 0 and charge.role == "limit"
-
-
-def _resolve_pending(request: LeaseRequest, error: BaseException | None) -> None:
-    """Wake the requests that wait for these leases."""
-    for allotment, pending in request.pending_leases:
-        allotment.pending = None
-        pending.set_result(error)

@@ -9,13 +9,15 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Decision, Limit, State, check_int, microseconds
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.stores.generations import GenerationalMap
-from ratelimit_mw.stores.group import UNCOLLECTED, Group, committed, cost_to_decide, settled_charge
+from ratelimit_mw.stores.group import Group, committed, cost_to_decide
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, fork_safe_lock
 
 _PROBES = 8  # states per limit that are checked for an expired one, to make room for a new one
 _OTHER_LIMITS = 3  # limits that are searched as well as the one with the most keys, which may be among them
-_MORE_PROBES = 24  # further states of the limit with the most keys, if none of those is expired or idle
-_GENERATIONS = 24  # if one limit has all keys; the dict of a 24th of a million keys resizes in under two milliseconds
+_MORE_PROBES = 24  # further states of the limit with the most keys, if the first searches find no key to drop
+# A generation closes at this fraction of `max_keys`: a dict of a 24th of a million keys resizes in under two
+# milliseconds.
+_SIZE_DIVISOR = 24
 
 Entry = tuple[GenerationalMap, str, State]
 
@@ -23,10 +25,10 @@ Entry = tuple[GenerationalMap, str, State]
 class MemoryStore:
     """Keeps states in this process, for threads (`take`) and for asyncio (`atake`). A call never waits for I/O.
 
-    `max_keys`: the maximum number of states, at least 1. In a full store, a new key replaces an expired one; if a short
-    search finds none, one of the limit with the most keys whose last request was admitted and which has a unit left. So
-    a flood of new keys never frees a key whose last request was refused, whatever
-    that request's cost. If no key can be replaced, new keys of a limit share one overflow bucket. `clock`: a callable
+    `max_keys`: the maximum number of states, at least 1; overflow buckets are not counted. In a full store, a new key
+    replaces an expired key or else an idle one. A key is idle if its last request was admitted and it has a unit left.
+    So a flood of new keys never replaces an unexpired key whose last request was refused, whatever that request's cost.
+    If a short search finds no key to replace, the new keys of a limit share one overflow bucket. `clock`: a callable
     that returns seconds, for tests; None is `time.monotonic`.
     """
 
@@ -38,7 +40,6 @@ class MemoryStore:
         self._free_keys = self._max_keys = check_int("max_keys", max_keys, 1)  # keys that can still be added
         self._configured_clock = self._clock = clock  # tests may replace `_clock`
         self._maps: dict[str, GenerationalMap] = {}
-        self.forgiven = 0  # units of settlements beyond a debt of one quota, never charged
         self._new_limit = False
         self._largest: GenerationalMap | None = None  # the one with the most keys among those that grew
         self._lock = fork_safe_lock(on_interrupted_write=self._clear)
@@ -59,22 +60,24 @@ class MemoryStore:
                 limit, key, cost = charge.limit, charge.key, charge.cost
                 if cost >= 0 and charge.role == "limit" and charge.max_delay is None:
                     try:
-                        states = self._maps[limit.bucket]
-                        generation = states.current
-                        old = generation[key]
+                        state_map = self._maps[limit.bucket]
+                        states = state_map.current
+                        old = states[key]
                     except KeyError:  # the limit or the key is new (`old` is None), or in an older generation
-                        generation, old = self._find_older(limit, key, now)
+                        states, old = self._find_older(limit, key, now)
                     if old is not None:
                         decision, new = limit.decide(old, now, cost, None)
-                        generation[key] = new
+                        if new is not old:  # most algorithms leave a refused state as it is
+                            states[key] = new
                         if not decision.allowed:
-                            if generation is states.current:  # mark_refused(), inlined: a flood of refusals is common
-                                states.current_refusals[key] = new
+                            if states is state_map.current:  # mark_refused(), inlined: a flood of refusals is common
+                                state_map.current_refusals[key] = new
                             else:
-                                states.mark_refused(key, new)
+                                state_map.mark_refused(key, new)
                         return (decision,)
-            elif (decisions := self._take_if_all_admitted(charges, now)) is not None:
+            elif (decisions := self._take_if_all_admitted(charges, now)) is not None:  # fast path for several charges
                 return decisions
+            # the general path, for what neither fast path has decided
             return self._take(charges, now, commit=True)
         finally:
             lock.release()
@@ -84,18 +87,19 @@ class MemoryStore:
         with self._lock:
             return self._take(charges, self._now(), commit=False)
 
-    def settle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
-        """Correct earlier charges and return what that charged. See `Store.settle`."""
+    def settle(self, charges: Sequence[Charge]) -> None:
+        """Correct earlier charges. See `Store.settle`."""
         with self._lock:
             now = self._now()
-            return [self._settle(charge, now) for charge in charges]
+            for charge in charges:
+                self._settle(charge, now)
 
     def reset(self, charges: Sequence[Charge]) -> None:
         """Forget these buckets."""
         with self._lock:
             for charge in charges:
-                if states := self._maps.get(charge.limit.bucket):
-                    self._discard(states, charge.key)
+                if state_map := self._maps.get(charge.limit.bucket):
+                    self._discard(state_map, charge.key)
 
     def close(self) -> None:
         """Forget everything."""
@@ -110,9 +114,9 @@ class MemoryStore:
         """See `peek`."""
         return self.peek(charges)
 
-    async def asettle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
+    async def asettle(self, charges: Sequence[Charge]) -> None:
         """See `settle`."""
-        return self.settle(charges)
+        self.settle(charges)
 
     async def areset(self, charges: Sequence[Charge]) -> None:
         """See `reset`."""
@@ -150,10 +154,10 @@ class MemoryStore:
         decisions, written = [], {}
         for charge in charges:
             limit, key = charge.limit, charge.key
-            states = self._maps.get(limit.bucket)
-            old = None if states is None else states.current.get(key)
+            state_map = self._maps.get(limit.bucket)
+            old = None if state_map is None else state_map.current.get(key)
             if (
-                states is None
+                state_map is None
                 or old is None
                 or charge.cost < 0
                 or charge.role != "limit"
@@ -164,7 +168,7 @@ class MemoryStore:
             if not decision.allowed:
                 return None
             decisions.append(decision)
-            written[limit.bucket, key] = states.current, new
+            written[limit.bucket, key] = state_map.current, new
         if len(written) != len(charges):
             return None
         for (_, key), (current, new) in written.items():
@@ -172,13 +176,13 @@ class MemoryStore:
         return decisions
 
     def _find_older(self, limit: Limit, key: str, now: int) -> tuple[dict[str, State], State]:
-        """See `GenerationalMap.find_older`.
+        """Return the dict that holds a key's state, and the state. See `GenerationalMap.find_older`.
 
-        In a full store it returns None as if the key were new. `_take` then moves the key to the current generation,
-        where it is evicted later than the keys of older ones.
+        The state is None if `_take` must decide, which finds the states of all generations. In a full store it is
+        always None: `_take` moves the state to the current generation, where it is evicted later than in an older one.
         """
-        states = self._maps.get(limit.bucket)
-        return ({}, None) if states is None or self._free_keys <= 0 else states.find_older(key, now)
+        state_map = self._maps.get(limit.bucket)
+        return ({}, None) if state_map is None or self._free_keys <= 0 else state_map.find_older(key, now)
 
     def _take(self, requested: Sequence[Charge], now: int, *, commit: bool) -> Sequence[Decision]:
         """Decide a whole group, and then write it if `commit` is set. Requires the lock."""
@@ -190,9 +194,9 @@ class MemoryStore:
         results: list[tuple[Decision, State]] = []
         overflow: dict[str, State] = {}  # states of overflow buckets, which several new keys of this group may share
         for index, charge in enumerate(charges):
-            states, key, old = entries[index]
+            state_map, key, old = entries[index]
             if key == _OVERFLOW_KEY and charge.limit.bucket in overflow:
-                entries[index] = states, key, (old := overflow[charge.limit.bucket])
+                entries[index] = state_map, key, (old := overflow[charge.limit.bucket])
             results.append(charge.limit.decide(old, now, cost_to_decide(charge), charge.max_delay_us))
             if key == _OVERFLOW_KEY:
                 overflow[charge.limit.bucket] = results[index][1]
@@ -201,34 +205,29 @@ class MemoryStore:
             decision.allowed or charge.role == "shadow" for charge, decision in zip(charges, decisions, strict=True)
         )
         for index, charged in enumerate(committed(charges, decisions)):
-            states, key, old = entries[index]
+            state_map, key, old = entries[index]
             decision, new = results[index]
             if decision.allowed and not charged:
                 # it has room but is not charged: show the bucket unchanged
                 decisions[index] = charges[index].limit.decide(old, now, 0, None)[0]
                 new = old
-            elif commit and new is not None and (new is not old or key not in states.current):
-                self._add(states, key, new, now)  # moves an unchanged state too: a refused client will come back
+            elif commit and new is not None and (new is not old or key not in state_map.current):
+                self._add(state_map, key, new, now)  # moves an unchanged state too: a refused client will come back
             if commit and refused and new is not None:
-                states.mark_refused(key, new)  # also a limit with room and a penalty, if another limit refused
+                # every bucket of the refused request is kept in a full store, even one that had room or is a penalty's
+                state_map.mark_refused(key, new)
         return group.spread(decisions)
 
-    def _settle(self, charge: Charge, now: int) -> Charge:
-        limit, units = charge.limit, charge.cost
-        ((states, key, old),) = self._find_all([charge], now, evict=units > 0)
-        if units > 0 and (uncollected := limit.forgiven(old, now, units)):
-            self.forgiven += uncollected
-            warn_throttled("settle", UNCOLLECTED, uncollected)
-            units -= uncollected
-        new = limit.settle(old, now, charge.cost, now if charge.at is None else charge.at)
+    def _settle(self, charge: Charge, now: int) -> None:
+        ((state_map, key, old),) = self._find_all([charge], now, evict=charge.cost > 0)
+        new = charge.limit.settle(old, now, charge.cost, now if charge.at is None else charge.at)
         if new is None:
-            self._discard(states, key)
+            self._discard(state_map, key)
         elif new is not old:
-            refused = old is not None and states.is_refused(key, old)
-            self._add(states, key, new, now)
+            refused = old is not None and state_map.is_refused(key, old)
+            self._add(state_map, key, new, now)
             if refused:  # a settlement is not a request
-                states.mark_refused(key, new)
-        return charge if charge.cost <= 0 else settled_charge(charge, units, limit.decide(new, now, 0, None)[0])
+                state_map.mark_refused(key, new)
 
     def _find_all(self, charges: Sequence[Charge], now: int, *, evict: bool) -> list[Entry]:
         """Return map, key and state of each charge's bucket. New keys get room, or share the overflow bucket.
@@ -240,25 +239,25 @@ class MemoryStore:
             return entries
         protected = {key for _, key, state in entries if state is not None}
         free_keys = self._free_keys
-        for index, (states, _, state) in enumerate(entries):
+        for index, (state_map, _, state) in enumerate(entries):
             if state is not None or not charges[index].cost:
                 continue
             if free_keys > 0:
                 free_keys -= 1
             elif not self._make_room(now, protected, evict=evict):
                 warn_throttled("MemoryStore", "full with %d keys: new keys of a limit share a bucket", self._max_keys)
-                entries[index] = self._find(states.limit, _OVERFLOW_KEY, now)
+                entries[index] = self._find(state_map.limit, _OVERFLOW_KEY, now)
             elif self._free_keys <= 0 and evict:
                 # one more, if an overflow bucket has made `_free_keys` negative
                 self._make_room(now, protected, evict=True)
         return entries
 
     def _find(self, limit: Limit, key: str, now: int) -> Entry:
-        states = self._maps.get(limit.bucket)
-        if states is None:
+        state_map = self._maps.get(limit.bucket)
+        if state_map is None:
             self._new_limit = True
-            states = self._maps[limit.bucket] = GenerationalMap(limit, now, max(64, self._max_keys // _GENERATIONS))
-        return states, key, states.get(key)
+            state_map = self._maps[limit.bucket] = GenerationalMap(limit, now, max(64, self._max_keys // _SIZE_DIVISOR))
+        return state_map, key, state_map.get(key)
 
     def _drop_empty(self, now: int) -> None:
         """Check two limits, and drop them if empty.
@@ -266,38 +265,52 @@ class MemoryStore:
         It runs at the take after a new limit, for apps that create limits.
         """
         self._new_limit = False
-        for states in self._rotate(2):
-            self._free_keys += states.expire_some(now)
-            if not states.count:
-                del self._maps[states.limit.bucket]
+        for state_map in self._rotate(2):
+            self._free_keys += state_map.expire_some(now)
+            if not state_map.count:
+                del self._maps[state_map.limit.bucket]
 
-    def _add(self, states: GenerationalMap, key: str, state: State, now: int) -> None:
+    def _add(self, state_map: GenerationalMap, key: str, state: State, now: int) -> None:
         """Store a state and expire a few others. Requests on the fast path do not pay for expiry."""
-        if states.set(key, state, now):
+        if state_map.set(key, state, now):
             self._free_keys -= 1
-            if self._largest is None or states.count > self._largest.count:
-                self._largest = states
-        self._free_keys += states.expire_some(now)
+            if self._largest is None or state_map.count > self._largest.count:
+                self._largest = state_map
+        self._free_keys += state_map.expire_some(now)
 
-    def _discard(self, states: GenerationalMap, key: str) -> None:
-        self._free_keys += states.discard(key)
+    def _discard(self, state_map: GenerationalMap, key: str) -> None:
+        self._free_keys += state_map.discard(key)
 
     def _make_room(self, now: int, protected: set[str], *, evict: bool) -> bool:
         """Return whether a key outside `protected` can make room. `evict`: drop it, which a peek must not do."""
         largest = self._largest
         if largest is None or largest.count * len(self._maps) < len(self):  # it has shrunk below the average
-            largest = self._largest = max(self._maps.values(), key=lambda states: states.count)
-        expired, idle = largest.find_evictable(now, protected, _PROBES)
-        victim, states = expired, largest
-        for other in self._rotate(_OTHER_LIMITS):
-            if victim is None and other is not largest:
-                (victim, _), states = other.find_evictable(now, protected, _PROBES), other
-        if victim is None:
-            states = largest
-            victim = idle or next(filter(None, largest.find_evictable(now, protected, _MORE_PROBES)), None)
+            largest = self._largest = max(self._maps.values(), key=lambda state_map: state_map.count)
+        state_map, victim = self._find_victim(largest, now, protected)
         if victim is not None and evict:
-            self._discard(states, victim)
+            self._discard(state_map, victim)
         return victim is not None
+
+    def _find_victim(
+        self, largest: GenerationalMap, now: int, protected: set[str]
+    ) -> tuple[GenerationalMap, str | None]:
+        """Search for a key to drop, and return its map and the key; None as the key if there is none.
+
+        The order is: an expired key of the largest limit, an expired key of a few others, an idle key of the largest
+        limit. Then more keys of the largest limit are checked. Only the largest limit loses idle keys, because a flood
+        makes its own limit the largest.
+        """
+        others = [state_map for state_map in self._rotate(_OTHER_LIMITS) if state_map is not largest]
+        expired, idle = largest.find_evictable(now, protected, _PROBES)
+        if expired is not None:
+            return largest, expired
+        for other in others:
+            expired, _ = other.find_evictable(now, protected, _PROBES)
+            if expired is not None:
+                return other, expired
+        if not idle:
+            expired, idle = largest.find_evictable(now, protected, _MORE_PROBES)
+        return largest, expired or idle or None  # never "", the key of the overflow bucket
 
     def _rotate(self, number: int) -> list[GenerationalMap]:
         """Return the next few maps, round-robin."""

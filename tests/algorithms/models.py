@@ -42,7 +42,7 @@ class Model(ABC):
 
     whole: int  # units, when nothing was taken
     most: int  # units that can pass at once
-    clock: int = 1  # microseconds in a clock tick
+    clock: int = 1  # microseconds in a clock step
     drains = False  # whether a decision names the instant at which all has drained
     refill: int  # microseconds until all is whole again, when nothing is reserved or owed
 
@@ -106,7 +106,7 @@ class Bucket(Model):
         self.quota = limit.quota
         while (2 * self.whole + self.quota) * self._per_unit(limit).numerator >= 2**52:
             self.clock *= 10
-        self.per_unit = self._per_unit(limit)  # clock ticks
+        self.per_unit = self._per_unit(limit)  # clock steps
         self.refill = math.ceil(self.whole * self.per_unit) * self.clock
 
     def _per_unit(self, limit: BucketLimit) -> Fraction:
@@ -145,7 +145,7 @@ class Tokens(Bucket):
     def __init__(self, limit: BucketLimit) -> None:
         super().__init__(limit)
         self.tokens = Fraction(self.whole)
-        self.updated = 0  # clock ticks
+        self.updated = 0  # clock steps
 
     def level(self, now: int) -> Fraction:
         gone = max(0, now // self.clock - self.updated)
@@ -175,8 +175,8 @@ class Arrivals(Bucket):
 
     def __init__(self, limit: GCRA) -> None:
         super().__init__(limit)
-        self.tat = Fraction(0)  # clock ticks
-        self.updated: int | None = None  # clock ticks
+        self.tat = Fraction(0)  # clock steps
+        self.updated: int | None = None  # clock steps
 
     def level(self, now: int) -> Fraction:
         tick = now // self.clock
@@ -272,9 +272,9 @@ class SubWindows(Model):
         self.buckets, self.strict = limit.buckets, limit.strict
         while 2 * self.whole * self._length(limit) >= 2**53:
             self.clock *= 10
-        self.length = self._length(limit)  # clock ticks
+        self.length = self._length(limit)  # clock steps
         self.refill = (self.buckets + 1) * self.length * self.clock
-        self.start = 0  # of sub-window 0, clock ticks
+        self.start = 0  # of sub-window 0, clock steps
         self.last = 0  # the newest sub-window there was
         self.units: dict[int, int] = {}  # of each sub-window that was hit
 
