@@ -11,7 +11,7 @@ import pytest
 from checking import MODULE, Check, check_in, command
 from ratelimit_mw.cli import main
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.testing.recording import RecordingStore
+from ratelimit_mw.testing import RecordingStore
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
 pytestmark = pytest.mark.promise(9)

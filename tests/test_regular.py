@@ -13,7 +13,7 @@ from ratelimit_mw.algorithms import notation
 from ratelimit_mw.asgi import routes
 from ratelimit_mw.http import hosts, path_index, paths
 from ratelimit_mw.http import networks as addresses
-from ratelimit_mw.rules import startup_checks as advice
+from ratelimit_mw.rules import deployment_checks as advice
 from ratelimit_mw.stores.redis import rejections
 from regular import is_linear
 

@@ -4,7 +4,7 @@ import pytest
 
 from ratelimit_mw import ConfigError, asgi
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.toml_lines import find_line
+from ratelimit_mw.settings.loading import find_line
 from web.asgi_talk import App200
 
 TEXT = '''# limits = "1/minute"

@@ -1,14 +1,16 @@
-"""The command line, `ratelimit-mw` or `python -m ratelimit_mw`. Each command is a module."""
+"""The command line, `ratelimit-mw` or `python -m ratelimit_mw`: the commands `demo`, `check` and `schema`."""
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Final
 
-from ratelimit_mw.cli import check, demo, schema
+from ratelimit_mw.cli import check, demo
 from ratelimit_mw.core.errors import RateLimitError
+from ratelimit_mw.settings.schema import settings_schema
 
 _PIPE_CLOSED: Final = 141  # 128 + SIGPIPE, as a shell reports it
 
@@ -36,6 +38,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ratelimit-mw", description="Rate limits for web apps.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {version('ratelimit-mw')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (demo, check, schema):
-        command.add_to(commands)
+    demo.add_to(commands)
+    check.add_to(commands)
+    about = "print the JSON Schema of a settings file, for editors"
+    schema = commands.add_parser("schema", help=about, description=f"{about}: schema > ratelimit.schema.json")
+    schema.set_defaults(run=_print_schema)
     return parser
+
+
+def _print_schema(_: argparse.Namespace) -> int:
+    print(json.dumps(settings_schema(), indent=2))
+    return 0

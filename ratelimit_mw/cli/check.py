@@ -2,24 +2,33 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from os import environ
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
 
-from ratelimit_mw.cli.check_store import StoreReport
-from ratelimit_mw.cli.explain import explain
-from ratelimit_mw.cli.fake_request import EXAMPLE_IP, request_from_args
-from ratelimit_mw.cli.recording import capture_warnings, single_line
-from ratelimit_mw.core.errors import ConfigError, ErrorCollector, error_location
+from ratelimit_mw.cli.explain import capture_warnings, explain, single_line
+from ratelimit_mw.core.errors import ConfigError, ErrorCollector
 from ratelimit_mw.engine.gate import AsyncGate, Gate
+from ratelimit_mw.http.networks import parse_address
 from ratelimit_mw.http.on_refused import refusal_handler
+from ratelimit_mw.http.request import Request
+from ratelimit_mw.http.views import AsgiRequest
+from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.loading import from_environment, read_environment, read_file, with_location
+from ratelimit_mw.settings.loading import read_environment, read_file, with_location
 from ratelimit_mw.settings.options import Options
-from ratelimit_mw.stores.url import open_store
+from ratelimit_mw.stores.url import inspect_store, open_store, redacted_url
+
+_EXAMPLE_IP: Final = "192.0.2.1"  # an address for documentation (RFC 5737), which no network uses
+_REQUEST_PARTS: Final = 2  # method and path
+_REJECTED: Final = 1  # exit codes of --store
+_UNREACHABLE: Final = 2
+_KINDS: Final = {"server": "one server", "cluster": "node of a cluster", "sentinel": "master by Sentinel"}
 
 
 def add_to(commands: Any) -> None:
@@ -35,7 +44,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--request", metavar="'POST /login'", help="explain what applies to this request")
     parser.add_argument(
-        "--ip", default=EXAMPLE_IP, help="address of the socket's peer; '' for none (default: %(default)s)"
+        "--ip", default=_EXAMPLE_IP, help="address of the socket's peer; '' for none (default: %(default)s)"
     )
     parser.add_argument("--user", help="name of the logged-in user")
     parser.add_argument("--host", help="the same as --header 'Host: ...'")
@@ -46,34 +55,32 @@ def add_to(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print all mistakes, one per line, and return 1. Without any, print the warnings of the start and return 0.
 
-    With `--store`, return the code of the `StoreReport`.
+    With `--store`, return the code of `_inspect_store`.
     """
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)  # `call:` often names a module there
-    make_request = partial(request_from_args, args)
+    make_request = partial(_request_from_args, args)
     if args.request is not None:
         make_request()  # report an invalid request before mistakes in the file
-    mistakes = ErrorCollector()
-    with capture_warnings() as warnings, mistakes.collect():
-        settings = _settings_at_start(args.file, wsgi=args.wsgi)
     try:
-        mistakes.raise_if_any()
+        with capture_warnings() as warnings:
+            settings = _settings_at_start(args.file, wsgi=args.wsgi)
     except ConfigError as error:
         print("\n".join(map(single_line, error.problems)))
         print(f"{args.file}: {_count(error.problems, 'mistake')}")
         return 1
     count = len(settings.parsed_rules())
     print(f"{args.file}: no mistakes; {count} rule{'s' * (count != 1)}, {_count(warnings, 'warning')}")
-    if options := from_environment(environ, Options, {}):
+    if options := read_environment(environ, Options, {})[0]:
         print("  from the environment:", ", ".join(f"RATELIMIT_MW_{name.upper()}" for name in options))
     print("".join(f"  {line}\n" for line in warnings), end="")
     if args.request is not None:
         print("\n".join(["", *explain(settings, make_request, warnings)]))
     if args.store:
         with capture_warnings():  # the report contains the warnings
-            report = StoreReport(settings)
-        print("\n".join(["", *map(single_line, report.describe())]))
-        return report.code
+            code, lines = _inspect_store(settings)
+        print("\n".join(["", *map(single_line, lines)]))
+        return code
     return 0
 
 
@@ -90,39 +97,133 @@ def _settings_at_start(file: str, *, wsgi: bool) -> Settings:
 
     Raises a `ConfigError` that contains all mistakes, with the file in front.
     """
+    path, (env_values, _) = Path(file), read_environment(environ, Options, {})  # `Settings.load` reports its mistakes
     mistakes = ErrorCollector()
     with mistakes.collect():
-        settings = Settings.load(file)
-    options, _ = read_environment(environ, Options, {})  # `Settings.load` reports mistakes in it
-    mistakes.add(with_location(problem, Path(file), options) for problem in _problems_at_start(file))
+        settings = Settings.load(path)
+    with mistakes.collect(), _located(env_values, path):
+        _check_for_start(path, env_values)
     mistakes.raise_if_any()
     wsgi = wsgi or (settings.on_refused is not None and refusal_handler(settings.on_refused).kind == "wsgi")
-    try:
+    with _located(env_values, path):
         (_Gate if wsgi else _AsyncGate)(settings)  # opens no connection before the first request
-    except ConfigError as error:
-        raise ConfigError(*[with_location(problem, Path(file), options) for problem in error.problems]) from None
     return settings
 
 
-def _problems_at_start(file: str) -> Sequence[str]:
-    """Return the mistakes that `Settings` does not detect: in the store's URL and in `on_refused`."""
-    args: dict[str, Any] = {}
+def _check_for_start(path: Path, env_values: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for mistakes that `Settings` does not detect: in the store's URL and in `on_refused`."""
+    values: Mapping[str, Any] = {}
     with suppress(ConfigError):
-        args = read_file(Path(file)) | read_environment(environ, Options, {})[0]
-    problems: list[str] = []
-    try:
-        if isinstance(url := args.get("store"), str):
+        values = {**read_file(path), **env_values}
+    mistakes = ErrorCollector()
+    with mistakes.collect():
+        if isinstance(url := values.get("store"), str):
             open_store(url, 1.0).close()
-    except ConfigError as error:
-        problems += error.problems
+    with mistakes.collect("on_refused"):
+        if (call := values.get("on_refused")) is not None:
+            refusal_handler(call)
+    mistakes.raise_if_any()
+
+
+@contextmanager
+def _located(env_values: Mapping[str, Any], path: Path) -> Iterator[None]:
+    """Put the variable, or the file and the line, before each problem of a ConfigError raised in the block."""
     try:
-        if (call := args.get("on_refused")) is not None:
-            with error_location("on_refused"):
-                refusal_handler(call)
+        yield
     except ConfigError as error:
-        problems += error.problems
-    return problems
+        problems = [with_location(problem, env_values, path) for problem in error.problems]
+        raise ConfigError(*dict.fromkeys(problems)) from None
 
 
 def _count(things: Sequence[object], name: str) -> str:
     return f"{len(things) or 'no'} {name}{'s' * (len(things) != 1)}"
+
+
+def _request_from_args(args: argparse.Namespace) -> Request:
+    """Build the request that the arguments describe. Raises `ConfigError` for invalid arguments."""
+    method, target = _parse_request_line(args.request)
+    if args.ip and parse_address(args.ip) is None:
+        raise ConfigError(f"--ip: got {args.ip!r}, expected an address such as 192.0.2.1 or 2001:db8::1, or ''")
+    path, _, query = target.partition("?")
+    headers = [_parse_header(text) for text in args.header]
+    if args.host is not None:
+        headers.insert(0, (b"host", _to_bytes("--host", args.host)))
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "scheme": "http",
+        "method": method,
+        "path": unquote_to_bytes(path).decode("utf-8", "replace"),
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": headers,
+        "client": (args.ip, 0) if args.ip else None,
+        "state": {},
+        "user": SimpleNamespace(is_authenticated=bool(args.user), identity=args.user),
+    }
+    return AsgiRequest(scope, args.ip or None)
+
+
+def _parse_request_line(text: str) -> tuple[str, str]:
+    parts = text.split()
+    if len(parts) == 1:
+        parts.insert(0, "GET")
+    if len(parts) != _REQUEST_PARTS or not parts[0].isalpha() or not parts[1].startswith("/"):
+        raise ConfigError(f"--request: got {text!r}, expected a method and a path such as 'POST /login'")
+    return parts[0].upper(), parts[1]
+
+
+def _parse_header(text: str) -> tuple[bytes, bytes]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise ConfigError(f"--header: got {text!r}, expected a name and a value such as 'X-Api-Key: abc'")
+    return _to_bytes("--header", name.strip().lower()), _to_bytes("--header", value.strip())
+
+
+def _to_bytes(argument: str, text: str) -> bytes:
+    if not text.isprintable():
+        raise ConfigError(f"{argument}: got {text!r}, expected text without control characters")
+    return text.encode()
+
+
+def _inspect_store(settings: Settings) -> tuple[int, Sequence[str]]:
+    """Connect to the store and describe it. Returns the exit code and the lines. May block for some seconds."""
+    store = settings.store
+    if not isinstance(store, str):
+        raise ConfigError(f"store: got {type(store).__name__}, expected a store URL for --store")
+    inspection = inspect_store(store, RuleSet(settings).algorithms, settings.store_timeout)
+    lines = [f"Store {redacted_url(store)}:"]
+    if inspection is None:
+        return 0, [*lines, "  in the memory of each process: there is nothing to connect to"]
+    for node in inspection.nodes:
+        lines.append(f"  {node.label}")
+        lines += [f"    {name:<8} {text}" for name, text in _node_rows(node, inspection.kind)]
+    for title, texts in (
+        ("rejects this app", inspection.mistakes),
+        ("no answer", inspection.unreachable),
+        ("warning", inspection.warnings),
+    ):
+        lines += [f"  {title}: {text}" for text in texts]
+    if inspection.mistakes:
+        return _REJECTED, lines
+    if inspection.unreachable:
+        return _UNREACHABLE, lines
+    return 0, [*lines, "  works: a unit was taken and its bucket reset"]
+
+
+def _node_rows(node: Any, kind: str) -> Iterator[tuple[str, str]]:
+    if node.version is not None:
+        yield "server", f"{node.server} {node.version}, {_KINDS[kind]}, mode {node.mode}, role {node.role}"
+    if node.missing is not None:
+        yield "rights", f"lacks {', '.join(node.missing)}" if node.missing else "all that the limits need"
+    if node.latency is not None:
+        yield "latency", f"{node.latency * 1000:.2f} ms, the median of five calls"
+    if node.clock_offset is not None:
+        yield "clock", f"{node.clock_offset:+.3f} s from this machine's"
+    if node.maxmemory_policy is not None:
+        bound = f"maxmemory {node.maxmemory}" if node.maxmemory else "no maxmemory"
+        yield "memory", f"{bound}, policy {node.maxmemory_policy}"
+    elif node.missing is not None:
+        yield "memory", "unknown: the user may not run INFO"

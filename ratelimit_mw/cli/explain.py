@@ -1,20 +1,18 @@
 """Explains which limits apply to a request. It uses the same rules and the same plan as the middleware."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from inspect import isawaitable
+from typing import Any, Final
 
 from msgspec.structs import replace
 
-from ratelimit_mw.cli.recording import (
-    CallLog,
-    RecordedCallable,
-    capture_warnings,
-    evaluate_callables,
-    with_recording,
-)
 from ratelimit_mw.core.limit import Charge, Limit
+from ratelimit_mw.core.log import logger
 from ratelimit_mw.core.signatures import callable_name
-from ratelimit_mw.http.callables import CallResults
+from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, is_callable_name, resolve_callable
 from ratelimit_mw.http.paths import Forms
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import refusal_response
@@ -33,6 +31,10 @@ _GLOBAL_LIMITS: Final = {
     "preflight": "limits, in separate buckets for CORS preflights",
 }
 _MESSAGE_LIMITS: Final = "If it opens a websocket, limits for each message; "
+_MAX_RESULT_LENGTH: Final = 100  # characters of a result that are shown
+_LOG_PREFIX: Final = "ratelimit_mw: "  # of all log lines of this package
+
+_CallLog = list[tuple[str, str]]  # pairs of a callable's name and its result
 
 
 def explain(settings: Settings, make_request: Callable[[], Request], warnings: Sequence[str]) -> Iterator[str]:
@@ -42,13 +44,13 @@ def explain(settings: Settings, make_request: Callable[[], Request], warnings: S
     repeated.
     """
     request = make_request()
-    call_log: CallLog = []
+    call_log: _CallLog = []
     with capture_warnings() as notes:
-        recording_settings = with_recording(settings, call_log)
+        recording_settings = _with_recording(settings, call_log)
         match = RuleSet(recording_settings).match(request)
         messages = match.messages if match and request.method == "GET" else None
         calls = [*(match.callables if match else ()), *(messages.callables if messages else ())]
-        results = evaluate_callables(list(dict.fromkeys(calls)), request, call_log)
+        results = _evaluate_callables(list(dict.fromkeys(calls)), request, call_log)
         charge_plan = plan(match, request, results) if match else None
         message_plan = plan(messages, request, results) if messages else None
     user = f"user {request.user}" if request.user else "no user"
@@ -100,7 +102,7 @@ def _applies(
         yield "Rules that apply, in order:"
         yield from columns(_rules(settings, match, request, results))
         yield ""
-    if charge_plan.denied:
+    if charge_plan.denied_source:
         status = refusal_response(conclude(match, charge_plan, ()), settings.headers).status
         yield f"Refused with {status}, without querying the store: {_why_denied(match, charge_plan)}."
         return
@@ -118,7 +120,7 @@ def _applies(
 def _why_denied(match: Match, charge_plan: Plan) -> str:
     if match.denied:
         return "the client is on the blocklist"
-    if charge_plan.denied == "store":
+    if charge_plan.denied_source == "store":
         return "a key is missing, and missing_key = 'deny'"
     return "a callable returned no limits, and there are no others to use instead"
 
@@ -143,7 +145,7 @@ def _rules(settings: Settings, match: Match, request: Request, results: CallResu
 
 def _facts(rule: Rule) -> Iterator[str]:
     yield from (name for name in ("exempt", "shadow") if getattr(rule, name))
-    if isinstance(rule.when, RecordedCallable) and rule.when.failed:
+    if isinstance(rule.when, _RecordedCallable) and rule.when.failed:
         yield "its `when` failed, so it applies and the search continues"
     elif rule.is_final:
         yield "ends the search"
@@ -165,7 +167,7 @@ def _tier(settings: Settings, limit_set: LimitSet, request: Request, route: str,
 
 
 def _messages(match: Match, charge_plan: Plan) -> Iterator[str]:
-    if charge_plan.denied:
+    if charge_plan.denied_source:
         yield f"If it opens a websocket, the first message closes it: {_why_denied(match, charge_plan)}."
     elif charge_plan.charges:
         yield _MESSAGE_LIMITS + ("a refused message closes it:" if match.closes else "a refused message is dropped:")
@@ -214,3 +216,107 @@ def _at_most(limit: Limit) -> str:
         return f"{limit.quota} requests in progress; a slot that is not renewed is free after {window} s"
     most = limit.max_per_window
     return f"{most} in any {window} s" if most is not None else "unknown for its algorithm"
+
+
+@contextmanager
+def capture_warnings() -> Iterator[list[str]]:
+    """Collect the warnings that are logged in the block, each once and on one line, and keep them out of the log."""
+    messages: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            message = single_line(record.getMessage().removeprefix(_LOG_PREFIX))
+            if message not in messages:
+                messages.append(message)
+
+    collector, previous = Collector(), (logger.propagate, logger.level, logger.disabled)
+    logger.addHandler(collector)
+    logger.propagate, logger.disabled = False, False
+    logger.setLevel(logging.WARNING)
+    try:
+        yield messages
+    finally:
+        logger.removeHandler(collector)
+        logger.propagate, logger.disabled = previous[0], previous[2]
+        logger.setLevel(previous[1])
+
+
+def single_line(text: str) -> str:
+    """Replace line breaks by spaces."""
+    return " ".join(text.split("\n"))
+
+
+def _with_recording(settings: Settings, call_log: _CallLog) -> Settings:
+    """Return the settings with plain identities, and with callables of `when` and of the client lists recorded.
+
+    Matching calls these; `_evaluate_callables` calls all others.
+    """
+
+    def with_log(value: Any) -> Any:
+        is_call = callable(value) or is_callable_name(value)
+        return _RecordedCallable(resolve_callable(value), call_log) if is_call else value
+
+    return replace(
+        settings,
+        rules=[replace(rule, when=with_log(rule.when)) for rule in settings.parsed_rules()],
+        safelist=[with_log(entry) for entry in settings.safelist],
+        blocklist=[with_log(entry) for entry in settings.blocklist],
+        key_secret="",
+        plain_keys=True,
+    )
+
+
+def _evaluate_callables(calls: Sequence[RequestCallable], request: Request, call_log: _CallLog) -> CallResults:
+    """Call the callables and return their results. Awaits async ones. One that raises counts as `FAILED`."""
+    results: dict[RequestCallable, Any] = {}
+    for call in calls:
+        try:
+            result = call(request)
+            results[call] = asyncio.run(_wait_for(result)) if isawaitable(result) else result
+            call_log.append((_qualified_name(call), _format_result(results[call])))
+        except Exception as error:  # noqa: BLE001  # it is recorded and shown
+            results[call] = FAILED
+            call_log.append((_qualified_name(call), _format_error(error)))
+    return results
+
+
+def _qualified_name(call: Any) -> str:
+    """Return `package.module:function`."""
+    return f"{getattr(call, '__module__', '')}:{getattr(call, '__qualname__', type(call).__qualname__)}"
+
+
+class _RecordedCallable:
+    """A plain callable that wraps another one and records its results.
+
+    `failed`: the last call raised, or returned neither True nor False.
+    """
+
+    def __init__(self, call: RequestCallable, call_log: _CallLog) -> None:
+        self._call: Final = call
+        self._call_log: Final = call_log
+        self.failed = False
+        self.__qualname__ = _qualified_name(call)
+
+    def __call__(self, request: Request) -> Any:
+        """Call it and record the result."""
+        try:
+            result = self._call(request)
+        except Exception as error:
+            self.failed = True
+            self._call_log.append((_qualified_name(self._call), _format_error(error)))
+            raise
+        self.failed = not isinstance(result, bool)
+        self._call_log.append((_qualified_name(self._call), _format_result(result)))
+        return result
+
+
+async def _wait_for(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+def _format_result(result: object) -> str:
+    return single_line(f"{result!r:.{_MAX_RESULT_LENGTH}}")
+
+
+def _format_error(error: Exception) -> str:
+    return single_line(f"raised {type(error).__name__}: {error}")

@@ -1,6 +1,6 @@
 """Settings: the same options in keyword arguments, mappings, files and environment variables."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from os import environ
 from pathlib import Path
@@ -11,41 +11,19 @@ from msgspec.structs import asdict, fields
 
 from ratelimit_mw.algorithms.concurrency import LIFETIME, RETRY
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector, error_location
-from ratelimit_mw.core.limit import NAME, check_int, check_seconds
-from ratelimit_mw.core.validation import OptionsMeta, build_checked, check_bool, check_choice
-from ratelimit_mw.http.callables import Predicate, is_callable_name, resolve_callable
+from ratelimit_mw.core.limit import NAME
+from ratelimit_mw.core.validation import OptionsMeta, build_checked, option_checks
+from ratelimit_mw.http.callables import Predicate
 from ratelimit_mw.http.client_ip import ClientIPResolver
-from ratelimit_mw.http.client_lists import ClientList
-from ratelimit_mw.http.keys import KeySpec, check_ipv6_prefix, check_key, key_or_placeholder
-from ratelimit_mw.http.paths import Paths
+from ratelimit_mw.http.keys import KeySpec, check_key, key_or_placeholder
 from ratelimit_mw.http.response import HeaderStyle
-from ratelimit_mw.settings.features import (
-    PenaltySpec,
-    check_no_concurrency,
-    check_single_concurrency,
-    check_slot_times,
-    check_slots,
-    parse_penalty,
-    parse_statuses,
-    resolve_settle,
-)
-from ratelimit_mw.settings.limits import check_buckets, check_default_tier, check_estimates, parse_limits
-from ratelimit_mw.settings.loading import problems_except, read_environment, read_file, variable_of, with_location
-from ratelimit_mw.settings.options import HEADERS, MISSING_KEY, MissingKey, Options
-from ratelimit_mw.settings.rule import (
-    LIMIT_TABLE_OPTIONS,
-    ON_MESSAGE_REFUSED,
-    ON_STORE_ERROR,
-    OnMessageRefused,
-    OnStoreError,
-    PathSpec,
-    Rule,
-    rule_from,
-)
+from ratelimit_mw.settings.features import PenaltySpec, check_no_concurrency, check_single_concurrency
+from ratelimit_mw.settings.limits import check_buckets, check_estimates, parse_limits
+from ratelimit_mw.settings.loading import option_of, read_environment, read_file, with_location
+from ratelimit_mw.settings.options import MissingKey, Options
+from ratelimit_mw.settings.rule import LIMIT_TABLE_OPTIONS, OnMessageRefused, OnStoreError, PathSpec, Rule, rule_from
 
 _NOTATION: Final = ("limits", "app_limits", "messages")  # notation may have commas, so a variable's text is not split
-_HOOKS: Final = ("on_decision", "on_store_event")
-_FLAGS: Final = ("ignore_case", "shadow", "plain_keys", "strict")
 _MISPLACED_OPTIONS: Final = {
     **dict.fromkeys(
         ("path", "methods", "host", "when", "preflight", "final", "name", "cost"), "into a rule: [[rules]]"
@@ -53,10 +31,6 @@ _MISPLACED_OPTIONS: Final = {
     **LIMIT_TABLE_OPTIONS,
 }
 _VALID_REST: Final[Mapping[str, Any]] = {"limits": [], "tier": "ip"}  # for `check`: completes a part of the settings
-_MIN_SECRET_BYTES: Final = 16  # bytes
-_MAX_SECRET_BYTES: Final = 64  # bytes; the longest key of BLAKE2b
-_PUBLISHED_SECRETS: Final = ("a long random text of your own",)  # from the documentation of the first release candidate
-_HOW_TO_GENERATE: Final = "make one with python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
 
 
 class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
@@ -107,35 +81,9 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     def __post_init__(self) -> None:
         mistakes = ErrorCollector()
-        checks: Sequence[Callable[[], object]] = (
-            self._check_keys,
-            self._check_limits,
-            self._check_rules,
-            self._check_slots,
-            partial(ClientIPResolver, self.trusted_proxies, self.proxy_header),
-            partial(check_ipv6_prefix, self.ipv6_prefix),
-            partial(resolve_settle, self.settle),
-            partial(parse_statuses, self.count_status),
-            partial(parse_penalty, self.penalty),
-            self._check_exempt,
-            partial(ClientList, "safelist", self.safelist),
-            partial(ClientList, "blocklist", self.blocklist),
-            partial(check_choice, "on_store_error", self.on_store_error, ON_STORE_ERROR),
-            partial(check_choice, "on_message_refused", self.on_message_refused, ON_MESSAGE_REFUSED),
-            self._check_seconds,
-            self._check_max_waiting,
-            partial(check_choice, "headers", self.headers, HEADERS),
-            self._check_on_refused,
-            self._check_share,
-            *(partial(self._check_hook, field) for field in _HOOKS),
-            partial(check_choice, "missing_key", self.missing_key, MISSING_KEY),
-            self._check_secret,
-            self._check_enabled,
-            *(partial(check_bool, field, getattr(self, field)) for field in _FLAGS),
-        )
-        for check in checks:
-            with mistakes.collect():
-                check()
+        # the problem of the key comes first, because limits and rules use it
+        mistakes.run([partial(check_key, "key", self.key), self._check_limits, self._check_rules])
+        mistakes.run([self._check_proxies, *option_checks(self, Options)])
         mistakes.raise_if_any()
 
     def __repr__(self) -> str:
@@ -196,12 +144,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         values = {**(settings or {}), **options}
         from_env, env_problems = cls._from_environment()
         env_values = {option: value for option, value in from_env.items() if option not in values}
-
-        def with_variable(problem: str) -> str:
-            variable = variable_of(problem, env_values)
-            return f"{variable}: {problem}" if variable else problem
-
-        return cls._build({**env_values, **values}, env_problems, with_variable)
+        return cls._build({**env_values, **values}, env_values, env_problems)
 
     @classmethod
     def check(cls, given: Mapping[str, Any]) -> None:
@@ -216,9 +159,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         arguments override the environment.) Raises `ConfigError` that names the file.
         """
         values, (env_values, env_problems) = read_file(Path(path)), cls._from_environment()
-        return cls._build(
-            {**values, **env_values}, env_problems, lambda problem: with_location(problem, Path(path), env_values)
-        )
+        return cls._build({**values, **env_values}, env_values, env_problems, Path(path))
 
     @classmethod
     def strict_setting(cls, value: object) -> bool:
@@ -234,20 +175,25 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     @classmethod
     def _build(
-        cls, values: Mapping[str, Any], env_problems: Mapping[str, str], describe: Callable[[str], str]
+        cls,
+        values: Mapping[str, Any],
+        env_values: Mapping[str, Any],
+        env_problems: Mapping[str, str],
+        path: Path | None = None,
     ) -> "Settings":
-        """Build settings from `values`. `env_problems`: the problems of unreadable environment variables, by option.
+        """Build settings from `values`. `env_values`: those from the environment. `path`: the file of the others.
 
-        Raises one `ConfigError` for these and all other problems; `describe` adds the location to the latter.
+        Raises one `ConfigError` for all problems, each with its location, and for `env_problems`: those of variables
+        that are unreadable, by option.
         """
+        mistakes = ErrorCollector()
+        mistakes.add(env_problems.values())
         try:
             built = build_checked(cls, values, Options, _MISPLACED_OPTIONS)
         except ConfigError as error:
-            raise ConfigError(
-                *env_problems.values(), *map(describe, problems_except(error.problems, env_problems))
-            ) from None
-        if env_problems:
-            raise ConfigError(*env_problems.values())
+            others = [problem for problem in error.problems if option_of(problem) not in env_problems]
+            mistakes.add(with_location(problem, env_values, path) for problem in others)
+        mistakes.raise_if_any()
         return built
 
     @classmethod
@@ -257,33 +203,8 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         defaults["max_waiting"] = 0
         return read_environment(environ, Options, defaults)
 
-    def _check_on_refused(self) -> None:
-        if self.on_refused is not None:
-            with error_location("on_refused"):
-                resolve_callable(self.on_refused, None)
-
-    def _check_hook(self, field: str) -> None:
-        if (hook := getattr(self, field)) is not None:
-            with error_location(field):
-                resolve_callable(hook, ("event",), plain=True)
-
-    def _check_share(self) -> None:
-        share = self.local_share
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-            raise ConfigError(f"local_share: got {share!r}, expected a number above 0 and up to 1, such as 0.25")
-
-    def _check_enabled(self) -> None:
-        if callable(self.enabled) or is_callable_name(self.enabled):
-            with error_location("enabled"):
-                resolve_callable(self.enabled, plain=True)
-        else:
-            check_bool("enabled", self.enabled)
-
-    def _check_keys(self) -> None:
-        check_key(self.key)
-        if self.tier is not None:
-            check_key(self.tier, "tier")
-        check_default_tier(self.default_tier)
+    def _check_proxies(self) -> None:
+        ClientIPResolver(self.trusted_proxies, self.proxy_header)
 
     def _check_limits(self) -> None:
         if self.limits is None:
@@ -317,36 +238,10 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
                     check_estimates(rule.resolve_limits(*self._tiers), rule.cost)
         mistakes.raise_if_any()
 
-    def _check_slots(self) -> None:
-        check_slots(self.concurrent, self.queue, self.queue_timeout)
-        check_slot_times(self.slot_lifetime, self.slot_retry)
-
     @property
     def _tiers(self) -> tuple[KeySpec | None, str | None]:
         """`tier` and `default_tier`. An invalid key is replaced here, because another check reports it."""
         return (None if self.tier is None else key_or_placeholder(self.tier)), self.default_tier
-
-    def _check_exempt(self) -> None:
-        if self.exempt or not isinstance(self.exempt, (list, tuple)):
-            Paths("exempt", self.exempt)
-
-    def _check_seconds(self) -> None:
-        if not check_seconds("store_timeout", self.store_timeout):
-            raise ConfigError("store_timeout: got 0, expected more than 0 seconds")
-        check_seconds("jitter", self.jitter)
-
-    def _check_max_waiting(self) -> None:
-        if self.max_waiting is not None:
-            check_int("max_waiting", self.max_waiting, 0)
-
-    def _check_secret(self) -> None:
-        secret = self.key_secret
-        size = len(secret.encode("utf-8", "surrogatepass")) if isinstance(secret, str) else -1
-        if size and not _MIN_SECRET_BYTES <= size <= _MAX_SECRET_BYTES:
-            sizes = f"{_MIN_SECRET_BYTES} to {_MAX_SECRET_BYTES}"
-            raise ConfigError(f"key_secret: expected text of {sizes} bytes; {_HOW_TO_GENERATE}")
-        if secret in _PUBLISHED_SECRETS:
-            raise ConfigError(f"key_secret: got the text of an example, which is public; {_HOW_TO_GENERATE}")
 
 
 def _rule_place(index: int, rule: object) -> str:

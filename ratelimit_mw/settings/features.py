@@ -9,14 +9,25 @@ from ratelimit_mw.algorithms.ban import Ban
 from ratelimit_mw.algorithms.concurrency import MAX_SLOTS, Concurrency
 from ratelimit_mw.algorithms.notation import parse
 from ratelimit_mw.core.errors import ConfigError, error_location
-from ratelimit_mw.core.limit import Limit, check_int, check_seconds
-from ratelimit_mw.http.callables import resolve_callable
+from ratelimit_mw.core.limit import Limit, check_seconds
+from ratelimit_mw.core.validation import at_most, positive_seconds
+from ratelimit_mw.http.callables import callable_check, resolve_callable
 from ratelimit_mw.settings.limits import LimitSelector, LimitSpec, known_specs
 
 PenaltySpec = str | Ban
+SettleSpec = Callable[..., Any] | str  # a callable of the request and its response; text is the name of one
+SettleCall = Callable[..., Any]
+StatusSpec = Sequence[int | str]
+
+check_concurrent: Final = at_most(MAX_SLOTS, "slots")
+check_queue: Final = at_most(100_000, "requests")  # in one process
+check_queue_timeout: Final = positive_seconds("; queue = 0 turns waiting off")
+check_settle: Final = callable_check(("request", "response"))
+
 _FIGURE = r"\s*([0-9]+(?:\.[0-9]+)?)\s*"
 _NUMBER: Final = re.compile(_FIGURE)
 _NO_UNIT: Final = re.compile(rf"\b(?:per|for){_FIGURE}$")
+_MIN_STATUS, _MAX_STATUS = 100, 599
 _ALLOWED: Final = "expected text such as '10 refusals per minute: 15 minutes', or a Ban"
 
 
@@ -57,7 +68,14 @@ def _rate(text: str, value: str) -> Limit:
     return plain
 
 
-_MAX_QUEUE: Final = 100_000  # requests that wait for a slot, in one process
+def check_penalty(_: str, value: object) -> None:
+    """Raise `ConfigError` for an invalid `penalty`."""
+    parse_penalty(value)
+
+
+def check_count_status(_: str, value: object) -> None:
+    """Raise `ConfigError` for an invalid `count_status`."""
+    parse_statuses(value)
 
 
 def slot_limit_spec(concurrent: int, lifetime: float, retry: float) -> LimitSpec:
@@ -65,50 +83,27 @@ def slot_limit_spec(concurrent: int, lifetime: float, retry: float) -> LimitSpec
     return LimitSpec(limit=Concurrency(concurrent, lifetime, retry=retry), cost=1, settle=False)
 
 
-def check_slots(concurrent: Any, queue: Any, queue_timeout: Any) -> None:
-    """Raise `ConfigError` for an invalid option. None, for the queue, means that the global setting applies."""
-    if check_int("concurrent", concurrent, 0) > MAX_SLOTS:
-        raise ConfigError(f"concurrent: got {concurrent}, expected at most {MAX_SLOTS} slots")
-    if queue is not None and check_int("queue", queue, 0) > _MAX_QUEUE:
-        raise ConfigError(f"queue: got {queue}, expected at most {_MAX_QUEUE} requests")
-    if queue_timeout is not None and not check_seconds("queue_timeout", queue_timeout):
-        raise ConfigError("queue_timeout: got 0, expected more than 0 seconds; queue = 0 turns waiting off")
+def check_slot_lifetime(option: str, value: object) -> None:
+    """Raise `ConfigError` for a lifetime under a second, which is too short to renew."""
+    if check_seconds(option, value) < 1:
+        raise ConfigError(f"{option}: got {value}, expected at least 1 second")
 
 
-def check_slot_times(lifetime: Any, retry: Any) -> None:
-    """Raise `ConfigError` for a lifetime under a second, which is too short to renew, and for a retry of 0."""
-    if check_seconds("slot_lifetime", lifetime) < 1:
-        raise ConfigError(f"slot_lifetime: got {lifetime}, expected at least 1 second")
-    if not check_seconds("slot_retry", retry):
-        raise ConfigError("slot_retry: got 0, expected more than 0 seconds")
+def has_concurrency(limits: Sequence[LimitSpec] | LimitSelector) -> bool:
+    """Return whether one of the limits that are known at start-up counts slots."""
+    return any(spec.limit.is_concurrency for specs in known_specs(limits) for spec in specs)
 
 
 def check_single_concurrency(limits: Sequence[LimitSpec] | LimitSelector, concurrent: Any) -> None:
     """Raise `ConfigError` if `concurrent` and a limit both count slots, because they would share a bucket."""
-    if concurrent and any(spec.limit.is_concurrency for specs in known_specs(limits) for spec in specs):
+    if concurrent and has_concurrency(limits):
         raise ConfigError("concurrent: limits have a Concurrency already; expected only one of the two")
-
-
-def check_queue_has_slots(limits: Sequence[LimitSpec] | LimitSelector, concurrent: Any, **options: Any) -> None:
-    """Raise `ConfigError` if a rule without slots has options for waiting. `options`: their names and values."""
-    has_slots = concurrent or any(spec.limit.is_concurrency for specs in known_specs(limits) for spec in specs)
-    for field, value in options.items():
-        if value and not has_slots:
-            raise ConfigError(f"{field}: the rule has no slots to wait for; add `concurrent` to it")
 
 
 def check_no_concurrency(field: str, limits: Sequence[LimitSpec] | LimitSelector) -> None:
     """Raise `ConfigError` for a Concurrency among limits of messages, which have no duration and so hold no slot."""
-    if any(spec.limit.is_concurrency for specs in known_specs(limits) for spec in specs):
+    if has_concurrency(limits):
         raise ConfigError(f"{field}: got a Concurrency, which counts requests in progress; a message has no duration")
-
-
-SettleSpec = Callable[..., Any] | str  # a callable of the request and its response; text is the name of one
-StatusSpec = Sequence[int | str]
-SettleCall = Callable[..., Any]
-
-_LOWEST: Final = 100
-_HIGHEST: Final = 599
 
 
 class SettlePolicy:
@@ -134,16 +129,10 @@ class SettlePolicy:
 
 def settle_policy(settle: SettleSpec | None, count_status: StatusSpec | None) -> SettlePolicy | None:
     """Return the policy of these options; None if neither is set. Raises `ConfigError` that names the invalid one."""
-    call, counted_statuses = resolve_settle(settle), parse_statuses(count_status)
-    return None if call is None and counted_statuses is None else SettlePolicy(call, counted_statuses)
-
-
-def resolve_settle(value: SettleSpec | None) -> SettleCall | None:
-    """Return the callable of `settle`, which may also be its name. Raises `ConfigError` that names `settle`."""
-    if value is None:
-        return None
     with error_location("settle"):
-        return resolve_callable(value, ("request", "response"))
+        call = None if settle is None else resolve_callable(settle, ("request", "response"))
+    counted_statuses = parse_statuses(count_status)
+    return None if call is None and counted_statuses is None else SettlePolicy(call, counted_statuses)
 
 
 def parse_statuses(value: object) -> frozenset[int] | None:
@@ -165,7 +154,7 @@ def _statuses(index: int, value: object) -> Iterable[int]:
     text = str(value) if type(value) in (int, str) else ""
     if len(text) == len("4xx") and text[1:].lower() == "xx" and text[0] in "12345":
         return range(int(text[0]) * 100, int(text[0]) * 100 + 100)
-    if text.isascii() and text.isdecimal() and _LOWEST <= int(text) <= _HIGHEST:
+    if text.isascii() and text.isdecimal() and _MIN_STATUS <= int(text) <= _MAX_STATUS:
         return [int(text)]
     raise ConfigError(
         f'count_status[{index}]: got {value!r:.100}, expected a status from 100 to 599, or a class such as "4xx"'

@@ -13,7 +13,7 @@ from ratelimit_mw.core.errors import ConfigError, ErrorCollector, error_location
 from ratelimit_mw.core.limit import DEFAULT_LEASE_TIME, Limit, check_int, check_lease, check_name, check_seconds
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.signatures import callable_name
-from ratelimit_mw.core.validation import build_checked, check_bool, closest_match, reject_reserved_name
+from ratelimit_mw.core.validation import build_checked, closest_match, option_checks, reject_reserved_name
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, is_callable_name, resolve_callable
 from ratelimit_mw.http.keys import ANY_PREFIX, Key, KeyContext, KeySpec, check_key
 
@@ -22,7 +22,7 @@ class LimitOptions(TypedDict, total=False):
     """A table in `limits`: one limit and its own options."""
 
     limit: Annotated[str | Limit, "required: one limit"]
-    key: Annotated[KeySpec, "selects the bucket, instead of the rule's key"]
+    key: Annotated[KeySpec, "selects the bucket, instead of the rule's key", check_key]
     cost: Annotated[
         int | RequestCallable | str,
         "units that a request takes, or a callable of the request; an invalid result counts 1",
@@ -89,50 +89,26 @@ def _parse_spec(value: object) -> list[LimitSpec]:
     return [build_checked(_build_spec, value, LimitOptions)]
 
 
-def _build_spec(
-    *,
-    limit: Any = None,
-    name: Any = None,
-    key: Any = None,
-    cost: Any = None,
-    shadow: Any = False,
-    max_delay: Any = None,
-    lease: Any = 0,
-    lease_time: Any = DEFAULT_LEASE_TIME,
-    settle: Any = True,
-) -> LimitSpec:
+def _build_spec(*, limit: Any = None, name: Any = None, **options: Any) -> LimitSpec:
+    """Build a limit spec from the options of a table. Raises one `ConfigError` for all problems."""
+    spec = LimitSpec(limit=limit, **options)
     mistakes = ErrorCollector()
     limits: list[Limit] = []
     with mistakes.collect():
         limits = [_one_limit(limit, name)]
     with mistakes.collect():
-        limits = [_with_max_delay(one, max_delay) for one in limits]
+        limits = [_with_max_delay(one, spec.max_delay) for one in limits]
     with mistakes.collect():
-        cost = resolve_cost(cost, limits)
+        spec = replace(spec, cost=resolve_cost(spec.cost, limits))
+    mistakes.run(option_checks(spec, LimitOptions))
     with mistakes.collect():
-        check_bool("shadow", shadow)
-    with mistakes.collect():
-        check_bool("settle", settle)
-    with mistakes.collect():
-        if key is not None:
-            check_key(key)
-    with mistakes.collect():
-        check_lease(limits, lease, lease_time)
-        if lease and any(one.effective_max_delay_us for one in limits):
+        check_lease(limits, spec.lease, spec.lease_time)
+        if spec.lease and any(one.effective_max_delay_us for one in limits):
             raise ConfigError("lease: units charged in advance cannot be delayed; expected no max_delay beside it")
     mistakes.raise_if_any()
     if limits[0].is_concurrency:  # a request takes one slot, whatever it costs elsewhere
-        cost, settle = 1 if cost is None else cost, False
-    return LimitSpec(
-        limit=limits[0],
-        key=key,
-        cost=cost,
-        shadow=shadow,
-        max_delay=max_delay,
-        lease=lease,
-        lease_time=lease_time,
-        settle=settle,
-    )
+        spec = replace(spec, cost=1 if spec.cost is None else spec.cost, settle=False)
+    return replace(spec, limit=limits[0])
 
 
 def _one_limit(value: Any, name: Any) -> Limit:
@@ -301,10 +277,10 @@ def parse_limits(
     return parse_limit_specs(place, value)
 
 
-def check_default_tier(value: object) -> None:
-    """Raise `ConfigError` unless `value` is None or can be the name of a tier."""
-    if value is not None and not isinstance(value, str):
-        raise ConfigError(f"default_tier: got {value!r}, expected the name of a tier")
+def check_tier_name(option: str, value: object) -> None:
+    """Raise `ConfigError` unless `value` can be the name of a tier."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{option}: got {value!r}, expected the name of a tier")
 
 
 def _is_limit_table(table: Mapping[Any, Any], tier: KeySpec | None) -> bool:

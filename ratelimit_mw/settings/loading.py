@@ -13,25 +13,27 @@ from msgspec import DecodeError, json
 
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.log import Finding
-from ratelimit_mw.core.peer_options import translate_option
-from ratelimit_mw.core.validation import reject_unknown_keys
+from ratelimit_mw.core.validation import reject_unknown_keys, translate_option
 from ratelimit_mw.settings.options import Options
-from ratelimit_mw.settings.toml_lines import find_line
 
 _PREFIX: Final = "RATELIMIT_MW_"
-_PREFIX_OF_PEERS: Final = "RATELIMIT_"
-_PEERS: Final = {"flask_limiter", "django_ratelimit"}  # packages that read such names themselves
+_OTHER_PREFIX: Final = "RATELIMIT_"
+_OTHER_LIMITERS: Final = {"flask_limiter", "django_ratelimit"}  # packages that read such names themselves
 _SCHEMA: Final = "$schema"  # editors find the schema of a JSON file under this key
 _YES_NO: Final = {
-    "true": True,
-    "1": True,
-    "yes": True,
-    "on": True,
-    "false": False,
-    "0": False,
-    "no": False,
-    "off": False,
+    **dict.fromkeys(("true", "1", "yes", "on"), True),
+    **dict.fromkeys(("false", "0", "no", "off"), False),
 }
+
+# of a TOML file, to find the line of a problem
+_RULE: Final = re.compile(r"rules\[(\d+)\](?: \([^)]*\))?(?:\.|: )?")
+_WORD: Final = re.compile(r"unknown setting `([^`]+)`|([A-Za-z_]+)")
+_HEADER: Final = re.compile(r"\[(\[?)\s*([\w.]+)\s*\]\]?\s*(?:#.*)?")
+_KEY: Final = re.compile(r"""["']?([\w-]+)["']?\s*[=.]""")
+_STRINGS: Final = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|#.*""")
+_LONG: Final = ('"""', "'''")
+_RULES: Final = "rules"
+_Key = tuple[int | None, str]  # index of the rule, None for global settings; option, empty for the rule itself
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -48,22 +50,14 @@ def read_file(path: Path) -> dict[str, Any]:
     return {option: value for option, value in table.items() if option != _SCHEMA}
 
 
-def from_environment(environ: Mapping[str, str], table: type, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings in environment variables such as `RATELIMIT_MW_LIMITS`.
-
-    If an option's default is a bool or a number, so is its variable. A list is JSON, or texts separated by commas; a
-    table is JSON. All other text is used as it is. Raises `ConfigError` that names each invalid variable.
-    """
-    values, problems = read_environment(environ, table, defaults)
-    if problems:
-        raise ConfigError(*problems.values())
-    return values
-
-
 def read_environment(
     environ: Mapping[str, str], table: type, defaults: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the same as `from_environment`, and the problems of unreadable variables by option."""
+    """Return the settings in variables such as `RATELIMIT_MW_LIMITS`, and the problems of unreadable ones, by option.
+
+    If an option's default is a bool or a number, so is its variable. A list is JSON, or texts separated by commas; a
+    table is JSON. All other text is used as it is.
+    """
     values: dict[str, Any] = {}
     problems: dict[str, str] = {}
     for variable, text in environ.items():
@@ -78,11 +72,6 @@ def read_environment(
     return values, problems
 
 
-def problems_except(problems: Iterable[str], names: Container[str]) -> list[str]:
-    """Return the problems that are not about these options."""
-    return [problem for problem in problems if _setting(problem) not in names]
-
-
 def unread_settings(names: Iterable[str], setting: str) -> Iterator[Finding]:
     """Yield findings for names in a framework's configuration that look like settings but are not read.
 
@@ -90,11 +79,11 @@ def unread_settings(names: Iterable[str], setting: str) -> Iterator[Finding]:
     skipped: the app copied it from there, and the environment is read.
     """
     for name in sorted(names):
-        option = name.removeprefix(_PREFIX).removeprefix(_PREFIX_OF_PEERS).lower()
+        option = name.removeprefix(_PREFIX).removeprefix(_OTHER_PREFIX).lower()
         if name.startswith(_PREFIX):
             if name in os.environ:
                 continue
-        elif not name.startswith(_PREFIX_OF_PEERS) or _PEERS & sys.modules.keys():
+        elif not name.startswith(_OTHER_PREFIX) or _OTHER_LIMITERS & sys.modules.keys():
             continue
         if option in Options.__annotations__:
             yield Finding(f"{name} is not read here; write `{option}` into {setting}")
@@ -104,20 +93,20 @@ def unread_settings(names: Iterable[str], setting: str) -> Iterator[Finding]:
             yield Finding(f"{name} is not read here; write `{equivalent[0]}` into {setting}: {equivalent[1]}")
 
 
-def variable_of(problem: str, from_variables: Mapping[str, Any]) -> str | None:
-    """Return the environment variable that a problem is about; None if the value came from elsewhere."""
-    option = _setting(problem)
-    return f"{_PREFIX}{option.upper()}" if option in from_variables else None
-
-
-def _setting(problem: str) -> str:
+def option_of(problem: str) -> str:
+    """Return the option that a problem is about."""
     return re.split(r"[:.\[]", problem)[0]
 
 
-def with_location(problem: str, path: Path, from_variables: Mapping[str, Any]) -> str:
-    """Prefix a problem with its environment variable; else with the file, and the line if a scan finds it."""
-    if variable := variable_of(problem, from_variables):
-        return f"{variable}: {problem}"
+def with_location(problem: str, from_variables: Container[str], path: Path | None) -> str:
+    """Prefix a problem with its environment variable; else with the file, if any, and the line if a scan finds it.
+
+    `from_variables`: the options whose values come from the environment.
+    """
+    if (option := option_of(problem)) in from_variables:
+        return f"{_PREFIX}{option.upper()}: {problem}"
+    if path is None:
+        return problem
     line = None
     if path.suffix != ".json":
         with suppress(OSError, UnicodeDecodeError):
@@ -148,3 +137,45 @@ def _number(text: str) -> object:
         with suppress(ValueError):
             return kind(text)
     return text
+
+
+def find_line(text: str, problem: str) -> int | None:
+    """Return the number of the line in TOML `text` that a problem is about; None if the scan does not find it.
+
+    `tomllib` keeps no line numbers, so the text is scanned for headers and keys.
+    """
+    numbers = dict(reversed(list(_keys_of_lines(text))))  # reversed, so that the first of equal keys wins
+    rule = _RULE.match(problem)
+    word = _WORD.match(problem, rule.end() if rule else 0)
+    name = (word[1] or word[2]) if word else ""
+    if rule is None:
+        return numbers.get((None, name))
+    index = int(rule[1])
+    return numbers.get((index, name)) or numbers.get((index, "")) or numbers.get((None, _RULES))
+
+
+def _keys_of_lines(text: str) -> Iterator[tuple[_Key, int]]:
+    """Yield the key that each line begins, with its number. Lines inside arrays and long strings are skipped."""
+    rule: int | None = None
+    last_rule, depth, quotes = -1, 0, ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if quotes:
+            quotes = "" if quotes in line else quotes
+            continue
+        stripped = line.strip()
+        header = None if depth else _HEADER.fullmatch(stripped)
+        if header is not None:
+            if header[1] and header[2] == _RULES:
+                last_rule += 1
+                rule = last_rule
+                yield (rule, ""), number
+            else:
+                table, _, field = header[2].partition(".")
+                rule = last_rule if table == _RULES else None
+                yield (rule, (field or table).partition(".")[0]), number
+            continue
+        if not depth and (key := _KEY.match(stripped)):
+            yield (rule, key[1]), number
+        quotes = next((mark for mark in _LONG if stripped.count(mark) % 2), "")
+        unquoted = _STRINGS.sub("", stripped)
+        depth += sum(map(unquoted.count, "[{")) - sum(map(unquoted.count, "]}"))

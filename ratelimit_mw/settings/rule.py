@@ -1,23 +1,21 @@
 """Rules: the requests that they match, and their limits."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 from msgspec import Struct
 
-from ratelimit_mw.core.errors import ConfigError, ErrorCollector, error_location
+from ratelimit_mw.core.errors import ConfigError, ErrorCollector
 from ratelimit_mw.core.limit import Limit, check_name
 from ratelimit_mw.core.validation import (
     RESERVED_NAMES,
     OptionsMeta,
     build_checked,
-    check_bool,
-    check_choice,
+    option_checks,
     reject_reserved_name,
 )
-from ratelimit_mw.http.callables import Predicate, RequestCallable, resolve_callable
+from ratelimit_mw.http.callables import Predicate, RequestCallable, callable_check
 from ratelimit_mw.http.hosts import Hosts
 from ratelimit_mw.http.keys import KeySpec, check_key, key_or_placeholder
 from ratelimit_mw.http.paths import Paths
@@ -25,13 +23,16 @@ from ratelimit_mw.settings.features import (
     PenaltySpec,
     SettleSpec,
     StatusSpec,
+    check_concurrent,
+    check_count_status,
     check_no_concurrency,
-    check_queue_has_slots,
+    check_penalty,
+    check_queue,
+    check_queue_timeout,
+    check_settle,
     check_single_concurrency,
-    check_slots,
+    has_concurrency,
     parse_penalty,
-    parse_statuses,
-    resolve_settle,
 )
 from ratelimit_mw.settings.limits import (
     NOT_BY_TIER,
@@ -39,17 +40,15 @@ from ratelimit_mw.settings.limits import (
     LimitSelector,
     LimitSpec,
     TieredLimits,
-    check_default_tier,
     check_estimates,
+    check_tier_name,
     known_specs,
     parse_limits,
     resolve_cost,
 )
 
 OnStoreError = Literal["allow", "deny", "local"]
-ON_STORE_ERROR: Final = ("allow", "deny", "local")
 OnMessageRefused = Literal["close", "drop"]
-ON_MESSAGE_REFUSED: Final = ("close", "drop")
 
 LIMIT_TABLE_OPTIONS: Final = dict.fromkeys(
     ("max_delay", "lease", "lease_time"),
@@ -64,37 +63,67 @@ PathSpec = str | Sequence[str]
 _METHOD = re.compile(r"[A-Z]+")
 
 
+def _check_name(option: str, value: object) -> None:
+    reject_reserved_name(check_name(option, value))
+
+
+def _check_methods(option: str, value: object) -> None:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ConfigError(f"{option}: got {value!r}, expected a list such as ['GET', 'POST']")
+    for index, method in enumerate(value):
+        if not isinstance(method, str) or not _METHOD.fullmatch(method):
+            raise ConfigError(f"{option}[{index}]: got {method!r}, expected a method in upper case, such as 'POST'")
+
+
 class EndpointLimitOptions(TypedDict, total=False):
     """The options that rules in settings and limits on endpoints share."""
 
-    name: Annotated[str, "the name in headers and in every bucket's key; else made of methods, hosts and paths"]
-    methods: Annotated[Sequence[str], "in upper case; `[]`: all. `GET` includes HEAD and websocket handshakes"]
-    when: Annotated[Predicate, "a plain callable of the request; if it returns False, the rule does not apply"]
-    key: Annotated[KeySpec, "selects the bucket, instead of the global key"]
+    name: Annotated[
+        str, "the name in headers and in every bucket's key; else made of methods, hosts and paths", _check_name
+    ]
+    methods: Annotated[
+        Sequence[str], "in upper case; `[]`: all. `GET` includes HEAD and websocket handshakes", _check_methods
+    ]
+    when: Annotated[
+        Predicate,
+        "a plain callable of the request; if it returns False, the rule does not apply",
+        callable_check(plain=True),
+    ]
+    key: Annotated[KeySpec, "selects the bucket, instead of the global key", check_key]
     cost: Annotated[
         int | RequestCallable | str,
         "units that a request takes, or a callable of the request; an invalid result counts 1",
     ]
-    tier: Annotated[KeySpec, "a key that names the client's tier, instead of the global one"]
-    default_tier: Annotated[str, "the tier of clients without one, instead of the global one"]
+    tier: Annotated[KeySpec, "a key that names the client's tier, instead of the global one", check_key]
+    default_tier: Annotated[str, "the tier of clients without one, instead of the global one", check_tier_name]
     settle: Annotated[
-        SettleSpec, "a callable of the request and its response that returns the true cost, instead of the global one"
+        SettleSpec,
+        "a callable of the request and its response that returns the true cost, instead of the global one",
+        check_settle,
     ]
     count_status: Annotated[
         StatusSpec,
         '`[401, "4xx"]`: only requests with these response statuses are charged, instead of the global list; `[]`: all',
+        check_count_status,
     ]
     penalty: Annotated[
         PenaltySpec,
         "`10 refusals per minute: 15 minutes`: refuses a client for that time after so many refusals by limits with "
         "the rule's key",
+        check_penalty,
     ]
     on_store_error: Annotated[OnStoreError, "instead of the global one; if several rules match, the strictest counts"]
     shadow: Annotated[bool, "decides and reports, but never refuses, and is never final"]
     final: Annotated[bool, "ends the search for rules"]
-    concurrent: Annotated[int, "how many requests per key may be in progress or delayed at once; 0: no limit"]
-    queue: Annotated[int, "how many requests per key may wait for a slot in one process, instead of the global value"]
-    queue_timeout: Annotated[float, "seconds that a request may wait in the queue, instead of the global value"]
+    concurrent: Annotated[
+        int, "how many requests per key may be in progress or delayed at once; 0: no limit", check_concurrent
+    ]
+    queue: Annotated[
+        int, "how many requests per key may wait for a slot in one process, instead of the global value", check_queue
+    ]
+    queue_timeout: Annotated[
+        float, "seconds that a request may wait in the queue, instead of the global value", check_queue_timeout
+    ]
 
 
 class RuleOptions(EndpointLimitOptions, total=False):
@@ -104,7 +133,7 @@ class RuleOptions(EndpointLimitOptions, total=False):
     limits: Annotated[
         LimitsValue, "required, unless the rule has `concurrent` or `exempt`; `[]`: no limits; not with `exempt`"
     ]
-    host: Annotated[str | Sequence[str], "only for these hosts: `api.example.com`, `*.example.com`"]
+    host: Annotated[str | Sequence[str], "only for these hosts: `api.example.com`, `*.example.com`", Hosts]
     preflight: Annotated[bool, "only for CORS preflights"]
     exempt: Annotated[bool, "skips the default limits, but not `app_limits`"]
     messages: Annotated[
@@ -145,25 +174,9 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     def __post_init__(self) -> None:
         mistakes = ErrorCollector()
-        checks: Sequence[Callable[[], object]] = (
-            *(partial(check_bool, field, getattr(self, field)) for field in ("exempt", "shadow", "final", "preflight")),
-            self._check_name,
-            self._check_path,
-            self._check_methods,
-            partial(Hosts, "host", self.host),
-            self._check_when,
-            self._check_keys,
-            partial(resolve_settle, self.settle),
-            partial(parse_statuses, self.count_status),
-            self._check_penalty,
-            self._check_limits,
-            self._check_slots,
-            self._check_messages,
-            self._check_tiers,
-        )
-        for check in checks:
-            with mistakes.collect():
-                check()
+        mistakes.run([self._check_path, *option_checks(self, RuleOptions)])
+        mistakes.run([self._check_exempt, self._check_methods, self._check_penalty, self._check_limits])
+        mistakes.run([self._check_slots, self._check_messages, self._check_tiers])
         mistakes.raise_if_any()
 
     def resolve_limits(self, tier: KeySpec | None, default_tier: str | None) -> Sequence[LimitSpec] | LimitSelector:
@@ -212,38 +225,21 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         )
         return parse_limits(field, getattr(self, field), *tiers)
 
-    def _check_name(self) -> None:
-        if self.name is not None:
-            reject_reserved_name(check_name("name", self.name))
-
     def _check_path(self) -> None:
         if self.path is None:
             raise ConfigError("path: required, such as '/login' or '/{rest:path}'")
         Paths("path", self.path)
 
+    def _check_exempt(self) -> None:
+        for option, name in (("limits", "limits"), ("concurrent", "slots"), ("messages", "limits of messages")):
+            if self.exempt and getattr(self, option):
+                raise ConfigError(f"{option}: a rule with exempt = true cannot have {name}")
+
     def _check_methods(self) -> None:
-        if isinstance(self.methods, str) or not isinstance(self.methods, Sequence):
-            raise ConfigError(f"methods: got {self.methods!r}, expected a list such as ['GET', 'POST']")
-        for index, method in enumerate(self.methods):
-            if not isinstance(method, str) or not _METHOD.fullmatch(method):
-                raise ConfigError(f"methods[{index}]: got {method!r}, expected a method in upper case, such as 'POST'")
         if self.preflight is True and self.methods:
             raise ConfigError(f"methods: got {self.methods!r}; a rule with preflight = true applies only to OPTIONS")
         if self.messages and (self.preflight is True or (self.methods and "GET" not in self.methods)):
             raise ConfigError("messages: a websocket begins with a GET, which this rule does not match")
-
-    def _check_when(self) -> None:
-        if self.when is not None:
-            with error_location("when"):
-                resolve_callable(self.when, plain=True)
-
-    def _check_keys(self) -> None:
-        if self.on_store_error is not None:
-            check_choice("on_store_error", self.on_store_error, ON_STORE_ERROR)
-        for field in ("key", "tier"):
-            if (key := getattr(self, field)) is not None:
-                check_key(key, field)
-        check_default_tier(self.default_tier)
 
     def _check_tiers(self) -> None:
         by_tier = any(
@@ -254,8 +250,6 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
                 raise ConfigError(f"{field}: {NOT_BY_TIER}")
 
     def _check_limits(self) -> None:
-        if self.exempt and self.limits:
-            raise ConfigError("limits: a rule with exempt = true cannot have limits")
         if not self.exempt and self.limits is None and not self.concurrent:
             raise ConfigError("limits: required; for a rule without limits, set limits = []")
         limits = self.resolve_limits("all", None)  # any tier will do: `Settings` checks that one is configured
@@ -269,18 +263,13 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
             raise ConfigError("penalty: a rule without limits never refuses, so it cannot have a penalty")
 
     def _check_slots(self) -> None:
-        check_slots(self.concurrent, self.queue, self.queue_timeout)
-        if self.exempt and self.concurrent:
-            raise ConfigError("concurrent: a rule with exempt = true cannot have slots")
         limits = self.resolve_limits("all", None)
         check_single_concurrency(limits, self.concurrent)
-        check_queue_has_slots(limits, self.concurrent, queue=self.queue, queue_timeout=self.queue_timeout)
+        for option in ("queue", "queue_timeout"):
+            if getattr(self, option) and not self.concurrent and not has_concurrency(limits):
+                raise ConfigError(f"{option}: the rule has no slots to wait for; add `concurrent` to it")
 
     def _check_messages(self) -> None:
-        if self.on_message_refused is not None:
-            check_choice("on_message_refused", self.on_message_refused, ON_MESSAGE_REFUSED)
-        if self.exempt and self.messages:
-            raise ConfigError("messages: a rule with exempt = true cannot have limits of messages")
         check_no_concurrency("messages", self.resolve_messages("all", None) or ())
 
 

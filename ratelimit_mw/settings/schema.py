@@ -67,7 +67,7 @@ def options_of(table: Any) -> list[Option]:
     defaults = {field.name: field.default for field in fields(struct)} if struct else {}
     own_options = []
     for name, hint in get_type_hints(table, include_extras=True).items():
-        kind, meaning = get_args(hint)
+        kind, meaning, *_ = get_args(hint)
         default = defaults.get(name, None if struct else NODEFAULT)
         required = default is NODEFAULT or meaning.startswith(f"{_REQUIRED}:")
         default = list(default) if isinstance(default, tuple) else default

@@ -27,9 +27,9 @@ class Blocking:
         """See `Store.peek`."""
         return self._run(self._store.apeek(charges))
 
-    def settle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
+    def settle(self, charges: Sequence[Charge]) -> None:
         """See `Store.settle`."""
-        return self._run(self._store.asettle(charges))
+        self._run(self._store.asettle(charges))
 
     def reset(self, charges: Sequence[Charge]) -> None:
         """See `Store.reset`."""

@@ -16,7 +16,7 @@ from typing import Final
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.core.limit import MICROSECONDS, Charge, Decision, Limit, State, microseconds
 from ratelimit_mw.stores.memory import MemoryStore
-from ratelimit_mw.testing.clock import Clock
+from ratelimit_mw.testing import Clock
 from ratelimit_mw.testing.walks import START, Walk, random_walk
 
 Law = Callable[[Limit, Walk], bool]

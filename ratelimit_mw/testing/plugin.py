@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ratelimit_mw.testing.control import Control, control
+from ratelimit_mw.testing import Control, control
 
 
 @pytest.fixture

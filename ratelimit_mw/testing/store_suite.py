@@ -12,7 +12,7 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Decision, State
 from ratelimit_mw.engine.limiter import Limiter
 from ratelimit_mw.stores import Store
-from ratelimit_mw.testing.clock import Clock
+from ratelimit_mw.testing import Clock
 
 BUCKET = TokenBucket(10, 10, burst=5)
 WINDOW = SlidingWindowCounter(10, 10)
