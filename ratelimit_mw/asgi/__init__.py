@@ -13,22 +13,24 @@ from ratelimit_mw.asgi.send import (
     Receive,
     Scope,
     Send,
-    refuse,
-    refuse_to_start,
+    fail_startup,
+    send_refusal,
     with_headers,
 )
 from ratelimit_mw.asgi.tracking import track
 from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.runtime import in_event_loop
 from ratelimit_mw.core.signatures import check_app
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
-from ratelimit_mw.engine.acquire import Sleep, async_sleep
 from ratelimit_mw.engine.gate import AsyncGate
-from ratelimit_mw.engine.runtime import in_event_loop
+from ratelimit_mw.engine.runtime import Sleep, async_sleep
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.response import raw_headers
-from ratelimit_mw.http.views import AsgiRequest
-from ratelimit_mw.rules.startup_checks import warn_of_authentication, warn_of_cors
+from ratelimit_mw.http.views import AsgiRequest, only_asgi_header
+from ratelimit_mw.rules.deployment_checks import warn_of_authentication, warn_of_cors
+from ratelimit_mw.rules.plan import Plan
+from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.options import Options
 
@@ -54,6 +56,7 @@ class RateLimitMiddleware:
     ) -> None:
         self.app = app
         self._error: ConfigError | None = None
+        self._fast_rules: RuleSet | None = None  # None if every request needs the general path
         try:
             check_app(app, "ASGI")
             self._gate = AsyncGate(Settings.of(settings, options))
@@ -69,7 +72,8 @@ class RateLimitMiddleware:
             self._style = self._gate.settings.headers
             self._adds_headers = self._style != "none"
             self._may_delay = self._gate.may_delay
-            self._use_fast_path = bool(self._limited_types) and self._style == "ietf"
+            if self._limited_types and self._style == "ietf":
+                self._fast_rules = self._gate.fast_rules
             self._tracks_all = False
             if MIDDLEWARE_REGISTRY.register(self):
                 self.track_all()
@@ -79,30 +83,28 @@ class RateLimitMiddleware:
     def _fail(self, error: ConfigError) -> None:
         """From now on, fail the lifespan startup and every request with this error."""
         self._error, self._limited_types = error, ()
-        self._use_fast_path = self._may_delay = self._tracks_all = False
+        self._fast_rules = None
+        self._may_delay = self._tracks_all = False
 
     def track_all(self) -> None:
         """Track every response: only routing shows whether an endpoint limit needs it."""
-        self._use_fast_path, self._tracks_all = False, True
+        self._fast_rules, self._tracks_all = None, True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit or refuse one HTTP request or websocket; pass other scopes through."""
-        verdict = None
-        if self._use_fast_path and scope["type"] == "http" and "user" not in scope and STATE_KEY not in scope:
-            client, gate = scope.get("client"), self._sync_gate
-            address = client[0] if client else None
-            if gate is not None:
-                verdict = gate.admit_by_address(address, scope.get("method"))
-            else:
-                pending = self._gate.admit_by_address(address, scope.get("method"))
-                verdict = None if pending is None else await pending
+        verdict, rules = None, self._fast_rules
+        if rules is not None and scope["type"] == "http" and "user" not in scope and STATE_KEY not in scope:
+            charge_plan = _fast_plan(rules, scope)
+            if charge_plan is not None:
+                gate = self._sync_gate
+                verdict = await self._gate.admit_plan(charge_plan) if gate is None else gate.admit_plan(charge_plan)
         if verdict is None or not verdict.allowed:
-            if self._may_delay and scope["type"] == "http":
+            if self._may_delay and verdict is None and scope["type"] == "http":
                 await self._decide_with_delay(scope, receive, send)
             else:
                 await self._decide(verdict, scope, receive, send)
             return
-        state = RateLimitState(verdict, self._gate, True)
+        state = RateLimitState(verdict, self._gate, True, True)
 
         # with_headers() and _scope_with_state(), inlined: calls would add 1/40 to the time of this class per request.
         # Default arguments are faster than closure cells; quoted annotations are not evaluated for each request.
@@ -118,13 +120,13 @@ class RateLimitMiddleware:
             scope["state"]["ratelimit"] = scope[STATE_KEY] = state
         else:
             scope = {**scope, "state": {"ratelimit": state}, STATE_KEY: state}
-        await self.app(scope, receive, send_with_headers)
+        try:
+            await self.app(scope, receive, send_with_headers)
+        finally:
+            state.end_app()
 
     async def _decide_with_delay(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Decide under rules with a `max_delay` or a queue, and end the request early if its client disconnects.
-
-        Such rules have no fast path.
-        """
+        """Decide a request that may be delayed or wait in a queue, and end it early if its client disconnects."""
         watcher = DisconnectWatcher(scope, receive)
         try:
             await self._decide(None, scope, watcher.receive, send, watcher.sleep)
@@ -138,22 +140,24 @@ class RateLimitMiddleware:
     ) -> None:
         """Decide on the general path. `verdict`: the fast path's refusal, if any. `sleep`: see `AsyncGate.admit`.
 
-        Every refusal of a request or handshake by the middleware is sent here; `messages` closes open websockets.
+        Sends every refusal of a request or handshake by the middleware's own limits. The limits of endpoints refuse
+        later, inside the app. The limits of messages close an open websocket in `asgi/messages.py`.
         """
         if scope["type"] not in self._limited_types:
             await self._handle_other_scope(scope, receive, send)
             return
-        client = scope.get("client")
-        request = AsgiRequest(scope, client[0] if client else None, scope.get(STATE_KEY))
+        # `on_refused` finds the client that the fast path has found; the general path finds it itself
+        client = _client(None if verdict is None else self._fast_rules, scope)
+        request = AsgiRequest(scope, client, scope.get(STATE_KEY))
         if verdict is None:
             verdict = self._sync_gate.admit(request) if self._sync_gate else await self._gate.admit(request, (), sleep)
         state = request.state
         if state is None:
-            state = RateLimitState(verdict, self._gate)
+            state = RateLimitState(verdict, self._gate, in_app=scope["type"] == "http")
         elif verdict is not None:
             state.record(verdict, self._gate)
         if verdict is not None and not verdict.allowed:
-            await refuse(request, verdict, self._gate, receive, send)
+            await send_refusal(request, verdict, self._gate, receive, send)
             return
         app = self.app
         if request.on_end is not None or self._tracks_all:
@@ -164,11 +168,14 @@ class RateLimitMiddleware:
                 send = with_headers(state, self._style, send)
         elif request.messages is not None:
             receive, send = await with_messages(request, self._gate, state, receive, send)
-        await app(_scope_with_state(scope, state), receive, send)
+        try:
+            await app(_scope_with_state(scope, state), receive, send)
+        finally:
+            state.end_app()
 
     async def _handle_other_scope(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._error is not None:
-            await refuse_to_start(self._error, scope, receive, send)
+            await fail_startup(self._error, scope, receive, send)
         elif scope["type"] == "lifespan":
             warn_of_cors(None, scope.get("app"))
             try:
@@ -176,7 +183,7 @@ class RateLimitMiddleware:
                 warn_of_unenforced(scope.get("app"), strict=self._gate.settings.strict)
             except ConfigError as error:
                 self._fail(error)
-                await refuse_to_start(error, scope, receive, send)
+                await fail_startup(error, scope, receive, send)
                 return
             await self.app(scope, receive, self._close_store_on_shutdown(send))
         else:
@@ -193,6 +200,30 @@ class RateLimitMiddleware:
             await send(message)
 
         return send_after_close
+
+
+def _fast_plan(rules: RuleSet, scope: Scope) -> Plan | None:
+    """Return the plan of an HTTP request that has no user; None if the request needs the general path."""
+    path: str = scope["path"]
+    if scope.get("root_path") or path[:1] != "/":
+        return None
+    plans = rules.plans_for(scope.get("method", "GET"), path)
+    if plans is None:
+        return None
+    client = _client(rules, scope)
+    return None if client is None and rules.proxy_header is not None else plans[client]
+
+
+def _client(rules: RuleSet | None, scope: Scope) -> str | None:
+    """Return the client's address; without `rules`, that of the peer.
+
+    Returns None, too, if only the general path can read the address from the proxy's header.
+    """
+    client = scope.get("client")
+    peer = client[0] if client else None
+    if rules is None or (name := rules.proxy_header) is None:
+        return peer
+    return rules.client_of(peer, only_asgi_header(scope["headers"], name.encode()))
 
 
 def _check_asyncio() -> None:

@@ -5,7 +5,7 @@ from collections import deque
 from typing import Any, Final
 
 from ratelimit_mw.asgi.send import Message, Receive, Scope, Send
-from ratelimit_mw.engine.acquire import async_sleep
+from ratelimit_mw.engine.runtime import async_sleep
 
 _CLIENT_CLOSED_REQUEST: Final = 499  # nginx's status; only logs and outer middleware see it
 

@@ -30,7 +30,7 @@ async def with_messages(
         if state.tracker is not None:
             state.tracker.end("cancelled")
         raise
-    if not plan.charges and plan.denied is None:
+    if not plan.charges and plan.denied_source is None:
         return receive, send
     websocket = _LimitedWebSocket(gate, request, plan, state, receive, send)
     return websocket.receive, websocket.send
@@ -71,7 +71,7 @@ class _LimitedWebSocket:
             if verdict is not None:
                 self._message_state.record(verdict, self._gate)
                 if not verdict.allowed:
-                    await self._refuse(verdict)
+                    await self._drop_or_close(verdict)
                     continue
             return message
         return self._disconnect
@@ -97,7 +97,7 @@ class _LimitedWebSocket:
         self._pending = message, task
         return await asyncio.shield(task)
 
-    async def _refuse(self, verdict: Verdict) -> None:
+    async def _drop_or_close(self, verdict: Verdict) -> None:
         """Close the websocket, unless its rule only drops messages.
 
         A verdict without decisions always closes it: the message has no key, or the store failed under `deny`.

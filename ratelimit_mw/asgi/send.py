@@ -1,8 +1,12 @@
 """Sends rate limit headers and refusals to ASGI servers.
 
-Other refusals are sent elsewhere: those by the limits of an endpoint are Starlette responses or errors
-(`starlette/__init__.py`, `fastapi.py`), so that decorators and error handlers can change them; `messages.py` closes
-open websockets.
+`send_refusal` sends the refusals of `RateLimitMiddleware`, of Starlette's `RateLimit` and of `limit` on a class. Under
+ASGI, other refusals start elsewhere:
+
+- `starlette/__init__.py`: `limit` on a function returns a Starlette response, so that outer decorators can change it.
+- `fastapi.py`: the dependency `RateLimit` raises an error, so that the app's error handlers can respond.
+- `messages.py`: the limits of messages close an open websocket.
+- `django/`: the middleware returns a response of Django, and the throttle lets REST framework create one.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
@@ -15,7 +19,7 @@ from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.on_refused import HANDLER_FAILED, call_refusal_handler
+from ratelimit_mw.http.on_refused import HANDLER_FAILED, custom_refusal
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import (
     BODY_HEADERS,
@@ -67,18 +71,15 @@ def _send_in_style(state: RateLimitState, style: HeaderStyle, send: Send, messag
 
 
 def _addable(added: HeaderList, fields: Sequence[tuple[bytes, bytes]]) -> HeaderList:
-    return non_conflicting(added, {bytes(name).lower().decode("latin-1") for name, _ in fields})
+    return non_conflicting(added, (bytes(name).decode("latin-1") for name, _ in fields))
 
 
-async def resolve_refusal(request: Request, verdict: Verdict, gate: AsyncGate) -> Response:
-    """Return the response to a refused request: that of an `on_refused` callable, or the default one."""
-    return await call_refusal_handler(gate.refusal_handler, request, verdict, gate.default_refusal(request, verdict))
-
-
-async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: Receive, send: Send) -> None:
+async def send_refusal(request: Request, verdict: Verdict, gate: AsyncGate, receive: Receive, send: Send) -> None:
     """Send the response to a refused request, or let `on_refused` send it.
 
-    Called by the middleware. For limits of endpoints, called for handshakes, and if `on_refused` is an ASGI app.
+    `RateLimitMiddleware`, Starlette's `RateLimit` and `limit` on a class call it for every refused request and
+    handshake. `limit` on a function and FastAPI's `RateLimit` reach it through `starlette.respond_to_refused`: for
+    refused handshakes, and for HTTP requests if `on_refused` is an ASGI app.
     """
     scope, refusal, refusal_handler = request.raw, gate.default_refusal(request, verdict), gate.refusal_handler
     if scope["type"] == "websocket":
@@ -92,7 +93,7 @@ async def refuse(request: Request, verdict: Verdict, gate: AsyncGate, receive: R
         and await _answered_by_app(refusal_handler.call, refusal, scope, receive, send)
     ):
         return
-    refusal = await call_refusal_handler(gate.refusal_handler, request, verdict, refusal)
+    refusal = await custom_refusal(gate.refusal_handler, request, verdict, refusal)
     prefix = "http" if scope["type"] == "http" else "websocket.http"
     # not raw(): on_refused may add names that it does not know
     fields = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in refusal.headers]
@@ -129,7 +130,7 @@ async def _answered_by_app(app: App, refusal: Response, scope: Scope, receive: R
     return started
 
 
-async def refuse_to_start(error: ConfigError, scope: Scope, receive: Receive, send: Send) -> None:
+async def fail_startup(error: ConfigError, scope: Scope, receive: Receive, send: Send) -> None:
     """Fail the lifespan startup because of invalid settings; raise the error for any other scope.
 
     Starlette also raises when a lifespan fails, and its TestClient expects that, so the error is raised there too.

@@ -8,10 +8,11 @@ from importlib import import_module
 from inspect import isawaitable, iscoroutine
 from typing import Any, Final
 
-from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.limit import MAX_EXACT_INT
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.signatures import REQUEST, callable_name, check_callable, reject_async
+from ratelimit_mw.core.validation import Check
 from ratelimit_mw.http.request import Request, as_text
 
 RequestCallable = Callable[[Request], Awaitable[Any] | Any]
@@ -49,6 +50,16 @@ def resolve_callable(
     if plain:
         reject_async(function)
     return function
+
+
+def callable_check(argument_names: Sequence[str] | None = REQUEST, *, plain: bool = False) -> Check:
+    """Return a check of an option by `resolve_callable`, which has the same parameters."""
+
+    def check(option: str, value: object) -> None:
+        with error_location(option):
+            resolve_callable(value, argument_names, plain=plain)
+
+    return check
 
 
 def key_result(call: RequestCallable, results: CallResults) -> str | None:

@@ -85,6 +85,14 @@ class ClientIPResolver:
         """Return whether the proxy header of this peer is trusted."""
         return (self._peer_address(peer) if peer is None or len(peer) <= MAX_ADDRESS_LENGTH else self._overlong_peer)[1]
 
+    def resolve_ipv4(self, peer: str | None, forwarded: str) -> str | None:
+        """Return what `resolve` returns for one header line, if that is an IPv4 address and the peer is trusted.
+
+        Returns None in all other cases.
+        """
+        client = self._ipv4_from_header(forwarded)
+        return client if client is not None and self.trusts(peer) else None
+
     def resolve(self, peer: str | None, values_of: Callable[[str], Sequence[str]]) -> str | None:
         """Return the client's address in its shortest form, or None if it has no address.
 

@@ -108,9 +108,19 @@ class Key:
         return all(kind in ("ip", "user", "route", "all") for kinds in self._kinds for kind in kinds)
 
     @property
+    def is_ip(self) -> bool:
+        """Whether it is the client's address and nothing else."""
+        return self._kinds == {("ip",)}
+
+    @property
     def may_read_user(self) -> bool:
         """Whether it may read the authenticated user."""
         return any("user" in kinds for kinds in self._kinds)
+
+    @property
+    def may_read_route(self) -> bool:
+        """Whether it may read the route."""
+        return any("route" in kinds for kinds in self._kinds)
 
     @property
     def requires_user(self) -> bool:
@@ -230,23 +240,22 @@ def _prefix(text: str) -> int:
     return int(text)
 
 
-def check_ipv6_prefix(value: object) -> int:
-    """Return `value` if it is valid as `ipv6_prefix`, in bits. Raises `ConfigError`."""
+def check_ipv6_prefix(option: str, value: object) -> None:
+    """Raise `ConfigError` unless `value` is a valid number of bits."""
     if type(value) is not int or not _MIN_PREFIX <= value <= _MAX_PREFIX:
-        raise ConfigError(f"ipv6_prefix: got {value!r}, expected a whole number from {_MIN_PREFIX} to {_MAX_PREFIX}")
-    return value
+        raise ConfigError(f"{option}: got {value!r}, expected a whole number from {_MIN_PREFIX} to {_MAX_PREFIX}")
 
 
-def check_key(value: Any, place: str = "key", ipv6_prefix: int = ANY_PREFIX) -> None:
+def check_key(option: str, value: Any) -> None:
     """Raise `ConfigError` unless `value` is a valid key."""
-    with error_location(place):
-        Key(value, ipv6_prefix)
+    with error_location(option):
+        Key(value, ANY_PREFIX)
 
 
 def key_or_placeholder(value: Any) -> KeySpec:
     """Return the key, or `all` in place of an invalid one, which another check reports."""
     try:
-        check_key(value)
+        Key(value, ANY_PREFIX)
     except ConfigError:
         return "all"
     return value  # type: ignore[no-any-return]  # just checked

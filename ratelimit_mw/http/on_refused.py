@@ -4,7 +4,7 @@ The setting is an ASGI app (scope, receive, send), a WSGI app (its second parame
 callable of the request and the verdict that returns status, headers and body.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from inspect import Parameter, isawaitable
 from typing import Any, Final, Literal, NamedTuple
 
@@ -49,7 +49,36 @@ def refusal_handler(value: object) -> RefusalHandler:
     raise ConfigError(f"got {value!r:.100}, expected {_KINDS}")
 
 
-def checked_response(call: Any, value: Any, default: Response) -> Response:
+async def wait(result: Awaitable[Any]) -> Any:
+    """Return what an awaitable returns."""
+    return await result
+
+
+async def custom_refusal(
+    refusal_handler: RefusalHandler | None,
+    request: Request,
+    verdict: Verdict,
+    default: Response,
+    wait_for: Callable[[Awaitable[Any]], Awaitable[Any]] | None = wait,
+) -> Response:
+    """Return the response of a plain `on_refused`; `default` if it is missing, of another kind, or raises.
+
+    `wait_for`: waits for a result that is awaitable; if None, such a result is invalid.
+    """
+    if refusal_handler is None or refusal_handler.kind != "plain":
+        return default
+    call = refusal_handler.call
+    try:
+        value = call(request, verdict)
+        return _checked_response(
+            call, await wait_for(value) if wait_for is not None and isawaitable(value) else value, default
+        )
+    except Exception as error:  # noqa: BLE001  # a refused request always gets a response
+        warn_throttled(f"on_refused {callable_name(call)}", HANDLER_FAILED, error=error)
+        return default
+
+
+def _checked_response(call: Any, value: Any, default: Response) -> Response:
     """Return the response in a callable's result, with the fields of `default`; `default` if the result is invalid."""
     close_unawaited(value)
     try:
@@ -59,21 +88,6 @@ def checked_response(call: Any, value: Any, default: Response) -> Response:
         warn_throttled(
             f"on_refused {callable_name(call)}", "returned no valid response, the default one is sent: %s", error
         )
-        return default
-
-
-async def call_refusal_handler(
-    refusal_handler: RefusalHandler | None, request: Request, verdict: Verdict, default: Response
-) -> Response:
-    """Return the response of a plain `on_refused`; `default` if it is missing, of another kind, or raises."""
-    if refusal_handler is None or refusal_handler.kind != "plain":
-        return default
-    call = refusal_handler.call
-    try:
-        value = call(request, verdict)
-        return checked_response(call, await value if isawaitable(value) else value, default)
-    except Exception as error:  # noqa: BLE001  # a refused request always gets a response
-        warn_throttled(f"on_refused {callable_name(call)}", HANDLER_FAILED, error=error)
         return default
 
 

@@ -1,15 +1,16 @@
 """Builds the rate limit headers and the refusal responses.
 
-A new header of refusals is added in `refusal_response`; one of all responses in `headers` and in its fast path
-`raw_headers`, and in `django/responses.py`, which knows the two `RateLimit` fields by their position. Both kinds need
-their name in `_NAMES` and `_DESCRIPTIONS`.
+A new header of all refusals is added in `_problem`, and one of some refusals in `refusal_response`. A new header of
+all responses is added in `headers`, in its faster form `raw_headers`, and in `django/responses.py`, which knows the two
+`RateLimit` fields by their position. Every new header needs its name in `_NAMES`. To be documented in OpenAPI, it also
+needs a text in `_DESCRIPTIONS`, and its name in `RESPONSES`.
 
 `RateLimit` and `RateLimit-Policy` follow draft-ietf-httpapi-ratelimit-headers-11 and are structured fields (RFC 9651).
 Bodies are problem details (RFC 9457).
 """
 
 import time
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import ceil, isinf
 from random import uniform
@@ -135,7 +136,10 @@ RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
-    """Return the rate limit fields of a verdict; empty if the verdict has no decisions (403, 503, a store error).
+    """Return the rate limit fields of a verdict; empty if it has no decisions, or no policy to show.
+
+    A verdict has no decisions if it refuses with 403, or if the store failed and `on_store_error` allows the request or
+    denies it (503). With `local`, the default, the fallback store makes the decisions.
 
     The style `ietf` has none or these two, in this order: RateLimit-Policy, RateLimit.
     """
@@ -143,9 +147,12 @@ def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
         return []
     policies = verdict.policies
     if style == "ietf" and len(policies) == 1 and not policies[0].hidden_when_admitted:  # fast path
-        policy = policies[0]
+        policy, decision = policies[0], verdict.decisions[0]
         cached = policy.fields or _fields_of(policy)
-        return [("RateLimit-Policy", cached.policy), ("RateLimit", cached.state % _state(policy, verdict.decisions[0]))]
+        available, wait = decision.remaining, ceil(decision.next_after)
+        if available > policy.quota or wait > policy.max_wait_seconds:
+            available, wait = _state(policy, decision)
+        return [("RateLimit-Policy", cached.policy), ("RateLimit", cached.state % (available, wait))]
     visible = _visible_policies(verdict)
     fields: HeaderList = []
     if visible and style != "legacy":
@@ -186,19 +193,18 @@ def raw(fields: HeaderList) -> RawFields:
     return [(_RAW_NAMES[name], value.encode()) for name, value in fields]
 
 
-def non_conflicting(fields: HeaderList, app_headers: Container[str]) -> HeaderList:
+def non_conflicting(fields: HeaderList, app_headers: Iterable[str]) -> HeaderList:
     """Return the fields that can be added to an app's fields.
 
     `RateLimit` and `RateLimit-Policy` are lists, so they are added as further members. Other fields are dropped if the
-    app has them; the three `X-RateLimit` fields are dropped together. `app_headers`: names in lower case.
+    app has them; the three `X-RateLimit` fields are dropped together. `app_headers`: the names of the app's fields.
     """
-    return [
-        (name, value) for name, value in fields if name in _LIST_FIELDS or not _is_present(name.lower(), app_headers)
-    ]
-
-
-def _is_present(name: str, app_headers: Container[str]) -> bool:
-    return name in app_headers or (name in _LEGACY and any(one in app_headers for one in _LEGACY))
+    if len(fields) == len(_LIST_FIELDS) and fields[-1][0] == _LIST_FIELDS[0]:  # fast path
+        return fields
+    present = {name.lower() for name in app_headers}
+    if not present.isdisjoint(_LEGACY):
+        present.update(_LEGACY)
+    return [(name, value) for name, value in fields if name in _LIST_FIELDS or name.lower() not in present]
 
 
 def refusal_response(
@@ -207,8 +213,8 @@ def refusal_response(
     """Return the response to a refused request: status 429, 503 or 403.
 
     503 if the request is denied because the store failed; 403 if it has no key or is blocked. `jitter`: the maximum
-    random addition to `Retry-After`, in seconds. `at_least`: the minimum of `Retry-After`, in seconds.
-    Outer middleware passes the wait of its own limits, because a retry is charged to them again.
+    random addition to `Retry-After`, in seconds. `at_least`: the minimum of `Retry-After`, in seconds. An inner
+    middleware or endpoint limit passes the wait of the outer limits here, because they charge a retry again.
     """
     if verdict.source == "denied_on_error":
         detail = "Requests cannot be counted at the moment."

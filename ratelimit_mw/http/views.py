@@ -1,11 +1,30 @@
-"""`Request` for ASGI scopes and WSGI environs."""
+"""`Request` for ASGI scopes and WSGI environs, and the WSGI servers that merge header names."""
 
-from collections.abc import Mapping, Sequence
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any, Final
 from urllib.parse import urlparse
 
+from ratelimit_mw.core.log import Finding, warn_throttled
 from ratelimit_mw.http.request import Request, as_text, strip_root, user_id
-from ratelimit_mw.http.underscore_headers import merges_underscores
+
+_MERGING_SERVERS: Final = re.compile(r"Granian|WSGIServer/|gunicorn/(?:1?\d|2[01])\.", re.IGNORECASE)
+_DJANGO_SERVER: Final = "django.core.servers.basehttp"  # runserver is based on wsgiref's server, but drops such names
+_JOINED_VALUES: Final = re.compile(r",(?! )")  # these servers join lines without a space; proxies write one
+
+UNDERSCORE_FINDING: Final = Finding(
+    "trusted_proxies: this WSGI server reads a header X_Forwarded_For as X-Forwarded-For, so a client can forge its "
+    "address; drop header names with underscores in the proxy, or use a server that does (gunicorn, waitress)"
+)
+
+
+def only_asgi_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
+    """Return a header that an ASGI request has once, else None. `name` is in lower case."""
+    length = len(name)  # comparing it first halves the time
+    values = [value for key, value in headers if len(key) == length and key.lower() == name]
+    return values[0].decode("latin-1") if len(values) == 1 else None
 
 
 class AsgiRequest(Request):
@@ -49,6 +68,15 @@ class AsgiRequest(Request):
     def user(self) -> str | None:
         user = self.raw.get("user")
         return None if user is None else user_id(user)
+
+
+def only_wsgi_header(environ: Mapping[str, Any], name: str) -> str | None:
+    """Return a header that a WSGI request has once, else None. `name` is in lower case.
+
+    None, too, if the server may have merged it with a header of another name; see `merges_underscores`.
+    """
+    value: str | None = environ.get(_variable(name))
+    return None if value is None or merges_underscores(environ) else value
 
 
 class WsgiRequest(Request):
@@ -115,3 +143,28 @@ def _variable(name: str) -> str:
     """Return the name of a header in a WSGI environ."""
     variable = name.upper().replace("-", "_")
     return variable if variable in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{variable}"
+
+
+def merges_underscores(environ: Mapping[str, Any]) -> bool:
+    """Return whether the WSGI server keeps header names with underscores, as far as its environ shows.
+
+    The WSGI adapters of ASGI servers (uvicorn, hypercorn, asgiref) keep them. They do not set `SERVER_SOFTWARE`, and
+    set both `wsgi.multithread` and `wsgi.multiprocess`.
+    """
+    software = environ.get("SERVER_SOFTWARE")
+    if software is None:
+        return environ.get("wsgi.multithread") is True and environ.get("wsgi.multiprocess") is True
+    if not _MERGING_SERVERS.match(software):
+        return False
+    return not software.startswith("WSGIServer/") or _DJANGO_SERVER not in sys.modules
+
+
+def unambiguous_values(name: str, values: Sequence[str]) -> Sequence[str]:
+    """Return the lines of a proxy's header; none if the server joined lines, as it is unknown which the proxy wrote."""
+    if not any(_JOINED_VALUES.search(value) for value in values):
+        return values
+    warn_throttled(
+        name,
+        "the server joined several headers of this name, or of its spelling with underscores; all of them are ignored",
+    )
+    return ()

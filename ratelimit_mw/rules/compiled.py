@@ -1,14 +1,13 @@
 """The compiled limits of a rule: the key, cost, role and name with which each limit charges a request."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, lru_cache, partial
 from typing import Final
 
 from ratelimit_mw.core.errors import ErrorCollector
-from ratelimit_mw.core.identity import bucket_key, encode
+from ratelimit_mw.core.identity import encode, identity_hash
 from ratelimit_mw.core.limit import Charge, Role
 from ratelimit_mw.core.log import warn_throttled
-from ratelimit_mw.core.memo import Budget, Memo
 from ratelimit_mw.core.signatures import reject_async
 from ratelimit_mw.http.callables import CallResults, RequestCallable, cost_result
 from ratelimit_mw.http.keys import Key, KeyContext
@@ -29,34 +28,30 @@ from ratelimit_mw.stores.fallback import scaled
 
 _WSGI: Final = " under WSGI"
 _CACHE_SIZE: Final = 1024  # lists of limits that a callable returned: each client may have its own
-CHARGE_BUDGET: Final = Budget(
-    32_768
-)  # charges of recent clients, for all limits: a lookup is cheaper than the key's hash
 
 
 class CompiledLimit:
     """One limit of a rule, ready to charge.
 
-    `new_charge((identity, cost))` returns the `Charge` that the store receives, `charge_cache[identity, cost]` a cached
-    one.
+    `tag_of(identity)` returns the part of a bucket key that all limits of a client share: the hashed identity, in
+    braces. `charge(tag, cost)` returns the `Charge` that the store receives.
     """
 
     __slots__ = (
         *(
             "is_penalty",
-            "charge_cache",
+            "charge",
             "cost",
             "key",
             "local_policy",
             "missing_key",
-            "new_charge",
             "on_store_error",
             "policy",
             "queue",
             "queue_timeout",
             "shadow",
         ),
-        *("missing_key_identity", "may_delay"),
+        *("missing_key_tag", "may_delay", "tag_of"),
     )
 
     def __init__(self, spec: LimitSpec, name: str, limit_set: "LimitSet", *, penalty: bool = False) -> None:
@@ -83,17 +78,15 @@ class CompiledLimit:
         self.policy: Final = make_policy(spec.limit)
         local_limit = scaled(spec.limit, settings.local_share)  # decides while the store fails
         self.local_policy: Final = self.policy if local_limit is spec.limit else make_policy(local_limit)
-        self.missing_key_identity: Final = encode([("missing", self.key.text)])  # shared by all requests without a key
+        self.tag_of: Final = limit_set.tag_of
+        self.missing_key_tag: Final = self.tag_of(encode([("missing", self.key.text)]))  # of all requests without a key
         role: Final[Role] = "penalty" if penalty else "shadow" if self.shadow else "limit"
-        secret = settings.key_secret.encode("utf-8", "surrogatepass")
+        limit, lease, lease_time, suffix = spec.limit, spec.lease, spec.lease_time, f":{limit_set.bucket}"
 
-        def charge(identity_and_cost: tuple[str, int]) -> Charge:
-            identity, cost = identity_and_cost
-            key = bucket_key(identity, limit_set.bucket, secret=secret, plain=settings.plain_keys)
-            return Charge(key, spec.limit, cost, None, role, None, spec.lease, spec.lease_time)
+        def charge(tag: str, cost: int) -> Charge:
+            return Charge(tag + suffix, limit, cost, None, role, None, lease, lease_time)
 
-        self.new_charge: Final = charge
-        self.charge_cache: Final = Memo(charge, CHARGE_BUDGET)
+        self.charge: Final = charge
 
     def cost_of(self, results: CallResults) -> int:
         """Return the units that a request costs."""
@@ -128,6 +121,7 @@ class LimitSet:
         self.key: Final = Key(self._key, settings.ipv6_prefix)
         cost = resolve_cost(rule.cost, []) if rule else None
         self.cost: Final[int | RequestCallable] = 1 if cost is None else cost
+        self.tag_of: Final = _tagger(settings.key_secret, plain=settings.plain_keys)
         self._penalty: Final = _penalty(settings, rule, name)
         self.settle_policy: Final = _settle_policy(settings, rule)
         self.settles: Final = self.settle_policy is not None and limits != []
@@ -209,6 +203,13 @@ class LimitSet:
         if self.fixed_limits is None:
             callables += callables_of(self.key, self.cost)
         return list(dict.fromkeys(callables))
+
+
+@cache
+def _tagger(secret: str, *, plain: bool) -> Callable[[str], str]:
+    """Return the function that makes the tag of a bucket key from an identity. See `core.identity.bucket_key`."""
+    hash_of = str if plain else identity_hash(secret.encode("utf-8", "surrogatepass"))
+    return lambda identity: f"{{{hash_of(identity)}}}"
 
 
 def check_no_async_callables(limit_sets: Iterable[LimitSet]) -> None:

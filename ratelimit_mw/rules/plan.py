@@ -15,13 +15,14 @@ from ratelimit_mw.core.verdict import Source, Verdict, verdict_of
 from ratelimit_mw.http.callables import CallResults, RequestCallable
 from ratelimit_mw.http.client_ip import client_address
 from ratelimit_mw.http.keys import KeyContext
+from ratelimit_mw.http.networks import is_ipv4
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Policy
 from ratelimit_mw.rules.compiled import CompiledLimit, LimitSet
 from ratelimit_mw.stores.group import can_be_summed, hash_tag
 
 _MAX_CACHED_LENGTH: Final = 256  # characters of a user or client address; plans for longer ones are not cached
-PLAN_BUDGET: Final = Budget(16_384)  # plans of recent clients, for all combinations of rules
+PLAN_BUDGET: Final = Budget(16_384, second_use=True)  # plans of recent clients, for all combinations of rules
 _NETWORK_CACHE_SIZE: Final = 4096  # IPv6 addresses
 
 
@@ -48,7 +49,17 @@ class Match:
             "policies",
             "may_read_user",
         ),
-        *("has_slots", "plans_by_address", "prefix", "has_queue", "plan_cache", "route", "rule", "may_delay"),
+        *(
+            "_limits_by_ip",
+            "has_slots",
+            "plans_by_address",
+            "prefix",
+            "has_queue",
+            "plan_cache",
+            "route",
+            "rule",
+            "may_delay",
+        ),
     )
 
     def __init__(
@@ -91,10 +102,20 @@ class Match:
         self.settles = any(limit_set.settles for limit_set in may_apply)
         self.has_slots = any(limit_set.has_slots for limit_set in may_apply)
         self.has_queue = any(limit_set.has_queue for limit_set in may_apply)
-        has_fast_path = self.plan_cache is not None and not (self.may_delay or self.settles or self.has_slots)
+        has_fast_path = self.plan_cache is not None and not (
+            self.may_delay
+            or self.settles
+            or self.has_slots
+            or any(limit.key.may_read_route for limit in self.fixed_limits or ())
+        )
         self.plans_by_address: PlanCache | None = (
             PlanCache(self._plan_for_address, self.prefix) if has_fast_path else None
         )
+        self._limits_by_ip: Sequence[CompiledLimit] = ()  # all limits, if all have the key `ip` and their own buckets
+        if has_fast_path and all(limit.key.is_ip for limit in self.fixed_limits or ()):
+            samples = [limit.charge("{}", limit.cost_of({})) for limit in self.fixed_limits or ()]
+            if len({(charge.key, charge.limit.bucket) for charge in samples}) == len(samples):
+                self._limits_by_ip = self.fixed_limits or ()
 
     def limits_for(self, request: KeyContext, route: str, results: CallResults) -> Sequence[CompiledLimit] | None:
         """Return the limits of a request; None if a callable returned no valid ones and no defaults replace them."""
@@ -115,9 +136,13 @@ class Match:
         return [limit for limits in by_limit_set.values() for limit in limits]
 
     def _plan_for_address(self, client: str | None) -> "Plan":
-        address_plan = self._plan(None, client, None)
-        is_single = [charge.role for charge in address_plan.charges] == ["limit"]
-        return replace(address_plan, match=self, is_single=is_single)
+        limits = self._limits_by_ip
+        if limits and client is not None and is_ipv4(client):  # as `_plan` does, in half the time
+            tag = limits[0].tag_of(f"ip={client}")
+            charges = tuple([limit.charge(tag, limit.cost_of({})) for limit in limits])
+            return Plan(charges, limits, self.policies, None, self, _is_single(charges))
+        by_address = self._plan(None, client, None)
+        return by_address if by_address.match is self else replace(by_address, match=self)  # if a key is missing
 
     def _plan_for_caller(self, caller: tuple[str | None, str | None, str | None]) -> "Plan":
         return self._plan(*caller)
@@ -144,14 +169,15 @@ class _PlanContext(Struct, frozen=True, gc=False):
 class Plan(Struct, frozen=True, gc=False):
     """The charges of a request, each with its limit and policy.
 
-    `denied`: if set, the request is refused without a query of the store, with this source. `match`, `is_single`: set
-    in plans by client address only; `is_single`: there is one charge, and it can refuse.
+    `denied_source`: the source of the verdict if the request is refused without a query of the store. `match`: set in
+    plans by client address, at least. `is_single`: there is one charge, and it can refuse; False if that was not
+    examined.
     """
 
     charges: Sequence[Charge]
     compiled_limits: Sequence[CompiledLimit]
     policies: Sequence[Policy]
-    denied: Source | None = None
+    denied_source: Source | None = None
     match: Any = None
     is_single: bool = False
 
@@ -193,8 +219,8 @@ class PlanCache(Memo[str | None, Plan]):
         return super().__missing__(client)
 
 
-_DENIED: Final = Plan((), (), (), denied="store")
-_UNKNOWN_LIMITS: Final = Plan((), (), (), denied="denied_on_error")
+_DENIED: Final = Plan((), (), (), denied_source="store")
+_UNKNOWN_LIMITS: Final = Plan((), (), (), denied_source="denied_on_error")
 
 
 def client_identities(charge_plan: Plan) -> Sequence[str]:
@@ -219,18 +245,21 @@ def _plan(match: Match, request: KeyContext, route: str, results: CallResults) -
     if compiled_limits is None:
         return Plan((), (), ()) if match.limit_sets[0].settings.shadow else _UNKNOWN_LIMITS
     charges = []
+    last = tag = ""
     for limit in compiled_limits:
         identity = limit.key.identity(request, route, results)
         if identity is None:
             return _plan_without(compiled_limits, request, route, results)
-        units = identity, limit.cost_of(results)
-        # a plan that is cached keeps its charges: a second cache would only be filled, never read
-        charges.append(limit.charge_cache[units] if match.plan_cache is None else limit.new_charge(units))
-    return Plan(
-        _with_distinct_buckets(charges),
-        compiled_limits,
-        match.policies if compiled_limits is match.fixed_limits else [limit.policy for limit in compiled_limits],
-    )
+        if identity != last:  # most limits of a request have the same key, and the hash takes time
+            last, tag = identity, limit.tag_of(identity)
+        charges.append(limit.charge(tag, limit.cost_of(results)))
+    if match.fixed_limits is None:
+        return Plan(_with_distinct_buckets(charges), compiled_limits, [limit.policy for limit in compiled_limits])
+    return Plan(_with_distinct_buckets(charges), compiled_limits, match.policies, None, match, _is_single(charges))
+
+
+def _is_single(charges: Sequence[Charge]) -> bool:
+    return len(charges) == 1 and charges[0].role == "limit"
 
 
 def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, route: str, results: CallResults) -> Plan:
@@ -252,8 +281,8 @@ def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, rout
                 )
             ):
                 continue  # a shared penalty would ban all clients without the key for the refusals of one
-            identity = limit.missing_key_identity
-        charges.append(limit.charge_cache[identity, limit.cost_of(results)])
+        tag = limit.missing_key_tag if identity is None else limit.tag_of(identity)
+        charges.append(limit.charge(tag, limit.cost_of(results)))
         compiled_limits.append(limit)
     return Plan(_with_distinct_buckets(charges), compiled_limits, [limit.policy for limit in compiled_limits])
 
@@ -323,6 +352,6 @@ def plan_on_store_error(charge_plan: Plan) -> tuple[Source, Plan]:
 
 def conclude(match: Match, charge_plan: Plan, decisions: Sequence[Decision], source: Source = "store") -> Verdict:
     """Return the verdict on a request, given the decisions on its charges."""
-    if charge_plan.denied is not None or source == "denied_on_error":
-        return Verdict(False, (), (), match.rule, charge_plan.denied or source)
+    if charge_plan.denied_source is not None or source == "denied_on_error":
+        return Verdict(False, (), (), match.rule, charge_plan.denied_source or source)
     return verdict_of(charge_plan.charges, decisions, match.rule, source, charge_plan.policies)

@@ -12,12 +12,13 @@ from ratelimit_mw.http.client_lists import ClientList
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.paths import Forms, Paths
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.http.routers import is_falcon
-from ratelimit_mw.http.underscore_headers import UNDERSCORE_FINDING, unambiguous_values
+from ratelimit_mw.http.views import UNDERSCORE_FINDING, unambiguous_values
 from ratelimit_mw.rules.compiled import LimitSet
+from ratelimit_mw.rules.deployment_checks import ProxyHeaderCheck, is_falcon
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, bucket_for, name_for
 from ratelimit_mw.rules.plan import Match, PlanCache
 from ratelimit_mw.rules.rule_table import (
+    NO_RULES,
     CompiledRule,
     EndpointLevel,
     EndpointRules,
@@ -25,7 +26,7 @@ from ratelimit_mw.rules.rule_table import (
     always_apply,
     applicable_rules,
 )
-from ratelimit_mw.rules.startup_checks import EndpointLimitChecks, ProxyHeaderCheck, startup_findings
+from ratelimit_mw.rules.startup_checks import EndpointLimitChecks, startup_findings
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import parse_limits
 
@@ -42,6 +43,7 @@ class RuleSet:
         )
         finder = ClientIPResolver(settings.trusted_proxies, settings.proxy_header)
         self._finder: Final = finder if settings.trusted_proxies else None
+        self.proxy_header: Final = finder.header if settings.trusted_proxies else None
         refuses_blocked = settings.blocklist and not settings.shadow  # in shadow mode nothing is refused
         self._blocked_clients: Final = ClientList("blocklist", settings.blocklist) if refuses_blocked else None
         self._safe_clients: Final = ClientList("safelist", settings.safelist) if settings.safelist else None
@@ -211,6 +213,23 @@ class RuleSet:
             warn_or_fail([UNDERSCORE_FINDING], strict=self._settings.strict)
         return finder.resolve(request.client, lambda name: unambiguous_values(name, request.header_lines(name)))
 
+    def plans_for(self, method: str, path: str) -> PlanCache | None:
+        """Return the plans by client address of requests with this method and path.
+
+        Returns None if a request needs the general path: `match` and `plan`, which return the same plan for others.
+        `path`: as received, without a root path. The client's address is that of `client_of`.
+        """
+        if self.plans_by_address is not None:
+            return None if method == "OPTIONS" else self.plans_by_address
+        return self._table.plans_for(method, path) if self._finds_plans else None
+
+    def client_of(self, peer: str | None, forwarded: str | None) -> str | None:
+        """Return the client's address, if the peer is a trusted proxy that reports an IPv4 address; None otherwise.
+
+        `forwarded`: the value of `proxy_header`, None unless the request has it once.
+        """
+        return None if forwarded is None or self._finder is None else self._finder.resolve_ipv4(peer, forwarded)
+
     def plans_by_address_at(self, endpoint_rules: EndpointRules) -> PlanCache | None:
         """Return `plans_by_address` for an endpoint with these limits; None if a request needs the general path."""
         match = None if self.single_match is None else self._matches_by_endpoint(endpoint_rules)
@@ -218,13 +237,14 @@ class RuleSet:
 
     def _endpoint_match(self, endpoint_rules: EndpointRules) -> Match | None:
         """Return the limits of an endpoint's requests that match no rule; None if one of them has a condition."""
-        return self._table.combined((((), endpoint_rules),)) if always_apply(endpoint_rules) else None
+        return self._table.combined(((NO_RULES, endpoint_rules),)) if always_apply(endpoint_rules) else None
 
     def _refresh_single_match(self) -> None:
-        """Set `single_match`, if all requests but preflights have the same limits, and `plans_by_address`."""
-        checks = (self._finder, self._proxy_check, self._blocked_clients, self._safe_clients, self._exempt)
-        is_single = self._enabled is True and not any(checks) and all(rule.preflight for rule in self._table.rules)
-        self.single_match: Match | None = self._table.combined((((), ()),)) if is_single else None
+        """Set what of the short way is open: `single_match` if all requests but preflights have the same limits."""
+        checks = (self._proxy_check, self._blocked_clients, self._safe_clients, self._exempt)
+        self._finds_plans = self._enabled is True and not any(checks)
+        is_single = self._finds_plans and self._finder is None and all(rule.preflight for rule in self._table.rules)
+        self.single_match: Match | None = self._table.combined(((NO_RULES, ()),)) if is_single else None
         self.plans_by_address = None if self.single_match is None else self.single_match.plans_by_address
 
 

@@ -2,24 +2,32 @@
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from ratelimit_mw.http.callables import WHEN_FAILURE, evaluate_predicate, resolve_callable
 from ratelimit_mw.http.hosts import Hosts
 from ratelimit_mw.http.path_index import PathTree
-from ratelimit_mw.http.paths import Forms, Paths
+from ratelimit_mw.http.paths import Forms, Paths, is_normal
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules.compiled import LimitSet
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
 from ratelimit_mw.rules.messages import MessageLimits
-from ratelimit_mw.rules.plan import Match
+from ratelimit_mw.rules.plan import Match, PlanCache
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import Rule
 
 _CACHE_SIZE: Final = 1024  # combinations of rules
+_METHODS: Final = frozenset(("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"))  # `OPTIONS` may be a preflight
 
-# the rules that one form of a path matches, in order: the index of a final rule, or ~index if the search goes on
-MatchedRules = tuple[int, ...]
+
+class MatchedRules(NamedTuple):
+    """The rules that one form of a path matches, by their indices, in order. `final`: the last, if it is final."""
+
+    indices: tuple[int, ...] = ()
+    final: int | None = None
+
+
+NO_RULES: Final = MatchedRules()
 
 
 class CompiledRule:
@@ -134,10 +142,41 @@ class RuleTable:
         self._received: Final = PathTree.from_rules([path.received_templates for path in paths], ignore_case=case)
         self._normal: Final = PathTree.from_rules([path.normal_templates for path in paths], ignore_case=case)
         self.combined: Final = lru_cache(maxsize=_CACHE_SIZE)(self._combine)
+        self._plans: Final[dict[tuple[str, tuple[int, ...]], PlanCache | None]] = {}  # bounded by the tree's nodes
 
     def allow_empty_segments(self) -> None:
         """Let `{x}` match an empty segment too."""
         self._received.empty = self._normal.empty = True
+
+    def plans_for(self, method: str, path: str) -> PlanCache | None:
+        """Return the plans by client address of requests with this method and path, if nothing else matters.
+
+        Returns None if `match` must decide, because a rule needs a header, its path can match loosely, or the path has
+        several forms.
+        """
+        if method not in _METHODS or not is_normal(path):
+            return None
+        matches = self._received.simple_matches(path)
+        if matches is None or (self._has_two_forms and self._normal.simple_matches(path) != matches):
+            return None
+        try:
+            return self._plans[method, matches]
+        except KeyError:
+            plans = self._plans[method, matches] = self._plans_by_address(method, sorted(set(matches)))
+            return plans
+
+    def _plans_by_address(self, method: str, indices: Sequence[int]) -> PlanCache | None:
+        matches: list[int] = []
+        for index in indices:
+            rule = self.rules[index]
+            if rule.preflight or (rule.methods and method not in rule.methods):
+                continue
+            if rule.hosts is not None or rule.when is not None:
+                return None
+            matches.append(index)
+            if rule.is_final:
+                return self.combined(((MatchedRules(tuple(matches), index), ()),)).plans_by_address
+        return self.combined(((MatchedRules(tuple(matches)), ()),)).plans_by_address
 
     def match(self, method: str, forms: Forms, request: Request, endpoint_rules: EndpointRules) -> Match:
         """Return the limits of a request. `endpoint_rules`: the endpoint's limits that apply to it."""
@@ -170,13 +209,11 @@ class RuleTable:
         for indices in self._matches_by_form(forms):
             matches = self._first_matches(indices, "OPTIONS", request, when_results, preflight=True)
             for method, applicable in rules_by_method.items():
-                is_final = matches and matches[-1] >= 0
-                form_matches.append(
-                    (
-                        matches if is_final else matches + self._first_matches(indices, method, request, when_results),
-                        applicable,
-                    )
-                )
+                all_matches = matches
+                if matches.final is None:
+                    more = self._first_matches(indices, method, request, when_results)
+                    all_matches = MatchedRules(matches.indices + more.indices, more.final)
+                form_matches.append((all_matches, applicable))
         return self.combined(tuple(dict.fromkeys(form_matches)), preflight=True)
 
     def _first_matches(
@@ -206,18 +243,18 @@ class RuleTable:
             if (when_result := when_results.get(index, True)) is False:
                 continue
             is_final = rule.is_final and is_match is True and when_result is True and number >= 0
-            matches.append(index if is_final else ~index)
+            matches.append(index)
             if is_final:
-                break
-        return tuple(matches)
+                return MatchedRules(tuple(matches), index)
+        return MatchedRules(tuple(matches)) if matches else NO_RULES
 
     def _combine(self, form_matches: tuple[_FormMatch, ...], *, preflight: bool = False) -> Match:
         """Merge the limits of all matched rules; add the default limits if any form matched without a final rule."""
-        rule_indices = dict.fromkeys(index if index >= 0 else ~index for form, _ in form_matches for index in form)
+        rule_indices = dict.fromkeys(index for matches, _ in form_matches for index in matches.indices)
         endpoint_rules = dict.fromkeys(rule for _, from_endpoint in form_matches for rule in from_endpoint)
         rules = [*(self.rules[index] for index in rule_indices), *endpoint_rules]
         limit_sets = [self._app, *(rule.limit_set_for(preflight=preflight) for rule in rules)]
-        finals = [form[-1] if form and form[-1] >= 0 else None for form, _ in form_matches]
+        finals = [matches.final for matches, _ in form_matches]
         final_names = [self.rules[index].name for index in finals if index is not None]
         final_names += [rule.name for rule in endpoint_rules if rule.is_final]
         default = self._preflight if preflight else self._default

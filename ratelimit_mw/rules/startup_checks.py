@@ -1,39 +1,37 @@
 """Startup checks for settings that work, but probably not as intended. Each finding includes the fix."""
 
-import os
-import re
-import shlex
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from types import FrameType
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from msgspec.structs import fields
 
 from ratelimit_mw.core.limit import Limit
-from ratelimit_mw.core.log import Finding, logger, warn_or_fail
-from ratelimit_mw.http.client_ip import ClientIPResolver
-from ratelimit_mw.http.keys import Key
-from ratelimit_mw.http.networks import parse_address
-from ratelimit_mw.http.request import Request
+from ratelimit_mw.core.log import Finding, warn_or_fail
+from ratelimit_mw.core.validation import closest_match
+from ratelimit_mw.http.path_index import PARAMETER, fold
+from ratelimit_mw.http.paths import Paths, covers
 from ratelimit_mw.rules.compiled import CompiledLimit, LimitSet
-from ratelimit_mw.rules.no_effect import no_effect_findings
-from ratelimit_mw.rules.unreachable import exempted_rules, exempting_all, unknown_methods, unreachable_rules
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import NOT_BY_TIER
-from ratelimit_mw.settings.rule import Rule
+from ratelimit_mw.settings.rule import PathSpec, Rule
 
 _MAX_QUOTAS: Final = {"fixed_window": 2, "sliding_window_counter": 2, "sliding_window_log": 1}  # in any window
-_PROXY_HEADERS: Final = ("x-forwarded-for", "forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip")
-_MAX_REQUESTS: Final = 1000  # requests that are examined: the check costs time
-_MIN_PUBLIC_REQUESTS: Final = 100  # from public addresses: any client can send such a header, a proxy always does
-_SERVERS: Final = ("uvicorn", "gunicorn", "hypercorn", "granian", "fastapi")
-_WORKERS: Final = re.compile(r"(?:--workers|-w)(?:=?([0-9]+))?")
-_DJANGO_TEST_SERVER: Final = "testserver"  # the name of Django's test client, which sets wsgi.multiprocess
 _LONG_TIMEOUT: Final = 5.0  # seconds; a larger store_timeout was probably meant in milliseconds
-_MAX_DEPTH: Final = 50  # nested apps
 _SLOT_OPTIONS: Final = ("queue", "queue_timeout", "slot_lifetime", "slot_retry")
+_EVERY_PATH: Final = "/{rest:path}"
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY")
+_METHOD_HINTS: Final = {  # words that frameworks use like methods
+    "ANY": "leave out methods for all of them",
+    "ALL": "leave out methods for all of them",
+    "WEBSOCKET": "a websocket begins with a GET",
+    "WS": "a websocket begins with a GET",
+}
+_RARE: Final = (  # methods of IANA's registry, of caches and of UPnP
+    "ACL BAN BIND CHECKIN CHECKOUT COPY LABEL LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE "
+    "MOVE NOTIFY ORDERPATCH PRI PROPFIND PROPPATCH PURGE REBIND REFRESH REPORT SEARCH SUBSCRIBE UNBIND UNCHECKOUT "
+    "UNLINK UNLOCK UNSUBSCRIBE UPDATE UPDATEREDIRECTREF"
+)
+_RARE_METHODS: Final = frozenset(_RARE.split())
 
 
 def startup_findings(
@@ -75,7 +73,7 @@ def startup_findings(
     options = [option for option in ("tier", "default_tier") if getattr(settings, option) is not None]
     if options and not any(limit_set.tier for limit_set in (*compiled, *messages)):
         yield Finding(f"{', '.join(options)}: {NOT_BY_TIER}")
-    if settings.proxy_header.lower() != _PROXY_HEADERS[0] and not settings.trusted_proxies:
+    if settings.proxy_header.lower() != "x-forwarded-for" and not settings.trusted_proxies:
         yield Finding(
             f"proxy_header: {settings.proxy_header} is never read, because trusted_proxies is empty, so clients are "
             "counted by the socket's address; put your proxies into trusted_proxies, or remove proxy_header"
@@ -204,64 +202,6 @@ def _admits_all_of(limit: Limit, other: Limit) -> bool:
     return 2 * at_once + rate * limit.window <= limit.quota  # a counter may add the whole last window to the new one
 
 
-def configured_workers(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] | None = None) -> int:
-    """Return the number of processes that the server is configured to start; 1 if it is unknown.
-
-    It is read from the server that runs this code (gunicorn, uvicorn), else from its command line,
-    `GUNICORN_CMD_ARGS` or `WEB_CONCURRENCY`.
-    """
-    running_workers = _running_workers()
-    if running_workers is not None:
-        return running_workers
-    arguments_given = list(sys.argv if arguments is None else arguments)
-    count = environ.get("WEB_CONCURRENCY", "")
-    if arguments_given and any(name in arguments_given[0] for name in _SERVERS):
-        if "gunicorn" in arguments_given[0]:
-            with suppress(ValueError):  # an unclosed quote: gunicorn reports it
-                count = _workers_option(shlex.split(environ.get("GUNICORN_CMD_ARGS", ""))) or count
-        count = _workers_option(arguments_given) or count
-    return int(count) if count.isdecimal() and int(count) > 0 else 1
-
-
-def _workers_option(arguments: Sequence[str]) -> str:
-    """Return the last value of `-w` or `--workers` on a command line, or empty text."""
-    value = ""
-    for argument, next_argument in zip(arguments, [*arguments[1:], ""], strict=True):
-        if found := _WORKERS.fullmatch(argument):
-            value = found[1] or next_argument
-    return value
-
-
-def _running_workers() -> int | None:
-    """Return the number of workers of gunicorn or uvicorn, if one of their calls is on the stack of this thread.
-
-    Both load the app, and run its event loop, inside such a call. The number includes `gunicorn.conf.py` and
-    `uvicorn.run(workers=...)`, which no command line shows. Imports neither server.
-    """
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # finds the server's call
-    while frame is not None:
-        module = frame.f_globals.get("__name__")
-        workers: object = None
-        if module == "gunicorn.arbiter":
-            workers = getattr(getattr(frame.f_locals.get("self"), "cfg", None), "workers", None)
-        elif module == "uvicorn._subprocess":
-            config = frame.f_locals.get("config")
-            # uvicorn ignores `workers` while it reloads
-            workers = 1 if getattr(config, "should_reload", False) else getattr(config, "workers", None)
-        if isinstance(workers, int):
-            return max(workers, 1)
-        frame = frame.f_back
-    return None
-
-
-def multiple_workers_finding(workers: int | None) -> Finding:
-    """Return the finding that each process has its own memory store. `workers`: None if the number is unknown."""
-    return Finding(
-        f"store: memory:// counts in one process, and there are {workers or 'several'}: clients get that many times "
-        "the limits; set store to a redis:// URL"
-    )
-
-
 def warn_of_unused_slot_options(settings: Settings, limit_sets: Sequence[LimitSet]) -> None:
     """Report options of slots if none of these limits has slots, and endpoint limits cannot have them."""
     defaults = {field.name: field.default for field in fields(settings)}
@@ -272,129 +212,146 @@ def warn_of_unused_slot_options(settings: Settings, limit_sets: Sequence[LimitSe
         warn_or_fail([Finding(f"{', '.join(unused)}: {text}")], strict=settings.strict)
 
 
-class ProcessCountCheck:
-    """Warns once if a WSGI server has several processes, and `configured_workers` did not find them.
-
-    `unknown`: no request has shown it yet, so the next one is examined. Therefore it is a warning even with `strict`.
-    """
-
-    __slots__ = ("unknown",)
-
-    def __init__(self, store: object) -> None:
-        self.unknown = store == "memory://" and configured_workers() == 1
-
-    def examine(self, environ: Mapping[str, Any]) -> None:
-        """Warn if this request shows several processes. All requests show the same, so one is enough."""
-        if environ.get("SERVER_NAME") != _DJANGO_TEST_SERVER:
-            self.unknown = False
-            if environ.get("wsgi.multiprocess"):
-                warn_or_fail([multiple_workers_finding(None)], strict=False)
-
-
-class ProxyHeaderCheck:
-    """Looks in the first requests for a proxy whose header is not read: all of its clients share one bucket.
-
-    Either the proxy is not in `trusted_proxies`, or it sends another header than `proxy_header`. `done`: it has warned,
-    or has examined enough requests. Only requests show it, so it is a warning even with `strict`.
-    """
-
-    __slots__ = ("_finder", "_names", "_public_requests", "_seen", "done")
-
-    def __init__(self, finder: ClientIPResolver) -> None:
-        self._finder = finder
-        self._names = tuple(dict.fromkeys((finder.header, *_PROXY_HEADERS)))
-        self._seen = self._public_requests = 0
-        self.done = False
-
-    def examine(self, request: Request) -> None:
-        """Warn at the first request that shows such a proxy. `request.client` is the socket's peer."""
-        self._seen += 1
-        if self.done:  # another gate of the same app shares this object
-            return
-        self.done = self._seen >= _MAX_REQUESTS
-        sent = {name: values for name in self._names if (values := request.header_lines(name))}
-        peer = request.client or ""
-        trusted = self._finder.trusts(peer)
-        if not sent or (trusted and self._finder.header in sent):
-            return
-        # a server may have read the header into `client` already, as uvicorn does for a proxy on its host
-        if peer and any(_mentions(value, peer) for values in sent.values() for value in values):
-            return
-        address = parse_address(peer)
-        if address is not None and address.is_global:
-            self._public_requests += 1
-            if self._public_requests < _MIN_PUBLIC_REQUESTS:
-                return
-        self.done = True
-        name, shown = next(iter(sent)), str(address or peer or "a unix socket")
-        if trusted:
-            logger.warning(
-                "ratelimit_mw: proxy_header: %s sends %s, but no %s, so all clients behind it are counted as one; if "
-                "it is your proxy, and it writes that header itself, set proxy_header = %r",
-                *(shown, name, self._finder.header, name),
-            )
-            return
-        # trusted_proxies cannot contain a name, which waitress passes for a unix socket
-        listed = str(address) if address else "" if peer else "unix:"
-        fix = f"put {listed!r} into trusted_proxies" if listed else "set trusted_proxies = 1"
-        if name != self._finder.header:
-            fix += f", and set proxy_header = {name!r} if it writes that header itself"
-        logger.warning(
-            "ratelimit_mw: trusted_proxies: %s sends %s, but is not trusted, so all clients behind it are counted as "
-            "one; if it is your proxy, %s",
-            *(shown, name, fix),
+def no_effect_findings(limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Iterable[Finding]:
+    """Yield a finding for each option of this rule that has no effect. `compiled`: all limits, `app_limits` first."""
+    if limit_set.may_delay and limit_set.settings.max_waiting == 0 and limit_set.fixed_limits is not None:
+        yield _finding(
+            limit_set,
+            "max_waiting = 0 allows no delay, so its max_delay has no effect; remove one of them",
+            weakens_limits=False,
         )
+    if limit_set.rule is not None:
+        yield from (_finding(limit_set, text) for text in _rule_texts(limit_set, limit_set.rule))
+    if ban := next((limit for limit in limit_set.known_limits if limit.is_penalty), None):
+        yield from _penalty_findings(ban, limit_set, compiled)
 
 
-def _mentions(value: str, client: str) -> bool:
-    return re.search(rf"(?<![0-9A-Fa-f:.]){re.escape(client)}(?![0-9A-Fa-f.])", value) is not None
+def _rule_texts(limit_set: LimitSet, rule: Rule) -> Iterable[str]:
+    if rule.penalty is not None and rule.shadow:
+        yield "a shadow rule refuses no request, so its penalty has no effect; remove one of them"
+    if (
+        rule.settles
+        and limit_set.fixed_limits is not None
+        and not any(limit.policy.settles for limit in limit_set.fixed_limits)
+    ):
+        yield "settle and count_status have no effect: it has no limit that is settled; remove them"
 
 
-def warn_of_cors(app: Any, outer: Any) -> None:
-    """Warn if CORS middleware prevents browsers from reading refusals or the rate limit headers.
+def _finding(limit_set: LimitSet, text: str, *, weakens_limits: bool = True) -> Finding:
+    return Finding(f"rule {limit_set.name}: {text}", weakens_limits)
 
-    `app`: the wrapped app. `outer`: the Starlette app around the middleware, if any; it knows the options of CORS.
-    """
-    if any(_is_named(kind, "CORSMiddleware") for kind in _nested_classes(app)):
-        _warn_of_headers(
-            "CORSMiddleware is inside RateLimitMiddleware, so browsers cannot read a refusal; put it outside: with "
-            "Starlette and FastAPI, add it after RateLimitMiddleware"
+
+def _penalty_findings(ban: CompiledLimit, limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Iterable[Finding]:
+    """Yield a finding if a penalty bans all clients together, or never bans any."""
+    if ban.key.is_all:
+        text = (
+            "its penalty has the key all, so the refusals of one client ban all clients; give it a key for each client"
         )
+        yield _finding(limit_set, text, weakens_limits=False)
         return
-    for middleware in getattr(outer, "user_middleware", ()):
-        exposed = {str(name).lower() for name in getattr(middleware, "kwargs", {}).get("expose_headers", ())}
-        if getattr(middleware.cls, "__name__", "") == "CORSMiddleware" and not exposed & {"*", "ratelimit"}:
-            _warn_of_headers(
-                "CORSMiddleware does not expose the rate limit headers to scripts; give it "
-                "expose_headers=['RateLimit', 'RateLimit-Policy', 'Retry-After']"
-            )
-            return
-
-
-def _warn_of_headers(text: str) -> None:
-    warn_or_fail([Finding(text, weakens_limits=False)], strict=False)
-
-
-def warn_of_authentication(app: Any, keys: Iterable[Key], *, strict: bool) -> None:
-    """Report a key that reads the user if the wrapped app authenticates users only later."""
-    key = next((key for key in keys if key.may_read_user), None)
-    if key is not None and any(_is_named(kind, "AuthenticationMiddleware") for kind in _nested_classes(app)):
-        finding = Finding(
-            "AuthenticationMiddleware is inside RateLimitMiddleware, so no user is known where the key, "
-            f"{key.text}, is read, and no client is counted by its user; put AuthenticationMiddleware outside (with "
-            "Starlette and FastAPI, add it after RateLimitMiddleware), or leave user out of the key"
+    is_final = limit_set.rule is not None and limit_set.rule.is_final
+    others_of_request = [one for one in compiled if not is_final or one in (limit_set, compiled[0])]
+    others = [
+        limit for one in others_of_request for limit in one.known_limits if not limit.is_penalty and not limit.shadow
+    ]
+    are_all_known = all(one.fixed_limits is not None or one.tier is not None for one in others_of_request)
+    if are_all_known and others and not any(limit.key.can_collide_with(ban.key) for limit in others):
+        yield _finding(
+            limit_set,
+            f"its penalty never acts: it counts refusals by limits with the key {ban.key.text}, and no limit has it; "
+            "give the penalty's rule the key of one of its limits",
         )
-        warn_or_fail([finding], strict=strict)
 
 
-def _nested_classes(app: Any) -> Iterator[object]:
-    """Yield the classes of an app, of the apps that it wraps, and of their middleware."""
-    for _ in range(_MAX_DEPTH):
-        yield type(app)
-        yield from (getattr(one, "cls", None) for one in getattr(app, "user_middleware", ()))
-        app = getattr(app, "app", None)
+def unreachable_rules(rules: Sequence[Rule], *, ignore_case: bool) -> Iterator[tuple[int, int]]:
+    """Yield the index of each rule that never matches, and of the earlier final rule that matches all its requests."""
+    finals: dict[str, list[int]] = {}  # final rules by the fixed start of their paths, which covered paths share
+    paths = [Paths("path", rule.path) for rule in rules]
+    for index, rule in enumerate(rules):
+        beginnings = _beginnings(paths[index].normal_templates[0], ignore_case=ignore_case)
+        for first in sorted({final for beginning in beginnings for final in finals.get(beginning, ())}):
+            if _has_wider_conditions(rules[first], rule) and _covers(
+                paths[first], paths[index], ignore_case=ignore_case
+            ):
+                yield index, first
+                break
+        if rule.is_final and rule.when is None:
+            for template in paths[index].normal_templates:
+                finals.setdefault(_beginnings(template, ignore_case=ignore_case)[-1], []).append(index)
 
 
-def _is_named(kind: object, name: str) -> bool:
-    """Return whether `kind` is a class of this name, or a subclass of one."""
-    return any(one.__name__ == name for one in getattr(kind, "__mro__", ()))
+def exempted_rules(rules: Sequence[Rule], exempt: PathSpec, *, ignore_case: bool) -> Iterator[int | None]:
+    """Yield the index of each rule whose paths are all in `exempt`; only None if `exempt` has every path."""
+    if not exempt:
+        return
+    paths = Paths("exempt", exempt)
+    if _covers(paths, Paths("path", _EVERY_PATH), ignore_case=False):
+        yield None
+        return
+    for index, rule in enumerate(rules):
+        rule_paths = Paths("path", rule.path)
+        # with ignore_case a rule matches more spellings than `exempt`, which stays exact
+        has_more_spellings = ignore_case and any(
+            fold(one) != one or one.upper() != one for one in map(_fixed, rule_paths.normal_templates)
+        )
+        if not has_more_spellings and _covers(paths, rule_paths, ignore_case=False):
+            yield index
+
+
+def exempting_all(rules: Sequence[Rule]) -> int | None:
+    """Return the index of the first rule that exempts every request that reaches it, or None."""
+    every = Paths("path", _EVERY_PATH)
+    for index, rule in enumerate(rules):
+        is_partial = rule.methods or rule.host or rule.preflight or rule.when is not None
+        if (
+            rule.exempt
+            and rule.is_final
+            and not is_partial
+            and _covers(Paths("path", rule.path), every, ignore_case=False)
+        ):
+            return index
+    return None
+
+
+def unknown_methods(methods: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield each method that no server knows, with a hint at the likely intention; None without a hint."""
+    for method in methods:
+        if method in _METHOD_HINTS:
+            yield method, _METHOD_HINTS[method]
+        elif method not in _METHODS and method not in _RARE_METHODS:
+            guess = closest_match(method, _METHODS)
+            yield method, None if guess is None else f"did you mean {guess}?"
+
+
+def _fixed(template: str) -> str:
+    return PARAMETER.sub("", template)
+
+
+def _beginnings(template: str, *, ignore_case: bool) -> list[str]:
+    """Return each start of a template that ends with a whole segment before any parameter: ``, `/api`, `/api/v1`."""
+    text = template.partition("{")[0]
+    stem = text if text == template else text.rpartition("/")[0]
+    segments = (fold(stem) if ignore_case else stem).split("/")
+    return ["/".join(segments[:end]) for end in range(1, len(segments) + 1)]
+
+
+def _has_wider_conditions(earlier: Rule, rule: Rule) -> bool:
+    """Return whether `earlier` has the same `preflight`, and all methods and hosts of `rule`."""
+    hosts, rule_hosts = ({one.host} if isinstance(one.host, str) else set(one.host) for one in (earlier, rule))
+    return (
+        earlier.preflight == rule.preflight
+        and (not earlier.methods or (bool(rule.methods) and set(rule.methods) <= earlier.all_methods))
+        and (not hosts or (bool(rule_hosts) and rule_hosts <= hosts))
+    )
+
+
+def _covers(earlier: Paths, narrower: Paths, *, ignore_case: bool) -> bool:
+    """Return whether `earlier` covers all paths of `narrower`, as received and normalized: requests match by both."""
+    return all(
+        any(covers(wide, narrow, ignore_case=ignore_case) for wide in earlier_templates)
+        for earlier_templates, narrower_templates in (
+            (earlier.received_templates, narrower.received_templates),
+            (earlier.normal_templates, narrower.normal_templates),
+        )
+        for narrow in narrower_templates
+    )

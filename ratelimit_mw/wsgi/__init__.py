@@ -1,18 +1,22 @@
 """Rate limiting middleware for WSGI apps: Flask, Django, Bottle and others."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ratelimit_mw.core.signatures import check_app
 from ratelimit_mw.core.validation import check_arguments
+from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.engine.response_tracking import track_response
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.views import WsgiRequest
-from ratelimit_mw.rules.startup_checks import ProcessCountCheck
+from ratelimit_mw.http.views import WsgiRequest, only_wsgi_header
+from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
+from ratelimit_mw.rules.plan import Plan
+from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.options import Options
-from ratelimit_mw.wsgi.send import refuse, with_headers
+from ratelimit_mw.wsgi.send import send_refusal, start_with_headers
 from ratelimit_mw.wsgi.tracking import call_tracked
 
 if TYPE_CHECKING:
@@ -38,24 +42,46 @@ class RateLimitMiddleware:
         check_app(app, "WSGI")
         self.app = app
         self._gate = Gate(Settings.of(settings, options))
-        self._style = self._gate.settings.headers
-        self._off = self._gate.settings.enabled is False
+        settings_in_use = self._gate.settings
+        self._style = settings_in_use.headers
+        self._off = settings_in_use.enabled is False
+        # None if every request needs the general path
+        self._fast_rules = None if self._off or self._style == "none" else self._gate.fast_rules
         self._gate.adapt_to_router(app)
         self._gate.warn_of_unused_slot_options()
-        self._processes = ProcessCountCheck(self._gate.settings.store)
+        self._processes = ProcessCountCheck(settings_in_use.store)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Admit or refuse one request. The app's iterable is wrapped only if its end must be tracked."""
+        if not (self._processes.done or self._off):
+            self._processes.examine(environ)
+        verdict, rules = None, self._fast_rules
+        if rules is not None and "ratelimit_mw" not in environ and not environ.get("REMOTE_USER"):
+            charge_plan = _fast_plan(rules, environ)
+            verdict = None if charge_plan is None else self._gate.admit_plan(charge_plan)
+            if verdict is not None and verdict.allowed:
+                state = environ["ratelimit_mw"] = RateLimitState(verdict, self._gate, True, True)
+                try:
+                    return self.app(environ, partial(start_with_headers, state, self._style, start_response))
+                finally:
+                    state.end_app()
+        return self._decide(verdict, environ, start_response)
+
+    def _decide(
+        self, verdict: Verdict | None, environ: "WSGIEnvironment", start_response: "StartResponse"
+    ) -> Iterable[bytes]:
+        """Decide on the general path. `verdict`: the fast path's refusal, if any."""
         if self._off:
             environ.setdefault("ratelimit_mw", RateLimitState(None, self._gate))
             return self.app(environ, start_response)
-        if self._processes.unknown:
-            self._processes.examine(environ)
-        request = WsgiRequest(environ, environ.get("REMOTE_ADDR") or None, environ.get("ratelimit_mw"))
-        verdict = self._gate.admit(request)
+        # `on_refused` finds the client that the fast path has found; the general path finds it itself
+        client = _client(None if verdict is None else self._fast_rules, environ)
+        request = WsgiRequest(environ, client, environ.get("ratelimit_mw"))
+        if verdict is None:
+            verdict = self._gate.admit(request)
         state = request.state
         if state is None:
-            state = RateLimitState(verdict, self._gate)
+            state = RateLimitState(verdict, self._gate, in_app=verdict is not None)
         elif verdict is not None:
             state.record(verdict, self._gate)
         environ["ratelimit_mw"] = state
@@ -63,14 +89,38 @@ class RateLimitMiddleware:
             return self.app(environ, start_response)
         if not verdict.allowed:
             response = self._gate.default_refusal(request, verdict)
-            return refuse(request, verdict, response, self._gate.refusal_handler, start_response)
+            return send_refusal(request, verdict, response, self._gate.refusal_handler, start_response)
         if self._style != "none" and not state.headers_shown:
             state.headers_shown = True
-            start_response = with_headers(state, self._style, start_response)
+            start_response = partial(start_with_headers, state, self._style, start_response)
         if request.on_end is not None and (tracker := track_response(request, state)) is not None:
             return call_tracked(self.app, environ, start_response, tracker)
-        return self.app(environ, start_response)
+        try:
+            return self.app(environ, start_response)
+        finally:
+            state.end_app()
 
     def close(self) -> None:
         """Close the store if the middleware opened it. WSGI has no shutdown event: call this from a server hook."""
         self._gate.close()
+
+
+def _fast_plan(rules: RuleSet, environ: "WSGIEnvironment") -> Plan | None:
+    """Return the plan of a request that has no user; None if the request needs the general path."""
+    path: str = environ.get("PATH_INFO") or "/"
+    plans = rules.plans_for(environ["REQUEST_METHOD"], path) if path.isascii() else None
+    if plans is None:
+        return None
+    client = _client(rules, environ)
+    return None if client is None and rules.proxy_header is not None else plans[client]
+
+
+def _client(rules: RuleSet | None, environ: "WSGIEnvironment") -> str | None:
+    """Return the client's address; without `rules`, that of the peer.
+
+    Returns None, too, if only the general path can read the address from the proxy's header.
+    """
+    peer = environ.get("REMOTE_ADDR") or None
+    if rules is None or (name := rules.proxy_header) is None:
+        return peer
+    return rules.client_of(peer, only_wsgi_header(environ, name))

@@ -1,14 +1,14 @@
 """Sends rate limit headers and refusals under WSGI, for the middleware and for Flask."""
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.on_refused import HANDLER_FAILED, RefusalHandler, checked_response
+from ratelimit_mw.http.on_refused import HANDLER_FAILED, RefusalHandler, custom_refusal
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import (
     BODY_HEADERS,
@@ -24,10 +24,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication
 
 
-_LIST_FIELDS = 2  # RateLimit and RateLimit-Policy: as lists, they are valid beside the app's
-
-
-def refuse(
+def send_refusal(
     request: Request,
     verdict: Verdict,
     refusal: Response,
@@ -39,18 +36,12 @@ def refuse(
         answer = _app_response(refusal_handler.call, request, refusal, start_response)
         if answer is not None:
             return answer
-    elif refusal_handler is not None:
-        refusal = _handler_response(refusal_handler.call, request, verdict, refusal)
+    refusal = run(custom_refusal(refusal_handler, request, verdict, refusal, None))
     start_response(f"{refusal.status} {REASONS.get(refusal.status, 'Refused')}", refusal.headers)
     return [] if request.raw["REQUEST_METHOD"] == "HEAD" else [refusal.body]
 
 
-def with_headers(state: RateLimitState, style: HeaderStyle, start_response: "StartResponse") -> "StartResponse":
-    """Return a `start_response` that adds the rate limit headers, for all that is charged by then."""
-    return partial(_start, state, style, start_response)  # a closure would cost twice as much
-
-
-def _start(
+def start_with_headers(
     state: RateLimitState,
     style: HeaderStyle,
     start_response: "StartResponse",
@@ -58,6 +49,7 @@ def _start(
     fields: HeaderList,
     exc_info: Any = None,
 ) -> Callable[[bytes], object]:
+    """Call `start_response` with the rate limit headers added, for all that is charged by then."""
     both = _merged(fields, headers(state.verdict, style))
     return start_response(status, both) if exc_info is None else start_response(status, both, exc_info)
 
@@ -89,13 +81,4 @@ def _app_response(
 
 
 def _merged(theirs: HeaderList, added: HeaderList) -> HeaderList:
-    lists = len(added) == _LIST_FIELDS and added[-1][0] == "RateLimit"
-    return [*theirs, *(added if lists else non_conflicting(added, {name.lower() for name, _ in theirs}))]
-
-
-def _handler_response(call: Any, request: Request, verdict: Verdict, refusal: Response) -> Response:
-    try:
-        return checked_response(call, call(request, verdict), refusal)
-    except Exception as error:  # noqa: BLE001  # the request stays refused, whatever the callable does
-        warn_throttled(f"on_refused {callable_name(call)}", HANDLER_FAILED, error=error)
-        return refusal
+    return [*theirs, *non_conflicting(added, (name for name, _ in theirs))]

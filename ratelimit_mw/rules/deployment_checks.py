@@ -1,0 +1,229 @@
+"""Startup checks of what surrounds the middleware: the server, its processes, the proxies and the wrapped app."""
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import FrameType
+from typing import Any, Final
+
+from ratelimit_mw.core.log import Finding, logger, warn_or_fail
+from ratelimit_mw.http.client_ip import ClientIPResolver
+from ratelimit_mw.http.keys import Key
+from ratelimit_mw.http.networks import parse_address
+from ratelimit_mw.http.request import Request
+
+_PROXY_HEADERS: Final = ("x-forwarded-for", "forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip")
+_MAX_REQUESTS: Final = 1000  # requests that are examined: the check costs time
+_MIN_PUBLIC_REQUESTS: Final = 100  # from public addresses: any client can send such a header, a proxy always does
+_SERVERS: Final = ("uvicorn", "gunicorn", "hypercorn", "granian", "fastapi")
+_WORKERS: Final = re.compile(r"(?:--workers|-w)(?:=?([0-9]+))?")
+_DJANGO_TEST_SERVER: Final = "testserver"  # the name of Django's test client, which sets wsgi.multiprocess
+_MAX_DEPTH: Final = 50  # nested apps
+_APP_ATTRIBUTES: Final = ("app", "application", "wsgi_app", "__wrapped__", "__self__")  # of middleware: the wrapped app
+
+
+def configured_workers(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] | None = None) -> int:
+    """Return the number of processes that the server is configured to start; 1 if it is unknown.
+
+    It is read from the server that runs this code (gunicorn, uvicorn), else from its command line,
+    `GUNICORN_CMD_ARGS` or `WEB_CONCURRENCY`.
+    """
+    running_workers = _running_workers()
+    if running_workers is not None:
+        return running_workers
+    arguments_given = list(sys.argv if arguments is None else arguments)
+    count = environ.get("WEB_CONCURRENCY", "")
+    if arguments_given and any(name in arguments_given[0] for name in _SERVERS):
+        if "gunicorn" in arguments_given[0]:
+            with suppress(ValueError):  # an unclosed quote: gunicorn reports it
+                count = _workers_option(shlex.split(environ.get("GUNICORN_CMD_ARGS", ""))) or count
+        count = _workers_option(arguments_given) or count
+    return int(count) if count.isdecimal() and int(count) > 0 else 1
+
+
+def _workers_option(arguments: Sequence[str]) -> str:
+    """Return the last value of `-w` or `--workers` on a command line, or empty text."""
+    value = ""
+    for argument, next_argument in zip(arguments, [*arguments[1:], ""], strict=True):
+        if found := _WORKERS.fullmatch(argument):
+            value = found[1] or next_argument
+    return value
+
+
+def _running_workers() -> int | None:
+    """Return the number of workers of gunicorn or uvicorn, if one of their calls is on the stack of this thread.
+
+    Both load the app, and run its event loop, inside such a call. The number includes `gunicorn.conf.py` and
+    `uvicorn.run(workers=...)`, which no command line shows. Imports neither server.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # finds the server's call
+    while frame is not None:
+        module = frame.f_globals.get("__name__")
+        workers: object = None
+        if module == "gunicorn.arbiter":
+            workers = getattr(getattr(frame.f_locals.get("self"), "cfg", None), "workers", None)
+        elif module == "uvicorn._subprocess":
+            config = frame.f_locals.get("config")
+            # uvicorn ignores `workers` while it reloads
+            workers = 1 if getattr(config, "should_reload", False) else getattr(config, "workers", None)
+        if isinstance(workers, int):
+            return max(workers, 1)
+        frame = frame.f_back
+    return None
+
+
+def multiple_workers_finding(workers: int | None) -> Finding:
+    """Return the finding that each process has its own memory store. `workers`: None if the number is unknown."""
+    return Finding(
+        f"store: memory:// counts in one process, and there are {workers or 'several'}: clients get that many times "
+        "the limits; set store to a redis:// URL"
+    )
+
+
+class ProcessCountCheck:
+    """Warns once if a WSGI server has several processes, and `configured_workers` did not find them.
+
+    `done`: no request needs to be examined any more. Only a request shows it, so it is a warning even with `strict`.
+    """
+
+    __slots__ = ("done",)
+
+    def __init__(self, store: object) -> None:
+        self.done = store != "memory://" or configured_workers() > 1
+
+    def examine(self, environ: Mapping[str, Any]) -> None:
+        """Warn if this request shows several processes. All requests show the same, so one is enough."""
+        if environ.get("SERVER_NAME") != _DJANGO_TEST_SERVER:
+            self.done = True
+            if environ.get("wsgi.multiprocess"):
+                warn_or_fail([multiple_workers_finding(None)], strict=False)
+
+
+class ProxyHeaderCheck:
+    """Looks in the first requests for a proxy whose header is not read: all of its clients share one bucket.
+
+    Either the proxy is not in `trusted_proxies`, or it sends another header than `proxy_header`. `done`: it has warned,
+    or has examined enough requests. Only requests show it, so it is a warning even with `strict`.
+    """
+
+    __slots__ = ("_finder", "_names", "_public_requests", "_seen", "done")
+
+    def __init__(self, finder: ClientIPResolver) -> None:
+        self._finder = finder
+        self._names = tuple(dict.fromkeys((finder.header, *_PROXY_HEADERS)))
+        self._seen = self._public_requests = 0
+        self.done = False
+
+    def examine(self, request: Request) -> None:
+        """Warn at the first request that shows such a proxy. `request.client` is the socket's peer."""
+        self._seen += 1
+        if self.done:  # another gate of the same app shares this object
+            return
+        self.done = self._seen >= _MAX_REQUESTS
+        sent = {name: values for name in self._names if (values := request.header_lines(name))}
+        peer = request.client or ""
+        trusted = self._finder.trusts(peer)
+        if not sent or (trusted and self._finder.header in sent):
+            return
+        # a server may have read the header into `client` already, as uvicorn does for a proxy on its host
+        if peer and any(_mentions(value, peer) for values in sent.values() for value in values):
+            return
+        address = parse_address(peer)
+        if address is not None and address.is_global:
+            self._public_requests += 1
+            if self._public_requests < _MIN_PUBLIC_REQUESTS:
+                return
+        self.done = True
+        name, shown = next(iter(sent)), str(address or peer or "a unix socket")
+        if trusted:
+            logger.warning(
+                "ratelimit_mw: proxy_header: %s sends %s, but no %s, so all clients behind it are counted as one; if "
+                "it is your proxy, and it writes that header itself, set proxy_header = %r",
+                *(shown, name, self._finder.header, name),
+            )
+            return
+        # trusted_proxies cannot contain a name, which waitress passes for a unix socket
+        listed = str(address) if address else "" if peer else "unix:"
+        fix = f"put {listed!r} into trusted_proxies" if listed else "set trusted_proxies = 1"
+        if name != self._finder.header:
+            fix += f", and set proxy_header = {name!r} if it writes that header itself"
+        logger.warning(
+            "ratelimit_mw: trusted_proxies: %s sends %s, but is not trusted, so all clients behind it are counted as "
+            "one; if it is your proxy, %s",
+            *(shown, name, fix),
+        )
+
+
+def _mentions(value: str, client: str) -> bool:
+    return re.search(rf"(?<![0-9A-Fa-f:.]){re.escape(client)}(?![0-9A-Fa-f.])", value) is not None
+
+
+def warn_of_cors(app: Any, outer: Any) -> None:
+    """Warn if CORS middleware prevents browsers from reading refusals or the rate limit headers.
+
+    `app`: the wrapped app. `outer`: the Starlette app around the middleware, if any; it knows the options of CORS.
+    """
+    if any(_is_named(kind, "CORSMiddleware") for kind in _nested_classes(app)):
+        _warn_of_headers(
+            "CORSMiddleware is inside RateLimitMiddleware, so browsers cannot read a refusal; put it outside: with "
+            "Starlette and FastAPI, add it after RateLimitMiddleware"
+        )
+        return
+    for middleware in getattr(outer, "user_middleware", ()):
+        exposed = {str(name).lower() for name in getattr(middleware, "kwargs", {}).get("expose_headers", ())}
+        if getattr(middleware.cls, "__name__", "") == "CORSMiddleware" and not exposed & {"*", "ratelimit"}:
+            _warn_of_headers(
+                "CORSMiddleware does not expose the rate limit headers to scripts; give it "
+                "expose_headers=['RateLimit', 'RateLimit-Policy', 'Retry-After']"
+            )
+            return
+
+
+def _warn_of_headers(text: str) -> None:
+    warn_or_fail([Finding(text, weakens_limits=False)], strict=False)
+
+
+def warn_of_authentication(app: Any, keys: Iterable[Key], *, strict: bool) -> None:
+    """Report a key that reads the user if the wrapped app authenticates users only later."""
+    key = next((key for key in keys if key.may_read_user), None)
+    if key is not None and any(_is_named(kind, "AuthenticationMiddleware") for kind in _nested_classes(app)):
+        finding = Finding(
+            "AuthenticationMiddleware is inside RateLimitMiddleware, so no user is known where the key, "
+            f"{key.text}, is read, and no client is counted by its user; put AuthenticationMiddleware outside (with "
+            "Starlette and FastAPI, add it after RateLimitMiddleware), or leave user out of the key"
+        )
+        warn_or_fail([finding], strict=strict)
+
+
+def is_falcon(app: object) -> bool:
+    """Return whether `app` is a Falcon app, or middleware around one.
+
+    Falcon's `/users/{id}` also matches `/users/`, with an empty id. In all other supported routers `/users/` does not
+    match it, and is usually a separate endpoint.
+    """
+    classes = (kind for inner in _nested_apps(app, *_APP_ATTRIBUTES) for kind in type(inner).__mro__)
+    return any(kind.__module__.partition(".")[0] == "falcon" for kind in classes)
+
+
+def _nested_classes(app: Any) -> Iterator[object]:
+    """Yield the classes of an app, of the apps that it wraps, and of their middleware."""
+    for wrapped in _nested_apps(app, "app"):
+        yield type(wrapped)
+        yield from (getattr(one, "cls", None) for one in getattr(wrapped, "user_middleware", ()))
+
+
+def _nested_apps(app: Any, *attributes: str) -> Iterator[Any]:
+    """Yield an app, and the apps inside it. `attributes`: the names under which middleware keeps the app it wraps."""
+    for _ in range(_MAX_DEPTH):
+        yield app
+        app = next((inner for name in attributes if (inner := getattr(app, name, None)) is not None), None)
+        if app is None:
+            return
+
+
+def _is_named(kind: object, name: str) -> bool:
+    """Return whether `kind` is a class of this name, or a subclass of one."""
+    return any(one.__name__ == name for one in getattr(kind, "__mro__", ()))
