@@ -1,8 +1,8 @@
 """FastAPI: limits as dependencies of an app, router or route, with or without the middleware."""
 
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Mapping, MutableMapping, Sequence
+from functools import cache, partial
 from types import FrameType
 from typing import Any, ClassVar, Final, Unpack
 
@@ -10,23 +10,41 @@ from msgspec import json
 
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.asgi.checks import HonorsExempt
-from ratelimit_mw.asgi.send import close_message
+from ratelimit_mw.asgi.routes import (
+    RouteInfo,
+    app_cache,
+    first_match,
+    matched_route,
+    route_info,
+    route_infos,
+    route_leaf,
+)
+from ratelimit_mw.asgi.send import Scope, close_message
 from ratelimit_mw.core.errors import ConfigError, require
 from ratelimit_mw.core.signatures import callable_name, check_parentheses
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import RateLimited, Verdict
 from ratelimit_mw.http.response import BODY_HEADERS, RESPONSES, raw_headers
 from ratelimit_mw.http.response import Response as OwnResponse
+from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
-from ratelimit_mw.starlette.dependencies import route_context
-from ratelimit_mw.starlette.enforcement import AsgiEndpointLimit, EndpointDecision, admit_by_address, enforce
+from ratelimit_mw.starlette.enforcement import (
+    AsgiEndpointLimit,
+    EndpointCheck,
+    EndpointDecision,
+    admit_by_address,
+    bucket_name_of,
+    display_name,
+    endpoint_checks,
+    enforce,
+)
 
 with require("fastapi"):
     from fastapi import HTTPException, Response, WebSocket, WebSocketException
     from fastapi.exception_handlers import http_exception_handler
     from fastapi.requests import HTTPConnection
 
-from ratelimit_mw.starlette import answer_refusal, exempt, limit
+from ratelimit_mw.starlette import exempt, limit, respond_to_refused
 
 __all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
 
@@ -99,7 +117,7 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt):
 
     async def _admit(self, connection: HTTPConnection, response: Response) -> None:
         scope = connection.scope
-        context = route_context(scope)
+        context = _route_context(scope)
         if context.exempt:
             return
         checks = context.checks(self)
@@ -119,57 +137,143 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt):
             response.headers[field] = value
 
 
-class _Refused(RateLimited, HTTPException):
+class _RefusedRequest(RateLimited, HTTPException):
     """A refusal that the app may handle as `RateLimited`, by its status, or as any `HTTPException`."""
 
-    def __init__(self, verdict: Verdict, refusal: OwnResponse, make_response: _Responder) -> None:
+    def __init__(self, verdict: Verdict, refusal: OwnResponse, respond: _Responder) -> None:
         fields = {name: value for name, value in refusal.headers if name.lower() not in BODY_HEADERS}
         HTTPException.__init__(self, refusal.status, json.decode(refusal.body)["detail"], fields)
         self.verdict = verdict
-        self.make_response = make_response
+        self.respond = respond
 
 
-class _DefaultRefusal(_Refused):
-    """A refusal without a handler in the app: `_respond` sends the default response."""
+class _UnhandledRefusal(_RefusedRequest):
+    """A refusal without a handler in the app: `_handle_refused` sends the default response."""
 
 
 class _RefusedWebSocket(RateLimited):
     """A refused websocket. Not an `HTTPException`, because handlers of those return HTTP responses."""
 
-    def __init__(self, verdict: Verdict, make_response: _Responder) -> None:
+    def __init__(self, verdict: Verdict, respond: _Responder) -> None:
         super().__init__(verdict)
-        self.make_response = make_response
+        self.respond = respond
 
 
 async def _refusal_error(decision: EndpointDecision, verdict: Verdict, connection: HTTPConnection) -> Exception:
     """Return the error to raise for a refusal.
 
-    Registers `_respond` as its handler, unless it is of an HTTP request and the app has a handler.
+    Registers `_handle_refused` as its handler, unless it is of an HTTP request and the app has a handler.
     """
-    make_response = partial(answer_refusal, decision, verdict, connection)
+    respond = partial(respond_to_refused, decision, verdict, connection)
     refusal = decision.gate.default_refusal(decision.request, verdict)
     # Starlette looks up the handler here when it has caught the error
     handlers, _ = connection.scope.get("starlette.exception_handlers", (None, None))
     if isinstance(connection, WebSocket):
         if not isinstance(handlers, MutableMapping):
             return WebSocketException(close_message(refusal.status)["code"])
-        handlers[_RefusedWebSocket] = _respond
-        return _RefusedWebSocket(verdict, make_response)
+        handlers[_RefusedWebSocket] = _handle_refused
+        return _RefusedWebSocket(verdict, respond)
     if not isinstance(handlers, MutableMapping) or not _is_unhandled(handlers, decision):
-        return _Refused(verdict, refusal, make_response)
-    handlers[_DefaultRefusal] = _respond
-    return _DefaultRefusal(verdict, refusal, make_response)
+        return _RefusedRequest(verdict, refusal, respond)
+    handlers[_UnhandledRefusal] = _handle_refused
+    return _UnhandledRefusal(verdict, refusal, respond)
 
 
-async def _respond(_: HTTPConnection, error: Any) -> Response | None:
-    response: Response | None = await error.make_response()
+async def _handle_refused(_: HTTPConnection, error: Any) -> Response | None:
+    response: Response | None = await error.respond()
     return response
 
 
 def _is_unhandled(handlers: Mapping[Any, Any], decision: EndpointDecision) -> bool:
     """Return whether the app has no handler for refusals. With `on_refused`, general error handlers do not count."""
-    for kind in _Refused.__mro__:
+    for kind in _RefusedRequest.__mro__:
         if (handler := handlers.get(kind)) is not None:
             for_any = issubclass(HTTPException, kind)
             return handler is http_exception_handler or (for_any and decision.gate.refusal_handler is not None)
     return True
+
+
+class _RouteContext:
+    """The limits of one route, grouped once; replaced when limits or routes are added.
+
+    A *run* is a series of limits with no other dependency between them. `template`: None if the place of the route is
+    unknown. `checks(limit)`: returns the checks of the run that contains it. `scope_key`: the objects that identify the
+    route in the scope; referenced, so that no other object gets their ids.
+    """
+
+    __slots__ = (
+        "_all_limits",
+        "_name",
+        "_runs",
+        "_shown",
+        "checks",
+        "endpoint",
+        "exempt",
+        "scope_key",
+        "template",
+        "version",
+    )
+
+    def __init__(self, scope: Scope, info: RouteInfo | None, overrides: Container[Any] = ()) -> None:
+        self.version: Final = EndpointLimit.version
+        self.scope_key: Final = scope.get("route"), route_leaf(scope)
+        self.endpoint: Final = scope.get("endpoint")
+        self.exempt: Final = is_exempt(self.endpoint)
+        self.template: Final = None if info is None else info.template
+        self._name: Final = bucket_name_of(self.endpoint) if info is None else info.name
+        self._shown: Final = display_name(info, self.endpoint)
+        self._runs: Final = _runs(matched_route(scope), overrides)
+        self._all_limits: Final = tuple(dict.fromkeys(one for run in self._runs for one in run))
+        self.checks: Final = cache(self._checks_for)
+
+    def _checks_for(self, one: AsgiEndpointLimit) -> Sequence[EndpointCheck]:
+        # a limit without a run is in a route whose dependencies this version of FastAPI does not expose
+        run = next((run for run in self._runs if one in run), (one,))
+        return endpoint_checks(run, self._name, self._shown, self._all_limits if one in self._all_limits else run)
+
+
+def _route_context(scope: Scope) -> _RouteContext:
+    """Return the dependency limits of the matched route."""
+    if overrides := getattr(scope.get("app"), "dependency_overrides", None):  # set by tests
+        return _RouteContext(scope, route_info(scope), overrides)
+    contexts = app_cache(scope.get("router"), "around")
+    scope_key: tuple[Any, ...] = id(scope.get("route")), id(route_leaf(scope))
+    context: _RouteContext | None = contexts.get(scope_key)
+    if context is None or context.version != EndpointLimit.version or context.endpoint is not scope.get("endpoint"):
+        context = _find_context(scope, scope_key, contexts)
+    return context
+
+
+def _find_context(scope: Scope, scope_key: tuple[Any, ...], contexts: dict[Any, Any]) -> _RouteContext:
+    infos = route_infos(scope)
+    info = first_match(infos, scope)
+    if len(infos) > 1 and info is not None:  # the request decides which place it is
+        scope_key = (*scope_key, info.template)
+    context: _RouteContext | None = contexts.get(scope_key)
+    if context is None or context.version != EndpointLimit.version or context.endpoint is not scope.get("endpoint"):
+        context = _RouteContext(scope, info)
+        if info is not None:
+            contexts[scope_key] = context
+    return context
+
+
+def _runs(route: Any, overrides: Container[Any]) -> Sequence[tuple[AsgiEndpointLimit, ...]]:
+    """Return the runs of limits that no other dependency separates."""
+    leaf = getattr(route, "starlette_route", None) or route  # the former for a websocket of an included router
+    runs: list[list[AsgiEndpointLimit]] = [[]]
+    for call in _dependency_calls(getattr(leaf, "dependant", None), overrides):
+        if isinstance(call, AsgiEndpointLimit):
+            runs[-1].append(call)
+        else:
+            runs.append([])
+    return [tuple(dict.fromkeys(run)) for run in runs]
+
+
+def _dependency_calls(dependant: Any, overrides: Container[Any]) -> Iterator[Any]:
+    """Yield the dependencies in the order of FastAPI's calls; None for an overridden one."""
+    for one in getattr(dependant, "dependencies", ()):
+        if one.call in overrides:
+            yield None
+        else:
+            yield from _dependency_calls(one, overrides)
+            yield one.call

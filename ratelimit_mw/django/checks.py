@@ -11,9 +11,8 @@ from django.utils.module_loading import import_string
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.django.endpoint_limits import LOCATIONS, is_strict, limits_by_level, unenforced_message
 from ratelimit_mw.django.gates import SETTING_NAME, build_gate
-from ratelimit_mw.django.idle_throttles import FIX, idle_throttles, uses_of, views_of
 from ratelimit_mw.django.middleware import METHODS, RateLimitMiddleware
-from ratelimit_mw.django.throttle import Throttle
+from ratelimit_mw.django.throttle import FIX, idle_throttles, uses_of, views_of
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
 
@@ -53,7 +52,7 @@ def check_views(**_: Any) -> list[CheckMessage]:
         Error(problem, id="ratelimit_mw.E002") for problem in dict.fromkeys(_problems_of_throttles(views))
     ]
     hint = f"{FIX[0].upper()}{FIX[1:]}."
-    found += [_finding(f"{idle.text}.", hint, "ratelimit_mw.W004") for idle in idle_throttles(views, Throttle)]
+    found += [_finding(f"{idle.text}.", hint, "ratelimit_mw.W004") for idle in idle_throttles(views)]
     if LOCATIONS and _middleware_index() is None:
         found.append(_finding(unenforced_message(), None, "ratelimit_mw.W001"))
         return found
@@ -116,8 +115,8 @@ def _reached_limits(views: Sequence[Any]) -> set[EndpointLimit]:
 
 
 def _problems_of_throttles(views: Sequence[Any]) -> Iterator[str]:
-    for use in uses_of(views, Throttle):
+    for use in uses_of(views):
         try:
-            use.throttle.limits_of(use.options)  # type: ignore[attr-defined]  # it inherits from Throttle
+            use.throttle.limits_of(use.options)
         except ConfigError as error:
             yield from error.problems

@@ -12,27 +12,29 @@ from django.http.response import HttpResponseBase
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.memo import Budget, Memo
+from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.django.endpoint_limits import MIDDLEWARE_LOADED, limits_by_level
 from ratelimit_mw.django.gates import SETTING_NAME, build_gate
-from ratelimit_mw.django.request import AsyncDjangoRequest, DjangoRequest, UserNotLoaded, load_user
+from ratelimit_mw.django.request import AsyncDjangoRequest, DjangoRequest, UserNotLoaded, load_user, may_have_user
 from ratelimit_mw.django.responses import (
     RequestContext,
     add_headers,
     end_on_close,
-    refusal_from_handler,
     replace_response,
-    request_context,
+    to_django,
+    wait_in_thread,
 )
 from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.engine.response_tracking import track_response
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.on_refused import call_refusal_handler
+from ratelimit_mw.http.on_refused import custom_refusal, wait
+from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
 from ratelimit_mw.rules.rule_table import EndpointRules
-from ratelimit_mw.rules.startup_checks import ProcessCountCheck
 from ratelimit_mw.settings.loading import unread_settings
 
 _MAX_CACHED_ENDPOINTS: Final = 4096
+_STATE_KEY: Final = "ratelimit_mw"  # where WSGI or ASGI middleware around Django stores the state
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # views treat others alike
 
 
@@ -54,12 +56,13 @@ class RateLimitMiddleware:
         self._gate: Any = build_gate(getattr(settings, SETTING_NAME, None), is_async=self._is_async)
         warn_or_fail(unread_settings(dir(settings), SETTING_NAME), strict=self._gate.settings.strict)
         self._style: Final = self._gate.settings.headers
-        self._limits: Final = Memo[tuple[Any, str, str], tuple[EndpointRules, bool]](
+        self._limits: Final = Memo[tuple[Any, str, str], tuple[EndpointRules, Gate | None]](
             self._limits_on, Budget(_MAX_CACHED_ENDPOINTS)
         )
         self._processes: Final = ProcessCountCheck(self._gate.settings.store)
+        self._use_fast_path: Final = self._gate.settings.on_decision is None  # the hook receives the request
         # Django runs a plain function in a thread, so the hook must be async under ASGI
-        self.process_view: Final[Callable[..., Any]] = self._adecide if self._is_async else self._decide
+        self.process_view: Final[Callable[..., Any]] = self._decide if self._is_async else self._decide_in_thread
         if self._is_async:
             markcoroutinefunction(self)
         MIDDLEWARE_LOADED.set()
@@ -67,8 +70,8 @@ class RateLimitMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         """Return the inner response to a request, with headers added, or a refusal."""
         if self._is_async:
-            return self._acall(request)
-        if self._processes.unknown and not hasattr(request, "scope"):  # under ASGI, always "several processes"
+            return self._handle(request)
+        if not self._processes.done and not hasattr(request, "scope"):  # under ASGI, always "several processes"
             self._processes.examine(request.META)
         context = self._context(request)
         try:
@@ -76,109 +79,115 @@ class RateLimitMiddleware:
         except BaseException:
             context.end("raised")
             raise
-        if not context.is_decided and context.needs_decision and (refused := self._decide(request)) is not None:
-            response = replace_response(refused, response)
-        if context.adds_headers:
-            add_headers(response, context.state.verdict, self._style)
-        if context.tracker is not None:
-            end_on_close(response, context.tracker)
-        return response
+        refusal = self._decide_in_thread(request) if context.needs_decision else None
+        return self._complete(context, response, refusal)
 
-    async def _acall(self, request: HttpRequest) -> HttpResponseBase:
+    async def _handle(self, request: HttpRequest) -> HttpResponseBase:
         context = self._context(request)
         try:
             response: HttpResponseBase = await self._get_response(request)
-        except asyncio.CancelledError:
-            context.end("cancelled")
+        except BaseException as error:
+            context.end("cancelled" if isinstance(error, asyncio.CancelledError) else "raised")
             raise
-        except BaseException:
-            context.end("raised")
-            raise
-        if not context.is_decided and context.needs_decision and (refused := await self._adecide(request)) is not None:
-            response = replace_response(refused, response)
+        refusal = await self._decide(request) if context.needs_decision else None
+        return self._complete(context, response, refusal)
+
+    def _complete(
+        self, context: RequestContext, response: HttpResponseBase, refusal: HttpResponse | None
+    ) -> HttpResponseBase:
+        """Return the response with headers added, or the refusal in its place."""
+        if refusal is not None:
+            response = replace_response(refusal, response)
         if context.adds_headers:
             add_headers(response, context.state.verdict, self._style)
         if context.tracker is not None:
             end_on_close(response, context.tracker)
         return response
 
-    def _decide(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
-        """Return the response to a refused request, None for an admitted one. Decides once per request."""
-        context = self._context(request)
-        if context.is_decided:
-            return context.answer(request)
-        context.is_decided = True
-        endpoint_rules, _ = self._limits_of(request)
-        verdict = admit_by_address(self._gate, context.state, request, endpoint_rules)
-        if verdict is not None and verdict.allowed:  # fast path
-            context.state.record(verdict, self._gate)
-            return None
-        django_request = DjangoRequest(request, context.state)
-        if verdict is None:
-            verdict = self._gate.admit(django_request, endpoint_rules)
-        if verdict is not None:
-            context.state.record(verdict, self._gate)
-            if not verdict.allowed:
-                context.refused = refusal_from_handler(
-                    self._gate.refusal_handler,
-                    django_request,
-                    verdict,
-                    self._gate.default_refusal(django_request, verdict),
-                )
-            elif django_request.on_end is not None:
-                context.tracker = track_response(django_request, context.state)
-        return None if context.refused is None else context.answer(request)
+    def _decide_in_thread(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
+        return None if self._admits_by_address(request) else run(self._decide_generally(request))
 
-    async def _adecide(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
+    async def _decide(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
+        """Return the response to a refused request, None for an admitted one. Decides once per request."""
+        return None if self._admits_by_address(request) else await self._decide_generally(request)
+
+    def _admits_by_address(self, request: HttpRequest) -> bool:
+        """Return whether the fast path admits a request, because of the client's address alone."""
         context = self._context(request)
-        if context.is_decided:
-            return context.answer(request)
+        state = context.state
+        if context.is_decided or state.verdict is not None or not self._use_fast_path:
+            return False
+        if getattr(request, "user", None) is not None and may_have_user(request):
+            return False
+        endpoint_rules, gate = self._limits_of(request)
+        if gate is None:
+            return False
+        verdict = gate.admit_by_address(request.META.get("REMOTE_ADDR") or None, request.method, endpoint_rules)
+        context.verdict = verdict
+        if verdict is None or not verdict.allowed:
+            return False
         context.is_decided = True
-        endpoint_rules, may_await = self._limits_of(request)
-        sync_gate = None if may_await else self._gate.sync_gate
-        verdict = None if sync_gate is None else admit_by_address(sync_gate, context.state, request, endpoint_rules)
-        if verdict is not None and verdict.allowed:
-            context.state.record(verdict, self._gate)
-            return None
-        django_request = AsyncDjangoRequest(request, context.state)
-        for _ in range(2 if verdict is None else 0):
-            try:
-                verdict = (
-                    sync_gate.admit(django_request, endpoint_rules)
-                    if sync_gate
-                    else await self._gate.admit(django_request, endpoint_rules)
-                )
-                break
-            except UserNotLoaded:
-                django_request = AsyncDjangoRequest(request, context.state, await load_user(request))
-        if verdict is not None:
-            context.state.record(verdict, self._gate)
-            if not verdict.allowed:
-                context.refused = await call_refusal_handler(
-                    self._gate.refusal_handler,
-                    django_request,
-                    verdict,
-                    self._gate.default_refusal(django_request, verdict),
-                )
-            elif django_request.on_end is not None:
-                context.tracker = track_response(django_request, context.state, asyncio.get_running_loop())
-        return None if context.refused is None else context.answer(request)
+        state.record(verdict, self._gate)
+        return True
+
+    async def _decide_generally(self, request: HttpRequest) -> HttpResponse | None:
+        """Decide on the general path, or respond to a refusal of the fast path. Waits for nothing under WSGI."""
+        context = self._context(request)
+        if not context.is_decided:
+            context.is_decided = True
+            django_request = (AsyncDjangoRequest if self._is_async else DjangoRequest)(request, context.state)
+            if context.verdict is None:
+                try:
+                    context.verdict = await self._admit(django_request)
+                except UserNotLoaded:
+                    django_request = AsyncDjangoRequest(request, context.state, await load_user(request))
+                    context.verdict = await self._admit(django_request)
+            if context.verdict is not None:
+                await self._conclude(context.verdict, django_request, context)
+        return None if context.refusal is None else to_django(request, context.refusal)
+
+    async def _admit(self, django_request: DjangoRequest) -> Verdict | None:
+        endpoint_rules, gate = self._limits_of(django_request.raw)
+        if gate is not None:
+            return gate.admit(django_request, endpoint_rules)
+        verdict: Verdict | None = await self._gate.admit(django_request, endpoint_rules)
+        return verdict
+
+    async def _conclude(self, verdict: Verdict, django_request: DjangoRequest, context: RequestContext) -> None:
+        """Record a verdict, and prepare the response to a refused request."""
+        context.state.record(verdict, self._gate)
+        if not verdict.allowed:
+            default = self._gate.default_refusal(django_request, verdict)
+            waits = wait if self._is_async else wait_in_thread
+            context.refusal = await custom_refusal(self._gate.refusal_handler, django_request, verdict, default, waits)
+        elif django_request.on_end is not None:
+            loop = asyncio.get_running_loop() if self._is_async else None
+            context.tracker = track_response(django_request, context.state, loop)
 
     def _context(self, request: Any) -> RequestContext:
         """Return this middleware's context of a request. Repeated calls for a request share one context."""
-        contexts: dict[Any, RequestContext] | None = getattr(request, "_ratelimit_mw", None)
-        if contexts is None:
-            contexts = request._ratelimit_mw = {}  # noqa: SLF001  # this package's own attribute
+        contexts: dict[Any, RequestContext] = request.__dict__.setdefault("_ratelimit_mw", {})
         context = contexts.get(self)
         if context is None:
-            context = contexts[self] = request_context(request, self._gate, self._style)
+            state = getattr(request, "ratelimit", None) or getattr(request, "scope", request.META).get(_STATE_KEY)
+            if not isinstance(state, RateLimitState):
+                state = RateLimitState(None, self._gate)
+            request.ratelimit = state
+            context = contexts[self] = RequestContext(state, self._style != "none" and not state.headers_shown)
+            state.headers_shown |= context.adds_headers
         return context
 
-    def _limits_of(self, request: HttpRequest) -> tuple[EndpointRules, bool]:
-        """Return the limits on the view of a request, and whether they may need an await."""
+    @property
+    def _sync_gate(self) -> Gate | None:
+        """The gate that decides without an await; None if the store or a rule may need one."""
+        gate: Gate | None = self._gate.sync_gate if self._is_async else self._gate
+        return gate
+
+    def _limits_of(self, request: HttpRequest) -> tuple[EndpointRules, Gate | None]:
+        """Return the limits on the view of a request, and `_sync_gate`; None if they may need an await."""
         match = request.resolver_match
         if match is None:
-            return (), False
+            return (), self._sync_gate
         method = request.method if request.method in METHODS else ""
         endpoint = match.func, method, match.route
         try:
@@ -186,7 +195,7 @@ class RateLimitMiddleware:
         except TypeError:  # the view is an instance without a hash
             return self._limits_on(endpoint)
 
-    def _limits_on(self, endpoint: tuple[Any, str, str]) -> tuple[EndpointRules, bool]:
+    def _limits_on(self, endpoint: tuple[Any, str, str]) -> tuple[EndpointRules, Gate | None]:
         view, method, route = endpoint
         limits: EndpointRules = ()
         for endpoint_limits, name, shown in limits_by_level(view, method, f"/{route}"):
@@ -197,13 +206,5 @@ class RateLimitMiddleware:
                 except ConfigError as error:
                     finding = Finding(f"limits on {name}: {error}")
                     warn_or_fail([finding], strict=self._gate.settings.strict)
-        return limits, any(rule.limit_set.callables or rule.limit_set.may_delay for rule in limits)
-
-
-def admit_by_address(
-    gate: Gate, state: RateLimitState, request: HttpRequest, endpoint_rules: EndpointRules
-) -> Verdict | None:
-    """Return the verdict of the fast path; None if more than the client's address matters."""
-    if state.verdict is not None or hasattr(request, "user"):
-        return None
-    return gate.admit_by_address(request.META.get("REMOTE_ADDR") or None, request.method, endpoint_rules)
+        may_await = self._is_async and any(rule.limit_set.callables or rule.limit_set.may_delay for rule in limits)
+        return limits, None if may_await else self._sync_gate

@@ -12,7 +12,7 @@ from django.utils.functional import LazyObject, SimpleLazyObject, empty
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.request import Request, user_id
-from ratelimit_mw.http.underscore_headers import merges_underscores
+from ratelimit_mw.http.views import merges_underscores
 
 _NOT_LOADED: Final = object()
 _AUTHENTICATION: Final = "django.contrib.auth.middleware"  # the module of Django's AuthenticationMiddleware
@@ -59,8 +59,7 @@ class DjangoRequest(Request):
     @property
     def user(self) -> str | None:
         """The id of `request.user`, if AuthenticationMiddleware or other outer middleware has set it."""
-        user = getattr(self.raw, "user", None)
-        return None if user is None or _cannot_have_user(self.raw, user) else user_id(user)
+        return user_id(getattr(self.raw, "user", None)) if may_have_user(self.raw) else None
 
 
 class AsyncDjangoRequest(DjangoRequest):
@@ -84,6 +83,12 @@ class AsyncDjangoRequest(DjangoRequest):
             self._user = user_id(user)
         known: str | None = self._user
         return known
+
+
+def may_have_user(raw: HttpRequest) -> bool:
+    """Return whether the request may have a user. Does not load them."""
+    user = getattr(raw, "user", None)
+    return user is not None and not _cannot_have_user(raw, user)
 
 
 def _cannot_have_user(raw: HttpRequest, user: object) -> bool:

@@ -1,6 +1,6 @@
 """Adds rate limit headers to Django's responses, and converts refusals to Django's responses."""
 
-from inspect import isawaitable
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from asgiref.sync import async_to_sync
@@ -8,16 +8,12 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase, ResponseHeaders
 from msgspec import Struct
 
-from ratelimit_mw.core.log import warn_throttled
-from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.response_tracking import EndReason, ResponseTracker
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.on_refused import HANDLER_FAILED, RefusalHandler, checked_response
-from ratelimit_mw.http.request import Request
+from ratelimit_mw.http.on_refused import wait
 from ratelimit_mw.http.response import HeaderStyle, Response, headers, non_conflicting
 
-_STATE_KEY: Final = "ratelimit_mw"  # where WSGI or ASGI middleware around Django stores the state
 _LIMITS: Final = "ratelimit"
 _POLICIES: Final = "ratelimit-policy"
 _LOWER_NAMES: Final = (_POLICIES, _LIMITS)  # Django's keys, in the order of `response.headers`
@@ -27,46 +23,32 @@ _KEEPS_DICT: Final = isinstance(getattr(ResponseHeaders({}), "_store", None), di
 class RequestContext(Struct, gc=False):
     """One middleware's part in one request.
 
-    `adds_headers`: whether it adds the headers. `refused`: its refusal. `tracker`: reports the end of the response.
+    `adds_headers`: whether it adds the headers. `verdict`: its own. `refusal`: its response, if it refuses. `tracker`:
+    reports the end of the response.
     """
 
     state: RateLimitState
     adds_headers: bool
     is_decided: bool = False
-    refused: Response | None = None
+    verdict: Verdict | None = None
+    refusal: Response | None = None
     tracker: ResponseTracker | None = None
 
     @property
     def needs_decision(self) -> bool:
         """Whether to decide on a request without a view. False if another middleware refused it."""
-        return self.state.verdict is None or self.state.verdict.allowed
+        return not self.is_decided and (self.state.verdict is None or self.state.verdict.allowed)
 
     def end(self, ending: EndReason) -> None:
         """End the tracking of a request without a response to track."""
         if self.tracker is not None:
             self.tracker.end(ending)
 
-    def answer(self, request: HttpRequest) -> HttpResponse | None:
-        """Return a new response to a refused request; None for an admitted one."""
-        return None if self.refused is None else _to_django(request, self.refused)
 
-
-def request_context(request: Any, gate: Any, style: HeaderStyle) -> RequestContext:
-    """Return the context of a new request, and set the state as `request.ratelimit`."""
-    state = getattr(request, "ratelimit", None) or getattr(request, "scope", request.META).get(_STATE_KEY)
-    if not isinstance(state, RateLimitState):
-        state = RateLimitState(None, gate)
-    request.ratelimit = state
-    adds_headers = style != "none" and not state.headers_shown
-    if adds_headers:
-        state.headers_shown = True
-    return RequestContext(state, adds_headers)
-
-
-def replace_response(refused: HttpResponse, response: HttpResponseBase) -> HttpResponse:
+def replace_response(refusal: HttpResponse, response: HttpResponseBase) -> HttpResponse:
     """Return a refusal in place of a response, which is closed together with it."""
-    refused._resource_closers += response._resource_closers  # type: ignore[attr-defined]  # noqa: SLF001  # its files
-    return refused
+    refusal._resource_closers += response._resource_closers  # type: ignore[attr-defined]  # noqa: SLF001  # its files
+    return refusal
 
 
 def end_on_close(response: HttpResponseBase, tracker: ResponseTracker) -> None:
@@ -89,13 +71,12 @@ def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: Head
         if _LIMITS not in fields and _POLICIES not in fields:
             fields.update(zip(_LOWER_NAMES, added, strict=False))  # `added` may be empty
             return
-    names = {name.lower() for name in theirs}  # a lookup of a missing name costs an exception
-    for name, value in added if style == "ietf" else non_conflicting(added, names):  # lists are valid beside the view's
-        theirs[name] = f"{theirs[name]}, {value}" if name.lower() in names else value
+    for name, value in non_conflicting(added, theirs):
+        theirs[name] = f"{theirs[name]}, {value}" if name in theirs else value
 
 
-def _to_django(request: HttpRequest, refusal: Response) -> HttpResponse:
-    """Return a refusal as a response of Django."""
+def to_django(request: HttpRequest, refusal: Response) -> HttpResponse:
+    """Return a new response of Django with the status, headers and body of a refusal."""
     body = b"" if request.method == "HEAD" else refusal.body
     response = HttpResponse(body, status=refusal.status)
     del response.headers["Content-Type"]
@@ -109,21 +90,6 @@ def _to_django(request: HttpRequest, refusal: Response) -> HttpResponse:
     return response
 
 
-def refusal_from_handler(
-    refusal_handler: RefusalHandler | None, request: Request, verdict: Verdict, refusal: Response
-) -> Response:
-    """Return the response of `on_refused`; the default one without it, or if it raises."""
-    if refusal_handler is None:
-        return refusal
-    try:
-        result = refusal_handler.call(request, verdict)
-        return checked_response(
-            refusal_handler.call, async_to_sync(_await)(result) if isawaitable(result) else result, refusal
-        )
-    except Exception as error:  # noqa: BLE001  # the request stays refused, whatever the callable does
-        warn_throttled(f"on_refused {callable_name(refusal_handler.call)}", HANDLER_FAILED, error=error)
-        return refusal
-
-
-async def _await(result: Any) -> Any:
-    return await result
+async def wait_in_thread(result: Awaitable[Any]) -> Any:
+    """Return what an awaitable returns, in a thread without an event loop: one runs for it alone."""
+    return async_to_sync(wait)(result)

@@ -1,26 +1,30 @@
-"""A throttle for Django REST framework. Nothing of the framework is imported."""
+"""A throttle for Django REST framework, and the search for throttles without effect.
 
-from collections.abc import Mapping, Sequence
-from functools import cache
+Nothing of the framework is imported.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, lru_cache
 from inspect import isfunction, isroutine, signature
 from math import isinf
-from typing import Any, ClassVar, Final
+from types import SimpleNamespace
+from typing import Any, ClassVar, Final, NamedTuple
 
 from asgiref.sync import async_to_sync
 from django.conf import settings
+from django.urls import get_resolver
 
 from ratelimit_mw.core.errors import ConfigError, error_location
-from ratelimit_mw.core.log import warn_throttled
-from ratelimit_mw.core.peer_options import translate_option
-from ratelimit_mw.core.validation import closest_match, unknown_key_message
+from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
+from ratelimit_mw.core.runtime import in_event_loop
+from ratelimit_mw.core.validation import closest_match, translate_option, unknown_key_message
 from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.django.endpoint_limits import is_strict
 from ratelimit_mw.django.gates import standalone_gate
-from ratelimit_mw.django.idle_throttles import RATES, report_idle
 from ratelimit_mw.django.request import DjangoRequest
 from ratelimit_mw.django.responses import RequestContext
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.response_tracking import track_response
-from ratelimit_mw.engine.runtime import in_event_loop
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.request import user_id
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
@@ -28,6 +32,12 @@ from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.settings.rule import EndpointLimitOptions
 
 _PENDING: Final = "_ratelimit_mw_throttles"
+_MAX_NAMED: Final = 3  # views in a message
+RATES: Final = "DEFAULT_THROTTLE_RATES"
+FIX: Final = (
+    f"set `throttle_scope` on the views, with a rate in {RATES}, or use a subclass of Throttle with `limits` or `scope`"
+)
+_reported: Final[set[str]] = set()  # texts of `Idle`
 
 
 class Throttle:
@@ -161,7 +171,7 @@ def _limits_of(throttles: Sequence[type[Throttle]], view: Any) -> Sequence[tuple
         if endpoint_limit is not None:
             found.append((endpoint_limit, name, shown))
         elif not name:
-            report_idle(throttle, view, Throttle)
+            _report_idle(throttle, view)
     return found
 
 
@@ -212,3 +222,96 @@ def _admit(gate: Gate | AsyncGate, django_request: DjangoRequest, endpoint_rules
         if gate.sync_gate
         else async_to_sync(gate.admit)(django_request, endpoint_rules)
     )
+
+
+class Idle(NamedTuple):
+    """A throttle class without effect on some views, with the text that reports it."""
+
+    throttle: type[Throttle]
+    views: Sequence[type]
+    text: str
+
+
+class Use(NamedTuple):
+    """One throttle of one view.
+
+    `options`: attributes of the view, as its route sets them. `declared`: the view itself names the throttle.
+    """
+
+    throttle: type[Throttle]
+    view: type
+    options: Any
+    declared: bool
+
+
+def views_of(patterns: Sequence[Any]) -> Iterator[Any]:
+    """Yield all views of these URL patterns and of those that they include."""
+    for pattern in patterns:
+        if hasattr(pattern, "url_patterns"):
+            yield from views_of(pattern.url_patterns)
+        else:
+            yield pattern.callback
+
+
+def uses_of(views: Sequence[Any]) -> Iterator[Use]:
+    """Yield each use of a `Throttle`, with the view that names it."""
+    for view in views:
+        kind = getattr(view, "cls", None)
+        if not isinstance(kind, type):
+            continue
+        initkwargs: dict[str, Any] = getattr(view, "initkwargs", {})  # e.g. of an action of a viewset
+        options = SimpleNamespace(
+            throttle_scope=initkwargs.get("throttle_scope", getattr(kind, "throttle_scope", None))
+        )
+        throttles = initkwargs.get("throttle_classes", getattr(kind, "throttle_classes", ()))
+        inherited = getattr(super(kind, kind), "throttle_classes", None)
+        for throttle in throttles:
+            if isinstance(throttle, type) and issubclass(throttle, Throttle):
+                yield Use(throttle, kind, options, throttles is not inherited)
+
+
+def idle_throttles(views: Sequence[Any]) -> Iterator[Idle]:
+    """Yield throttles with neither limits nor scope, on views without `throttle_scope`.
+
+    A throttle that all views inherit may be meant for those with a `throttle_scope`. So views without one count only if
+    no view has one, or if the view names the throttle itself.
+    """
+    by_throttle: dict[type[Throttle], list[Use]] = {}
+    for use in uses_of(views):
+        if use.throttle.allow_request is Throttle.allow_request and not use.throttle.limits_itself():
+            by_throttle.setdefault(use.throttle, []).append(use)
+    for throttle, uses in by_throttle.items():
+        scoped = any(use.options.throttle_scope for use in uses)
+        idle = [use for use in uses if not use.options.throttle_scope and (use.declared or not scoped)]
+        kinds = list(dict.fromkeys(use.view for use in idle if _has_usual_throttles(use.view)))
+        if kinds:
+            names = ", ".join(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds[:_MAX_NAMED])
+            more = f" and {len(kinds) - _MAX_NAMED} more" if len(kinds) > _MAX_NAMED else ""
+            text = (
+                f"{throttle.__module__}.{throttle.__qualname__} throttles nothing on {names}{more}: it has neither "
+                "`limits` nor `scope`, and the views have no `throttle_scope`"
+            )
+            yield Idle(throttle, kinds, text)
+
+
+def _report_idle(throttle: type[Throttle], view: object) -> None:
+    """Report a throttle without effect: once for all of its views, or with `strict` as an error each time."""
+    idle = _idle_of(getattr(settings, "ROOT_URLCONF", None)).get((throttle, type(view)))
+    if idle is None:
+        return
+    strict = is_strict()
+    if strict or idle.text not in _reported:
+        _reported.add(idle.text)
+        warn_or_fail([Finding(f"{idle.text}; {FIX}")], strict=strict)
+
+
+@lru_cache(maxsize=16)
+def _idle_of(urls: Any) -> dict[tuple[type[Throttle], type], Idle]:
+    views = list(views_of(get_resolver(urls).url_patterns))
+    return {(idle.throttle, view): idle for idle in idle_throttles(views) for view in idle.views}
+
+
+def _has_usual_throttles(kind: type) -> bool:
+    """Return whether REST framework builds the view's throttles. A view that does so may set their scope."""
+    module: str = getattr(getattr(kind, "get_throttles", None), "__module__", "")
+    return module.startswith("rest_framework.")

@@ -72,7 +72,7 @@ class RateLimiter:
             raise ConfigError(_no_app(app))
         if "ratelimit_mw" in app.extensions:
             raise ConfigError(f"app {app.name!r} has a RateLimiter already")
-        hooks = Hooks(self._gate(app))
+        hooks = Hooks(app, self._gate(app))
         warn_or_fail(unread_settings(app.config, f"app.config[{CONFIG!r}]"), strict=hooks.gate.settings.strict)
         if hooks.gate.settings.enabled is not False:
             app.before_request(hooks.before)

@@ -2,33 +2,31 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple, TypeVar, Unpack, get_type_hints
 
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.asgi.checks import WRAPPED
-from ratelimit_mw.asgi.routes import route_info
-from ratelimit_mw.asgi.send import Receive, Scope, Send, close_message, refuse, resolve_refusal
+from ratelimit_mw.asgi.send import Receive, Scope, Send, close_message, send_refusal
 from ratelimit_mw.core.errors import require
-from ratelimit_mw.core.signatures import check_parentheses
+from ratelimit_mw.core.signatures import check_parentheses, signature_of
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.http.on_refused import custom_refusal
 from ratelimit_mw.http.response import Response as OwnResponse
 from ratelimit_mw.http.response import non_conflicting
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
 from ratelimit_mw.settings.rule import LimitsValue
 from ratelimit_mw.starlette.enforcement import (
     AsgiEndpointLimit,
-    EndpointCheck,
     EndpointDecision,
     EndpointOptions,
     asgi_limits_on,
     bucket_name_of,
-    display_name,
-    endpoint_checks,
-    enforce,
+    enforce_on_endpoint,
 )
-from ratelimit_mw.starlette.parameters import request_parameter
 from ratelimit_mw.starlette.route_limits import RateLimit, limit_class
 
 with require("starlette"):
@@ -41,7 +39,6 @@ __all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
 
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 _CONNECTIONS: Final = (Request, WebSocket, HTTPConnection)
-_ROUTES: Final = 4096  # cached routes of one endpoint
 _NAMES: Final = ("request", "websocket")
 _ALTERNATIVES: Final = (
     "give it `request: Request` (`websocket: WebSocket`), or in FastAPI use Depends(RateLimit(...)) of "
@@ -86,7 +83,7 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
     if isinstance(endpoint, type):
         return limit_class(endpoint_limit, endpoint)
     _check_endpoint(endpoint)
-    parameter = request_parameter(endpoint, _CONNECTIONS, _NAMES)
+    parameter = _request_parameter(endpoint)
     if parameter is None:
         raise TypeError(
             f"{bucket_name_of(endpoint)} has no parameter for the request, so it cannot be limited; {_ALTERNATIVES}"
@@ -100,12 +97,9 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
             raise TypeError(
                 f"{name}: got {type(connection).__name__} as {parameter.name}, expected a request; {_ALTERNATIVES}"
             )
-        info = route_info(connection.scope)
-        decision = await enforce(
-            connection.scope, checks_for(display_name(info, endpoint)), None if info is None else info.template
-        )
+        decision = await enforce_on_endpoint(connection.scope, endpoint_limits, endpoint)
         if decision is not None and decision.refusing_verdict is not None:
-            return await answer_refusal(decision, decision.refusing_verdict, connection)
+            return await respond_to_refused(decision, decision.refusing_verdict, connection)
         if is_async:
             answer = await endpoint(*arguments, **named)
         else:
@@ -118,11 +112,6 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
     WRAPPED.add(endpoint)
     name = bucket_name_of(endpoint)
     endpoint_limits = asgi_limits_on(limited_endpoint)
-
-    @functools.lru_cache(_ROUTES)
-    def checks_for(shown: str) -> Sequence[EndpointCheck]:
-        return endpoint_checks(endpoint_limits, name, shown)
-
     return limited_endpoint
 
 
@@ -140,8 +129,52 @@ def _check_endpoint(endpoint: Any) -> None:
         raise TypeError(f"{bucket_name_of(endpoint)} yields, and cannot be wrapped; {_ALTERNATIVES}")
 
 
-class _Refusal(Response):
-    """A refusal as a response of Starlette, so that outer decorators can inspect it."""
+class _RequestParameter(NamedTuple):
+    """The place of the request among the arguments of an endpoint."""
+
+    name: str
+    number: int
+
+    def of(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Return the request, or None if it was not passed."""
+        if self.name in named:
+            return named[self.name]
+        return arguments[self.number] if self.number < len(arguments) else None
+
+
+def _request_parameter(function: Callable[..., Any]) -> _RequestParameter | None:
+    """Return the parameter annotated as a request or websocket, else one with such a name, else None.
+
+    A name counts only if the annotation is missing, is `Any`, or cannot be evaluated yet.
+    """
+    parameters = list(signature_of(function).parameters.values())
+    scope = getattr(function, "__globals__", {})
+    hints = [_hint(parameter, scope) for parameter in parameters]
+    for index, (parameter, hint) in enumerate(zip(parameters, hints, strict=True)):
+        if isinstance(hint, type) and issubclass(hint, _CONNECTIONS):
+            return _RequestParameter(parameter.name, index)
+    for index, (parameter, hint) in enumerate(zip(parameters, hints, strict=True)):
+        if parameter.name in _NAMES and hint is Any:
+            return _RequestParameter(parameter.name, index)
+    return None
+
+
+def _hint(parameter: Parameter, scope: Mapping[str, Any]) -> Any:
+    """Return the evaluated annotation; `Any` if it is missing or cannot be evaluated, as under TYPE_CHECKING."""
+    if parameter.annotation is Parameter.empty:
+        return Any
+    annotated = SimpleNamespace(__annotations__={"it": parameter.annotation})
+    try:
+        return get_type_hints(annotated, globalns=dict(scope))["it"]
+    except Exception:  # noqa: BLE001  # an annotation may be any expression
+        return Any
+
+
+class _RefusalResponse(Response):
+    """A refusal as a response of Starlette, so that outer decorators can inspect and change it.
+
+    If `on_refused` is an ASGI app, that app sends the response, and what is in this object is not sent.
+    """
 
     def __init__(self, decision: EndpointDecision, verdict: Verdict, refusal: OwnResponse) -> None:
         super().__init__(b"" if decision.request.method == "HEAD" else refusal.body, refusal.status)
@@ -153,18 +186,22 @@ class _Refusal(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal_handler = self._decision.gate.refusal_handler
         if refusal_handler is not None and refusal_handler.kind == "asgi":
-            await refuse(self._decision.request, self._verdict, self._decision.gate, receive, send)
+            await send_refusal(self._decision.request, self._verdict, self._decision.gate, receive, send)
         else:
             await super().__call__(scope, receive, send)
 
 
-async def answer_refusal(decision: EndpointDecision, verdict: Verdict, connection: HTTPConnection) -> Response | None:
+async def respond_to_refused(
+    decision: EndpointDecision, verdict: Verdict, connection: HTTPConnection
+) -> Response | None:
     """Return the response to a refused request; for a websocket, send it and return None."""
     request, gate = decision.request, decision.gate
     if not isinstance(connection, WebSocket):
-        return _Refusal(decision, verdict, await resolve_refusal(request, verdict, gate))
+        default = gate.default_refusal(request, verdict)
+        refusal = await custom_refusal(gate.refusal_handler, request, verdict, default)
+        return _RefusalResponse(decision, verdict, refusal)
     if connection.client_state is WebSocketState.CONNECTING:
-        await refuse(request, verdict, gate, connection.receive, connection.send)
+        await send_refusal(request, verdict, gate, connection.receive, connection.send)
     else:  # the app accepted the websocket before this decision
         await connection.send(close_message(gate.default_refusal(request, verdict).status))
     return None
@@ -172,6 +209,6 @@ async def answer_refusal(decision: EndpointDecision, verdict: Verdict, connectio
 
 def _add_headers(decision: EndpointDecision, response: Response) -> None:
     """Add the rate limit headers, unless an outer middleware adds them."""
-    for name, value in non_conflicting(decision.fields, {name.lower() for name in response.headers}):
+    for name, value in non_conflicting(decision.fields, response.headers):
         response.headers.append(name, value)
     decision.mark_headers_shown()

@@ -1,14 +1,15 @@
 """Enforces limits on ASGI endpoints, with the middleware's gate or with one of the app's own."""
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Unpack
+from functools import lru_cache
+from typing import Any, Final, Unpack
 from weakref import ref
 
 from msgspec import Struct
 
 from ratelimit_mw.asgi.checks import MIDDLEWARE_REGISTRY, warn_not_tracked, warn_of_unenforced
-from ratelimit_mw.asgi.routes import RouteInfo, app_cache
-from ratelimit_mw.asgi.send import STATE_KEY, Scope, Send, with_headers
+from ratelimit_mw.asgi.routes import RouteInfo, app_cache, route_info
+from ratelimit_mw.asgi.send import STATE_KEY, Receive, Scope, Send, send_refusal, with_headers
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
@@ -17,12 +18,15 @@ from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.response import HeaderList, RawFields, headers, raw, raw_headers
 from ratelimit_mw.http.views import AsgiRequest
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on
+from ratelimit_mw.rules.plan import PlanCache
 from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
 
 # overrides limits in the environment, which are meant for a middleware
 _NO_LIMITS: Final[dict[str, Any]] = {"limits": [], "app_limits": (), "rules": ()}
+_ENFORCED: Final = "ratelimit_mw.enforced"  # key in the scope: the endpoint limits already enforced on this request
+_MAX_CACHED_PLACES: Final = 4096  # endpoints and routes of one limit
 _NO_MIDDLEWARE: Final = Finding(
     "limits on endpoints count in this process alone; add RateLimitMiddleware, whose store and settings "
     "they share, or give them a store"
@@ -38,10 +42,11 @@ class EndpointOptions(EndpointLimitOptions, total=False):
 class AsgiEndpointLimit(EndpointLimit):
     """An endpoint limit that may have its own store. Raises `ConfigError` if it or the environment is invalid.
 
-    `standalone_settings`: the settings without a middleware. `store_id`: identifies the store.
+    `standalone_settings`: the settings without a middleware. `store_id`: identifies the store. `cached_checks`: the
+    checks of limits of which this one is the first; see `endpoint_checks`.
     """
 
-    __slots__ = ("standalone_settings", "store", "store_id")
+    __slots__ = ("cached_checks", "standalone_settings", "store", "store_id")
 
     @check_arguments(EndpointLimitOptions)
     def __init__(self, limits: LimitsValue, *, store: Any = None, **options: Unpack[EndpointLimitOptions]) -> None:
@@ -49,6 +54,7 @@ class AsgiEndpointLimit(EndpointLimit):
         self.reject_concurrency()
         self.store: Final = store
         self.store_id: Final[object] = store if isinstance(store, str) else id(store)
+        self.cached_checks: Final = lru_cache(_MAX_CACHED_PLACES)(_group_by_store)
         self.standalone_settings: Final = Settings.of(_NO_LIMITS, {} if store is None else {"store": store})
         if self.rule.settles:
             MIDDLEWARE_REGISTRY.require_tracking()
@@ -76,12 +82,20 @@ def display_name(info: RouteInfo | None, endpoint: Any) -> str:
     return bucket_name_of(endpoint).rpartition(".")[2] if info is None else info.name
 
 
-class CompiledCheck(NamedTuple):
+class CompiledCheck(Struct):
     """The gate and rules of a check. `sync_gate`: decides the same without a coroutine; None if it has to await."""
 
     gate: AsyncGate
     endpoint_rules: EndpointRules
     sync_gate: Gate | None
+    known_plans: PlanCache | None = None
+
+    def plans_by_address(self) -> PlanCache | None:
+        """Return the plans by client address. None if requests need the general path, which may change once."""
+        gate = self.sync_gate
+        if gate is not None and gate.settings.headers == "ietf" and (rules := gate.fast_rules) is not None:
+            self.known_plans = rules.plans_by_address_at(self.endpoint_rules)
+        return self.known_plans
 
 
 class EndpointCheck:
@@ -125,18 +139,22 @@ class EndpointCheck:
 
 
 def endpoint_checks(
-    endpoint_limits: Sequence[AsgiEndpointLimit],
+    endpoint_limits: tuple[AsgiEndpointLimit, ...],
     name: str,
     shown: str = "",
-    all_limits: Sequence[AsgiEndpointLimit] = (),
-) -> tuple[EndpointCheck, ...]:
-    """Group limits into one check per store. `all_limits`: those of the whole endpoint, if these are only some."""
+    all_limits: tuple[AsgiEndpointLimit, ...] = (),
+) -> Sequence[EndpointCheck]:
+    """Group limits into one check per store, cached. `all_limits`: those of the whole endpoint, if these are some."""
+    return endpoint_limits[0].cached_checks(endpoint_limits, name, shown, all_limits or endpoint_limits)
+
+
+def _group_by_store(
+    endpoint_limits: tuple[AsgiEndpointLimit, ...], name: str, shown: str, all_limits: tuple[AsgiEndpointLimit, ...]
+) -> Sequence[EndpointCheck]:
     groups: dict[object, list[AsgiEndpointLimit]] = {}
     for endpoint_limit in endpoint_limits:
         groups.setdefault(endpoint_limit.store_id, []).append(endpoint_limit)
-    return tuple(
-        EndpointCheck(tuple(group), tuple(all_limits or endpoint_limits), name, shown) for group in groups.values()
-    )
+    return [EndpointCheck(tuple(group), all_limits, name, shown) for group in groups.values()]
 
 
 def _gate_for(scope: Scope, outer: AsyncGate | None, endpoint_limit: AsgiEndpointLimit) -> AsyncGate:
@@ -157,9 +175,6 @@ def _gate_for(scope: Scope, outer: AsyncGate | None, endpoint_limit: AsgiEndpoin
     return found
 
 
-_ENFORCED: Final = "ratelimit_mw.enforced"  # key in the scope: the endpoint limits already enforced on this request
-
-
 class EndpointDecision(Struct, gc=False):
     """The result of endpoint limits. `verdict`: None if nothing was limited. `state`: includes outer decisions."""
 
@@ -172,6 +187,13 @@ class EndpointDecision(Struct, gc=False):
     def refusing_verdict(self) -> Verdict | None:
         """The verdict, if it refuses."""
         return self.verdict if self.verdict is not None and not self.verdict.allowed else None
+
+    async def send_refusal(self, receive: Receive, send: Send) -> bool:
+        """Send the refusal to the server. Return False, and send nothing, if the request is admitted."""
+        if self.verdict is None or self.verdict.allowed:
+            return False
+        await send_refusal(self.request, self.verdict, self.gate, receive, send)
+        return True
 
     @property
     def fields(self) -> HeaderList:
@@ -202,18 +224,31 @@ class EndpointDecision(Struct, gc=False):
             self.state.headers_shown = True
 
 
+async def enforce_on_endpoint(
+    scope: Scope, endpoint_limits: tuple[AsgiEndpointLimit, ...], endpoint: Any, name: str | None = None
+) -> EndpointDecision | None:
+    """Enforce limits on the endpoint of the matched route. `name`: see `EndpointCheck`; None for the endpoint's."""
+    info = route_info(scope)
+    checks = endpoint_checks(
+        endpoint_limits, bucket_name_of(endpoint) if name is None else name, display_name(info, endpoint)
+    )
+    return await enforce(scope, checks, None if info is None else info.template)
+
+
 async def enforce(
     scope: Scope, checks: Sequence[EndpointCheck], route: str | None = None, verdict: Verdict | None = None
 ) -> EndpointDecision | None:
     """Decide by the limits that were not yet enforced on this request. Return None if none are left.
 
-    The callers (`limit`, `RateLimit` of Starlette and of FastAPI) send or raise the refusal. `route`: the template.
-    `verdict`: the result of `admit_by_address`, if it refused. The state is stored as by a middleware.
+    Every refusal by an endpoint limit of Starlette or FastAPI passes here. It is not sent here: the callers (`limit`,
+    and the `RateLimit` of both) respond to it. Like the middleware, this function stores the request's `RateLimitState`
+    in the scope. `route`: the template. `verdict`: the result of `admit_by_address`, if it refused.
     """
     decision: EndpointDecision | None = None
     for check in checks:
         state: RateLimitState | None = scope.get(STATE_KEY)
-        gate, endpoint_rules, sync_gate = check.compiled_for(scope, state)
+        compiled = check.compiled_for(scope, state)
+        gate, endpoint_rules, sync_gate = compiled.gate, compiled.endpoint_rules, compiled.sync_gate
         if enforced := scope.get(_ENFORCED, ()):
             endpoint_limits = tuple(
                 endpoint_limit for endpoint_limit in check.endpoint_limits if endpoint_limit not in enforced
@@ -260,13 +295,15 @@ def admit_by_address(scope: Scope, checks: Sequence[EndpointCheck]) -> Verdict |
     """
     if len(checks) != 1 or STATE_KEY in scope or "user" in scope or scope["type"] != "http" or _ENFORCED in scope:
         return None
-    gate, endpoint_rules, sync_gate = checks[0].compiled_for(scope, None)
-    if sync_gate is None or gate.settings.headers != "ietf":
+    compiled = checks[0].compiled_for(scope, None)
+    if (plans := compiled.known_plans) is None:
+        plans = compiled.plans_by_address()
+    if compiled.sync_gate is None or plans is None or scope["method"] == "OPTIONS":
         return None
     client = scope.get("client")
-    verdict = sync_gate.admit_by_address(client[0] if client else None, scope.get("method"), endpoint_rules)
+    verdict = compiled.sync_gate.admit_plan(plans[client[0] if client else None])
     if verdict is not None and verdict.allowed:
         scope[_ENFORCED] = checks[0].endpoint_limits
-        state = scope[STATE_KEY] = RateLimitState(verdict, entries=[(gate, verdict)])
+        state = scope[STATE_KEY] = RateLimitState(verdict, entries=[(compiled.gate, verdict)])
         scope.setdefault("state", {})["ratelimit"] = state
     return verdict

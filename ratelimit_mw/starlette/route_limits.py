@@ -2,28 +2,21 @@
 
 import inspect
 from collections.abc import Generator, Mapping, Sequence
-from functools import lru_cache, partial
-from typing import Any, Final, Unpack
+from typing import Any, Unpack
 
 from ratelimit_mw.asgi.checks import HonorsExempt
 from ratelimit_mw.asgi.routes import all_routes, app_cache, endpoint_below, route_info, routes_below
-from ratelimit_mw.asgi.send import App, Receive, Scope, Send, refuse
+from ratelimit_mw.asgi.send import App, Receive, Scope, Send
 from ratelimit_mw.core.limit import Limit
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt
 from ratelimit_mw.settings.rule import LimitsValue
 from ratelimit_mw.starlette.enforcement import (
     AsgiEndpointLimit,
-    EndpointCheck,
     EndpointOptions,
     asgi_limits_on,
-    bucket_name_of,
-    display_name,
-    endpoint_checks,
-    enforce,
+    enforce_on_endpoint,
 )
-
-_ENDPOINTS: Final = 4096  # cached endpoints per limit
 
 
 def _decorator_error(arguments: Sequence[object]) -> str:
@@ -49,22 +42,20 @@ class RateLimit(HonorsExempt):
     @check_arguments(EndpointOptions, explain=_decorator_error)
     def __init__(self, app: App, limits: LimitsValue, **options: Unpack[EndpointOptions]) -> None:
         self.app = app
-        endpoint_limits = (AsgiEndpointLimit(limits, **options),)
-        self._checks = lru_cache(_ENDPOINTS)(partial(endpoint_checks, endpoint_limits))
+        self._endpoint_limits = (AsgiEndpointLimit(limits, **options),)
         self._routes: list[Any] | None = None  # the inner routes; empty unless one of them is exempt
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit or refuse one HTTP request or websocket; pass other scopes through."""
         if scope["type"] in ("http", "websocket") and not self._is_exempt(scope):
-            info, endpoint = route_info(scope), scope.get("endpoint")
-            template = None if info is None else info.template
-            name = (
-                bucket_name_of(endpoint) if inspect.isroutine(endpoint) or inspect.isclass(endpoint) else template or ""
-            )
-            decision = await enforce(scope, self._checks(name, display_name(info, endpoint)), template)
+            endpoint = scope.get("endpoint")
+            name = None
+            if not (inspect.isroutine(endpoint) or inspect.isclass(endpoint)):
+                info = route_info(scope)
+                name = "" if info is None else info.template
+            decision = await enforce_on_endpoint(scope, self._endpoint_limits, endpoint, name)
             if decision is not None:
-                if decision.refusing_verdict is not None:
-                    await refuse(decision.request, decision.refusing_verdict, decision.gate, receive, send)
+                if await decision.send_refusal(receive, send):
                     return
                 send = decision.with_headers(send)
         await self.app(scope, receive, send)
@@ -95,24 +86,20 @@ def limit_class(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
 
 async def _enforce_on_instance(endpoint: Any) -> bool:
     """Return whether the endpoint may respond; if not, the refusal is sent here."""
-    kind, scope = type(endpoint), endpoint.scope
-    info = route_info(scope)
-    decision = await enforce(scope, _checks_of(kind, display_name(info, kind)), None if info is None else info.template)
+    decision = await enforce_on_endpoint(endpoint.scope, _limits_on_class(type(endpoint)), type(endpoint))
     if decision is None:
         return True
-    if decision.refusing_verdict is not None:
-        await refuse(decision.request, decision.refusing_verdict, decision.gate, endpoint.receive, endpoint.send)
+    if await decision.send_refusal(endpoint.receive, endpoint.send):
         return False
     endpoint.send = decision.with_headers(endpoint.send)
     return True
 
 
-def _checks_of(kind: type, shown: str) -> Sequence[EndpointCheck]:
-    known = app_cache(kind, "steps")
-    latest = EndpointLimit.version
-    found: Sequence[EndpointCheck] | None = known.get((latest, shown))
+def _limits_on_class(kind: type) -> tuple[AsgiEndpointLimit, ...]:
+    """Return the limits on a class, cached until another limit is attached somewhere."""
+    cache = app_cache(kind, "limits")
+    found: tuple[AsgiEndpointLimit, ...] | None = cache.get(EndpointLimit.version)
     if found is None:
-        if any(before != latest for before, _ in list(known)):
-            known.clear()
-        found = known[latest, shown] = endpoint_checks(asgi_limits_on(kind), bucket_name_of(kind), shown)
+        cache.clear()
+        found = cache[EndpointLimit.version] = asgi_limits_on(kind)
     return found

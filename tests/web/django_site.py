@@ -42,7 +42,8 @@ def login(get_response: Callable[[HttpRequest], Any]) -> Any:
 
     def known(request: Any) -> Any:
         user = request.scope.get("user") if hasattr(request, "scope") else request.META.get("REMOTE_USER")
-        request.user = SimpleNamespace(is_authenticated=True, username=user) if isinstance(user, str) else user
+        named = user and isinstance(user, str)
+        request.user = SimpleNamespace(is_authenticated=True, username=user) if named else user or None
         return get_response(request)
 
     return known

@@ -13,9 +13,8 @@ from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.engine import base_gate, gate
 from ratelimit_mw.http import response
 from ratelimit_mw.stores.fallback import FallbackStore
-from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore, server, url
-from ratelimit_mw.testing import Clock, RecordingStore
-from ratelimit_mw.testing.recording import Call
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore, async_transport, sync_transport, url
+from ratelimit_mw.testing import Call, Clock, RecordingStore
 from web.faces import ANSWERED_OUTSIDE, FACES
 from web.scenario import Answer, Scenario, Step
 from web.scenarios import SCENARIOS
@@ -64,7 +63,7 @@ def tell_time(clock: Clock, patch: Callable[[object, str, object], None] = setat
     patch(base_gate, "FallbackStore", ToldLocal)
     patch(response, "time", SimpleNamespace(time=clock))
     patch(notices, "_quiet_until", {})
-    for module in (server, url):
+    for module in (async_transport, sync_transport, url):
         patch(module, "CONNECT_TIMEOUT", PATIENCE)
     return Told
 

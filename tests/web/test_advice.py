@@ -21,8 +21,8 @@ from ratelimit_mw import Concurrency, ConfigError, MemoryStore, asgi, flask, sta
 from ratelimit_mw.engine import gate
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.rules import startup_checks as advice
-from ratelimit_mw.rules.startup_checks import configured_workers
+from ratelimit_mw.rules import deployment_checks as advice
+from ratelimit_mw.rules.deployment_checks import configured_workers
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, App200, talk

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ratelimit_mw.engine.runtime import drain, spawn_task
+from ratelimit_mw.core.runtime import drain, spawn_task
 
 
 def test_work_that_other_work_starts_is_waited_for_too() -> None:

@@ -9,7 +9,6 @@ import pytest
 from ratelimit_mw import Charge, Decision, StoreError, Verdict
 from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.engine.gate import AsyncGate, Gate
-from ratelimit_mw.engine.sync_gate import ReportingGate
 from ratelimit_mw.rules import rule_set
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
@@ -37,8 +36,10 @@ class Awaited:
 
     def admit_by_address(self, client: str | None, method: str | None) -> Verdict | None:
         async def come() -> Verdict | None:
-            to_come = self._gate.admit_by_address(client, method)
-            return None if to_come is None else await to_come
+            rules = self._gate.fast_rules
+            by_address = rules is not None and rules.plans_by_address is not None  # not by the path as well
+            plans = rules.plans_for(method or "GET", "/") if rules is not None and by_address else None
+            return None if plans is None else await self._gate.admit_plan(plans[client])
 
         return asyncio.run(come())
 
@@ -152,7 +153,7 @@ class TwoForOne(RecordingStore):
         return self.take(charges)
 
 
-@pytest.mark.parametrize("kind", [ReportingGate, Awaited])
+@pytest.mark.parametrize("kind", [Gate, Awaited])
 def test_who_tells_a_hook_of_requests_looks_at_them(kind: Callable[[Settings], Gate | Awaited]) -> None:
     heard: list[object] = []
     own = kind(Settings(limits="3/minute", store=RecordingStore(), on_decision=heard.append))

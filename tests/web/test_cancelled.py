@@ -32,10 +32,10 @@ class Slow(MemoryStore):
         await self.may_take.wait()
         return decisions
 
-    async def asettle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
+    async def asettle(self, charges: Sequence[Charge]) -> None:
         self.settling += 1
         await self.may_settle.wait()
-        return self.settle(charges)
+        self.settle(charges)
 
 
 async def turns_of_the_loop() -> None:

@@ -331,7 +331,7 @@ def test_a_thread_that_is_ended_while_it_is_held_back_gives_its_slot_back_for_go
         assert len(set(SLOT_RENEWER._registry._active) - before) == 1
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ratelimit_mw.engine.sync_gate.time.sleep", ends)
+    monkeypatch.setattr("ratelimit_mw.engine.runtime.time.sleep", ends)
     with pytest.raises(KeyboardInterrupt):
         gate.admit(request)
     assert set(SLOT_RENEWER._registry._active) <= before

@@ -22,7 +22,7 @@ from rest_framework.viewsets import ViewSet
 from ratelimit_mw import ConfigError, MemoryStore
 from ratelimit_mw.core import log as notices
 from ratelimit_mw.django import Throttle, gates, limit
-from ratelimit_mw.django import idle_throttles as idle
+from ratelimit_mw.django import throttle as idle
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.django_ask import BOTH, CLIENT, Site, settings, taken, under_asgi, under_wsgi
@@ -495,7 +495,7 @@ def test_a_throttle_for_those_views_that_have_a_scope_is_none_that_throttles_not
 
 def test_a_view_that_names_a_throttle_without_a_scope_is_reported_beside_one_with_a_scope() -> None:
     views = [throttled(Throttle), throttled(Throttle, throttle_scope="a")]
-    ((throttle, kinds, _),) = idle.idle_throttles(views, Throttle)
+    ((throttle, kinds, _),) = idle.idle_throttles(views)
     assert (throttle, kinds) == (Throttle, [views[0].cls])
 
 
@@ -511,10 +511,10 @@ def test_a_view_that_makes_its_throttles_itself_may_set_its_scope_then() -> None
         def allow_request(self, request: Any, view: Any) -> bool:
             return False
 
-    assert list(idle.idle_throttles([Own.as_view(), throttled(Always), throttled(Burst)], Throttle)) == []
+    assert list(idle.idle_throttles([Own.as_view(), throttled(Always), throttled(Burst)])) == []
 
 
 def test_of_many_views_three_are_named() -> None:
-    ((_, _, text),) = idle.idle_throttles([throttled(Nothing) for _ in range(5)], Throttle)
+    ((_, _, text),) = idle.idle_throttles([throttled(Nothing) for _ in range(5)])
     named = f"{ME}.Throttled, {ME}.Throttled, {ME}.Throttled and 2 more"
     assert text == throttles_nothing(Nothing, named).partition(";")[0]

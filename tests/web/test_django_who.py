@@ -64,6 +64,16 @@ def test_route_is_the_frameworks(site: Site, store: RecordingStore) -> None:
 
 
 @BOTH
+@pytest.mark.usefixtures("at_first_and_settled")
+def test_route_is_the_frameworks_in_each_request(site: Site, store: RecordingStore) -> None:
+    ask = site([path("users/<int:id>", hello)], settings(store, limits="9/hour", key="route"))
+    for where in ("/users/1", "/users/2", "/none"):
+        ask(where)
+    keys = [charges[0].key.partition("}")[0] for _, charges in store.calls]
+    assert keys == ["{route=/users/%3Cint:id%3E", "{route=/users/%3Cint:id%3E", "{route=unmatched"]
+
+
+@BOTH
 def test_callables_find_djangos_request_as_raw(site: Site, store: RecordingStore) -> None:
     found: list[Any] = []
 

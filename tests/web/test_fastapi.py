@@ -254,6 +254,15 @@ def test_stores_of_their_own_are_asked_each_once() -> None:
 # names and routes
 
 
+@pytest.mark.usefixtures("at_first_and_settled")
+def test_the_key_route_is_the_full_template() -> None:
+    own = RecordingStore(clock=Clock())
+    app = FastAPI(dependencies=[Depends(RateLimit("1/minute", name="own", key="route", store=own))])
+    for path in ("/items/{item}", "/other"):
+        app.add_api_route(path, hello)
+    assert statuses(app, "/items/1", "/other", "/items/2") == [200, 200, 429]
+
+
 @pytest.mark.promise(10)
 def test_without_a_name_each_route_has_a_bucket_of_its_own() -> None:
     _, settings = recording()
@@ -322,7 +331,7 @@ def test_alone_every_group_that_was_decided_is_shown() -> None:
 
 
 def test_where_fastapi_hides_its_routes_each_is_decided_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratelimit_mw.starlette.dependencies.matched_route", lambda _: None)
+    monkeypatch.setattr("ratelimit_mw.fastapi.matched_route", lambda _: None)
     monkeypatch.setattr("ratelimit_mw.asgi.routes.matched_route", lambda _: None)
     store, settings = recording()
     app = app_of(RateLimit("9/minute", name="one"), RateLimit("1/minute", name="two"), **settings)

@@ -266,6 +266,7 @@ def test_an_async_view_has_a_limit_too(app: Flask) -> None:
     assert statuses(app, "/later", 2) == [200, 429]
 
 
+@pytest.mark.usefixtures("at_first_and_settled")
 def test_the_route_of_a_key_is_flasks_own_with_its_prefix(app: Flask, store: RecordingStore) -> None:
     app.config["RATELIMIT_MW"] |= {"key": "route"}
     blueprint = Blueprint("api", __name__, url_prefix="/api")

@@ -1,7 +1,7 @@
 """Whatever a client writes, it is who our proxy says it is."""
 
 from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from random import Random
 
 import pytest
@@ -216,17 +216,44 @@ def test_what_is_read_as_an_address_is_one(text: str) -> None:
         assert parse_address(str(found)) == unfolded(found) == found
 
 
+Network = IPv4Network | IPv6Network
+
+
+def unfolded_network(network: Network) -> Network:
+    """The network of IPv4 addresses that an IPv6 network is, if it is one."""
+    base = unfolded(network.network_address)
+    return network if base == network.network_address else ip_network((base, network.prefixlen - 96))
+
+
+def assert_same_as_ipaddress(networks: list[Network], address: Address) -> None:
+    compiled = Networks("safelist", [str(network) for network in networks])
+    assert (address in compiled) is any(address in unfolded_network(network) for network in networks)
+
+
 @given(st.lists(st.tuples(st.ip_addresses(), st.integers(1, 128)), max_size=5), st.ip_addresses(), st.data())
 def test_networks_hold_what_ipaddress_says(
     drawn: list[tuple[Address, int]], address: Address, data: st.DataObject
 ) -> None:
     networks = [ip_network((base, min(bits, base.max_prefixlen)), strict=False) for base, bits in drawn]
+    assume(not any(IPv6Address(base) in network for base in ("::ffff:0:0", "64:ff9b::") for network in networks))
     if networks:
         inside = st.sampled_from(networks).flatmap(
             lambda network: st.ip_addresses(v=4 if network.version == 4 else 6, network=network)
         )
         address = data.draw(st.one_of(st.just(address), inside))
-    assume(unfolded(address) == address)
-    assume(not any(IPv6Address(base) in network for base in ("::ffff:0:0", "64:ff9b::") for network in networks))
-    compiled = Networks("safelist", [str(network) for network in networks])
-    assert (address in compiled) is any(address in network for network in networks)
+    assert_same_as_ipaddress(networks, unfolded(address))
+
+
+@pytest.mark.parametrize(
+    ("network", "address", "holds"),
+    [
+        ("::ffff:64.0.0.0/98", "64.0.0.0", True),
+        ("::ffff:64.0.0.0/98", "127.255.255.255", True),
+        ("::ffff:64.0.0.0/98", "128.0.0.0", False),
+        ("64:ff9b::192.0.2.0/120", "192.0.2.255", True),
+        ("64:ff9b::192.0.2.0/120", "192.0.3.0", False),
+    ],
+)
+def test_an_ipv6_network_of_ipv4_addresses_is_that_ipv4_network(network: str, address: str, holds: bool) -> None:
+    assert (ip_address(address) in Networks("safelist", [network])) is holds
+    assert_same_as_ipaddress([ip_network(network)], ip_address(address))

@@ -24,6 +24,7 @@ from ratelimit_mw.core.verdict import refunds_for
 from ratelimit_mw.engine.delays import refused_for_capacity
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.fastapi import RateLimit
+from ratelimit_mw.rules.rule_table import NO_RULES
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.starlette import limit as starlette_limit
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
@@ -380,7 +381,7 @@ def test_threads_wait_two_at_a_time_unless_told_otherwise(
     ask = FACES["wsgi"]({"limits": paced, "store": store})
     clients = [Step(client=f"192.0.2.{number}") for number in range(3)]
     assert ask(clients[0]).status == 200
-    monkeypatch.setattr("ratelimit_mw.engine.sync_gate.time.sleep", sleep)
+    monkeypatch.setattr("ratelimit_mw.engine.runtime.time.sleep", sleep)
     threads = [Thread(target=ask, args=[client]) for client in clients[:2]]
     for thread, asleep in zip(threads, sleeping, strict=True):
         thread.start()
@@ -411,7 +412,7 @@ def test_one_client_has_half_of_the_places_of_threads(face: str, key: str, monke
     ask = FACES[face]({"limits": paced, "store": store})
     bad, good = Step(client="192.0.2.66"), Step(client="192.0.2.1")
     assert [ask(one).status for one in ((bad, good) if key == "ip" else (bad,))] == [200] * (1 + (key == "ip"))
-    monkeypatch.setattr("ratelimit_mw.engine.sync_gate.time.sleep", sleep)
+    monkeypatch.setattr("ratelimit_mw.engine.runtime.time.sleep", sleep)
     answers: list[int] = []
     threads = [Thread(target=lambda one=one: answers.append(ask(one).status)) for one in (bad, good)]
     threads[0].start()
@@ -433,7 +434,7 @@ def test_what_ends_a_threads_wait_gives_back_what_it_took(monkeypatch: pytest.Mo
     store = MemoryStore(clock=Clock())
     ask = FACES["wsgi"]({"limits": [SLOW, "10/minute"], "store": store, "max_waiting": 1, "on_decision": heard})
     assert ask(Step()).status == 200
-    monkeypatch.setattr("ratelimit_mw.engine.sync_gate.time.sleep", interrupted)
+    monkeypatch.setattr("ratelimit_mw.engine.runtime.time.sleep", interrupted)
     for _ in range(3):  # the place is free each time
         with pytest.raises(KeyboardInterrupt):
             ask(Step())
@@ -464,7 +465,7 @@ def test_without_a_max_delay_nothing_changes() -> None:
     plain, holding = AsyncGate(Settings(limits="5/minute using gcra")), AsyncGate(Settings(limits=PACED))
     assert (plain.may_delay, plain.sync_gate is None) == (False, False)
     assert (holding.may_delay, holding.sync_gate) == (True, None)
-    plans_by_address = [gate._rules._table.combined((((), ()),)).plans_by_address for gate in (plain, holding)]
+    plans_by_address = [gate._rules._table.combined(((NO_RULES, ()),)).plans_by_address for gate in (plain, holding)]
     assert [way is None for way in plans_by_address] == [False, True]
 
 

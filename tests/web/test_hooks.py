@@ -16,7 +16,9 @@ from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import RecordingStore
 from redis_servers import RedisServer
 from web.asgi_talk import HTTP, App200, talk
+from web.faces import FACES
 from web.plain_request import PlainRequest
+from web.scenario import Step
 from web.serving import Serving, over_asgi, over_wsgi
 
 pytestmark = [pytest.mark.promise(8), pytest.mark.usefixtures("speaks_again")]
@@ -94,6 +96,14 @@ def test_a_middleware_that_need_not_look_at_requests_tells_of_each_all_the_same(
     assert len(DECISIONS) == 1100
     assert [one.verdict.allowed for one in DECISIONS[:3]] == [True, False, False]
     assert DECISIONS[-1].request.path == "/"
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.usefixtures("at_first_and_settled")
+def test_every_framework_tells_of_each_request_once(face: str) -> None:
+    send = FACES[face]({"limits": "1/hour", "on_decision": collect})
+    assert [send(Step(path="/")).status for _ in range(2)] == [200, 429]
+    assert [one.verdict.allowed for one in DECISIONS] == [True, False]
 
 
 @BOTH

@@ -195,8 +195,8 @@ def test_what_cannot_be_held_back(item: dict[str, Any], said: str) -> None:
          ["limits[0].max_delay: got -1, expected a finite number of seconds, 0 or more"]),
         ({"limit": "5/hour", "costs": 1}, ["limits[0]: unknown setting `costs`: did you mean `cost`?"]),
         ({"limit": "5/hour", "cost": -1, "key": "nope", "shadow": 1},
-         [f"limits[0].cost: got -1, expected {COUNT}", "limits[0].shadow: got 1, expected true or false",
-          f"limits[0].key: got 'nope', expected {KEYS}"]),
+         [f"limits[0].cost: got -1, expected {COUNT}", f"limits[0].key: got 'nope', expected {KEYS}",
+          "limits[0].shadow: got 1, expected true or false"]),
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_an_item_is_told_of_all_at_once(item: dict[str, Any], problems: list[str]) -> None:
@@ -304,14 +304,14 @@ def test_the_parameter_of_the_burst(face: str, limit: str, parameter: str) -> No
          [f"key: got 'nope', expected {KEYS}",
           "limits: 'lots': got no rate, expected text such as '100/minute' or '5 per 10 seconds'",
           "rules[0].path: got 'x', expected a path that starts with /, such as '/users/{id}'",
-          f"rules[0].host: got 'a b', expected {HOST}",
           "rules[0].when: got 5, expected a callable, or call:PACKAGE.MODULE:FUNCTION",
+          f"rules[0].host: got 'a b', expected {HOST}",
           "rules[1].path: required, such as '/login' or '/{rest:path}'",
           "rules[2]: got 7, expected a table or a Rule",
           "safelist[0]: got 5, expected a network, a table of header and value, a callable",
           "blocklist[0]: got 'x', expected a network such as '10.0.0.0/8' or an address such as '192.0.2.1'",
-          "jitter: got -1, expected a finite number of seconds, 0 or more",
-          "headers: got 'some', expected one of ietf, legacy, both, none"]),
+          "headers: got 'some', expected one of ietf, legacy, both, none",
+          "jitter: got -1, expected a finite number of seconds, 0 or more"]),
     ],
 )  # fmt: skip
 def test_all_that_is_wrong_is_told_at_once_each_once_and_with_its_place(

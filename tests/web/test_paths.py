@@ -274,7 +274,7 @@ def test_where_all_branches_match_each_is_walked_once() -> None:
 def test_a_path_is_walked_as_far_as_templates_go() -> None:
     index = PathTree([("/a/{x}/c", 0), ("/{x}/{rest:path}/y/a", 1)])
     assert index.matching_rules("/a" * 1000) == []
-    assert calls(index, "/a" * 1000) < 50
+    assert calls(index, "/a" * 1000) < 60
 
 
 def test_a_rule_of_several_templates_is_found_once_and_rules_in_order() -> None:

@@ -154,7 +154,7 @@ def test_the_pure_parts_answer_the_same_again() -> None:
 def test_what_failed_is_not_exempt(settings: dict[str, Any], answer: str | None, *, charged: bool) -> None:
     asked = planned(rules(key=tenant, **settings), PlainRequest(), {tenant: answer})
     assert bool(asked.charges) is charged
-    assert not asked.denied
+    assert not asked.denied_source
 
 
 def test_a_missing_key_is_logged_once_and_names_its_key(
@@ -192,7 +192,7 @@ def test_conclude() -> None:
     verdict = conclude(match, asked, [ADMITTED, REFUSED])
     assert (verdict.allowed, verdict.rule, verdict.source, verdict.retry_after) == (False, "default", "store", 30.0)
     assert conclude(match, asked, [ADMITTED, ADMITTED]).allowed
-    denied = conclude(match, Plan((), (), (), denied="store"), ())
+    denied = conclude(match, Plan((), (), (), denied_source="store"), ())
     assert (denied.allowed, denied.decisions, denied.retry_after) == (False, (), 0.0)
 
 
@@ -229,7 +229,7 @@ def test_a_callable_without_limits_frees_nobody_where_there_are_no_default_limit
     compiled = rules(limits=[], rules=[{"path": "/", "limits": lambda _: answer}])
     found = matched(compiled, PlainRequest("/"))
     asked = plan(found, PlainRequest("/"), dict.fromkeys(found.callables, answer))
-    assert (asked.denied, list(asked.charges)) == ("denied_on_error", [])
+    assert (asked.denied_source, list(asked.charges)) == ("denied_on_error", [])
 
 
 @pytest.mark.promise(2, 9)

@@ -15,7 +15,9 @@ def _no_proxy_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rule_set, "ProxyHeaderCheck", lambda _: None)
 
 
-@pytest.mark.parametrize("face", ["asgi", "starlette", "django", "django async"])  # each has a way to admit by address
+@pytest.mark.parametrize(
+    "face", ["asgi", "starlette", "wsgi", "flask", "flask extension", "django", "django async"]
+)  # each has a way to admit by address
 @pytest.mark.parametrize("scenario", ALL_ROWS)
 def test_scenario(face: str, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import Charge, Concurrency, Limiter, MemoryStore, RateLimited
+from ratelimit_mw.core.runtime import run
 from ratelimit_mw.engine.slots import SLOT_RENEWER, HeldSlots, SlotRenewer
 from ratelimit_mw.testing import Clock
 from web.wsgi_talk import Server, limited, read
@@ -19,8 +20,7 @@ def keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlotRenewer]:
     """One of the test's own, under a limit of threads until `may_start` is said."""
     found = SlotRenewer()
     monkeypatch.setattr("ratelimit_mw.engine.slots.SLOT_RENEWER", found)
-    monkeypatch.setattr("ratelimit_mw.engine.sync_gate.SLOT_RENEWER", found)
-    monkeypatch.setattr("ratelimit_mw.engine.slot_context.SLOT_RENEWER", found)
+    monkeypatch.setattr("ratelimit_mw.engine.runtime.ThreadRuntime.slot_renewer", found)
     with monkeypatch.context() as patch:
         found.may_start = patch.undo  # type: ignore[attr-defined]
         patch.setattr(threading.Thread, "start", no_thread)
@@ -84,11 +84,11 @@ def test_renewals_go_on_when_threads_can_be_started_again(keeper: SlotRenewer) -
     renewed_at, calls = threading.Event(), []
 
     class Store(MemoryStore):
-        def settle(self, charges: Sequence[Charge]) -> Sequence[Charge] | None:
+        def settle(self, charges: Sequence[Charge]) -> None:
             calls.append(charges)
             if len(calls) == 3:
                 renewed_at.set()
-            return super().settle(charges)
+            super().settle(charges)
 
     hold = HeldSlots(Store(), [Charge("k", Concurrency(1, 0.03), at=7)])
     keeper.add(hold)
@@ -96,5 +96,5 @@ def test_renewals_go_on_when_threads_can_be_started_again(keeper: SlotRenewer) -
     keeper.may_start()  # type: ignore[attr-defined]
     keeper.renew_due()
     assert renewed_at.wait(20)
-    keeper.release(hold)
+    run(keeper.release(hold))
     assert {charge.cost for call in calls[:3] for charge in call} == {1}

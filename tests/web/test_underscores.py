@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.http.underscore_headers import UNDERSCORE_FINDING, merges_underscores
+from ratelimit_mw.http.views import UNDERSCORE_FINDING, merges_underscores
 from ratelimit_mw.testing import Clock, RecordingStore
 from ratelimit_mw.wsgi import RateLimitMiddleware
 from web.wsgi_talk import Server, hello, read

@@ -7,7 +7,7 @@ import pytest
 from flask import Flask
 
 from ratelimit_mw import ConfigError, asgi, wsgi
-from ratelimit_mw.core.peer_options import _EQUIVALENTS
+from ratelimit_mw.core.validation import _EQUIVALENTS
 from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
