@@ -24,12 +24,12 @@ from ratelimit_mw.http.path_index import PathTree, fold
 from ratelimit_mw.http.paths import Forms, normal_path
 from ratelimit_mw.http.request import as_text
 from ratelimit_mw.http.response import headers
-from ratelimit_mw.rules.compiled import CHARGE_BUDGET
 from ratelimit_mw.rules.plan import PLAN_BUDGET, PlanCache, _network_representative
 from ratelimit_mw.rules.rule_set import RuleSet
+from ratelimit_mw.rules.rule_table import NO_RULES, MatchedRules
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import deny_cache, lease
-from ratelimit_mw.stores.redis import server as redis_server
+from ratelimit_mw.stores.redis import async_transport, sync_transport
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "explanation" / "security.md"
 OURS, CLIENT = "10.0.0.1", "192.0.2.1"
@@ -86,7 +86,7 @@ def remembered_headers(bound: int) -> None:
 
 def plans() -> PlanCache:
     PLAN_BUDGET.clear()  # of other tests in this process
-    found = RuleSet(Settings(limits="5/minute"))._table.combined((((), ()),)).plans_by_address
+    found = RuleSet(Settings(limits="5/minute"))._table.combined(((NO_RULES, ()),)).plans_by_address
     assert found is not None
     return found
 
@@ -94,33 +94,39 @@ def plans() -> PlanCache:
 def a_remembered_address(bound: int) -> None:
     remembered = plans()
     for length, kept in ((bound + 1, False), (bound, True)):
+        first = remembered["x" * length]
         found = remembered["x" * length]
-        assert found.charges == remembered["x" * length].charges
+        assert found is not first  # kept from the second use on
+        assert found.charges == first.charges
         assert (found is remembered["x" * length]) is kept
     assert [*remembered] == ["x" * bound]
 
 
 def remembered_addresses(bound: int) -> None:
     remembered = plans()
-    other = RuleSet(Settings(limits="6/minute"))._table.combined((((), ()),)).plans_by_address
+    other = RuleSet(Settings(limits="6/minute"))._table.combined(((NO_RULES, ()),)).plans_by_address
     assert other is not None
     for number in range(bound):
         kept = (remembered, other)[number % 2]
+        assert kept[f"{number}"] is not kept[f"{number}"]
         assert kept[f"{number}"] is kept[f"{number}"]
     assert len(remembered) + len(other) == bound
-    assert remembered[None] is remembered[None]
+    assert remembered[None] is not remembered[None]
     assert ([*remembered], [*other]) == ([None], [])
 
 
-def remembered_charges(bound: int) -> None:
-    CHARGE_BUDGET.clear()
-    lines = RuleSet(Settings(limits="5/minute; 6/hour")).limit_sets[-1].fixed_limits
-    assert lines is not None
+def addresses_used_once(bound: int) -> None:
+    remembered = plans()
     for number in range(bound):
-        lines[number % 2].charge_cache[f"user={number}", 1]
-    assert sum(len(line.charge_cache) for line in lines) == bound
-    lines[0].charge_cache["user=x", 1]
-    assert [len(line.charge_cache) for line in lines] == [1, 0]
+        remembered[f"{number}"]
+    assert [*remembered] == []
+    remembered["0"]
+    assert [*remembered] == ["0"]
+    remembered[f"{bound}"]  # one too many: all that were used once are forgotten
+    remembered["1"]
+    assert [*remembered] == ["0"]
+    remembered["1"]
+    assert [*remembered] == ["0", "1"]
 
 
 def a_value(bound: int) -> None:
@@ -178,11 +184,11 @@ def leased(bound: int) -> None:  # that it holds: tests/stores/test_lease.py
 
 
 def threads(bound: int) -> None:  # that it holds: tests/stores/test_pool.py
-    assert bound == redis_server._MAX_SYNC_CONNECTIONS
+    assert bound == sync_transport._MAX_CONNECTIONS
 
 
-def tasks(bound: int) -> None:
-    assert bound == redis_server._MAX_ASYNC_CONNECTIONS
+def tasks(bound: int) -> None:  # that it holds: tests/stores/test_channel.py
+    assert bound == async_transport._MAX_CONNECTIONS
 
 
 def a_text(bound: int) -> None:
@@ -208,7 +214,7 @@ ROWS: dict[str, Callable[[int], None]] = {
     "headers and peers that are remembered": remembered_headers,
     "an address whose limits are cached": a_remembered_address,
     "client addresses whose limits a process remembers": remembered_addresses,
-    "buckets of recent clients that are remembered, in a process": remembered_charges,
+    "client addresses that a process has seen once": addresses_used_once,
     "the value of a key, unhashed": a_value,
     "an identity in the store": an_identity,
     "a number as a key": a_number,
@@ -306,9 +312,8 @@ MANY: dict[str, Any] = {
 def test_addresses_of_one_network_are_remembered_as_one() -> None:
     """Whatever part of it a client uses, over many combinations of rules; one that means an IPv4 address is that."""
     PLAN_BUDGET.clear()
-    CHARGE_BUDGET.clear()
     compiled = RuleSet(Settings(**MANY, app_limits="99/hour"))
-    matches = [compiled._table.combined((((n,), ()),)) for n in range(40)]
+    matches = [compiled._table.combined(((MatchedRules((n,), n), ()),)) for n in range(40)]
     for number in range(200):
         for match in matches:
             assert match.plans_by_address is not None
@@ -344,9 +349,8 @@ def test_a_network_is_not_taken_for_an_address_that_means_another_client() -> No
 def test_many_addresses_over_many_rules_take_little_memory() -> None:
     """20,000 IPv4 addresses and as many of one /64, over 40 combinations of rules."""
     PLAN_BUDGET.clear()
-    CHARGE_BUDGET.clear()
     compiled = RuleSet(Settings(**MANY, app_limits="99/hour"))
-    matches = [compiled._table.combined((((n,), ()),)) for n in range(40)]
+    matches = [compiled._table.combined(((MatchedRules((n,), n), ()),)) for n in range(40)]
     tracemalloc.start()
     try:
         for number in range(20_000):

@@ -238,23 +238,21 @@ FRAMEWORK = Recipe(
     "from bottle import Bottle; from ratelimit_mw.bottle import limited; limited(Bottle(), limits='1/minute')",
 )
 
-REALM_IS_CHECKED = """    def _check_realm(self) -> None:
-        if not isinstance(self.realm, str):
-            raise ConfigError(f"realm: got {self.realm!r}, expected text")
+REALM_IS_CHECKED = """def _check(option: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise ConfigError(f"{option}: got {value!r}, expected text")
+
 
 """
 SETTING = Recipe(
     "a setting",
     "realm",
     {
-        "ratelimit_mw/settings/options.py": before(
-            "    enabled: Annotated[", '    realm: Annotated[str, "the name of the protected area"]\n'
+        "ratelimit_mw/settings/options.py": both(
+            before("    enabled: Annotated[", '    realm: Annotated[str, "the name of the protected area", _check]\n'),
+            before("class Options(", REALM_IS_CHECKED),
         ),
-        "ratelimit_mw/settings/__init__.py": both(
-            before("    enabled: bool", '    realm: str = ""\n'),
-            before("            self._check_enabled,\n", "            self._check_realm,\n"),
-            before("    def _check_enabled(", REALM_IS_CHECKED),
-        ),
+        "ratelimit_mw/settings/__init__.py": before("    enabled: bool", '    realm: str = ""\n'),
         "tests/web/test_settings.py": both(
             before('enabled"\n', "realm, "),
             before('    ("shadow", 1, ', '    ("realm", 1, "realm: got 1, expected text"),\n'),

@@ -23,7 +23,7 @@ from ratelimit_mw.algorithms import ALGORITHMS, SCRIPTED
 from ratelimit_mw.cli import main
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.options import Options
-from ratelimit_mw.testing.control import control
+from ratelimit_mw.testing import control
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 

@@ -60,7 +60,7 @@ ROWS: Final[Sequence[Row]] = [
         ours=_ours,
         peer=_django_ratelimit,
         floor=_floor,
-        target=0.25,
+        target=0.22,
         calls=500,
     ),
 ]

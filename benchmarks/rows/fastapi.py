@@ -49,7 +49,7 @@ ROWS: Final[Sequence[Row]] = [
         ours=_ours,
         peer=_fastapi_limiter,
         floor=_floor,
-        target=0.5,
+        target=0.62,
         calls=500,
     ),
 ]

@@ -159,7 +159,7 @@ def test_row_without_a_part_of_ours_is_told(tmp_path: Path) -> None:
     done = run(tmp_path, "-c", WITHOUT_OURS)
     assert done.returncode == 0, done.stdout + done.stderr
     found = written(tmp_path / "it.json")["fastapi"]
-    assert (found["values"], found["target"]) == ([], 0.5)
+    assert (found["values"], found["target"]) == ([], 0.62)
     assert found["notes"] == ["skipped, ratelimit_mw.fastapi.RateLimit: not there"]
 
 
@@ -224,6 +224,20 @@ def test_rows_of_many_keys_in_redis_count_what_they_say(tmp_path: Path, redis_se
     wanted |= dict.fromkeys(nodes, (20, 0))
     assert counts == {name: (*right, []) for name, right in wanted.items()}
     assert {rows[name]["unit"] for name in nodes} == {"us"}
+
+
+def test_rows_of_production_count_what_they_say(tmp_path: Path, redis_server: RedisServer) -> None:
+    (tmp_path / "redis-server").symlink_to(redis_server.binary)
+    names = [
+        "production-asgi-redis-1000-proxy-10",
+        "production-wsgi-memory-1000-proxy-10",
+        "production-wsgi-redis-1-direct-0",
+    ]
+    done = run(tmp_path, "-m", "benchmarks", "--only", *names, *SMALL, "--json", "it.json", PATH=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = written(tmp_path / "it.json")
+    counts = {name: (one["admitted"], one["refused"], one["unit"], one["problems"]) for name, one in rows.items()}
+    assert counts == dict.fromkeys(names, (40, 0, "us", []))
 
 
 def test_served_rows_count_what_wrk_was_answered(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ REFILLS = Mutation(
     1,
     "algorithms/token_bucket.py",
     "a clock that steps back refills",
-    "drained = (now - state.updated) * drain",
-    "drained = abs(now - state.updated) * drain",
+    "drained = (step - state.updated) * drain",
+    "drained = abs(step - state.updated) * drain",
     (TEST,),
 )
 
@@ -198,7 +198,7 @@ def test_one_that_survives_is_named_and_so_is_one_that_does_not_run() -> None:
     [
         ("stood here once", "", "'stood here once' is there 0 times, not once"),
         ("TokenBucket(", "Bucket(", "'TokenBucket(' is there 2 times, not once"),
-        ("drained = (now", "drained = (now", "it changes nothing"),
+        ("drained = (step", "drained = (step", "it changes nothing"),
     ],
 )
 def test_a_list_that_no_longer_fits_is_an_error(old: str, new: str, problem: str) -> None:
