@@ -61,8 +61,8 @@ class Verdict(Struct, frozen=True, gc=False):
     def refusing(self) -> Sequence[int]:
         """Indices of the charges that refuse; empty if the request is admitted.
 
-        Includes a penalty whose ban starts with this refusal, although its own decision admits: it refuses the next
-        request.
+        Includes a penalty whose ban starts with this refusal. Its own decision still has `allowed` true: the ban
+        refuses the next request.
         """
         if self.allowed:
             return ()
@@ -81,8 +81,8 @@ class Verdict(Struct, frozen=True, gc=False):
     def _wait(self, index: int) -> float:
         """Return the seconds for which this charge of a refused request goes on refusing.
 
-        A penalty whose ban starts with this refusal still admits it, so its `retry_after` is 0.0. Its `next_after` is
-        the time until the ban ends.
+        If a penalty's ban starts with this refusal, the penalty's `next_after` counts, which is the time until the ban
+        ends. The penalty's own `retry_after` is 0.0: the ban did not refuse this request, it refuses the next one.
         """
         decision = self.decisions[index]
         return decision.next_after if self._starts_ban(index) else decision.retry_after
@@ -119,7 +119,7 @@ class Verdict(Struct, frozen=True, gc=False):
 
     @property
     def retry_after(self) -> float:
-        """Seconds until the same request is admitted if none comes first; 0.0 if it was admitted, inf for never."""
+        """Seconds until the same request is admitted if no other comes first; 0.0 if it was admitted, inf for never."""
         binding = None if self.allowed else self.binding
         return 0.0 if binding is None else self._wait(binding)
 

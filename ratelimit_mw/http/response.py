@@ -213,8 +213,9 @@ def refusal_response(
     """Return the response to a refused request: status 429, 503 or 403.
 
     503 if the request is denied because the store failed; 403 if it has no key or is blocked. `jitter`: the maximum
-    random addition to `Retry-After`, in seconds. `at_least`: the minimum of `Retry-After`, in seconds. An inner
-    middleware or endpoint limit passes the wait of the outer limits here, because they charge a retry again.
+    random addition to `Retry-After`, in seconds. `at_least`: the minimum of `Retry-After`, in seconds. If
+    an inner middleware or an endpoint limit refuses, this is the wait of the outer limits: these limits charge the
+    retry first.
     """
     if verdict.source == "denied_on_error":
         detail = "Requests cannot be counted at the moment."

@@ -27,11 +27,15 @@ Group = tuple[Charge, ...]
 
 
 class _Refusal(NamedTuple):
-    """The decisions on a refused group and the time they are valid for. Times are in microseconds."""
+    """The decisions on a refused group and the time they are valid for. Times are in microseconds.
+
+    The store decided at some instant between `asked_at` and `answered_at`. The refusal expires as if it was the former,
+    and its waits shrink as if it was the latter, so that no wait is too short.
+    """
 
     decisions: Sequence[Decision]
-    asked_at: int  # the store decided after this
-    answered_at: int  # and before this
+    asked_at: int
+    answered_at: int
     until: int  # from then on the store may decide differently
 
 
@@ -68,7 +72,7 @@ class DenyCache(Layer):
     def after_take(
         self, charges: Sequence[Charge], decisions: Sequence[Decision], started_at: float, clock: Clock
     ) -> None:
-        """Cache a refusal. After a charge, drop its buckets' refusals: they last longer now."""
+        """Cache a refusal. After a charge, drop its buckets' refusals: their waits are too short now."""
         for decision in decisions:
             if not decision.allowed:
                 self._remember(tuple(charges), decisions, started_at, clock())
@@ -158,7 +162,10 @@ def _refusal_seconds(group: Group, decisions: Sequence[Decision]) -> float:
 
 
 def aged(charge: Charge, decision: Decision, elapsed_us: int) -> Decision:
-    """Return the decision as of `elapsed_us` microseconds later. `remaining` is unchanged; it may be more by then."""
+    """Return the decision as of `elapsed_us` microseconds later. `remaining` is unchanged; it may be more by then.
+
+    `allowed` turns true if this charge alone would pass by then. Another charge of the group still refuses it.
+    """
     if not elapsed_us:
         return decision
     wait, used = _reduced(decision.retry_after, elapsed_us), min(elapsed_us, microseconds(decision.reset_after))

@@ -26,7 +26,7 @@ _CACHED_CHARGES: Final = 4096  # encoded charges
 _FIXARRAY_LIMIT: Final = 16  # a msgpack list of fewer values has a head of one byte, a longer one of three
 _SEPARATORS: Final = {"msgpack": b"", "text": b","}  # between values
 SCRIPTED_LIMITS: Final = frozenset(SCRIPTED.values())  # types of limits with a Lua implementation
-# For replies of the codec `msgpack`: the script has converted their times to seconds. `_decision` does so for `text`.
+# For replies of the codec `msgpack`: its script replies with durations in seconds. For `text`, `_decision` converts.
 _decode_decisions: Final = msgpack.Decoder(list[Decision]).decode
 
 

@@ -2,7 +2,7 @@
 -- KEYS: the bucket of each charge of each group. Groups with equal charges are sent once. Before the charges: for each
 -- group, the number of its distinct group, from 1; then the charges of each distinct group, in order. The two values of
 -- a charge that depend on the script: cost, max_delay in us.
--- Returns the decision on each key.
+-- Returns the decision on each key. The codec's file defines decision() and reply().
 
 if #KEYS == 1 and args[6] == "limit" then -- fast path for a single limit, without the bookkeeping of groups
   check(8, 10)
