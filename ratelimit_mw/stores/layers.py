@@ -7,7 +7,7 @@ import asyncio
 import atexit
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -15,6 +15,7 @@ from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.stores import AsyncStore, Store
+from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.layer import Clock, Layer, Listener, Lookup
 from ratelimit_mw.stores.lease import LeaseManager
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, after_fork_in_child
@@ -171,6 +172,27 @@ class LayeredStore(_LayeredBase):
         """Forget these buckets."""
         run(self._reset(charges))
 
+    # The methods of `Inventory` skip the layers: no request waits for them.
+
+    def list_keys(self) -> Iterator[KeyPage]:
+        """See `Inventory.list_keys`."""
+        pages: Iterator[KeyPage] = self._store.list_keys()
+        return pages
+
+    def add_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
+        """See `Inventory.add_refused`."""
+        self._store.add_refused(counts, latest)
+
+    def most_refused(self, since: float) -> Mapping[str, int]:
+        """See `Inventory.most_refused`."""
+        counts: Mapping[str, int] = self._store.most_refused(since)
+        return counts
+
+    def latest_refusals(self, after: str | None, most: int) -> Sequence[NumberedRefusal]:
+        """See `Inventory.latest_refusals`."""
+        refusals: Sequence[NumberedRefusal] = self._store.latest_refusals(after, most)
+        return refusals
+
     def close(self) -> None:
         """Refund unused leased units and close this store's own connections. The store can be used again."""
         run(self._close())
@@ -219,6 +241,10 @@ class AsyncLayeredStore(_LayeredBase):
     async def areset(self, charges: Sequence[Charge]) -> None:
         """See `LayeredStore.reset`."""
         await self._reset(charges)
+
+    async def aadd_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
+        """See `Inventory.add_refused`."""
+        await self._store.aadd_refused(counts, latest)
 
     async def aclose(self) -> None:
         """See `LayeredStore.close`."""

@@ -167,7 +167,7 @@ class _ClientTransport:
     """Sends commands with the caller's client, for threads."""
 
     def __init__(self, client: Any) -> None:
-        self._execute = client.execute_command
+        self._client, self._execute = client, client.execute_command
         self.is_cluster = isinstance(client, RedisCluster)
 
     def send(self, command: Command, _: Deadline) -> Any:
@@ -176,6 +176,13 @@ class _ClientTransport:
             return self._execute(*command)
         except Exception as error:  # every exception of the client is a failed call
             raise classify_error(error, "cluster" if self.is_cluster else "server") from error
+
+    def primaries(self, _: Deadline) -> Sequence[Callable[[Command, Deadline], Any]]:
+        """See `Transport.primaries`."""
+        if not self.is_cluster:
+            return [self.send]
+        nodes = self._client.get_primaries()
+        return [_ClientTransport(self._client.get_redis_connection(node)).send for node in nodes]
 
     def close(self) -> None:
         """Do nothing: the client belongs to the caller."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -10,13 +10,15 @@ from ratelimit_mw.core.errors import StoreError, StoreNotAsked
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores.group import Group
+from ratelimit_mw.stores.inventory import Refusal
 from ratelimit_mw.stores.layer import SCRIPT_ERROR, Lookup
 from ratelimit_mw.stores.lifecycle import PerLoop
 from ratelimit_mw.stores.redis.async_transport import AsyncTransport
 from ratelimit_mw.stores.redis.batcher import Batcher, Outcome
 from ratelimit_mw.stores.redis.commands import DEFAULT_MODE, EncodedGroup, RedisCommands, TakeMode
 from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, REPLY_GRACE, Deadline
-from ratelimit_mw.stores.redis.protocol import Command, Part, T
+from ratelimit_mw.stores.redis.protocol import Command, Part, Sender, T
+from ratelimit_mw.stores.redis.refused import add_refused
 from ratelimit_mw.stores.redis.scripts import read_decisions, read_decisions_by_group
 
 
@@ -72,6 +74,14 @@ class AsyncioStore(RedisCommands):
     async def areset(self, charges: Sequence[Charge]) -> None:
         """See `RedisStore.reset`."""
         await self._run(partial(self._reset, charges))
+
+    async def aadd_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
+        """See `Inventory.add_refused`."""
+
+        async def add(sender: Sender) -> None:
+            await add_refused(sender, self._prefix, counts, latest)
+
+        await self._run(add)
 
     async def aclose(self) -> None:
         """See `RedisStore.close`."""

@@ -18,6 +18,7 @@ from ratelimit_mw.stores.redis.url import ConnectionFactory, async_connection_fa
 
 _MAX_REDIRECTIONS: Final = 5  # for one command
 _SLOTS_COMMAND: Final = ("CLUSTER", "SLOTS")
+_SCRIPT_CALLS: Final = ("EVALSHA", "EVAL")  # their first key follows a script and the number of keys
 _REFRESH_INTERVAL: Final = 0.5  # seconds at least between refreshes because of a failing node
 
 
@@ -125,19 +126,27 @@ class ClusterTransport:
         """See `Transport.send`."""
         return run(self._slot_map.route(command, partial(self._send_to, deadline)))
 
+    def primaries(self, deadline: Deadline) -> Sequence[Callable[[Command, Deadline], Any]]:
+        """See `Transport.primaries`."""
+        run(self._slot_map.refresh(partial(self._send_to, deadline)))
+        return [self._node(address).send for address in self._slot_map.slots_by_node()]
+
     def close(self) -> None:
         """See `Transport.close`."""
         for node in list(self._nodes.values()):
             node.close()
 
     async def _send_to(self, deadline: Deadline, routed_command: RoutedCommand) -> Any:
-        node = self._nodes.get(routed_command.address)
+        node = self._node(routed_command.address)
+        return node.send(routed_command.command, deadline, asking=routed_command.asking)
+
+    def _node(self, address: Address) -> ServerTransport:
+        node = self._nodes.get(address)
         if node is None:  # setdefault: two threads that get here at once use the same node
             node = self._nodes.setdefault(
-                routed_command.address,
-                ServerTransport(self._factory.at(routed_command.address), self._timeout, server_kind="cluster"),
+                address, ServerTransport(self._factory.at(address), self._timeout, server_kind="cluster")
             )
-        return node.send(routed_command.command, deadline, asking=routed_command.asking)
+        return node
 
 
 class AsyncClusterTransport:
@@ -256,5 +265,5 @@ def _nodes(factories: list[ConnectionFactory]) -> tuple[ConnectionFactory, list[
 
 
 def _first_key(command: Command) -> bytes:
-    key = command[1 if command[0] == "UNLINK" else 3]  # EVALSHA digest count key ...
+    key = command[3 if command[0] in _SCRIPT_CALLS else 1]
     return key if isinstance(key, bytes) else str(key).encode()

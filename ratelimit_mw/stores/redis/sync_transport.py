@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
@@ -311,6 +311,10 @@ class ServerTransport:
         finally:
             self._pool.release(connection, broken=broken)
         return reply
+
+    def primaries(self, _: Deadline) -> Sequence[Callable[[Command, Deadline], Any]]:
+        """See `Transport.primaries`."""
+        return [self.send]
 
     def close(self) -> None:
         """See `Transport.close`."""

@@ -1,6 +1,6 @@
 """A Redis store for threads: runs commands and enforces deadlines."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from threading import Condition
@@ -11,10 +11,13 @@ from ratelimit_mw.core.errors import StoreError
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.memo import get_or_create
 from ratelimit_mw.core.runtime import run
+from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.lifecycle import after_fork_in_child
 from ratelimit_mw.stores.redis.commands import RedisCommands, settling_calls
 from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, Deadline
 from ratelimit_mw.stores.redis.protocol import Command, Part, T
+from ratelimit_mw.stores.redis.refused import add_refused, latest_refusals, most_refused
+from ratelimit_mw.stores.redis.scan import list_keys
 
 _MAX_THREADS: Final = 64
 
@@ -26,6 +29,10 @@ class Transport(Protocol):
 
     def send(self, command: Command, deadline: Deadline) -> Any:
         """Return the reply. Raises `NoScript`, `NoCodec` or `StoreError`."""
+        ...
+
+    def primaries(self, deadline: Deadline) -> Sequence[Callable[[Command, Deadline], Any]]:
+        """Return a function for each server that has keys of its own. It sends a command to that server, as `send`."""
         ...
 
     def close(self) -> None:
@@ -125,10 +132,30 @@ class ThreadStore(RedisCommands):
         """Delete the states of these buckets."""
         run(self._reset(charges, self._sender()))
 
+    def list_keys(self) -> Iterator[KeyPage]:
+        """See `Inventory.list_keys`."""
+        servers = self._transport.primaries(Deadline(self._timeout))
+        return list_keys([partial(self._query, send) for send in servers], self._prefix)
+
+    def add_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
+        """See `Inventory.add_refused`."""
+        run(add_refused(self._sender(each=True), self._prefix, counts, latest))
+
+    def most_refused(self, since: float) -> Mapping[str, int]:
+        """See `Inventory.most_refused`."""
+        return run(most_refused(self._sender(each=True), self._prefix, since))
+
+    def latest_refusals(self, after: str | None, most: int) -> Sequence[NumberedRefusal]:
+        """See `Inventory.latest_refusals`."""
+        return run(latest_refusals(self._sender(each=True), self._prefix, after, most))
+
     def close(self) -> None:
         """Close the connections that this store opened. The store can be used again."""
         self._transport.close()
         self._workers.close()
+
+    def _query(self, send: Callable[[Command, Deadline], Any], command: Command) -> Any:
+        return send(command, Deadline(self._timeout))
 
     def _sender(self, *, each: bool = False) -> "_ThreadSender":
         return _ThreadSender(self._transport, self._workers, self._timeout, each=each)

@@ -1,0 +1,86 @@
+"""What the commands of an operator need from a store: the keys of its buckets, and the clients that were refused.
+
+A store of a server or a file has these methods besides those of `Store`. `ratelimit_mw.admin` finds them by name, so a
+store without them still limits requests; `keys`, `top` and `tail` then report that the store does not support them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Protocol, runtime_checkable
+
+from msgspec import Struct
+
+KEPT_SECONDS: Final = 3600  # for which a store keeps refusals
+KEPT_CLIENTS: Final = 1000  # of each minute, those with the most refusals
+KEPT_REFUSALS: Final = 10_000  # the latest ones, about
+
+
+class KeyPage(Struct, frozen=True):
+    """Some keys of a store. `keys`: each is `{identity}:rule:limit-id`, that is, `f"{charge.key}:{limit.bucket}"`.
+
+    `seen`: the share of the store that was read so far, from 0.0 to 1.0; 1.0 on the last page only.
+    """
+
+    keys: Sequence[str]
+    seen: float
+
+
+class Refusal(Struct, frozen=True):
+    """A refused request. `key`: the `Charge.key` that refused it. `limit`: its canonical notation.
+
+    `at`: seconds since 1970, by the clock of the process that refused it. `retry_after`: seconds; infinite for never.
+    """
+
+    key: str
+    limit: str
+    at: float
+    retry_after: float
+
+
+class NumberedRefusal(Struct, frozen=True):
+    """A refusal as the store keeps it. `number`: text that identifies its place among the others."""
+
+    number: str
+    refusal: Refusal
+
+
+@runtime_checkable
+class Inventory(Protocol):
+    """A store for threads that operators can query. All methods raise `StoreError` if the store gives no answer.
+
+    No method waits between its calls to the store: the caller paces them.
+    """
+
+    def list_keys(self) -> Iterator[KeyPage]:
+        """Yield the keys of all buckets, page by page; each step is one short call of about 1,000 keys.
+
+        A key that exists throughout is on at least one page, and may be on two. Keys of other programs, and those that
+        the store keeps for itself, may be among them.
+        """
+        ...
+
+    def add_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
+        """Add to the numbers of refusals per `Charge.key` of the present minute, and append the latest refusals.
+
+        Keeps both for an hour, `KEPT_CLIENTS` keys for each minute and about `KEPT_REFUSALS` refusals.
+        """
+        ...
+
+    def most_refused(self, since: float) -> Mapping[str, int]:
+        """Return the numbers of refusals per `Charge.key` since an instant, in seconds since 1970.
+
+        The minute of that instant counts as a whole.
+        """
+        ...
+
+    def latest_refusals(self, after: str | None, most: int) -> Sequence[NumberedRefusal]:
+        """Return up to `most` refusals, oldest first: those after the one with this number; the latest ones if None."""
+        ...
+
+
+@runtime_checkable
+class AsyncInventory(Protocol):
+    """The part of `Inventory` that an app under asyncio needs."""
+
+    async def aadd_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
+        """See `Inventory.add_refused`."""
+        ...
