@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, cast
 
 from ratelimit_mw.core.errors import StoreError, StoreNotAsked
 from ratelimit_mw.core.limit import Charge, Decision
@@ -20,6 +20,8 @@ from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, REPLY_GRACE, Dead
 from ratelimit_mw.stores.redis.protocol import Command, Part, Sender, T
 from ratelimit_mw.stores.redis.refused import add_refused
 from ratelimit_mw.stores.redis.scripts import read_decisions, read_decisions_by_group
+
+_ORPHAN_SLICE: Final = 0.05  # seconds
 
 
 class AsyncioStore(RedisCommands):
@@ -131,16 +133,19 @@ class AsyncioStore(RedisCommands):
         So a request that is canceled or times out leaves no half-read reply behind.
         """
         self._last_loop = asyncio.get_running_loop()
-        call = self._last_loop.create_task(self._run_to_end(part))
+        call = self._last_loop.create_task(part(self))
         self._calls.add(call)
         call.add_done_callback(self._on_task_done)
         deadline = Deadline(self._timeout)
-        while not call.done() and deadline.left > 0:
-            since = time.monotonic()
-            await asyncio.wait({call}, timeout=deadline.next_wait())
-            deadline.record_wait(since)
-        if not call.done():
-            await asyncio.wait({call}, timeout=REPLY_GRACE)
+        try:
+            while not call.done() and deadline.left > 0:
+                since = time.monotonic()
+                await asyncio.wait({call}, timeout=deadline.next_wait())
+                deadline.record_wait(since)
+            if not call.done():
+                await asyncio.wait({call}, timeout=REPLY_GRACE)
+        finally:
+            _cancel_later(self._last_loop, call, ORPHAN_TIMEOUT)
         if not call.done():
             self._transport.retire_late(self._timeout)
             raise StoreError(f"no answer within {self._timeout} seconds")
@@ -153,12 +158,18 @@ class AsyncioStore(RedisCommands):
         if not call.cancelled():
             call.exception()  # marks it as retrieved; a request that still waits gets it too
 
-    async def _run_to_end(self, part: Part[T]) -> T:
-        try:
-            async with asyncio.timeout(ORPHAN_TIMEOUT + self._timeout):
-                return await part(self)
-        except TimeoutError as error:
-            raise StoreError("no answer in time") from error
+
+def _cancel_later(loop: asyncio.AbstractEventLoop, call: asyncio.Task[Any], seconds: float) -> None:
+    """Cancel a call whose request no longer waits, if it has not ended after `seconds`.
+
+    A stall of the loop counts as one slice at most. Otherwise a busy process would lose the refunds that end a call.
+    """
+    if call.done():
+        return
+    if seconds <= 0:
+        call.cancel()
+    else:
+        loop.call_later(_ORPHAN_SLICE, _cancel_later, loop, call, seconds - _ORPHAN_SLICE)
 
 
 async def _no_decisions() -> Sequence[Decision]:
