@@ -1,7 +1,7 @@
 """The base class of the gates: settings, rules, stores, hooks and refusals."""
 
 from functools import lru_cache
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from msgspec.structs import replace
 
@@ -12,6 +12,8 @@ from ratelimit_mw.core.memo import cached_property
 from ratelimit_mw.core.signatures import callable_name, reject_async
 from ratelimit_mw.core.verdict import Source, Verdict
 from ratelimit_mw.engine.delays import DelayCapacity
+from ratelimit_mw.engine.offenders import RefusalReporter, reporter_for
+from ratelimit_mw.engine.refusal_log import log_refusal
 from ratelimit_mw.engine.slot_queue import Queues
 from ratelimit_mw.http.callables import resolve_callable
 from ratelimit_mw.http.keys import Key
@@ -31,16 +33,26 @@ _UNEVEN_LOAD: Final = Finding(
     "put all load on one node; set key_secret",
     weakens_limits=False,
 )
+_KEEPS_NO_REFUSALS: Final = Finding(
+    "remember_refused: the store cannot keep refusals, so `top` and `tail` will show none; use Redis, or set it to 0",
+    weakens_limits=False,
+)
 
 
 class BaseGate:
-    """The common part of `Gate` and `AsyncGate`. `delay_capacity`: bounds how many requests are delayed at once."""
+    """The common part of `Gate` and `AsyncGate`.
+
+    `delay_capacity`: bounds how many requests are delayed at once. `reporter`: remembers refusals, if that is switched
+    on.
+    """
 
     _probes_store = True  # whether `strict` makes the gate probe its store at startup
     _default_max_waiting: int  # requests; for when `max_waiting` is None
     _handler_kinds: tuple[str, ...]  # the kinds of `on_refused` that are supported
     _expected_handler: str
     _store: Store | AsyncStore
+    _awaits_callables: ClassVar[bool]
+    reporter: RefusalReporter | None = None
 
     def __init__(self, settings: Settings, rules: RuleSet | None = None, fallback: FallbackStore | None = None) -> None:
         self.settings: Final = settings
@@ -85,6 +97,12 @@ class BaseGate:
         style = "none" if outer is not None and outer.headers_shown else self.settings.headers
         return refusal_response(verdict, style, self.settings.jitter, 0.0 if outer is None else outer.wait)
 
+    def report_refusal(self, verdict: Verdict) -> None:
+        """Log a refused request, and remember it if that is switched on."""
+        log_refusal(verdict, self.settings.key_secret)
+        if self.reporter is not None:
+            self.reporter.add(verdict)
+
     def store_for(self, source: Source) -> Store | AsyncStore:
         """Return the store that was charged for a verdict of this source."""
         return self._fallback if source == "local" else self._store
@@ -107,10 +125,11 @@ class BaseGate:
             "rules": (),
             "blocklist": (),
             "proxy_header": self.settings.proxy_header if self.settings.trusted_proxies else "x-forwarded-for",
+            "remember_refused": 0,  # the reporter of this gate is used
             "strict": False,  # this gate has reported the findings of startup
         }
         nested = type(self)(replace(self.settings, **overrides, store=store))
-        nested.delay_capacity = self.delay_capacity
+        nested.delay_capacity, nested.reporter = self.delay_capacity, self.reporter
         nested._rules.share_with_outer(self._rules)  # noqa: SLF001  # the same class
         return nested
 
@@ -134,6 +153,10 @@ class BaseGate:
         subscribe = getattr(store, "subscribe", None)
         if self._on_store_event is not None and callable(subscribe) and subscribe(self._on_store_event):
             self._on_store_event = None
+        if size := self.settings.remember_refused:
+            self.reporter = reporter_for(store, size, is_async=self._awaits_callables)
+            if self.reporter is None:
+                warn_or_fail([_KEEPS_NO_REFUSALS], strict=self.settings.strict)
         if getattr(store, "is_cluster", False) and not self.settings.key_secret:
             warn_or_fail([_UNEVEN_LOAD], strict=self.settings.strict)
 

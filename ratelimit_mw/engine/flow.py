@@ -14,7 +14,6 @@ from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.core.verdict import Source, Verdict
 from ratelimit_mw.engine.base_gate import BaseGate
 from ratelimit_mw.engine.delays import refused_for_capacity
-from ratelimit_mw.engine.refusal_log import log_refusal
 from ratelimit_mw.engine.response_tracking import settle_after_response
 from ratelimit_mw.engine.runtime import Runtime, Sleep, refund
 from ratelimit_mw.engine.settlement import NOT_SENT
@@ -35,7 +34,7 @@ class Flow(BaseGate, ABC):
     """Decides requests. `runtime`: calls the store and waits, in a thread or in an event loop."""
 
     runtime: Runtime
-    _awaits_callables: ClassVar[bool]  # whether a callable of the settings may return an awaitable
+    _awaits_callables: ClassVar[bool]  # whether the gate is for asyncio, so that a callable may return an awaitable
 
     async def plan(self, match: Match, request: Request) -> Plan:
         """Return the charges of a request, after calling the callables of its limits."""
@@ -67,7 +66,7 @@ class Flow(BaseGate, ABC):
         if self._on_decision is not None and verdict is not None:
             self._on_decision(DecisionEvent(verdict, request, perf_counter() - started))
         if verdict is not None and not verdict.allowed:
-            log_refusal(verdict, self.settings.key_secret)
+            self.report_refusal(verdict)
         if may_wait and verdict is not None and verdict.delay:
             await self._delay(verdict, sleep, held_slots, keys)
         return verdict

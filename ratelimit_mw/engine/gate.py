@@ -13,7 +13,7 @@ from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.runtime import drain, run
 from ratelimit_mw.core.verdict import Answer, Source, Verdict
 from ratelimit_mw.engine.flow import Flow
-from ratelimit_mw.engine.refusal_log import log_refusal
+from ratelimit_mw.engine.offenders import LoopReporter, ThreadReporter
 from ratelimit_mw.engine.runtime import AsyncioRuntime, Sleep, ThreadRuntime, async_sleep
 from ratelimit_mw.engine.settlement import NOT_SENT, SettlementQueue
 from ratelimit_mw.engine.slots import ASYNC_SLOT_RENEWER
@@ -94,7 +94,7 @@ class Gate(Flow):
         except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
             verdict = self._without_store(charge_plan.match, charge_plan, error)
         if verdict is not None and not verdict.allowed:
-            log_refusal(verdict, self.settings.key_secret)
+            self.report_refusal(verdict)
         return verdict
 
     def settle(self, source: Source, charges: Sequence[Charge], loop: object = None) -> None:  # noqa: ARG002  # used by AsyncGate
@@ -102,7 +102,9 @@ class Gate(Flow):
         self._settle_now(source, charges)
 
     def close(self) -> None:
-        """Close the store if this gate created it."""
+        """Send the latest refusals, then close the store if this gate created it."""
+        if isinstance(self.reporter, ThreadReporter):
+            self.reporter.flush()
         if self._owns_store:
             self._store.close()
 
@@ -140,10 +142,12 @@ class AsyncGate(Flow):
         needs_coroutine = not is_memory or self._rules.callables or self._rules.may_delay or self._rules.has_queue
         self.store_awaits: Final = not is_memory
         self.may_delay: Final = self._rules.may_delay or self._rules.has_queue
-        sync_settings = replace(settings, store=store, on_refused=None, max_waiting=0)  # a delay would block the loop
+        # a delay would block the loop
+        sync_settings = replace(settings, store=store, on_refused=None, max_waiting=0, remember_refused=0)
         self.sync_gate: Final = None if needs_coroutine else Gate(sync_settings, self._rules, self._fallback)
         if self.sync_gate is not None:
             self.sync_gate.runtime.slot_renewer = ASYNC_SLOT_RENEWER  # its thread is that of the loop
+            self.sync_gate.reporter = self.reporter
         self.compile_for_endpoint: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self._compile_for_endpoint)
         self._settlement_queues: Final = PerLoop(lambda: SettlementQueue(store, settings.store_timeout))
         self.runtime = AsyncioRuntime(store, settings.store_timeout, self._wake_waiters)
@@ -197,7 +201,7 @@ class AsyncGate(Flow):
         else:
             verdict = await self._decide(charge_plan.match, charge_plan)
         if verdict is not None and not verdict.allowed:
-            log_refusal(verdict, self.settings.key_secret)
+            self.report_refusal(verdict)
         return verdict
 
     def settle(self, source: Source, charges: Sequence[Charge], loop: asyncio.AbstractEventLoop | None = None) -> None:
@@ -217,8 +221,10 @@ class AsyncGate(Flow):
             queue.add(charges)
 
     async def close(self) -> None:
-        """Send pending refunds and settlements, then close the store if this gate created it."""
+        """Send pending refunds, settlements and refusals, then close the store if this gate created it."""
         await drain(self.settings.store_timeout)
         await self._settlement_queues.get().drain()
+        if isinstance(self.reporter, LoopReporter):
+            await self.reporter.flush()
         if self._owns_store:
             await self._store.aclose()

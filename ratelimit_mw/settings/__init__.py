@@ -71,6 +71,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     on_refused: Any = None
     on_decision: Any = None
     on_store_event: Any = None
+    remember_refused: int = 0
     jitter: float = 0.0  # seconds
     shadow: bool = False
     missing_key: MissingKey = "shared"

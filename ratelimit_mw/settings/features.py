@@ -21,6 +21,7 @@ StatusSpec = Sequence[int | str]
 
 check_concurrent: Final = at_most(MAX_SLOTS, "slots")
 check_queue: Final = at_most(100_000, "requests")  # in one process
+check_remember_refused: Final = at_most(10_000, "clients")
 check_queue_timeout: Final = positive_seconds("; queue = 0 turns waiting off")
 check_settle: Final = callable_check(("request", "response"))
 

@@ -22,6 +22,7 @@ from ratelimit_mw.settings.features import (
     check_penalty,
     check_queue,
     check_queue_timeout,
+    check_remember_refused,
     check_settle,
     check_slot_lifetime,
 )
@@ -153,6 +154,12 @@ class Options(TypedDict, total=False):
         Callable[[StoreEvent], Any] | str,
         "a plain callable that receives an event when the store fails, and when it is back",
         callable_check(("event",), plain=True),
+    ]
+    remember_refused: Annotated[
+        int,
+        "how many of the clients that were refused most, and of the latest refusals, each process reports to the store "
+        "every second, for the commands `top` and `tail`; 0: none",
+        check_remember_refused,
     ]
     jitter: Annotated[
         float,

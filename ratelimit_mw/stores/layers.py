@@ -4,9 +4,7 @@ Both run the same coroutines. The logic of each layer is in a module of its own.
 """
 
 import asyncio
-import atexit
 import time
-import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -18,7 +16,7 @@ from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.layer import Clock, Layer, Listener, Lookup
 from ratelimit_mw.stores.lease import LeaseManager
-from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, after_fork_in_child
+from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, after_fork_in_child, call_at_exit
 
 _CLOCK_RESOLUTION: Final = 0.001  # seconds; a timer may fire early by the resolution of the event loop's clock
 
@@ -201,7 +199,7 @@ class LayeredStore(_LayeredBase):
         """Run it in this thread. Threads have no timer: the next call after a lease has expired refunds it."""
         if not self._refunds_at_exit:
             self._refunds_at_exit = True
-            _call_at_exit(self._refund_all)
+            call_at_exit(self._refund_all)
         run(work)
 
     def _refund_all(self) -> None:
@@ -285,9 +283,3 @@ class _AwaitableStore:
 
     async def aclose(self) -> None:
         self._store.close()
-
-
-def _call_at_exit(method: Callable[[], None]) -> None:
-    """Call this bound method when the program ends, if its object still exists."""
-    reference = weakref.WeakMethod(method)
-    atexit.register(lambda: (bound := reference()) and bound())

@@ -1,6 +1,7 @@
 """The lifecycle of stores: locks and states after a fork, the end of event loops, and the overrides of tests."""
 
 import asyncio
+import atexit
 import os
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -39,6 +40,12 @@ def fork_safe_lock(on_interrupted_write: Callable[[], None] | None = None) -> Lo
     if on_interrupted_write is not None:
         writers[number] = _weak(on_interrupted_write)
     return lock
+
+
+def call_at_exit(method: Callable[[], None]) -> None:
+    """Call this bound method when the program ends, if its object still exists."""
+    reference = weakref.WeakMethod(method)
+    atexit.register(lambda: (bound := reference()) and bound())
 
 
 def _weak(method: Callable[[], None], on_gone: Callable[[object], object] | None = None) -> Callable[[], Any]:

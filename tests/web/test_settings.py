@@ -153,8 +153,8 @@ def test_a_setting_whose_name_is_wrong() -> None:
         "limits, app_limits, messages, on_message_refused, rules, concurrent, queue, queue_timeout, slot_lifetime, "
         "slot_retry, key, tier, default_tier, settle, count_status, penalty, store, trusted_proxies, proxy_header, "
         "ipv6_prefix, exempt, safelist, blocklist, ignore_case, on_store_error, local_share, store_timeout, "
-        "max_waiting, headers, on_refused, on_decision, on_store_event, jitter, shadow, missing_key, key_secret, "
-        "plain_keys, strict, enabled"
+        "max_waiting, headers, on_refused, on_decision, on_store_event, remember_refused, jitter, shadow, missing_key, "
+        "key_secret, plain_keys, strict, enabled"
     )
     nine = {"limits": "9/hour"}
     assert message_of(**nine, trusted_proxy=1) == "unknown setting `trusted_proxy`: did you mean `trusted_proxies`?"

@@ -77,6 +77,7 @@ def test_defaults() -> None:
         "on_refused": None,
         "on_decision": None,
         "on_store_event": None,
+        "remember_refused": 0,
         "jitter": 0.0,
         "shadow": False,
         "missing_key": "shared",

@@ -1,0 +1,224 @@
+"""Which clients were refused most, and the latest refusals, in a bounded table that is sent to the store every second.
+
+The table counts by Space-Saving (Metwally et al.): a new name takes over the count of the names that were dropped, so
+that a flood of names that are refused once cannot displace a name that is refused often. Names are trimmed in batches,
+because that is cheaper than to find the smallest count for each new one.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from ratelimit_mw.core.log import error_summary, warn_throttled
+from ratelimit_mw.core.memo import get_or_create
+from ratelimit_mw.core.runtime import spawn_task
+from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.stores.inventory import KEPT_CLIENTS, AsyncInventory, Inventory, Refusal
+from ratelimit_mw.stores.lifecycle import PerLoop, after_fork_in_child, call_at_exit, fork_safe_lock
+
+INTERVAL: Final = 1.0  # seconds from the first refusal to the call of the store
+_NOT_SENT: Final = "the store did not receive the latest refusals, which `top` and `tail` will not show: %s"
+_NO_THREAD: Final = "no thread can be started to send refusals to the store: %s"
+
+
+class OffenderTable:
+    """Counts refusals by name. Holds at most `2 * size` names.
+
+    A name with more than 1/size of all refusals is never dropped. A name's count is at most its number of refusals; it
+    is smaller only if the name was dropped, or came when others had been.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size: Final = size
+        self._counts: dict[str, int] = {}  # with the count that a name took over
+        self._inherited: dict[str, int] = {}  # that count, if it is not 0
+        self._floor = 0  # the highest count that was dropped
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def add(self, name: str) -> None:
+        """Count a refusal."""
+        counts = self._counts
+        if name in counts:
+            counts[name] += 1
+            return
+        if len(counts) >= 2 * self._size:
+            self._trim()
+            counts = self._counts
+        counts[name] = self._floor + 1
+        if self._floor:
+            self._inherited[name] = self._floor
+
+    def highest(self) -> dict[str, int]:
+        """Return the names with the highest counts, at most `size`, and their refusals."""
+        names = sorted(self._counts, key=self._counts.__getitem__, reverse=True)[: self._size]
+        return {name: self._counts[name] - self._inherited.get(name, 0) for name in names}
+
+    def _trim(self) -> None:
+        """Drop the names with the lowest counts. Of equal counts, those that came last."""
+        ordered = sorted(self._counts.items(), key=_count, reverse=True)
+        self._floor = ordered[self._size][1]
+        self._counts = dict(ordered[: self._size])
+        self._inherited = {name: count for name, count in self._inherited.items() if name in self._counts}
+
+
+def _count(item: tuple[str, int]) -> int:
+    return item[1]
+
+
+class _Refusals:
+    """The refusals that were not sent yet. Thread-safe."""
+
+    def __init__(self, size: int) -> None:
+        self._size: Final = size
+        self._lock = fork_safe_lock()
+        self._reset()
+        after_fork_in_child(self._reset)
+
+    def _reset(self) -> None:
+        """Start empty, also in a forked child: its parent sends what it has counted."""
+        self._table = OffenderTable(self._size)
+        self._latest: deque[tuple[float, int, Verdict]] = deque(maxlen=min(self._size, KEPT_CLIENTS))
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether there are refusals to send."""
+        return bool(self._table)
+
+    def add(self, verdict: Verdict) -> None:
+        """Count a refusal for the client of the limit that binds. A refusal without a limit has none."""
+        binding = verdict.binding
+        if binding is not None:
+            with self._lock:
+                self._table.add(verdict.charges[binding].key)
+                self._latest.append((time.time(), binding, verdict))
+
+    def drain(self) -> tuple[Mapping[str, int], Sequence[Refusal]]:
+        """Return the highest counts and the latest refusals, and start from zero."""
+        with self._lock:
+            table, latest = self._table, self._latest
+            self._reset()
+        return table.highest(), [_refusal(*one) for one in latest]
+
+
+def _refusal(at: float, binding: int, verdict: Verdict) -> Refusal:
+    charge = verdict.charges[binding]
+    return Refusal(charge.key, charge.limit.notation, at, verdict.retry_after)
+
+
+class RefusalReporter(Protocol):
+    """Counts refusals, and sends them to the store off the request path."""
+
+    def add(self, verdict: Verdict) -> None:
+        """Count a refused request. Never raises."""
+
+
+class ThreadReporter:
+    """Sends refusals from a thread, which runs while there are any."""
+
+    def __init__(self, store: Inventory, size: int) -> None:
+        self._store: Final = store
+        self._refusals: Final = _Refusals(size)
+        self._calls_at_exit = False
+        self._reset()
+        after_fork_in_child(self._reset)
+
+    def _reset(self) -> None:
+        self.__dict__.pop("starting", None)
+        self._is_running = False
+
+    @property
+    def _starting(self) -> threading.Lock:
+        """Created on first use: gevent workers patch `threading` after the app is loaded and forked."""
+        return get_or_create(self, "starting", threading.Lock)
+
+    def add(self, verdict: Verdict) -> None:
+        """See `RefusalReporter`."""
+        self._refusals.add(verdict)
+        if not self._is_running:
+            self._start()
+
+    def flush(self) -> bool:
+        """Send the refusals now. Return whether there were any. Logs an error of the store."""
+        counts, latest = self._refusals.drain()
+        if counts:
+            try:
+                self._store.add_refused(counts, latest)
+            except Exception as error:  # noqa: BLE001  # no request waits for this
+                warn_throttled("remember_refused", _NOT_SENT, error_summary(error))
+        return bool(counts)
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._is_running:
+                return
+            if not self._calls_at_exit:
+                self._calls_at_exit = True
+                call_at_exit(self._flush_at_exit)
+            try:
+                threading.Thread(target=self._run, name="ratelimit_mw refused", daemon=True).start()
+                self._is_running = True
+            except RuntimeError as error:
+                warn_throttled("remember_refused thread", _NO_THREAD, error)
+
+    def _run(self) -> None:
+        sent = True
+        while sent:
+            time.sleep(INTERVAL)
+            sent = self.flush()
+        self._is_running = False
+        if self._refusals.is_pending:  # a request was refused after the flush, and found the thread running
+            self._start()
+
+    def _flush_at_exit(self) -> None:
+        self.flush()
+
+
+class LoopReporter:
+    """Sends refusals from a task of the event loop that refused a request."""
+
+    def __init__(self, store: AsyncInventory, size: int) -> None:
+        self._store: Final = store
+        self._refusals: Final = _Refusals(size)
+        self._timers: Final = PerLoop(_Timer)
+
+    def add(self, verdict: Verdict) -> None:
+        """See `RefusalReporter`."""
+        self._refusals.add(verdict)
+        try:
+            timer = self._timers.get()
+        except RuntimeError:  # a thread without a loop: the next refusal in the loop sends this one too
+            return
+        if not timer.is_set:
+            timer.is_set = True
+            asyncio.get_running_loop().call_later(INTERVAL, self._send, timer)
+
+    async def flush(self) -> None:
+        """Send the refusals now. Logs an error of the store."""
+        counts, latest = self._refusals.drain()
+        if counts:
+            try:
+                await self._store.aadd_refused(counts, latest)
+            except Exception as error:  # noqa: BLE001  # no request waits for this
+                warn_throttled("remember_refused", _NOT_SENT, error_summary(error))
+
+    def _send(self, timer: "_Timer") -> None:
+        timer.is_set = False
+        spawn_task(self.flush())
+
+
+class _Timer:
+    """Whether one event loop will send the refusals."""
+
+    is_set = False
+
+
+def reporter_for(store: Any, size: int, *, is_async: bool) -> ThreadReporter | LoopReporter | None:
+    """Return what remembers refusals in this store; None if the store cannot keep them."""
+    if is_async:
+        return LoopReporter(store, size) if isinstance(store, AsyncInventory) else None
+    return ThreadReporter(store, size) if isinstance(store, Inventory) else None
