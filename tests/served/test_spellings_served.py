@@ -4,12 +4,14 @@ import msgspec
 import pytest
 
 from attacks.wire import Request, send
+from profiles import PROOF
 from spellings.served import ASGI_SERVERS, WITH_SCRIPT_NAME, WSGI_SERVERS
 from spellings.targets import random_targets, seeds
 
 pytestmark = [pytest.mark.promise(9), pytest.mark.promise(10)]
 
 SERVERS = {**ASGI_SERVERS, **WSGI_SERVERS, **WITH_SCRIPT_NAME}
+STEP = 1 if PROOF else 3  # each server gets a third of the named spellings, so each spelling is sent to four servers
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -17,7 +19,7 @@ def test_spellings(name: str) -> None:
     escapes, reached = [], 0
     with SERVERS[name]("spelled_asgi:app" if name in ASGI_SERVERS else "spelled_wsgi:app") as server:
         port = int(server.url.rpartition(":")[2])
-        for target in [*seeds(), *random_targets(name, 100)]:
+        for target in [*[*seeds()][list(SERVERS).index(name) % STEP :: STEP], *random_targets(name, 100)]:
             if b"\r" in target or b"\n" in target:
                 continue  # it would be two requests
             written = b"/api" + target if name in WITH_SCRIPT_NAME else target
@@ -27,4 +29,4 @@ def test_spellings(name: str) -> None:
                 reached += count
                 escapes += [(target, *each) for each in found]
     assert escapes == []
-    assert reached > 1000  # endpoints, of all frameworks together
+    assert reached > 1000 // STEP  # endpoints, of all frameworks together
