@@ -1,7 +1,7 @@
 """Sends rate limit headers and refusals to ASGI servers.
 
-`send_refusal` sends the refusals of `RateLimitMiddleware`, of Starlette's `RateLimit` and of `limit` on a class. Under
-ASGI, other refusals start elsewhere:
+`send_refusal` sends the refusals of `RateLimitMiddleware`, of Starlette's `RateLimit` and of `limit` on a class. Other
+refusals under ASGI are sent elsewhere, except where `send_refusal` says so:
 
 - `starlette/__init__.py`: `limit` on a function returns a Starlette response, so that outer decorators can change it.
 - `fastapi.py`: the dependency `RateLimit` raises an error, so that the app's error handlers can respond.
@@ -78,8 +78,8 @@ async def send_refusal(request: Request, verdict: Verdict, gate: AsyncGate, rece
     """Send the response to a refused request, or let `on_refused` send it.
 
     `RateLimitMiddleware`, Starlette's `RateLimit` and `limit` on a class call it for every refused request and
-    handshake. `limit` on a function and FastAPI's `RateLimit` reach it through `starlette.respond_to_refused`: for
-    refused handshakes, and for HTTP requests if `on_refused` is an ASGI app.
+    handshake. `limit` on a function and FastAPI's `RateLimit` call it through `starlette.respond_to_refused` in two
+    cases: a refused handshake, and an HTTP request if `on_refused` is an ASGI app.
     """
     scope, refusal, refusal_handler = request.raw, gate.default_refusal(request, verdict), gate.refusal_handler
     if scope["type"] == "websocket":

@@ -13,13 +13,14 @@ from ratelimit_mw.core.limit import Charge, Decision
 Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease"]
 """Where a verdict comes from.
 
-`store`: the configured store, or no store was needed, as for a client on the blocklist. `remembered`: the cache of
-refusals. `lease`: units that the store charged in advance. `local`: the fallback store in this process, because the
-store failed. `allowed_on_error`, `denied_on_error`: the setting `on_store_error`, because the store failed."""
+`store`: the configured store. Verdicts that need no store have this source, too, as for a client on the blocklist.
+`remembered`: the cache of refusals. `lease`: units that the store charged in advance. `local`: the fallback store in
+this process, because the store failed. `allowed_on_error`, `denied_on_error`: the setting `on_store_error`, because the
+store, or the callable of the default limits, failed."""
 
 
 class Answer(list[Decision]):
-    """Decisions that a layer made in place of the store. `source`: which layer."""
+    """Decisions that were made without the store. `source`: "remembered" (deny cache) or "lease"."""
 
     __slots__ = ("source",)
 

@@ -61,7 +61,7 @@ class RateLimitMiddleware:
         )
         self._processes: Final = ProcessCountCheck(self._gate.settings.store)
         self._use_fast_path: Final = self._gate.settings.on_decision is None  # the hook receives the request
-        # Django runs a plain function in a thread, so the hook must be async under ASGI
+        # An async middleware needs an async hook: Django would run a plain function in a thread.
         self.process_view: Final[Callable[..., Any]] = self._decide if self._is_async else self._decide_in_thread
         if self._is_async:
             markcoroutinefunction(self)
@@ -131,7 +131,10 @@ class RateLimitMiddleware:
         return True
 
     async def _decide_generally(self, request: HttpRequest) -> HttpResponse | None:
-        """Decide on the general path, or respond to a refusal of the fast path. Waits for nothing under WSGI."""
+        """Decide on the general path, or respond to a refusal of the fast path.
+
+        In a sync middleware it never awaits anything unfinished: a delay blocks the thread.
+        """
         context = self._context(request)
         if not context.is_decided:
             context.is_decided = True

@@ -181,7 +181,7 @@ class Flow(BaseGate, ABC):
         self._queues.wake([slot_bucket(charge) for charge in verdict.charges if charge.limit.is_concurrency])
 
     def _feed_fallback(self, charge_plan: Plan, decisions: Sequence[Decision], verdict: Verdict) -> None:
-        """Pass the store's decisions to the fallback store, which repeats its refusals while the store fails."""
+        """Pass the store's decisions to the fallback store, which repeats the refusals while the store fails."""
         if (not verdict.allowed or self._fallback.has_refusals) and verdict.source == "store":
             self._fallback.observe(charge_plan.charges, decisions)
 

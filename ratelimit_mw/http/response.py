@@ -1,9 +1,10 @@
 """Builds the rate limit headers and the refusal responses.
 
-A new header of all refusals is added in `_problem`, and one of some refusals in `refusal_response`. A new header of
-all responses is added in `headers`, in its faster form `raw_headers`, and in `django/responses.py`, which knows the two
-`RateLimit` fields by their position. Every new header needs its name in `_NAMES`. To be documented in OpenAPI, it also
-needs a text in `_DESCRIPTIONS`, and its name in `RESPONSES`.
+A new header of all refusals is added in `_problem`, which `refusal_response` calls for each kind of refusal, and one of
+some refusals in `refusal_response`. A new header of all responses is added in `headers`, in its faster form
+`raw_headers`, and in `django/responses.py`, which knows the two `RateLimit` fields by their position. Every new header
+needs its name in `_NAMES`. To be documented in OpenAPI, it also needs a text in `_DESCRIPTIONS`, and its name in
+`RESPONSES`.
 
 `RateLimit` and `RateLimit-Policy` follow draft-ietf-httpapi-ratelimit-headers-11 and are structured fields (RFC 9651).
 Bodies are problem details (RFC 9457).
@@ -242,9 +243,9 @@ def refusal_response(
     return _problem(429, _PROBLEMS + "quota-exceeded", title, detail, refusing, [*fields, *headers(verdict, style)])
 
 
-def _problem(status: int, kind: str, title: str, detail: str, policies: Sequence[str], fields: HeaderList) -> Response:
+def _problem(status: int, kind: str, title: str, detail: str, refusing: Sequence[str], fields: HeaderList) -> Response:
     problem = {"type": kind, "title": title, "status": status, "detail": detail}
-    body = json.encode({**problem, "violated-policies": policies} if policies else problem)
+    body = json.encode({**problem, "violated-policies": refusing} if refusing else problem)
     base_fields = [
         ("Content-Type", _CONTENT_TYPE),
         ("Content-Length", str(len(body))),

@@ -173,7 +173,7 @@ def _hint(parameter: Parameter, scope: Mapping[str, Any]) -> Any:
 class _RefusalResponse(Response):
     """A refusal as a response of Starlette, so that outer decorators can inspect and change it.
 
-    If `on_refused` is an ASGI app, that app sends the response, and what is in this object is not sent.
+    If `on_refused` is an ASGI app, that app sends the response, and the content of this object is not used.
     """
 
     def __init__(self, decision: EndpointDecision, verdict: Verdict, refusal: OwnResponse) -> None:

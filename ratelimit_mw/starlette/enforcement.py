@@ -240,9 +240,9 @@ async def enforce(
 ) -> EndpointDecision | None:
     """Decide by the limits that were not yet enforced on this request. Return None if none are left.
 
-    Every refusal by an endpoint limit of Starlette or FastAPI passes here. It is not sent here: the callers (`limit`,
-    and the `RateLimit` of both) respond to it. Like the middleware, this function stores the request's `RateLimitState`
-    in the scope. `route`: the template. `verdict`: the result of `admit_by_address`, if it refused.
+    Every refusal by an endpoint limit of Starlette or FastAPI passes here. This function sends nothing: its callers
+    (`limit`, and the `RateLimit` of both) respond to the refusal. Like the middleware, it stores the request's
+    `RateLimitState` in the scope. `route`: the template. `verdict`: the result of `admit_by_address`, if it refused.
     """
     decision: EndpointDecision | None = None
     for check in checks:

@@ -26,8 +26,8 @@ _LOG_INTERVAL: Final = 10.0  # seconds between two log lines about an outage: a 
 class CircuitBreaker(Layer):
     """Opens after consecutive failures and probes the store after a pause. See `layer.Layer`.
 
-    The first failure counts. A later one counts only if its request started after the previous failure that counted
-    was recorded. So requests that were in progress together count once, however many fail. An answer of the store
+    Requests that were in progress together count as one failure, however many of them fail: a failed request counts
+    only if it started after the latest failure that counted. An answer of the store
     sets the count to 0; a server's error about a request's own arguments is an answer, too. If the clock steps back by
     more than a pause, times that were recorded earlier are ignored. `jitter`: shortens a pause, by half at most
     ("equal jitter"), so that processes do not probe in step.
@@ -124,7 +124,7 @@ class CircuitBreaker(Layer):
             self._error, self._rejected = error_summary(error), error.rejected
             if not self._failures:
                 self._since = now
-            # beyond now + MAX_PAUSE: the clock stepped back
+            # a recorded time beyond now + MAX_PAUSE shows that the clock stepped back; it is ignored
             overlaps = started_at < self._last_failure_or_probe < now + MAX_PAUSE
             if not self._failures or not overlaps:
                 self._failures += 1

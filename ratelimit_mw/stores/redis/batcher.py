@@ -1,7 +1,8 @@
 """Sends the takes of one turn of the event loop together, because a call costs as much as several groups within it.
 
-A take waits for nothing but the end of the turn, whatever calls are in flight. Only of a large crowd, a part waits for
-the first reply: the deny cache may know the decisions on the others by then.
+A take waits only for the end of the turn, whatever calls are in flight. There is one exception. If more than
+`_MAX_GROUPS_AT_ONCE` groups are taken in one turn, the rest wait for the first reply: by then the deny cache may know
+their decisions.
 """
 
 import asyncio
