@@ -65,7 +65,7 @@ class _Signature:
         while frame is not None and frame.f_globals.get("__name__") in ("inspect", "functools"):
             frame = frame.f_back
         if instance is None and frame is not None and str(frame.f_globals.get("__name__")).startswith("fastapi."):
-            raise ConfigError(f"got the class RateLimit as a dependency: {_HINT}")
+            raise ConfigError(f"got the class RateLimit as a dependency: {_HINT}", code="RL-047")
         raise AttributeError("__signature__")
 
 
@@ -103,7 +103,7 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt):
     @property
     def dependency(self) -> Any:
         """Raise ConfigError. FastAPI reads this property if `dependencies` has the object without `Depends`."""
-        raise ConfigError(f"got a RateLimit as a dependency: {_HINT}")
+        raise ConfigError(f"got a RateLimit as a dependency: {_HINT}", code="RL-047")
 
     def __call__(self, connection: HTTPConnection, response: Response = _DECORATED) -> Coroutine[Any, Any, None]:
         """Admit a request, or raise the refusal. Raises `ConfigError` at once if it decorates a function.
@@ -112,7 +112,7 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt):
         """
         if response is _DECORATED:
             shown = callable_name(connection) if callable(connection) else f"{connection!r:.100}"
-            raise ConfigError(f"got @RateLimit(...) on {shown}: {_ON_A_FUNCTION}")
+            raise ConfigError(f"got @RateLimit(...) on {shown}: {_ON_A_FUNCTION}", code="RL-047")
         return self._admit(connection, response)
 
     async def _admit(self, connection: HTTPConnection, response: Response) -> None:

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 import pytest
 from hypothesis import settings
 
+from message_codes import with_codes, without_codes  # noqa: F401  # fixtures
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer, RedisServerError, find_binaries
 

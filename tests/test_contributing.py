@@ -340,7 +340,9 @@ class Checkout(AbstractContextManager["Checkout", None]):
             return done.returncode, done.stdout + done.stderr
         assert self.runner.stdin is not None
         assert self.runner.stdout is not None
-        self.runner.stdin.write(json.dumps(["-q", "-x", "--noconftest", "-p", "no:cacheprovider", *words]) + "\n")
+        self.runner.stdin.write(
+            json.dumps(["-q", "-x", "--noconftest", "-p", "message_codes", "-p", "no:cacheprovider", *words]) + "\n"
+        )
         self.runner.stdin.flush()
         code = int(self.runner.stdout.readline())
         return code, (self.folder / "output.txt").read_text("utf-8")

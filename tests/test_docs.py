@@ -27,6 +27,8 @@ from ratelimit_mw.testing import control
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 
+pytestmark = pytest.mark.usefixtures("with_codes")  # users see the codes, too
+
 ROOT = Path(__file__).resolve().parent.parent
 TUTORIALS = sorted((ROOT / "docs/tutorial").glob("*.md"))  # done as they say by tests/tutorials
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(set((ROOT / "docs").rglob("*.md")) - set(TUTORIALS))]

@@ -44,20 +44,20 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     ids=ascii,
 )
 def test_a_line_is_one_line_and_not_long(text: str, shown: str, caplog: pytest.LogCaptureFixture) -> None:
-    warn_throttled("store", "failed: %s", ValueError(text))
+    warn_throttled("store", "failed: %s", ValueError(text), code="RL-201")
     assert lines(caplog) == [f"ratelimit_mw: store: failed: {shown}"]
 
 
 def test_a_place_too(caplog: pytest.LogCaptureFixture) -> None:
-    warn_throttled("call\nforged", "%d keys", 7)
+    warn_throttled("call\nforged", "%d keys", 7, code="RL-201")
     assert lines(caplog) == ["ratelimit_mw: call\\nforged: 7 keys"]
 
 
 def test_one_line_a_minute_for_each_place(caplog: pytest.LogCaptureFixture, now: list[float]) -> None:
     for second in range(121):
         now[0] = 1000.0 + second
-        warn_throttled("store", "failed at %s", second)
-        warn_throttled("user", "raised at %s", second)
+        warn_throttled("store", "failed at %s", second, code="RL-201")
+        warn_throttled("user", "raised at %s", second, code="RL-201")
     assert lines(caplog) == [
         f"ratelimit_mw: {place} at {at}" for at in (0, 60, 120) for place in ("store: failed", "user: raised")
     ]
@@ -67,7 +67,7 @@ def test_places_are_forgotten_before_they_fill_the_memory(
     caplog: pytest.LogCaptureFixture, said: dict[str, float]
 ) -> None:
     for number in range(2500):
-        warn_throttled(f"place {number}", "said")
+        warn_throttled(f"place {number}", "said", code="RL-201")
     assert len(said) == 500
     assert len(caplog.records) == 2500
 
@@ -84,7 +84,7 @@ def test_the_text_of_an_error_with_a_traceback_is_left_out(caplog: pytest.LogCap
     try:
         asks()
     except ValueError as error:
-        warn_throttled("key", "raised", error=error)
+        warn_throttled("key", "raised", code="RL-201", error=error)
     formatted = logging.Formatter().format(caplog.records[0])
     assert "RuntimeError: ValueError; its text is left out" in formatted
     assert "in asks" in formatted

@@ -39,10 +39,14 @@ class Ban(Limit, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         self.__dict__["ban_us"] = microseconds(check_seconds("ban", self.ban))
         if not self.ban_us:
-            raise ConfigError(f"ban: got {self.ban!r} seconds, expected one microsecond to a hundred years")
+            raise ConfigError(
+                f"ban: got {self.ban!r} seconds, expected one microsecond to a hundred years", code="RL-014"
+            )
         super().__post_init__()
         if self.quota >= MAX_EXACT_INT // 2:
-            raise ConfigError(f"quota {self.quota} is too large to count exactly: it must stay below 2**52")
+            raise ConfigError(
+                f"quota {self.quota} is too large to count exactly: it must stay below 2**52", code="RL-013"
+            )
 
     @property
     def max_wait(self) -> float:

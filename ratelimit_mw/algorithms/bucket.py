@@ -45,7 +45,8 @@ class DelayableLimit(Limit, frozen=True, kw_only=True):
         if over > self.max_ticks:
             raise ConfigError(
                 f"max_delay: got {max_delay / MICROSECONDS} seconds, expected at most {self._max_exact_delay}: with "
-                f"more, {self.notation} would not be exact"
+                f"more, {self.notation} would not be exact",
+                code="RL-013",
             )
         return over
 
@@ -92,7 +93,8 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
             check_int("burst", self.burst, 1)
             if self.burst * self.window_us > self.quota * microseconds(MAX_SECONDS):
                 raise ConfigError(
-                    f"burst: got {self.burst!r}, expected at most the units that come back in a hundred years"
+                    f"burst: got {self.burst!r}, expected at most the units that come back in a hundred years",
+                    code="RL-014",
                 )
         check_seconds("max_delay", self.max_delay)
         self.__dict__["ticks"] = bucket_ticks(self.quota, self.window_us, self.most)

@@ -39,9 +39,9 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.quota > MAX_SLOTS:
-            raise ConfigError(f"quota: got {self.quota}, expected at most {MAX_SLOTS} slots")
+            raise ConfigError(f"quota: got {self.quota}, expected at most {MAX_SLOTS} slots", code="RL-014")
         if microseconds(check_seconds("retry", self.retry)) < 1:
-            raise ConfigError(f"retry: got {self.retry!r}, expected more than 0 seconds")
+            raise ConfigError(f"retry: got {self.retry!r}, expected more than 0 seconds", code="RL-014")
         # without the quota: slots in use stay in use when the quota changes
         self.__dict__["bucket"] = self.bucket.replace(f"{self.quota}/", "")
 

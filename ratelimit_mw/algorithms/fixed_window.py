@@ -29,7 +29,9 @@ class FixedWindow(Limit, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.quota >= MAX_EXACT_INT // 2:
-            raise ConfigError(f"quota {self.quota} is too large to count exactly: it must stay below 2**52")
+            raise ConfigError(
+                f"quota {self.quota} is too large to count exactly: it must stay below 2**52", code="RL-013"
+            )
 
     @property
     def max_per_window(self) -> int:

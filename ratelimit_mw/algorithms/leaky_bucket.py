@@ -31,7 +31,7 @@ class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.at_once is not None and check_int("at_once", self.at_once, 0) > self.most:
-            raise ConfigError(f"at_once: got {self.at_once}, expected at most the burst, {self.most}")
+            raise ConfigError(f"at_once: got {self.at_once}, expected at most the burst, {self.most}", code="RL-014")
 
     @property
     def max_per_window(self) -> int:

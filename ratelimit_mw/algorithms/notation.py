@@ -45,9 +45,9 @@ def parse(text: str) -> tuple[Limit, ...]:
     django-ratelimit. Raises `ConfigError` that quotes the invalid part and names the valid values.
     """
     if not isinstance(text, str):
-        raise ConfigError(f"got {text!r}, expected text such as '100/minute'")
+        raise ConfigError(f"got {text!r}, expected text such as '100/minute'", code="RL-009")
     if len(text) > _MAX_LENGTH:
-        raise ConfigError(f"got {len(text)} characters, expected at most {_MAX_LENGTH}")
+        raise ConfigError(f"got {len(text)} characters, expected at most {_MAX_LENGTH}", code="RL-009")
     return _parse(text)
 
 
@@ -55,14 +55,16 @@ def parse(text: str) -> tuple[Limit, ...]:
 def _parse(text: str) -> tuple[Limit, ...]:
     parts = [part for part in _SEPARATORS.split(text) if part.strip()]
     if not parts:
-        raise ConfigError(f"got {text!r}, expected text such as '100/minute'")
+        raise ConfigError(f"got {text!r}, expected text such as '100/minute'", code="RL-009")
     return tuple(_limit(part.strip()) for part in parts)
 
 
 def _limit(text: str) -> Limit:
     rate = _IN_SECONDS.fullmatch(text.lower()) or _RATE.fullmatch(text.lower())
     if rate is None:
-        raise ConfigError(f"{text!r}: got no rate, expected text such as '100/minute' or '5 per 10 seconds'")
+        raise ConfigError(
+            f"{text!r}: got no rate, expected text such as '100/minute' or '5 per 10 seconds'", code="RL-009"
+        )
     quota, count, period, rest = rate.groups()
     try:
         window = round(float(count or 1) * _period(period or "second"), 6)
@@ -75,7 +77,7 @@ def _limit(text: str) -> Limit:
 def _quota(digits: str) -> int:
     quota = int(digits)
     if not quota:
-        raise ConfigError(_ZERO_QUOTA)
+        raise ConfigError(_ZERO_QUOTA, code="RL-010")
     return quota
 
 
@@ -83,7 +85,7 @@ def _period(word: str) -> float:
     singular = word if word in PERIODS else word.removesuffix("s") if len(word) > 1 else word
     singular = _SHORT.get(singular, singular)
     if singular not in PERIODS:
-        raise ConfigError(f"unknown period {word!r}{did_you_mean(word, PERIODS)} ({', '.join(PERIODS)})")
+        raise ConfigError(f"unknown period {word!r}{did_you_mean(word, PERIODS)} ({', '.join(PERIODS)})", code="RL-011")
     return PERIODS[singular]
 
 
@@ -94,7 +96,9 @@ def _options(tokens: list[str]) -> tuple[type[Limit], dict[str, Any]]:
         where = tokens.index("using")
         name = tokens[where + 1] if where + 1 < len(tokens) else ""
         if name not in ALGORITHMS:
-            raise ConfigError(f"unknown algorithm {name!r}{did_you_mean(name, ALGORITHMS)} ({', '.join(ALGORITHMS)})")
+            raise ConfigError(
+                f"unknown algorithm {name!r}{did_you_mean(name, ALGORITHMS)} ({', '.join(ALGORITHMS)})", code="RL-012"
+            )
         algorithm = ALGORITHMS[name]
         tokens = tokens[:where] + tokens[where + 2 :]
     options: dict[str, Any] = {}
@@ -102,11 +106,11 @@ def _options(tokens: list[str]) -> tuple[type[Limit], dict[str, Any]]:
     pending = iter(tokens)
     for word in pending:
         if word == "using":
-            raise ConfigError("'using' appears twice")
+            raise ConfigError("'using' appears twice", code="RL-012")
         if word not in algorithm.words:
-            raise ConfigError(_unknown_word(word, algorithm))
+            raise ConfigError(_unknown_word(word, algorithm), code="RL-012")
         if word in options:
-            raise ConfigError(f"{word!r} appears twice")
+            raise ConfigError(f"{word!r} appears twice", code="RL-012")
         options[word] = True if types[word] is bool else _value(word, next(pending, ""), seconds=types[word] is float)
     return algorithm, options
 
@@ -115,13 +119,15 @@ def _value(word: str, text: str, *, seconds: bool) -> float:
     if seconds and _SECONDS.fullmatch(text):
         return round(float(text), 6)
     if seconds:
-        raise ConfigError(f"{word}: got {text!r}, expected seconds after {word!r}, such as '{word} 1.5'")
+        raise ConfigError(f"{word}: got {text!r}, expected seconds after {word!r}, such as '{word} 1.5'", code="RL-012")
     return _number(word, text)
 
 
 def _number(word: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"{word}: got {text!r}, expected a whole number after {word!r}, such as '{word} 20'")
+        raise ConfigError(
+            f"{word}: got {text!r}, expected a whole number after {word!r}, such as '{word} 20'", code="RL-012"
+        )
     return int(text)
 
 

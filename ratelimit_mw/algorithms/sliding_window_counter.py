@@ -52,16 +52,17 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if check_int("buckets", self.buckets, 1) > _MAX_BUCKETS:
-            raise ConfigError(f"buckets: got {self.buckets}, expected at most {_MAX_BUCKETS}")
+            raise ConfigError(f"buckets: got {self.buckets}, expected at most {_MAX_BUCKETS}", code="RL-014")
         if type(self.strict) is not bool:
-            raise ConfigError(f"strict: got {self.strict!r}, expected true or false")
+            raise ConfigError(f"strict: got {self.strict!r}, expected true or false", code="RL-003")
         self.__dict__["ticks"] = counter_ticks(self.quota, self.window_us, self.buckets)
         fast_ticks = (*self.ticks, self.ticks[1] - 1, self.quota)
         self.__dict__["_fast_ticks"] = None if self.buckets > 1 or self.strict else fast_ticks
         if self.ticks[0] * self.buckets > self.window_us:
             raise ConfigError(
                 f"buckets: got {self.buckets}, expected at most {self.window_us // self.ticks[0]} in a window of "
-                f"{self.window} seconds: shorter ones cannot be counted exactly"
+                f"{self.window} seconds: shorter ones cannot be counted exactly",
+                code="RL-013",
             )
 
     @property

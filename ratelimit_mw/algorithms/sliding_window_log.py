@@ -46,7 +46,8 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
         if self.quota > _MAX_QUOTA:
             raise ConfigError(
                 f"quota: got {self.quota}, expected at most {_MAX_QUOTA}: {self.algorithm} keeps every unit; "
-                "sliding_window_counter does not"
+                "sliding_window_counter does not",
+                code="RL-014",
             )
 
     @property

@@ -136,16 +136,26 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
         for field in ("max_burst", "warmup"):
             duration = check_seconds(field, getattr(self, field))
             if duration and not microseconds(duration):
-                raise ConfigError(f"{field}: got {duration!r} seconds, expected 0 or a microsecond and more")
+                raise ConfigError(
+                    f"{field}: got {duration!r} seconds, expected 0 or a microsecond and more", code="RL-014"
+                )
         check_seconds("max_delay", self.max_delay)
         if check_int("cold_factor", self.cold_factor, 1) > _MAX_COLD_FACTOR:
-            raise ConfigError(f"cold_factor: got {self.cold_factor}, expected at most {_MAX_COLD_FACTOR}")
+            raise ConfigError(
+                f"cold_factor: got {self.cold_factor}, expected at most {_MAX_COLD_FACTOR}", code="RL-014"
+            )
         if self.warmup and self.warmup + self.window > MAX_SECONDS:
-            raise ConfigError(f"warmup: got {self.warmup!r} seconds, expected at most a hundred years with the window")
+            raise ConfigError(
+                f"warmup: got {self.warmup!r} seconds, expected at most a hundred years with the window", code="RL-014"
+            )
         if self.warmup and self.max_burst != 1.0:
-            raise ConfigError(f"max_burst: got {self.max_burst!r} with a warmup, which stores no burst; expected 1.0")
+            raise ConfigError(
+                f"max_burst: got {self.max_burst!r} with a warmup, which stores no burst; expected 1.0", code="RL-014"
+            )
         if not self.warmup and self.cold_factor != 3:  # noqa: PLR2004  # the default
-            raise ConfigError(f"cold_factor: got {self.cold_factor} without warmup, expected 3, or a warmup")
+            raise ConfigError(
+                f"cold_factor: got {self.cold_factor} without warmup, expected 3, or a warmup", code="RL-014"
+            )
 
     @cached_property
     def _cold_factor_or_0(self) -> int:

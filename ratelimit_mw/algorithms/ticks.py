@@ -42,7 +42,8 @@ def bucket_ticks(quota: int, window: int, burst: int) -> BucketTicks:
             return clock, quota // shared, unit, burst, burst * unit
         clock *= 10
     raise ConfigError(
-        f"quota {quota} with burst {burst} is too large to count exactly: 2 * burst + quota must stay below 2**52"
+        f"quota {quota} with burst {burst} is too large to count exactly: 2 * burst + quota must stay below 2**52",
+        code="RL-013",
     )
 
 
@@ -58,7 +59,7 @@ def counter_ticks(quota: int, window: int, buckets: int) -> CounterTicks:
         if 2 * quota * length < MAX_EXACT_INT:
             return clock, length
         clock *= 10
-    raise ConfigError(f"quota {quota} is too large to count exactly: it must stay below 2**52")
+    raise ConfigError(f"quota {quota} is too large to count exactly: it must stay below 2**52", code="RL-013")
 
 
 SmoothTicks = tuple[int, int, int, int, int]
@@ -109,7 +110,7 @@ def smooth_ticks(quota: int, window: int, idle: int, cold: int) -> tuple[SmoothT
         if fits and max_price < MAX_EXACT_INT // 8:
             return ticks, warm_up
         clock *= 10
-    raise ConfigError(f"quota {quota} is too large to count exactly: its price must stay below 2**50")
+    raise ConfigError(f"quota {quota} is too large to count exactly: its price must stay below 2**50", code="RL-013")
 
 
 def _smooth_ticks(clock: int, drain: int, unit: int, idle: int, cold: int) -> tuple[SmoothTicks, WarmUp | None, bool]:

@@ -229,7 +229,7 @@ def _client(rules: RuleSet | None, scope: Scope) -> str | None:
 def _check_asyncio() -> None:
     """Raise `ConfigError` under trio."""
     if not in_event_loop():
-        raise ConfigError(_NO_ASYNCIO)
+        raise ConfigError(_NO_ASYNCIO, code="RL-049")
 
 
 def _scope_with_state(scope: Scope, state: RateLimitState) -> Scope:

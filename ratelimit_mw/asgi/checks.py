@@ -40,7 +40,7 @@ MIDDLEWARE_REGISTRY: Final = _MiddlewareRegistry()
 
 def warn_not_tracked() -> None:
     """Warn that no middleware tracks the response."""
-    warn_throttled("endpoint", _NOT_TRACKED)
+    warn_throttled("endpoint", _NOT_TRACKED, code="RL-230")
 
 
 _MAX_DEPTH: Final = 20  # nested apps
@@ -65,13 +65,15 @@ def _unenforced(app: Any) -> Iterator[Finding]:
         if isfunction(info.endpoint) and info.endpoint in WRAPPED:
             yield Finding(
                 f"{info.template} has no limit, though {callable_name(info.endpoint)} has one: put the decorator "
-                "below the one that registers the route"
+                "below the one that registers the route",
+                code="RL-101",
             )
         if is_exempt(info.endpoint) and not (around_all or _is_enforced(info)):
             yield Finding(
                 f"{info.template} is exempt, but no RateLimit is around it, and RateLimitMiddleware decides before "
                 "routing: give the middleware a rule with this path and exempt=True",
                 weakens_limits=False,
+                code="RL-102",
             )
 
 

@@ -126,7 +126,7 @@ async def _answered_by_app(app: App, refusal: Response, scope: Scope, receive: R
     except Exception as error:
         if started:
             raise
-        warn_throttled(f"on_refused {callable_name(app)}", HANDLER_FAILED, error=error)
+        warn_throttled(f"on_refused {callable_name(app)}", HANDLER_FAILED, error=error, code="RL-220")
     return started
 
 

@@ -143,7 +143,9 @@ def _request_from_args(args: argparse.Namespace) -> Request:
     """Build the request that the arguments describe. Raises `ConfigError` for invalid arguments."""
     method, target = _parse_request_line(args.request)
     if args.ip and parse_address(args.ip) is None:
-        raise ConfigError(f"--ip: got {args.ip!r}, expected an address such as 192.0.2.1 or 2001:db8::1, or ''")
+        raise ConfigError(
+            f"--ip: got {args.ip!r}, expected an address such as 192.0.2.1 or 2001:db8::1, or ''", code="RL-051"
+        )
     path, _, query = target.partition("?")
     headers = [_parse_header(text) for text in args.header]
     if args.host is not None:
@@ -171,20 +173,22 @@ def _parse_request_line(text: str) -> tuple[str, str]:
     if len(parts) == 1:
         parts.insert(0, "GET")
     if len(parts) != _REQUEST_PARTS or not parts[0].isalpha() or not parts[1].startswith("/"):
-        raise ConfigError(f"--request: got {text!r}, expected a method and a path such as 'POST /login'")
+        raise ConfigError(f"--request: got {text!r}, expected a method and a path such as 'POST /login'", code="RL-051")
     return parts[0].upper(), parts[1]
 
 
 def _parse_header(text: str) -> tuple[bytes, bytes]:
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
-        raise ConfigError(f"--header: got {text!r}, expected a name and a value such as 'X-Api-Key: abc'")
+        raise ConfigError(
+            f"--header: got {text!r}, expected a name and a value such as 'X-Api-Key: abc'", code="RL-051"
+        )
     return _to_bytes("--header", name.strip().lower()), _to_bytes("--header", value.strip())
 
 
 def _to_bytes(argument: str, text: str) -> bytes:
     if not text.isprintable():
-        raise ConfigError(f"{argument}: got {text!r}, expected text without control characters")
+        raise ConfigError(f"{argument}: got {text!r}, expected text without control characters", code="RL-051")
     return text.encode()
 
 
@@ -192,7 +196,7 @@ def _inspect_store(settings: Settings) -> tuple[int, Sequence[str]]:
     """Connect to the store and describe it. Returns the exit code and the lines. May block for some seconds."""
     store = settings.store
     if not isinstance(store, str):
-        raise ConfigError(f"store: got {type(store).__name__}, expected a store URL for --store")
+        raise ConfigError(f"store: got {type(store).__name__}, expected a store URL for --store", code="RL-040")
     inspection = inspect_store(store, RuleSet(settings).algorithms, settings.store_timeout)
     lines = [f"Store {redacted_url(store)}:"]
     if inspection is None:

@@ -61,7 +61,9 @@ def _server(store: str, port: int) -> tuple[Any, socket.socket]:
         from starlette.responses import PlainTextResponse  # noqa: PLC0415
         from starlette.routing import Route  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigError(f"the demo needs its extra, python3 -m pip install 'ratelimit-mw[demo]' ({error})") from error
+        raise ConfigError(
+            f"the demo needs its extra, python3 -m pip install 'ratelimit-mw[demo]' ({error})", code="RL-052"
+        ) from error
     from ratelimit_mw.asgi import RateLimitMiddleware  # noqa: PLC0415
 
     async def hello(request: Any) -> Any:
@@ -77,7 +79,7 @@ def _server(store: str, port: int) -> tuple[Any, socket.socket]:
     try:
         listening.bind(("127.0.0.1", port))
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"--port {port}: {error}") from error
+        raise ConfigError(f"--port {port}: {error}", code="RL-053") from error
     return uvicorn.Server(uvicorn.Config(app, log_level="error")), listening
 
 

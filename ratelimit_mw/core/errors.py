@@ -13,11 +13,12 @@ class ConfigError(RateLimitError, ValueError):
     """One or more problems with a limit, rule, path, key or setting.
 
     Each text names the place (`rules[2].limits[0]`), the value and what is expected. `problems`: the texts, in order.
+    `code`: ends each text, see docs/reference/messages.md; empty if the texts have codes already.
     """
 
-    def __init__(self, *problems: str) -> None:
-        super().__init__(*problems)
-        self.problems = problems
+    def __init__(self, *problems: str, code: str = "") -> None:
+        self.problems = tuple(with_code(problem, code) for problem in problems)
+        super().__init__(*self.problems)
 
     def __str__(self) -> str:
         """Return the only problem, or the number of problems followed by one per line."""
@@ -28,6 +29,11 @@ class ConfigError(RateLimitError, ValueError):
     def with_prefix(self, place: str) -> "ConfigError":
         """Return a copy with `place`, such as `rules[2]`, before the place of each problem."""
         return ConfigError(*[_with_place(place, text) for text in self.problems])
+
+
+def with_code(text: str, code: str) -> str:
+    """Return `text` with its code at the end, in brackets."""
+    return f"{text} [{code}]" if code else text
 
 
 @contextmanager

@@ -89,7 +89,9 @@ class Limit(_Rate, frozen=True, kw_only=True):
         check_int("quota", self.quota, 1)
         self.__dict__["window_us"] = microseconds(check_seconds("window", self.window))
         if self.window_us < 1:
-            raise ConfigError(f"window: got {self.window!r} seconds, expected one microsecond to a hundred years")
+            raise ConfigError(
+                f"window: got {self.window!r} seconds, expected one microsecond to a hundred years", code="RL-014"
+            )
         if self.name is not None:
             check_name("name", self.name)
         notation = self._format_notation([word for word in self.words if word not in self.not_in_bucket_id]).replace(
@@ -151,7 +153,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
         None: use the limit's own `max_delay`. Raises `ConfigError` if the limit cannot delay requests.
         """
-        raise ConfigError(f"max_delay: {self.algorithm} cannot delay requests; a bucket algorithm can")
+        raise ConfigError(f"max_delay: {self.algorithm} cannot delay requests; a bucket algorithm can", code="RL-015")
 
     @property
     def max_delay_limit(self) -> float:
@@ -228,24 +230,30 @@ class Charge(Struct, frozen=True, gc=False):
 
     def __post_init__(self) -> None:
         if type(self.key) is not str or not self.key:
-            raise ConfigError(f"key: got {self.key!r}, expected a string that is not empty")
+            raise ConfigError(f"key: got {self.key!r}, expected a string that is not empty", code="RL-045")
         if not isinstance(self.limit, Limit):
-            raise ConfigError(f"limit: got {self.limit!r}, expected a Limit, such as parse({str(self.limit)!r})[0]")
+            raise ConfigError(
+                f"limit: got {self.limit!r}, expected a Limit, such as parse({str(self.limit)!r})[0]", code="RL-045"
+            )
         if (
             type(self.cost) is not int
             or not (-MAX_EXACT_INT if self.at is not None else -1) < self.cost < MAX_EXACT_INT
         ):
-            raise ConfigError(f"cost: got {self.cost!r}, expected a whole number from 0 to {MAX_EXACT_INT - 1}")
+            raise ConfigError(
+                f"cost: got {self.cost!r}, expected a whole number from 0 to {MAX_EXACT_INT - 1}", code="RL-045"
+            )
         if self.at is not None and (type(self.at) is not int or not -MAX_EXACT_INT < self.at < MAX_EXACT_INT):
-            raise ConfigError(f"at: got {self.at!r}, expected the `at` of a decision, in microseconds")
+            raise ConfigError(f"at: got {self.at!r}, expected the `at` of a decision, in microseconds", code="RL-045")
         if self.max_delay is not None:
             self.limit.delay_ticks(microseconds(check_seconds("max_delay", self.max_delay)))
         if self.role not in ROLES:
-            raise ConfigError(f"role: got {self.role!r}, expected one of {', '.join(ROLES)}")
+            raise ConfigError(f"role: got {self.role!r}, expected one of {', '.join(ROLES)}", code="RL-045")
         if self.lease != 0:
             check_lease([self.limit], self.lease, self.lease_time)
             if self.effective_max_delay_us:
-                raise ConfigError("lease: units charged in advance cannot be delayed; expected no max_delay beside it")
+                raise ConfigError(
+                    "lease: units charged in advance cannot be delayed; expected no max_delay beside it", code="RL-016"
+                )
 
     @property
     def max_delay_us(self) -> int | None:
@@ -272,36 +280,40 @@ def check_lease(limits: Iterable[Limit], lease: object, lease_time: object) -> N
     for limit in limits:
         if units and limit.is_concurrency:
             raise ConfigError(
-                f"lease: slots of {limit.notation} are held by requests in progress, and cannot be taken in advance"
+                f"lease: slots of {limit.notation} are held by requests in progress, and cannot be taken in advance",
+                code="RL-016",
             )
         if units > limit.most:
             raise ConfigError(
-                f"lease: {units} can never pass {limit.notation}, which admits at most {limit.most} at once"
+                f"lease: {units} can never pass {limit.notation}, which admits at most {limit.most} at once",
+                code="RL-016",
             )
     if not check_seconds("lease_time", lease_time):
-        raise ConfigError("lease_time: got 0, expected more than 0 seconds")
+        raise ConfigError("lease_time: got 0, expected more than 0 seconds", code="RL-004")
 
 
 def check_int(field: str, value: object, minimum: int) -> int:
     """Return `value` if it is a whole number from `minimum` to 2**53 - 1. Raises `ConfigError` naming `field`."""
     if type(value) is not int or not minimum <= value < MAX_EXACT_INT:
-        raise ConfigError(f"{field}: got {value!r}, expected a whole number from {minimum} to {MAX_EXACT_INT - 1}")
+        raise ConfigError(
+            f"{field}: got {value!r}, expected a whole number from {minimum} to {MAX_EXACT_INT - 1}", code="RL-004"
+        )
     return value
 
 
 def check_seconds(field: str, value: object) -> float:
     """Return `value` if it is a number of seconds from 0 to 100 years. Raises `ConfigError` naming `field`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        raise ConfigError(f"{field}: got {value!r}, expected a finite number of seconds, 0 or more")
+        raise ConfigError(f"{field}: got {value!r}, expected a finite number of seconds, 0 or more", code="RL-004")
     if value > MAX_SECONDS:
-        raise ConfigError(f"{field}: got {value!r} seconds, expected at most a hundred years")
+        raise ConfigError(f"{field}: got {value!r} seconds, expected at most a hundred years", code="RL-004")
     return value
 
 
 def check_name(field: str, value: object) -> str:
     """Return `value` if it is valid in a header and in a key. Raises `ConfigError` naming `field`."""
     if not isinstance(value, str) or not NAME.fullmatch(value):
-        raise ConfigError(f"{field}: got {value!r}, expected 1 to 64 of A-Z a-z 0-9 _ . -")
+        raise ConfigError(f"{field}: got {value!r}, expected 1 to 64 of A-Z a-z 0-9 _ . -", code="RL-005")
     return value
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ratelimit_mw.core.errors import ConfigError, RateLimitError
+from ratelimit_mw.core.errors import ConfigError, RateLimitError, with_code
 
 logger = logging.getLogger("ratelimit_mw")
 
@@ -19,10 +19,12 @@ _quiet_until: dict[str, float] = {}
 class Finding(NamedTuple):
     """A likely mistake that a startup check found.
 
-    `weakens_limits`: the app is limited less than the code or the settings suggest.
+    `code`: see docs/reference/messages.md; empty if the text has a code already. `weakens_limits`: the app is limited
+    less than the code or the settings suggest.
     """
 
     text: str
+    code: str
     weakens_limits: bool = True
 
 
@@ -33,15 +35,21 @@ def warn_or_fail(findings: Iterable[Finding], *, strict: bool) -> None:
     """
     problems: list[str] = []
     for finding in findings:
+        text = with_code(finding.text, finding.code)
         if strict and finding.weakens_limits:
-            problems.append(finding.text)
+            problems.append(text)
         else:
-            logger.warning("ratelimit_mw: %s", finding.text)
+            logger.warning("ratelimit_mw: %s", text)
     if problems:
         raise ConfigError(*problems)
 
 
-def warn_throttled(topic: str, message: str, *args: object, error: BaseException | None = None) -> None:
+def warn(message: str, *args: object, code: str) -> None:
+    """Log a warning that clients cannot repeat at will."""
+    logger.warning(with_code(f"ratelimit_mw: {message}", code), *args)
+
+
+def warn_throttled(topic: str, message: str, *args: object, code: str, error: BaseException | None = None) -> None:
     """Log a warning, unless this `topic` had one within the last minute.
 
     `args` may contain foreign text, such as a server's reply or an exception of the app. Control characters, including
@@ -54,7 +62,7 @@ def warn_throttled(topic: str, message: str, *args: object, error: BaseException
         _quiet_until.clear()
     _quiet_until[topic] = now + _INTERVAL
     safe_args = [_escaped(arg) for arg in (topic, *args)]
-    logger.warning("ratelimit_mw: %s: " + message, *safe_args, exc_info=_without_message(error))  # noqa: G003  # constants
+    logger.warning(with_code(f"ratelimit_mw: %s: {message}", code), *safe_args, exc_info=_without_message(error))
 
 
 def _escaped(value: object) -> object:

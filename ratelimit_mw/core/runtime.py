@@ -64,4 +64,4 @@ async def drain(seconds: float) -> None:
 def _on_done(task: "asyncio.Task[Any]") -> None:
     _tasks.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
-        warn_throttled("background task", CALLBACK_RAISED, type(error).__name__, error=error)
+        warn_throttled("background task", CALLBACK_RAISED, type(error).__name__, error=error, code="RL-223")

@@ -68,9 +68,11 @@ def check_callable(call: Callable[..., Any], names: Sequence[str] = REQUEST, dis
         parameters = ", ".join(names)
         example = f"lambda {parameters}: ..." if own in ("", _LAMBDA) else f"def {own}({parameters})"
         arguments = " and ".join(f"the {one}" for one in names)
-        raise ConfigError(f"{name} takes {_parameters_text(call)}; it is called with {arguments}: {example}")
+        raise ConfigError(
+            f"{name} takes {_parameters_text(call)}; it is called with {arguments}: {example}", code="RL-034"
+        )
     if isgeneratorfunction(call) or isasyncgenfunction(call):
-        raise ConfigError(f"got {name}, which yields; expected a function that returns its answer")
+        raise ConfigError(f"got {name}, which yields; expected a function that returns its answer", code="RL-034")
 
 
 def check_app(app: object, kind: str) -> None:
@@ -81,14 +83,17 @@ def check_app(app: object, kind: str) -> None:
     if other is not None:
         raise ConfigError(
             f"app: {callable_name(app)} is called with {', '.join(_APPS[other])}, and this is the middleware for "
-            f"{kind}; use {_MIDDLEWARE[other]}"
+            f"{kind}; use {_MIDDLEWARE[other]}",
+            code="RL-048",
         )
 
 
 def reject_async(call: Callable[..., Any], context: str = "") -> None:
     """Raise `ConfigError` for an async callable. `context`: the place that cannot await, as in " under WSGI"."""
     if is_async(call):
-        raise ConfigError(f"got {callable_name(call)}, which is async; expected a plain function{context}")
+        raise ConfigError(
+            f"got {callable_name(call)}, which is async; expected a plain function{context}", code="RL-035"
+        )
 
 
 def check_parentheses(limits: object) -> None:
@@ -98,7 +103,7 @@ def check_parentheses(limits: object) -> None:
     """
     if isinstance(limits, (type, classmethod, staticmethod)) or _is_decorated_function(limits, sys._getframe(3)):  # noqa: SLF001  # as `warnings` does
         name = callable_name(limits) if callable(limits) else type(limits).__name__
-        raise ConfigError(f'limits: got {name}, expected limits: did you mean @limit("5/minute")?')
+        raise ConfigError(f'limits: got {name}, expected limits: did you mean @limit("5/minute")?', code="RL-047")
 
 
 def _is_decorated_function(limits: object, caller: FrameType) -> bool:

@@ -38,7 +38,7 @@ else:
             """Create an instance. Raises `ConfigError` for unknown keyword arguments."""
             known = cls.__struct_fields__
             if unknown := [unknown_key_message(option, known) for option in keywords if option not in known]:
-                raise ConfigError(*unknown)
+                raise ConfigError(*unknown, code="RL-001")
             return super().__call__(*arguments, **keywords)
 
 
@@ -50,7 +50,7 @@ def reject_unknown_keys(values: Iterable[object], table: type, elsewhere: Mappin
     known = list(table.__annotations__)
     unknown = [unknown_key_message(option, known, elsewhere) for option in values if option not in known]
     if unknown:
-        raise ConfigError(*unknown)
+        raise ConfigError(*unknown, code="RL-001")
 
 
 def build_checked(
@@ -101,9 +101,9 @@ def check_arguments(
                 if accepts(function, arguments, keywords):
                     raise
             if text := explain(arguments):
-                raise ConfigError(text)
+                raise ConfigError(text, code="RL-047")
             known = list(parameters_of(function) or ())
-            raise ConfigError(*_call_problems(known, arguments, keywords, table, elsewhere))
+            raise ConfigError(*_call_problems(known, arguments, keywords, table, elsewhere), code="RL-001")
 
         return call
 
@@ -144,7 +144,7 @@ def _repr(value: object) -> str:
 def reject_reserved_name(name: str | None) -> None:
     """Raise `ConfigError` for a reserved name."""
     if name in RESERVED_NAMES:
-        raise ConfigError(f"name: got {name!r}, which is reserved; choose another")
+        raise ConfigError(f"name: got {name!r}, which is reserved; choose another", code="RL-005")
 
 
 def option_checks(options: Struct, table: type) -> Iterator[Callable[[], object]]:
@@ -178,7 +178,7 @@ def at_most(maximum: int, unit: str) -> Check:
 
     def check(option: str, value: object) -> None:
         if check_int(option, value, 0) > maximum:
-            raise ConfigError(f"{option}: got {value}, expected at most {maximum} {unit}")
+            raise ConfigError(f"{option}: got {value}, expected at most {maximum} {unit}", code="RL-004")
 
     return check
 
@@ -188,7 +188,7 @@ def positive_seconds(hint: str = "") -> Check:
 
     def check(option: str, value: object) -> None:
         if not check_seconds(option, value):
-            raise ConfigError(f"{option}: got 0, expected more than 0 seconds{hint}")
+            raise ConfigError(f"{option}: got 0, expected more than 0 seconds{hint}", code="RL-004")
 
     return check
 
@@ -196,13 +196,13 @@ def positive_seconds(hint: str = "") -> Check:
 def check_bool(field: str, value: object) -> None:
     """Raise `ConfigError` unless `value` is true or false."""
     if type(value) is not bool:
-        raise ConfigError(f"{field}: got {value!r}, expected true or false")
+        raise ConfigError(f"{field}: got {value!r}, expected true or false", code="RL-003")
 
 
 def check_choice(field: str, value: object, allowed: tuple[str, ...]) -> None:
     """Raise `ConfigError` unless `value` is one of `allowed`."""
     if value not in allowed:
-        raise ConfigError(f"{field}: got {value!r}, expected one of {', '.join(allowed)}")
+        raise ConfigError(f"{field}: got {value!r}, expected one of {', '.join(allowed)}", code="RL-003")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

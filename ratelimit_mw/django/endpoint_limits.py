@@ -60,7 +60,7 @@ def exempt(view: View) -> View:
 def _warn(**_: Any) -> None:
     """Warn at the first request, when all middleware is loaded; with `strict`, raise at each one."""
     if not MIDDLEWARE_LOADED.is_set():
-        warn_or_fail([Finding(unenforced_message())], strict=is_strict())
+        warn_or_fail([Finding(unenforced_message(), code="RL-103")], strict=is_strict())
     request_started.disconnect(dispatch_uid=_warn)
 
 

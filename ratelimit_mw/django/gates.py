@@ -14,7 +14,8 @@ SETTING_NAME: Final = "RATELIMIT_MW"
 _ALLOWED: Final = "a callable (request, verdict)"
 _NO_MIDDLEWARE: Final = Finding(
     "Throttle has neither RateLimitMiddleware nor RATELIMIT_MW, so it counts in each process alone; "
-    "add ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE"
+    "add ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE",
+    code="RL-104",
 )
 _lock: Final = fork_safe_lock()
 _standalone: list[tuple[Any, Gate | AsyncGate]] = []

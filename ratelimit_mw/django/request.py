@@ -111,7 +111,9 @@ async def load_user(raw: HttpRequest) -> str | None:
     try:
         return user_id(await raw.auser()) if hasattr(raw, "auser") else await sync_to_async(user_id)(raw.user)
     except Exception as error:  # noqa: BLE001  # as in user_id: a user that cannot be loaded counts as none
-        warn_throttled("user", "loading it raised an error: the request counts as one without a user", error=error)
+        warn_throttled(
+            "user", "loading it raised an error: the request counts as one without a user", error=error, code="RL-226"
+        )
         return None
 
 

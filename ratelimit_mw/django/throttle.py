@@ -128,7 +128,7 @@ class Throttle:
             return None, "", ""
         rates = getattr(settings, "REST_FRAMEWORK", {}).get(RATES, {})
         if scope not in rates:
-            raise ConfigError(f"{RATES}: got no rate for {scope!r}, the scope of {cls.__qualname__}")
+            raise ConfigError(f"{RATES}: got no rate for {scope!r}, the scope of {cls.__qualname__}", code="RL-050")
         return (None if rates[scope] is None else cls._scoped(rates[scope])), scope, scope
 
     @classmethod
@@ -145,7 +145,9 @@ class Throttle:
                 if (value := getattr(cls, word, None)) is not None:
                     options[word] = value
                     if isfunction(value) and "self" in signature(value).parameters:
-                        raise ConfigError(f"{word}: got a method, expected a function of the request, as static")
+                        raise ConfigError(
+                            f"{word}: got a method, expected a function of the request, as static", code="RL-050"
+                        )
             return EndpointLimit(limits, **options).reject_async_callables().reject_concurrency()
 
 
@@ -160,7 +162,7 @@ def _check_attributes(attributes: Mapping[str, Any]) -> None:
         if here in known or (not isroutine(value) and closest_match(name, known)):
             likely.append(name)
     if likely:
-        raise ConfigError(*[unknown_key_message(name, known) for name in likely])
+        raise ConfigError(*[unknown_key_message(name, known) for name in likely], code="RL-001")
 
 
 def _limits_of(throttles: Sequence[type[Throttle]], view: Any) -> Sequence[tuple[EndpointLimit, str, str]]:
@@ -194,7 +196,9 @@ def _track(raw: Any, django_request: _ThrottleRequest, state: RateLimitState | N
     """Let the middleware, which sees the response, track its end. Logs a warning without a middleware."""
     contexts: dict[Any, RequestContext] = getattr(raw, "_ratelimit_mw", {})
     if state is None or not contexts:
-        warn_throttled("throttle", "settle and count_status need the middleware, which sees the response")
+        warn_throttled(
+            "throttle", "settle and count_status need the middleware, which sees the response", code="RL-231"
+        )
     elif (tracker := track_response(django_request, state)) is not None:
         next(iter(contexts.values())).tracker = tracker
 
@@ -207,7 +211,9 @@ def _gate(state: RateLimitState | None) -> Gate | AsyncGate:
     gate = standalone_gate() if state is None or state.gate is None else state.gate
     if isinstance(gate, AsyncGate) and gate.nested.sync_gate is None and in_event_loop():
         warn_throttled(
-            "throttle", "runs inside an event loop and cannot wait for the store, so it counts in this process alone"
+            "throttle",
+            "runs inside an event loop and cannot wait for the store, so it counts in this process alone",
+            code="RL-232",
         )
         gate = standalone_gate()
     nested: Gate | AsyncGate = gate.nested
@@ -302,7 +308,7 @@ def _report_idle(throttle: type[Throttle], view: object) -> None:
     strict = is_strict()
     if strict or idle.text not in _reported:
         _reported.add(idle.text)
-        warn_or_fail([Finding(f"{idle.text}; {FIX}")], strict=strict)
+        warn_or_fail([Finding(f"{idle.text}; {FIX}", code="RL-106")], strict=strict)
 
 
 @lru_cache(maxsize=16)

@@ -28,7 +28,7 @@ def with_timeout_as_max_delay(limits: Sequence[Limit], timeout: float | None) ->
         notations = ", ".join(repr(limit.notation) for limit in limits)
         rates = [limit.notation.partition(" ")[0] for limit in limits if not limit.is_concurrency]
         fix = f"use a bucket, such as '{rates[0]} using gcra'" if rates else "use slot(), which does not wait"
-        raise ConfigError(f"limits: got {notations}, which cannot delay a request; {fix}")
+        raise ConfigError(f"limits: got {notations}, which cannot delay a request; {fix}", code="RL-015")
     return [_with_max_delay(limit, timeout) for limit in limits]
 
 

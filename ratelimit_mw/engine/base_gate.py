@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.events import Hook
-from ratelimit_mw.core.log import Finding, error_summary, logger, warn_or_fail
+from ratelimit_mw.core.log import Finding, error_summary, warn, warn_or_fail
 from ratelimit_mw.core.memo import cached_property
 from ratelimit_mw.core.signatures import callable_name, reject_async
 from ratelimit_mw.core.verdict import Source, Verdict
@@ -32,6 +32,7 @@ _UNEVEN_LOAD: Final = Finding(
     "store: in a cluster without key_secret, a client that can choose its identity can choose its slot, and so "
     "put all load on one node; set key_secret",
     weakens_limits=False,
+    code="RL-107",
 )
 _KEEPS_NO_REFUSALS: Final = Finding(
     "remember_refused: the store cannot keep refusals, so `top` and `tail` will show none; use Redis, or set it to 0",
@@ -140,7 +141,8 @@ class BaseGate:
             handler = refusal_handler(settings.on_refused)
             if handler.kind not in self._handler_kinds:
                 raise ConfigError(
-                    f"got {callable_name(handler.call)}, which cannot answer here: expected {self._expected_handler}"
+                    f"got {callable_name(handler.call)}, which cannot answer here: expected {self._expected_handler}",
+                    code="RL-036",
                 )
             if "wsgi" in self._handler_kinds:
                 reject_async(handler.call, " under WSGI")
@@ -170,8 +172,8 @@ class BaseGate:
         if error is None:
             return
         if error.rejected:
-            raise ConfigError(f"store: {error}")
-        logger.warning("ratelimit_mw: store: no answer at start, on_store_error decides: %s", error_summary(error))
+            raise ConfigError(f"store: {error}", code="RL-042")
+        warn("store: no answer at start, on_store_error decides: %s", error_summary(error), code="RL-129")
 
 
 def _hook(setting: str, value: object) -> Hook | None:

@@ -38,10 +38,13 @@ class DecoratorOptions:
             for limit in limits:
                 Charge("key", limit, cost)
                 if limit.is_concurrency and not cost:
-                    raise ConfigError(f"cost: got 0, which takes no slot of {limit.notation!r}; expected at least 1")
+                    raise ConfigError(
+                        f"cost: got 0, which takes no slot of {limit.notation!r}; expected at least 1", code="RL-017"
+                    )
                 if cost > limit.most:
                     raise ConfigError(
-                        f"cost: got {cost}, which never passes {limit.notation!r}; expected at most {limit.most}"
+                        f"cost: got {cost}, which never passes {limit.notation!r}; expected at most {limit.most}",
+                        code="RL-017",
                     )
 
     def charges_for(self, function: Callable[..., Any]) -> ChargeFactory:
@@ -78,13 +81,15 @@ def wrap(function: Callable[P, R], options: DecoratorOptions, runtime: Runtime) 
     if is_async(function):
         raise ConfigError(
             f"limit: got {callable_name(function)}, which is async, and Limiter would block its event loop; "
-            "expected a plain function; for an async one use AsyncLimiter"
+            "expected a plain function; for an async one use AsyncLimiter",
+            code="RL-046",
         )
     charges_for = options.charges_for(function)
     if options.has_slots and isgeneratorfunction(function):
         raise ConfigError(
             f"limit: got {callable_name(function)}, a generator function, whose call returns before its body "
-            "runs; use `with limiter.slot(...)` in it"
+            "runs; use `with limiter.slot(...)` in it",
+            code="RL-046",
         )
 
     @wraps(function)
@@ -107,7 +112,8 @@ def wrap_async(
     if not is_async(function):
         raise ConfigError(
             f"limit: got {callable_name(function)}, which is not async and cannot await the store; "
-            "expected an async function; for a plain one use Limiter"
+            "expected an async function; for a plain one use Limiter",
+            code="RL-046",
         )
     charges_for = options.charges_for(function)
 
@@ -126,20 +132,23 @@ def wrap_async(
 def _check_function(function: object) -> None:
     """Raise `ConfigError` unless this is a function that runs when it is called or awaited."""
     if isinstance(function, (classmethod, staticmethod)):
-        raise ConfigError(f"limit: got a {type(function).__name__}, expected a function; put `limit` below it")
+        raise ConfigError(
+            f"limit: got a {type(function).__name__}, expected a function; put `limit` below it", code="RL-046"
+        )
     if isinstance(function, type) or not callable(function):  # wrapping a class would turn it into a function
-        raise ConfigError(f"limit: got {function!r:.100}, expected a function")
+        raise ConfigError(f"limit: got {function!r:.100}, expected a function", code="RL-046")
     if isasyncgenfunction(function):
         raise ConfigError(
             f"limit: got {callable_name(function)}, an async generator function, whose calls are never "
-            "awaited; await AsyncLimiter.hit() in it"
+            "awaited; await AsyncLimiter.hit() in it",
+            code="RL-046",
         )
 
 
 def _default_key(function: Callable[..., Any]) -> tuple[str, str]:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not module or not name:
-        raise ConfigError(f"key: {function!r:.100} has no name that could be its key; pass `key`")
+        raise ConfigError(f"key: {function!r:.100} has no name that could be its key; pass `key`", code="RL-046")
     return module, name
 
 
@@ -159,7 +168,8 @@ def _check_accepts_arguments(call: Callable[..., Any], function: Callable[..., A
     if not any(accepts(call, *form) for subset in (required, parameters) for form in _argument_forms(subset)):
         raise ConfigError(
             f"{callable_name(call)} does not accept the arguments of {callable_name(function)}, which it receives; "
-            f"expected a function with the parameters ({', '.join(map(str, parameters))})"
+            f"expected a function with the parameters ({', '.join(map(str, parameters))})",
+            code="RL-034",
         )
 
 

@@ -154,7 +154,7 @@ class Flow(BaseGate, ABC):
                 results[call] = await result if self._awaits_callables and isawaitable(result) else result
                 close_unawaited(results[call])
             except Exception as error:  # noqa: BLE001  # a faulty callable must not exempt the request
-                warn_throttled(callable_name(call), _CALLABLE_RAISED, error=error)
+                warn_throttled(callable_name(call), _CALLABLE_RAISED, error=error, code="RL-214")
                 results[call] = FAILED
         return results
 
@@ -187,7 +187,7 @@ class Flow(BaseGate, ABC):
 
     def _without_store(self, match: Match, charge_plan: Plan, error: Exception) -> Verdict:
         if not getattr(error, "rejected", False):  # the store logs a rejection itself, with the fix
-            warn_throttled("store", "failed, on_store_error decides: %s", error_summary(error))
+            warn_throttled("store", "failed, on_store_error decides: %s", error_summary(error), code="RL-201")
         if self._on_store_event is not None:
             self._on_store_event(StoreEvent("failed", error_summary(error)))
         source, remaining_plan = plan_on_store_error(charge_plan)
@@ -200,4 +200,4 @@ class Flow(BaseGate, ABC):
         try:
             self.store_for(source).settle(charges)  # type: ignore[union-attr]  # not an AsyncStore
         except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
-            warn_throttled("settle", NOT_SENT, type(error).__name__)
+            warn_throttled("settle", NOT_SENT, type(error).__name__, code="RL-206")

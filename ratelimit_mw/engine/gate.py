@@ -52,7 +52,8 @@ class Gate(Flow):
         )
         if not isinstance(store, Store):
             raise ConfigError(
-                f"store: got {type(store).__name__}, expected a URL or a Store with take(); WSGI cannot await"
+                f"store: got {type(store).__name__}, expected a URL or a Store with take(); WSGI cannot await",
+                code="RL-040",
             )
         self._use_store(store)
         self.runtime = ThreadRuntime(store)
@@ -134,7 +135,8 @@ class AsyncGate(Flow):
         )
         if not isinstance(store, AsyncStore):
             raise ConfigError(
-                f"store: got {type(store).__name__}, expected a URL or an AsyncStore with atake(): ASGI awaits"
+                f"store: got {type(store).__name__}, expected a URL or an AsyncStore with atake(): ASGI awaits",
+                code="RL-040",
             )
         self._use_store(store)
         # a subclass may await in its own atake()
@@ -214,7 +216,7 @@ class AsyncGate(Flow):
         except RuntimeError:  # a thread without a loop, e.g. that of a sync endpoint
             loop = loop or getattr(self._store, "loop", None) or self.runtime.loop
             if loop is None or loop.is_closed():
-                warn_throttled("settle", NOT_SENT, "no event loop is running")
+                warn_throttled("settle", NOT_SENT, "no event loop is running", code="RL-206")
             else:
                 loop.call_soon_threadsafe(lambda: self._settlement_queues.get().add(charges))
         else:

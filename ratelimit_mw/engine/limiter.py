@@ -69,22 +69,24 @@ class _BaseLimiter:
 
     def _settlements(self, limits: Limits, key: Key, delta: int) -> list[Charge]:
         if type(delta) is not int:
-            raise ConfigError(f"delta: got {delta!r}, expected a whole number, below 0 for a refund")
+            raise ConfigError(f"delta: got {delta!r}, expected a whole number, below 0 for a refund", code="RL-045")
         bucket, at = self._key(key), MOST_RECENT if delta < 0 else None
         return [Charge(bucket, limit, delta, at=at) for limit in as_limits(limits)]
 
     def _slot_charges(self, limits: Limits, key: Key, cost: int) -> list[Charge]:
         charges = self._charges(limits, key, cost)
         if not any(charge.limit.is_concurrency for charge in charges):
-            raise ConfigError("limits: got no Concurrency, expected at least one, because other limits have no slots")
+            raise ConfigError(
+                "limits: got no Concurrency, expected at least one, because other limits have no slots", code="RL-021"
+            )
         if not cost:
-            raise ConfigError("cost: got 0, which takes no slot; expected at least 1")
+            raise ConfigError("cost: got 0, which takes no slot; expected at least 1", code="RL-017")
         return charges
 
     def _with_encoded_keys(self, charges: Sequence[Charge]) -> list[Charge]:
         for index, charge in enumerate(charges):
             if not isinstance(charge, Charge):
-                raise ConfigError(f"charges[{index}]: got {charge!r:.100}, expected a Charge")
+                raise ConfigError(f"charges[{index}]: got {charge!r:.100}, expected a Charge", code="RL-045")
         return [replace(charge, key=self._key(charge.key)) for charge in charges]
 
     def _decorator_options(self, limits: Limits, key: KeyOf, cost: CostOf, wait: Wait) -> DecoratorOptions:
@@ -98,7 +100,9 @@ class _BaseLimiter:
     def _key(self, key: Key) -> str:
         parts = (key,) if isinstance(key, str) else key
         if not isinstance(parts, tuple) or not parts or not all(isinstance(part, str) and part for part in parts):
-            raise ConfigError(f"key: got {key!r}, expected a non-empty string, or a non-empty tuple of them")
+            raise ConfigError(
+                f"key: got {key!r}, expected a non-empty string, or a non-empty tuple of them", code="RL-045"
+            )
         return bucket_key(encode([("key", part) for part in parts]), self._name)
 
 
@@ -125,7 +129,8 @@ class Limiter(_BaseLimiter):
         if not isinstance(result, Store):
             raise ConfigError(
                 f"store: {type(result).__name__} has no take(); expected a URL or a Store; for an AsyncStore use "
-                "AsyncLimiter"
+                "AsyncLimiter",
+                code="RL-040",
             )
         self.store: Final[Store] = result
         self._runtime: Final = ThreadRuntime(result)
@@ -263,7 +268,8 @@ class AsyncLimiter(_BaseLimiter):
         if not isinstance(result, AsyncStore):
             raise ConfigError(
                 f"store: {type(result).__name__} has no atake(); expected a URL or an AsyncStore; for a Store use "
-                "Limiter"
+                "Limiter",
+                code="RL-040",
             )
         self.store: Final[AsyncStore] = result
         self._runtime: Final = AsyncioRuntime(result)
@@ -341,7 +347,7 @@ class AsyncLimiter(_BaseLimiter):
 def _url_and_timeout(url: str | None, timeout: float) -> tuple[str, float]:
     """Return the arguments of `open_store`. None means memory; an empty URL is passed on, and is an error."""
     if not check_seconds("store_timeout", timeout):
-        raise ConfigError("store_timeout: got 0, expected more than 0 seconds")
+        raise ConfigError("store_timeout: got 0, expected more than 0 seconds", code="RL-004")
     return ("memory://" if url is None else url), timeout
 
 
@@ -352,7 +358,9 @@ def as_limits(limits: Limits) -> list[Limit]:
     if isinstance(limits, Limit):
         return [limits]
     if not isinstance(limits, Iterable):
-        raise ConfigError(f"limits: got {limits!r}, expected text such as '100/minute', a Limit or a list of these")
+        raise ConfigError(
+            f"limits: got {limits!r}, expected text such as '100/minute', a Limit or a list of these", code="RL-009"
+        )
     result: list[Limit] = []
     for index, item in enumerate(limits):
         try:
@@ -360,7 +368,7 @@ def as_limits(limits: Limits) -> list[Limit]:
         except ConfigError as error:
             raise error.with_prefix(f"limits[{index}]") from None
     if not result:
-        raise ConfigError("limits: got none, expected at least one")
+        raise ConfigError("limits: got none, expected at least one", code="RL-002")
     with error_location("limits"):
         return _reject_duplicates(result)
 
@@ -371,6 +379,7 @@ def _reject_duplicates(limits: list[Limit]) -> list[Limit]:
         buckets = [limit.bucket for limit in limits]
         duplicate = next(limit for limit in limits if buckets.count(limit.bucket) > 1)
         raise ConfigError(
-            f"{duplicate.notation} appears twice, and would count each hit twice; give one of them a name"
+            f"{duplicate.notation} appears twice, and would count each hit twice; give one of them a name",
+            code="RL-018",
         )
     return limits

@@ -5,6 +5,7 @@ import time
 from itertools import count
 from typing import Final
 
+from ratelimit_mw.core.errors import with_code
 from ratelimit_mw.core.identity import bucket_key
 from ratelimit_mw.core.verdict import Verdict
 
@@ -60,7 +61,7 @@ def log_refusal(verdict: Verdict, secret: str) -> None:
         "ratelimit_source": verdict.source,
         "ratelimit_not_logged": left_out,
     }
-    logger.info(_MESSAGE, verdict.rule, details, omitted, extra=fields)
+    logger.info(with_code(_MESSAGE, "RL-233"), verdict.rule, details, omitted, extra=fields)
 
 
 def _hashed_identity(key: str, secret: str) -> str:

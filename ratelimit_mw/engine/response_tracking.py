@@ -107,7 +107,7 @@ class ResponseTracker:
             try:
                 callback(self)
             except Exception as error:  # noqa: BLE001  # the response is sent, so no caller can handle the error
-                warn_throttled("on_end callback", CALLBACK_RAISED, type(error).__name__, error=error)
+                warn_throttled("on_end callback", CALLBACK_RAISED, type(error).__name__, error=error, code="RL-223")
 
     def abandon(self) -> None:
         """Drop the callbacks, because the end will not be known.
@@ -183,7 +183,7 @@ def _settle_callables(tracker: ResponseTracker) -> Iterable[SettleCall]:
 
 
 def _failed(call: SettleCall, error: Exception) -> object:
-    warn_throttled(f"settle {callable_name(call)}", _RAISED, error=error)
+    warn_throttled(f"settle {callable_name(call)}", _RAISED, error=error, code="RL-222")
     return FAILED
 
 
@@ -192,7 +192,7 @@ def _actual(call: SettleCall, result: object) -> int | None:
     if type(result) is int and result >= 0:
         return min(result, MAX_EXACT_INT - 1)
     if result is not FAILED:
-        warn_throttled(f"settle {callable_name(call)}", _INVALID_RESULT, type(result).__name__)
+        warn_throttled(f"settle {callable_name(call)}", _INVALID_RESULT, type(result).__name__, code="RL-222")
     return None
 
 

@@ -170,7 +170,7 @@ class AsyncioRuntime:
         try:
             verdict = verdict_of(charges, await task)
         except Exception as error:  # noqa: BLE001  # no caller waits for this task
-            warn_throttled("store", _NOT_REFUNDED, error)
+            warn_throttled("store", _NOT_REFUNDED, error, code="RL-207")
             return
         if verdict.allowed:
             await refund(self, self.store, verdict)
@@ -186,4 +186,4 @@ async def refund(runtime: Runtime, store: Store | AsyncStore, verdict: Verdict) 
     try:
         await runtime.settle(store, refunds_for(verdict))
     except Exception as error:  # noqa: BLE001  # the caller raises the error that ended the wait
-        warn_throttled("store", _NOT_REFUNDED, error)
+        warn_throttled("store", _NOT_REFUNDED, error, code="RL-207")

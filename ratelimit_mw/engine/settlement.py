@@ -120,7 +120,7 @@ class SettlementQueue:
     def add(self, charges: Sequence[Charge]) -> None:
         """Queue these charges to be settled. Drops them, with a log line, if more than 10,000 would be queued."""
         if self._charge_count + len(charges) > _MAX_QUEUED:
-            warn_throttled("settle", NOT_SENT, f"{_MAX_QUEUED} charges are queued already")
+            warn_throttled("settle", NOT_SENT, f"{_MAX_QUEUED} charges are queued already", code="RL-206")
             return
         self._queue.append(charges)
         self._charge_count += len(charges)
@@ -140,7 +140,7 @@ class SettlementQueue:
                     async with asyncio.timeout(self._timeout):
                         await self._store.asettle(charges)
                 except Exception as error:  # noqa: BLE001  # any error of the store; no request waits for this task
-                    warn_throttled("settle", NOT_SENT, type(error).__name__)
+                    warn_throttled("settle", NOT_SENT, type(error).__name__, code="RL-206")
         finally:
             self._sender = None
 

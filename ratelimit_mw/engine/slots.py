@@ -167,7 +167,7 @@ async def _release(settle: Settle, held_slots: HeldSlots) -> None:
     try:
         await settle(held_slots.store, held_slots.refunds())
     except Exception as error:  # noqa: BLE001  # no caller waits for this call
-        warn_throttled("slots", _STORE_FAILED, "released", error)
+        warn_throttled("slots", _STORE_FAILED, "released", error, code="RL-210")
     finally:
         if held_slots.on_released is not None:
             held_slots.on_released()
@@ -180,7 +180,7 @@ async def _renew(
     try:
         await settle(batch[0].store, renewal_charges(batch))
     except Exception as error:  # noqa: BLE001  # no caller waits for this call
-        warn_throttled("slots", _STORE_FAILED, "renewed", error)
+        warn_throttled("slots", _STORE_FAILED, "renewed", error, code="RL-210")
     finally:
         for held_slots in registry.finish(batch, time.monotonic()):
             release(held_slots)
@@ -247,7 +247,7 @@ class SlotRenewer:
         try:
             threading.Thread(target=self._run, name="ratelimit_mw slots", daemon=True).start()
         except RuntimeError as error:
-            warn_throttled("slots thread", _NO_THREAD, error)
+            warn_throttled("slots thread", _NO_THREAD, error, code="RL-211")
         else:
             self._running = True
 

@@ -98,6 +98,7 @@ class RateLimitState(Struct, gc=False):
                 "settle",
                 "got %s, expected a whole number, 0 or more: the estimate stays charged",
                 type(actual).__name__,
+                code="RL-222",
             )
             return
         self.actual_cost = min(actual, MAX_EXACT_INT - 1)

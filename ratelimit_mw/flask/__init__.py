@@ -69,9 +69,9 @@ class RateLimiter:
         and refused like others. Raises `ConfigError` for invalid settings, and for an app that has a RateLimiter.
         """
         if not isinstance(app, Flask):
-            raise ConfigError(_no_app(app))
+            raise ConfigError(_no_app(app), code="RL-048")
         if "ratelimit_mw" in app.extensions:
-            raise ConfigError(f"app {app.name!r} has a RateLimiter already")
+            raise ConfigError(f"app {app.name!r} has a RateLimiter already", code="RL-048")
         hooks = Hooks(app, self._gate(app))
         warn_or_fail(unread_settings(app.config, f"app.config[{CONFIG!r}]"), strict=hooks.gate.settings.strict)
         if hooks.gate.settings.enabled is not False:

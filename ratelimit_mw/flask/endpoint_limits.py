@@ -20,7 +20,9 @@ with require("flask"):
 Target = TypeVar("Target", bound=Callable[..., Any] | Blueprint)
 
 CONFIG: Final = "RATELIMIT_MW"  # the settings in an app's config
-_NO_APP: Final = Finding("a RateLimiter has settings and no app, so it limits nothing; call its init_app(app)")
+_NO_APP: Final = Finding(
+    "a RateLimiter has settings and no app, so it limits nothing; call its init_app(app)", code="RL-108"
+)
 _IMPLICIT_METHODS: Final = {"HEAD", "OPTIONS"}  # Flask adds them
 _limited_apps: Final[WeakSet[Flask]] = WeakSet()  # the apps that have a RateLimiter
 _unchecked: Final[WeakKeyDictionary[EndpointLimit, str]] = (
@@ -122,7 +124,9 @@ def _check_enforced(sender: Flask, **_: object) -> None:
             if endpoint_limit not in enforced
         )
         text = "nothing enforces it, because it is not on a view or blueprint of an app with a RateLimiter"
-        findings = [Finding(f"{name}: {text}", weakens_limits) for name, weakens_limits in idle]
+        findings = [
+            Finding(f"{name}: {text}", code="RL-109", weakens_limits=weakens_limits) for name, weakens_limits in idle
+        ]
         findings += [_NO_APP] * bool(_without_app)
         warn_or_fail(findings, strict=any([*map(_is_strict, {sender, *_limited_apps}), *_without_app.values()]))
         _unchecked.clear()

@@ -75,7 +75,9 @@ def _logged_in() -> str | None:
             return None
         return as_text(current_user.get_id()) or user_id(current_user)
     except Exception as error:  # noqa: BLE001  # loading a user may fail, e.g. in a database
-        warn_throttled("user", "Flask-Login raised an error: the request counts as one without a user", error=error)
+        warn_throttled(
+            "user", "Flask-Login raised an error: the request counts as one without a user", error=error, code="RL-226"
+        )
         return None
 
 
@@ -226,7 +228,9 @@ class Hooks:
         except Exception as error:
             if refusal_handler is None:
                 raise
-            warn_throttled(f"on_refused {callable_name(refusal_handler.call)}", HANDLER_FAILED, error=error)
+            warn_throttled(
+                f"on_refused {callable_name(refusal_handler.call)}", HANDLER_FAILED, error=error, code="RL-220"
+            )
             return _RequestDecision(refusal=_flask_response(our_request, verdict, refusal, None))
 
 

@@ -40,11 +40,13 @@ def resolve_callable(
     text = value.strip() if isinstance(value, str) and is_callable_name(value) else None
     function = value if text is None else _import_callable(text)
     if not callable(function):
-        raise ConfigError(f"got {value!r:.100}, expected a callable, or call:PACKAGE.MODULE:FUNCTION")
+        raise ConfigError(f"got {value!r:.100}, expected a callable, or call:PACKAGE.MODULE:FUNCTION", code="RL-033")
     try:
         hash(function)
     except TypeError as error:
-        raise ConfigError(f"got {function!r:.100}, expected a callable that can be hashed: {error}") from None
+        raise ConfigError(
+            f"got {function!r:.100}, expected a callable that can be hashed: {error}", code="RL-033"
+        ) from None
     if argument_names is not None:
         check_callable(function, argument_names, text)
     if plain:
@@ -71,7 +73,10 @@ def key_result(call: RequestCallable, results: CallResults) -> str | None:
     text = as_text(result)
     if text is None and not _is_absent(result) and result is not FAILED:
         warn_throttled(
-            f"key {callable_name(call)}", "returned %s, not text: the key counts as missing", type(result).__name__
+            f"key {callable_name(call)}",
+            "returned %s, not text: the key counts as missing",
+            type(result).__name__,
+            code="RL-215",
         )
     return text
 
@@ -103,6 +108,7 @@ def cost_result(call: RequestCallable, results: CallResults) -> int:
             f"cost {callable_name(call)}",
             "returned %s, not a whole number, 0 or more: the request costs 1",
             type(result).__name__,
+            code="RL-216",
         )
     return 1
 
@@ -115,13 +121,19 @@ def evaluate_predicate(call: RequestCallable, request: Request, setting: str, ef
     try:
         result = call(request)
     except Exception as error:  # noqa: BLE001  # an error must not exempt the request
-        warn_throttled(f"{setting} {callable_name(call)}", "raised an error: %s", effect, error=error)
+        warn_throttled(f"{setting} {callable_name(call)}", "raised an error: %s", effect, error=error, code="RL-217")
         return None
     if isinstance(result, bool):
         return result
     close_unawaited(result)
     description = "something to await" if isawaitable(result) else type(result).__name__
-    warn_throttled(f"{setting} {callable_name(call)}", "returned %s instead of True or False: %s", description, effect)
+    warn_throttled(
+        f"{setting} {callable_name(call)}",
+        "returned %s instead of True or False: %s",
+        description,
+        effect,
+        code="RL-218",
+    )
     return None
 
 
@@ -138,8 +150,9 @@ def _import_callable(name: str) -> object:
     except Exception as error:  # importing a module runs its code, which may raise anything
         raise ConfigError(
             f"got {name!r}, expected call:PACKAGE.MODULE:FUNCTION of a function that can be imported: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}",
+            code="RL-033",
         ) from error
     if not callable(function):
-        raise ConfigError(f"got {name!r} of type {type(function).__name__}, expected a function")
+        raise ConfigError(f"got {name!r} of type {type(function).__name__}, expected a function", code="RL-033")
     return function

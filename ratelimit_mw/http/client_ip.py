@@ -139,7 +139,8 @@ def _header_name(name: object) -> str:
         fix = f" ({name.replace('_', '-')!r}?)" if isinstance(name, str) and "_" in name else ""
         raise ConfigError(
             f"proxy_header: got {name!r:.100}, expected x-forwarded-for, forwarded, or the name of a header with a "
-            f"single address, without '_', which WSGI cannot tell from '-'{fix}"
+            f"single address, without '_', which WSGI cannot tell from '-'{fix}",
+            code="RL-032",
         )
     return name.lower()
 
@@ -151,12 +152,14 @@ def _hops(value: object, header: str) -> int:
     if type(value) is not int or not 1 <= value <= _MAX_PROXIES:
         raise ConfigError(
             f"trusted_proxies: got {value!r:.100}, expected a list such as ['10.0.0.0/8', '{_UNIX}'], "
-            f"or a number of proxies from 1 to {_MAX_PROXIES}"
+            f"or a number of proxies from 1 to {_MAX_PROXIES}",
+            code="RL-032",
         )
     if header not in _LIST_PARSERS:
         raise ConfigError(
             f"trusted_proxies: got {value} with proxy_header {header!r}, expected a list such as ['10.0.0.0/8']: "
-            "a number counts the members of x-forwarded-for or forwarded"
+            "a number counts the members of x-forwarded-for or forwarded",
+            code="RL-032",
         )
     return value
 
@@ -166,5 +169,6 @@ def check_no_underscore(name: str) -> None:
     if "_" in name:
         raise ConfigError(
             f"got the header {name!r:.100}, expected a name without '_', which WSGI cannot tell from '-': "
-            f"{name.replace('_', '-')!r:.100}"
+            f"{name.replace('_', '-')!r:.100}",
+            code="RL-032",
         )

@@ -34,7 +34,9 @@ class ClientList:
 
     def __init__(self, place: str, value: object) -> None:
         if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
-            raise ConfigError(f"{place}: got {_redacted(value)}, expected a list of networks, headers and callables")
+            raise ConfigError(
+                f"{place}: got {_redacted(value)}, expected a list of networks, headers and callables", code="RL-031"
+            )
         self.place: Final = place
         self._callables: Final[list[RequestCallable]] = []
         self._headers: Final[list[tuple[str, bytes]]] = []
@@ -50,7 +52,8 @@ class ClientList:
                     networks.append(_network(entry))
                 else:
                     raise ConfigError(
-                        f"got {_redacted(entry)}, expected a network, a table of header and value, a callable"
+                        f"got {_redacted(entry)}, expected a network, a table of header and value, a callable",
+                        code="RL-031",
                     )
         mistakes.raise_if_any()
 
@@ -95,12 +98,15 @@ def _header(table: Mapping[Any, Any]) -> tuple[str, bytes]:
     reject_unknown_keys(table, HeaderOptions)
     name, value = table.get("header"), table.get("value")
     if not isinstance(name, str) or not TOKEN.fullmatch(name):
-        raise ConfigError(f"header: got {name!r:.100}, expected the name of a header such as 'X-Internal-Token'")
+        raise ConfigError(
+            f"header: got {name!r:.100}, expected the name of a header such as 'X-Internal-Token'", code="RL-031"
+        )
     with error_location("header"):
         check_no_underscore(name)
     if not isinstance(value, str) or not value:
         raise ConfigError(
-            "value: expected text that is not empty; a client that sends it in that header is on the list"
+            "value: expected text that is not empty; a client that sends it in that header is on the list",
+            code="RL-031",
         )
     return name.lower(), value.encode("utf-8", "surrogatepass")
 

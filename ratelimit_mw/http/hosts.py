@@ -21,7 +21,9 @@ class Hosts:
     def __init__(self, place: str, value: object) -> None:
         hosts = [value] if isinstance(value, str) else value
         if not isinstance(hosts, Sequence) or isinstance(hosts, (bytes, bytearray)):
-            raise ConfigError(f"{place}: got {value!r}, expected a host such as 'api.example.com' or a list of these")
+            raise ConfigError(
+                f"{place}: got {value!r}, expected a host such as 'api.example.com' or a list of these", code="RL-027"
+            )
         mistakes = ErrorCollector()
         for index, host in enumerate(hosts):
             with mistakes.collect(place if isinstance(value, str) else f"{place}[{index}]"):
@@ -49,5 +51,6 @@ class Hosts:
 def _check(host: object) -> None:
     if not isinstance(host, str) or len(host) > _MAX_HOST_LENGTH or not _HOST.fullmatch(host.lower()):
         raise ConfigError(
-            f"got {host!r}, expected a name such as 'api.example.com' or '*.example.com', without scheme and port"
+            f"got {host!r}, expected a name such as 'api.example.com' or '*.example.com', without scheme and port",
+            code="RL-027",
         )

@@ -90,7 +90,7 @@ class Key:
                 [self._compile_part(part_name, ipv6_prefix) for part_name in alternative] for alternative in part_names
             ]
         else:
-            raise ConfigError(f"got {spec!r}, expected a callable, or text made of {_SYNTAX}")
+            raise ConfigError(f"got {spec!r}, expected a callable, or text made of {_SYNTAX}", code="RL-029")
         self.identity: Final = _first_present([_all_joined([read for _, read in parts]) for parts in alternatives])
         kinds = [tuple(kind for kind, _ in parts) for parts in alternatives]
         self._kinds = {*kinds}
@@ -174,7 +174,7 @@ class Key:
             name = name.lower()
             kind = f"header:{name}"
             return kind, lambda request, _, __: _encoded(kind, request.header(name))
-        raise ConfigError(f"got {part_name!r}, expected {_SYNTAX}")
+        raise ConfigError(f"got {part_name!r}, expected {_SYNTAX}", code="RL-029")
 
     def _call(self, kind: str, function: RequestCallable) -> _Part:
         self.callables.append(function)
@@ -235,7 +235,8 @@ _SIMPLE_PARTS: Final[dict[str, _PartReader]] = {
 def _prefix(text: str) -> int:
     if not text.isdecimal() or not _MIN_PREFIX <= int(text) <= _MAX_PREFIX:
         raise ConfigError(
-            f"got 'ip/{text}', expected ip/{_MIN_PREFIX} to ip/{_MAX_PREFIX}, the bits of an IPv6 network"
+            f"got 'ip/{text}', expected ip/{_MIN_PREFIX} to ip/{_MAX_PREFIX}, the bits of an IPv6 network",
+            code="RL-029",
         )
     return int(text)
 
@@ -243,7 +244,9 @@ def _prefix(text: str) -> int:
 def check_ipv6_prefix(option: str, value: object) -> None:
     """Raise `ConfigError` unless `value` is a valid number of bits."""
     if type(value) is not int or not _MIN_PREFIX <= value <= _MAX_PREFIX:
-        raise ConfigError(f"{option}: got {value!r}, expected a whole number from {_MIN_PREFIX} to {_MAX_PREFIX}")
+        raise ConfigError(
+            f"{option}: got {value!r}, expected a whole number from {_MIN_PREFIX} to {_MAX_PREFIX}", code="RL-029"
+        )
 
 
 def check_key(option: str, value: Any) -> None:

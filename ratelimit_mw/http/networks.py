@@ -63,7 +63,9 @@ class Networks:
 
     def __init__(self, place: str, values: Sequence[str], placeholders: Sequence[str] = ()) -> None:
         if not isinstance(values, (list, tuple)):
-            raise ConfigError(f"{place}: got {values!r:.100}, expected a list, such as ['10.0.0.0/8', '192.0.2.1']")
+            raise ConfigError(
+                f"{place}: got {values!r:.100}, expected a list, such as ['10.0.0.0/8', '192.0.2.1']", code="RL-030"
+            )
         allowed = "expected a network such as '10.0.0.0/8' or an address such as '192.0.2.1'"
         allowed += "".join(f" or {placeholder!r}" for placeholder in placeholders)
         prefixes: dict[int, dict[int, set[int]]] = {4: {}, 6: {}}  # IP version -> host bits -> network numbers
@@ -88,28 +90,30 @@ class Networks:
 
 def _network(value: object, allowed: str) -> Network:
     if not isinstance(value, str):
-        raise ConfigError(f"got {value!r:.100}, {allowed}, as text")
+        raise ConfigError(f"got {value!r:.100}, {allowed}, as text", code="RL-030")
     if value == "*":
-        raise ConfigError(f"got '*', which is every address, {allowed}")
+        raise ConfigError(f"got '*', which is every address, {allowed}", code="RL-030")
     text, slash, bits = value.partition("/")
     if "%" in text:
         raise ConfigError(
-            f"got {value!r:.100}, expected {text.partition('%')[0] + slash + bits!r:.100}, without a zone"
+            f"got {value!r:.100}, expected {text.partition('%')[0] + slash + bits!r:.100}, without a zone",
+            code="RL-030",
         )
     if len(value) > MAX_ADDRESS_LENGTH or (slash and not bits.isdecimal()):  # a mask may be a netmask or a host mask
-        raise ConfigError(f"got {value!r:.100}, {allowed}")
+        raise ConfigError(f"got {value!r:.100}, {allowed}", code="RL-030")
     try:
         parsed, network = ip_address(text), ip_network(value, strict=False)
     except ValueError:
-        raise ConfigError(f"got {value!r:.100}, {allowed}") from None
+        raise ConfigError(f"got {value!r:.100}, {allowed}", code="RL-030") from None
     address = _embedded_ipv4(parsed) if isinstance(parsed, IPv6Address) else parsed
     if address.version != network.version:
         network = _embedded_network(value, address, network.prefixlen)
     if not network.prefixlen:
-        raise ConfigError(f"got {value!r}, which is every address, {allowed}")
+        raise ConfigError(f"got {value!r}, which is every address, {allowed}", code="RL-030")
     if address != network.network_address:
         raise ConfigError(
-            f"got {value!r}, which has host bits, expected '{network}', or '{address}' for that address alone"
+            f"got {value!r}, which has host bits, expected '{network}', or '{address}' for that address alone",
+            code="RL-030",
         )
     return network
 
@@ -122,5 +126,7 @@ def _embedded_network(value: str, address: Address, bits: int) -> IPv4Network:
     if bits < _IPV4_PREFIX_BITS:
         likely = 0 < bits <= address.max_prefixlen
         suggestion = IPv4Network((int(address), bits), strict=False) if likely else "10.0.0.0/8"
-        raise ConfigError(f"got {value!r}, which holds every IPv4 address, expected an IPv4 network: '{suggestion}'")
+        raise ConfigError(
+            f"got {value!r}, which holds every IPv4 address, expected an IPv4 network: '{suggestion}'", code="RL-030"
+        )
     return IPv4Network((int(address), bits - _IPV4_PREFIX_BITS), strict=False)

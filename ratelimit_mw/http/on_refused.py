@@ -46,7 +46,7 @@ def refusal_handler(value: object) -> RefusalHandler:
         return RefusalHandler("asgi", call)
     if len(names) == _PARAMETERS:
         return RefusalHandler("wsgi" if names[1] == "start_response" else "plain", call)
-    raise ConfigError(f"got {value!r:.100}, expected {_KINDS}")
+    raise ConfigError(f"got {value!r:.100}, expected {_KINDS}", code="RL-036")
 
 
 async def wait(result: Awaitable[Any]) -> Any:
@@ -74,7 +74,7 @@ async def custom_refusal(
             call, await wait_for(value) if wait_for is not None and isawaitable(value) else value, default
         )
     except Exception as error:  # noqa: BLE001  # a refused request always gets a response
-        warn_throttled(f"on_refused {callable_name(call)}", HANDLER_FAILED, error=error)
+        warn_throttled(f"on_refused {callable_name(call)}", HANDLER_FAILED, error=error, code="RL-220")
         return default
 
 
@@ -86,7 +86,10 @@ def _checked_response(call: Any, value: Any, default: Response) -> Response:
         return _response(status, fields, body, default)
     except Exception as error:  # noqa: BLE001  # a refused request always gets a response
         warn_throttled(
-            f"on_refused {callable_name(call)}", "returned no valid response, the default one is sent: %s", error
+            f"on_refused {callable_name(call)}",
+            "returned no valid response, the default one is sent: %s",
+            error,
+            code="RL-221",
         )
         return default
 

@@ -40,7 +40,9 @@ class Paths:
 
     def __init__(self, place: str, value: object) -> None:
         if not isinstance(value, str) and (not isinstance(value, Sequence) or not value):
-            raise ConfigError(f"{place}: got {value!r}, expected a path such as '/users/{{id}}' or a list of these")
+            raise ConfigError(
+                f"{place}: got {value!r}, expected a path such as '/users/{{id}}' or a list of these", code="RL-026"
+            )
         templates = (
             [(place, value)] if isinstance(value, str) else [(f"{place}[{i}]", one) for i, one in enumerate(value)]
         )
@@ -171,17 +173,25 @@ def merged_path(path: str) -> str:
 def _checked_template(place: str, template: object) -> str:
     """Return the template if it can match, in linear time at most. Raises `ConfigError` otherwise."""
     if not isinstance(template, str) or not template.lstrip().startswith("/"):
-        raise ConfigError(f"{place}: got {template!r}, expected a path that starts with /, such as '/users/{{id}}'")
+        raise ConfigError(
+            f"{place}: got {template!r}, expected a path that starts with /, such as '/users/{{id}}'", code="RL-026"
+        )
     for parameter in PARAMETER.finditer(template):
         if parameter[2] and parameter[2] not in CONVERTERS:
-            raise ConfigError(f"{place}: got {parameter[0]!r}, expected the converters {', '.join(CONVERTERS)}")
+            raise ConfigError(
+                f"{place}: got {parameter[0]!r}, expected the converters {', '.join(CONVERTERS)}", code="RL-026"
+            )
     text = PARAMETER.sub("x", template)
     if "{" in text or "}" in text:
-        raise ConfigError(f"{place}: got {template!r}, expected '{{name}}' or '{{name:path}}' as parameter")
+        raise ConfigError(
+            f"{place}: got {template!r}, expected '{{name}}' or '{{name:path}}' as parameter", code="RL-026"
+        )
     crowded = any(len(PARAMETER.findall(segment)) > 1 for segment in template.split("/"))
     if crowded or [segment.converter for segment in segments_of(template)].count("path") > 1:
-        raise ConfigError(f"{place}: got {template!r}, expected one parameter between slashes, and one {{name:path}}")
+        raise ConfigError(
+            f"{place}: got {template!r}, expected one parameter between slashes, and one {{name:path}}", code="RL-026"
+        )
     for mistake, allowed in _MISTAKES:
         if re.search(mistake, text):
-            raise ConfigError(f"{place}: got {template!r}, expected {allowed}")
+            raise ConfigError(f"{place}: got {template!r}, expected {allowed}", code="RL-026")
     return template

@@ -16,7 +16,8 @@ _JOINED_VALUES: Final = re.compile(r",(?! )")  # these servers join lines withou
 
 UNDERSCORE_FINDING: Final = Finding(
     "trusted_proxies: this WSGI server reads a header X_Forwarded_For as X-Forwarded-For, so a client can forge its "
-    "address; drop header names with underscores in the proxy, or use a server that does (gunicorn, waitress)"
+    "address; drop header names with underscores in the proxy, or use a server that does (gunicorn, waitress)",
+    code="RL-110",
 )
 
 
@@ -166,5 +167,6 @@ def unambiguous_values(name: str, values: Sequence[str]) -> Sequence[str]:
     warn_throttled(
         name,
         "the server joined several headers of this name, or of its spelling with underscores; all of them are ignored",
+        code="RL-227",
     )
     return ()

@@ -147,7 +147,7 @@ class LimitSet:
             specs = self._selector.select(request, route, results)
             return None if specs is None else self._compiled_choice(tuple(specs))
         except Exception as error:  # noqa: BLE001  # an invalid result must not free a request
-            warn_throttled(f"limits of {self.name}", "are invalid, the default limits apply: %s", error)
+            warn_throttled(f"limits of {self.name}", "are invalid, the default limits apply: %s", error, code="RL-219")
             return None
 
     @property

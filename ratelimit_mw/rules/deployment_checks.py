@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
 
-from ratelimit_mw.core.log import Finding, logger, warn_or_fail
+from ratelimit_mw.core.log import Finding, warn, warn_or_fail
 from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.networks import parse_address
@@ -79,7 +79,8 @@ def multiple_workers_finding(workers: int | None) -> Finding:
     """Return the finding that each process has its own memory store. `workers`: None if the number is unknown."""
     return Finding(
         f"store: memory:// counts in one process, and there are {workers or 'several'}: clients get that many times "
-        "the limits; set store to a redis:// URL"
+        "the limits; set store to a redis:// URL",
+        code="RL-112",
     )
 
 
@@ -139,10 +140,11 @@ class ProxyHeaderCheck:
         self.done = True
         name, shown = next(iter(sent)), str(address or peer or "a unix socket")
         if trusted:
-            logger.warning(
-                "ratelimit_mw: proxy_header: %s sends %s, but no %s, so all clients behind it are counted as one; if "
+            warn(
+                "proxy_header: %s sends %s, but no %s, so all clients behind it are counted as one; if "
                 "it is your proxy, and it writes that header itself, set proxy_header = %r",
                 *(shown, name, self._finder.header, name),
+                code="RL-228",
             )
             return
         # trusted_proxies cannot contain a name, which waitress passes for a unix socket
@@ -150,10 +152,11 @@ class ProxyHeaderCheck:
         fix = f"put {listed!r} into trusted_proxies" if listed else "set trusted_proxies = 1"
         if name != self._finder.header:
             fix += f", and set proxy_header = {name!r} if it writes that header itself"
-        logger.warning(
-            "ratelimit_mw: trusted_proxies: %s sends %s, but is not trusted, so all clients behind it are counted as "
+        warn(
+            "trusted_proxies: %s sends %s, but is not trusted, so all clients behind it are counted as "
             "one; if it is your proxy, %s",
             *(shown, name, fix),
+            code="RL-229",
         )
 
 
@@ -169,7 +172,8 @@ def warn_of_cors(app: Any, outer: Any) -> None:
     if any(_is_named(kind, "CORSMiddleware") for kind in _nested_classes(app)):
         _warn_of_headers(
             "CORSMiddleware is inside RateLimitMiddleware, so browsers cannot read a refusal; put it outside: with "
-            "Starlette and FastAPI, add it after RateLimitMiddleware"
+            "Starlette and FastAPI, add it after RateLimitMiddleware",
+            code="RL-113",
         )
         return
     for middleware in getattr(outer, "user_middleware", ()):
@@ -177,13 +181,14 @@ def warn_of_cors(app: Any, outer: Any) -> None:
         if getattr(middleware.cls, "__name__", "") == "CORSMiddleware" and not exposed & {"*", "ratelimit"}:
             _warn_of_headers(
                 "CORSMiddleware does not expose the rate limit headers to scripts; give it "
-                "expose_headers=['RateLimit', 'RateLimit-Policy', 'Retry-After']"
+                "expose_headers=['RateLimit', 'RateLimit-Policy', 'Retry-After']",
+                code="RL-114",
             )
             return
 
 
-def _warn_of_headers(text: str) -> None:
-    warn_or_fail([Finding(text, weakens_limits=False)], strict=False)
+def _warn_of_headers(text: str, code: str) -> None:
+    warn_or_fail([Finding(text, code=code, weakens_limits=False)], strict=False)
 
 
 def warn_of_authentication(app: Any, keys: Iterable[Key], *, strict: bool) -> None:
@@ -193,7 +198,8 @@ def warn_of_authentication(app: Any, keys: Iterable[Key], *, strict: bool) -> No
         finding = Finding(
             "AuthenticationMiddleware is inside RateLimitMiddleware, so no user is known where the key, "
             f"{key.text}, is read, and no client is counted by its user; put AuthenticationMiddleware outside (with "
-            "Starlette and FastAPI, add it after RateLimitMiddleware), or leave user out of the key"
+            "Starlette and FastAPI, add it after RateLimitMiddleware), or leave user out of the key",
+            code="RL-115",
         )
         warn_or_fail([finding], strict=strict)
 

@@ -57,7 +57,9 @@ class EndpointLimit:
         spec_lists = known_specs(self.rule.resolve_limits(None, None))
         if self.rule.concurrent or any(spec.limit.is_concurrency for specs in spec_lists for spec in specs):
             raise ConfigError(
-                "concurrent: the end of a response is not observed here; set it in a rule of the settings for this path"
+                "concurrent: the end of a response is not observed here; set it in a rule of the settings for this "
+                "path",
+                code="RL-021",
             )
         return self
 

@@ -268,7 +268,9 @@ def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, rout
     for limit in candidates:
         identity = limit.key.identity(request, route, results)
         if identity is None:
-            warn_throttled(f"key {limit.key.text!r}", "is missing; missing_key = %r applies", limit.missing_key)
+            warn_throttled(
+                f"key {limit.key.text!r}", "is missing; missing_key = %r applies", limit.missing_key, code="RL-213"
+            )
             if limit.missing_key == "deny" and not limit.shadow:
                 return _DENIED
             if (

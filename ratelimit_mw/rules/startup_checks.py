@@ -44,7 +44,8 @@ def startup_findings(
     for index, first in unreachable_rules(rules, ignore_case=ignore_case):
         yield Finding(
             f"rules[{index}] ({rules[index].full_name}) can never match: rules[{first}] ({rules[first].full_name}) "
-            "is final and matches all of its requests; put it before that one, or set final = false there"
+            "is final and matches all of its requests; put it before that one, or set final = false there",
+            code="RL-116",
         )
     settings = compiled[0].settings
     yield from _exempt_findings(rules, settings)
@@ -52,7 +53,8 @@ def startup_findings(
     if (default.fixed_limits is None or default.fixed_limits) and (wide := exempting_all(rules)) is not None:
         yield Finding(
             f"limits: rules[{wide}] ({rules[wide].full_name}) exempts every path, so the default limits never apply; "
-            "give that rule only the exempt paths, or set limits = []"
+            "give that rule only the exempt paths, or set limits = []",
+            code="RL-117",
         )
     for rule in rules:
         yield from _method_findings(rule, f"rule {rule.full_name}")
@@ -69,14 +71,16 @@ def startup_findings(
             f"store_timeout: got {settings.store_timeout:g}, which is in seconds: while the store does not answer, a "
             "request waits that long; write milliseconds as a fraction, such as 0.05 for 50 milliseconds",
             weakens_limits=False,
+            code="RL-118",
         )
     options = [option for option in ("tier", "default_tier") if getattr(settings, option) is not None]
     if options and not any(limit_set.tier for limit_set in (*compiled, *messages)):
-        yield Finding(f"{', '.join(options)}: {NOT_BY_TIER}")
+        yield Finding(f"{', '.join(options)}: {NOT_BY_TIER}", code="RL-119")
     if settings.proxy_header.lower() != "x-forwarded-for" and not settings.trusted_proxies:
         yield Finding(
             f"proxy_header: {settings.proxy_header} is never read, because trusted_proxies is empty, so clients are "
-            "counted by the socket's address; put your proxies into trusted_proxies, or remove proxy_header"
+            "counted by the socket's address; put your proxies into trusted_proxies, or remove proxy_header",
+            code="RL-120",
         )
 
 
@@ -111,11 +115,12 @@ class EndpointLimitChecks:
 def _exempt_findings(rules: Sequence[Rule], settings: Settings) -> Iterator[Finding]:
     for index in exempted_rules(rules, settings.exempt, ignore_case=settings.ignore_case):
         if index is None:
-            yield Finding("exempt: it has every path, so nothing is limited; list only the exempt paths")
+            yield Finding("exempt: it has every path, so nothing is limited; list only the exempt paths", code="RL-117")
         else:
             yield Finding(
                 f"rules[{index}] ({rules[index].full_name}) can never match: exempt has all of its paths; remove the "
-                "rule, or take them out of exempt"
+                "rule, or take them out of exempt",
+                code="RL-116",
             )
 
 
@@ -123,7 +128,9 @@ def _method_findings(rule: Rule, place: str) -> Iterator[Finding]:
     for method, hint in unknown_methods(rule.methods):
         text = f"{place}: methods has {method}, which no server knows"
         # a method without a hint may be a custom method, which is allowed
-        yield Finding(f"{text}; {hint or 'if clients do not send it, remove it'}", weakens_limits=hint is not None)
+        yield Finding(
+            f"{text}; {hint or 'if clients do not send it, remove it'}", weakens_limits=hint is not None, code="RL-121"
+        )
 
 
 def _limit_findings(limit_set: LimitSet, fix: str, place: str) -> Iterator[Finding]:
@@ -132,15 +139,20 @@ def _limit_findings(limit_set: LimitSet, fix: str, place: str) -> Iterator[Findi
     if keys and all(key.is_client_controlled for key in keys) and fix:
         yield Finding(
             f"{place}: its key, {keys[0].text}, is written by the client, which can use a new one for each request; "
-            f"{fix}"
+            f"{fix}",
+            code="RL-122",
         )
     else:
         yield from _missing_key_findings(limit_set, place)
     if limit_set.tier is not None and limit_set.tier.is_client_controlled:
-        yield Finding(f"{place}: its tier, {limit_set.tier.text}, is written by the client, which can choose any tier")
+        yield Finding(
+            f"{place}: its tier, {limit_set.tier.text}, is written by the client, which can choose any tier",
+            code="RL-123",
+        )
     if any(limit.cost == 0 for limit in limit_set.known_limits if not limit.is_penalty):
         yield Finding(
-            f"{place}: a limit with cost = 0 is never charged and never refuses; give it a cost of at least 1"
+            f"{place}: a limit with cost = 0 is never charged and never refuses; give it a cost of at least 1",
+            code="RL-124",
         )
 
 
@@ -155,6 +167,7 @@ def _missing_key_findings(limit_set: LimitSet, place: str) -> Iterator[Finding]:
             f"{place}: all clients without {text} share one bucket of its limit, so one of them can use it up for the "
             f"others; set the key to {text} | ip, or set missing_key to exempt or deny",
             weakens_limits=False,
+            code="RL-125",
         )
 
 
@@ -166,6 +179,7 @@ def _rule_findings(limit_set: LimitSet, fix: str) -> Iterator[Finding]:
             f"rule {limit_set.name}: {idle.policy.limit.notation} never refuses what {other.policy.limit.notation} "
             "admits; remove it, or make it the smaller one",
             weakens_limits=False,
+            code="RL-126",
         )
 
 
@@ -209,7 +223,7 @@ def warn_of_unused_slot_options(settings: Settings, limit_sets: Sequence[LimitSe
     if unused and not any(limit_set.has_slots for limit_set in limit_sets):
         pronoun = "it" if len(unused) == 1 else "them"
         text = f"no limit here has concurrency slots; set concurrent, or remove {pronoun}"
-        warn_or_fail([Finding(f"{', '.join(unused)}: {text}")], strict=settings.strict)
+        warn_or_fail([Finding(f"{', '.join(unused)}: {text}", code="RL-127")], strict=settings.strict)
 
 
 def no_effect_findings(limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Iterable[Finding]:
@@ -238,7 +252,7 @@ def _rule_texts(limit_set: LimitSet, rule: Rule) -> Iterable[str]:
 
 
 def _finding(limit_set: LimitSet, text: str, *, weakens_limits: bool = True) -> Finding:
-    return Finding(f"rule {limit_set.name}: {text}", weakens_limits)
+    return Finding(f"rule {limit_set.name}: {text}", code="RL-128", weakens_limits=weakens_limits)
 
 
 def _penalty_findings(ban: CompiledLimit, limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Iterable[Finding]:

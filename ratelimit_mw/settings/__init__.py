@@ -105,7 +105,8 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         """Return the rules as parsed objects, in order. Raises `ConfigError` if two have the same name."""
         if isinstance(self.rules, (str, bytes, Mapping)) or not isinstance(self.rules, Sequence):
             raise ConfigError(
-                f"rules: got {self.rules!r}, expected a list of tables or Rules; in TOML each begins with [[rules]]"
+                f"rules: got {self.rules!r}, expected a list of tables or Rules; in TOML each begins with [[rules]]",
+                code="RL-008",
             )
         mistakes = ErrorCollector()
         rules: list[Rule] = []
@@ -117,7 +118,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
                 first = names.setdefault(rule.full_name, index)
                 if first != index:
                     problem = f"name: {rule.full_name!r} is also the name of rules[{first}]"
-                    raise ConfigError(f"{problem}; choose another name")
+                    raise ConfigError(f"{problem}; choose another name", code="RL-005")
         mistakes.raise_if_any()
         return rules
 
@@ -140,7 +141,8 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
             preview = f"{settings!r:.100}" if text else type(settings).__name__
             hint = f"limits={preview} sets limits; " if text else ""
             raise ConfigError(
-                f"settings: got {preview}, expected Settings or a mapping; {hint}Settings.load(path) reads a file"
+                f"settings: got {preview}, expected Settings or a mapping; {hint}Settings.load(path) reads a file",
+                code="RL-008",
             )
         values = {**(settings or {}), **options}
         from_env, env_problems = cls._from_environment()
@@ -209,7 +211,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     def _check_limits(self) -> None:
         if self.limits is None:
-            raise ConfigError("limits: required, such as '100/minute'; [] means no limits")
+            raise ConfigError("limits: required, such as '100/minute'; [] means no limits", code="RL-002")
         mistakes = ErrorCollector()
         for field in _NOTATION:
             with mistakes.collect():

@@ -41,16 +41,17 @@ def parse_penalty(value: object) -> Ban | None:
     if value is None or isinstance(value, Ban):
         return value
     if not isinstance(value, str):
-        raise ConfigError(f"penalty: got {value!r:.100}, {_ALLOWED}")
+        raise ConfigError(f"penalty: got {value!r:.100}, {_ALLOWED}", code="RL-022")
     rate, colon, duration = value.lower().partition(":")
     if number := _NO_UNIT.search(rate) or _NUMBER.fullmatch(duration):
         raise ConfigError(
             f"penalty: got {value!r:.100}, where {number[1]} has no unit: write '{number[1]} seconds', or another "
-            f"unit; {_ALLOWED}"
+            f"unit; {_ALLOWED}",
+            code="RL-022",
         )
     if not colon:
         hint = ": write a colon in place of 'for'" if " for " in rate else ""
-        raise ConfigError(f"penalty: got {value!r:.100}, which has no duration{hint}; {_ALLOWED}")
+        raise ConfigError(f"penalty: got {value!r:.100}, which has no duration{hint}; {_ALLOWED}", code="RL-022")
     with error_location("penalty"):
         counted = _rate(rate.replace("refusals", " ").replace("refusal", " "), value)
         length = _rate(f"1 per {duration.strip()}", value)
@@ -65,7 +66,7 @@ def _rate(text: str, value: str) -> Limit:
         raise ConfigError(f"got {value!r:.100}, {_ALLOWED}: {error}") from None
     plain = DEFAULT(limits[0].quota, limits[0].window)
     if limits != (plain,):
-        raise ConfigError(f"got {value!r:.100}, {_ALLOWED}")
+        raise ConfigError(f"got {value!r:.100}, {_ALLOWED}", code="RL-022")
     return plain
 
 
@@ -87,7 +88,7 @@ def slot_limit_spec(concurrent: int, lifetime: float, retry: float) -> LimitSpec
 def check_slot_lifetime(option: str, value: object) -> None:
     """Raise `ConfigError` for a lifetime under a second, which is too short to renew."""
     if check_seconds(option, value) < 1:
-        raise ConfigError(f"{option}: got {value}, expected at least 1 second")
+        raise ConfigError(f"{option}: got {value}, expected at least 1 second", code="RL-004")
 
 
 def has_concurrency(limits: Sequence[LimitSpec] | LimitSelector) -> bool:
@@ -98,13 +99,15 @@ def has_concurrency(limits: Sequence[LimitSpec] | LimitSelector) -> bool:
 def check_single_concurrency(limits: Sequence[LimitSpec] | LimitSelector, concurrent: Any) -> None:
     """Raise `ConfigError` if `concurrent` and a limit both count slots, because they would share a bucket."""
     if concurrent and has_concurrency(limits):
-        raise ConfigError("concurrent: limits have a Concurrency already; expected only one of the two")
+        raise ConfigError("concurrent: limits have a Concurrency already; expected only one of the two", code="RL-021")
 
 
 def check_no_concurrency(field: str, limits: Sequence[LimitSpec] | LimitSelector) -> None:
     """Raise `ConfigError` for a Concurrency among limits of messages, which have no duration and so hold no slot."""
     if has_concurrency(limits):
-        raise ConfigError(f"{field}: got a Concurrency, which counts requests in progress; a message has no duration")
+        raise ConfigError(
+            f"{field}: got a Concurrency, which counts requests in progress; a message has no duration", code="RL-021"
+        )
 
 
 class SettlePolicy:
@@ -144,7 +147,9 @@ def parse_statuses(value: object) -> frozenset[int] | None:
     if value is None:
         return None
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise ConfigError(f'count_status: got {value!r:.100}, expected a list of statuses such as [401, "4xx"]')
+        raise ConfigError(
+            f'count_status: got {value!r:.100}, expected a list of statuses such as [401, "4xx"]', code="RL-023"
+        )
     statuses: list[int] = []
     for index, one in enumerate(value):
         statuses += _statuses(index, one)
@@ -158,5 +163,6 @@ def _statuses(index: int, value: object) -> Iterable[int]:
     if text.isascii() and text.isdecimal() and _MIN_STATUS <= int(text) <= _MAX_STATUS:
         return [int(text)]
     raise ConfigError(
-        f'count_status[{index}]: got {value!r:.100}, expected a status from 100 to 599, or a class such as "4xx"'
+        f'count_status[{index}]: got {value!r:.100}, expected a status from 100 to 599, or a class such as "4xx"',
+        code="RL-023",
     )

@@ -66,7 +66,8 @@ def parse_limit_specs(place: str, value: object) -> list[LimitSpec]:
             specs += _parse_spec(value)
     elif not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray)):
         raise ConfigError(
-            f"{place}: got {value!r}, expected text such as '100/minute', a Limit, a table or a list of these"
+            f"{place}: got {value!r}, expected text such as '100/minute', a Limit, a table or a list of these",
+            code="RL-009",
         )
     else:
         for index, one in enumerate(value):
@@ -85,7 +86,7 @@ def _parse_spec(value: object) -> list[LimitSpec]:
     if isinstance(value, str):
         return [LimitSpec(limit=limit) for limit in parse(value)]
     if not isinstance(value, Mapping):
-        raise ConfigError(f"got {value!r}, expected text such as '100/minute', a Limit or a table")
+        raise ConfigError(f"got {value!r}, expected text such as '100/minute', a Limit or a table", code="RL-009")
     return [build_checked(_build_spec, value, LimitOptions)]
 
 
@@ -104,7 +105,9 @@ def _build_spec(*, limit: Any = None, name: Any = None, **options: Any) -> Limit
     with mistakes.collect():
         check_lease(limits, spec.lease, spec.lease_time)
         if spec.lease and any(one.effective_max_delay_us for one in limits):
-            raise ConfigError("lease: units charged in advance cannot be delayed; expected no max_delay beside it")
+            raise ConfigError(
+                "lease: units charged in advance cannot be delayed; expected no max_delay beside it", code="RL-016"
+            )
     mistakes.raise_if_any()
     if limits[0].is_concurrency:  # a request takes one slot, whatever it costs elsewhere
         spec = replace(spec, cost=1 if spec.cost is None else spec.cost, settle=False)
@@ -115,7 +118,7 @@ def _one_limit(value: Any, name: Any) -> Limit:
     with error_location("limit"):
         limits = [value] if isinstance(value, Limit) else parse(value) if isinstance(value, str) else ()
         if len(limits) != 1:
-            raise ConfigError(f"got {value!r}, expected one limit such as '100/minute'")
+            raise ConfigError(f"got {value!r}, expected one limit such as '100/minute'", code="RL-009")
     named = limits[0] if name is None else replace(limits[0], name=name)
     reject_reserved_name(named.name)
     return named
@@ -128,11 +131,13 @@ def _with_max_delay(limit: Limit, max_delay: Any) -> Limit:
     if not limit.can_delay and check_seconds("max_delay", max_delay):
         if limit.is_concurrency:
             raise ConfigError(
-                f"max_delay: it is unknown when a slot of {limit.notation} is free; use `queue` to let requests wait"
+                f"max_delay: it is unknown when a slot of {limit.notation} is free; use `queue` to let requests wait",
+                code="RL-015",
             )
         raise ConfigError(
             f"max_delay: {limit.notation} cannot delay requests; a bucket can, such as "
-            f"'{limit.notation.partition(' ')[0]} using gcra'"
+            f"'{limit.notation.partition(' ')[0]} using gcra'",
+            code="RL-015",
         )
     return replace(limit, max_delay=max_delay) if limit.can_delay else limit
 
@@ -150,10 +155,13 @@ def resolve_cost(value: Any, limits: Sequence[Limit]) -> int | RequestCallable |
     check_int("cost", value, 0)
     for limit in limits:
         if limit.is_concurrency and not value:
-            raise ConfigError(f"cost: 0 takes no slot of {limit.notation}, so it limits nothing; expected at least 1")
+            raise ConfigError(
+                f"cost: 0 takes no slot of {limit.notation}, so it limits nothing; expected at least 1", code="RL-017"
+            )
         if value > limit.most:
             raise ConfigError(
-                f"cost: {value} can never pass {limit.notation}, which admits at most {limit.most} at once"
+                f"cost: {value} can never pass {limit.notation}, which admits at most {limit.most} at once",
+                code="RL-017",
             )
     return int(value)
 
@@ -168,7 +176,8 @@ def check_list_buckets(place: str, specs: Sequence[LimitSpec], key: KeySpec) -> 
             if compiled_key.can_collide_with(other):
                 raise ConfigError(
                     f"{place}[{index}]: {spec.limit.notation} can count in the same bucket as {place}[{first}]; "
-                    "give one of them a name"
+                    "give one of them a name",
+                    code="RL-018",
                 )
         same_bucket.append((index, compiled_key))
 
@@ -199,11 +208,12 @@ class TieredLimits(LimitSelector):
         if tier is None:
             raise ConfigError(
                 f"{place}: got limits by tier ({', '.join(map(str, tiers))}), which need `tier`: a key that names "
-                "the tier, such as 'header:X-Plan'"
+                "the tier, such as 'header:X-Plan'",
+                code="RL-019",
             )
         self._tiers: Final = _parse_tiers(place, tiers)
         if isinstance(default, str) and default not in tiers:
-            raise ConfigError(f"default_tier: got {default!r}, expected one of {', '.join(tiers)}")
+            raise ConfigError(f"default_tier: got {default!r}, expected one of {', '.join(tiers)}", code="RL-019")
         self._default: Final = default or (_DEFAULT_TIER if _DEFAULT_TIER in tiers else next(iter(tiers)))
         self.key: Final = Key(tier, ANY_PREFIX)
         self.callables = self.key.callables
@@ -237,7 +247,10 @@ class DynamicLimits(LimitSelector):
             return self._parsed(result) if isinstance(result, (str, Limit)) else _parse_result(result)
         except Exception as error:  # noqa: BLE001  # an invalid result must not exempt the request
             warn_throttled(
-                f"limits {callable_name(self._call)}", "returned no valid limits, the default ones apply: %s", error
+                f"limits {callable_name(self._call)}",
+                "returned no valid limits, the default ones apply: %s",
+                error,
+                code="RL-219",
             )
             return None
 
@@ -246,9 +259,13 @@ def _parse_result(result: Any) -> Sequence[LimitSpec]:
     """Parse a callable's result. Raises `ConfigError` if it is invalid; `[]` is valid and means no limits."""
     specs = parse_limit_specs("limits", result)
     if any(spec.limit.is_concurrency for spec in specs):
-        raise ConfigError("limits: got a Concurrency from a callable; set `concurrent` in the rule instead")
+        raise ConfigError(
+            "limits: got a Concurrency from a callable; set `concurrent` in the rule instead", code="RL-020"
+        )
     if any(callable(spec.cost) or (spec.key is not None and Key(spec.key, ANY_PREFIX).callables) for spec in specs):
-        raise ConfigError("limits: a callable returned a key or cost that is a callable; set it in the rule instead")
+        raise ConfigError(
+            "limits: a callable returned a key or cost that is a callable; set it in the rule instead", code="RL-020"
+        )
     return specs
 
 
@@ -271,7 +288,9 @@ def parse_limits(
         with error_location(place):
             return DynamicLimits(resolve_callable(value))
     if isinstance(value, Mapping) and not value:
-        raise ConfigError(f"{place}: got an empty table, expected a table of one limit or of tiers; [] means no limits")
+        raise ConfigError(
+            f"{place}: got an empty table, expected a table of one limit or of tiers; [] means no limits", code="RL-002"
+        )
     if isinstance(value, Mapping) and not _is_limit_table(value, tier):
         return TieredLimits(place, value, tier, default_tier)
     return parse_limit_specs(place, value)
@@ -280,7 +299,7 @@ def parse_limits(
 def check_tier_name(option: str, value: object) -> None:
     """Raise `ConfigError` unless `value` can be the name of a tier."""
     if not isinstance(value, str):
-        raise ConfigError(f"{option}: got {value!r}, expected the name of a tier")
+        raise ConfigError(f"{option}: got {value!r}, expected the name of a tier", code="RL-019")
 
 
 def _is_limit_table(table: Mapping[Any, Any], tier: KeySpec | None) -> bool:
@@ -310,7 +329,8 @@ def check_estimates(limits: Sequence[LimitSpec] | LimitSelector, cost: object) -
                 raise ConfigError(
                     f"cost: got 0 for {spec.limit.notation} beside settle or count_status: a request that "
                     "charges nothing is never refused, whatever it is settled to later; expected an estimate of at "
-                    "least 1, or settle = false in the limit's table"
+                    "least 1, or settle = false in the limit's table",
+                    code="RL-017",
                 )
 
 

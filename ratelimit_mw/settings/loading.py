@@ -42,11 +42,13 @@ def read_file(path: Path) -> dict[str, Any]:
         text = path.read_text("utf-8")
         table = json.decode(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{path}: {error}", code="RL-006") from None
     except (ValueError, DecodeError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
-        raise ConfigError(f"{path}: invalid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from None
+        raise ConfigError(
+            f"{path}: invalid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}", code="RL-006"
+        ) from None
     if not isinstance(table, dict):
-        raise ConfigError(f"{path}: got {type(table).__name__}, expected a table of settings")
+        raise ConfigError(f"{path}: got {type(table).__name__}, expected a table of settings", code="RL-006")
     return {option: value for option, value in table.items() if option != _SCHEMA}
 
 
@@ -86,11 +88,13 @@ def unread_settings(names: Iterable[str], setting: str) -> Iterator[Finding]:
         elif not name.startswith(_OTHER_PREFIX) or _OTHER_LIMITERS & sys.modules.keys():
             continue
         if option in Options.__annotations__:
-            yield Finding(f"{name} is not read here; write `{option}` into {setting}")
+            yield Finding(f"{name} is not read here; write `{option}` into {setting}", code="RL-111")
         elif equivalent := translate_option(option) or translate_option(
             f"{option}_limits"
         ):  # RATELIMIT_DEFAULT means default_limits
-            yield Finding(f"{name} is not read here; write `{equivalent[0]}` into {setting}: {equivalent[1]}")
+            yield Finding(
+                f"{name} is not read here; write `{equivalent[0]}` into {setting}: {equivalent[1]}", code="RL-111"
+            )
 
 
 def option_of(problem: str) -> str:
@@ -117,12 +121,12 @@ def with_location(problem: str, from_variables: Container[str], path: Path | Non
 def _read(text: str, default: object) -> object:
     if not text:  # probably a mistake, such as a compose file that refers to an unset variable
         fix = "; [] is an empty list" if isinstance(default, tuple) else ""
-        raise ConfigError(f"got an empty value; set the variable, or remove it{fix}")
+        raise ConfigError(f"got an empty value; set the variable, or remove it{fix}", code="RL-007")
     if text.startswith(("[", "{")) and not isinstance(default, str):
         try:
             return json.decode(text)
         except DecodeError as error:
-            raise ConfigError(f"got invalid JSON: {error}") from None
+            raise ConfigError(f"got invalid JSON: {error}", code="RL-007") from None
     if isinstance(default, bool):
         return _YES_NO.get(text.lower(), text)
     if isinstance(default, (int, float)) or (isinstance(default, tuple) and text.isdecimal()):

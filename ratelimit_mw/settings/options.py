@@ -43,16 +43,18 @@ def _check_exempt(option: str, value: object) -> None:
 
 def _check_share(option: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-        raise ConfigError(f"{option}: got {value!r}, expected a number above 0 and up to 1, such as 0.25")
+        raise ConfigError(
+            f"{option}: got {value!r}, expected a number above 0 and up to 1, such as 0.25", code="RL-004"
+        )
 
 
 def _check_secret(option: str, value: object) -> None:
     size = len(value.encode("utf-8", "surrogatepass")) if isinstance(value, str) else -1
     if size and not _MIN_SECRET_BYTES <= size <= _MAX_SECRET_BYTES:
         sizes = f"{_MIN_SECRET_BYTES} to {_MAX_SECRET_BYTES}"
-        raise ConfigError(f"{option}: expected text of {sizes} bytes; {_HOW_TO_GENERATE}")
+        raise ConfigError(f"{option}: expected text of {sizes} bytes; {_HOW_TO_GENERATE}", code="RL-037")
     if value in _PUBLISHED_SECRETS:
-        raise ConfigError(f"{option}: got the text of an example, which is public; {_HOW_TO_GENERATE}")
+        raise ConfigError(f"{option}: got the text of an example, which is public; {_HOW_TO_GENERATE}", code="RL-037")
 
 
 def _check_enabled(option: str, value: object) -> None:

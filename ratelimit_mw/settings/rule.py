@@ -69,10 +69,12 @@ def _check_name(option: str, value: object) -> None:
 
 def _check_methods(option: str, value: object) -> None:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ConfigError(f"{option}: got {value!r}, expected a list such as ['GET', 'POST']")
+        raise ConfigError(f"{option}: got {value!r}, expected a list such as ['GET', 'POST']", code="RL-028")
     for index, method in enumerate(value):
         if not isinstance(method, str) or not _METHOD.fullmatch(method):
-            raise ConfigError(f"{option}[{index}]: got {method!r}, expected a method in upper case, such as 'POST'")
+            raise ConfigError(
+                f"{option}[{index}]: got {method!r}, expected a method in upper case, such as 'POST'", code="RL-028"
+            )
 
 
 class EndpointLimitOptions(TypedDict, total=False):
@@ -227,19 +229,21 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     def _check_path(self) -> None:
         if self.path is None:
-            raise ConfigError("path: required, such as '/login' or '/{rest:path}'")
+            raise ConfigError("path: required, such as '/login' or '/{rest:path}'", code="RL-026")
         Paths("path", self.path)
 
     def _check_exempt(self) -> None:
         for option, name in (("limits", "limits"), ("concurrent", "slots"), ("messages", "limits of messages")):
             if self.exempt and getattr(self, option):
-                raise ConfigError(f"{option}: a rule with exempt = true cannot have {name}")
+                raise ConfigError(f"{option}: a rule with exempt = true cannot have {name}", code="RL-024")
 
     def _check_methods(self) -> None:
         if self.preflight is True and self.methods:
-            raise ConfigError(f"methods: got {self.methods!r}; a rule with preflight = true applies only to OPTIONS")
+            raise ConfigError(
+                f"methods: got {self.methods!r}; a rule with preflight = true applies only to OPTIONS", code="RL-028"
+            )
         if self.messages and (self.preflight is True or (self.methods and "GET" not in self.methods)):
-            raise ConfigError("messages: a websocket begins with a GET, which this rule does not match")
+            raise ConfigError("messages: a websocket begins with a GET, which this rule does not match", code="RL-025")
 
     def _check_tiers(self) -> None:
         by_tier = any(
@@ -247,11 +251,11 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         )
         for field in ("tier", "default_tier"):
             if getattr(self, field) is not None and not by_tier:
-                raise ConfigError(f"{field}: {NOT_BY_TIER}")
+                raise ConfigError(f"{field}: {NOT_BY_TIER}", code="RL-019")
 
     def _check_limits(self) -> None:
         if not self.exempt and self.limits is None and not self.concurrent:
-            raise ConfigError("limits: required; for a rule without limits, set limits = []")
+            raise ConfigError("limits: required; for a rule without limits, set limits = []", code="RL-002")
         limits = self.resolve_limits("all", None)  # any tier will do: `Settings` checks that one is configured
         inheriting = [spec for specs in known_specs(limits) for spec in specs if spec.cost is None]
         resolve_cost(self.cost, [spec.limit for spec in inheriting])
@@ -260,14 +264,16 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     def _check_penalty(self) -> None:
         if parse_penalty(self.penalty) is not None and (self.exempt or self.limits == []):
-            raise ConfigError("penalty: a rule without limits never refuses, so it cannot have a penalty")
+            raise ConfigError(
+                "penalty: a rule without limits never refuses, so it cannot have a penalty", code="RL-022"
+            )
 
     def _check_slots(self) -> None:
         limits = self.resolve_limits("all", None)
         check_single_concurrency(limits, self.concurrent)
         for option in ("queue", "queue_timeout"):
             if getattr(self, option) and not self.concurrent and not has_concurrency(limits):
-                raise ConfigError(f"{option}: the rule has no slots to wait for; add `concurrent` to it")
+                raise ConfigError(f"{option}: the rule has no slots to wait for; add `concurrent` to it", code="RL-021")
 
     def _check_messages(self) -> None:
         check_no_concurrency("messages", self.resolve_messages("all", None) or ())
@@ -278,5 +284,5 @@ def rule_from(value: object) -> Rule:
     if isinstance(value, Rule):
         return value
     if not isinstance(value, Mapping):
-        raise ConfigError(f"got {value!r}, expected a table or a Rule")
+        raise ConfigError(f"got {value!r}, expected a table or a Rule", code="RL-008")
     return build_checked(Rule, value, RuleOptions, LIMIT_TABLE_OPTIONS)

@@ -29,7 +29,8 @@ _ENFORCED: Final = "ratelimit_mw.enforced"  # key in the scope: the endpoint lim
 _MAX_CACHED_PLACES: Final = 4096  # endpoints and routes of one limit
 _NO_MIDDLEWARE: Final = Finding(
     "limits on endpoints count in this process alone; add RateLimitMiddleware, whose store and settings "
-    "they share, or give them a store"
+    "they share, or give them a store",
+    code="RL-105",
 )
 
 

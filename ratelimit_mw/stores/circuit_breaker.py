@@ -12,7 +12,7 @@ from typing import Final
 from ratelimit_mw.core.errors import StoreError, StoreNotAsked
 from ratelimit_mw.core.events import Kind, StoreEvent
 from ratelimit_mw.core.limit import Charge, Decision
-from ratelimit_mw.core.log import error_summary, logger
+from ratelimit_mw.core.log import error_summary, warn
 from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores.layer import SCRIPT_ERROR, Clock, Layer, Listener
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
@@ -116,7 +116,7 @@ class CircuitBreaker(Layer):
         if was_open:
             self._notify("closed", now, since)
         if was_logged:
-            logger.warning("ratelimit_mw: store: available again after %.1f seconds", max(0.0, now - since))
+            warn("store: available again after %.1f seconds", max(0.0, now - since), code="RL-203")
 
     def _record_failure(self, error: StoreError, started_at: float, now: float) -> None:
         opens, log_outage, pause = False, False, 0.0
@@ -143,7 +143,7 @@ class CircuitBreaker(Layer):
         if opens:
             self._notify("open", now, pause=pause)
         if log_outage and not error.rejected:  # a rejection is logged where it is detected, with its fix
-            logger.warning("ratelimit_mw: store: unavailable, probing until it answers: %s", self._error)
+            warn("store: unavailable, probing until it answers: %s", self._error, code="RL-202")
 
     def _notify(self, kind: Kind, now: float, since: float | None = None, pause: float = 0.0) -> None:
         if self._listeners:

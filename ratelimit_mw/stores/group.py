@@ -39,7 +39,9 @@ class Group:
         merged: list[Charge] = []
         for index, charge in enumerate(self.charges):
             if charge.cost < 0:
-                raise ConfigError(f"charges[{index}]: cost {charge.cost}: only settle accepts a negative cost")
+                raise ConfigError(
+                    f"charges[{index}]: cost {charge.cost}: only settle accepts a negative cost", code="RL-045"
+                )
             position = positions.setdefault((charge.key, charge.limit.bucket), len(merged))
             if position == len(merged):
                 merged.append(charge)
@@ -63,7 +65,8 @@ def _sum(first: Charge, second: Charge, index: int) -> Charge:
     if not can_be_summed(first, second):
         raise ConfigError(
             f"charges[{index}]: the same bucket appears twice in one take with a different role, max_delay, at_once "
-            "or rate; give one of the limits a name"
+            "or rate; give one of the limits a name",
+            code="RL-018",
         )
     return Charge(first.key, first.limit, first.cost + second.cost, first.max_delay, first.role)
 

@@ -141,7 +141,7 @@ class _LayeredBase:
             try:
                 await self._settle(refunds)
             except Exception as error:  # noqa: BLE001  # no request depends on a refund
-                warn_throttled("lease", "unspent units may not have been refunded: %s", error)
+                warn_throttled("lease", "unspent units may not have been refunded: %s", error, code="RL-208")
 
 
 class LayeredStore(_LayeredBase):

@@ -36,7 +36,7 @@ class MemoryStore:
 
     def __init__(self, *, max_keys: int = 1_000_000, clock: Callable[[], float] | None = None) -> None:
         if clock is not None and not callable(clock):
-            raise ConfigError(f"clock: got {clock!r}, expected a callable that returns seconds")
+            raise ConfigError(f"clock: got {clock!r}, expected a callable that returns seconds", code="RL-043")
         self._free_keys = self._max_keys = check_int("max_keys", max_keys, 1)  # keys that can still be added
         self._configured_clock = self._clock = clock  # tests may replace `_clock`
         self._maps: dict[str, GenerationalMap] = {}
@@ -245,7 +245,12 @@ class MemoryStore:
             if free_keys > 0:
                 free_keys -= 1
             elif not self._make_room(now, protected, evict=evict):
-                warn_throttled("MemoryStore", "full with %d keys: new keys of a limit share a bucket", self._max_keys)
+                warn_throttled(
+                    "MemoryStore",
+                    "full with %d keys: new keys of a limit share a bucket",
+                    self._max_keys,
+                    code="RL-212",
+                )
                 entries[index] = self._find(state_map.limit, _OVERFLOW_KEY, now)
             elif self._free_keys <= 0 and evict:
                 # one more, if an overflow bucket has made `_free_keys` negative

@@ -51,7 +51,7 @@ def _is_memory(url: str) -> bool:
     if not separator or scheme not in ("memory", *_REDIS) or (scheme == "memory" and rest):
         got = f"the scheme {scheme!r}" if separator else "no scheme"  # not the whole URL, which may contain a password
         allowed = ", ".join(f"{one}://" for one in ("memory", *_REDIS))
-        raise ConfigError(f"store: got {got}{did_you_mean(scheme, _REDIS)}; expected {allowed}")
+        raise ConfigError(f"store: got {got}{did_you_mean(scheme, _REDIS)}; expected {allowed}", code="RL-038")
     return scheme == "memory"
 
 
@@ -59,5 +59,7 @@ def _redis() -> Any:
     try:
         from ratelimit_mw.stores import redis  # noqa: PLC0415  # only Redis stores need the client library
     except ImportError as error:
-        raise ConfigError(f"store: Redis needs its client, pip install 'ratelimit-mw[redis]' ({error})") from error
+        raise ConfigError(
+            f"store: Redis needs its client, pip install 'ratelimit-mw[redis]' ({error})", code="RL-039"
+        ) from error
     return redis

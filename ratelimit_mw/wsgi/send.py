@@ -76,7 +76,7 @@ def _app_response(
     except Exception as error:
         if started:
             raise
-        warn_throttled(f"on_refused {callable_name(app)}", HANDLER_FAILED, error=error)
+        warn_throttled(f"on_refused {callable_name(app)}", HANDLER_FAILED, error=error, code="RL-220")
         return None
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from message_codes import plain
+
 PROJECT = """
 SECRET_KEY = "x"
 ROOT_URLCONF = "urls"
@@ -111,7 +113,7 @@ def manage(folder: Path, command: str, *options: str) -> Any:
 
 def told(done: Any) -> list[tuple[str, str]]:
     """The id and first words of all that was reported."""
-    return re.findall(r"\?: \(ratelimit_mw\.([EW]\d{3})\) (.*)", done.stderr)
+    return re.findall(r"\?: \(ratelimit_mw\.([EW]\d{3})\) (.*)", plain(done.stderr))
 
 
 def test_a_right_project_has_nothing_to_report(tmp_path: Path) -> None:

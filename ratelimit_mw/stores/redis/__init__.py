@@ -14,7 +14,7 @@ from redis.cluster import RedisCluster
 from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.limit import Charge
-from ratelimit_mw.core.log import logger
+from ratelimit_mw.core.log import warn
 from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.layer import Layer
@@ -142,7 +142,8 @@ def _transport(client_or_url: Any, timeout: float) -> Transport:
     execute = getattr(client_or_url, "execute_command", None)
     if not callable(execute) or inspect.iscoroutinefunction(execute):
         raise ConfigError(
-            f"client_or_url: got {type(client_or_url).__name__}, expected a URL or a redis.Redis for threads"
+            f"client_or_url: got {type(client_or_url).__name__}, expected a URL or a redis.Redis for threads",
+            code="RL-040",
         )
     _check_replies(client_or_url)
     _warn_of_long_waits(client_or_url, timeout)
@@ -158,7 +159,9 @@ def _async_transport(client_or_url: Any, timeout: float) -> AsyncTransport:
         factory = async_connection_factory(client_or_url, ORPHAN_TIMEOUT + timeout)
         return AsyncServerTransport(lambda: Channel(factory))
     if not inspect.iscoroutinefunction(getattr(client_or_url, "execute_command", None)):
-        raise ConfigError(f"client_or_url: got {type(client_or_url).__name__}, expected a URL or a redis.asyncio.Redis")
+        raise ConfigError(
+            f"client_or_url: got {type(client_or_url).__name__}, expected a URL or a redis.asyncio.Redis", code="RL-040"
+        )
     _check_replies(client_or_url)
     return _AsyncClientTransport(client_or_url, timeout)
 
@@ -258,17 +261,19 @@ def _check_replies(client: Any) -> None:
     if _options_of(client).get("decode_responses"):
         raise ConfigError(
             "client_or_url: got a client with decode_responses=True, expected one that returns bytes; "
-            "give the store a client of its own, without decode_responses"
+            "give the store a client of its own, without decode_responses",
+            code="RL-041",
         )
 
 
 def _warn_of_long_waits(client: Any, timeout: float) -> None:
     socket_timeout = _options_of(client).get("socket_timeout")
     if socket_timeout is None or socket_timeout > timeout:
-        logger.warning(
-            "ratelimit_mw: the Redis client that was passed in waits up to %s seconds, not %s; "
+        warn(
+            "the Redis client that was passed in waits up to %s seconds, not %s; "
             "give it socket_timeout=%s and retry=Retry(NoBackoff(), 0)",
             socket_timeout or "any number of",
             timeout,
             timeout,
+            code="RL-130",
         )

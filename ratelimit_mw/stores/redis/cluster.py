@@ -260,7 +260,7 @@ def _urls(url: str) -> list[str]:
 def _nodes(factories: list[ConnectionFactory]) -> tuple[ConnectionFactory, list[Address]]:
     """Return how to connect, and the addresses of the first nodes."""
     if factories[0].options.get("db"):
-        raise ConfigError("store: a cluster has database 0 only")
+        raise ConfigError("store: a cluster has database 0 only", code="RL-038")
     return factories[0], [(one.options.get("host", "localhost"), one.options.get("port", 6379)) for one in factories]
 
 

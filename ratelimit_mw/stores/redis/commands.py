@@ -88,11 +88,11 @@ class RedisCommands:
 
     def __init__(self, prefix: str, timeout: float, clock: Callable[[], float] | None, *, is_cluster: bool) -> None:
         if not isinstance(prefix, str):
-            raise ConfigError(f"prefix: got {prefix!r}, expected a string")
+            raise ConfigError(f"prefix: got {prefix!r}, expected a string", code="RL-043")
         if not check_seconds("timeout", timeout):
-            raise ConfigError("timeout: got 0, expected more than 0 seconds")
+            raise ConfigError("timeout: got 0, expected more than 0 seconds", code="RL-004")
         if clock is not None and not callable(clock):
-            raise ConfigError(f"clock: got {clock!r}, expected a callable that returns seconds")
+            raise ConfigError(f"clock: got {clock!r}, expected a callable that returns seconds", code="RL-043")
         self._base = self._prefix = f"{prefix}{FORMAT}:"
         self._timeout = timeout
         self._configured_clock = self._clock = clock  # the caller's; the one in use, which tests may freeze

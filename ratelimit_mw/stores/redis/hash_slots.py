@@ -81,7 +81,10 @@ async def take_by_slot(
         for part, outcome in zip(repairs, repaired, strict=True):
             if isinstance(outcome, Exception):
                 warn_throttled(
-                    "store", "correction failed after another slot refused, units may stay charged: %s", outcome
+                    "store",
+                    "correction failed after another slot refused, units may stay charged: %s",
+                    outcome,
+                    code="RL-205",
                 )
             else:
                 decisions.update(zip(part, outcome, strict=True))

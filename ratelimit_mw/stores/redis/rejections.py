@@ -162,7 +162,7 @@ def log_and_label(label: str, server_kind: ServerKind, problem: StoreError, *, n
     A rejection by a cluster node gets the label. With `named`, so does any other error, except of a Sentinel.
     """
     if problem.rejected:
-        warn_throttled(f"store {label} rejects this app", "%s", problem)
+        warn_throttled(f"store {label} rejects this app", "%s", problem, code="RL-204")
     if server_kind == "cluster" and problem.rejected:
         return StoreError(f"node {label}: {problem}", rejected=True)
     if named and server_kind != "sentinel" and label not in str(problem):

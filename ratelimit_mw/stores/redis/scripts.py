@@ -176,4 +176,6 @@ def _decision(
 
 def unsupported_limit(limit: Limit) -> ConfigError:
     """Return the error for a limit whose type is not in `SCRIPTED_LIMITS`."""
-    return ConfigError(f"{type(limit).__name__} has no Lua implementation; Redis supports {', '.join(SCRIPTED)}")
+    return ConfigError(
+        f"{type(limit).__name__} has no Lua implementation; Redis supports {', '.join(SCRIPTED)}", code="RL-044"
+    )

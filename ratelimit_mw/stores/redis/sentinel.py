@@ -59,7 +59,7 @@ class Sentinels:
             except StoreError as error:
                 label = f"{address[0]}:{address[1]}"
                 if error.rejected:
-                    warn_throttled(f"store {label} rejects this app", "%s", error)
+                    warn_throttled(f"store {label} rejects this app", "%s", error, code="RL-204")
                 reasons.append(f"Sentinel {label}: {error}")
                 rejected |= error.rejected
                 continue
@@ -161,7 +161,7 @@ def _read_url(url: str, read: Callable[[str, float], ConnectionFactory]) -> _Sen
     service, _, database = path.partition("/")
     login, at, hosts = authority.rpartition("@")
     if not service:
-        raise ConfigError(f"store: the URL names no service, expected {_FORM}")
+        raise ConfigError(f"store: the URL names no service, expected {_FORM}", code="RL-038")
     options = dict(parse_qsl(query, keep_blank_values=True))
     credentials = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}
     tail = f"/{database}?{urlencode(options)}"
@@ -170,7 +170,7 @@ def _read_url(url: str, read: Callable[[str, float], ConnectionFactory]) -> _Sen
     except ConfigError:
         factories = []
     if not factories or not all(one.options.get("host") for one in factories):
-        raise ConfigError(f"store: the URL cannot be read, expected {_FORM}") from None
+        raise ConfigError(f"store: the URL cannot be read, expected {_FORM}", code="RL-038") from None
     connection_class = factories[0].connection_class
     servers = factories[0].options | {"socket_connect_timeout": _QUERY_TIMEOUT}
     addresses = [(one.options["host"], one.options.get("port", _PORT)) for one in factories]

@@ -80,7 +80,7 @@ def async_connection_factory(url: str, timeout: float) -> ConnectionFactory:
 def _connection_factory(pool: Any, url: str, **options: Any) -> ConnectionFactory:
     if not url.startswith(SCHEMES):
         allowed = ", ".join([*SCHEMES, *CLUSTER_SCHEMES, *SENTINEL_SCHEMES])
-        raise ConfigError(f"store: got {url.split('://', 1)[0]!r} as scheme, expected {allowed}")
+        raise ConfigError(f"store: got {url.split('://', 1)[0]!r} as scheme, expected {allowed}", code="RL-038")
     # no retries: an EVALSHA that is sent twice charges twice
     options["socket_connect_timeout"] = CONNECT_TIMEOUT
     made: ConnectionFactory | None = None
@@ -94,7 +94,8 @@ def _connection_factory(pool: Any, url: str, **options: Any) -> ConnectionFactor
         raise ConfigError(
             f"store: the URL cannot be read{_describe_mistake(pool, url, options)}, expected "
             "redis://USER:PASSWORD@HOST:PORT/DB?OPTION=VALUE with a number from 0 as DB and the options of redis-py; "
-            "in a password / # ? @ are written %2F %23 %3F %40"
+            "in a password / # ? @ are written %2F %23 %3F %40",
+            code="RL-038",
         )
     return made
 
