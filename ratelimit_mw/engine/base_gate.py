@@ -37,6 +37,7 @@ _UNEVEN_LOAD: Final = Finding(
 _KEEPS_NO_REFUSALS: Final = Finding(
     "remember_refused: the store cannot keep refusals, so `top` and `tail` will show none; use Redis, or set it to 0",
     weakens_limits=False,
+    code="RL-131",
 )
 
 

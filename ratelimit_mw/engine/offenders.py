@@ -149,7 +149,7 @@ class ThreadReporter:
             try:
                 self._store.add_refused(counts, latest)
             except Exception as error:  # noqa: BLE001  # no request waits for this
-                warn_throttled("remember_refused", _NOT_SENT, error_summary(error))
+                warn_throttled("remember_refused", _NOT_SENT, error_summary(error), code="RL-234")
         return bool(counts)
 
     def _start(self) -> None:
@@ -163,7 +163,7 @@ class ThreadReporter:
                 threading.Thread(target=self._run, name="ratelimit_mw refused", daemon=True).start()
                 self._is_running = True
             except RuntimeError as error:
-                warn_throttled("remember_refused thread", _NO_THREAD, error)
+                warn_throttled("remember_refused thread", _NO_THREAD, error, code="RL-235")
 
     def _run(self) -> None:
         sent = True
@@ -204,7 +204,7 @@ class LoopReporter:
             try:
                 await self._store.aadd_refused(counts, latest)
             except Exception as error:  # noqa: BLE001  # no request waits for this
-                warn_throttled("remember_refused", _NOT_SENT, error_summary(error))
+                warn_throttled("remember_refused", _NOT_SENT, error_summary(error), code="RL-234")
 
     def _send(self, timer: "_Timer") -> None:
         timer.is_set = False
