@@ -94,7 +94,12 @@ class RateLimitMiddleware:
         """Admit or refuse one HTTP request or websocket; pass other scopes through."""
         verdict, rules = None, self._fast_rules
         if rules is not None and scope["type"] == "http" and "user" not in scope and STATE_KEY not in scope:
-            charge_plan = _fast_plan(rules, scope)
+            plans = rules.plans_by_address
+            if plans is not None and scope.get("method") != "OPTIONS":  # _fast_plan(), inlined for its usual case
+                client = scope.get("client")
+                charge_plan: Plan | None = plans[client[0] if client else None]
+            else:
+                charge_plan = _fast_plan(rules, scope)
             if charge_plan is not None:
                 gate = self._sync_gate
                 verdict = await self._gate.admit_plan(charge_plan) if gate is None else gate.admit_plan(charge_plan)
