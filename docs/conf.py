@@ -1,21 +1,24 @@
-"""Sphinx: `tox -e docs`."""
+"""Sphinx: `tox -e docs`. The build and the pages need no network."""
 
 from typing import Any, ClassVar
 
-from pygments.lexers import LuaLexer
+from pygments.lexers import LuaLexer, TextLexer
 from sphinx.application import Sphinx
 
 project = "ratelimit_mw"
 author = "The ratelimit_mw authors"
 copyright = "2026, the ratelimit_mw authors"  # noqa: A001  # Sphinx reads this name
-extensions = ["myst_parser", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser", "sphinx_design", "sphinx_copybutton", "sphinxext.opengraph"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "ratelimit_mw"
 html_static_path = ["_static"]
-html_css_files = ["twins.css"]
+html_css_files = ["site.css", "twins.css"]
+myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
-myst_fence_as_directive = ["mermaid"]  # as on GitHub; without JavaScript a page shows the text of the diagram
+copybutton_exclude = ".linenos, .gp, .go"  # prompts and outputs of a session are not copied
+ogp_site_url = ""  # the site has no public address yet
+ogp_social_cards = {"enable": False}  # they would need matplotlib
 
 
 class Lua51(LuaLexer):
@@ -24,6 +27,15 @@ class Lua51(LuaLexer):
     tokens: ClassVar[dict[str, Any]] = {"base": [rule for rule in LuaLexer.tokens["base"] if "<.+?>" not in str(rule)]}
 
 
+def add_diagrams(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:  # noqa: ARG001
+    """Load mermaid, which is large, only on pages with a diagram."""
+    if "highlight-mermaid" in context.get("body", ""):
+        app.add_js_file("vendor/mermaid.tiny.js", loading_method="defer")
+        app.add_js_file("diagrams.js", loading_method="defer")
+
+
 def setup(app: Sphinx) -> None:
     """Sphinx calls it when it starts."""
     app.add_lexer("lua", Lua51)
+    app.add_lexer("mermaid", TextLexer)
+    app.connect("html-page-context", add_diagrams)

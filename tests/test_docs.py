@@ -190,6 +190,8 @@ def check_what_is_not_run(page: Path, block: Block) -> None:
         compile(block.text, str(page), "exec")
     elif block.language == "mermaid":
         assert page == ROOT / "docs/explanation/architecture.md"  # test_architecture.py draws its diagrams again
+    elif block.language == "{include}":
+        assert shown(page, block) == ROOT / "CHANGELOG.md"
     else:
         assert block.language == "{toctree}"
 
@@ -256,6 +258,31 @@ def test_the_readme_shows_how_to_start() -> None:
         'python3 -m pip install ".[demo]" && python3 -m ratelimit_mw demo',
         "python3 -m pip install tox && python3 -m tox",
     ]
+
+
+def test_the_readme_has_the_stored_answers_and_figures() -> None:
+    command = [sys.executable, "docs/readme_parts.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_readme_is_short_and_its_own_row_is_the_best() -> None:
+    readme = PAGES[0].read_text("utf-8")
+    assert len(readme.splitlines()) <= 160
+    ours = {
+        "a refused request charges": "nothing",
+        "Redis calls per request, 3 limits": "1",
+        "nothing listens at Redis' port": "serves",
+        "Redis hangs": "serves",
+        "paths without a route": "limited",
+        "`Retry-After` by default": "yes",
+    }
+    assert [f"| {question} | {answer} |" for question, answer in ours.items()] == re.findall(
+        r"^\| [^|]+ \| [^|]+ \|(?= (?:those|3|500|waits|not|no))", readme, re.MULTILINE
+    )
+    measured = json.loads((ROOT / "docs/explanation/performance.json").read_text("utf-8"))["rows"]
+    (served,) = [row["value"] for row in measured if row["row"] == "served-redis"]
+    assert f" one process serves {served:.0%}".replace("%", " %") in readme
 
 
 def test_every_setting_is_documented() -> None:

@@ -56,6 +56,14 @@ def test_security_fixes_are_for_this_version() -> None:
     assert f"\n| {minor}.x | yes |\n" in (CHECKOUT / "SECURITY.md").read_text("utf-8")
 
 
+def test_an_index_shows_the_readme_without_dead_links() -> None:
+    if not os.environ.get("TEST_INSTALLED"):
+        return
+    shown = str(metadata("ratelimit-mw"))
+    assert "\n# ratelimit_mw\n" in shown
+    assert re.findall(r"\]\((?!https:)[^)]*\)", shown) == []
+
+
 def test_importing_reads_no_metadata() -> None:
     code = "import sys, ratelimit_mw; print(ratelimit_mw.__version__, 'importlib.metadata' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

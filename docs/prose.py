@@ -1,0 +1,67 @@
+"""Checks the prose of README and docs: `python docs/prose.py`, in `tox -e docs`. Returns 1 if there is a finding.
+
+proselint checks each page without its code. The second list has words that our own guide to prose rules out.
+"""  # noqa: INP001  # no package
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+ALLOWED: Final = (  # a part of a finding that is not one
+    ": typography.",  # straight quotes are what code has
+    "'waitress'",  # a server
+)
+OWN: Final = re.compile(
+    r"\b(whoever|whom|nobody|somebody|those of us|of which|in vain|anew|once more|by hand|side by side"
+    r"|further (?:in|out)|(?:is|are|was|were) (?:told|asked|held back|heard)|hears?|stands? (?:on|in|for|beside)|bears?"
+    r"|he|his|him|nothing comes of|found .*, allowed is)\b",
+    re.IGNORECASE,
+)
+_CODE: Final = re.compile(r"^(`{3,})[^\n]*\n.*?^\1$|`[^`]*`|\]\([^)]*\)|<!--.*?-->|^ {4}.*?$", re.MULTILINE | re.DOTALL)
+_PAUSED: Final = re.compile(r"^(#+ .*|\|.*|:::.*)$", re.MULTILINE)
+
+
+def prose(text: str) -> str:
+    """The page without code, link targets and comments, on the same lines."""
+    without = _CODE.sub(lambda code: "…" + "\n" * code[0].count("\n"), text)
+    return _PAUSED.sub(
+        lambda line: f"{'' if line[0].startswith(':') else line[0].replace('|', ' / ')} …", without
+    )  # no repetition from line to line
+
+
+def findings(pages: dict[str, str]) -> Iterator[str]:
+    """A line for each finding: page, line, reason."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for page, text in pages.items():
+            (folder / page).parent.mkdir(parents=True, exist_ok=True)
+            (folder / page).write_text(prose(text), "utf-8")
+        command = [sys.executable, "-m", "proselint", "check", *pages]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)  # noqa: S603  # ours
+        if done.returncode not in (0, 1):
+            yield done.stderr
+        for line in done.stdout.splitlines():
+            if not any(word in line for word in ALLOWED):
+                yield line.replace(f"{folder.resolve()}/", "")
+    for page, text in pages.items():
+        for number, line in enumerate(prose(text).splitlines(), 1):
+            for found in OWN.finditer(line):
+                yield f"{page}:{number}: {found[0]!r}, which the guide to prose rules out"
+
+
+def main() -> int:
+    """Print the findings. Returns the exit code."""
+    files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    pages = [path for path in files if "_build" not in path.parts]
+    found = [*findings({str(path.relative_to(ROOT)): path.read_text("utf-8") for path in pages})]
+    sys.stdout.write("".join(f"{line}\n" for line in found))
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
