@@ -1,4 +1,4 @@
-"""The figures of explanation/performance.md, from performance.json: `python docs/performance_figures.py` renews them.
+"""The figures of performance.md and benchmarks.md, from performance.json: `python docs/performance_figures.py` renews them.
 
 With `--check` it changes nothing, shows what is stale, and returns 1 if anything is. The chart is renewed too.
 """  # noqa: INP001  # no package
@@ -18,6 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # the benchmarks lie 
 from benchmarks.chart import chart
 
 FOLDER: Final = Path(__file__).resolve().parent / "explanation"
+PAGES: Final = ("performance.md", "benchmarks.md")
 RENEW: Final = "python docs/performance_figures.py"
 _MARKED: Final = re.compile(r"(<!-- figures (\w+)[^\n]* -->\n).*?(<!-- end -->)", re.DOTALL)
 _UNITS: Final = {"x": "", "us": " us", "bytes": " bytes", "calls": " calls"}
@@ -130,8 +131,10 @@ def _plan(rows: dict[str, Any]) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Renew page and chart; or with `--check` show by what they are stale. Returns the exit code."""
     found = json.loads((FOLDER / "performance.json").read_text("utf-8"))
-    page, drawing = FOLDER / "performance.md", FOLDER / "performance.svg"
-    made = {page: renewed(page.read_text("utf-8"), found), drawing: chart(found)}
+    pages = [FOLDER / name for name in PAGES]
+    made = {page: renewed(page.read_text("utf-8"), found) for page in pages} | {
+        FOLDER / "performance.svg": chart(found)
+    }
     if "--check" not in arguments:
         for path, text in made.items():
             path.write_text(text, "utf-8")

@@ -108,7 +108,10 @@ def test_the_page_shows_the_run_that_lies_beside_it() -> None:
 
 def test_a_stale_page_is_shown_and_can_be_renewed(tmp_path: Path) -> None:
     files = ("docs/performance_figures.py", "benchmarks/__init__.py", "benchmarks/chart.py")
-    pages = [f"docs/explanation/performance.{kind}" for kind in ("md", "json", "svg")]
+    pages = [
+        f"docs/explanation/{name}"
+        for name in ("performance.md", "benchmarks.md", "performance.json", "performance.svg")
+    ]
     for name in (*files, *pages):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         copy(ROOT / name, tmp_path / name)
@@ -126,7 +129,7 @@ def test_a_stale_page_is_shown_and_can_be_renewed(tmp_path: Path) -> None:
 
 
 def test_every_row_that_missed_is_explained_on_the_page() -> None:
-    page = (ROOT / "docs/explanation/performance.md").read_text("utf-8")
+    page = (ROOT / "docs/explanation/benchmarks.md").read_text("utf-8")
     why = page.partition("## Rows that miss")[2].partition("\n## ")[0]
     found = json.loads((ROOT / "docs/explanation/performance.json").read_text("utf-8"))["rows"]
     missed = [row["row"] for row in found if row["verdict"] == "missed" and not row["row"].startswith("routers-")]
