@@ -1,4 +1,4 @@
-"""The figures of performance.md and benchmarks.md, from performance.json: `python docs/performance_figures.py` renews them.
+"""The figures of performance.md and benchmarks.md, from one run: `python docs/performance_figures.py` renews them.
 
 With `--check` it changes nothing, shows what is stale, and returns 1 if anything is. The chart is renewed too.
 """  # noqa: INP001  # no package
