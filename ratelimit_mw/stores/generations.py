@@ -8,7 +8,7 @@ from ratelimit_mw.core.limit import Limit, State
 
 # States that a call of `expire_some` checks: twice as many as the `set` before it can add, so that expiry catches up.
 _EXPIRE_PER_CALL: Final = 2
-# Closed generations of one map. With more, the oldest is emptied before it is due: a look-up may search all of them.
+# Closed generations of one map. With more, the oldest is emptied before it is due, because a look-up may search all.
 _MAX_GENERATIONS: Final = 48
 
 
@@ -24,7 +24,7 @@ class GenerationalMap:
     """Maps keys to states. New states go to the current generation.
 
     The current generation closes in three cases: `set` finds that it has `size` states or is half a window old;
-    `expire_some` finds that `set` was not called in the window after that; or `find_evictable` has no closed generation
+    `expire_some` finds that `set` was not called for another window; or `find_evictable` has no closed generation
     to search. A closed generation is due after a window. While the oldest one is due, each call of `expire_some`
     removes two states from it: expired ones are dropped, the others move to the current generation. So expiry costs a
     constant per call, and the oldest states are checked first.
@@ -46,8 +46,9 @@ class GenerationalMap:
         self._older: deque[_Generation] = deque()  # oldest first
         self._cursor: Iterator[tuple[str, State]] | None = None  # over the oldest generation; removed states are None
         # The keys of this generation whose last request was refused, each with the state that this request left. A full
-        # store must not evict them. An entry counts only if its state `is` still the key's: the next charge that is
-        # admitted stores another object, so it need not remove the entry. An admitted cost of 0 does not.
+        # store must not evict them. An entry counts only if its state `is` still the key's. The next charge that
+        # is admitted stores another object, which invalidates the entry. An admitted cost of 0 stores none, so the key
+        # stays marked.
         self.current_refusals: dict[str, State] = {}
 
     def get(self, key: str) -> State:

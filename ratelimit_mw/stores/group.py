@@ -31,6 +31,7 @@ class Group:
     def __init__(self, charges: Sequence[Charge]) -> None:
         self.charges = charges
         self._positions: list[int] | None = None  # index in `charges` by original charge; None if equal
+        # fewer than the charges if a bucket repeats, or a cost is negative
         if len({(charge.key, charge.limit.bucket) for charge in charges if charge.cost >= 0}) != len(charges):
             self._merge_duplicates()
 
@@ -75,8 +76,9 @@ def committed(charges: Sequence[Charge], decisions: Sequence[Decision]) -> list[
     """Return for each charge of a group whether it is charged. Limits are charged all together or not at all.
 
     A shadow never refuses; it is charged if the request is admitted and all shadows admit. A penalty refuses during its
-    ban; it is charged exactly when a limit of its own identity refused and no penalty did. So a shared limit that other
-    clients used up bans no client. A penalty of cost 0 refuses in the same way and counts nothing.
+    ban; it is charged exactly when a limit with the same identity (`hash_tag`) refused and no penalty of the group
+    did. So a shared limit that other clients used up bans no client. A penalty of cost 0 refuses in the same way and
+    counts nothing.
     """
     refusing = {charge.role for charge, decision in zip(charges, decisions, strict=True) if not decision.allowed}
     admitted = not refusing & {"limit", "penalty"}

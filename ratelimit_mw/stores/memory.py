@@ -25,14 +25,14 @@ Entry = tuple[GenerationalMap, str, State]
 class MemoryStore:
     """Keeps states in this process, for threads (`take`) and for asyncio (`atake`). A call never waits for I/O.
 
-    `max_keys`: the maximum number of states, at least 1; overflow buckets are not counted. In a full store, a new key
-    replaces an expired key or else an idle one. A key is idle if its last request was admitted and it has a unit left.
-    So a flood of new keys never replaces an unexpired key whose last request was refused, whatever that request's cost.
-    If a short search finds no key to replace, the new keys of a limit share one overflow bucket. `clock`: a callable
-    that returns seconds, for tests; None is `time.monotonic`.
+    `max_keys`: the maximum number of states, at least 1. Overflow buckets come on top, one per limit at most. In a full
+    store, a new key replaces an expired key or else an idle one. A key is idle if its last request was admitted and it
+    has a unit left. So a flood of new keys never replaces an unexpired key whose last request was refused, whatever
+    that request's cost. If a short search finds no key to replace, the new keys of a limit share one overflow bucket.
+    `clock`: a callable that returns seconds, for tests; None is `time.monotonic`.
     """
 
-    has_own_timeout: ClassVar[bool] = True  # callers need no timeout of their own
+    has_own_timeout: ClassVar[bool] = True  # a call never waits, so callers need no timeout
 
     def __init__(self, *, max_keys: int = 1_000_000, clock: Callable[[], float] | None = None) -> None:
         if clock is not None and not callable(clock):
@@ -48,7 +48,7 @@ class MemoryStore:
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Charge all limits if none of them refuses, else none. See `group.committed` for shadows and penalties.
 
-        Raises `ConfigError` for a negative cost, and for charges of one bucket that differ in more than their cost.
+        Raises `ConfigError` for a negative cost, and for charges of one bucket that `group.can_be_summed` rejects.
         """
         lock = self._lock
         lock.acquire()  # takes half as long as `with`
@@ -63,7 +63,7 @@ class MemoryStore:
                         state_map = self._maps[limit.bucket]
                         states = state_map.current
                         old = states[key]
-                    except KeyError:  # the limit or the key is new (`old` is None), or in an older generation
+                    except KeyError:  # the limit is new, or the current generation does not have the key
                         states, old = self._find_older(limit, key, now)
                     if old is not None:
                         decision, new = limit.decide(old, now, cost, None)
@@ -178,8 +178,9 @@ class MemoryStore:
     def _find_older(self, limit: Limit, key: str, now: int) -> tuple[dict[str, State], State]:
         """Return the dict that holds a key's state, and the state. See `GenerationalMap.find_older`.
 
-        The state is None if `_take` must decide, which finds the states of all generations. In a full store it is
-        always None: `_take` moves the state to the current generation, where it is evicted later than in an older one.
+        Returns None as the state if there is none, or if `_take` must find it: `_take` searches all generations. In a
+        full store that is always so, because `_take` moves the state to the current generation, where it is evicted
+        later than in an older one.
         """
         state_map = self._maps.get(limit.bucket)
         return ({}, None) if state_map is None or self._free_keys <= 0 else state_map.find_older(key, now)
@@ -214,7 +215,7 @@ class MemoryStore:
             elif commit and new is not None and (new is not old or key not in state_map.current):
                 self._add(state_map, key, new, now)  # moves an unchanged state too: a refused client will come back
             if commit and refused and new is not None:
-                # every bucket of the refused request is kept in a full store, even one that had room or is a penalty's
+                # a full store keeps every bucket of a refused request, also those that did not refuse
                 state_map.mark_refused(key, new)
         return group.spread(decisions)
 
@@ -253,7 +254,7 @@ class MemoryStore:
                 )
                 entries[index] = self._find(state_map.limit, _OVERFLOW_KEY, now)
             elif self._free_keys <= 0 and evict:
-                # one more, if an overflow bucket has made `_free_keys` negative
+                # an overflow bucket had made `_free_keys` negative: try to come back to `max_keys`
                 self._make_room(now, protected, evict=True)
         return entries
 
@@ -267,7 +268,7 @@ class MemoryStore:
     def _drop_empty(self, now: int) -> None:
         """Check two limits, and drop them if empty.
 
-        It runs at the take after a new limit, for apps that create limits.
+        It runs at the first take or peek after a new limit was added, for apps that create limits.
         """
         self._new_limit = False
         for state_map in self._rotate(2):
@@ -315,7 +316,7 @@ class MemoryStore:
                 return other, expired
         if not idle:
             expired, idle = largest.find_evictable(now, protected, _MORE_PROBES)
-        return largest, expired or idle or None  # never "", the key of the overflow bucket
+        return largest, expired or idle or None  # an overflow bucket is dropped only when it has expired
 
     def _rotate(self, number: int) -> list[GenerationalMap]:
         """Return the next few maps, round-robin."""
