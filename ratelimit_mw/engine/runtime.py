@@ -50,7 +50,7 @@ class ThreadEvent:
         self.wake: Final = self._event.set
 
     async def wait(self, seconds: float) -> None:
-        """Sleep for so many seconds, or until `wake` is called. The next call waits anew."""
+        """Sleep for so many seconds, or until `wake` is called. The next call waits again."""
         self._event.wait(seconds)
         self._event.clear()
 

@@ -20,7 +20,7 @@ Query = Callable[[Plan], Awaitable[Verdict | None]]
 
 
 class Event(Protocol):
-    """What a request waits for."""
+    """An event that a request waits for, in a thread or in a task."""
 
     def wake(self) -> None:
         """Wake the request. May be called in any thread."""

@@ -44,7 +44,7 @@ class AsgiEndpointLimit(EndpointLimit):
     """An endpoint limit that may have its own store. Raises `ConfigError` if it or the environment is invalid.
 
     `standalone_settings`: the settings without a middleware. `store_id`: identifies the store. `cached_checks`: the
-    checks of limits of which this one is the first; see `endpoint_checks`.
+    checks of groups of limits that begin with this one; see `endpoint_checks`.
     """
 
     __slots__ = ("cached_checks", "standalone_settings", "store", "store_id")

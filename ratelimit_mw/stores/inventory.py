@@ -1,4 +1,4 @@
-"""What the commands of an operator need from a store: the keys of its buckets, and the clients that were refused.
+"""The methods of a store that the admin commands need: they list its keys, and the clients that were refused.
 
 A store of a server or a file has these methods besides those of `Store`. `ratelimit_mw.admin` finds them by name, so a
 store without them still limits requests; `keys`, `top` and `tail` then report that the store does not support them.

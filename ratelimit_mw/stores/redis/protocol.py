@@ -1,4 +1,4 @@
-"""What the modules of the Redis store have in common: a command, the errors of its reply, and how it is sent."""
+"""The types that the modules of the Redis store share: a command, the errors of its reply, and the senders."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar

@@ -93,7 +93,7 @@ def _encoded(text: str) -> bytes:
 
 
 def _decoded(text: Any) -> str:
-    """Return the text of a key. What no key of ours contains is escaped."""
+    """Return the text of a key. Bytes that no key of this package contains are escaped."""
     try:
         decoded: str = text.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
