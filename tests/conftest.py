@@ -9,6 +9,8 @@ import pytest
 from hypothesis import settings
 
 from message_codes import with_codes, without_codes  # noqa: F401  # fixtures
+from ratelimit_mw.metrics.recording import STORE_CALLS
+from ratelimit_mw.metrics.registry import COUNTS, Registry
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer, RedisServerError, find_binaries
 
@@ -144,3 +146,12 @@ def redis_cluster(request: pytest.FixtureRequest, redis_clusters: Running[RedisC
     except (RedisServerError, OSError):
         redis_clusters.discard(request.param)
     return redis_clusters[request.param]
+
+
+@pytest.fixture
+def counts() -> Iterator[Registry]:
+    """The counts of this process, at zero and without a folder, before and after the test."""
+    yield COUNTS.forget()
+    COUNTS.forget()
+    STORE_CALLS.enabled = False
+    STORE_CALLS.listeners.clear()

@@ -15,8 +15,8 @@ OURS = "ratelimit_mw."
 
 LAYERS = """
 core
-algorithms
-stores
+metrics algorithms
+stores opentelemetry
 http
 settings
 rules
@@ -46,6 +46,8 @@ THIRD_PARTY = {  # every import from outside the standard library, and the only 
     "werkzeug": ["flask"],
     "django": ["django"],
     "asgiref": ["django"],
+    "prometheus_client": ["metrics"],
+    "opentelemetry": ["opentelemetry"],
     "pytest": ["testing.plugin", "testing.store_suite"],
 }
 STANDARD = sys.stdlib_module_names | {"_typeshed", "annotationlib"}  # of type checkers; of Python 3.14 and later

@@ -18,6 +18,8 @@ CLIENTS = (
     "rest_framework",
     "werkzeug",
     "uvicorn",
+    "prometheus_client",
+    "opentelemetry",
 )
 OPTIONAL = (*CLIENTS, "pytest", "hypothesis")
 MODULES = ("", ".asgi", ".wsgi", ".testing", ".testing.blocking", ".testing.laws")

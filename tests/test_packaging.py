@@ -14,6 +14,7 @@ from test_layers import THIRD_PARTY
 
 PACKAGE = Path(ratelimit_mw.__file__).resolve().parent
 CHECKOUT = Path(__file__).resolve().parent.parent
+EXTRAS = {"prometheus_client": "prometheus"}  # libraries whose extra has another name than they
 
 
 def test_the_package_under_test_is_the_installed_one() -> None:
@@ -79,7 +80,8 @@ def test_the_extra_all_has_every_framework_and_store() -> None:
 def test_every_client_and_framework_with_a_module_of_its_own_has_an_extra() -> None:
     known = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     named = {name for name, places in THIRD_PARTY.items() if name in {place.rpartition(".")[2] for place in places}}
-    assert named == set(known) - {"all", "demo"}
+    named |= EXTRAS.keys()
+    assert {EXTRAS.get(name, name) for name in named} == set(known) - {"all", "demo"}
 
 
 def test_what_is_required() -> None:
@@ -88,6 +90,7 @@ def test_what_is_required() -> None:
     needs = [need for need in requires("ratelimit-mw") or [] if "extra ==" not in need]
     assert [need.partition(">")[0] for need in needs] == ["msgspec"]
     extras = metadata("ratelimit-mw").get_all("Provides-Extra") or []
-    assert set(extras) == {"redis", "starlette", "fastapi", "flask", "django", "all", "demo"}
+    named = {"redis", "starlette", "fastapi", "flask", "django", "prometheus", "opentelemetry", "all", "demo"}
+    assert set(extras) == named
     assert metadata("ratelimit-mw")["License-Expression"] == "MIT"
     assert not [need for need in requires("ratelimit-mw") or [] if "<" in need.partition(";")[0]]  # no upper pins

@@ -34,6 +34,8 @@ from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import exempt as flask_exempt
 from ratelimit_mw.flask import limit as flask_limit
+from ratelimit_mw.metrics import PrometheusCollector
+from ratelimit_mw.opentelemetry import instrument
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.group import Group, committed
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
@@ -76,6 +78,8 @@ NAMES = {
     ".django": ["RateLimitMiddleware", "Throttle", "exempt", "limit"],
     ".fastapi": ["RateLimit", "RateLimitMiddleware", "exempt", "limit"],
     ".flask": ["RateLimiter", "exempt", "limit"],
+    ".metrics": ["PrometheusCollector"],
+    ".opentelemetry": ["instrument"],
     ".rules": ["Rule"],
     ".settings": ["Settings"],
     ".starlette": ["RateLimit", "RateLimitMiddleware", "exempt", "limit"],
@@ -131,6 +135,8 @@ SIGNATURES: list[tuple[Any, str]] = [
     (freeze, ""),
     (AsgiMiddleware, "app, settings=None, **options"),
     (WsgiMiddleware, "app, settings=None, **options"),
+    (PrometheusCollector, "folder=None"),
+    (instrument, "meter_provider=None"),
     (RateLimiter, "app=None, settings=None, **options"),
     (flask_limit, "limits, **options"),
     (flask_exempt, "target"),

@@ -111,11 +111,15 @@ def _starts_with_place(text: str) -> bool:
 
 
 @contextmanager
-def require(package: str) -> Iterator[None]:
-    """Raise `ImportError` with an install command if the block cannot import `package`."""
+def require(package: str, install: str = "") -> Iterator[None]:
+    """Raise `ImportError` with an install command if the block cannot import `package`.
+
+    `install`: what to install, if it has another name.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != package:
             raise
-        raise ImportError(f"this part of ratelimit_mw needs {package}: pip install {package}", name=package) from None
+        needed = f"this part of ratelimit_mw needs {package}"
+        raise ImportError(f"{needed}: pip install {install or package}", name=package) from None

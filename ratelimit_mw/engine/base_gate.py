@@ -12,6 +12,7 @@ from ratelimit_mw.core.memo import cached_property
 from ratelimit_mw.core.signatures import callable_name, reject_async
 from ratelimit_mw.core.verdict import Source, Verdict
 from ratelimit_mw.engine.delays import DelayCapacity
+from ratelimit_mw.engine.observation import observer, record_policy, watch_store
 from ratelimit_mw.engine.offenders import RefusalReporter, reporter_for
 from ratelimit_mw.engine.refusal_log import log_refusal
 from ratelimit_mw.engine.slot_queue import Queues
@@ -67,6 +68,9 @@ class BaseGate:
         warn_or_fail(findings, strict=settings.strict)
         self._fallback: Final = FallbackStore(settings.local_share) if fallback is None else fallback
         self._on_decision: Final = _hook("on_decision", settings.on_decision)
+        self._observe: Final = observer(settings)
+        if rules is None:
+            record_policy(settings)
         # `_use_store` resets it to None if the store calls the hook itself
         self._on_store_event = _hook("on_store_event", settings.on_store_event)
         self._owns_store: Final = isinstance(settings.store, str)
@@ -160,6 +164,8 @@ class BaseGate:
             self.reporter = reporter_for(store, size, is_async=self._awaits_callables)
             if self.reporter is None:
                 warn_or_fail([_KEEPS_NO_REFUSALS], strict=self.settings.strict)
+        if self.settings.metrics:
+            watch_store(store, self._fallback)
         if getattr(store, "is_cluster", False) and not self.settings.key_secret:
             warn_or_fail([_UNEVEN_LOAD], strict=self.settings.strict)
 

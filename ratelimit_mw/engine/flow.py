@@ -2,6 +2,7 @@
 
 from abc import ABC
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from inspect import isawaitable
 from time import perf_counter
@@ -14,6 +15,7 @@ from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.core.verdict import Source, Verdict
 from ratelimit_mw.engine.base_gate import BaseGate
 from ratelimit_mw.engine.delays import refused_for_capacity
+from ratelimit_mw.engine.observation import CountedEvent, counted_waiting
 from ratelimit_mw.engine.response_tracking import settle_after_response
 from ratelimit_mw.engine.runtime import Runtime, Sleep, refund
 from ratelimit_mw.engine.settlement import NOT_SENT
@@ -65,6 +67,8 @@ class Flow(BaseGate, ABC):
         held_slots = self._register_slots(match, verdict, request) if match.has_slots else None
         if self._on_decision is not None and verdict is not None:
             self._on_decision(DecisionEvent(verdict, request, perf_counter() - started))
+        if self._observe is not None and verdict is not None:
+            self._observe(verdict)
         if verdict is not None and not verdict.allowed:
             self.report_refusal(verdict)
         if may_wait and verdict is not None and verdict.delay:
@@ -119,11 +123,12 @@ class Flow(BaseGate, ABC):
         async def peek(peeked: Plan) -> Verdict | None:
             return conclude(match, peeked, await self.runtime.peek(peeked.charges))
 
+        event = self.runtime.event(sleep)
         return await SlotWait(
             self._queues,
             charge_plan,
             demand,
-            self.runtime.event(sleep),
+            CountedEvent(event, match.rule) if self.settings.metrics else event,
             partial(self._decide, match),
             peek,
             partial(self._without_store, match, charge_plan),
@@ -132,7 +137,8 @@ class Flow(BaseGate, ABC):
     async def _delay(self, verdict: Verdict, sleep: Sleep, held_slots: HeldSlots | None, keys: Sequence[str]) -> None:
         """Delay an admitted request. An exception that ends the delay early refunds the request."""
         try:
-            await sleep(verdict.delay)
+            with counted_waiting(verdict.rule) if self.settings.metrics else nullcontext():
+                await sleep(verdict.delay)
         except self.runtime.interrupts:
             await self.runtime.finish(self._undo(verdict, held_slots))
             raise

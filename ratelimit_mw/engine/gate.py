@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Final
+from functools import cache, lru_cache
+from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
@@ -13,11 +13,13 @@ from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.runtime import drain, run
 from ratelimit_mw.core.verdict import Answer, Source, Verdict
 from ratelimit_mw.engine.flow import Flow
+from ratelimit_mw.engine.observation import is_observed
 from ratelimit_mw.engine.offenders import LoopReporter, ThreadReporter
 from ratelimit_mw.engine.runtime import AsyncioRuntime, Sleep, ThreadRuntime, async_sleep
 from ratelimit_mw.engine.settlement import NOT_SENT, SettlementQueue
 from ratelimit_mw.engine.slots import ASYNC_SLOT_RENEWER
 from ratelimit_mw.http.request import Request
+from ratelimit_mw.metrics.registry import COUNTS
 from ratelimit_mw.rules.compiled import check_no_async_callables
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
 from ratelimit_mw.rules.plan import Plan
@@ -33,6 +35,12 @@ from ratelimit_mw.stores.url import open_async_store, open_store
 _MAX_CACHED_ENDPOINTS: Final = 4096  # endpoints whose compiled limits are cached
 
 
+@cache
+def _with_base(cls: type[Any], base: type[Any]) -> type[Any]:
+    """Return a subclass of both, in which the methods of `base` come first."""
+    return cls if issubclass(cls, base) else type(cls.__name__, (base, cls) if cls not in base.__mro__ else (base,), {})
+
+
 class Gate(Flow):
     """Decides requests in threads. `admit` does not raise, whatever the client sends."""
 
@@ -42,6 +50,11 @@ class Gate(Flow):
     _handler_kinds: tuple[str, ...] = ("wsgi", "plain")
     _default_max_waiting = 2  # requests; each blocks a thread of the server, and waitress has 4
     _expected_handler = "a WSGI app, or a callable (request, verdict)"
+
+    def __new__(cls, settings: Settings, *_: object) -> Self:
+        """Return a gate of the class that observes as much as the settings want, so that others do not pay for it."""
+        observed = ObservedGate if settings.span_attributes == "all" else CountingGate
+        return super().__new__(_with_base(cls, observed) if is_observed(settings) else cls)
 
     def __init__(self, settings: Settings, rules: RuleSet | None = None, fallback: FallbackStore | None = None) -> None:
         super().__init__(settings, rules, fallback)
@@ -110,6 +123,47 @@ class Gate(Flow):
             self._store.close()
 
 
+class ObservedGate(Gate):
+    """A gate that reports each decision of the fast path. The general path reports its own."""
+
+    def admit_plan(self, charge_plan: Plan) -> Verdict | None:
+        """See `Gate.admit_plan`."""
+        verdict = super().admit_plan(charge_plan)
+        if verdict is not None:
+            self._report(verdict)
+        return verdict
+
+    def _report(self, verdict: Verdict) -> None:
+        if self._observe is not None:
+            self._observe(verdict)
+
+
+class CountingGate(ObservedGate):
+    """A gate that counts the decisions, and reports nothing else about admitted requests of the fast path."""
+
+    def admit_plan(self, charge_plan: Plan) -> Verdict | None:
+        """See `Gate.admit_plan`, whose first case is inlined: counting then takes 0.06 µs, a call of it 0.1 µs more."""
+        if not charge_plan.is_single or self._feeds_fallback:
+            return super().admit_plan(charge_plan)
+        match = charge_plan.match
+        try:
+            (decision,) = decisions = self._store.take(charge_plan.charges)
+        except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
+            verdict = self._without_store(match, charge_plan, error)
+        else:
+            if decision.allowed:
+                try:
+                    COUNTS.cells[COUNTS.admitted[match.rule]] += 1
+                except KeyError:
+                    COUNTS.count_first_admitted(match.rule)
+                return Verdict(True, charge_plan.charges, decisions, match.rule, "store", charge_plan.policies)
+            verdict = Verdict(False, charge_plan.charges, decisions, match.rule, "store", charge_plan.policies)
+        self._report(verdict)
+        if not verdict.allowed:
+            self.report_refusal(verdict)
+        return verdict
+
+
 class AsyncGate(Flow):
     """Decides requests in asyncio.
 
@@ -125,6 +179,10 @@ class AsyncGate(Flow):
     _handler_kinds: tuple[str, ...] = ("asgi", "plain")
     _default_max_waiting = 1000
     _expected_handler = "an ASGI app, or a callable (request, verdict)"
+
+    def __new__(cls, settings: Settings) -> Self:
+        """See `Gate.__new__`."""
+        return super().__new__(_with_base(cls, ObservedAsyncGate) if is_observed(settings) else cls)
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -230,3 +288,14 @@ class AsyncGate(Flow):
             await self.reporter.flush()
         if self._owns_store:
             await self._store.aclose()
+
+
+class ObservedAsyncGate(AsyncGate):
+    """An `AsyncGate` that reports each decision of the fast path. See `ObservedGate`."""
+
+    async def admit_plan(self, charge_plan: Plan) -> Verdict | None:
+        """See `Gate.admit_plan`."""
+        verdict = await super().admit_plan(charge_plan)
+        if verdict is not None and self._observe is not None:
+            self._observe(verdict)
+        return verdict

@@ -77,6 +77,7 @@ class Policy:
         "fields",
         "hidden_unless_refusing",
         "hidden_when_admitted",
+        "label",
         "limit",
         "max_wait_seconds",
         "name",
@@ -94,8 +95,10 @@ class Policy:
         shadow: bool = False,
         settles: bool = True,
         settle_policy: Any = None,
+        label: str = "",
     ) -> None:
         self.name = name
+        self.label = label or name  # in metrics, whose labels no callable chooses
         self.limit = limit
         self.quota = min(limit.quota, _MAX_FIELD_INT)  # units; cut to what a header field can show
         # units that can be admitted at one instant

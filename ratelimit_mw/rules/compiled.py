@@ -54,7 +54,9 @@ class CompiledLimit:
         *("missing_key_tag", "may_delay", "tag_of"),
     )
 
-    def __init__(self, spec: LimitSpec, name: str, limit_set: "LimitSet", *, penalty: bool = False) -> None:
+    def __init__(
+        self, spec: LimitSpec, name: str, limit_set: "LimitSet", *, penalty: bool = False, label: str = ""
+    ) -> None:
         settings, rule = limit_set.settings, limit_set.rule
         self.key: Final = limit_set.key if spec.key is None else Key(spec.key, settings.ipv6_prefix)
         self.cost: Final = limit_set.cost if spec.cost is None else spec.cost
@@ -74,6 +76,7 @@ class CompiledLimit:
             shadow=self.shadow,
             settles=spec.settle,
             settle_policy=limit_set.settle_policy if spec.settle else None,
+            label=label,
         )
         self.policy: Final = make_policy(spec.limit)
         local_limit = scaled(spec.limit, settings.local_share)  # decides while the store fails
@@ -175,12 +178,13 @@ class LimitSet:
         return self._compile(specs)
 
     def _compile(self, specs: tuple[LimitSpec, ...]) -> Sequence[CompiledLimit]:
-        names = [
-            spec.limit.name or (self.name if index == 0 else f"{self.name}-{index + 1}")
-            for index, spec in enumerate(specs)
-        ]
-        names += [f"{self.name}-concurrent"] * len(self._slots)
-        limits = [CompiledLimit(spec, name, self) for spec, name in zip((*specs, *self._slots), names, strict=True)]
+        labels = [self.name if index == 0 else f"{self.name}-{index + 1}" for index in range(len(specs))]
+        names = [spec.limit.name or label for spec, label in zip(specs, labels, strict=True)]
+        if not isinstance(self._selector, DynamicLimits):  # a callable may name a limit after a client
+            labels = names.copy()
+        slots = [f"{self.name}-concurrent"] * len(self._slots)
+        named = zip((*specs, *self._slots), names + slots, labels + slots, strict=True)
+        limits = [CompiledLimit(spec, name, self, label=label) for spec, name, label in named]
         if self._penalty is not None:
             limits.append(CompiledLimit(self._penalty, f"{self.name}-penalty", self, penalty=True))
         return limits

@@ -20,7 +20,7 @@ from ratelimit_mw.http.response import HeaderStyle
 from ratelimit_mw.settings.features import PenaltySpec, check_no_concurrency, check_single_concurrency
 from ratelimit_mw.settings.limits import check_buckets, check_estimates, parse_limits
 from ratelimit_mw.settings.loading import option_of, read_environment, read_file, with_location
-from ratelimit_mw.settings.options import MissingKey, Options
+from ratelimit_mw.settings.options import MissingKey, Options, SpanAttributes
 from ratelimit_mw.settings.rule import LIMIT_TABLE_OPTIONS, OnMessageRefused, OnStoreError, PathSpec, Rule, rule_from
 
 _NOTATION: Final = ("limits", "app_limits", "messages")  # notation may have commas, so a variable's text is not split
@@ -72,6 +72,9 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     on_decision: Any = None
     on_store_event: Any = None
     remember_refused: int = 0
+    metrics: bool = False
+    metrics_folder: str | None = None
+    span_attributes: SpanAttributes = "none"
     jitter: float = 0.0  # seconds
     shadow: bool = False
     missing_key: MissingKey = "shared"

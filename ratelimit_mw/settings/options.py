@@ -30,6 +30,7 @@ from ratelimit_mw.settings.limits import check_tier_name
 from ratelimit_mw.settings.rule import LimitsValue, OnMessageRefused, OnStoreError, PathSpec, Rule, RuleOptions
 
 MissingKey = Literal["shared", "deny", "exempt"]
+SpanAttributes = Literal["none", "refused", "all"]
 _MIN_SECRET_BYTES: Final = 16
 _MAX_SECRET_BYTES: Final = 64  # the longest key of BLAKE2b
 _PUBLISHED_SECRETS: Final = ("a long random text of your own",)  # from the documentation of the first release candidate
@@ -55,6 +56,13 @@ def _check_secret(option: str, value: object) -> None:
         raise ConfigError(f"{option}: expected text of {sizes} bytes; {_HOW_TO_GENERATE}", code="RL-037")
     if value in _PUBLISHED_SECRETS:
         raise ConfigError(f"{option}: got the text of an example, which is public; {_HOW_TO_GENERATE}", code="RL-037")
+
+
+def _check_folder(option: str, value: object) -> None:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise ConfigError(
+            f"{option}: got {value!r}, expected the path of a folder, such as '/run/myapp'", code="RL-054"
+        )
 
 
 def _check_enabled(option: str, value: object) -> None:
@@ -162,6 +170,17 @@ class Options(TypedDict, total=False):
         "how many of the clients that were refused most, and of the latest refusals, each process reports to the store "
         "every second, for the commands `top` and `tail`; 0: none",
         check_remember_refused,
+    ]
+    metrics: Annotated[bool, "counts decisions, for `PrometheusCollector` and OpenTelemetry"]
+    metrics_folder: Annotated[
+        str,
+        "a folder on this host where each process keeps its counts, so that one scrape has all; default: "
+        "`ratelimit_mw` in `$PROMETHEUS_MULTIPROC_DIR`, if that is set, else each process has its own counts only",
+        _check_folder,
+    ]
+    span_attributes: Annotated[
+        SpanAttributes,
+        "of which requests the current OpenTelemetry span describes the decision: `none`, `refused` or `all`",
     ]
     jitter: Annotated[
         float,

@@ -1,6 +1,7 @@
 """How the table of scenarios is played, wherever the apps run: its rows, its clock, its stores, what is checked."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -12,6 +13,8 @@ from ratelimit_mw.core import log as notices
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.engine import base_gate, gate
 from ratelimit_mw.http import response
+from ratelimit_mw.metrics.families import REFUSALS, REQUESTS
+from ratelimit_mw.metrics.registry import COUNTS
 from ratelimit_mw.stores.fallback import FallbackStore
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore, async_transport, sync_transport, url
 from ratelimit_mw.testing import Call, Clock, RecordingStore
@@ -20,7 +23,7 @@ from web.scenario import Answer, Scenario, Step
 from web.scenarios import SCENARIOS
 from web.scenarios_after import AFTER
 
-REFUSALS = (403, 429, 503)
+REFUSED = (403, 429, 503)
 FIELDS = ("ratelimit", "ratelimit-policy")
 PARAMETERS = ("q", "w", "ratelimit-mw-burst")
 LEGACY = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
@@ -114,8 +117,31 @@ def begin(store: TableStore, clock: Clock, step: Step) -> None:
 
 
 def play(face: str, scenario: Scenario, store: TableStore, clock: Clock) -> None:
-    """The steps of a scenario, one after the other."""
-    send = FACES[face]({"store": store, **scenario.settings})
+    """The steps of a scenario, one after the other, without metrics."""
+    play_under(face, scenario, {"store": store, **scenario.settings}, store, clock)
+
+
+def play_counted(face: str, scenario: Scenario, store: TableStore, clock: Clock) -> None:
+    """The same with metrics, which count each step that met a rule once, with its outcome and source."""
+    COUNTS.forget()
+    try:
+        play_under(face, scenario, {"store": store, "metrics": True, **scenario.settings}, store, clock)
+        counts = COUNTS.own_counts().items()
+    finally:
+        COUNTS.forget()
+    outcomes, sources = Counter[str](), Counter[str]()
+    for (_, outcome, source), count in [(labels, count) for (name, labels), count in counts if name == REQUESTS.name]:
+        outcomes[outcome] += count
+        sources[source] += count * (outcome == "admitted")
+    met = [step for step in scenario.steps if step.source or step.status in REFUSED]
+    assert outcomes == Counter("refused" if step.status in REFUSED else "admitted" for step in met)
+    assert sources >= Counter(step.source for step in met if step.status == 200)  # other responses do not show it
+    refusing = sum(count for (name, labels), count in counts if name == REFUSALS.name and labels[2] == "false")
+    assert refusing >= sum(step.status == 429 for step in met)  # several limits may refuse one request
+
+
+def play_under(face: str, scenario: Scenario, settings: Mapping[str, Any], store: TableStore, clock: Clock) -> None:
+    send = FACES[face](settings)
     for number, step in enumerate(scenario.steps):
         begin(store, clock, step)
         answer = send(step)
@@ -131,7 +157,7 @@ def check(face: str, step: Step, answer: Answer, now: float, where: str) -> None
         step = replace(step, state=(), policy=None, legacy=None)
     assert answer.status == step.status, where
     check_fields(step, answer, now, where)
-    if step.status in REFUSALS:
+    if step.status in REFUSED:
         check_refusal(step, answer, where)
         return
     assert answer.field("retry-after") == [], where

@@ -86,6 +86,8 @@ KINDS: list[tuple[str, str, Any]] = [
     ("ON_REFUSED", "call:web.test_on_refused:teapot", "call:web.test_on_refused:teapot"),
     ("ON_DECISION", "call:json:dumps", "call:json:dumps"),
     ("ON_STORE_EVENT", "call:json:dumps", "call:json:dumps"),
+    ("METRICS_FOLDER", "/run/app, too", "/run/app, too"),
+    ("SPAN_ATTRIBUTES", "refused", "refused"),
     ("LOCAL_SHARE", "0.25", 0.25),
     ("LOCAL_SHARE", "1", 1),
     ("MAX_WAITING", "50", 50),
@@ -98,9 +100,9 @@ KINDS: list[tuple[str, str, Any]] = [
     ("KEY_SECRET", "[s3cret-of-our-own", "[s3cret-of-our-own"),
     ("KEY_SECRET", '{"a": 1234567890}', '{"a": 1234567890}'),
     ("KEY_SECRET", "[12345678901234]", "[12345678901234]"),
-    *[(name, word, True) for name in ("IGNORE_CASE", "SHADOW", "PLAIN_KEYS", "STRICT", "ENABLED")
+    *[(name, word, True) for name in ("IGNORE_CASE", "METRICS", "SHADOW", "PLAIN_KEYS", "STRICT", "ENABLED")
       for word in ("true", "1", "yes", "on", "TRUE", "Yes", " on ")],
-    *[(name, word, False) for name in ("IGNORE_CASE", "SHADOW", "PLAIN_KEYS", "STRICT", "ENABLED")
+    *[(name, word, False) for name in ("IGNORE_CASE", "METRICS", "SHADOW", "PLAIN_KEYS", "STRICT", "ENABLED")
       for word in ("false", "0", "no", "off", "FALSE", "No")],
 ]  # fmt: skip
 

@@ -1,15 +1,15 @@
-"""Every scenario over every framework, in this process, over memory."""
+"""Every scenario over every framework, in this process, over memory. Each step is counted once."""
 
 import pytest
 
 from ratelimit_mw.testing import Clock
 from web.faces import FACES
 from web.scenario import Scenario
-from web.table import ALL_ROWS, play, tell_time
+from web.table import ALL_ROWS, play_counted, tell_time
 
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("scenario", ALL_ROWS)
 def test_scenario(face: str, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    play(face, scenario, tell_time(clock, monkeypatch.setattr)(), clock)
+    play_counted(face, scenario, tell_time(clock, monkeypatch.setattr)(), clock)

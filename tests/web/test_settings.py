@@ -12,6 +12,7 @@ from web.messages import (
     CLOSE_OR_DROP,
     COUNT,
     FIVE,
+    FOLDER,
     IMPORTABLE,
     KEYS,
     LIMIT,
@@ -22,6 +23,7 @@ from web.messages import (
     PERIODS,
     PREFIX,
     SECONDS,
+    SPANS,
     TEMPLATE,
     TEMPLATES,
     ZERO,
@@ -115,6 +117,12 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     ("exempt", None, f"exempt: {found(None, TEMPLATES)}"),
     ("on_store_error", "open", f"on_store_error: {found('open', MODES)}"),
     ("on_store_error", None, f"on_store_error: {found(None, MODES)}"),
+    ("metrics", 1, f"metrics: {found(1, BOOL)}"),
+    ("metrics_folder", "", f"metrics_folder: {found('', FOLDER)}"),
+    ("metrics_folder", " ", f"metrics_folder: {found(' ', FOLDER)}"),
+    ("metrics_folder", 7, f"metrics_folder: {found(7, FOLDER)}"),
+    ("metrics_folder", "a\0b", f"metrics_folder: {found('a' + chr(0) + 'b', FOLDER)}"),
+    ("span_attributes", "some", f"span_attributes: {found('some', SPANS)}"),
     ("store_timeout", 0, "store_timeout: got 0, expected more than 0 seconds"),
     ("store_timeout", -1, f"store_timeout: {found(-1, SECONDS)}"),
     ("store_timeout", nan, f"store_timeout: {found(nan, SECONDS)}"),
@@ -153,8 +161,9 @@ def test_a_setting_whose_name_is_wrong() -> None:
         "limits, app_limits, messages, on_message_refused, rules, concurrent, queue, queue_timeout, slot_lifetime, "
         "slot_retry, key, tier, default_tier, settle, count_status, penalty, store, trusted_proxies, proxy_header, "
         "ipv6_prefix, exempt, safelist, blocklist, ignore_case, on_store_error, local_share, store_timeout, "
-        "max_waiting, headers, on_refused, on_decision, on_store_event, remember_refused, jitter, shadow, missing_key, "
-        "key_secret, plain_keys, strict, enabled"
+        "max_waiting, headers, on_refused, on_decision, on_store_event, remember_refused, metrics, "
+        "metrics_folder, span_attributes, jitter, shadow, missing_key, key_secret, "
+        "plain_keys, strict, enabled"
     )
     nine = {"limits": "9/hour"}
     assert message_of(**nine, trusted_proxy=1) == "unknown setting `trusted_proxy`: did you mean `trusted_proxies`?"

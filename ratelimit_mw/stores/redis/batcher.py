@@ -9,11 +9,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any, Final
 
 from msgspec import Struct
 
 from ratelimit_mw.core.errors import StoreError, StoreNotAsked
+from ratelimit_mw.metrics.recording import STORE_CALLS
 from ratelimit_mw.stores.layer import SCRIPT_ERROR, Lookup
 from ratelimit_mw.stores.redis.async_transport import AsyncTransport, Call
 from ratelimit_mw.stores.redis.commands import DEFAULT_MODE, EncodedGroup, TakeMode
@@ -110,11 +112,12 @@ class Batcher:
         self._flush_scheduled = False
         room = self._transport.room
         batches = self._next_batches(room) if room else []
+        on_reply = self._on_reply if not STORE_CALLS.enabled else partial(self._count_reply, perf_counter())
         try:
             calls = [
                 Call(
                     self._command([take.encoded_group for take in batch], batch[0].mode),
-                    partial(self._on_reply, batch),
+                    partial(on_reply, batch),
                     batch[0].encoded_group.slot or 0,
                 )
                 for batch in batches
@@ -131,6 +134,8 @@ class Batcher:
         try:
             await self._transport.ready()
         except StoreError as error:
+            if STORE_CALLS.enabled:
+                STORE_CALLS.record("take", 0.0, error)
             queue = list(self._queue)
             self._queue.clear()
             self._finish(queue, error)
@@ -164,6 +169,11 @@ class Batcher:
             batch.append(take)
             groups += 1
         return batches
+
+    def _count_reply(self, started: float, batch: Sequence[PendingTake], reply: Any) -> None:
+        if not isinstance(reply, RetryableReply):
+            STORE_CALLS.record("take", perf_counter() - started, reply if isinstance(reply, StoreError) else None)
+        self._on_reply(batch, reply)
 
     def _on_reply(self, batch: Sequence[PendingTake], reply: Any) -> None:
         outcome: Sequence[Outcome] | StoreError

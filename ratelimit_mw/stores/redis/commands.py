@@ -5,12 +5,14 @@ Threads and asyncio share it: it is written as coroutines, and does no I/O but t
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple
+from time import perf_counter
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, Decision, check_seconds, microseconds
+from ratelimit_mw.metrics.recording import STORE_CALLS, StoreCall
 from ratelimit_mw.stores.group import Group, in_parts, units_that_count
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides
 from ratelimit_mw.stores.redis.hash_slots import slot, split_by_slot, take_by_slot
@@ -202,15 +204,14 @@ class RedisCommands:
 
         return read_decisions(await self._evaluate("settle", command, sender), charges, "settle")
 
-    async def _evaluate(
-        self, driver: Literal["take", "settle"], command: Callable[[], Command], sender: Sender
-    ) -> object:
+    async def _evaluate(self, driver: StoreCall, command: Callable[[], Command], sender: Sender) -> object:
         """Return the reply to an EVALSHA. `command` makes it, in the codec that the server supports."""
         known = True
+        send = partial(_send_counted, driver, sender) if STORE_CALLS.enabled else sender.send
         for _ in range(_MAX_ATTEMPTS):
             evalsha = command()
             try:
-                return await sender.send(evalsha if known else ("EVAL", script(driver, self._codec).text, *evalsha[2:]))
+                return await send(evalsha if known else ("EVAL", script(driver, self._codec).text, *evalsha[2:]))
             except NoScript:
                 known = False  # EVAL also loads the script on this server
             except NoCodec:
@@ -233,6 +234,18 @@ class RedisCommands:
         """Return the injected time in microseconds; 0 uses the server's own."""
         clock = self._clock  # read once, as a test that ends may remove it in another thread
         return 0 if clock is None else max(1, microseconds(clock()))
+
+
+async def _send_counted(call: StoreCall, sender: Sender, command: Command) -> object:
+    """Send a command, and count the call."""
+    started = perf_counter()
+    try:
+        reply = await sender.send(command)
+    except StoreError as error:
+        STORE_CALLS.record(call, perf_counter() - started, error)
+        raise
+    STORE_CALLS.record(call, perf_counter() - started)
+    return reply
 
 
 def settling_calls(charges: Sequence[Charge]) -> list[list[Charge]]:

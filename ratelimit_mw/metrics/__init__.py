@@ -1,0 +1,85 @@
+"""Metrics for Prometheus: what the setting `metrics` counts, in all processes of a host."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ratelimit_mw.core.errors import require
+from ratelimit_mw.metrics.families import BOUND_LABELS, FAMILIES, Family, Series
+from ratelimit_mw.metrics.folder import read_folder
+from ratelimit_mw.metrics.registry import COUNTS, default_folder
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+__all__ = ["PrometheusCollector"]
+
+
+class PrometheusCollector:
+    """A collector for a registry of prometheus_client: `REGISTRY.register(PrometheusCollector())`.
+
+    With the setting `metrics_folder`, one scrape has the counts of all processes of this host, also of those that have
+    ended; without it, those of this process. It adds them up itself, so it works beside a `MultiProcessCollector`, in
+    the same registry.
+
+    `folder`: the folder to read, for a process that serves metrics only; the default is that of the app's settings.
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        with require("prometheus_client", "'ratelimit-mw[prometheus]'"):
+            import prometheus_client  # noqa: F401, PLC0415  # so that its lack is an error here, not in a scrape
+        self._folder: Final = None if folder is None else Path(folder).absolute()
+
+    def describe(self) -> "Iterable[Metric]":
+        """Return the metrics without numbers: prometheus_client refuses a second collector of the same metrics."""
+        return [_metric(family, {}) for family in FAMILIES]
+
+    def collect(self) -> "Iterator[Metric]":
+        """Yield the metrics that have numbers."""
+        counts = self._counts()
+        by_name: dict[str, dict[tuple[str, ...], int]] = {}
+        for (name, labels), count in counts.items():
+            by_name.setdefault(name, {})[labels] = count
+        for family in FAMILIES:
+            if family.kind == "histogram":
+                yield _histogram(family, by_name)
+            else:
+                yield _metric(family, by_name.get(family.name, {}))
+
+    def _counts(self) -> Mapping[Series, int]:
+        folder = self._folder
+        if folder is None and COUNTS.folder is None:  # no app counts in this process
+            folder = default_folder()
+        if folder is None or folder == COUNTS.folder:
+            return COUNTS.counts()
+        return read_folder(folder)[0] if folder.is_dir() else {}
+
+
+def _metric(family: Family, counts: Mapping[tuple[str, ...], int]) -> "Metric":
+    from prometheus_client import core  # noqa: PLC0415  # optional
+
+    kinds = {
+        "counter": core.CounterMetricFamily,
+        "gauge": core.GaugeMetricFamily,
+        "histogram": core.HistogramMetricFamily,
+    }
+    made: Any = kinds[family.kind](family.name, family.help, labels=family.labels)
+    for labels, count in sorted(counts.items()):
+        value = min(count, 1) if family.once else count
+        made.add_metric(list(labels), value if family.unit == 1 else value / family.unit)
+    metric: Metric = made
+    return metric
+
+
+def _histogram(family: Family, by_name: Mapping[str, Mapping[tuple[str, ...], int]]) -> "Metric":
+    from prometheus_client import core  # noqa: PLC0415  # optional
+
+    metric = core.HistogramMetricFamily(family.name, family.help, labels=family.labels)
+    buckets, sums = by_name.get(f"{family.name}_bucket", {}), by_name.get(f"{family.name}_sum", {})
+    for labels in sorted(sums):
+        upto = accumulate(buckets.get((*labels, bound), 0) for bound in BOUND_LABELS)
+        metric.add_metric(
+            list(labels), list(zip(BOUND_LABELS, upto, strict=True)), sum_value=sums[labels] / family.unit
+        )
+    return metric

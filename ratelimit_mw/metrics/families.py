@@ -1,0 +1,105 @@
+"""The metrics: their names, labels and units. Labels come from the settings alone, never from a request."""
+
+from typing import Final, Literal
+
+from msgspec import Struct
+
+Kind = Literal["counter", "gauge", "histogram"]
+Series = tuple[str, tuple[str, ...]]
+"""A number that is counted: the name of its sample, and the values of its labels."""
+
+
+class Family(Struct, frozen=True):
+    """A metric, as it is exposed.
+
+    `unit`: a cell holds whole numbers, and so many of them are 1 in the exposed number. `once`: the number is 1, in
+    however many processes it is set.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    unit: int = 1
+    once: bool = False
+
+
+MICROSECONDS: Final = 1_000_000  # in a second
+BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)  # seconds
+BOUND_LABELS: Final = (*(f"{bound:g}" for bound in BOUNDS), "+Inf")
+
+REQUESTS: Final = Family(
+    "ratelimit_requests_total",
+    "counter",
+    "Requests and websocket messages that met a rule, by outcome (admitted, refused) and source of the decision.",
+    ("rule", "outcome", "source"),
+)
+REFUSALS: Final = Family(
+    "ratelimit_refusals_total",
+    "counter",
+    "Refusals by each limit; with shadow=true, what a limit in shadow mode would have refused.",
+    ("rule", "limit", "shadow"),
+)
+DELAY_SECONDS: Final = Family(
+    "ratelimit_delay_seconds_total",
+    "counter",
+    "Seconds for which admitted requests were delayed.",
+    ("rule",),
+    MICROSECONDS,
+)
+DELAYED: Final = Family(
+    "ratelimit_delayed_requests_total", "counter", "Admitted requests that were delayed.", ("rule",)
+)
+STORE_SECONDS: Final = Family(
+    "ratelimit_store_seconds",
+    "histogram",
+    "Seconds until a server replied to a call, which may decide several requests.",
+    ("call",),
+    MICROSECONDS,
+)
+STORE_ERRORS: Final = Family(
+    "ratelimit_store_errors_total", "counter", "Calls of a server that failed, by kind of error.", ("call", "kind")
+)
+WAITING: Final = Family(
+    "ratelimit_waiting_requests", "gauge", "Requests that are delayed, or wait in a queue for a slot, now.", ("rule",)
+)
+STORE_KEYS: Final = Family("ratelimit_store_keys", "gauge", "States that are kept in memory.")
+STORE_OPEN: Final = Family(
+    "ratelimit_store_open", "gauge", "Stores that are not queried at the moment, because they failed."
+)
+POLICY_INFO: Final = Family(
+    "ratelimit_policy_info", "gauge", "1 for the digest of each settings in force.", ("digest",), once=True
+)
+
+FAMILIES: Final = (
+    REQUESTS,
+    REFUSALS,
+    DELAY_SECONDS,
+    DELAYED,
+    STORE_SECONDS,
+    STORE_ERRORS,
+    WAITING,
+    STORE_KEYS,
+    STORE_OPEN,
+    POLICY_INFO,
+)
+OTHER: Final = "other"  # the label of the rules and limits beyond the maximum of series
+
+
+def sample_name(family: Family, part: str = "") -> str:
+    """Return the name of a family's sample. `part`: `bucket` or `sum`, of a histogram."""
+    return f"{family.name}_{part}" if part else family.name
+
+
+GAUGES: Final = frozenset(family.name for family in FAMILIES if family.kind == "gauge")
+
+
+def with_other_labels(series: Series) -> Series:
+    """Return the series that counts in place of this one once there is no room; itself if it has no rule."""
+    name, labels = series
+    if name == REFUSALS.name:
+        return name, (OTHER, OTHER, labels[2])
+    return (name, (OTHER, *labels[1:])) if name in _BY_RULE else series
+
+
+_BY_RULE: Final = frozenset(family.name for family in FAMILIES if family.labels[:1] == ("rule",))

@@ -1,0 +1,258 @@
+"""The folder in which each process keeps its counts, so that any of them can add up all.
+
+A process owns its file as long as it holds the lock (flock) on it, which the kernel releases when the process ends,
+however it ends. Files without an owner are folded into one, `folded.json`, which names them: it replaces its
+predecessor by one rename, so files that a crash leaves behind are not counted twice.
+"""
+
+import mmap
+import os
+import time
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Final
+
+from msgspec import DecodeError, Struct, ValidationError, json
+
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.metrics.families import GAUGES, Series, with_other_labels
+
+MAGIC: Final = 0x31_54_4E_43_5F_4D_4C_52  # the first cell of a file: RLM_CNT1
+SPARE_CELL: Final = 1
+FIRST_CELL: Final = 2
+CAPACITY: Final = 1024  # cells
+_CELL_SIZE: Final = 8  # bytes
+_SIZE: Final = CAPACITY * _CELL_SIZE
+_SUFFIX: Final = ".counts"
+_NEW: Final = ".new"  # a file in the making, which does not count yet
+_FOLDED: Final = "folded.json"
+_FOLDING: Final = "folding.lock"
+_ABANDONED_AFTER: Final = 60.0  # seconds; a file is made in less than one
+_ATTEMPTS: Final = 20  # to read the folder while no file is folded
+_MAX_FOLDED: Final = 900  # series; more than that count as `other`
+_LOCAL: Final = "choose a folder on a disk of this host, such as one in /run or /tmp"
+
+Cells = Sequence[int]
+
+
+class _Folded(Struct):
+    """The counts of files without an owner. `files`: their names, of which some may not be deleted yet."""
+
+    files: list[str] = []
+    counts: list[tuple[str, list[str], int]] = []
+
+
+def _flock(descriptor: int) -> bool:
+    """Lock a file without waiting. Return whether it is locked now: False if another process has locked it."""
+    import fcntl  # noqa: PLC0415  # Windows has none
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def prepare(folder: Path) -> None:
+    """Create the folder if it does not exist. Raises `ConfigError` if it cannot be written, or has no locks."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f"{token_hex(8)}{_NEW}"
+        with _opened(probe, os.O_RDWR | os.O_CREAT | os.O_EXCL) as first:
+            try:
+                _check_locks(probe, first)
+            finally:
+                probe.unlink()
+        fold(folder)
+    except ImportError:
+        text = "metrics_folder: this system has no file locks (flock); leave it out, and scrape each process"
+        raise ConfigError(text, code="RL-054") from None
+    except OSError as error:
+        text = f"metrics_folder: got {str(folder)!r}, which cannot be used: {error.strerror or error}; {_LOCAL}"
+        raise ConfigError(text, code="RL-054") from error
+
+
+def _check_locks(probe: Path, first: int) -> None:
+    with _opened(probe, os.O_RDWR) as second:
+        if not _flock(first) or _flock(second):
+            raise ConfigError(
+                f"metrics_folder: got {str(probe.parent)!r}, where file locks have no effect, as on network disks; "
+                f"{_LOCAL}",
+                code="RL-054",
+            )
+
+
+class CountFile:
+    """The counts of this process, as a file that other processes read. `cells`: its numbers, in shared memory.
+
+    After the cells, the file has a line for each series, with the index of its cell.
+    """
+
+    def __init__(self, folder: Path, cells: Cells, series: Mapping[Series, int]) -> None:
+        self.name: Final = f"{os.getpid()}-{token_hex(8)}{_SUFFIX}"
+        path = folder / self.name
+        new = path.with_suffix(_NEW)
+        self._descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            _flock(self._descriptor)
+            # written, not sparse: on a full disk, a first write to shared memory would kill the process
+            _write_all(self._descriptor, array("q", [MAGIC, *cells[1:]]).tobytes())
+            for one, index in series.items():
+                self.add_name(index, one)
+            self._mapped = mmap.mmap(self._descriptor, _SIZE)
+            new.rename(path)
+        except BaseException:
+            os.close(self._descriptor)
+            new.unlink(missing_ok=True)
+            raise
+        self.cells: Final = memoryview(self._mapped).cast("q")
+
+    def add_name(self, index: int, series: Series) -> None:
+        """Name the series that a cell counts. The line of one that cannot be written is left out."""
+        name, labels = series
+        # a line break comes first, too: an earlier line may be incomplete
+        with suppress(OSError):
+            _write_all(self._descriptor, b"\n" + json.encode([index, name, labels]) + b"\n")
+
+    def abandon(self) -> None:
+        """Close the file in this process. A child does so after a fork: the file and its lock are the parent's."""
+        self.cells.release()
+        self._mapped.close()
+        os.close(self._descriptor)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def read_folder(folder: Path) -> tuple[dict[Series, int], set[str]]:
+    """Return the sums of all processes, and the names of the files that were read. Folds files without an owner."""
+    with suppress(OSError, ImportError):
+        fold(folder)
+    total: dict[Series, int] = {}
+    names: set[str] = set()
+    for _ in range(_ATTEMPTS):
+        folded = _read_folded(folder)
+        total = {(name, tuple(labels)): count for name, labels, count in folded.counts}
+        names = {path.name for path in _files(folder)} - {*folded.files}
+        for name in names:
+            _add(total, _read(folder / name).items())
+        if _read_folded(folder) == folded:
+            break
+    return total, names
+
+
+def fold(folder: Path) -> None:
+    """Add the counts of the files without an owner to `folded.json`, and delete them. One process does so at a time."""
+    with _opened(folder / _FOLDING, os.O_RDWR | os.O_CREAT) as turn:
+        if not _flock(turn):
+            return
+        folded = _read_folded(folder)
+        for name in folded.files:  # a process ended before it had deleted them
+            (folder / name).unlink(missing_ok=True)
+        dead = [path for path in _files(folder) if _has_no_owner(path)]
+        if dead:
+            total = {(name, tuple(labels)): count for name, labels, count in folded.counts}
+            for path in dead:
+                _add(total, ((series, count) for series, count in _read(path).items() if series[0] not in GAUGES))
+            counts = [(name, list(labels), count) for (name, labels), count in _bounded(total).items()]
+            _replace(folder, _Folded([path.name for path in dead], counts))
+        for path in [*dead, *_abandoned(folder)]:
+            path.unlink(missing_ok=True)
+
+
+def _replace(folder: Path, folded: _Folded) -> None:
+    new = folder / f"{token_hex(8)}{_NEW}"
+    new.write_bytes(json.encode(folded))
+    new.rename(folder / _FOLDED)
+
+
+def _read_folded(folder: Path) -> _Folded:
+    try:
+        return json.decode((folder / _FOLDED).read_bytes(), type=_Folded)
+    except (OSError, DecodeError, ValidationError):  # not written yet; or torn, as after a loss of power
+        return _Folded()
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"*{_SUFFIX}"))
+
+
+def _has_no_owner(path: Path) -> bool:
+    try:
+        with _opened(path, os.O_RDONLY) as descriptor:
+            return _flock(descriptor)
+    except OSError:  # deleted meanwhile, or of another user
+        return False
+
+
+def _abandoned(folder: Path) -> list[Path]:
+    """Return the files in the making whose process ended before they were complete."""
+    before = time.time() - _ABANDONED_AFTER
+    found = []
+    for path in folder.glob(f"*{_NEW}"):
+        with suppress(OSError):
+            if path.stat().st_mtime < before and _has_no_owner(path):
+                found.append(path)
+    return found
+
+
+def _read(path: Path) -> dict[Series, int]:
+    """Return the counts of a file; none if it was deleted meanwhile, or is another kind of file."""
+    try:
+        with _opened(path, os.O_RDONLY) as descriptor:
+            if os.fstat(descriptor).st_size < _SIZE:
+                return {}
+            # mapped, not read: a number that its process is writing is seen before or after, never in between
+            with mmap.mmap(descriptor, _SIZE, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
+                with data.cast("q") as cells:
+                    numbers = cells.tolist()
+                os.lseek(descriptor, _SIZE, os.SEEK_SET)
+                lines = _rest(descriptor).split(b"\n")[:-1]
+    except OSError:
+        return {}
+    if numbers[0] != MAGIC:
+        return {}
+    counts: dict[Series, int] = {}
+    for line in lines:
+        with suppress(DecodeError, ValidationError):  # of a line that is incomplete
+            index, name, labels = json.decode(line, type=tuple[int, str, tuple[str, ...]])
+            if FIRST_CELL <= index < CAPACITY:
+                counts[name, labels] = numbers[index]
+    return counts
+
+
+def _rest(descriptor: int) -> bytes:
+    parts = []
+    while part := os.read(descriptor, 1 << 16):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _add(total: dict[Series, int], counts: Iterable[tuple[Series, int]]) -> None:
+    for series, count in counts:
+        total[series] = total.get(series, 0) + count
+
+
+def _bounded(counts: dict[Series, int]) -> dict[Series, int]:
+    """Return the counts with at most so many series: rules of earlier settings would otherwise add up forever."""
+    if len(counts) <= _MAX_FOLDED:
+        return counts
+    kept: dict[Series, Any] = {}
+    for series, count in counts.items():
+        here = series if series in kept or len(kept) < _MAX_FOLDED else with_other_labels(series)
+        kept[here] = kept.get(here, 0) + count
+    return kept

@@ -1,0 +1,212 @@
+"""The counts of this process: cells, each of which counts one series. Shared by all gates and stores that count.
+
+A cell is added to without a lock: CPython switches threads neither between reading and writing an item of a list, nor
+of a memoryview. Without its global lock counts can be lost.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock
+from time import monotonic
+from typing import Final, Protocol, Self
+from weakref import WeakSet
+
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.log import warn, warn_throttled
+from ratelimit_mw.metrics.families import (
+    OTHER,
+    POLICY_INFO,
+    REQUESTS,
+    STORE_KEYS,
+    STORE_OPEN,
+    Family,
+    Series,
+    sample_name,
+    with_other_labels,
+)
+from ratelimit_mw.metrics.folder import CAPACITY, FIRST_CELL, SPARE_CELL, CountFile, prepare, read_folder
+
+MAX_SERIES: Final = 1000
+RESERVED_SERIES: Final = 100  # for those without a rule, and for the rule `other`
+_MAX_DIGESTS: Final = 10
+_STATES_INTERVAL: Final = 1.0  # seconds
+_TOO_MANY: Final = "metrics: %d series are the most that a process counts; further rules and limits count as %r"
+_NOT_WRITTEN: Final = "cannot be written, so other processes do not see the counts of this one: %s"
+_ENVIRONMENT: Final = "PROMETHEUS_MULTIPROC_DIR"
+_SUBFOLDER: Final = "ratelimit_mw"
+
+
+class Sized(Protocol):
+    """A store in memory, whose states are counted."""
+
+    def __len__(self) -> int: ...
+
+
+class Registry:
+    """The counts of a process, in a list or in a file of `folder`.
+
+    `cells`: the counts. The first is not used, and the second takes what has no room. `admitted`: the
+    cell of each rule's requests that the store admitted, once there was one: a lookup in a dict for most requests.
+    `folder`: None if only this process reads the counts.
+    """
+
+    def __init__(self) -> None:
+        self.cells: list[int] | memoryview[int] = [0] * CAPACITY
+        self.admitted: Final[dict[str, int]] = {}
+        self.folder: Path | None = None
+        self._file: CountFile | None = None
+        self._series: dict[Series, int] = {}
+        self._lock = Lock()
+        self._has_warned = False
+        self._stores = WeakSet[Sized]()
+        self._open_stores: set[int] = set()
+        self._states_due = 0.0  # monotonic seconds
+
+    def open(self, folder: str | None) -> None:
+        """Keep the counts in a file of this folder from now on; None for the folder that the environment names, if any.
+
+        Raises `ConfigError` if the folder cannot be used, or if this process uses another one.
+        """
+        path = default_folder() if folder is None else Path(folder).absolute()
+        if path is None or path == self.folder:
+            return
+        if self.folder is not None:
+            raise ConfigError(
+                f"metrics_folder: got {str(path)!r}, but this process keeps its counts in {str(self.folder)!r} "
+                "already; use one folder for all apps of a process",
+                code="RL-054",
+            )
+        prepare(path)
+        with self._lock:
+            self.folder = path
+            self._open_file()
+
+    def cell(self, family: Family, labels: tuple[str, ...], part: str = "") -> int:
+        """Return the index of the cell of a series; of the one with the rule `other` if there are too many.
+
+        `part`: see `sample_name`.
+        """
+        series = sample_name(family, part), labels
+        index = self._series.get(series)
+        if index is None:
+            with self._lock:
+                index = self._series.get(series) or self._add_series(series)
+        return index
+
+    def add(self, family: Family, labels: tuple[str, ...], amount: int = 1, part: str = "") -> None:
+        """Add to the count of a series."""
+        index = self.cell(family, labels, part)
+        self.cells[index] += amount
+
+    def count_first_admitted(self, rule: str) -> None:
+        """Count a request that the store admitted, for a rule that is not in `admitted` yet."""
+        index = self.admitted[rule] = self.cell(REQUESTS, (rule, "admitted", "store"))
+        self.cells[index] += 1
+
+    def set(self, family: Family, labels: tuple[str, ...], value: int) -> None:
+        """Set a gauge."""
+        index = self.cell(family, labels)
+        self.cells[index] = value
+
+    def count_states_of(self, store: Sized) -> None:
+        """Count the states of a store in memory, as long as it exists."""
+        self._stores.add(store)
+
+    def update_states(self) -> None:
+        """Set the number of states that this process keeps in memory, unless that was done within the last second."""
+        if monotonic() >= self._states_due:
+            self._update_states()
+
+    def _update_states(self) -> None:
+        self._states_due = monotonic() + _STATES_INTERVAL
+        self.set(STORE_KEYS, (), sum(map(len, list(self._stores))))
+
+    def set_open(self, store: int, *, is_open: bool) -> None:
+        """Set whether a store, by its `id`, is queried."""
+        (self._open_stores.add if is_open else self._open_stores.discard)(store)
+        self.set(STORE_OPEN, (), len(self._open_stores))
+
+    def set_policy(self, digest: str) -> None:
+        """Record settings that are in force. The first ten digests count."""
+        known = [labels for name, labels in self._series if name == POLICY_INFO.name]
+        if (digest,) in known or len(known) < _MAX_DIGESTS:
+            self.set(POLICY_INFO, (digest,), 1)
+
+    def own_counts(self) -> dict[Series, int]:
+        """Return the counts of this process alone."""
+        self._update_states()
+        with self._lock:
+            return {series: self.cells[index] for series, index in self._series.items() if index != SPARE_CELL}
+
+    def counts(self) -> Mapping[Series, int]:
+        """Return the counts of all processes of the folder, also of those that have ended."""
+        own = self.own_counts()
+        if self.folder is None:
+            return own
+        total, names = read_folder(self.folder)
+        if self._file is None or self._file.name not in names:  # the file was deleted, or could not be made
+            for series, count in own.items():
+                total[series] = total.get(series, 0) + count
+        return total
+
+    def _add_series(self, series: Series) -> int:
+        if len(self._series) >= MAX_SERIES - RESERVED_SERIES:
+            other = with_other_labels(series)
+            if other != series and not self._has_warned:
+                self._has_warned = True
+                warn(_TOO_MANY, MAX_SERIES, OTHER, code="RL-237")
+            series = other
+            if series in self._series:
+                return self._series[series]
+        index = FIRST_CELL + len(self._series)
+        if index >= FIRST_CELL + MAX_SERIES:
+            return SPARE_CELL
+        self._series[series] = index
+        if self._file is not None:
+            self._file.add_name(index, series)
+        return index
+
+    def _open_file(self) -> None:
+        """Move the counts to a file of this process."""
+        if self.folder is None:
+            return
+        try:
+            self._file = CountFile(self.folder, self.cells, self._series)
+        except OSError as error:  # the folder could be used at startup; a request must not fail now
+            self._file, self.cells = None, list(self.cells)
+            warn_throttled("metrics_folder", _NOT_WRITTEN, error, code="RL-236")
+        else:
+            self.cells = self._file.cells
+
+    def _start_child(self) -> None:
+        """Begin at zero after a fork, in a file of its own: the counts until now are the parent's."""
+        self._lock = Lock()
+        kept = {index: self.cells[index] for (name, _), index in self._series.items() if name == POLICY_INFO.name}
+        if self._file is not None:
+            self._file.abandon()
+        self._open_stores = set()
+        self.cells = [kept.get(index, 0) for index in range(CAPACITY)]
+        self._open_file()
+
+    def forget(self) -> Self:
+        """Begin anew, without a folder. For tests."""
+        if self._file is not None:
+            self._file.abandon()
+        self.admitted.clear()
+        self._stores.clear()
+        self.cells, self.folder, self._file = [0] * CAPACITY, None, None
+        self._series, self._open_stores, self._has_warned, self._states_due = {}, set(), False, 0.0
+        return self
+
+
+def default_folder() -> Path | None:
+    """Return the folder that prometheus_client's environment variable names, if it is set."""
+    shared = os.environ.get(_ENVIRONMENT)
+    return Path(shared).absolute() / _SUBFOLDER if shared else None
+
+
+COUNTS: Final = Registry()
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=COUNTS._start_child)  # noqa: SLF001  # the same module

@@ -1,0 +1,73 @@
+"""OpenTelemetry: metrics of what the setting `metrics` counts, and attributes of the current span."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from ratelimit_mw.core.errors import require
+from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.metrics.families import REFUSALS, REQUESTS, Family
+from ratelimit_mw.metrics.recording import OUTCOMES, STORE_CALLS, StoreCall, limit_label
+from ratelimit_mw.metrics.registry import COUNTS
+
+with require("opentelemetry", "'ratelimit-mw[opentelemetry]'"):
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
+    from opentelemetry.trace import get_current_span
+    from opentelemetry.util.types import AttributeValue
+
+__all__ = ["instrument"]
+
+_NAME: Final = "ratelimit_mw"
+
+
+def instrument(meter_provider: MeterProvider | None = None) -> None:
+    """Make the instruments `ratelimit.requests`, `ratelimit.refusals` and `ratelimit.store.duration`.
+
+    The first two are observed at each export, so a request costs no more. They count in this process only: each process
+    exports its own. Call this once in each process, after it has forked. `meter_provider`: default is the global one.
+    """
+    meter = get_meter(_NAME, meter_provider=meter_provider)
+    for name, family, description in (
+        ("ratelimit.requests", REQUESTS, "Requests and websocket messages that met a rule."),
+        ("ratelimit.refusals", REFUSALS, "Refusals by each limit."),
+    ):
+        meter.create_observable_counter(name, [_callback(family)], "{request}", description)
+    duration = meter.create_histogram("ratelimit.store.duration", "s", "Time until a server replied to a call.")
+
+    def record(call: StoreCall, seconds: float) -> None:
+        duration.record(seconds, {"ratelimit.store.call": call})
+
+    STORE_CALLS.listeners.append(record)
+
+
+def _callback(family: Family) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    names = [f"ratelimit.{label}" for label in family.labels]
+
+    def observe(_: CallbackOptions) -> Iterable[Observation]:
+        for (name, labels), count in COUNTS.own_counts().items():
+            if name == family.name:
+                yield Observation(count, dict(zip(names, labels, strict=True)))
+
+    return observe
+
+
+def describe_span(verdict: Verdict) -> None:
+    """Describe a verdict in attributes of the current span, if that is recorded."""
+    span = get_current_span()
+    if not span.is_recording():
+        return
+    attributes: dict[str, AttributeValue] = {
+        "ratelimit.rule": verdict.rule or "",
+        "ratelimit.outcome": OUTCOMES[verdict.allowed],
+        "ratelimit.source": verdict.source,
+        "ratelimit.remaining": verdict.remaining,
+        "ratelimit.retry_after": verdict.retry_after,
+    }
+    binding = verdict.binding
+    if binding is not None:
+        attributes["ratelimit.limit"] = limit_label(verdict, binding)
+    span.set_attributes(_finite(attributes))
+
+
+def _finite(attributes: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
+    """Return the attributes without infinity, the wait of a request that is never admitted: JSON has none."""
+    return {name: value for name, value in attributes.items() if value != float("inf")}
