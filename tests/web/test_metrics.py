@@ -21,6 +21,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from werkzeug.test import Client
 
+from message_codes import plain
 from profiles import PROOF
 from ratelimit_mw import Charge, ConfigError, FixedWindow, Limit, MemoryStore, flask, parse
 from ratelimit_mw import starlette as our_starlette
@@ -374,6 +375,6 @@ class TestOpenTelemetry:
             "RateLimitMiddleware(print, limits='1/minute', span_attributes='all')"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert done.stderr.splitlines()[-1].endswith(
+        assert plain(done.stderr.splitlines()[-1]).endswith(
             "ConfigError: span_attributes: needs OpenTelemetry, pip install 'ratelimit-mw[opentelemetry]'"
         )
