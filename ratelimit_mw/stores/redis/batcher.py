@@ -48,9 +48,9 @@ def _no_lookup() -> None:
 class Batcher:
     """Sends the takes of one event loop in batches.
 
-    `command`: makes the command of a batch. `resend`: sends a batch again that the server did not process, and
-    returns the outcome of each group. `timeout`: seconds that a request waits. `lookup` returns a `Lookup`, which can decide a take
-    that waits without sending it, or None if there is nothing to look up.
+    `command`: makes the command of a batch. `resend`: sends a batch again that the server did not process, and returns
+    the outcome of each group. `timeout`: seconds that a request waits. `lookup` returns a `Lookup`, which can decide a
+    take that waits without sending it, or None if there is nothing to look up.
     """
 
     def __init__(
