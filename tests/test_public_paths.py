@@ -21,6 +21,7 @@ from ratelimit_mw import (
     MemoryStore,
     StoreError,
     Verdict,
+    admin,
     fastapi,
     starlette,
 )
@@ -72,6 +73,7 @@ NAMES = {
         "Verdict",
         "parse",
     ],
+    ".admin": ["Bucket", "Buckets", "Clients", "Keys", "RefusedClient", "keys", "peek", "reset", "top"],
     ".algorithms.ban": ["Ban"],
     ".core.events": ["DecisionEvent", "StoreEvent"],
     ".asgi": ["RateLimitMiddleware"],
@@ -85,6 +87,7 @@ NAMES = {
     ".starlette": ["RateLimit", "RateLimitMiddleware", "exempt", "limit"],
     ".stores": ["Answer", "AsyncStore", "Store"],
     ".stores.group": ["Group", "committed", "cost_to_decide"],
+    ".stores.inventory": ["AsyncInventory", "Inventory", "KeyPage", "NumberedRefusal", "Refusal"],
     ".stores.memory": ["MemoryStore"],
     ".stores.redis": ["AsyncRedisStore", "RedisStore"],
     ".stores.url": ["open_async_store", "open_store"],
@@ -107,6 +110,7 @@ IMPORT = re.compile(
 MENTION = re.compile(r"\bratelimit_mw(?:\.[A-Za-z_]+)+(?!\w|/|\.(?:py|lua)\b)")
 
 REDIS = "client_or_url, *, prefix='rl:', timeout=0.05, deny_cache=1.0, clock=None"
+REQUEST = "request, *, ip=None, user=None, headers=(), host=None"
 
 SIGNATURES: list[tuple[Any, str]] = [
     (ratelimit_mw.parse, "text"),
@@ -128,6 +132,10 @@ SIGNATURES: list[tuple[Any, str]] = [
     (MemoryStore, "*, max_keys=1000000, clock=None"),
     (RedisStore, REDIS),
     (AsyncRedisStore, REDIS),
+    (admin.peek, f"settings, {REQUEST}"),
+    (admin.reset, f"settings, {REQUEST}"),
+    (admin.keys, "settings, *, limited=False, most=None"),
+    (admin.top, "settings, *, since=3600, most=100"),
     (open_store, "url, timeout"),
     (open_async_store, "url, timeout"),
     (Limiter, "store=None, *, name='default', store_timeout=1.0"),

@@ -1,4 +1,7 @@
-"""The command line, `ratelimit-mw` or `python -m ratelimit_mw`: the commands `demo`, `check` and `schema`."""
+"""The command line, `ratelimit-mw` or `python -m ratelimit_mw`.
+
+The commands are `demo`, `check`, `schema`, and those of `ratelimit_mw.admin`.
+"""
 
 import argparse
 import json
@@ -8,6 +11,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Final
 
+from ratelimit_mw.admin.commands import add_commands
+from ratelimit_mw.admin.target import Target
 from ratelimit_mw.cli import check, demo
 from ratelimit_mw.core.errors import RateLimitError
 from ratelimit_mw.settings.schema import settings_schema
@@ -40,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     demo.add_to(commands)
     check.add_to(commands)
+    add_commands(commands, lambda args: Target.of(args.file), has_file=True)
     about = "print the JSON Schema of a settings file, for editors"
     schema = commands.add_parser("schema", help=about, description=f"{about}: schema > ratelimit.schema.json")
     schema.set_defaults(run=_print_schema)

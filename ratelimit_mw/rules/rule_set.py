@@ -90,6 +90,11 @@ class RuleSet:
         return {limit.policy.limit.algorithm for limit_set in limit_sets for limit in limit_set.known_limits}
 
     @property
+    def all_limit_sets(self) -> list[LimitSet]:
+        """The limits of all rules, also those of CORS preflights and of messages."""
+        return [*self.limit_sets, *self._table.preflight_limit_sets, *self._table.messages.limit_sets]
+
+    @property
     def may_delay(self) -> bool:
         """Whether a request may be delayed."""
         return any(limit_set.may_delay for limit_set in self.limit_sets)

@@ -194,6 +194,11 @@ class RuleTable:
             matches_by_form += [self._normal.matching_rules(path) for path in forms.normal]
         return matches_by_form
 
+    @property
+    def preflight_limit_sets(self) -> list[LimitSet]:
+        """The limits of CORS preflights, in buckets of their own."""
+        return [*(rule.limit_set_for(preflight=True) for rule in self.rules if not rule.preflight), self._preflight]
+
     def match_preflight(self, announced: str, forms: Forms, request: Request, endpoint_rules: EndpointRules) -> Match:
         """Return the limits of a CORS preflight. `announced`: the method of the request that it announces.
 

@@ -1,0 +1,124 @@
+"""For operators: who is limited, and how to let them in again. Also the commands `peek`, `reset`, `keys` and `top`.
+
+The functions block, so call them from a thread, not from an event loop. `settings`: a `Settings` object, a mapping, or
+the path of a file. All raise `ConfigError` for invalid arguments and `StoreError` if the store gives no answer, or if
+it is in the memory of another process.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Final
+
+from msgspec import Struct
+
+from ratelimit_mw.admin.buckets import Bucket, find_buckets, look, split_key
+from ratelimit_mw.admin.described import DescribedRequest
+from ratelimit_mw.admin.listing import Listing, inventory_of
+from ratelimit_mw.admin.target import SettingsSource, Target
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import check_int, check_seconds
+from ratelimit_mw.stores.inventory import KEPT_SECONDS
+
+__all__ = ["Bucket", "Buckets", "Clients", "Keys", "RefusedClient", "keys", "peek", "reset", "top"]
+
+DEFAULT_MOST: Final = 100  # clients
+
+
+class Buckets(Struct, frozen=True):
+    """The buckets of a request."""
+
+    buckets: Sequence[Bucket]
+
+
+class Keys(Struct, frozen=True):
+    """Buckets of the store. `seen`: the share of the store's keys that were read, from 0.0 to 1.0."""
+
+    keys: Sequence[Bucket]
+    seen: float
+
+
+class RefusedClient(Struct, frozen=True):
+    """A client of a rule. `key`: the identity as in the store. `refused`: the number of refusals, or a little less."""
+
+    key: str
+    rule: str
+    refused: int
+
+
+class Clients(Struct, frozen=True):
+    """The clients that were refused most, the first one most often."""
+
+    clients: Sequence[RefusedClient]
+
+
+def peek(
+    settings: SettingsSource,
+    request: str,
+    *,
+    ip: str | None = None,
+    user: str | None = None,
+    headers: Sequence[str] | Mapping[str, str] = (),
+    host: str | None = None,
+) -> Buckets:
+    """Return what is left in the buckets that a request would charge. Changes nothing.
+
+    `request`: method and path, such as `POST /login`. `ip`: the address of the client, or of the trusted proxy that
+    `headers` come from. `user`: the name or id of the logged-in user.
+    """
+    target, described = Target.of(settings), DescribedRequest(request, ip, user, headers, host)
+    found = find_buckets(target, described)
+    with target.open_store() as store:
+        return Buckets(look(store, found.charges))
+
+
+def reset(
+    settings: SettingsSource,
+    request: str,
+    *,
+    ip: str | None = None,
+    user: str | None = None,
+    headers: Sequence[str] | Mapping[str, str] = (),
+    host: str | None = None,
+) -> Buckets:
+    """Forget the buckets that a request would charge, and return them as they are then. The arguments are `peek`'s.
+
+    The next request is admitted. A process that remembers a refusal repeats it for up to its `deny_cache`, one second
+    by default.
+    """
+    target, described = Target.of(settings), DescribedRequest(request, ip, user, headers, host)
+    found = find_buckets(target, described)
+    with target.open_store() as store:
+        if found.charges:
+            store.reset(found.charges)
+        return Buckets(look(store, found.charges))
+
+
+def keys(settings: SettingsSource, *, limited: bool = False, most: int | None = None) -> Keys:
+    """Return the buckets of the store, in no order. `limited`: only those that refuse a request of one unit now.
+
+    `most`: stops after so many. It reads all keys of the store, and pauses so that the server keeps four fifths of its
+    time for the app.
+    """
+    target, number = Target.of(settings), None if most is None else check_int("most", most, 1)
+    with target.open_store() as store:
+        listing = Listing(target, store, limited=limited)
+        return Keys(list(islice(listing, number)), round(listing.seen, 4))
+
+
+def top(settings: SettingsSource, *, since: float = KEPT_SECONDS, most: int = DEFAULT_MOST) -> Clients:
+    """Return the clients that were refused most in the last `since` seconds, counted by whole minutes.
+
+    It needs the setting `remember_refused`. The store keeps refusals for an hour.
+    """
+    if not 0 < check_seconds("since", since) <= KEPT_SECONDS:
+        raise ConfigError(f"since: got {since}, expected more than 0 and at most {KEPT_SECONDS} seconds")
+    return Clients(most_refused(Target.of(settings), since, check_int("most", most, 1)))
+
+
+def most_refused(target: Target, since: float, most: int) -> list[RefusedClient]:
+    """Do what `top` does."""
+    with target.open_store() as store:
+        counts = inventory_of(store).most_refused(time.time() - since)
+    highest = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:most]
+    return [RefusedClient(*split_key(key), refused) for key, refused in highest]

@@ -1,0 +1,144 @@
+"""Finds the buckets of a described request, and reads what is left in buckets."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from inspect import isawaitable
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ratelimit_mw.admin.described import DescribedRequest
+from ratelimit_mw.admin.target import Endpoint, Target
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable
+from ratelimit_mw.http.request import Request
+from ratelimit_mw.rules.plan import Match, plan
+from ratelimit_mw.stores import Store
+
+_NO_ENDPOINT: Final[Endpoint] = ((), None)
+_MISSING: Final = (
+    "the request has no value for the key {key!r} of {name}; describe it with --ip, --user, --header or --host. "
+    "--ip '' means a request without an address, whose bucket all such requests share"
+)
+
+
+class Bucket(Struct, frozen=True):
+    """The state of one limit for one client.
+
+    `rule`: as in the key of the bucket. `limit`: canonical notation. `key`: the client's identity as in the store: a
+    hash, unless `plain_keys` is set. `remaining`: whole units left. `retry_after`: seconds until the request would
+    pass this limit; 0.0 if it would pass now, infinite if never. `reset_after`: seconds until the quota is whole again.
+    """
+
+    rule: str
+    limit: str
+    key: str
+    remaining: int
+    retry_after: float
+    reset_after: float
+
+
+class Found(Struct, frozen=True):
+    """The buckets that a request would charge.
+
+    `charges`: one for each bucket, with the cost of the request. `names`: the names of their limits in headers.
+    `reason`: why there are none; empty otherwise.
+    """
+
+    charges: Sequence[Charge]
+    names: Sequence[str]
+    reason: str = ""
+
+
+def find_buckets(target: Target, described: DescribedRequest) -> Found:
+    """Return the buckets that a request would charge: in all rules, and of its messages if it opens a websocket.
+
+    Raises `ConfigError` if the description lacks a key that a limit needs.
+    """
+    rules, route = _NO_ENDPOINT if target.endpoint_of is None else target.endpoint_of(described)
+    request = described.request(route)
+    match = target.rules.match(request, rules)
+    if match is None:
+        return Found((), (), "nothing limits this request: limiting is switched off, or the path or client is exempt")
+    if match.denied:
+        return Found((), (), "the client is on the blocklist, which needs no store")
+    matches = [match, *([match.messages] if match.messages is not None and request.method == "GET" else [])]
+    results = _results([call for one in matches for call in one.callables], request)
+    found: dict[tuple[str, str], tuple[Charge, str]] = {}
+    for one in matches:
+        _check_keys(one, request, results, may_be_shared=described.ip == "")
+        charge_plan = plan(one, request, results)
+        for charge, compiled in zip(charge_plan.charges, charge_plan.compiled_limits, strict=True):
+            found.setdefault((charge.key, charge.limit.bucket), (_as_limit(charge), compiled.policy.name))
+    if not found:
+        return Found((), (), "no limit applies to this request")
+    return Found([charge for charge, _ in found.values()], [name for _, name in found.values()])
+
+
+def look(store: Store, charges: Sequence[Charge], only: Callable[[Decision], bool] | None = None) -> list[Bucket]:
+    """Return the buckets of these charges. `only`: keeps those whose decision on the charge it accepts.
+
+    Changes nothing. A peek says what the charge would leave; what is left now is in a peek of cost 0, or of a refusal.
+    """
+    if not charges:
+        return []
+    decisions = list(store.peek(charges))
+    chosen = [index for index, decision in enumerate(decisions) if only is None or only(decision)]
+    admitted = [index for index in chosen if decisions[index].allowed]
+    if admitted:
+        unchanged = store.peek([replace(charges[index], cost=0) for index in admitted])
+        for index, decision in zip(admitted, unchanged, strict=True):
+            decisions[index] = replace(decision, retry_after=0.0)
+    return [_bucket(charges[index], decisions[index]) for index in chosen]
+
+
+def is_refused(decision: Decision) -> bool:
+    """Return whether a decision refuses."""
+    return not decision.allowed
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """Return the identity and the rule in a `Charge.key`, which has the form `{identity}:rule`."""
+    identity, _, rule = key.rpartition("}:")
+    return identity.removeprefix("{"), rule
+
+
+def _bucket(charge: Charge, decision: Decision) -> Bucket:
+    identity, rule = split_key(charge.key)
+    left = decision.remaining, decision.retry_after, decision.reset_after
+    return Bucket(rule, charge.limit.notation, identity, *left)
+
+
+def _as_limit(charge: Charge) -> Charge:
+    """Return the charge as one that refuses: shadows and penalties have a state like any limit."""
+    return Charge(charge.key, charge.limit, max(1, charge.cost), charge.max_delay)
+
+
+def _results(calls: Iterable[RequestCallable], request: Request) -> CallResults:
+    """Call the callables of the settings, as a gate does. Awaits async ones."""
+    results: dict[RequestCallable, Any] = {}
+    for call in dict.fromkeys(calls):
+        try:
+            result = call(request)
+            results[call] = asyncio.run(_awaited(result)) if isawaitable(result) else result
+        except Exception as error:  # noqa: BLE001  # as in a gate
+            warn_throttled(callable_name(call), "raised an error: %s", type(error).__name__)
+            results[call] = FAILED
+    return results
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
+
+
+def _check_keys(match: Match, request: Request, results: CallResults, *, may_be_shared: bool) -> None:
+    """Raise `ConfigError` if a key is missing: the bucket that clients without it share is hardly what is meant."""
+    if may_be_shared:
+        return
+    for limit in match.limits_for(request, request.route or match.route, results) or ():
+        if limit.key.identity(request, request.route or match.route, results) is None:
+            raise ConfigError(_MISSING.format(key=limit.key.text, name=limit.policy.name))

@@ -1,0 +1,222 @@
+"""The commands `peek`, `reset`, `keys`, `top` and `tail`, for `python -m ratelimit_mw`, Flask and Django."""
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from ratelimit_mw.admin import DEFAULT_MOST, Buckets, Clients, most_refused
+from ratelimit_mw.admin.buckets import Bucket, Found, find_buckets, look, split_key
+from ratelimit_mw.admin.described import DescribedRequest
+from ratelimit_mw.admin.listing import Listing, inventory_of
+from ratelimit_mw.admin.output import bucket_row, json_text, printable, refusal_row, table, write_line
+from ratelimit_mw.admin.target import Target
+from ratelimit_mw.core.errors import ConfigError, RateLimitError, StoreError
+from ratelimit_mw.stores.inventory import KEPT_SECONDS, NumberedRefusal
+
+UNAVAILABLE: Final = 2  # exit code: the store gives no answer, or is in the memory of another process
+_FAILED: Final = 1
+_INTERRUPTED: Final = 130  # 128 + SIGINT, as a shell reports it
+_FIRST_REFUSALS: Final = 10  # that `tail` begins with
+_PER_CALL: Final = 500  # refusals
+_POLL_INTERVAL: Final = 1.0  # seconds, as often as a process reports
+_DURATION: Final = re.compile(r"([0-9]{1,9})(s|m|min|h)")
+_SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600}
+_DENY_CACHE: Final = "processes that remember a refusal follow within deny_cache, 1 s by default"
+
+OpenTarget = Callable[[argparse.Namespace], Target]
+
+
+def add_commands(commands: Any, open_target: OpenTarget, *, has_file: bool) -> None:
+    """Add the commands to a parser. `has_file`: the first argument names the settings' file."""
+
+    def add(name: str, about: str, run: Callable[[argparse.Namespace, Target], int]) -> Any:
+        parser = commands.add_parser(name, help=about, description=about)
+        if has_file:
+            parser.add_argument("file", help="a TOML file, or one that ends in .json")
+        parser.add_argument("--json", action="store_true", help="print JSON")
+        parser.set_defaults(run=partial(_run, run, open_target))
+        return parser
+
+    _add_request(add("peek", "show what is left in the buckets of a request; changes nothing", _peek))
+    parser = add("reset", "forget the buckets of a request, so that the client is admitted again", _reset)
+    _add_request(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser = add("keys", "list the buckets of the store, at a fifth of its server's time at most", _keys)
+    parser.add_argument("--limited", action="store_true", help="only those that refuse a request now")
+    parser.add_argument("--most", type=_positive, metavar="N", help="stop after N buckets")
+    parser = add("top", "show who was refused most; needs the setting remember_refused", _top)
+    parser.add_argument("--since", type=_seconds, default=KEPT_SECONDS, metavar="10m", help="s, m or h; at most 1h")
+    parser.add_argument("--most", type=_positive, default=DEFAULT_MOST, metavar="N", help="default: %(default)s")
+    parser = add("tail", "show refusals as they happen; needs the setting remember_refused", _tail)
+    parser.add_argument("--rule", metavar="NAME", help="only refusals by this rule")
+    parser.add_argument("--most", type=_positive, metavar="N", help="stop after N refusals")
+
+
+def _add_request(parser: Any) -> None:
+    parser.add_argument("--request", required=True, metavar="'POST /login'", help="method and path")
+    parser.add_argument("--ip", help="address of the client, or of the proxy before it; '' for none")
+    parser.add_argument("--user", help="name or id of the logged-in user")
+    parser.add_argument("--host", help="the same as --header 'Host: ...'")
+    parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="may be repeated")
+
+
+def _positive(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,12}", text) or not int(text):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of at least 1")
+    return int(text)
+
+
+def _seconds(text: str) -> int:
+    found = _DURATION.fullmatch(text)
+    seconds = int(found[1]) * _SECONDS[found[2]] if found else 0
+    if not 0 < seconds <= KEPT_SECONDS:
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}, expected a time such as 10m, up to 1h: refusals are kept for 1h"
+        )
+    return seconds
+
+
+def _run(run: Callable[[argparse.Namespace, Target], int], open_target: OpenTarget, args: argparse.Namespace) -> int:
+    """Run a command and return its exit code: 2 if the store gives no answer, 1 for another mistake."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # `call:` often names a module there
+    try:
+        return run(args, open_target(args))
+    except StoreError as error:
+        return _fail(error, UNAVAILABLE)
+    except RateLimitError as error:
+        return _fail(error, _FAILED)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def _fail(error: RateLimitError, code: int) -> int:
+    lines = str(error).split("\n")
+    print("\n".join(["ratelimit_mw: " + printable(lines[0], 2000), *map(printable, lines[1:])]), file=sys.stderr)
+    return code
+
+
+def _described(args: argparse.Namespace) -> DescribedRequest:
+    return DescribedRequest(args.request, args.ip, args.user, args.header, args.host)
+
+
+def _peek(args: argparse.Namespace, target: Target) -> int:
+    found = find_buckets(target, _described(args))
+    with target.open_store() as store:
+        _show(found, look(store, found.charges), as_json=args.json)
+    return 0
+
+
+def _reset(args: argparse.Namespace, target: Target) -> int:
+    found = find_buckets(target, _described(args))
+    with target.open_store() as store:
+        if found.charges and not args.yes and not _confirmed(found, look(store, found.charges)):
+            return _FAILED
+        if found.charges:
+            store.reset(found.charges)
+        after = look(store, found.charges)
+    if args.json or not after:
+        _show(found, after, as_json=args.json)
+        return 0
+    write_line(f"{len(after)} {'bucket' if len(after) == 1 else 'buckets'} forgotten; {_DENY_CACHE}")
+    return 0
+
+
+def _confirmed(found: Found, buckets: list[Bucket]) -> bool:
+    """Ask whether to forget these buckets. Raises `ConfigError` if nobody can be asked."""
+    if not sys.stdin.isatty():
+        raise ConfigError("reset: nobody can be asked here; to forget the buckets, add --yes")
+    _show(found, buckets, as_json=False)
+    return input("Forget what is counted there? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _show(found: Found, buckets: list[Bucket], *, as_json: bool) -> None:
+    if as_json:
+        write_line(json_text(Buckets(buckets)))
+    elif not buckets:
+        write_line(found.reason)
+    else:
+        # what counts down in `smooth` depends on its rate, and is not its quota
+        totals = ["" if charge.limit.borrows else f" of {charge.limit.most}" for charge in found.charges]
+        _write(table(map(bucket_row, buckets, found.names, totals)))
+
+
+def _keys(args: argparse.Namespace, target: Target) -> int:
+    with target.open_store() as store:
+        listing = Listing(target, store, limited=args.limited)
+        buckets = islice(listing, args.most)
+        if args.json:
+            _write_json_list("keys", buckets)
+            write_line(f'], "seen": {round(listing.seen, 4)}}}')
+        else:
+            _write(table(map(bucket_row, buckets)))
+            note = f"{100 * listing.seen:.1f} % of the store's keys were read"
+            unread = f"; {listing.unread} belong to limits that the settings do not have" if listing.unread else ""
+            print(note + unread, file=sys.stderr)
+    return 0
+
+
+def _write_json_list(name: str, buckets: Iterable[Bucket]) -> None:
+    """Write the start of an object with a list, one bucket on each line, without keeping them."""
+    separator = f'{{"{name}": ['
+    for bucket in buckets:
+        write_line(separator + json_text(bucket))
+        separator = ","
+    if separator != ",":
+        write_line(separator)
+
+
+def _top(args: argparse.Namespace, target: Target) -> int:
+    clients = most_refused(target, args.since, args.most)
+    if args.json:
+        write_line(json_text(Clients(clients)))
+        return 0
+    _write(table((str(client.refused), client.rule, client.key) for client in clients))
+    if clients:
+        hint = "the keys are those of peek: describe a client to peek, and compare"
+    elif target.settings.remember_refused:
+        hint = "nobody was refused"
+    else:
+        hint = "the settings do not have remember_refused, so no refusals are kept"
+    print(hint, file=sys.stderr)
+    return 0
+
+
+def _tail(args: argparse.Namespace, target: Target) -> int:
+    """Print refusals until the command is interrupted, or `--most` of them were printed."""
+    left = args.most
+    with target.open_store() as store:
+        inventory = inventory_of(store)
+        after, some = None, inventory.latest_refusals(None, _FIRST_REFUSALS)
+        while True:
+            for one in some:
+                after = one.number
+                if args.rule is not None and split_key(one.refusal.key)[1] != args.rule:
+                    continue
+                write_line(_refusal_text(one, as_json=args.json))
+                left = None if left is None else left - 1
+                if left == 0:
+                    return 0
+            if len(some) < _PER_CALL:
+                time.sleep(_POLL_INTERVAL)
+            some = inventory.latest_refusals(after, _PER_CALL) if after else inventory.latest_refusals(None, _PER_CALL)
+
+
+def _refusal_text(one: NumberedRefusal, *, as_json: bool) -> str:
+    if not as_json:
+        return next(table([refusal_row(one.refusal)]))
+    identity, rule = split_key(one.refusal.key)
+    refusal = one.refusal
+    values = {"at": refusal.at, "rule": rule, "limit": refusal.limit, "key": identity}
+    return json_text({**values, "retry_after": refusal.retry_after})
+
+
+def _write(lines: Iterable[str]) -> None:
+    for line in lines:
+        write_line(line)

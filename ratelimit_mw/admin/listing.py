@@ -1,0 +1,112 @@
+"""Lists the buckets of a store, without keeping its server busy."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
+
+from ratelimit_mw.admin.buckets import Bucket, is_refused, look
+from ratelimit_mw.admin.target import Target
+from ratelimit_mw.algorithms.bucket_id import limit_of_bucket
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import Charge, Limit
+from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.inventory import Inventory
+
+_PER_CALL: Final = 100  # buckets in one call
+_PAUSE: Final = 4.0  # of the time of each call, so that the server has four fifths of its time for the app
+
+T = TypeVar("T")
+
+
+class Listed(Struct, frozen=True):
+    """A bucket of the store. `seen`: the share of the store's keys that were read before it, from 0.0 to 1.0."""
+
+    bucket: Bucket
+    seen: float
+
+
+class Listing:
+    """The buckets of a store, read page by page while it is iterated.
+
+    `seen`: the share of the store's keys that were read so far. `unread`: keys of limits that neither the settings
+    have nor their bucket id describes.
+    """
+
+    def __init__(self, target: Target, store: Store, *, limited: bool) -> None:
+        self.seen = 0.0
+        self.unread = 0
+        self._store: Final = store
+        self._only: Final = is_refused if limited else None
+        self._known: Final = known_limits(target)
+        self._pace: Final = Pace()
+
+    def __iter__(self) -> Iterator[Bucket]:
+        """Yield each bucket once. Raises `StoreError` if the store gives no answer."""
+        pages = iter(inventory_of(self._store).list_keys())
+        yielded: set[int] = set()  # hashes: a server may list a key twice
+        while (page := self._pace(partial(next, pages, None))) is not None:
+            charges = [charge for key in page.keys if (charge := self._charge(key)) is not None]
+            before, part = self.seen, page.seen - self.seen
+            for start in range(0, len(charges), _PER_CALL):
+                some = charges[start : start + _PER_CALL]
+                buckets = self._pace(partial(look, self._store, some, self._only))
+                for number, bucket in enumerate(buckets, 1):
+                    self.seen = before + part * (start + len(some) * number / len(buckets)) / len(charges)
+                    name = hash((bucket.key, bucket.rule, bucket.limit))
+                    if name not in yielded:
+                        yielded.add(name)
+                        yield bucket
+            self.seen = page.seen
+
+    def _charge(self, key: str) -> Charge | None:
+        """Return a charge of one unit to the bucket of a store's key; None for a key of something else."""
+        tag, closed, rest = key.rpartition("}:")
+        rule, colon, bucket = rest.partition(":")
+        if not (closed and colon and tag.startswith("{") and rule):
+            return None
+        limit = self._known.get((rule, bucket)) or limit_of_bucket(bucket)
+        if limit is None:
+            self.unread += "_using_" in bucket
+            return None
+        return Charge(f"{tag}}}:{rule}", limit)
+
+
+class Pace:
+    """Calls a store, and pauses between calls for four times as long as each took. Other work counts as a pause."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], Any] = time.sleep) -> None:
+        self._clock: Final = clock
+        self._sleep: Final = sleep
+        self._next = 0.0
+
+    def __call__(self, call: Callable[[], T]) -> T:
+        """Return the result of a call of the store."""
+        if (wait := self._next - self._clock()) > 0:
+            self._sleep(wait)
+        began = self._clock()
+        result = call()
+        ended = self._clock()
+        self._next = ended + _PAUSE * (ended - began)
+        return result
+
+
+def known_limits(target: Target) -> Mapping[tuple[str, str], Limit]:
+    """Return the limits of the settings by rule and bucket id, as keys name them."""
+    return {
+        (limit_set.bucket, compiled.policy.limit.bucket): compiled.policy.limit
+        for limit_set in target.rules.all_limit_sets
+        for compiled in limit_set.known_limits
+    }
+
+
+def inventory_of(store: Store) -> Inventory:
+    """Return the store, if operators can list its keys. Raises `ConfigError` otherwise."""
+    if not isinstance(store, Inventory):
+        raise ConfigError(
+            f"store: {type(store).__name__} can neither list its keys nor keep refusals; a store of your own needs the "
+            "methods of ratelimit_mw.stores.inventory.Inventory"
+        )
+    return store

@@ -1,0 +1,97 @@
+"""Writes what a store contains to a terminal or as JSON. Clients choose parts of it, so none of it is trusted."""
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from msgspec import to_builtins
+
+from ratelimit_mw.admin.buckets import Bucket, split_key
+from ratelimit_mw.stores.inventory import Refusal
+
+_MAX_LENGTH: Final = 200  # characters of a value in a table
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))  # seconds
+_TABLE_ROWS: Final = 200  # rows that are aligned with each other: a listing is written while it is read
+
+
+def write_line(line: str) -> None:
+    """Write a line to stdout at once. Characters that its encoding lacks are escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+
+
+def printable(text: str, most: int = _MAX_LENGTH) -> str:
+    """Return text without control characters, which could change or forge what a terminal shows; they are escaped.
+
+    Text of more than `most` characters is cut.
+    """
+    if len(text) > most:
+        text = f"{text[:most]}... ({len(text)} characters)"
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON, in printable ASCII on one line. Infinity, which JSON lacks, is null."""
+    text = json.dumps(_finite(to_builtins(value)), ensure_ascii=True, allow_nan=False)
+    return text.replace("\x7f", "\\u007f")  # the only control character that JSON leaves as it is
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return None if value == math.inf else value
+
+
+def table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table. Columns but the last are padded, among 200 rows at a time."""
+    some: list[Sequence[str]] = []
+    for row in rows:
+        some.append([printable(cell) for cell in row])
+        if len(some) == _TABLE_ROWS:
+            yield from _aligned(some)
+            some = []
+    yield from _aligned(some)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [f"{cell:<{width}}" for cell, width in zip(row[:-1], widths[:-1], strict=True)]
+        yield "  ".join([*cells, row[-1]]).rstrip()
+
+
+def bucket_row(bucket: Bucket, name: str = "", of: str = "") -> Sequence[str]:
+    """Return the columns for a bucket. `name`: shown in place of its rule. `of`: follows the units that are left."""
+    wait = "" if not bucket.retry_after else f", {retry(bucket.retry_after)}"
+    return name or bucket.rule, bucket.limit, f"{bucket.remaining}{of} left{wait}", bucket.key
+
+
+def refusal_row(refusal: Refusal) -> Sequence[str]:
+    """Return the columns for a refusal."""
+    identity, rule = split_key(refusal.key)
+    return f"{_instant(refusal.at)}  {rule}  {refusal.limit}  {retry(refusal.retry_after)}", identity
+
+
+def retry(seconds: float) -> str:
+    """Return when a client may try again: `retry in 41 min`."""
+    return "never passes" if seconds == math.inf else f"retry in {duration(seconds)}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its largest unit, rounded up: `41 min`."""
+    whole = math.ceil(seconds)
+    size, unit = next(((size, unit) for size, unit in _UNITS if whole >= size), _UNITS[-1])
+    return f"{-(-whole // size)} {unit}"
+
+
+def _instant(at: float) -> str:
+    """Return an instant in UTC, to the second."""
+    try:
+        return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}Z"
+    except (OverflowError, OSError, ValueError):  # another program wrote it
+        return "unknown time"

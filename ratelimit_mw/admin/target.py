@@ -1,0 +1,62 @@
+"""What the commands of an operator work on: the settings, the compiled rules, and the store that an app uses."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from ratelimit_mw.admin.described import DescribedRequest
+from ratelimit_mw.core.errors import ConfigError, StoreError
+from ratelimit_mw.rules.rule_set import RuleSet
+from ratelimit_mw.rules.rule_table import EndpointRules
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.url import open_store
+
+_PATIENCE: Final = 3.0  # seconds for a call: an operator waits longer than a request
+_MEMORY: Final = (
+    "store: memory:// is in the memory of each process of the app, and another process cannot be asked; "
+    "these commands need a store that processes share, such as redis://"
+)
+
+Endpoint = tuple[EndpointRules, str | None]  # the limits of an endpoint, and the template of its path
+SettingsSource = Settings | Mapping[str, Any] | str | Path  # a text or a Path names a file
+
+
+class Target(Struct, frozen=True):
+    """An app's settings and rules. `endpoint_of`: finds the endpoint of a request, if the framework's app is known."""
+
+    settings: Settings
+    rules: RuleSet
+    endpoint_of: Callable[[DescribedRequest], Endpoint] | None = None
+
+    @classmethod
+    def of(cls, source: SettingsSource) -> "Target":
+        """Return the target of these settings, or of those in a file. Raises `ConfigError`."""
+        settings = Settings.load(source) if isinstance(source, (str, Path)) else Settings.of(source, {})
+        return cls(settings, RuleSet(settings))
+
+    @contextmanager
+    def open_store(self) -> Iterator[Store]:
+        """Open the store, and close it after the block. A store that the settings contain is used as it is.
+
+        Raises `StoreError` if another process cannot be asked, `ConfigError` if only asyncio can use the store.
+        """
+        store = self.settings.store
+        if isinstance(store, str):
+            if store.startswith("memory:"):
+                raise StoreError(_MEMORY)
+            opened = open_store(store, max(self.settings.store_timeout, _PATIENCE))
+            try:
+                yield opened
+            finally:
+                opened.close()
+        elif isinstance(store, Store):
+            yield store
+        else:
+            raise ConfigError(
+                f"store: got {type(store).__name__}, which only asyncio can use; expected the URL of the store, or a "
+                "Store with take()"
+            )

@@ -1,0 +1,639 @@
+"""What an operator sees and changes in a store that an app uses: `peek`, `reset`, `keys`, `top` and `tail`."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from ratelimit_mw import Charge, ConfigError, FixedWindow, MemoryStore, StoreError, admin
+from ratelimit_mw.admin.described import DescribedRequest
+from ratelimit_mw.admin.listing import Pace
+from ratelimit_mw.cli import main
+from ratelimit_mw.engine.gate import Gate
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores.inventory import Refusal
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from redis_cluster import RedisCluster
+from redis_sentinels import RedisSentinels
+from redis_servers import RedisServer, free_port
+
+PATIENT = 5.0  # seconds
+HOUR = "5/3600s using fixed_window"
+DAY = "20/86400s using gcra"
+POLICY: dict[str, Any] = {
+    "limits": "100/minute",
+    "store_timeout": PATIENT,
+    "remember_refused": 100,
+    "plain_keys": True,
+    "rules": [
+        {
+            "name": "login",
+            "path": "/login",
+            "methods": ["POST"],
+            "limits": ["5/hour using fixed_window", DAY],
+            "key": "ip",
+        }
+    ],
+}
+LOGIN = {"request": "POST /login", "ip": "192.0.2.7"}
+
+
+GATES: list[Gate] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    while GATES:
+        GATES.pop().close()
+
+
+class App:
+    """An app over a server; `admit` sends it a request."""
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        self.settings = self.settings_of(url, **settings)
+        self.gate = Gate(self.settings)
+        GATES.append(self.gate)
+
+    @staticmethod
+    def settings_of(url: str, **settings: Any) -> Settings:
+        return Settings(**{**POLICY, "store": url, **settings})
+
+    def admit(self, line: str = "POST /login", ip: str = "192.0.2.7", **words: Any) -> bool:
+        request = DescribedRequest(line, ip, **words).request()
+        verdict = self.gate.admit(request)
+        for end in request.on_end or ():
+            end(None)
+        return verdict is None or verdict.allowed
+
+    def admit_as_another_process(self) -> bool:
+        with closing(Gate(self.settings)) as gate:
+            verdict = gate.admit(DescribedRequest("POST /login", "192.0.2.7").request())
+        return verdict is not None and verdict.allowed
+
+
+def admin_refusal(key: str, limit: str = HOUR) -> Refusal:
+    return Refusal(key, limit, time.time(), 60.0)
+
+
+@pytest.fixture
+def app(redis_server: RedisServer) -> App:
+    return App(redis_server.url)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main(words)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture
+def file(app: App, tmp_path: Path) -> str:
+    return write(tmp_path, app.settings.store)
+
+
+def write(folder: Path, url: str, **settings: Any) -> str:
+    path = folder / "limits.json"
+    path.write_text(json.dumps({**POLICY, "store": url, **settings}), "utf-8")
+    return str(path)
+
+
+def exhaust_and_reset(url: str) -> None:
+    """One table for every kind of server."""
+    app = App(url)
+    assert [app.admit() for _ in range(7)] == [True] * 5 + [False] * 2
+    found = admin.peek(app.settings, **LOGIN).buckets
+    assert [(one.rule, one.limit, one.key, one.remaining) for one in found] == [
+        ("login", HOUR, "ip=192.0.2.7", 0),
+        ("login", DAY, "ip=192.0.2.7", 15),
+    ]
+    assert 3500 < found[0].retry_after <= 3600
+    assert found[1].retry_after == 0.0
+    limited = admin.keys(app.settings, limited=True)
+    assert [(one.key, one.limit, one.remaining) for one in limited.keys] == [("ip=192.0.2.7", HOUR, 0)]
+    assert limited.seen == 1.0
+    listed = admin.keys(app.settings)
+    assert sorted((one.key, one.limit, one.remaining) for one in listed.keys) == [
+        ("ip=192.0.2.7", DAY, 15),
+        ("ip=192.0.2.7", HOUR, 0),
+    ]
+    app.gate.close()
+    clients = admin.top(app.settings).clients
+    assert clients == [admin.RefusedClient("ip=192.0.2.7", "login", 2)]
+    after = admin.reset(app.settings, **LOGIN).buckets
+    assert [(one.remaining, one.retry_after, one.reset_after) for one in after] == [(5, 0.0, 0.0), (20, 0.0, 0.0)]
+    assert app.admit_as_another_process()
+    end = time.monotonic() + 60  # this process remembers the refusal for a second
+    while not app.admit():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    app.gate.close()
+
+
+def test_on_a_server(redis_server: RedisServer) -> None:
+    exhaust_and_reset(redis_server.url)
+
+
+def test_on_a_cluster(redis_cluster: RedisCluster) -> None:
+    exhaust_and_reset(redis_cluster.url)
+
+
+def test_behind_sentinels(redis_server: RedisServer) -> None:
+    with RedisSentinels(redis_server.binary) as sentinels:
+        exhaust_and_reset(sentinels.url)
+
+
+def by_endpoint(request: Any) -> str:
+    """The key of `call:`."""
+    return str(request.headers["x-shop"])
+
+
+async def by_endpoint_later(request: Any) -> str:
+    """The same, awaited."""
+    return by_endpoint(request)
+
+
+def tenfold(request: Any) -> int:
+    """The cost of a request: never above the quota."""
+    return 10
+
+
+ONCE = "1/hour using fixed_window"
+KINDS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {  # settings, and the words of a request
+    "ip": ({"limits": ONCE, "key": "ip"}, {"ip": "2001:db8::1"}),
+    "user": ({"limits": ONCE, "key": "user"}, {"user": "Zoë + co"}),
+    "header": ({"limits": ONCE, "key": "header:x-shop"}, {"headers": ["X-Shop: 12"]}),
+    "cookie": ({"limits": ONCE, "key": "cookie:sid"}, {"headers": {"Cookie": "a=b; sid=xyz"}}),
+    "route": ({"limits": ONCE, "key": "route + ip"}, {"ip": "192.0.2.9"}),
+    "all": ({"limits": ONCE, "key": "all"}, {}),
+    "call": ({"limits": ONCE, "key": by_endpoint}, {"headers": ["X-Shop: 12"]}),
+    "tier": (
+        {"limits": {"free": ONCE, "gold": "1/hour using gcra"}, "tier": "header:x-plan", "key": "user"},
+        {"user": "bob", "headers": ["X-Plan: gold"]},
+    ),
+    "host": (
+        {"limits": [], "rules": [{"name": "h", "path": "/", "host": "a.example", "limits": ONCE, "key": "ip"}]},
+        {"ip": "192.0.2.9", "host": "a.example"},
+    ),
+    "proxy": (
+        {"limits": ONCE, "key": "ip", "trusted_proxies": ["10.0.0.0/8"]},
+        {"ip": "10.0.0.1", "headers": ["X-Forwarded-For: 192.0.2.33"]},
+    ),
+    "cost": ({"limits": [{"limit": "15/hour using fixed_window", "cost": tenfold}], "key": "ip"}, {"ip": "192.0.2.9"}),
+    "penalty": (
+        {"limits": ONCE, "key": "ip", "app_limits": "1/hour", "penalty": "1 refusals per hour: 2 hours"},
+        {"ip": "192.0.2.9"},
+    ),
+    "delayed": (
+        {"limits": [{"limit": "1/hour using token_bucket", "max_delay": 0.01}], "key": "ip"},
+        {"ip": "192.0.2.9"},
+    ),
+    "smooth": ({"limits": "1/hour using smooth max_burst 0", "key": "ip"}, {"ip": "192.0.2.9"}),
+    "log": ({"limits": "1/hour using sliding_window_log", "key": "ip"}, {"ip": "192.0.2.9"}),
+    "secret": (
+        {"limits": ONCE, "key": "ip", "key_secret": "0123456789abcdef", "plain_keys": False},
+        {"ip": "192.0.2.9"},
+    ),
+    "named": ({"limits": [{"limit": ONCE, "name": "hourly"}], "key": "ip"}, {"ip": "192.0.2.9"}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_key_is_found_and_reset(redis_server: RedisServer, kind: str) -> None:
+    options, words = KINDS[kind]
+    app = App(redis_server.url, **{"rules": [], **options})
+    others = {"ip": "", **words}
+    line = "/"
+    assert app.admit(line, **others)
+    assert not app.admit(line, **others)
+    before = admin.peek(app.settings, line, **words).buckets
+    assert any(one.retry_after > 0 for one in before)
+    assert (admin.keys(app.settings, limited=True).keys != []) == (kind != "cost")  # a single unit would still pass
+    after = admin.reset(app.settings, line, **words).buckets
+    assert [one.retry_after for one in after] == [0.0] * len(before)
+    assert admin.keys(app.settings, limited=True).keys == []
+    assert App(redis_server.url, **{"rules": [], **options}).admit(line, **others)
+    app.gate.close()
+
+
+def test_an_awaited_key_is_the_same(redis_server: RedisServer) -> None:
+    words: dict[str, Any] = {"headers": {"X-Shop": "12"}}
+    settings = App(redis_server.url, rules=[], key=by_endpoint).settings
+    later = App.settings_of(redis_server.url, rules=[], key=by_endpoint_later)
+    (plain,), (awaited,) = (admin.peek(one, "/", **words).buckets for one in (settings, later))
+    assert plain.key.endswith("=12")
+    assert awaited.key.endswith("=12")
+
+
+def test_the_identity_is_a_hash_unless_keys_are_plain(redis_server: RedisServer) -> None:
+    app = App(redis_server.url, plain_keys=False)
+    app.admit()
+    app.admit()
+    (first, second) = admin.peek(app.settings, **LOGIN).buckets
+    assert first.key == second.key
+    assert len(first.key) == 32
+    assert int(first.key, 16) >= 0
+    assert {one.key for one in admin.keys(app.settings).keys} == {first.key}
+
+
+def test_slots_in_use_are_shown_and_freed(redis_server: RedisServer) -> None:
+    settings = {"rules": [], "limits": [], "concurrent": 2, "key": "ip"}
+    app = App(redis_server.url, **settings)
+    requests = [DescribedRequest("/", "192.0.2.7").request() for _ in range(3)]
+    assert [bool(app.gate.admit(one)) for one in requests] == [True, True, False]
+    (slots,) = admin.peek(app.settings, "/", ip="192.0.2.7").buckets
+    assert (slots.limit, slots.remaining, slots.retry_after) == ("2 at once", 0, 1.0)
+    (slots,) = admin.reset(app.settings, "/", ip="192.0.2.7").buckets
+    assert (slots.remaining, slots.retry_after) == (2, 0.0)
+    with closing(RedisStore(app.settings.store, timeout=PATIENT)):
+        assert bool(app.gate.admit(DescribedRequest("/", "192.0.2.7").request()))
+
+
+def test_a_websocket_shows_the_limits_of_its_messages(redis_server: RedisServer) -> None:
+    app = App(redis_server.url, messages="3/minute", rules=[])
+    found = admin.peek(app.settings, "/ws", ip="192.0.2.7").buckets
+    assert [(one.rule, one.limit) for one in found] == [
+        ("default", "100/60s using sliding_window_counter"),
+        ("/messages", "3/60s using sliding_window_counter"),
+    ]
+    found = admin.peek(app.settings, "POST /ws", ip="192.0.2.7").buckets
+    assert [one.rule for one in found] == ["default"]
+
+
+def test_peek_keys_top_and_tail_change_nothing(redis_server: RedisServer, tmp_path: Path, capsys: Any) -> None:
+    has_switch = b"redis_version:6" not in redis_server.ask("INFO server").encode()
+    options = ("--enable-debug-command", "yes") if has_switch else ()
+    with RedisServer(redis_server.binary, *options) as server:
+        app = App(server.url, concurrent=3)
+        for line in ("POST /login", "/", "/?a"):
+            for _ in range(3):
+                app.admit(line)
+        app.gate.close()
+        before = server.ask("DEBUG DIGEST")
+        file = write(tmp_path, server.url)
+        for words in (
+            ["peek", file, "--request", "POST /login", "--ip", "192.0.2.7"],
+            ["peek", file, "--request", "POST /login", "--ip", "192.0.2.8"],
+            ["keys", file],
+            ["keys", file, "--limited", "--json"],
+            ["top", file],
+        ):
+            assert run(capsys, *words)[0] == 0
+        assert len(before) > 40
+        assert server.ask("DEBUG DIGEST") == before
+
+
+def test_every_key_has_a_time_to_live(redis_server: RedisServer) -> None:
+    app = App(redis_server.url, concurrent=3, penalty="3 refusals per minute: 1 minute")
+    for _ in range(9):
+        app.admit()
+    admin.reset(app.settings, "POST /login", ip="192.0.2.9")
+    app.gate.close()
+    with Redis.from_url(redis_server.url) as client:
+        keys = client.keys("*")
+        assert {key[:10] for key in keys} >= {b"rl:1:{top}", b"rl:1:{tail"}
+        assert all(client.pttl(key) > 0 for key in keys)
+
+
+# The command line
+
+
+def test_peek_as_json_and_as_text(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(6):
+        app.admit()
+    code, out, err = run(capsys, "peek", file, "--request", "POST /login", "--ip", "192.0.2.7", "--json")
+    assert (code, err) == (0, "")
+    first, second = json.loads(out)["buckets"]
+    assert list(first) == ["rule", "limit", "key", "remaining", "retry_after", "reset_after"]
+    assert (first["rule"], first["limit"], first["key"], first["remaining"]) == ("login", HOUR, "ip=192.0.2.7", 0)
+    assert 3500 < first["retry_after"] <= 3600
+    assert (second["remaining"], second["retry_after"]) == (15, 0.0)
+    code, out, err = run(capsys, "peek", file, "--request", "POST /login", "--ip", "192.0.2.7")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        f"login    {HOUR}  0 of 5 left, retry in 1 h  ip=192.0.2.7",
+        f"login-2  {DAY}        15 of 20 left              ip=192.0.2.7",
+    ]
+
+
+def test_reset_asks_first(app: App, file: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["reset", file, "--request", "POST /login", "--ip", "192.0.2.7"]
+    app.admit()
+    monkeypatch.setattr("sys.stdin", StringIO())
+    assert run(capsys, *words) == (
+        1,
+        "",
+        "ratelimit_mw: reset: nobody can be asked here; to forget the buckets, add --yes\n",
+    )
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    for answer, code, left in (("", 1, 4), ("n", 1, 4), ("yes", 0, 5)):
+        monkeypatch.setattr("builtins.input", lambda _, answer=answer: answer)
+        assert run(capsys, *words)[0] == code
+        assert admin.peek(file, **LOGIN).buckets[0].remaining == left
+    app.admit()
+    code, out, err = run(capsys, *words, "--yes")
+    assert (code, err) == (0, "")
+    assert out == "2 buckets forgotten; processes that remember a refusal follow within deny_cache, 1 s by default\n"
+    app.admit()
+    code, out, _ = run(capsys, *words, "--yes", "--json")
+    assert [one["remaining"] for one in json.loads(out)["buckets"]] == [5, 20]
+
+
+def test_keys_as_json_and_as_text(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(6):
+        for _ in range(6):
+            app.admit(ip=f"192.0.2.{number}")
+    code, out, err = run(capsys, "keys", file, "--json", "--limited")
+    assert (code, err) == (0, "")
+    listed = json.loads(out)
+    assert listed["seen"] == 1.0
+    assert sorted(one["key"] for one in listed["keys"]) == [f"ip=192.0.2.{number}" for number in range(6)]
+    assert {one["limit"] for one in listed["keys"]} == {HOUR}
+    code, out, _ = run(capsys, "keys", file, "--json", "--most", "3")
+    assert len(json.loads(out)["keys"]) == 3
+    assert 0 < json.loads(out)["seen"] < 1
+    code, out, err = run(capsys, "keys", file)
+    assert (code, len(out.splitlines()), err) == (0, 12, "100.0 % of the store's keys were read\n")
+    assert admin.keys(file, most=4).seen < 1.0
+    assert len(admin.keys(file, most=4).keys) == 4
+
+
+def test_an_empty_store(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(run(capsys, "keys", file, "--json")[1]) == {"keys": [], "seen": 1.0}
+    assert json.loads(run(capsys, "top", file, "--json")[1]) == {"clients": []}
+    assert run(capsys, "keys", file) == (0, "", "100.0 % of the store's keys were read\n")
+    assert run(capsys, "top", file) == (0, "", "nobody was refused\n")
+
+
+def test_top_and_tail(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(9):
+        app.admit()
+    for _ in range(7):
+        app.admit(ip="192.0.2.8")
+    app.gate.close()
+    code, out, err = run(capsys, "top", file, "--since", "10m", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {
+        "clients": [
+            {"key": "ip=192.0.2.7", "rule": "login", "refused": 4},
+            {"key": "ip=192.0.2.8", "rule": "login", "refused": 2},
+        ]
+    }
+    assert run(capsys, "top", file, "--most", "1")[1] == "4  login  ip=192.0.2.7\n"
+    code, out, err = run(capsys, "tail", file, "--most", "6", "--json")
+    assert (code, err) == (0, "")
+    refusals = [json.loads(line) for line in out.splitlines()]
+    assert [one["key"] for one in refusals] == ["ip=192.0.2.7"] * 4 + ["ip=192.0.2.8"] * 2
+    assert list(refusals[0]) == ["at", "rule", "limit", "key", "retry_after"]
+    assert abs(refusals[0]["at"] - time.time()) < 300
+    code, out, _ = run(capsys, "tail", file, "--rule", "login", "--most", "1")
+    assert out.endswith(f"Z  login  {HOUR}  retry in 1 h  ip=192.0.2.7\n")
+
+
+def test_tail_follows_and_leaves_out_other_rules(app: App, file: str) -> None:
+    words = [sys.executable, "-m", "ratelimit_mw", "tail", file, "--rule", "login", "--most", "2"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=os.environ) as tail:
+        assert tail.stdout is not None
+        keys = []
+        with closing(RedisStore(app.settings.store, timeout=PATIENT)) as store:
+            for rule in ("default", "login"):
+                for _ in range(2):
+                    store.add_refused({}, [admin_refusal(f"{{ip=192.0.2.7}}:{rule}")])
+        keys = [line.split()[2] for line in tail.stdout]
+        assert tail.wait(60) == 0
+    assert keys == ["login", "login"]
+
+
+# What an attacker can put into a store
+
+HOSTILE = "ip=\x1b[2J\x1b]0;owned\x07\x9b31m\u202e\r\n\x7f{}'\""
+
+
+def test_no_control_character_reaches_a_terminal(
+    app: App, file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = "r\x1b[8m"
+    with closing(RedisStore(app.settings.store, timeout=PATIENT)) as store:
+        store.take([Charge(f"{{{HOSTILE}}}:{rule}", FixedWindow(1, 60))])
+        store.take([Charge(f"{{{HOSTILE * 200}}}:{rule}", FixedWindow(1, 60))])
+        store.add_refused({f"{{{HOSTILE}}}:{rule}": 3}, [admin_refusal(f"{{{HOSTILE}}}:{rule}", limit="l\x1b[8m")])
+    for words in (["keys", file], ["top", file], ["tail", file, "--most", "1"]):
+        for as_json in ([], ["--json"]):
+            code, out, err = run(capsys, *words, *as_json)
+            assert code == 0
+            assert [char for char in out + err if not char.isprintable() and char != "\n"] == []
+            assert max(map(len, out.split("\n"))) < 500 or as_json
+            assert "owned" in out
+    (client,) = json.loads(run(capsys, "top", file, "--json")[1])["clients"]
+    assert client == {"key": HOSTILE, "rule": rule, "refused": 3}
+    keys = {one["key"] for one in json.loads(run(capsys, "keys", file, "--json")[1])["keys"]}
+    assert keys == {HOSTILE, HOSTILE * 200}
+
+
+def test_a_mistake_that_quotes_control_characters_is_escaped(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "peek", file, "--request", "POST /\x1b[2J \x1b x", "--ip", "192.0.2.7")
+    assert (code, out) == (1, "")
+    assert "\x1b" not in err
+
+
+def test_a_terminal_without_unicode_gets_escapes(app: App, file: str, tmp_path: Path) -> None:
+    with closing(RedisStore(app.settings.store, timeout=PATIENT)) as store:
+        store.take([Charge("{user=Zoë}:r", FixedWindow(1, 60))])
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    words = [sys.executable, "-m", "ratelimit_mw", "keys", file]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout == "r  1/60s using fixed_window  0 left, retry in 1 min  user=Zo\\xeb\n"
+
+
+def test_keys_of_other_programs_are_left_out(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    app.admit()
+    with Redis.from_url(app.settings.store) as client:
+        for key in (
+            "rl:1:{a}",
+            "rl:1:{a}:",
+            "rl:1:{a}:r",
+            "rl:1:{a}:r:",
+            "rl:1:{a}:r:5/60s",
+            "rl:1:{a}:r:5/60s_using_",
+            "rl:1:{a}:r:" + "9" * 400 + "/60s_using_gcra",
+            "rl:1:{a}:r:05/60s_using_gcra",
+            "rl:1:{a}:r:5/60s_using_gcra;1/2s_using_gcra",
+            "rl:1:{a}:r:bad name:5/60s_using_gcra",
+            "rl:1:{a}:r:9/99999999999999999s_ban_1s_using_ban",
+            "rl:1:{}:r:5/60s_using_\udc80".encode("utf-8", "surrogatepass"),
+            b"rl:1:{\xff}:r:5/60s_using_gcra",
+        ):
+            client.set(key, "x")
+        client.lpush("rl:1:{b}:r:5/60s_using_gcra", "of another type")  # counts as unused
+    keys = {(one.key, one.limit): one.remaining for one in admin.keys(file).keys}
+    assert keys == {("ip=192.0.2.7", HOUR): 4, ("ip=192.0.2.7", DAY): 19, ("b", "5/60s using gcra"): 5}
+    code, _, err = run(capsys, "keys", file)
+    assert code == 0
+    assert "belong to limits that the settings do not have" in err
+
+
+def test_every_algorithm_is_read_back_from_its_key(redis_server: RedisServer) -> None:
+    texts = [
+        "7/90000100us using fixed_window",
+        "100/60000500us burst 20 using token_bucket",
+        "100/60s burst 20 using gcra",
+        "100/60s burst 20 using leaky_bucket",
+        "100/60s using sliding_window_counter",
+        "100/60s buckets 10 strict using sliding_window_counter",
+        "9/60s using sliding_window_log",
+    ]
+    limits: list[Any] = [{"limit": text, "name": f"n.{number}"} for number, text in enumerate(texts)]
+    app = App(redis_server.url, rules=[], limits=limits, penalty="3 refusals per minute: 90000 ms", concurrent=2)
+    for _ in range(11):
+        app.admit("/")
+    other = App.settings_of(redis_server.url, rules=[], limits="1/second")  # other settings: only the keys know
+    assert {one.limit for one in admin.keys(other).keys} >= {*texts, "3/60s ban 90s using ban"}
+
+
+# Stores that cannot be asked
+
+
+@pytest.mark.parametrize("command", [["peek", "--request", "/", "--ip", "192.0.2.7"], ["keys"], ["top"], ["tail"]])
+def test_a_store_that_is_away_is_a_message_and_2(tmp_path: Path, capsys: Any, command: list[str]) -> None:
+    file = write(tmp_path, f"redis://127.0.0.1:{free_port()}")
+    code, out, err = run(capsys, command[0], file, *command[1:], *(["--json"] if command[0] != "reset" else []))
+    assert (code, out) == (2, "") or (code, out.startswith('{"keys"')) == (2, True)
+    assert err.startswith("ratelimit_mw: ")
+    assert "Connection refused" in err
+
+
+@pytest.mark.parametrize("command", [["peek", "--request", "/", "--ip", "192.0.2.7"], ["keys"], ["top"], ["tail"]])
+def test_memory_of_another_process_cannot_be_asked(tmp_path: Path, capsys: Any, command: list[str]) -> None:
+    file = write(tmp_path, "memory://")
+    code, out, err = run(capsys, command[0], file, *command[1:])
+    assert (code, out) == (2, "")
+    assert "another process cannot be asked" in err
+    with pytest.raises(StoreError, match="another process cannot be asked"):
+        admin.peek(file, **LOGIN)
+
+
+def test_a_server_that_does_not_answer(redis_server: RedisServer, tmp_path: Path, capsys: Any) -> None:
+    with RedisServer(redis_server.binary) as server:
+        file = write(tmp_path, server.url, store_timeout=0.05)
+        server.pause()
+        assert run(capsys, "peek", file, "--request", "/", "--ip", "192.0.2.7")[0] == 2
+
+
+def test_a_store_in_this_process_is_used_as_it_is() -> None:
+    store = MemoryStore()
+    settings = Settings(limits="5/hour using fixed_window", store=store)
+    Gate(settings).admit(DescribedRequest("/", "192.0.2.7").request())
+    assert [one.remaining for one in admin.peek(settings, "/", ip="192.0.2.7").buckets] == [4]
+    assert [one.remaining for one in admin.reset(settings, "/", ip="192.0.2.7").buckets] == [5]
+    for function in (admin.keys, admin.top):
+        with pytest.raises(ConfigError, match="MemoryStore can neither list its keys nor keep refusals"):
+            function(settings)
+
+
+def test_a_store_for_asyncio_only_is_a_mistake(redis_server: RedisServer) -> None:
+    settings = Settings(limits="5/hour", store=AsyncRedisStore(redis_server.url))
+    with pytest.raises(ConfigError, match="AsyncRedisStore, which only asyncio can use; expected the URL"):
+        admin.peek(settings, "/", ip="192.0.2.7")
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"request": "login"}, "--request: got 'login'"),
+        ({"request": 5}, "--request: got 5"),
+        ({"request": "/", "ip": "nobody"}, "--ip: got 'nobody'"),
+        ({"request": "/", "headers": ["no colon"]}, "--header: got 'no colon'"),
+        ({"request": "/", "headers": "X: y"}, "--header: got 'X: y', expected a list"),
+        ({"request": "/", "headers": {"a\nb": "c"}}, "expected text without control characters"),
+        ({"request": "/", "host": "a\tb"}, "--host: got"),
+        ({"request": "/"}, "the request has no value for the key 'user | ip' of default"),
+    ],
+)
+def test_a_wrong_description(file: str, words: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("|", r"\|")):
+        admin.peek(file, **words)
+
+
+def test_a_request_without_an_address_has_the_shared_bucket(app: App) -> None:
+    app.admit("/", ip="")
+    (shared,) = admin.peek(app.settings, "/", ip="").buckets
+    assert (shared.key, shared.remaining) == ("missing=user%20%7C%20ip", 99)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"exempt": ["/"]}, "nothing limits this request"),
+        ({"safelist": ["192.0.2.0/24"]}, "nothing limits this request"),
+        ({"enabled": False}, "nothing limits this request"),
+        ({"blocklist": ["192.0.2.0/24"]}, "the client is on the blocklist"),
+        ({"limits": []}, "no limit applies to this request"),
+    ],
+)
+def test_a_request_without_buckets(
+    redis_server: RedisServer, tmp_path: Path, capsys: Any, options: dict[str, Any], reason: str
+) -> None:
+    file = write(tmp_path, redis_server.url, **options)
+    for command in (["peek"], ["reset", "--yes"]):
+        code, out, _ = run(capsys, command[0], file, *command[1:], "--request", "/", "--ip", "192.0.2.7")
+        assert code == 0
+        assert out.startswith(reason)
+    code, out, _ = run(capsys, "peek", file, "--request", "/", "--ip", "192.0.2.7", "--json")
+    assert json.loads(out) == {"buckets": []}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["keys", "--most", "0"], ["keys", "--most", "x"], ["top", "--since", "2h"], ["top", "--since", "0s"], ["peek"]],
+)
+def test_wrong_words(file: str, capsys: Any, words: list[str]) -> None:
+    with pytest.raises(SystemExit) as exit_of:
+        main([words[0], file, *words[1:]])
+    assert exit_of.value.code == 2
+
+
+@pytest.mark.parametrize(("function", "options"), [(admin.keys, {"most": 0}), (admin.top, {"most": True})])
+def test_wrong_numbers(file: str, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"^most: got "):
+        function(file, **options)
+
+
+@pytest.mark.parametrize("since", [0, -1, 3601, math.inf, "10m", True])
+def test_a_wrong_time(file: str, since: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^since: got "):
+        admin.top(file, since=since)
+
+
+def test_the_pace_leaves_four_fifths_of_the_time() -> None:
+    now, slept = [100.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    def take(seconds: float) -> None:
+        now[0] += seconds
+
+    pace = Pace(lambda: now[0], sleep)
+    pace(lambda: take(2.0))
+    pace(lambda: take(1.0))
+    now[0] += 3.0  # other work
+    pace(lambda: take(1.0))
+    pace(lambda: take(0.0))
+    pace(lambda: take(0.0))
+    assert slept == [8.0, 1.0, 4.0]
