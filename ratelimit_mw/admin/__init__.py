@@ -112,7 +112,7 @@ def top(settings: SettingsSource, *, since: float = KEPT_SECONDS, most: int = DE
     It needs the setting `remember_refused`. The store keeps refusals for an hour.
     """
     if not 0 < check_seconds("since", since) <= KEPT_SECONDS:
-        raise ConfigError(f"since: got {since}, expected more than 0 and at most {KEPT_SECONDS} seconds")
+        raise ConfigError(f"since: got {since}, expected more than 0 and at most {KEPT_SECONDS} seconds", code="RL-051")
     return Clients(most_refused(Target.of(settings), since, check_int("most", most, 1)))
 
 

@@ -126,7 +126,7 @@ def _results(calls: Iterable[RequestCallable], request: Request) -> CallResults:
             result = call(request)
             results[call] = asyncio.run(_awaited(result)) if isawaitable(result) else result
         except Exception as error:  # noqa: BLE001  # as in a gate
-            warn_throttled(callable_name(call), "raised an error: %s", type(error).__name__)
+            warn_throttled(callable_name(call), "raised an error: %s", type(error).__name__, code="RL-214")
             results[call] = FAILED
     return results
 
@@ -141,4 +141,4 @@ def _check_keys(match: Match, request: Request, results: CallResults, *, may_be_
         return
     for limit in match.limits_for(request, request.route or match.route, results) or ():
         if limit.key.identity(request, request.route or match.route, results) is None:
-            raise ConfigError(_MISSING.format(key=limit.key.text, name=limit.policy.name))
+            raise ConfigError(_MISSING.format(key=limit.key.text, name=limit.policy.name), code="RL-051")

@@ -131,7 +131,7 @@ def _reset(args: argparse.Namespace, target: Target) -> int:
 def _confirmed(found: Found, buckets: list[Bucket]) -> bool:
     """Ask whether to forget these buckets. Raises `ConfigError` if nobody can be asked."""
     if not sys.stdin.isatty():
-        raise ConfigError("reset: nobody can be asked here; to forget the buckets, add --yes")
+        raise ConfigError("reset: nobody can be asked here; to forget the buckets, add --yes", code="RL-051")
     _show(found, buckets, as_json=False)
     return input("Forget what is counted there? [y/N] ").strip().lower() in ("y", "yes")
 

@@ -38,14 +38,18 @@ class DescribedRequest(Struct, frozen=True):
         if len(parts) == 1:
             parts.insert(0, "GET")
         if len(parts) != _REQUEST_PARTS or not parts[0].isalpha() or not parts[1].startswith("/"):
-            raise ConfigError(f"--request: got {self.line!r}, expected a method and a path such as 'POST /login'")
+            raise ConfigError(
+                f"--request: got {self.line!r}, expected a method and a path such as 'POST /login'", code="RL-051"
+            )
         return parts[0].upper(), parts[1]
 
     @property
     def raw_headers(self) -> list[tuple[bytes, bytes]]:
         """The headers as ASGI has them."""
         if isinstance(self.headers, str) or not isinstance(self.headers, (Mapping, Sequence)):
-            raise ConfigError(f"--header: got {self.headers!r:.100}, expected a list of texts such as 'X-Api-Key: abc'")
+            raise ConfigError(
+                f"--header: got {self.headers!r:.100}, expected a list of texts such as 'X-Api-Key: abc'", code="RL-051"
+            )
         given = self.headers
         lines = [f"{name}: {value}" for name, value in given.items()] if isinstance(given, Mapping) else given
         raw = [_header(line) for line in lines]
@@ -55,7 +59,9 @@ class DescribedRequest(Struct, frozen=True):
         """Return the request. `route`: the framework's template of its path, if known."""
         method, target = self.method_and_target
         if self.ip and parse_address(self.ip) is None:
-            raise ConfigError(f"--ip: got {self.ip!r}, expected an address such as 192.0.2.1 or 2001:db8::1, or ''")
+            raise ConfigError(
+                f"--ip: got {self.ip!r}, expected an address such as 192.0.2.1 or 2001:db8::1, or ''", code="RL-051"
+            )
         path, _, query = target.partition("?")
         scope = {
             "type": "http",
@@ -78,11 +84,13 @@ class DescribedRequest(Struct, frozen=True):
 def _header(line: str) -> tuple[bytes, bytes]:
     name, colon, value = line.partition(":")
     if not colon or not name.strip():
-        raise ConfigError(f"--header: got {line!r}, expected a name and a value such as 'X-Api-Key: abc'")
+        raise ConfigError(
+            f"--header: got {line!r}, expected a name and a value such as 'X-Api-Key: abc'", code="RL-051"
+        )
     return _to_bytes("--header", name.strip().lower()), _to_bytes("--header", value.strip())
 
 
 def _to_bytes(argument: str, text: str) -> bytes:
     if not text.isprintable():
-        raise ConfigError(f"{argument}: got {text!r}, expected text without control characters")
+        raise ConfigError(f"{argument}: got {text!r}, expected text without control characters", code="RL-051")
     return text.encode()

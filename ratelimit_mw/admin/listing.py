@@ -107,6 +107,7 @@ def inventory_of(store: Store) -> Inventory:
     if not isinstance(store, Inventory):
         raise ConfigError(
             f"store: {type(store).__name__} can neither list its keys nor keep refusals; a store of your own needs the "
-            "methods of ratelimit_mw.stores.inventory.Inventory"
+            "methods of ratelimit_mw.stores.inventory.Inventory",
+            code="RL-040",
         )
     return store

@@ -58,5 +58,6 @@ class Target(Struct, frozen=True):
         else:
             raise ConfigError(
                 f"store: got {type(store).__name__}, which only asyncio can use; expected the URL of the store, or a "
-                "Store with take()"
+                "Store with take()",
+                code="RL-040",
             )
