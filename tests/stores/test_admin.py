@@ -626,7 +626,7 @@ def test_wrong_numbers(file: str, function: Callable[..., Any], options: dict[st
     ("seconds", "text"),
     [
         (0.001, "1 s"),
-        (59.2, "60 s"),
+        (59.2, "1 min"),
         (60, "1 min"),
         (61, "2 min"),
         (3599, "60 min"),
