@@ -1,5 +1,6 @@
 """Sphinx: `tox -e docs`. The build and the pages need no network."""
 
+import re
 from typing import Any, ClassVar
 
 from pygments.lexers import LuaLexer, TextLexer
@@ -8,7 +9,7 @@ from sphinx.application import Sphinx
 project = "ratelimit_mw"
 author = "The ratelimit_mw authors"
 copyright = "2026, the ratelimit_mw authors"  # noqa: A001  # Sphinx reads this name
-extensions = ["myst_parser", "sphinx_design", "sphinx_copybutton", "sphinxext.opengraph"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_design", "sphinx_copybutton", "sphinxext.opengraph"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "ratelimit_mw"
@@ -19,6 +20,17 @@ myst_heading_anchors = 3
 copybutton_exclude = ".linenos, .gp, .go"  # prompts and outputs of a session are not copied
 ogp_site_url = ""  # the site has no public address yet
 ogp_social_cards = {"enable": False}  # they would need matplotlib
+
+autodoc_class_signature = "separated"
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+default_role = "code"  # docstrings have single backticks around code
+_OUTSIDE_OF_CODE = re.compile(r"(`[^`]*`)|([*|\\]|_\b)")
+
+
+def escape_docstring(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:  # noqa: ARG001
+    """Keep reStructuredText from reading markup into a docstring's plain text."""
+    lines[:] = [_OUTSIDE_OF_CODE.sub(lambda found: found[1] or f"\\{found[2]}", line) for line in lines]
 
 
 class Lua51(LuaLexer):
@@ -37,5 +49,6 @@ def add_diagrams(app: Sphinx, page: str, template: str, context: dict[str, Any],
 def setup(app: Sphinx) -> None:
     """Sphinx calls it when it starts."""
     app.add_lexer("lua", Lua51)
+    app.connect("autodoc-process-docstring", escape_docstring)
     app.add_lexer("mermaid", TextLexer)
     app.connect("html-page-context", add_diagrams)

@@ -1,0 +1,1 @@
+"""Builds the distributions, checks them, and installs the wheel with each extra: `tox -e release`."""
