@@ -17,8 +17,9 @@ USES: Final = {
     "fastapi": "import ratelimit_mw.fastapi",
     "flask": "import flask; from ratelimit_mw.flask import RateLimiter; RateLimiter(flask.Flask('a'), limits='1/day')",
     "django": "from django.conf import settings; settings.configure(); import ratelimit_mw.django",
-    "all": "import ratelimit_mw.fastapi, ratelimit_mw.flask, ratelimit_mw.stores.redis",
-    "demo": "import subprocess, sys; subprocess.run([sys.executable, '-m', 'ratelimit_mw', 'demo', '--help'], check=True)",
+    "prometheus": "import ratelimit_mw.metrics",
+    "all": "import ratelimit_mw.fastapi, ratelimit_mw.flask",
+    "demo": "import subprocess as s, sys; s.run([sys.executable, '-m', 'ratelimit_mw', 'demo', '--help'], check=True)",
 }
 
 
