@@ -34,7 +34,7 @@ TUTORIALS = sorted((ROOT / "docs/tutorial").glob("*.md"))  # done as they say by
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(set((ROOT / "docs").rglob("*.md")) - set(TUTORIALS))]
 ON_A_CLUSTER = ROOT / "docs/how-to/redis.md"
 ON_ALGORITHMS = ROOT / "docs/reference/algorithms.md"
-FENCE = re.compile(r"^```([a-z{}]*)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```([a-z{}-]*)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^(?:Write )?`(\w+\.py)`[^\n]*:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 # Shell lines are not run here; each names the test, the tox environment or the CI step that runs it.

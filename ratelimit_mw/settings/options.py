@@ -180,7 +180,7 @@ class Options(TypedDict, total=False):
     ]
     span_attributes: Annotated[
         SpanAttributes,
-        "of which requests the current OpenTelemetry span describes the decision: `none`, `refused` or `all`",
+        "the requests whose decision the current OpenTelemetry span describes: `none`, `refused` or `all`",
     ]
     jitter: Annotated[
         float,
