@@ -76,6 +76,7 @@ def renewed(text: str, found: dict[str, Any]) -> str:
         "rows": _rows(rows),
         "costs": _costs(rows),
         "growth": _growth(rows),
+        "served": _served(rows),
         "plan": _plan(rows),
     }
     return _MARKED.sub(lambda marked: f"{marked[1]}\n{made[marked[2]]}\n{marked[3]}", text)
@@ -107,6 +108,14 @@ def _costs(rows: dict[str, Any]) -> str:
     lines = ["| what | microseconds | row |", "|---|---|---|"]
     for (row, field), what in _COSTS.items():
         lines.append(f"| {what} | {rows[row][field]:.1f} | `{row}` |")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _served(rows: dict[str, Any]) -> str:
+    """Return what users see: the requests per second that an app keeps."""
+    lines = ["| app that does nothing else, under uvicorn | keeps of its requests per second |", "|---|---|"]
+    for row, where in (("served-memory", "limits in memory"), ("served-redis", "limits in Redis on the same machine")):
+        lines.append(f"| {where} | {rows[row]['value']:.0%} |")
     return "".join(f"{line}\n" for line in lines)
 
 
