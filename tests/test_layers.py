@@ -43,6 +43,7 @@ THIRD_PARTY = {  # every import from outside the standard library, and the only 
     "fastapi": ["fastapi"],
     "flask": ["flask"],
     "flask_login": ["flask"],
+    "click": ["flask"],
     "werkzeug": ["flask"],
     "django": ["django"],
     "asgiref": ["django"],

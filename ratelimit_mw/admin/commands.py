@@ -4,7 +4,7 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -56,6 +56,14 @@ def add_commands(commands: Any, open_target: OpenTarget, *, has_file: bool) -> N
     parser = add("tail", "show refusals as they happen; needs the setting remember_refused", _tail)
     parser.add_argument("--rule", metavar="NAME", help="only refusals by this rule")
     parser.add_argument("--most", type=_positive, metavar="N", help="stop after N refusals")
+
+
+def run_commands(program: str, words: Sequence[str], open_target: OpenTarget) -> int:
+    """Run the command in these words, and return its exit code. `program`: the words before, for messages."""
+    parser = argparse.ArgumentParser(prog=program, description="Show who is limited, and let them in again.")
+    add_commands(parser.add_subparsers(required=True, metavar="COMMAND"), open_target, has_file=False)
+    args = parser.parse_args(words)
+    return int(args.run(args))
 
 
 def _add_request(parser: Any) -> None:

@@ -25,7 +25,7 @@ from ratelimit_mw.django.responses import (
     to_django,
     wait_in_thread,
 )
-from ratelimit_mw.engine.gate import Gate
+from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.response_tracking import track_response
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.on_refused import custom_refusal, wait
@@ -119,7 +119,7 @@ class RateLimitMiddleware:
             return False
         if getattr(request, "user", None) is not None and may_have_user(request):
             return False
-        endpoint_rules, gate = self._limits_of(request)
+        endpoint_rules, gate = self.limits_of(request)
         if gate is None:
             return False
         verdict = gate.admit_by_address(request.META.get("REMOTE_ADDR") or None, request.method, endpoint_rules)
@@ -150,7 +150,7 @@ class RateLimitMiddleware:
         return None if context.refusal is None else to_django(request, context.refusal)
 
     async def _admit(self, django_request: DjangoRequest) -> Verdict | None:
-        endpoint_rules, gate = self._limits_of(django_request.raw)
+        endpoint_rules, gate = self.limits_of(django_request.raw)
         if gate is not None:
             return gate.admit(django_request, endpoint_rules)
         verdict: Verdict | None = await self._gate.admit(django_request, endpoint_rules)
@@ -181,12 +181,18 @@ class RateLimitMiddleware:
         return context
 
     @property
+    def gate(self) -> Gate | AsyncGate:
+        """The gate that decides the requests."""
+        gate: Gate | AsyncGate = self._gate
+        return gate
+
+    @property
     def _sync_gate(self) -> Gate | None:
         """The gate that decides without an await; None if the store or a rule may need one."""
         gate: Gate | None = self._gate.sync_gate if self._is_async else self._gate
         return gate
 
-    def _limits_of(self, request: HttpRequest) -> tuple[EndpointRules, Gate | None]:
+    def limits_of(self, request: HttpRequest) -> tuple[EndpointRules, Gate | None]:
         """Return the limits on the view of a request, and `_sync_gate`; None if they may need an await."""
         match = request.resolver_match
         if match is None:

@@ -86,6 +86,11 @@ class BaseGate:
         """The rules, whose `plans_for` may find the plan of a request; None if every request needs `admit`."""
         return self._rules if self._on_decision is None else None
 
+    @property
+    def rule_set(self) -> RuleSet:
+        """The compiled settings."""
+        return self._rules
+
     def adapt_to_router(self, app: object) -> None:
         """Match paths as the router of the wrapped app does."""
         self._rules.adapt_to_router(app)

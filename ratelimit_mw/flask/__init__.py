@@ -8,6 +8,7 @@ from ratelimit_mw.core.log import warn_or_fail
 from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.engine.gate import Gate
+from ratelimit_mw.flask.commands import ratelimit_command
 from ratelimit_mw.flask.endpoint_limits import (
     CONFIG,
     exempt,
@@ -79,6 +80,7 @@ class RateLimiter:
             app.after_request(hooks.after)
             got_request_exception.connect(hooks.failed, app)
         app.extensions["ratelimit_mw"] = hooks
+        app.cli.add_command(ratelimit_command)
         register_app(app)
         mark_limits_app(self)
 

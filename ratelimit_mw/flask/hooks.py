@@ -173,7 +173,7 @@ class Hooks:
         environ, rule = flask_request.environ, flask_request.url_rule
         if not self._processes.done:
             self._processes.examine(environ)
-        endpoint_rules = () if rule is None else self._limits_of(rule, flask_request.method)
+        endpoint_rules = () if rule is None else self.limits_of(rule, flask_request.method)
         client, outer, verdict = environ.get("REMOTE_ADDR") or None, environ.get("ratelimit_mw"), None
         if outer is None and self._use_fast_path and not _may_have_user(self._app, environ):
             verdict = self.gate.admit_by_address(client, flask_request.method, endpoint_rules)
@@ -198,7 +198,7 @@ class Hooks:
         state.headers_shown = True
         return _RequestDecision(shown_state=state, tracker=tracker)
 
-    def _limits_of(self, rule: Rule, method: str) -> EndpointRules:
+    def limits_of(self, rule: Rule, method: str) -> EndpointRules:
         """Return the limits on the view and its blueprints, cached."""
         view = self._app.view_functions.get(rule.endpoint)
         endpoint = view, rule.endpoint, rule.rule, method, EndpointLimit.version

@@ -1,0 +1,1 @@
+"""Management commands; Django finds them by the names of their modules."""

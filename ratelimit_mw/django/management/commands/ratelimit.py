@@ -1,0 +1,68 @@
+"""`manage.py ratelimit`: the commands of `ratelimit_mw.admin` for a project with `ratelimit_mw.django` installed."""
+
+import sys
+from argparse import ArgumentParser, Namespace
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
+from django.urls import Resolver404, resolve
+
+from ratelimit_mw.admin.commands import add_commands
+from ratelimit_mw.admin.described import DescribedRequest
+from ratelimit_mw.admin.target import Endpoint, Target
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.django.gates import SETTING_NAME
+from ratelimit_mw.django.middleware import RateLimitMiddleware
+from ratelimit_mw.django.request import route_of
+
+
+class Command(BaseCommand):
+    """Shows who is limited by the settings and views of this project, and resets it."""
+
+    help = "Show who is limited, and let them in again: peek, reset, keys, top, tail."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the commands."""
+        add_commands(parser.add_subparsers(required=True, metavar="COMMAND"), _target, has_file=False)
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        """Run a command. Exits with its code, unless that is 0."""
+        out, err = options.get("stdout") or sys.stdout, options.get("stderr") or sys.stderr
+        with redirect_stdout(out), redirect_stderr(err):
+            code = options["run"](Namespace(**options))
+        if code:
+            sys.exit(code)
+
+
+def _target(_: Namespace) -> Target:
+    """Return the settings of the project, and a function that finds the view of a request. Raises `ConfigError`."""
+    try:
+        middleware = RateLimitMiddleware(_respond)
+    except ConfigError:  # under ASGI a callable may be async
+        if getattr(settings, SETTING_NAME, None) is None:
+            raise
+        middleware = RateLimitMiddleware(_respond_async)
+
+    def endpoint_of(described: DescribedRequest) -> Endpoint:
+        method, target = described.method_and_target
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in described.raw_headers}
+        request = RequestFactory().generic(method, target, headers=headers)
+        try:
+            request.resolver_match = resolve(request.path_info)
+        except Resolver404:
+            return (), None
+        return middleware.limits_of(request)[0], route_of(request)
+
+    return Target(middleware.gate.settings, middleware.gate.rule_set, endpoint_of)
+
+
+def _respond(_: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+async def _respond_async(_: HttpRequest) -> HttpResponse:
+    return HttpResponse()

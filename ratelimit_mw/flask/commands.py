@@ -1,0 +1,41 @@
+"""`flask ratelimit`: the commands of `ratelimit_mw.admin` for the app that Flask loads."""
+
+from typing import Any
+
+from ratelimit_mw.admin.commands import run_commands
+from ratelimit_mw.admin.described import DescribedRequest
+from ratelimit_mw.admin.target import Endpoint, Target
+from ratelimit_mw.core.errors import require
+
+with require("flask"):
+    import click
+    from flask import Flask, current_app, request
+    from flask.cli import with_appcontext
+
+
+@click.command(
+    "ratelimit",
+    short_help="Show who is limited, and let them in again.",
+    add_help_option=False,  # the commands have their own
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+@with_appcontext
+def ratelimit_command(context: click.Context, words: tuple[str, ...]) -> None:
+    """Run one of peek, reset, keys, top, tail."""
+    app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001  # documented
+    context.exit(run_commands("flask ratelimit", words, lambda _: _target(app)))
+
+
+def _target(app: Flask) -> Target:
+    hooks: Any = app.extensions["ratelimit_mw"]
+
+    def endpoint_of(described: DescribedRequest) -> Endpoint:
+        method, target = described.method_and_target
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in described.raw_headers]
+        with app.test_request_context(target, method=method, headers=headers):
+            rule = request.url_rule
+            return ((), None) if rule is None else (hooks.limits_of(rule, method), rule.rule)
+
+    return Target(hooks.gate.settings, hooks.gate.rule_set, endpoint_of)

@@ -1,0 +1,177 @@
+"""`flask ratelimit` and `manage.py ratelimit`: the commands for operators, with the limits on views."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.http import HttpResponse
+from django.test import Client, override_settings
+from django.urls import path
+from flask import Flask
+
+from ratelimit_mw.django import limit as django_limit
+from ratelimit_mw.django.management.commands.ratelimit import Command
+from ratelimit_mw.flask import RateLimiter
+
+LOGIN = ["--request", "POST /login/7", "--ip", "192.0.2.7"]
+DETAIL = "3/3600s using fixed_window"
+
+
+@pytest.fixture
+def app(redis_url: str) -> Iterator[Flask]:
+    app = Flask("shop")
+    limiter = RateLimiter(app, limits="50/minute", key="ip", store=redis_url, store_timeout=5.0, remember_refused=10)
+
+    @app.post("/login/<int:number>")
+    @limiter.limit("3/hour using fixed_window", name="login")
+    def login(number: int) -> str:
+        return "in"
+
+    @app.get("/")
+    def index() -> str:
+        return "index"
+
+    yield app
+    app.extensions["ratelimit_mw"].close()
+
+
+def found(text: str) -> list[tuple[str, str, int]]:
+    return [(one["rule"], one["limit"], one["remaining"]) for one in json.loads(text)["buckets"]]
+
+
+def test_flask_finds_the_limits_of_a_view(app: Flask) -> None:
+    run = app.test_cli_runner().invoke
+    client = app.test_client()
+    codes = [client.post("/login/7", environ_overrides={"REMOTE_ADDR": "192.0.2.7"}).status_code for _ in range(5)]
+    assert codes == [200, 200, 200, 429, 429]
+    done = run(args=["ratelimit", "peek", *LOGIN, "--json"])
+    assert (done.exit_code, found(done.output)) == (0, [("@login", DETAIL, 0)])
+    done = run(args=["ratelimit", "keys", "--limited", "--json"])
+    assert [(one["rule"], one["limit"]) for one in json.loads(done.output)["keys"]] == [("@login", DETAIL)]
+    app.extensions["ratelimit_mw"].gate.reporter.flush()
+    done = run(args=["ratelimit", "top", "--json"])
+    assert [(one["rule"], one["refused"]) for one in json.loads(done.output)["clients"]] == [("@login", 2)]
+    done = run(args=["ratelimit", "reset", *LOGIN, "--yes"])
+    assert (done.exit_code, done.output.split(";")[0]) == (0, "1 bucket forgotten")
+    done = run(args=["ratelimit", "peek", *LOGIN, "--json"])
+    assert found(done.output) == [("@login", DETAIL, 3)]
+
+
+def test_flask_finds_the_default_limits_elsewhere(app: Flask) -> None:
+    for target in ("/", "/no-such-page"):
+        done = app.test_cli_runner().invoke(
+            args=["ratelimit", "peek", "--request", target, "--ip", "192.0.2.7", "--json"]
+        )
+        assert found(done.output) == [("default", "50/60s using sliding_window_counter", 50)]
+
+
+def test_flask_shows_help_and_mistakes(app: Flask) -> None:
+    run = app.test_cli_runner().invoke
+    assert "{peek,reset,keys,top,tail}" not in run(args=["--help"]).output
+    done = run(args=["ratelimit", "--help"])
+    assert done.exit_code == 0
+    assert "flask ratelimit" in done.output
+    assert run(args=["ratelimit", "peek", "--request", "nothing"]).exit_code == 1
+    assert run(args=["ratelimit"]).exit_code == 2
+
+
+def test_flask_over_memory() -> None:
+    app = Flask("shop")
+    RateLimiter(app, limits="50/minute")
+    done = app.test_cli_runner().invoke(args=["ratelimit", "keys"])
+    assert done.exit_code == 2
+    assert "another process cannot be asked" in done.output + done.stderr
+
+
+def test_the_command_flask_itself(tmp_path: Path, redis_url: str) -> None:
+    (tmp_path / "shop.py").write_text(
+        "from flask import Flask\nfrom ratelimit_mw.flask import RateLimiter\napp = Flask('shop')\n"
+        f"RateLimiter(app, limits='5/hour', store={redis_url!r}, store_timeout=5.0)\n"
+    )
+    words = [sys.executable, "-m", "flask", "--app", "shop", "ratelimit", "peek", *LOGIN, "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert found(done.stdout) == [("default", "5/3600s using sliding_window_counter", 5)]
+
+
+@django_limit("3/hour using fixed_window", name="login")
+def login(request: Any, number: int) -> HttpResponse:
+    return HttpResponse("in")
+
+
+urlpatterns = [path("login/<int:number>", login)]
+
+
+async def shop(request: Any) -> str:
+    """A key that must be awaited."""
+    return "12"
+
+
+def options(redis_url: str, **settings: Any) -> Any:
+    policy = {"limits": "50/minute", "key": "ip", "store": redis_url, "store_timeout": 5.0, **settings}
+    return override_settings(
+        ROOT_URLCONF=__name__, RATELIMIT_MW=policy, MIDDLEWARE=["ratelimit_mw.django.RateLimitMiddleware"]
+    )
+
+
+def manage(*words: str) -> tuple[int, str, str]:
+    out, err = StringIO(), StringIO()
+    try:
+        call_command(Command(), *words, stdout=out, stderr=err)
+    except SystemExit as end:
+        return int(end.code or 0), out.getvalue(), err.getvalue()
+    return 0, out.getvalue(), err.getvalue()
+
+
+def test_django_finds_the_limits_of_a_view(redis_url: str) -> None:
+    with options(redis_url):
+        client = Client(REMOTE_ADDR="192.0.2.7")
+        assert [client.post("/login/7").status_code for _ in range(4)] == [200, 200, 200, 429]
+        code, out, _ = manage("peek", *LOGIN, "--json")
+        assert (code, found(out)) == (0, [("@login", DETAIL, 0)])
+        code, out, _ = manage("keys", "--limited", "--json")
+        assert [one["rule"] for one in json.loads(out)["keys"]] == ["@login"]
+        code, out, _ = manage("reset", *LOGIN, "--yes")
+        assert (code, out.split(";")[0]) == (0, "1 bucket forgotten")
+        assert Client(REMOTE_ADDR="192.0.2.8").post("/login/7").status_code == 200
+        assert found(manage("peek", *LOGIN, "--json")[1]) == [("@login", DETAIL, 3)]
+        code, out, _ = manage("peek", "--request", "/elsewhere", "--ip", "192.0.2.7", "--json")
+        assert found(out) == [("default", "50/60s using sliding_window_counter", 50)]
+        assert manage("peek", "--request", "nothing")[0] == 1
+
+
+def test_the_command_of_django_itself(tmp_path: Path, redis_url: str) -> None:
+    policy = {"limits": "5/hour", "key": "ip", "store": redis_url, "store_timeout": 5.0}
+    lines = ["INSTALLED_APPS = ['ratelimit_mw.django']", "ROOT_URLCONF = 'site_settings'", "urlpatterns = []"]
+    (tmp_path / "site_settings.py").write_text("\n".join([*lines, f"RATELIMIT_MW = {policy!r}", ""]))
+    words = [sys.executable, "-m", "django", "ratelimit", "peek", *LOGIN, "--json"]
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "site_settings",
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+    }
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+    assert found(done.stdout) == [("default", "5/3600s using sliding_window_counter", 5)]
+
+
+def test_django_with_a_key_that_is_awaited(redis_url: str) -> None:
+    with options(redis_url, key=shop):
+        code, out, _ = manage("peek", "--request", "/elsewhere", "--ip", "192.0.2.7", "--json")
+        assert (code, found(out)) == (0, [("default", "50/60s using sliding_window_counter", 50)])
+
+
+def test_django_over_memory_and_without_settings() -> None:
+    with options("memory://"):
+        code, out, err = manage("top")
+        assert (code, out) == (2, "")
+        assert "another process cannot be asked" in err
+    with override_settings(RATELIMIT_MW=None):
+        code, out, err = manage("top")
+        assert (code, out) == (1, "")
+        assert "RATELIMIT_MW" in err
