@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -190,6 +191,8 @@ def check_what_is_not_run(page: Path, block: Block) -> None:
         compile(block.text, str(page), "exec")
     elif block.language == "mermaid":
         assert page == ROOT / "docs/explanation/architecture.md"  # test_architecture.py draws its diagrams again
+    elif block.language == "{raw}":
+        assert page == ROOT / "docs/explanation/algorithms-drawn.md"  # tests/browser/test_site.py
     elif block.language == "{include}":
         assert shown(page, block) == ROOT / "CHANGELOG.md"
     elif block.language == "{eval-rst}":
@@ -260,6 +263,19 @@ def test_the_readme_shows_how_to_start() -> None:
         'python3 -m pip install ".[demo]" && python3 -m ratelimit_mw demo',
         "python3 -m pip install tox && python3 -m tox",
     ]
+
+
+def test_the_drawn_algorithms_decide_as_python_does() -> None:
+    check = [sys.executable, "docs/algorithm_answers.py", "--check"]
+    done = subprocess.run(check, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, "")
+    if node := shutil.which("node"):  # tests/browser/test_site.py compares them in Chromium
+        files = [str(ROOT / f"docs/_static/{name}.js") for name in ("algorithms-answers", "algorithms")]
+        code = "process.argv.slice(1).map(require); console.log(ratelimitAnswers.map(ratelimitAlgorithms.agreement))"
+        counts = subprocess.run([node, "-e", code, *files], capture_output=True, text=True, check=True).stdout
+        pairs = re.findall(r"\[ (\d+), (\d+) \]", counts)
+        assert len(pairs) > 10
+        assert [pair for pair in pairs if pair[0] != pair[1]] == []
 
 
 def test_the_readme_has_the_stored_answers_and_figures() -> None:

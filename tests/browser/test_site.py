@@ -1,0 +1,109 @@
+"""The docs as a site, in a real browser, on a telephone and on a desk; screenshots are in docs/_build/screenshots.
+
+A server on loopback has the pages; they ask no other one for anything.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from browser.devtools import Page, browser
+
+ROOT = Path(__file__).resolve().parents[2]
+SCREENSHOTS = ROOT / "docs/_build/screenshots"
+WIDTHS = [390, 1300]
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "docs", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    with browser(tmp_path) as page:
+        yield page
+
+
+def look(page: Page, site: str, name: str, width: int, query: str = "") -> None:
+    page.open(f"{site}/{name}.html{query}", width)
+    assert page.value("document.documentElement.scrollWidth") <= width
+
+
+def keep(page: Page, name: str, width: int) -> None:
+    """Keep a screenshot, and make sure that nothing was wrong and that no other machine was needed."""
+    page.save(SCREENSHOTS / f"{name}-{width}.png")
+    assert page.messages == []
+    assert [url for url in page.requested if not url.startswith(("http://127.0.0.1:", "data:"))] == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_front_page(page: Page, site: str, width: int) -> None:
+    look(page, site, "index", width)
+    assert page.value("document.querySelectorAll('.sd-card').length") == 6
+    keep(page, "front", width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_tutorial_shows_one_framework_at_a_time(page: Page, site: str, width: int) -> None:
+    look(page, site, "tutorial/first-app", width)
+    page.value("document.querySelector('label[data-sync-id=flask]').click()")
+    shown = "[...document.querySelectorAll('.sd-tab-content pre')].filter((one) => one.checkVisibility()).length"
+    assert page.value(shown) == 3  # the commands to install, the app, the command to serve
+    assert "from flask import" in page.value("document.body.innerText")
+    assert "from fastapi import" not in page.value("document.body.innerText")
+    keep(page, "tutorial", width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_search_finds_a_page(page: Page, site: str, width: int) -> None:
+    look(page, site, "search", width, "?q=password")
+    page.until("document.querySelectorAll('#search-results li').length > 2")
+    assert "Stop password guessing" in page.value("document.querySelector('#search-results').innerText")
+    keep(page, "search", width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_drawn_algorithms_decide_as_python_does(page: Page, site: str, width: int) -> None:
+    look(page, site, "explanation/algorithms-drawn", width)
+    assert page.value("document.querySelectorAll('#algorithms figure').length") == 7
+    same, stored = page.value("Object.values(document.getElementById('algorithms').dataset)")
+    assert same == stored
+    assert int(stored) > 2000
+    keep(page, "algorithms", width)
+    first = "document.querySelector('#algorithms figcaption').innerText"
+    assert "fixed_window 15 of 28 admitted" in page.value(first)
+    page.value("Object.assign(document.querySelector('select'), {value: 'none'}).dispatchEvent(new Event('change'))")
+    assert "0 of 0 admitted" in page.value(first)
+    box = "document.querySelector('.strip').getBoundingClientRect()"
+    left, top, wide = page.value(f"[{box}.left, {box}.top, {box}.width]")
+    for kind, part in (("mousePressed", 0.1), ("mouseMoved", 0.2), ("mouseMoved", 0.3), ("mouseReleased", 0.3)):
+        place = {"x": left + part * wide, "y": top + 5, "button": "left", "clickCount": 1}
+        page.call("Input.dispatchMouseEvent", type=kind, **place)
+    page.until(f"{first}.includes('3 of 3 admitted')")
+    assert page.messages == []
+
+
+def test_a_diagram_is_drawn(page: Page, site: str) -> None:
+    look(page, site, "explanation/architecture", 1300)
+    page.until("document.querySelectorAll('figure.diagram svg').length === 2")
+    page.value("document.querySelector('figure.diagram').scrollIntoView()")
+    keep(page, "diagram", 1300)
