@@ -13,6 +13,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_design", "sphinx_copy
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "ratelimit_mw"
+html_favicon = "_static/icon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css", "twins.css"]
 myst_enable_extensions = ["colon_fence"]
