@@ -51,6 +51,7 @@ SHELL = {
     'python3 -m pip install -e ".[redis]" --group tests': "tox, which installs the same extra and group",
     "python3 -m pytest tests/test_limiter.py": "tox",
     "python -m ratelimit_mw schema > ratelimit.schema.json": "test_schema.py",
+    "python -m ratelimit_mw replay limits.toml access.log access.log.1.gz --suggest --html report.html": "tests/replay",
     "python -m benchmarks --json docs/explanation/performance.json": "tests/tools/test_benchmarks.py",
     "python docs/performance_figures.py": "tests/tools/test_benchmarks_chart.py",
 }

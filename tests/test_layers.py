@@ -21,7 +21,7 @@ http
 settings
 rules
 engine
-asgi wsgi admin
+asgi wsgi admin replay
 starlette flask django
 fastapi testing cli
 """  # lowest first; packages on one line do not import each other

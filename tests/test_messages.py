@@ -35,6 +35,7 @@ UNCODED = {
     "django/middleware.py": 1,  # puts the view before the problem
     "flask/__init__.py": 1,  # puts the key of app.config before the problems
     "http/client_lists.py": 1,  # removes an index from the place
+    "replay/run.py": 1,  # puts file and line before the problems
     "rules/deployment_checks.py": 1,  # _warn_of_headers
     "settings/__init__.py": 1,  # problems with environment variables
     "settings/features.py": 1,  # puts the penalty before the problem

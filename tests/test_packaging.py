@@ -26,7 +26,8 @@ def test_the_package_under_test_is_the_installed_one() -> None:
 
 def test_all_files_are_there() -> None:
     source = CHECKOUT / "ratelimit_mw"
-    wanted = {path.relative_to(source) for kind in ("*.py", "*.lua", "py.typed") for path in source.rglob(kind)}
+    kinds = ("*.py", "*.lua", "py.typed", "assets/**/*")
+    wanted = {path.relative_to(source) for kind in kinds for path in source.rglob(kind) if path.is_file()}
     assert wanted == {path.relative_to(PACKAGE) for path in [PACKAGE / name for name in wanted] if path.is_file()}
     assert len({path for path in wanted if path.suffix == ".lua"}) == len(SCRIPTED) + 9
 

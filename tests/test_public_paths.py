@@ -82,6 +82,7 @@ NAMES = {
     ".flask": ["RateLimiter", "exempt", "limit"],
     ".metrics": ["PrometheusCollector"],
     ".opentelemetry": ["instrument"],
+    ".replay": ["Offender", "Report", "RuleResult", "Suggestion", "replay"],
     ".rules": ["Rule"],
     ".settings": ["Settings"],
     ".starlette": ["RateLimit", "RateLimitMiddleware", "exempt", "limit"],

@@ -13,6 +13,7 @@ from ratelimit_mw.algorithms import notation
 from ratelimit_mw.asgi import routes
 from ratelimit_mw.http import hosts, path_index, paths
 from ratelimit_mw.http import networks as addresses
+from ratelimit_mw.replay.formats import patterns as log_patterns
 from ratelimit_mw.rules import deployment_checks as advice
 from ratelimit_mw.stores.redis import rejections
 from regular import is_linear
@@ -24,6 +25,7 @@ MADE = {  # where patterns of a module are put together as it runs, and what of:
     paths: [mistake for mistake, _ in paths._MISTAKES],
     advice: ["(?<![0-9A-Fa-f:.])a(?![0-9A-Fa-f.])"],
     rejections: [pattern for pattern, *_ in rejections._EXPLANATIONS],
+    log_patterns: [],  # the formats of logs: test_formats.py
     routes: [],  # the app's own routes, as the app's router matches them itself
 }
 MADE_IN = {module.__file__: patterns for module, patterns in MADE.items()}

@@ -55,16 +55,17 @@ class KeyContext(Protocol):
 class Key:
     """A compiled key. `identity(request, route, results)` returns the encoded identity, or None if it is missing.
 
-    `callables`: the callables whose results it needs. `is_shared`: all clients have the same identity. `prefix`: the
-    bits of an IPv6 address that it reads; 0 without `ip`.
+    `callables`: the callables whose results it needs. `headers`, `cookies`: the names of those that it reads.
+    `is_shared`: all clients have the same identity. `prefix`: the bits of an IPv6 address that it reads; 0 without
+    `ip`.
     """
 
     __slots__ = (
-        "_cookies",
-        "_headers",
         "_kinds",
         "_reachable",
         "callables",
+        "cookies",
+        "headers",
         "identity",
         "is_all",
         "is_shared",
@@ -95,8 +96,8 @@ class Key:
         kinds = [tuple(kind for kind, _ in parts) for parts in alternatives]
         self._kinds = {*kinds}
         parts = {part.partition(":")[::2] for one in kinds for part in one}
-        self._headers = {name for kind, name in parts if kind == "header"}
-        self._cookies = {name for kind, name in parts if kind == "cookie"}
+        self.headers = {name for kind, name in parts if kind == "header"}
+        self.cookies = {name for kind, name in parts if kind == "cookie"}
         certain = [set(one) <= _CERTAIN for one in kinds]
         self._reachable = kinds[: certain.index(True) + 1] if True in certain else kinds
         self.is_all = self.text == "all"
@@ -142,12 +143,12 @@ class Key:
 
     def is_ambiguous(self, request: KeyContext) -> bool:
         """Return whether the request has a header or cookie of this key in a form that apps may read differently."""
-        if any(len(request.header_lines(name)) > 1 for name in self._headers):
+        if any(len(request.header_lines(name)) > 1 for name in self.headers):
             return True
-        if not self._cookies:
+        if not self.cookies:
             return False
         sent = {pair.partition("=")[0].strip() for pair in request.cookie_pairs}
-        return not (self._cookies & sent) <= request.cookies.keys()
+        return not (self.cookies & sent) <= request.cookies.keys()
 
     def failed(self, results: CallResults) -> bool:
         """Return whether one of its callables raised or returned an invalid key."""

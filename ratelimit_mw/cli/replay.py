@@ -1,0 +1,128 @@
+"""`python -m ratelimit_mw replay`: replays access logs against a settings file."""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from ratelimit_mw.cli.explain import capture_warnings, single_line
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.replay import replay
+from ratelimit_mw.replay.formats import FORMATS
+from ratelimit_mw.replay.html import html_report
+from ratelimit_mw.replay.text import report_lines
+
+_MAX_UNREAD: Final = 0.01  # of the lines; more of them is a failure
+_FAILED: Final = 1
+_WIDTH: Final = 40  # characters of the progress bar
+_QUIET: Final = 1.0  # seconds before the progress bar appears
+_INTERVAL: Final = 0.1  # seconds between its changes
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    about = "replay access logs against a settings file: what would it have refused?"
+    parser = commands.add_parser("replay", help=about, description=f"{about} Connects to no store.")
+    parser.add_argument("file", help="the settings: a TOML file, or one that ends in .json")
+    parser.add_argument("logs", nargs="+", metavar="log", help="access logs in any order, also .gz; - for stdin")
+    parser.add_argument(
+        "--format",
+        help=f"{', '.join(FORMATS)}; or nginx's log_format or Apache's LogFormat; default: what reads the first lines",
+    )
+    parser.add_argument(
+        "--field", action="append", default=[], metavar="NAME=PATH", help="of JSON: ip=.client.addr, time=.ts, ..."
+    )
+    parser.add_argument("--since", metavar="TIME", help="such as 2026-11-23T10:00; without a zone, in that of the log")
+    parser.add_argument("--until", metavar="TIME", help="the end of the period, not in it")
+    parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="report this rule; may be repeated")
+    parser.add_argument(
+        "--assume",
+        action="append",
+        default=[],
+        metavar="WHAT=VALUE",
+        help="what the log does not tell: header:x-api-key=ip",
+    )
+    parser.add_argument(
+        "--as-logged",
+        action="store_true",
+        help="whole seconds stay as they are; else a second's lines are spread over it",
+    )
+    parser.add_argument("--suggest", action="store_true", help="suggest quotas at which honest clients end")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--html", metavar="FILE", help="write a report with charts")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report. Return 1 if more than a hundredth of the lines were unread."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # `call:` often names a module there
+    bar = _ProgressBar()
+    try:
+        with capture_warnings() as warnings:
+            report = replay(
+                args.file,
+                *args.logs,
+                format=args.format,
+                fields=_fields(args.field),
+                since=args.since,
+                until=args.until,
+                rules=args.rule,
+                assume=args.assume,
+                as_logged=args.as_logged,
+                suggest=args.suggest,
+                distributions=args.html is not None,
+                jobs=args.jobs,
+                on_progress=bar.show if sys.stderr.isatty() else None,
+            )
+    finally:
+        bar.clear()
+    if args.html is not None:
+        try:
+            Path(args.html).write_text(html_report(report), "utf-8")
+        except OSError as error:
+            raise ConfigError(f"--html {args.html}: cannot be written: {error.strerror}", code="RL-051") from None
+    if args.json:
+        print(json.dumps(report.as_json()))
+    else:
+        print("\n".join(map(single_line, report_lines(report))))
+        print("".join(f"  {line}\n" for line in warnings), end="")
+    return _FAILED if report.unread > _MAX_UNREAD * report.lines else 0
+
+
+def _fields(texts: list[str]) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--field: got {text!r:.100}, expected NAME=PATH such as ip=.remote_addr", code="RL-051")
+        fields[name] = path
+    return fields
+
+
+class _ProgressBar:
+    """A bar on a terminal that shows how much of the logs is read. It appears after a second."""
+
+    def __init__(self) -> None:
+        self._started = self._changed = time.monotonic()
+        self._visible = False
+
+    def show(self, done: int, total: int) -> None:
+        """Show how much is read, in bytes. The size of standard input is unknown: 0."""
+        now = time.monotonic()
+        if now - self._started < _QUIET or now - self._changed < _INTERVAL:
+            return
+        self._changed, self._visible = now, True
+        share = min(1.0, done / total) if total else 0.0
+        filled = round(share * _WIDTH)
+        text = f"[{'#' * filled}{' ' * (_WIDTH - filled)}] {share:4.0%}" if total else f"{done:,} bytes"
+        print(f"\r{text}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Remove the bar."""
+        if self._visible:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._visible = False

@@ -1,0 +1,81 @@
+"use strict";
+// Draws the charts of a report from the data beside it. It writes text only into canvases and text nodes.
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const style = () => getComputedStyle(document.documentElement);
+  const color = (name) => style().getPropertyValue(name).trim();
+  const faded = (value) => `${value}55`;
+  const whole = (value) => (value == null ? "" : value.toLocaleString("en"));
+  const charts = [];
+
+  const axis = (more) => ({ stroke: () => color("--soft"), grid: { stroke: () => color("--line"), width: 1 },
+    ticks: { stroke: () => color("--line"), width: 1 }, ...more });
+
+  function overTime(chart) {
+    const times = chart.requests.map((_, index) => chart.start + index * data.step);
+    const admitted = chart.requests.map((requests, index) => requests - chart.refused[index]);
+    return {
+      height: 220,
+      options: {
+        scales: { y: { range: (_, __, max) => [0, Math.max(1, max * 1.05)] } },
+        axes: [axis(), axis({ size: 60, values: (_, ticks) => ticks.map(whole) })],
+        series: [
+          {},
+          { label: "admitted", stroke: () => color("--admitted"), fill: () => faded(color("--admitted")), width: 1,
+            value: (_, __, ___, index) => (index == null ? "" : whole(admitted[index])) },
+          { label: "refused", stroke: () => color("--refused"), fill: () => faded(color("--refused")), width: 1,
+            value: (_, value) => whole(value) },
+        ],
+      },
+      values: [times, chart.requests, chart.refused],  // stacked: what is admitted lies above what is refused
+    };
+  }
+
+  function ofPeaks(chart) {
+    const from = chart.bins.map((bin) => bin[0]);
+    const position = from.findIndex((low) => low > chart.quota);
+    const quota = (position < 0 ? from.length : position) - 0.5;
+    const counts = (over) => chart.bins.map((bin, index) => (index > quota === over && bin[2] ? bin[2] : null));
+    const label = (index) => {
+      const bin = chart.bins[index];
+      return bin ? (bin[0] === bin[1] ? whole(bin[0]) : `${whole(bin[0])}-${whole(bin[1])}`) : "";
+    };
+    const line = (u) => {
+      const x = u.valToPos(quota, "x", true);
+      u.ctx.save();
+      u.ctx.strokeStyle = color("--refused");
+      u.ctx.setLineDash([6, 4]);
+      u.ctx.beginPath();
+      u.ctx.moveTo(x, u.bbox.top);
+      u.ctx.lineTo(x, u.bbox.top + u.bbox.height);
+      u.ctx.stroke();
+      u.ctx.restore();
+    };
+    const bars = (name, over) => ({ label: name, stroke: () => color(over ? "--refused" : "--admitted"),
+      fill: () => faded(color(over ? "--refused" : "--admitted")), width: 1, points: { show: false },
+      paths: uPlot.paths.bars({ size: [0.8, 40] }), value: (_, value) => whole(value) });
+    return {
+      height: 220,
+      options: {
+        scales: { x: { time: false, range: [-0.75, Math.max(from.length, quota + 0.5) - 0.25] },
+          y: { distr: 3, range: (_, __, max) => [0.6, Math.max(2, (max || 1) * 1.5)] } },
+        axes: [axis({ incrs: [1, 2, 5, 10, 20, 50], space: 45, values: (_, ticks) => ticks.map((tick) => (from[tick] == null ? "" : whole(from[tick]))) }),
+          axis({ size: 60, values: (_, ticks) => ticks.map((tick) => (tick >= 1 && Math.log10(tick) % 1 === 0 ? whole(tick) : "")) })],
+        series: [{ label: "peak", value: (_, value) => (value == null ? "" : label(value)) },
+          bars("within the quota", false), bars("above it", true)],
+        hooks: { draw: [line] },
+      },
+      values: [from.map((_, index) => index), counts(false), counts(true)],
+    };
+  }
+
+  for (const place of document.querySelectorAll("[data-chart]")) {
+    const [kind, number] = place.dataset.chart.split("-");
+    const { options, values, height } = kind === "time" ? overTime(data.rules[number]) : ofPeaks(data.peaks[number]);
+    const size = () => ({ width: Math.max(240, place.clientWidth - 16), height });
+    charts.push({ plot: new uPlot({ ...options, ...size() }, values, place), size });
+  }
+
+  addEventListener("resize", () => charts.forEach(({ plot, size }) => plot.setSize(size())));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach(({ plot }) => plot.redraw(false, true)));
+})();

@@ -1,0 +1,90 @@
+"""What follows a request: the end of its delay, and the release and settlement at the end of its response."""
+
+import math
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from types import SimpleNamespace
+from typing import Final
+
+from ratelimit_mw.core.limit import Charge
+from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.engine.delays import DelayCapacity
+from ratelimit_mw.engine.settlement import settlements
+from ratelimit_mw.engine.slots import slot_charges
+from ratelimit_mw.http.response import Policy
+from ratelimit_mw.rules.plan import Match
+from ratelimit_mw.stores.memory import MemoryStore
+
+_RENEWALS: Final = 3  # of a slot in its lifetime
+
+
+class Followers:
+    """The events to come: times in microseconds, and what to run then.
+
+    `capacity`: the capacity for delayed requests. `set_clock`: sets the clock of the store, in microseconds.
+    """
+
+    def __init__(self, store: MemoryStore, max_waiting: int, set_clock: Callable[[int], None]) -> None:
+        self._store: Final = store
+        self._set_clock: Final = set_clock
+        self.capacity: Final = DelayCapacity(max_waiting)
+        self.events: list[tuple[int, int, Callable[[int], None]]] = []
+        self._sequence: Final = count()
+
+    def run_until(self, now: int) -> None:
+        """Run what is due: the ends of responses and delays, and the renewals of slots."""
+        events = self.events
+        while events and events[0][0] <= now:
+            due, _, run = heappop(events)
+            self._set_clock(due)
+            run(due)
+
+    def _later(self, when: int, run: Callable[[int], None]) -> None:
+        heappush(self.events, (when, next(self._sequence), run))
+
+    def follow(
+        self, match: Match, verdict: Verdict, status: int | None, duration: int, now: int, keys: Sequence[str]
+    ) -> None:
+        """Do what follows an admitted request: the end of its delay, and that of its response.
+
+        `status`, `duration`: of the response; microseconds. `keys`: those that a delay occupies.
+        """
+        begins = now + math.ceil(verdict.delay * 1_000_000)
+        if verdict.delay and keys:
+            self.capacity.enter(keys)
+            self._later(begins, lambda _: self.capacity.leave(keys))
+        ends = begins + duration
+        if match.has_slots and (held := slot_charges(verdict.charges, verdict.decisions)):
+            self._hold(held, now, ends)
+        if match.settles:
+            self._at(ends, now, lambda _: self._settle(verdict, status))
+
+    def _hold(self, slots: Sequence[Charge], now: int, ends: int) -> None:
+        """Release slots when the response ends; until then, renew them as the middleware does."""
+        interval = min(charge.limit.window_us for charge in slots) // _RENEWALS
+
+        def step(due: int) -> None:
+            if due >= ends:
+                self._store.settle([Charge(one.key, one.limit, -one.cost, at=one.at) for one in slots])
+            else:
+                self._store.settle(slots)
+                self._later(min(due + interval, ends), step)
+
+        self._at(min(now + interval, ends), now, step)
+
+    def _at(self, when: int, now: int, run: Callable[[int], None]) -> None:
+        if when <= now:
+            run(when)
+        else:
+            self._later(when, run)
+
+    def _settle(self, verdict: Verdict, status: int | None) -> None:
+        """Refund a request whose status is not counted."""
+        response = SimpleNamespace(status=status)
+
+        def actual_of(policy: Policy) -> int | None:
+            return None if policy.settle_policy.keeps_charge(response) else 0
+
+        for pending in settlements([(self, verdict)], actual_of, {}):
+            self._store.settle(pending.charges)

@@ -1,0 +1,77 @@
+"""The formats of logs that a replay reads, and the choice among them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.validation import closest_match
+from ratelimit_mw.replay.formats.base import LogFormat
+from ratelimit_mw.replay.formats.cloud import Alb, CloudFront, envoy
+from ratelimit_mw.replay.formats.json_lines import caddy, envoy_json, json_fields
+from ratelimit_mw.replay.formats.servers import COMBINED, COMMON, is_server_format, server_format
+
+_SAMPLE: Final = 100  # lines by which a format is found
+_MAKERS: Final[Mapping[str, Callable[[], LogFormat]]] = {
+    "combined": lambda: server_format(COMBINED),
+    "common": lambda: server_format(COMMON),
+    "caddy": caddy,
+    "envoy": envoy,
+    "envoy-json": envoy_json,
+    "alb": Alb,
+    "cloudfront": CloudFront,
+}
+FORMATS: Final = ("common", "combined", "caddy", "envoy", "alb", "cloudfront", "json")
+
+
+def format_of(text: str | None, fields: Mapping[str, str], sample: Sequence[str]) -> LogFormat:
+    """Return the format that `text` names or is; without one, the format that reads most of the sample.
+
+    `fields`: of the format `json`. `sample`: the first lines of the log. Raises `ConfigError` if there is none.
+    """
+    if fields and text not in (None, "json"):
+        raise ConfigError(f"--field: only the format json has fields, not {text!r:.100}", code="RL-051")
+    if text == "json" or fields:
+        return json_fields(fields)
+    if text is None:
+        return _found(sample)
+    if text == "envoy":
+        return _most_read(["envoy", "envoy-json"], sample)[1]
+    if text in _MAKERS:
+        log = _MAKERS[text]()
+        log.name = text
+        return log
+    if is_server_format(text):
+        return server_format(text)
+    close = closest_match(text, FORMATS)
+    hint = f" ({close!r}?)" if close else ""
+    raise ConfigError(
+        f"--format: got {text!r:.100}{hint}, expected one of {', '.join(FORMATS)}, or nginx's log_format or Apache's "
+        "LogFormat, such as '$remote_addr - $remote_user [$time_local] \"$request\" $status'",
+        code="RL-051",
+    )
+
+
+def _found(sample: Sequence[str]) -> LogFormat:
+    count, log = _most_read(list(_MAKERS), sample)
+    if not count and any(line.strip() for line in sample):
+        raise ConfigError(
+            "--format: the format of the log was not recognized by its first lines; name it: one of "
+            f"{', '.join(FORMATS)}, or nginx's log_format or Apache's LogFormat",
+            code="RL-056",
+        )
+    return log
+
+
+def _most_read(names: Sequence[str], sample: Sequence[str]) -> tuple[int, LogFormat]:
+    """Return how many lines of the sample the best format reads, and the format; the first of equals."""
+    best: tuple[int, LogFormat] | None = None
+    for name in names:
+        log = _MAKERS[name]()
+        log.name = name.removesuffix("-json")
+        records = log.read(sample[:_SAMPLE]).records
+        count = sum(log.time(record[2]) is not None and bool(record[3]) for record in records)
+        if best is None or count > best[0]:
+            best = count, _MAKERS[name]()
+            best[1].name = log.name
+    assert best is not None  # noqa: S101  # there are names
+    return best

@@ -1,0 +1,62 @@
+"""What every format of a log has in common: it turns lines into records."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import Any, Final, NamedTuple
+
+from ratelimit_mw.replay.times import LoggedTime
+
+Record = tuple[Any, ...]
+"""One request: client, user, stamp, request, status, and then the values that `LogFormat.names` names.
+
+The stamp is the time as the log has it. The request is `METHOD /path`, or empty if it is not one of HTTP. All text is
+the log's bytes, decoded as latin-1; missing values are `-` or empty.
+"""
+CLIENT, USER, STAMP, REQUEST, STATUS = range(5)
+FIRST_EXTRA: Final = 5
+DURATION, HEADERS = "duration", "headers"  # names of values; other names are `header:x` and `cookie:x`
+
+
+class ReadLines(NamedTuple):
+    """What a format read. `unread`: the lines that it could not read."""
+
+    records: list[Record]
+    unread: list[str]
+
+
+class LogFormat(ABC):
+    """A format of a log.
+
+    `names`: the names of a record's further values. `tells_user`, `tells_status`: whether the log has these.
+    `logs_end`: the stamp is the end of a request, so that its start is its duration earlier. `is_sorted`: lines are in
+    the order of their stamps. `duration_unit`: microseconds in a unit of its durations.
+    """
+
+    name: str
+    names: Sequence[str] = ()
+    tells_user: bool = True
+    tells_status: bool = True
+    logs_end: bool = False
+    is_sorted: bool = True
+    duration_unit: float = 1_000_000
+
+    @abstractmethod
+    def read(self, lines: Sequence[str]) -> ReadLines:
+        """Read lines. Skips empty lines and comments; raises nothing, whatever the lines are."""
+
+    @abstractmethod
+    def time(self, stamp: object) -> LoggedTime | None:
+        """Return the time of a stamp; None if it is not one."""
+
+    def keep(self, names: Collection[str]) -> None:  # noqa: B027  # only some formats save time
+        """Read no other further values than these, if that saves time."""
+
+    def tells(self, name: str) -> bool:
+        """Return whether the log has a header or cookie, such as `header:x-api-key`."""
+        return name in self.names or (name.startswith("header:") and HEADERS in self.names)
+
+
+def without_port(address: str) -> str:
+    """Return an address without the port after it: `192.0.2.1:443`, `[2001:db8::1]:443`."""
+    host, colon, port = address.rpartition(":")
+    return host if colon and port.isdecimal() and (":" not in host or host.endswith("]")) else address

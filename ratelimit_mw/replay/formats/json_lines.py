@@ -1,0 +1,166 @@
+"""Formats with one JSON object on each line: Caddy's, Envoy's, and those whose fields the user names."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.replay.formats.base import DURATION, HEADERS, LogFormat, ReadLines, Record, without_port
+from ratelimit_mw.replay.requests import as_latin, request_from, request_of
+from ratelimit_mw.replay.times import LoggedTime, any_time
+
+_FIELDS: Final = ("ip", "time", "request", "method", "path", "status", "user", "duration", "host")
+_KINDS: Final = ("header:", "cookie:")
+_EXAMPLE: Final = "--field ip=.remote_addr --field time=.ts --field method=.method --field path=.path"
+
+_decode: Final = msgspec.json.Decoder().decode
+
+Read = Callable[[Any], Any]
+
+
+class JsonFormat(LogFormat):
+    """A format of JSON objects. `record_of`: returns the record of an object; what it raises makes a line unread."""
+
+    def __init__(
+        self, name: str, record_of: Callable[[Any], Record], names: Sequence[str], duration_unit: float = 1_000_000
+    ) -> None:
+        self.name = name
+        self.names = tuple(names)
+        self.duration_unit = duration_unit
+        self._record_of: Final = record_of
+
+    def read(self, lines: Sequence[str]) -> ReadLines:
+        """See `LogFormat.read`."""
+        records: list[Record] = []
+        unread: list[str] = []
+        record_of = self._record_of
+        for line in lines:
+            try:
+                records.append(record_of(_decode(line.encode("latin-1"))))
+            except Exception:  # noqa: BLE001  # a line can be anything
+                if line and not line.isspace():
+                    unread.append(line)
+        return ReadLines(records, unread)
+
+    def time(self, stamp: object) -> LoggedTime | None:
+        """See `LogFormat.time`."""
+        return any_time(stamp)
+
+
+def caddy() -> JsonFormat:
+    """Return the format of Caddy's access log."""
+    log = JsonFormat("caddy", _of_caddy, ("duration", HEADERS))
+    log.logs_end = True
+    return log
+
+
+def _of_caddy(line: Any) -> Record:
+    request = line["request"]
+    headers = {name.lower(): as_latin(values[0]) for name, values in request.get("headers", {}).items() if values}
+    headers["host"] = as_latin(request.get("host", ""))
+    return (
+        as_latin(request.get("client_ip") or request.get("remote_ip") or request["remote_addr"]),
+        as_latin(line.get("user_id") or "-"),
+        line["ts"],
+        request_from(request["method"], as_latin(request["uri"])),
+        line.get("status", ""),
+        line.get("duration"),
+        headers,
+    )
+
+
+def envoy_json() -> JsonFormat:
+    """Return Envoy's log in JSON, with the names that Istio gives its fields."""
+    log = JsonFormat("envoy", _of_envoy, ("duration", HEADERS), duration_unit=1000)
+    log.tells_user = False
+    return log
+
+
+def _of_envoy(line: Any) -> Record:
+    forwarded = line.get("x_forwarded_for") or ""
+    peer = line.get("downstream_remote_address") or ""
+    names = {"host": "authority", "user-agent": "user_agent", "x-request-id": "request_id"}
+    return (
+        as_latin(forwarded if forwarded not in ("", "-") else without_port(peer)),
+        "-",
+        line["start_time"],
+        request_from(line["method"], as_latin(line["path"])),
+        line.get("response_code", ""),
+        line.get("duration"),
+        {header: as_latin(line[name]) for header, name in names.items() if line.get(name)},
+    )
+
+
+def json_fields(fields: Mapping[str, str]) -> JsonFormat:
+    """Return a format of JSON objects whose fields the user names: `{"ip": ".client.addr", "time": ".ts"}`.
+
+    Raises `ConfigError` for fields that a replay does not know, and for missing ones.
+    """
+    unknown = [name for name in fields if name not in _FIELDS and not name.startswith(_KINDS)]
+    if unknown:
+        raise ConfigError(
+            f"--field: got {', '.join(unknown)}, expected {', '.join(_FIELDS)}, header:NAME or cookie:NAME",
+            code="RL-051",
+        )
+    needed = ["ip", "time", *(["method", "path"] if "request" not in fields else [])]
+    if missing := [name for name in needed if name not in fields]:
+        raise ConfigError(
+            f"--field: {', '.join(missing)} is missing, which a replay needs, such as in {_EXAMPLE}", code="RL-051"
+        )
+    paths = {name: _reader(path) for name, path in fields.items()}
+    client, time, request, method, path, status, user, duration, host = (paths.get(name) for name in _FIELDS)
+    headers = {name.lower(): read for name, read in paths.items() if name.startswith("header:")}
+    if host is not None:
+        headers["header:host"] = host
+    cookies = {name: read for name, read in paths.items() if name.startswith("cookie:")}
+    extras = {**headers, **cookies, **({} if duration is None else {DURATION: duration})}
+
+    def text(read: Read | None, line: Any, default: str = "-") -> str:
+        value = None if read is None else read(line)
+        return default if value is None else as_latin(value if isinstance(value, str) else str(value))
+
+    def needed_value(read: Read | None, line: Any) -> Any:
+        value = None if read is None else read(line)
+        if value is None:
+            raise KeyError
+        return value
+
+    def record_of(line: Any) -> Record:
+        stamp = needed_value(time, line)
+        return (
+            text(lambda line: needed_value(client, line), line),
+            text(user, line),
+            stamp,
+            request_of(text(request, line))
+            if request is not None
+            else request_from(text(method, line), text(path, line)),
+            text(status, line, ""),
+            *[text(read, line) for read in extras.values()],
+        )
+
+    log = JsonFormat("json", record_of, tuple(extras))
+    log.tells_user, log.tells_status = user is not None, status is not None
+    return log
+
+
+def _reader(path: str) -> Read:
+    """Return a function that reads a path such as `.request.headers.X-Api-Key[0]`; its result is None without one."""
+    steps: list[str | int] = []
+    for part in path.removeprefix(".").replace("[", ".[").split("."):
+        index = part.removeprefix("[").removesuffix("]")
+        steps.append(int(index) if part.startswith("[") and index.isdecimal() else part)
+    if "" in steps:
+        raise ConfigError(
+            f"--field: got {path!r}, expected the path of a field such as .request.remote_ip", code="RL-051"
+        )
+
+    def read(line: Any) -> Any:
+        for step in steps:
+            if isinstance(step, int):
+                line = line[step] if isinstance(line, list) and step < len(line) else None
+            else:
+                line = line.get(step) if isinstance(line, dict) else None
+        return line
+
+    return read

@@ -1,0 +1,226 @@
+"""Reads logs: blocks of lines, records with their times, in the order in which the requests began."""
+
+import gzip
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from copy import copy
+from heapq import heappop, heappush, merge
+from io import BufferedReader
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple, Self
+
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.replay.formats.base import DURATION, FIRST_EXTRA, STAMP, LogFormat, Record
+from ratelimit_mw.replay.times import LoggedTime, duration_us
+
+STDIN: Final = "-"
+_BLOCK: Final = 1 << 20  # bytes
+_LONGEST_LINE: Final = 1 << 20  # characters; a longer line is unread
+_MAGIC: Final = b"\x1f\x8b"  # of gzip
+_SHOWN: Final = 3  # unread lines
+_SHOWN_LENGTH: Final = 200  # characters of each
+_HORIZON: Final = 60_000_000  # microseconds: how much later than it began a request may be logged
+_MICROSECONDS: Final = 1_000_000
+
+Progress = Callable[[int, int], object]  # receives the bytes read so far, and all of them
+
+
+class Group(NamedTuple):
+    """Records of one instant, or of one second if `is_whole`. `us`: microseconds since 1970."""
+
+    us: int
+    is_whole: bool
+    records: Sequence[Record]
+
+
+class Period(NamedTuple):
+    """The period to replay, in microseconds since 1970. Where `is_local`, since 1970 in the time zone of the log."""
+
+    since: int = 0
+    until: int = 1 << 62
+    is_local: tuple[bool, bool] = (False, False)
+
+    def contains(self, time: LoggedTime) -> bool:
+        """Return whether a time is in the period; its end is not."""
+        local = time.us + time.offset * _MICROSECONDS
+        since, until = (local if is_local else time.us for is_local in self.is_local)
+        return self.since <= since and until < self.until
+
+
+class LogReader:
+    """Reads one replay's logs. `lines`, `unread`: how many there are. `shown`: the first unread lines."""
+
+    def __init__(self, log: LogFormat, period: Period, progress: Progress | None = None) -> None:
+        self.lines = 0
+        self.unread = 0
+        self.shown: list[str] = []
+        self.clamped = 0  # requests that began more than the horizon before they were logged
+        self._format: Final = log
+        self._period: Final = period
+        self._progress: Final = progress
+        self._bytes = 0
+        self._total = 0
+
+    def groups(self, logs: Sequence[str | Path]) -> Iterator[Group]:
+        """Yield all records in order, each second once. Raises `ConfigError` if a log cannot be opened or read."""
+        self._total = sum(_size(log) for log in logs)
+        with ExitStack() as stack:
+            opened = [stack.enter_context(_opened(log)) for log in logs]
+            in_order = [self._in_order(self._timed(self._blocks(one))) for one in opened]
+            yield from _joined(merge(*in_order, key=itemgetter(0)) if len(in_order) > 1 else in_order[0])
+
+    def _blocks(self, log: "_OpenLog") -> Iterator[list[str]]:
+        rest, last = "", 0
+        for block in log.blocks():
+            self._bytes, last = self._bytes + log.position() - last, log.position()
+            if self._progress is not None:
+                self._progress(self._bytes, self._total)
+            lines = (rest + block.decode("latin-1")).split("\n")
+            rest = lines.pop()
+            if len(rest) > _LONGEST_LINE:
+                self._skip([rest])
+                rest = ""  # the remainder of the line is unread, too
+            yield lines
+        if rest:
+            yield [rest]
+
+    def _timed(self, blocks: Iterable[list[str]]) -> Iterator[Group]:
+        log = copy(self._format)  # its columns are those of one file
+        read, parse, contains = log.read, log.time, self._period.contains
+        last: object = None
+        time: LoggedTime | None = None
+        for lines in blocks:
+            records, unread = read(lines)
+            if unread:
+                self._skip(unread)
+            for stamp, same in groupby(records, key=itemgetter(STAMP)):
+                if stamp != last:
+                    last, time = stamp, parse(stamp)
+                found = list(same)
+                if time is None:
+                    self._skip(["  ".join(str(value) for value in record) for record in found])
+                elif contains(time):
+                    self.lines += len(found)
+                    yield Group(time.us, time.is_whole, found)
+
+    def _in_order(self, groups: Iterator[Group]) -> Iterator[Group]:
+        """Yield groups in the order in which their requests began."""
+        log = self._format
+        by_end = log.logs_end and DURATION in log.names
+        if not by_end and log.is_sorted:
+            return groups
+        return self._sorted(groups, FIRST_EXTRA + list(log.names).index(DURATION) if by_end else None)
+
+    def _sorted(self, groups: Iterator[Group], duration: int | None) -> Iterator[Group]:
+        """Sort records by their starts, of those at most a minute apart. Whole seconds stay as they are."""
+        waiting: list[tuple[int, int, Record]] = []
+        count = 0
+        emitted = 0
+        for group in groups:
+            if group.is_whole:
+                yield group
+                continue
+            for record in group.records:
+                took = duration_us(record[duration], self._format.duration_unit) if duration is not None else 0
+                heappush(waiting, (max(group.us - (took or 0), 0), count, record))
+                count += 1
+            while waiting and waiting[0][0] <= group.us - _HORIZON:
+                start, _, record = heappop(waiting)
+                self.clamped += start < emitted
+                emitted = max(start, emitted)
+                yield Group(emitted, False, (record,))
+        while waiting:
+            start, _, record = heappop(waiting)
+            self.clamped += start < emitted
+            emitted = max(start, emitted)
+            yield Group(emitted, False, (record,))
+
+    def _skip(self, lines: Sequence[str]) -> None:
+        self.lines += len(lines)
+        self.unread += len(lines)
+        room = _SHOWN - len(self.shown)
+        self.shown += [printable(line) for line in lines[:room]]
+
+
+def first_lines(logs: Sequence[str | Path]) -> list[str]:
+    """Return lines from the first block of the first log that has any, to find their format."""
+    for log in logs:
+        if log == STDIN:
+            buffer = sys.stdin.buffer
+            block = buffer.peek(_BLOCK) if isinstance(buffer, BufferedReader) else b""
+        else:
+            with _opened(log) as opened:
+                block = next(opened.blocks(), b"")
+        if block.strip():
+            lines = block.decode("latin-1").split("\n")
+            return lines[:-1] if len(lines) > 1 else lines  # the last one may go on
+    return []
+
+
+class _OpenLog:
+    """A log that is open, unpacked if it is packed with gzip."""
+
+    def __init__(self, name: str, raw: IO[bytes]) -> None:
+        self._name: Final = name
+        self._raw: Final = raw
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._name != STDIN:
+            self._raw.close()
+
+    def blocks(self) -> Iterator[bytes]:
+        try:
+            start = self._raw.peek(len(_MAGIC)) if isinstance(self._raw, BufferedReader) else b""
+            source: Any = gzip.GzipFile(fileobj=self._raw) if start.startswith(_MAGIC) else self._raw
+            while block := source.read1(_BLOCK) if self._name == STDIN else source.read(_BLOCK):
+                yield block
+        except (OSError, EOFError, zlib.error) as error:
+            raise ConfigError(f"{self._name}: cannot be read: {error}", code="RL-056") from None
+
+    def position(self) -> int:
+        """Return how many bytes of the file were read; 0 if that is unknown."""
+        return 0 if self._name == STDIN else self._raw.tell()
+
+
+def _opened(log: str | Path) -> _OpenLog:
+    if log == STDIN:
+        return _OpenLog(STDIN, sys.stdin.buffer)
+    try:
+        return _OpenLog(str(log), Path(log).open("rb"))
+    except OSError as error:
+        raise ConfigError(f"{log}: cannot be read: {error.strerror}", code="RL-056") from None
+
+
+def _size(log: str | Path) -> int:
+    try:
+        return 0 if log == STDIN else Path(log).stat().st_size
+    except OSError:
+        return 0  # opening it reports the reason
+
+
+def _joined(groups: Iterable[Group]) -> Iterator[Group]:
+    """Join the groups of one second, and let no time be earlier than the one before it."""
+    waiting: Group | None = None
+    for group in groups:
+        if waiting is None:
+            waiting = group
+        elif group.is_whole and waiting.is_whole and group.us <= waiting.us:
+            waiting = Group(waiting.us, True, [*waiting.records, *group.records])
+        else:
+            yield waiting
+            waiting = group if group.us >= waiting.us else Group(waiting.us, group.is_whole, group.records)
+    if waiting is not None:
+        yield waiting
+
+
+def printable(line: str) -> str:
+    """Return a line of a log without its control characters, which a terminal would act on, and not too long."""
+    text = line[:_SHOWN_LENGTH].encode("latin-1", "replace").decode("utf-8", "replace")
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

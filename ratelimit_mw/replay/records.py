@@ -1,0 +1,122 @@
+"""Turns the records of a log into requests, with what the user assumes."""
+
+from collections.abc import Sequence
+from inspect import isawaitable
+from typing import Any, Final
+
+from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, close_unawaited
+from ratelimit_mw.http.client_ip import ClientIPResolver
+from ratelimit_mw.http.networks import is_ipv4, parse_address
+from ratelimit_mw.replay.assumptions import Assumed
+from ratelimit_mw.replay.formats.base import (
+    CLIENT,
+    DURATION,
+    FIRST_EXTRA,
+    HEADERS,
+    REQUEST,
+    STATUS,
+    USER,
+    LogFormat,
+    Record,
+)
+from ratelimit_mw.replay.requests import LoggedRequest, as_latin, user_of
+from ratelimit_mw.replay.times import duration_us
+from ratelimit_mw.settings import Settings
+
+
+class RecordReader:
+    """Reads records as requests. `proxy_header`: the header in which trusted proxies name the client, if there are any.
+
+    Keys do not see that header: its address is the client's already.
+    """
+
+    def __init__(self, settings: Settings, log: LogFormat, assumed: Assumed) -> None:
+        self._settings: Final = settings
+        self._log: Final = log
+        self._assumed: Final = assumed
+        self._resolver: Final = (
+            ClientIPResolver(settings.trusted_proxies, settings.proxy_header) if settings.trusted_proxies else None
+        )
+        self.proxy_header: Final = self._resolver.header if self._resolver is not None else None
+
+    def request(self, record: Record) -> LoggedRequest:
+        """Return a record as a request, with what the user assumes."""
+        client, user = self.client(record), user_of(record[USER])
+        assumed = self._assumed
+        prefix = self._settings.ipv6_prefix
+        if assumed.user is not None:
+            user = assumed.user.value(client, user, prefix)
+        headers = self._headers(record)
+        for name, source in assumed.headers.items():
+            if (value := source.value(client, user, prefix)) is not None:
+                headers.append((name, as_latin(value)))
+        for name, source in assumed.cookies.items():
+            if (value := source.value(client, user, prefix)) is not None:
+                headers.append(("cookie", as_latin(f"{name}={value}")))
+        return LoggedRequest(record[REQUEST], client, user, headers)
+
+    def _headers(self, record: Record) -> list[tuple[str, str]]:
+        headers: list[tuple[str, str]] = []
+        for name, value in zip(self._log.names, record[FIRST_EXTRA:], strict=True):
+            if name == HEADERS:
+                headers += value.items()
+            elif name.startswith("header:") and value not in ("-", ""):
+                headers.append((name.removeprefix("header:"), value))
+            elif name.startswith("cookie:") and value not in ("-", ""):
+                headers.append(("cookie", f"{name.removeprefix('cookie:')}={value}"))
+        return [
+            header for header in headers if header[0] != self.proxy_header and header[0] not in self._assumed.headers
+        ]
+
+    def client(self, record: Record) -> str | None:
+        """Return the client's address: the one in the log, or the one that it forwards if it is a trusted proxy."""
+        if self._resolver is None and is_ipv4(record[CLIENT]):
+            return record[CLIENT]  # type: ignore[no-any-return]  # text
+        *forwarded, peer = [part.strip() for part in record[CLIENT].split(",")]
+        if self._resolver is not None:
+            values = [",".join(forwarded)] if forwarded else self._forwarded(record)
+            return self._resolver.resolve(peer, lambda _: values)
+        return None if parse_address(peer) is None else peer
+
+    def _forwarded(self, record: Record) -> list[str]:
+        name = f"header:{self.proxy_header}"
+        for one, value in zip(self._log.names, record[FIRST_EXTRA:], strict=True):
+            if one == name:
+                return [value] if value not in ("-", "") else []
+            if one == HEADERS and self.proxy_header in value:
+                return [value[self.proxy_header]]
+        return []
+
+    def results(self, calls: Sequence[RequestCallable], request: LoggedRequest) -> CallResults:
+        """Return the results of callables: what the user assumes, or what they return for this request."""
+        results: dict[RequestCallable, Any] = {}
+        for call in calls:
+            source = self._assumed.callables[call]
+            if source.kind != "run":
+                value: Any = source.value(request.client, request.user, self._settings.ipv6_prefix)
+                results[call] = int(value) if source.kind == "text" and value.isdecimal() else value
+                continue
+            try:
+                results[call] = call(request)
+            except Exception:  # noqa: BLE001  # the middleware treats it in the same way
+                results[call] = FAILED
+            if isawaitable(results[call]):
+                close_unawaited(results[call])
+                results[call] = FAILED
+        return results
+
+    def status(self, record: Record) -> int | None:
+        """Return the status of the response; None if it has none."""
+        status = str(self._assumed.status or record[STATUS])
+        return int(status) if status.isdecimal() else None
+
+    def duration(self, record: Record) -> int:
+        """Return how long the request took, in microseconds; 0 if that is unknown."""
+        if "slots" in self._assumed.switches:
+            return 0
+        if self._assumed.duration is not None:
+            return round(self._assumed.duration * 1_000_000)
+        if DURATION not in self._log.names:
+            return 0
+        value = record[FIRST_EXTRA + list(self._log.names).index(DURATION)]
+        return duration_us(value, self._log.duration_unit) or 0

@@ -1,0 +1,112 @@
+"""The results of a replay."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+
+class Offender(Struct, frozen=True):
+    """A client and how many of its requests a rule refused."""
+
+    client: str
+    refused: int
+
+
+class RuleResult(Struct, frozen=True):
+    """The results of one rule.
+
+    `requests`: those that met the rule. `refused`: those that one of its limits refused; if `shadow`, would have
+    refused. `clients`: how many clients these were. `most`: the clients with the most refusals.
+    """
+
+    rule: str
+    requests: int
+    refused: int
+    clients: int
+    most: Sequence[Offender]
+    shadow: bool = False
+    minutes: Mapping[int, Sequence[int]] = {}  # requests and refusals of each minute since 1970
+
+    @property
+    def share(self) -> float:
+        """The share of the requests that was refused."""
+        return self.refused / self.requests if self.requests else 0.0
+
+
+class Suggestion(Struct, frozen=True):
+    """The peaks of a rule's clients in one window, and the quota that divides honest ones from others, if one does.
+
+    `window`: seconds. `half`, `most`, `all`: the peak that half, 99 % and all of the clients do not exceed. `gap`: the
+    widest relative gap among the largest hundredth of the peaks, which is above `honest`. `quota`, `limit`: the
+    suggested limit, None if the window does not tell the clients apart. `touched`, `refused`: the clients and requests
+    that this limit refused in a second run, of `clients` and `requests`.
+    """
+
+    rule: str
+    key: str
+    window: float
+    half: int
+    most: int
+    all: int
+    gap: float
+    honest: int
+    clients: int
+    requests: int
+    quota: int | None = None
+    limit: str | None = None
+    touched: int = 0
+    refused: int = 0
+
+
+class Peaks(Struct, frozen=True):
+    """The distribution of the peaks of a rule's clients: the most units that each took in any window of one limit.
+
+    `limit`: its notation. `counts`: how many clients have each peak.
+    """
+
+    rule: str
+    key: str
+    limit: str
+    quota: int
+    window: float
+    counts: Mapping[int, int]
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """What settings would have refused of a log.
+
+    `lines`: of the period, with the `unread` ones. `shown`: the first unread lines. `requests`, `refused`: of all
+    rules together. `first`, `last`: seconds since 1970; None for an empty log. `notes`: what to know about the
+    figures. `peaks`: only for an HTML report.
+    """
+
+    lines: int
+    unread: int
+    shown: Sequence[str]
+    requests: int
+    refused: int
+    rules: Sequence[RuleResult]
+    suggested: Sequence[Suggestion] = ()
+    first: float | None = None
+    last: float | None = None
+    notes: Sequence[str] = ()
+    peaks: Sequence[Peaks] = ()
+
+    def rule(self, name: str) -> RuleResult:
+        """Return the results of a rule. Raises `KeyError` if there is none of this name."""
+        for result in self.rules:
+            if result.rule == name:
+                return result
+        raise KeyError(name)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as objects of JSON, without what only its charts need."""
+        values = asdict(self)
+        del values["peaks"]
+        rules = [asdict(result) for result in self.rules]
+        for result in rules:
+            del result["minutes"]
+            result["most"] = [asdict(offender) for offender in result["most"]]
+        return {**values, "rules": rules, "suggested": [asdict(suggestion) for suggestion in self.suggested]}

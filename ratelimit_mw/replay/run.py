@@ -1,0 +1,290 @@
+"""Runs a replay: in this process, or in several that each replay some of the clients."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from os import environ
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ratelimit_mw.core.errors import ConfigError, ErrorCollector, RateLimitError
+from ratelimit_mw.core.limit import check_int
+from ratelimit_mw.replay.assumptions import check, parse_assumptions
+from ratelimit_mw.replay.formats import format_of
+from ratelimit_mw.replay.formats.base import DURATION, HEADERS, LogFormat
+from ratelimit_mw.replay.reading import STDIN, LogReader, Period, Progress, first_lines
+from ratelimit_mw.replay.results import Offender, Report, RuleResult
+from ratelimit_mw.replay.simulation import Simulation, Watch
+from ratelimit_mw.replay.suggestions import distributions, most_of, suggest
+from ratelimit_mw.replay.tallies import Tallies
+from ratelimit_mw.rules.compiled import LimitSet
+from ratelimit_mw.rules.rule_set import RuleSet
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.loading import read_environment, with_location
+from ratelimit_mw.settings.options import Options
+
+_MOST: Final = 10  # clients named for each rule
+_MAX_JOBS: Final = 64
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """A replay, and the part of it that one process does. The fields are the arguments of `replay.replay`."""
+
+    settings: Any
+    logs: Sequence[str | Path]
+    format: str | None
+    fields: Mapping[str, str]
+    period: Period
+    assume: Sequence[str]
+    as_logged: bool
+    rules: Sequence[str]
+    suggest: bool
+    distributions: bool
+    part: tuple[int, int] = (0, 1)
+
+
+class _Part(Struct):
+    tallies: Tallies
+    reader: LogReader
+    log: LogFormat
+    notes: list[str]
+    rules: RuleSet
+    spread: bool
+
+
+def run(job: Job, jobs: int, watch: Watch | None = None, progress: Progress | None = None) -> Report:
+    """Run a replay in as many processes. Raises `ConfigError` for all mistakes in its arguments and settings."""
+    check_int("--jobs", jobs, 1)
+    if jobs > _MAX_JOBS:
+        raise ConfigError(f"--jobs: got {jobs}, expected at most {_MAX_JOBS}", code="RL-051")
+    if not job.logs:
+        raise ConfigError("logs: expected at least one file, or - for standard input", code="RL-051")
+    if jobs > 1:
+        _check_parts(job, watch)
+    parts = [replace(job, part=(number, jobs)) for number in range(jobs)]
+    context = get_context("spawn")  # a fork of a process with threads may never end
+    helpers = []
+    try:
+        for one in parts[1:]:
+            here, there = context.Pipe(duplex=False)
+            process = context.Process(target=_help, args=(one, there), daemon=True)
+            process.start()
+            there.close()
+            helpers.append((process, here))
+        first = _run_part(parts[0], watch, progress)
+        for _, here in helpers:
+            try:
+                found = here.recv()
+            except EOFError:
+                raise RateLimitError("--jobs: a process of the replay has ended early") from None
+            if isinstance(found, Exception):
+                raise found
+            first.tallies.add(found)
+    finally:
+        for process, here in helpers:
+            here.close()
+            process.terminate()
+            process.join()
+    return _report(job, first)
+
+
+def _help(job: Job, connection: Connection) -> None:
+    """Run one part, and send its counts to the process that waits for them."""
+    try:
+        connection.send(_run_part(job, None, None).tallies)
+    except RateLimitError as error:
+        connection.send(error)
+
+
+def _run_part(job: Job, watch: Watch | None, progress: Progress | None) -> _Part:
+    settings, assumed = settings_of(job.settings), parse_assumptions(job.assume)
+    log = format_of(job.format, job.fields, first_lines(job.logs))
+    keeps_times = job.suggest or job.distributions
+    simulation = Simulation(settings, log, assumed, keeps_times=keeps_times, part=job.part, watch=watch)
+    known = list(simulation.tallies.rules)
+    if unknown := [name for name in job.rules if name not in known]:
+        raise ConfigError(f"--rule: got {', '.join(unknown)}, expected one of {', '.join(known)}", code="RL-051")
+    with _located(job.settings):
+        notes = check(settings, simulation.rules, log, assumed)
+    log.keep(_needed(settings, simulation.rules, log))
+    reader = LogReader(log, job.period, progress)
+    replay = simulation.replay
+    spread = False
+    for group in reader.groups(job.logs):
+        if group.is_whole:
+            spread = True
+            if job.as_logged:
+                group = group._replace(is_whole=False)  # noqa: PLW2901  # the same group
+        replay(group)
+    return _Part(simulation.finish(), reader, log, notes, simulation.rules, spread)
+
+
+@contextmanager
+def _located(settings: object) -> Iterator[None]:
+    """Put the variable, or the file and the line, before each problem with the settings of a file."""
+    try:
+        yield
+    except ConfigError as error:
+        if not isinstance(settings, (str, Path)):
+            raise
+        from_variables = read_environment(environ, Options, {})[0]
+        located = [with_location(problem, from_variables, Path(settings)) for problem in error.problems]
+        raise ConfigError(*located) from None
+
+
+def settings_of(value: object) -> Settings:
+    """Return settings: given as an object, as a mapping, or as the path of a file."""
+    if isinstance(value, Settings):
+        return value
+    return Settings.load(value) if isinstance(value, (str, Path)) else Settings.of(value, {})  # type: ignore[arg-type]  # it checks its argument
+
+
+def _needed(settings: Settings, rules: RuleSet, log: LogFormat) -> set[str]:
+    """Return the names of the values that the settings need of a log: reading the others takes time."""
+    has_callables = bool(rules.callables) or callable(settings.enabled) or isinstance(settings.enabled, str)
+    if has_callables or any(rule.when is not None for rule in settings.parsed_rules()):
+        return set(log.names)  # a callable may read any header
+    lists = [*settings.safelist, *settings.blocklist]
+    if any(not isinstance(entry, str) or entry.startswith("call:") for entry in lists):
+        return set(log.names)
+    names = {HEADERS, f"header:{settings.proxy_header.lower()}"} if settings.trusted_proxies else {HEADERS}
+    for key in rules.keys:
+        names |= {f"header:{name}" for name in key.headers} | {f"cookie:{name}" for name in key.cookies}
+    if any(rule.host for rule in settings.parsed_rules()):
+        names.add("header:host")
+    if any(rule.preflight for rule in settings.parsed_rules()):
+        names |= {"header:origin", "header:access-control-request-method"}
+    return {*names, DURATION}
+
+
+def _check_parts(job: Job, watch: Watch | None) -> None:
+    """Raise `ConfigError` if the clients cannot be divided among processes: some bucket belongs to several of them."""
+    settings = settings_of(job.settings)
+    if STDIN in job.logs:
+        raise ConfigError("--jobs: standard input can be read by one process only; expected files", code="RL-051")
+    if watch is not None:
+        raise ConfigError("on_decision: it is called in this process only; expected jobs=1", code="RL-051")
+    app, *of_rules, default = RuleSet(settings).limit_sets
+    everywhere = {key.text for limit_set in (app, *of_rules) if _is_beside(limit_set) for key in limit_set.keys}
+    mistakes = ErrorCollector()
+    with mistakes.collect("app_limits"):
+        _check_divisible(app, everywhere)
+    for index, limit_set in enumerate(of_rules):
+        with mistakes.collect(f"rules[{index}] ({limit_set.name})"):
+            _check_divisible(limit_set, everywhere)
+    with mistakes.collect("limits"):
+        _check_divisible(default, everywhere)
+    mistakes.raise_if_any()
+
+
+def _check_divisible(limit_set: LimitSet, everywhere: Collection[str]) -> None:
+    """Raise `ConfigError` if a request can charge buckets of these limits that other processes charge, too.
+
+    `everywhere`: the keys of limits that apply beside those of other rules.
+    """
+    keys = {key.text: key for key in limit_set.keys}
+    for text, key in keys.items():
+        if key.is_shared:
+            raise ConfigError(f"the key {text!r} spans clients, which --jobs divides; use one job", code="RL-051")
+        if key.callables:
+            raise ConfigError(f"the key {text!r} is a callable, by which --jobs cannot divide clients", code="RL-051")
+    if keys and len(keys.keys() | set(everywhere)) > 1:
+        named = ", ".join(sorted(keys.keys() | set(everywhere)))
+        raise ConfigError(f"a request has buckets of several keys ({named}), so use one job", code="RL-051")
+    if limit_set.may_delay:
+        raise ConfigError("all clients share the capacity for delayed requests; use one job", code="RL-051")
+    if limit_set.fixed_limits is None:
+        raise ConfigError("limits by tier or callable cannot be divided among jobs; use one job", code="RL-051")
+
+
+def _is_beside(limit_set: LimitSet) -> bool:
+    """Return whether limits can apply to a request beside those of another rule."""
+    return limit_set.rule is None or not limit_set.rule.is_final
+
+
+def _report(job: Job, part: _Part) -> Report:
+    tallies, reader = part.tallies, part.reader
+    results = [
+        RuleResult(
+            row.name,
+            row.requests,
+            row.refused,
+            len(row.clients),
+            [Offender(client, refused) for client, refused in most_of(row.clients, _MOST)],
+            row.is_shadow,
+            dict(sorted((minute, tuple(counts)) for minute, counts in row.minutes.items())),
+        )
+        for row in tallies.rules.values()
+        if not job.rules or row.name in job.rules
+    ]
+    order = list(tallies.rules)
+    populations = {
+        name: dict(sorted(population.items()))
+        for name, population in sorted(
+            tallies.populations.items(), key=lambda item: (order.index(item[0].rule), item[0])
+        )
+        if not job.rules or name.rule in job.rules
+    }
+    return Report(
+        lines=reader.lines,
+        unread=reader.unread,
+        shown=reader.shown,
+        requests=tallies.requests,
+        refused=tallies.refused,
+        rules=results,
+        suggested=suggest(populations) if job.suggest else (),
+        first=None if tallies.first is None else tallies.first / 1e6,
+        last=None if tallies.last is None else tallies.last / 1e6,
+        notes=[*part.notes, *_notes(job, part)],
+        peaks=distributions(populations) if job.distributions else (),
+    )
+
+
+def _notes(job: Job, part: _Part) -> list[str]:
+    tallies = part.tallies
+    notes: list[str] = []
+    if part.spread and job.as_logged:
+        notes.append("the log has whole seconds: all requests of a second are at its beginning (--as-logged)")
+    elif part.spread:
+        notes.append("the log has whole seconds: the lines of one second are spread over it (--as-logged: not)")
+    if tallies.skipped:
+        notes.append(f"{tallies.skipped:,} lines are not requests of HTTP, and are left out")
+    if tallies.unlimited:
+        notes.append(f"{tallies.unlimited:,} requests are exempt, or of clients on the safelist")
+    if tallies.logged_refusals:
+        notes.append(f"{tallies.logged_refusals:,} requests were answered with 429 already; some may be retries")
+    if tallies.preflights and not part.log.tells("header:access-control-request-method"):
+        notes.append("the log does not tell preflights from other OPTIONS requests; they count as the latter")
+    if tallies.nameless:
+        notes.append(f"{tallies.nameless:,} clients have no address in the log; missing_key decides about them")
+    if part.reader.clamped:
+        notes.append(f"{part.reader.clamped:,} requests took over a minute, and are replayed later than they began")
+    if part.rules.has_queue or any(limit_set.has_slots for limit_set in part.rules.limit_sets):
+        notes.append("a request that finds no free slot is refused at once: waiting in a queue is not replayed")
+    return notes
+
+
+def period_of(since: str | datetime | None, until: str | datetime | None) -> Period:
+    """Return the period of two times. One without a time zone is in that of the log. Raises `ConfigError`."""
+    start, start_local = _moment("--since", since, 0)
+    end, end_local = _moment("--until", until, 1 << 62)
+    return Period(start, end, (start_local, end_local))
+
+
+def _moment(place: str, value: str | datetime | None, default: int) -> tuple[int, bool]:
+    if value is None:
+        return default, False
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        raise ConfigError(
+            f"{place}: got {value!r:.100}, expected a time such as 2026-11-23T10:00 or 2026-11-23", code="RL-051"
+        ) from None
+    is_local = moment.tzinfo is None
+    utc = moment.replace(tzinfo=UTC) if is_local else moment
+    return round(utc.timestamp() * 1_000_000), is_local

@@ -1,0 +1,383 @@
+"""Decides the requests of a log by the middleware's own rules, plans and algorithms, under the log's clock."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from typing import Final
+from zlib import crc32
+
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.http.client_lists import ClientList
+from ratelimit_mw.http.keys import Key
+from ratelimit_mw.replay.assumptions import Assumed, replayed_settings
+from ratelimit_mw.replay.following import Followers
+from ratelimit_mw.replay.formats.base import CLIENT, REQUEST, STATUS, USER, LogFormat, Record
+from ratelimit_mw.replay.known import MAX_KEYS, Known, LastingStore
+from ratelimit_mw.replay.reading import Group
+from ratelimit_mw.replay.records import RecordReader
+from ratelimit_mw.replay.requests import LoggedRequest
+from ratelimit_mw.replay.tallies import MINUTE, Append, RuleTally, Tallies, identity_of, populations_of, rule_of
+from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, plan
+from ratelimit_mw.rules.rule_set import RuleSet
+from ratelimit_mw.settings import Settings
+
+Watch = Callable[[float, Verdict | None], object]  # receives the time of each request, and its verdict
+
+_MAX_ROUTES: Final = 65_536  # remembered paths
+_MAX_PLANS: Final = 300_000  # remembered plans of clients
+_MAX_WAITING: Final = 1000  # delayed requests, as in the ASGI middleware
+_TOO_MANY: Final = "429"
+_EXEMPT, _SAFE, _BLOCKED, _DENIED, _OTHER = "exempt", "safe", "blocked", "denied", "other"
+
+Who = str | tuple[str, str]  # a client, and its user if there is one
+
+
+class _Route:
+    """What the requests of one combination of rules have in common. `seen`: requests since they were last added up."""
+
+    __slots__ = ("entries", "is_simple", "match", "rows", "rule", "seen")
+
+    def __init__(self, match: Match | None, rows: Sequence[RuleTally]) -> None:
+        self.match = match
+        self.rule = "" if match is None else match.rule
+        self.rows = rows
+        self.seen = 0
+        self.entries: dict[Who, Known] = {}
+        self.is_simple = match is None or not (
+            match.plan_cache is None or match.callables or match.settles or match.has_slots or match.may_delay
+        )
+
+
+class Simulation:
+    """Replays requests against the settings.
+
+    `keeps_times`: keep the times of each client's requests. `part`: replay only the clients of this part, of so many.
+    `watch`: receives each verdict.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        log: LogFormat,
+        assumed: Assumed,
+        *,
+        keeps_times: bool = False,
+        part: tuple[int, int] = (0, 1),
+        watch: Watch | None = None,
+    ) -> None:
+        self._settings: Final = settings
+        self._log: Final = log
+        self._assumed: Final = assumed
+        self._keeps_times: Final = keeps_times
+        self._part: Final = part
+        self._watch: Final = watch
+        self.rules: Final = RuleSet(replayed_settings(settings))
+        self._now = 0.0  # seconds
+        self._store: Final = LastingStore(max_keys=MAX_KEYS, clock=lambda: self._now)
+        self._followers: Final = Followers(
+            self._store, _MAX_WAITING if settings.max_waiting is None else settings.max_waiting, self._set_clock
+        )
+        self._address_key: Final = Key("ip", settings.ipv6_prefix)
+        self._reader: Final = RecordReader(settings, log, assumed)
+        blocked = settings.blocklist and not settings.shadow
+        self._blocked: Final = ClientList("blocklist", settings.blocklist) if blocked else None
+        self._safe: Final = ClientList("safelist", settings.safelist) if settings.safelist else None
+        self._has_lists: Final = self._blocked is not None or self._safe is not None
+        self._is_static: Final = self._finds_rules_by_path()
+        self._routes: dict[str, _Route] = {}  # by request
+        self._by_match: dict[int, _Route] = {}
+        self._no_request: Final = _Route(None, [])
+        self._no_request.is_simple = False
+        self._remembered = 0
+        self._minute = -1
+        self.tallies: Final = Tallies()
+        self._rows: Final = self.tallies.rules
+        self._prepare_rows()
+
+    def _finds_rules_by_path(self) -> bool:
+        """Return whether method, path and client address decide which rules apply."""
+        settings, log = self._settings, self._log
+        lists = (*settings.safelist, *settings.blocklist)
+        return (
+            isinstance(settings.enabled, bool)
+            and not any(rule.host or rule.when is not None for rule in settings.parsed_rules())
+            and all(isinstance(entry, str) and not entry.startswith("call:") for entry in lists)
+            and (self._reader.proxy_header is None or not log.tells(f"header:{self._reader.proxy_header}"))
+            and not log.tells("header:access-control-request-method")
+            and not self._assumed.headers.keys() & {"access-control-request-method"}
+        )
+
+    def _prepare_rows(self) -> None:
+        app, *of_rules, default = self.rules.limit_sets
+        if self._blocked is not None:
+            self._rows["blocklist"] = RuleTally("blocklist")
+        for limit_set in ([app] if app.fixed_limits != [] else []) + [*of_rules, default]:
+            self._rows[limit_set.name] = tally = RuleTally(limit_set.name)
+            tally.is_shadow = self._settings.shadow or (limit_set.rule is not None and limit_set.rule.shadow)
+
+    def replay(self, group: Group) -> None:
+        """Decide the requests of a group. Those of one second are spread over it, if the log has whole seconds."""
+        us, is_whole, records = group
+        minute = us // MINUTE
+        if minute != self._minute:
+            self._add_up()
+            self._minute = minute
+        tallies = self.tallies
+        if tallies.first is None:
+            tallies.first = us
+        tallies.last = us
+        statuses = [record[STATUS] for record in records]
+        tallies.logged_refusals += statuses.count(_TOO_MANY) + statuses.count(int(_TOO_MANY))
+        if not self._is_static:
+            for now, record in zip(_spread(us, len(records) if is_whole else 0), records, strict=False):
+                self._replay_one(now, record)
+        else:
+            self._replay_all(us, is_whole, records)
+
+    # every step is inlined: this is where the time of a replay goes
+    def _replay_all(self, us: int, is_whole: bool, records: Sequence[Record]) -> None:  # noqa: C901, FBT001, PLR0912
+        """Decide requests whose rules depend on the path alone: the common case."""
+        routes, events, watch, tallies = self._routes, self._followers.events, self._watch, self.tallies
+        for now, record in zip(_spread(us, len(records) if is_whole else 0), records, strict=False):
+            if events:
+                self._followers.run_until(now)
+            try:
+                route = routes[record[REQUEST]]
+            except KeyError:
+                route = self._find_route(record)
+            route.seen += 1
+            if not route.is_simple:
+                if route is not self._no_request:
+                    self._now = now / 1_000_000
+                    self._decide(route, record, now)
+                continue
+            client, user = record[CLIENT], record[USER]
+            who = client if user == "-" or not user else (client, user)
+            try:
+                known = route.entries[who]
+            except KeyError:
+                known = self._find_known(route, who, record)
+            decisions: Sequence[Decision]
+            if known.row is not None:  # a single limit: the common case, as in `Known.decide`
+                states, key = known.states, known.key
+                old = states.get(key)
+                decision, new = known.decide_one(old, now, known.cost, None)
+                if new is not old:
+                    states[key] = new
+                if not decision.allowed:
+                    known.row.refuse(known.label, self._minute)
+                    tallies.refused += 1
+                decisions = (decision,)
+            elif known.charges:
+                decisions = known.decide(now) if known.buckets else self._take(known.charges, now)
+                for one in decisions:
+                    if not one.allowed:
+                        self._count_refusal(known.charges, decisions, who)
+                        break
+            else:
+                self._decide_without_store(route, known.why, who, now)
+                continue
+            for append in known.appends:
+                append(now)
+            if watch is not None and route.match is not None:
+                watch(now / 1_000_000, conclude(route.match, Plan(known.charges, (), ()), decisions))
+
+    def _take(self, charges: Sequence[Charge], now: int) -> Sequence[Decision]:
+        self._now = now / 1_000_000
+        return self._store.take(charges)
+
+    def _set_clock(self, us: int) -> None:
+        self._now = us / 1_000_000
+
+    def _replay_one(self, now: int, record: Record) -> None:
+        """Decide a request whose rules depend on more than its path."""
+        self._followers.run_until(now)
+        self._now = now / 1_000_000
+        if not record[REQUEST]:
+            self.tallies.skipped += 1
+            return
+        request = self._reader.request(record)
+        route = self._route_of(request)
+        route.seen += 1
+        self._decide(route, record, now, request)
+
+    def _find_route(self, record: Record) -> _Route:
+        if len(self._routes) >= _MAX_ROUTES:
+            self._routes.clear()
+        text = record[REQUEST]
+        if not text:
+            return self._no_request
+        route = self._routes[text] = self._route_of(self._reader.request(record))
+        return route
+
+    def _route_of(self, request: LoggedRequest) -> _Route:
+        match = self.rules.match(request)
+        route = self._by_match.get(id(match))
+        if route is None:
+            route = self._by_match[id(match)] = _Route(match, [] if match is None else self._rows_of(match))
+        if request.method == "OPTIONS":
+            self.tallies.preflights += 1
+        return route
+
+    def _is_mine(self, route: _Route, request: LoggedRequest) -> bool:
+        """Return whether this process replays a request: all that share a bucket are replayed by one."""
+        keys = {} if route.match is None else {limit.key.text: limit.key for limit in route.match.fixed_limits or ()}
+        if len(keys) > 1:
+            raise ConfigError(
+                f"--jobs: rule {route.rule} applies with limits of different keys: {', '.join(keys)}", code="RL-051"
+            )
+        key = next(iter(keys.values()), self._address_key)
+        identity = key.identity(request, "", {}) or ""
+        return crc32(identity.encode("utf-8", "surrogatepass")) % self._part[1] == self._part[0]
+
+    def _rows_of(self, match: Match) -> list[RuleTally]:
+        names = [
+            limit_set.name for limit_set in match.limit_sets if limit_set.name != "app" or limit_set.fixed_limits != []
+        ]
+        return [self._rows.setdefault(name, RuleTally(name)) for name in names]
+
+    def _find_known(self, route: _Route, who: Who, record: Record) -> Known:
+        """Return what is known of a client on a route, and remember it."""
+        if self._remembered >= _MAX_PLANS:
+            self._remembered = 0
+            for other in self._by_match.values():
+                other.entries.clear()
+        self._remembered += 1
+        known = route.entries[who] = self._known(route, who, record)
+        return known
+
+    def _known(self, route: _Route, who: Who, record: Record) -> Known:
+        match = route.match
+        is_plain = not self._has_lists and self._part[1] == 1 and self._assumed.user is None and isinstance(who, str)
+        if is_plain and match is not None and match.plans_by_address is not None:
+            client = self._reader.client(record)
+            made = match.plans_by_address[client]
+        else:
+            request = self._reader.request(record)
+            client = request.client
+            if self._part[1] > 1 and not self._is_mine(route, request):
+                return Known(why=_OTHER)
+            if self._blocked is not None and self._blocked.matches(request, once=False):
+                return Known(why=_BLOCKED)
+            if match is None:
+                return Known(why=_EXEMPT)
+            if self._safe is not None and self._safe.matches(request, once=True):
+                return Known(why=_SAFE)
+            made = plan(match, request, {})
+        if client is None:
+            self.tallies.nameless += 1
+        if not made.charges:
+            return Known(why=_EXEMPT if made.denied_source is None else _DENIED)
+        known = Known(made.charges, self._appends(made))
+        known.use(self._store)
+        if len(known.buckets) == 1:
+            rule, identity = rule_of(known.key), identity_of(known.key)
+            known.row, known.label = self._rows[rule], self._label(identity, who)
+        return known
+
+    def _appends(self, made: Plan) -> Sequence[Append]:
+        return populations_of(self.tallies, made) if self._keeps_times else ()
+
+    def _decide_without_store(self, route: _Route, why: str, who: Who, now: int) -> None:
+        """Count a request that no store is queried for."""
+        if why == _OTHER:
+            route.seen -= 1
+            return
+        client = who if isinstance(who, str) else who[0]
+        verdict = None
+        if why in (_BLOCKED, _DENIED):
+            self.tallies.refused += 1
+            row = self._rows["blocklist"] if why == _BLOCKED else self._rows.get(route.rule, route.rows[-1])
+            row.refuse(client, self._minute)
+            if why == _BLOCKED:  # no rule was looked for
+                route.seen -= 1
+                row.minutes[self._minute][0] += 1
+                self.tallies.requests += 1
+            verdict = Verdict(False, (), (), row.name)
+        elif why == _SAFE:
+            route.seen -= 1
+            self.tallies.requests += 1
+            self.tallies.unlimited += 1
+        if self._watch is not None:
+            self._watch(now / 1_000_000, verdict)
+
+    def _decide(self, route: _Route, record: Record, now: int, request: LoggedRequest | None = None) -> None:
+        """Decide a request in full: with callables, delays, slots and settlement after the response."""
+        request = request or self._reader.request(record)
+        who = record[CLIENT]
+        if self._part[1] > 1 and not self._is_mine(route, request):
+            route.seen -= 1
+            return
+        if self._blocked is not None and self._blocked.matches(request, once=False):
+            self._decide_without_store(route, _BLOCKED, who, now)
+            return
+        match = route.match
+        if match is None or (self._safe is not None and self._safe.matches(request, once=True)):
+            self._decide_without_store(route, _EXEMPT if match is None else _SAFE, who, now)
+            return
+        made = plan(match, request, self._reader.results(match.callables, request))
+        if not made.charges:
+            self._decide_without_store(route, _EXEMPT if made.denied_source is None else _DENIED, who, now)
+            return
+        may_wait = match.may_delay and any(charge.effective_max_delay_us for charge in made.charges)
+        keys: Sequence[str] = ()
+        if may_wait:
+            keys = client_identities(made) or [self._address_key.identity(request, "", {}) or ""]
+            made = self._followers.capacity.without_delay_if_full(made, keys)
+        decisions = self._store.take(made.charges)
+        verdict = conclude(match, made, decisions)
+        for append in self._appends(made):
+            append(now)
+        if not all(decision.allowed for decision in decisions):
+            self._count_refusal(made.charges, decisions, who)
+        if verdict.allowed and (match.settles or match.has_slots or verdict.delay):
+            status, duration = self._reader.status(record), self._reader.duration(record)
+            self._followers.follow(match, verdict, status, duration, now, keys)
+        if self._watch is not None:
+            self._watch(self._now, verdict)
+
+    def _count_refusal(self, charges: Sequence[Charge], decisions: Sequence[Decision], who: Who) -> None:
+        """Count a request that a limit refuses, or a shadow would refuse, once for each rule of such a limit."""
+        refused = False
+        rules: dict[str, str] = {}
+        for charge, decision in zip(charges, decisions, strict=True):
+            if not decision.allowed:
+                refused = refused or charge.role != "shadow"
+                rules.setdefault(rule_of(charge.key), identity_of(charge.key))
+        for name, identity in rules.items():
+            self._rows[name].refuse(self._label(identity, who), self._minute)
+        self.tallies.refused += refused
+
+    def _label(self, identity: str, who: Who) -> str:
+        """Return the name of a client in results: its address or identity; its address if all share the identity."""
+        if identity.startswith("ip=") and "+" not in identity:
+            return identity[3:]
+        if identity == "all=all" or (identity.startswith("route=") and "+" not in identity):
+            return who if isinstance(who, str) else who[0]
+        return identity
+
+    def _add_up(self) -> None:
+        """Add the requests of this minute to the counts of their rules."""
+        for route in self._by_match.values():
+            if route.seen:
+                self.tallies.requests += route.seen
+                if route.match is None:
+                    self.tallies.unlimited += route.seen
+                for row in route.rows:
+                    row.minutes[self._minute][0] += route.seen
+                route.seen = 0
+
+    def finish(self) -> Tallies:
+        """Return the counts."""
+        self._add_up()
+        self.tallies.skipped += self._no_request.seen
+        return self.tallies
+
+
+def _spread(us: int, length: int) -> Iterable[int]:
+    """Return the times of so many requests, evenly spread over the second that begins at `us`; `us` for ever for 0."""
+    if not length:
+        return repeat(us)
+    step = 1_000_000 // length
+    return range(us, us + step * length, step) if step else repeat(us)

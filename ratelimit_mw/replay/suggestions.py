@@ -1,0 +1,122 @@
+"""Finds the quota at which honest clients end: the widest gap among the largest peaks, confirmed by a second run."""
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import nsmallest
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from ratelimit_mw.algorithms.notation import parse
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import Limit
+from ratelimit_mw.replay.results import Peaks, Suggestion
+from ratelimit_mw.replay.tallies import Population, PopulationName
+
+WINDOWS: Final = {1: "second", 10: "10 seconds", 60: "minute", 600: "10 minutes", 3600: "hour"}
+_LARGEST: Final = 0.01  # the share of the clients among whose peaks a gap is looked for
+_MIN_GAP: Final = 1.3  # a narrower gap is chance
+_MIN_STEP: Final = 5  # units; so is one of fewer, such as that from 2 requests to 3
+_ROOM: Final = 1.2  # honest clients may use this much more than they did
+_MICROSECONDS: Final = 1_000_000
+
+
+def suggest(populations: Mapping[PopulationName, Population]) -> list[Suggestion]:
+    """Return one suggestion for each rule, key and window."""
+    suggestions: list[Suggestion] = []
+    for name, population in populations.items():
+        (limit, *_), requests = parse(name.limits[0]), sum(map(len, population.values()))
+        for window in WINDOWS:
+            peaks = sorted(_peaks(population, window * _MICROSECONDS))
+            suggestions.append(_suggestion(name, limit, population, window, peaks, requests))
+    return suggestions
+
+
+def distributions(populations: Mapping[PopulationName, Population]) -> list[Peaks]:
+    """Return the distribution of the clients' peaks for the first limit of each rule and key."""
+    found: list[Peaks] = []
+    for name, population in populations.items():
+        limit = parse(name.limits[0])[0]
+        counts = Counter(peak * name.cost for peak in _peaks(population, limit.window_us))
+        found.append(Peaks(name.rule, name.key, limit.notation, limit.most, limit.window, dict(sorted(counts.items()))))
+    return found
+
+
+def _peaks(population: Population, window: int) -> Iterator[int]:
+    """Yield the most requests of each client in any window, which is half open: (x, x + window]."""
+    for times in population.values():
+        yield peak(times, window)
+
+
+def peak(times: Sequence[int], window: int) -> int:
+    """Return the most of these times, which are in order, that are in one window."""
+    first = 0
+    for time in times:
+        if times[first] <= time - window:
+            first += 1  # so that from `first` to here it is never fewer than the most so far
+    return len(times) - first
+
+
+def _suggestion(
+    name: PopulationName, limit: Limit, population: Population, window: int, peaks: Sequence[int], requests: int
+) -> Suggestion:
+    count = len(peaks)
+    gap, honest, next_peak = widest_gap(peaks)
+    plain = Suggestion(
+        name.rule,
+        name.key,
+        float(window),
+        peaks[(count - 1) // 2],
+        peaks[math.ceil(count * 0.99) - 1],
+        peaks[-1],
+        round(gap, 2),
+        honest,
+        count,
+        requests,
+    )
+    if gap <= _MIN_GAP or next_peak - honest < _MIN_STEP:
+        return plain
+    quota = min(math.ceil(honest * _ROOM), next_peak - 1) * name.cost
+    suggested = limit_like(limit, quota, window)
+    if suggested is None:
+        return plain
+    refused = [units for times in population.values() if (units := refusals(suggested, times, name.cost))]
+    if len(refused) > count - bisect_right(peaks, honest):
+        return plain  # this algorithm refuses honest clients at this quota
+    return replace(plain, quota=quota, limit=suggested.notation, touched=len(refused), refused=sum(refused))
+
+
+def widest_gap(peaks: Sequence[int]) -> tuple[float, int, int]:
+    """Return the widest relative gap among the largest hundredth of the sorted peaks, and the peaks around it."""
+    first = max(0, len(peaks) - math.ceil(len(peaks) * _LARGEST) - 1)
+    gaps = [(above / below, below, above) for below, above in zip(peaks[first:], peaks[first + 1 :], strict=False)]
+    return max(gaps, key=lambda gap: gap[0], default=(1.0, peaks[-1], peaks[-1]))
+
+
+def limit_like(limit: Limit, quota: int, window: int) -> Limit | None:
+    """Return a limit of the same algorithm with another quota and window; None if there is no such limit."""
+    changes: dict[str, Any] = {"quota": quota, "window": float(window)}
+    changes |= {word: None for word in ("burst", "at_once") if hasattr(limit, word)}
+    try:
+        return replace(limit, **changes, name=None)
+    except ConfigError:
+        return None
+
+
+def refusals(limit: Limit, times: Sequence[int], cost: int) -> int:
+    """Return how many requests at these times the limit refuses."""
+    if not limit.borrows and peak(times, limit.window_us) * cost * 2 <= limit.quota:
+        return 0  # no such algorithm counts more than two windows
+    state: Any = None
+    refused = 0
+    for now in times:
+        decision, state = limit.decide(state, now, cost, None)
+        refused += not decision.allowed
+    return refused
+
+
+def most_of(counts: Mapping[str, int], number: int) -> list[tuple[str, int]]:
+    """Return the largest counts, by size and then by name."""
+    return nsmallest(number, counts.items(), key=lambda item: (-item[1], item[0]))

@@ -1,0 +1,134 @@
+"""What a replay counts: requests and refusals of each rule, over time and by client."""
+
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from ratelimit_mw.core.limit import Charge
+from ratelimit_mw.rules.plan import Plan
+
+MINUTE: Final = 60_000_000  # microseconds
+
+Append = Callable[[int], None]  # adds a time in microseconds
+
+
+class RuleTally:
+    """The counts of one rule.
+
+    `minutes`: requests and refusals in each minute since 1970. `clients`: refusals by client. `is_shadow`: the rule
+    refuses nobody; its refusals are those that it would have made.
+    """
+
+    __slots__ = ("clients", "is_shadow", "minutes", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name: Final = name
+        self.is_shadow = False
+        self.clients: Counter[str] = Counter()
+        self.minutes: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
+
+    @property
+    def requests(self) -> int:
+        """All requests that met the rule."""
+        return sum(requests for requests, _ in self.minutes.values())
+
+    @property
+    def refused(self) -> int:
+        """All requests that a limit of the rule refused."""
+        return sum(refused for _, refused in self.minutes.values())
+
+    def refuse(self, client: str, minute: int) -> None:
+        """Count the refusal of one request."""
+        self.clients[client] += 1
+        self.minutes[minute][1] += 1
+
+    def add(self, other: "RuleTally") -> None:
+        """Add the counts of other clients."""
+        self.is_shadow = self.is_shadow or other.is_shadow
+        self.clients.update(other.clients)
+        for minute, (requests, refused) in other.minutes.items():
+            counts = self.minutes[minute]
+            counts[0] += requests
+            counts[1] += refused
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Support pickling, for processes that share the work."""
+        return _rebuilt, (self.name, self.is_shadow, self.clients, dict(self.minutes))
+
+
+def _rebuilt(name: str, is_shadow: bool, clients: Counter[str], minutes: dict[int, list[int]]) -> RuleTally:  # noqa: FBT001  # pickle passes it so
+    tally = RuleTally(name)
+    tally.is_shadow, tally.clients = is_shadow, clients
+    tally.minutes.update(minutes)
+    return tally
+
+
+class PopulationName(NamedTuple):
+    """What the clients of a population have in common: rule, key, and the notations of their limits."""
+
+    rule: str
+    key: str
+    limits: tuple[str, ...]
+    cost: int
+
+
+Population = dict[str, "array[int]"]
+"""The times of the requests of each client, in microseconds."""
+
+
+class Tallies:
+    """All counts of a replay, or of its part in one process.
+
+    `requests`: requests of HTTP in the period. `refused`: those that were refused. `unlimited`: those that the settings
+    exempt. `skipped`: lines without such a request. `logged_refusals`: those that were answered with 429.
+    `preflights`: paths with an OPTIONS request. `nameless`: clients without an address. `populations`: kept for
+    suggestions and for the report.
+    """
+
+    def __init__(self) -> None:
+        self.rules: dict[str, RuleTally] = {}
+        self.populations: defaultdict[PopulationName, Population] = defaultdict(dict)
+        self.requests = self.refused = self.unlimited = 0
+        self.skipped = self.logged_refusals = self.preflights = self.nameless = 0
+        self.first: int | None = None  # microseconds since 1970
+        self.last: int | None = None
+
+    def add(self, other: "Tallies") -> None:
+        """Add the counts of another process, which replayed other clients of the same logs.
+
+        Both have counted what does not depend on the client.
+        """
+        for name, tally in other.rules.items():
+            self.rules.setdefault(name, RuleTally(name)).add(tally)
+        for population, clients in other.populations.items():
+            self.populations[population].update(clients)
+        for counter in ("requests", "refused", "unlimited"):
+            setattr(self, counter, getattr(self, counter) + getattr(other, counter))
+
+
+def populations_of(tallies: Tallies, made: Plan) -> list[Append]:
+    """Return functions that add a time to each population of clients that a request belongs to."""
+    limits: dict[tuple[str, str], list[tuple[Charge, str]]] = {}
+    for charge, compiled in zip(made.charges, made.compiled_limits, strict=True):
+        counts_requests = charge.cost and isinstance(compiled.cost, int) and not charge.limit.is_concurrency
+        if counts_requests and not compiled.is_penalty and not compiled.key.is_shared:
+            rule = rule_of(charge.key)
+            limits.setdefault((rule, compiled.key.text), []).append((charge, charge.limit.notation))
+    appends: list[Append] = []
+    for (rule, key), charged in limits.items():
+        charge = charged[0][0]
+        name = PopulationName(rule, key, tuple(dict.fromkeys(notation for _, notation in charged)), charge.cost)
+        identity = identity_of(charge.key)
+        appends.append(tallies.populations[name].setdefault(identity, array("q")).append)
+    return appends
+
+
+def rule_of(key: str) -> str:
+    """Return the name of the rule that a bucket's key ends with."""
+    return key.rpartition("}:")[2].partition("/")[0].rstrip("+")
+
+
+def identity_of(key: str) -> str:
+    """Return the identity that a bucket's key begins with."""
+    return key.rpartition("}:")[0][1:]

@@ -1,0 +1,90 @@
+"""The report of a replay as text for a terminal."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ratelimit_mw.replay.results import Report, RuleResult, Suggestion
+from ratelimit_mw.replay.suggestions import WINDOWS
+
+_NAMED: Final = 3  # clients in a row
+
+
+def report_lines(report: Report) -> Iterator[str]:
+    """Yield the lines of the report."""
+    yield header(report)
+    yield from (f"  {note}" for note in report.notes)
+    yield from (f"  unread: {line}" for line in report.shown)
+    yield ""
+    yield from _aligned(
+        [("rule", "requests", "refused", "", "clients", "most refused"), *map(_rule_row, report.rules)], "<>>>><"
+    )
+    if report.suggested:
+        yield ""
+        heading = ("suggested", "window", "peak of clients: half / 99 % / all", "a clear gap?")
+        yield from _aligned([heading, *suggestion_rows(report)], "<<<<")
+
+
+def header(report: Report) -> str:
+    """Return how much was read."""
+    length = 0.0 if report.first is None or report.last is None else report.last - report.first
+    return f"{number(report.lines)} lines, {duration(length)}, {number(report.unread)} unread"
+
+
+def suggestion_rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the columns of each suggestion."""
+    several_keys = {
+        one.rule
+        for one in report.suggested
+        for other in report.suggested
+        if one.rule == other.rule and one.key != other.key
+    }
+    for one in report.suggested:
+        name = f"{one.rule} ({one.key})" if one.rule in several_keys else one.rule
+        peaks = " / ".join(number(peak) for peak in (one.half, one.most, one.all))
+        yield name, WINDOWS[round(one.window)], peaks, _gap(one)
+
+
+def _gap(one: Suggestion) -> str:
+    if one.quota is None:
+        return "no: this window does not tell clients apart"
+    share = percent(one.refused, one.requests)
+    return (
+        f"{one.gap:.1f}x above {number(one.honest)}: {one.limit} touches {number(one.touched)} of "
+        f"{number(one.clients)} clients, {share} of requests"
+    )
+
+
+def _rule_row(rule: RuleResult) -> tuple[str, ...]:
+    named = ", ".join(f"{one.client} {number(one.refused)}" for one in rule.most[:_NAMED])
+    name = f"{rule.rule} (shadow)" if rule.shadow else rule.rule
+    share = percent(rule.refused, rule.requests)
+    return name, number(rule.requests), number(rule.refused), share, number(rule.clients), named
+
+
+def number(value: int) -> str:
+    """Return a whole number with commas."""
+    return f"{value:,}"
+
+
+def percent(part: int, whole: int) -> str:
+    """Return a share; below 0.1 %, with enough digits to differ from 0."""
+    share = 100 * part / whole if whole else 0.0
+    return f"{share:.1f} %" if share >= 0.1 or not share else f"{share:.2g} %"  # noqa: PLR2004  # of a percent
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units."""
+    units = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")]
+    rest, parts = round(seconds), []
+    for size, name in units:
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count} {name}")
+    return " ".join(parts[:2]) or "0 s"
+
+
+def _aligned(rows: Sequence[Sequence[str]], sides: str) -> Iterator[str]:
+    widths = [max(len(row[index]) for row in rows) for index in range(len(sides))]
+    for row in rows:
+        cells = [f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True)]
+        yield "  ".join(cells).rstrip()

@@ -1,0 +1,121 @@
+"""Parses the times that servers write into their logs."""
+
+import math
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+_MONTHS: Final = {
+    name: number
+    for number, name in enumerate(
+        ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"), start=1
+    )
+}
+_CLF: Final = re.compile(
+    r"(\d{2})/([A-Z][a-z]{2})/(\d{4}):(\d{2}):(\d{2}):(\d{2})(\.\d{1,9})?(?: ([-+])(\d{2})(\d{2}))?", re.ASCII
+)
+_NUMBER: Final = re.compile(r"\d{1,20}(?:\.\d{1,9})?", re.ASCII)
+_LATEST: Final = 7_258_118_400  # seconds: the year 2200
+_MILLISECONDS_FROM: Final = 100_000_000_000  # a larger number of seconds is after the year 5000: it is milliseconds
+_MICROSECONDS_FROM: Final = 100_000_000_000_000
+_LONGEST: Final = 64  # characters of a time
+
+
+class LoggedTime(NamedTuple):
+    """A time. `us`: microseconds since 1970. `is_whole`: the log has whole seconds. `offset`: seconds east of UTC."""
+
+    us: int
+    is_whole: bool
+    offset: int = 0
+
+
+TimeParser = Callable[[object], LoggedTime | None]
+
+
+def clf_time(value: object) -> LoggedTime | None:
+    """Parse `10/Oct/2000:13:55:36 -0700`, the time of the common log format; None if it is not one."""
+    found = _CLF.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return None
+    day, month, year, hour, minute, second, fraction, sign, hours, minutes = found.groups()
+    offset = (int(hours) * 3600 + int(minutes) * 60) * (-1 if sign == "-" else 1) if sign else 0
+    try:
+        local = datetime(int(year), _MONTHS[month], int(day), int(hour), int(minute), min(int(second), 59), tzinfo=UTC)
+    except (KeyError, ValueError):
+        return None
+    return _checked(int(local.timestamp()) - offset, _fraction(fraction), fraction is None, offset)
+
+
+def iso_time(value: object) -> LoggedTime | None:
+    """Parse an ISO 8601 time such as `2018-07-02T22:23:00.186641Z`, without a zone in UTC; None if it is not one."""
+    if not isinstance(value, str) or len(value) > _LONGEST:
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+        zone = moment.utcoffset()
+        moment = moment if zone is not None else moment.replace(tzinfo=UTC)
+        seconds = int(moment.replace(microsecond=0).timestamp())
+    except (ValueError, OverflowError):
+        return None
+    is_whole = "." not in value and "," not in value
+    return _checked(seconds, moment.microsecond, is_whole, int(zone.total_seconds()) if zone is not None else 0)
+
+
+def epoch_time(value: object) -> LoggedTime | None:
+    """Parse seconds since 1970, as a number or text; None if it is not one. Large numbers are milliseconds or less."""
+    if isinstance(value, str):
+        if not _NUMBER.fullmatch(value):
+            return None
+        value = float(value) if "." in value else int(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        return None
+    is_whole = isinstance(value, int)
+    if value >= _MILLISECONDS_FROM:
+        value, is_whole = value / (1000 if value < _MICROSECONDS_FROM else 1_000_000), False
+    us = round(value * 1_000_000) if value < _LATEST else -1
+    return _checked(*divmod(us, 1_000_000), is_whole, 0)
+
+
+def any_time(value: object) -> LoggedTime | None:
+    """Parse a time in any of the forms of this module; None if it is none of them."""
+    return epoch_time(value) or iso_time(value) or clf_time(value)
+
+
+def strftime_time(form: str) -> TimeParser:
+    """Return a parser of times in a form of `strftime`. A time without a zone is UTC."""
+
+    def parse(value: object) -> LoggedTime | None:
+        if not isinstance(value, str) or len(value) > _LONGEST:
+            return None
+        try:
+            moment = datetime.strptime(value, form)  # noqa: DTZ007  # the zone follows
+            zone = moment.utcoffset()
+            moment = moment if zone is not None else moment.replace(tzinfo=UTC)
+            seconds = int(moment.replace(microsecond=0).timestamp())
+        except (ValueError, OverflowError, re.error):
+            return None
+        offset = int(zone.total_seconds()) if zone is not None else 0
+        return _checked(seconds, moment.microsecond, "%f" not in form, offset)
+
+    return parse
+
+
+def duration_us(value: object, unit: float) -> int | None:
+    """Return a logged duration in microseconds; None if there is none. `unit`: microseconds in one of the log's."""
+    try:
+        units = float(value)  # type: ignore[arg-type]  # anything that a log contains
+    except (TypeError, ValueError):
+        return None
+    us = units * unit
+    return round(us) if 0 <= us < _LATEST * 1e6 else None
+
+
+def _fraction(text: str | None) -> int:
+    return 0 if text is None else int(text[1:7].ljust(6, "0"))
+
+
+def _checked(seconds: int, fraction: int, is_whole: bool, offset: int) -> LoggedTime | None:  # noqa: FBT001  # private
+    if not 0 <= seconds < _LATEST:
+        return None
+    return LoggedTime(seconds * 1_000_000 + fraction, is_whole, offset)

@@ -1,0 +1,98 @@
+"""A replay decides each request as the middleware does under the log's clock."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiles import PROOF
+from ratelimit_mw import Concurrency
+from ratelimit_mw.replay import replay
+from replay.replayed import replayed, requests, served, write
+
+LENGTH = 5000 if PROOF else 1000  # of 16 logs: 80,000 lines in the proof
+SEARCH = {"name": "search", "path": "/search", "limits": "6/minute using gcra"}
+LOGIN = {
+    "name": "login",
+    "path": "/login",
+    "methods": ["POST"],
+    "limits": ["3/minute", {"limit": "20/hour using sliding_window_log", "key": "user"}],
+    "key": "ip",
+}
+TIERS = {"free": "5/minute", "pro": "20/minute burst 8 using token_bucket", "default": "9/minute using fixed_window"}
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "fixed_window": {"limits": "9/minute using fixed_window", "key": "ip"},
+    "sliding_window_counter": {"limits": "9/minute; 200/hour", "app_limits": "300/minute", "key": "ip/48"},
+    "buckets": {"limits": "9/minute using sliding_window_counter buckets 6 strict", "rules": [LOGIN]},
+    "sliding_window_log": {"limits": "9/minute using sliding_window_log", "rules": [SEARCH]},
+    "token_bucket": {"limits": "30/minute burst 5 using token_bucket", "rules": [SEARCH, LOGIN]},
+    "leaky_bucket": {"limits": "30/minute burst 5 using leaky_bucket", "key": "ip | route"},
+    "smooth": {"limits": "1/second using smooth", "key": "user | ip"},
+    "route": {"limits": "90/minute using gcra", "key": "route+ip", "rules": [{**SEARCH, "key": "route"}]},
+    "all": {"limits": "9/minute", "app_limits": {"limit": "2/second", "key": "all"}},
+    "header": {"limits": "9/minute", "key": "header:x-api-key | ip", "missing_key": "exempt"},
+    "required": {"limits": "9/minute", "key": "header:X-Api-Key", "missing_key": "deny"},
+    "shared": {"limits": "9/minute", "key": "user", "missing_key": "shared"},
+    "tiers": {"limits": TIERS, "tier": "header:x-plan", "rules": [LOGIN]},
+    "hosts": {"limits": "9/minute", "rules": [{**SEARCH, "host": "*.example.com"}, {**LOGIN, "shadow": True}]},
+    "lists": {
+        "limits": "6/minute",
+        "blocklist": ["198.51.100.1"],
+        "safelist": ["198.51.100.2", {"header": "x-api-key", "value": "k1"}],
+        "exempt": ["/search"],
+        "rules": [{"path": "/users/{id}", "exempt": True}],
+    },
+    "penalty": {
+        "limits": "6/minute",
+        "count_status": [200, "4xx"],
+        "rules": [{**SEARCH, "penalty": "3 refusals per minute: 5 minutes", "final": False}],
+    },
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_each_verdict_is_that_of_the_middleware(name: str, tmp_path: Path) -> None:
+    settings = SETTINGS[name]
+    logged = requests(len(name) * 100 + len(str(settings)), LENGTH)
+    found = replayed(settings, write(tmp_path / "access.log", logged))
+    expected = served(settings, logged, [time for time, _ in found])
+    assert [verdict for _, verdict in found] == expected
+    refused = sum(verdict is not None and not verdict.allowed for verdict in expected)
+    assert 0.02 * LENGTH < refused < 0.98 * LENGTH  # so that both are compared
+
+
+def test_times_are_those_of_the_log(tmp_path: Path) -> None:
+    logged = requests(1, 300)
+    path = write(tmp_path / "access.log", logged)
+    spread = [time for time, _ in replayed(SETTINGS["fixed_window"], path)]
+    assert [int(time) for time in spread] == [1_700_000_000 + one.second for one in logged]
+    assert len(set(spread)) == 300
+    whole = [time for time, _ in replayed(SETTINGS["fixed_window"], path, as_logged=True)]
+    assert whole == [1_700_000_000 + one.second for one in logged]
+
+
+def test_slots_are_held_as_long_as_the_log_has_it(tmp_path: Path) -> None:
+    lines = [
+        (0.0, 5.0),
+        (1.0, 0.5),
+        (1.2, 0.1),
+        (1.6, 1.0),
+        (4.0, 9.0),
+        (5.5, 30.0),
+        (20.0, 1.0),
+        (20.5, 0.1),
+        (36.0, 1.0),
+    ]
+    text = "".join(f'192.0.2.1 {1_700_000_000 + at + took:.3f} {took:.3f} "GET / HTTP/1.1" 200\n' for at, took in lines)
+    (tmp_path / "access.log").write_text(text)
+    found: list[tuple[float, bool]] = []
+    replay(
+        {"limits": [Concurrency(2)], "key": "ip"},
+        tmp_path / "access.log",
+        format='$remote_addr $msec $request_time "$request" $status',
+        on_decision=lambda time, verdict: found.append((round(time - 1_700_000_000, 3), bool(verdict))),
+    )
+    # two slots: 0 to 5 and 1 to 1.5; 1.6 to 2.6; 4 to 13; 5.5 to 35.5, renewed beyond its lifetime of 15 s
+    allowed = [True, True, False, True, True, True, True, False, True]
+    assert found == [(at, admitted) for (at, _), admitted in zip(lines, allowed, strict=True)]

@@ -1,0 +1,321 @@
+"""The results of a replay, its options, and its mistakes."""
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import ConfigError, SlidingWindowLog, parse
+from ratelimit_mw.cli import main
+from ratelimit_mw.replay import Offender, replay
+from ratelimit_mw.replay.suggestions import peak, refusals, widest_gap
+from ratelimit_mw.settings import Settings
+from replay.replayed import FORMAT, combined, crowd, requests, settled, tier_of, write
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "access.log"
+    lines = [combined(at, "192.0.2.1", "POST /login HTTP/1.1") for at in range(0, 60, 5)]
+    lines += [combined(at, "192.0.2.2", status=429) for at in range(0, 60, 20)]
+    lines += [combined(61, "192.0.2.3", "-"), "no line\n", combined(61, "192.0.2.4", "OPTIONS / HTTP/1.1")]
+    path.write_text("".join(sorted(lines, key=lambda line: line[20:60])))
+    return path
+
+
+LOGIN: dict[str, Any] = {"name": "login", "path": "/login", "limits": "5/hour", "key": "ip"}
+
+
+def test_counts(log: Path) -> None:
+    report = replay({"limits": "2/minute", "rules": [LOGIN]}, log)
+    assert (report.lines, report.unread, report.shown, report.requests, report.refused) == (
+        17 + 1,
+        1,
+        ["no line"],
+        16,
+        8,
+    )
+    login, default = report.rule("login"), report.rule("default")
+    assert (login.requests, login.refused, login.clients, login.most) == (12, 7, 1, [Offender("192.0.2.1", 7)])
+    assert (default.requests, default.refused, default.most) == (4, 1, [Offender("192.0.2.2", 1)])
+    assert login.share == 7 / 12
+    assert report.last is not None
+    assert report.first is not None
+    assert report.last - report.first == 61
+    assert report.notes == [
+        "the log has whole seconds: the lines of one second are spread over it (--as-logged: not)",
+        "1 lines are not requests of HTTP, and are left out",
+        "3 requests were answered with 429 already; some may be retries",
+        "the log does not tell preflights from other OPTIONS requests; they count as the latter",
+    ]
+    with pytest.raises(KeyError):
+        report.rule("other")
+
+
+def test_shadow_rules_show_what_they_would_refuse(log: Path) -> None:
+    report = replay({"limits": "2/minute", "shadow": True, "rules": [LOGIN]}, log)
+    assert report.refused == 0
+    assert [(rule.rule, rule.refused, rule.shadow) for rule in report.rules] == [
+        ("login", 7, True),
+        ("default", 1, True),
+    ]
+
+
+def test_period_and_rules(log: Path) -> None:
+    settings = {"limits": "2/minute", "rules": [LOGIN]}
+    local = replay(settings, log, since="2023-11-14T22:13:30", until="2023-11-14T22:13:50", rules=["login"])
+    assert [(rule.rule, rule.requests) for rule in local.rules] == [("login", 4)]
+    zoned = replay(settings, log, since="2023-11-14T23:13:30+01:00", until="2023-11-14T22:13:50Z", rules=["login"])
+    assert zoned.as_json() == local.as_json()
+    assert replay(settings, log, since="2024-01-01").requests == 0
+
+
+def test_an_empty_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "access.log").write_text("\n")
+    (tmp_path / "limits.toml").write_text('limits = "2/minute"\n')
+    page = tmp_path / "report.html"
+    options = ["--suggest", "--html", str(page)]
+    assert main(["replay", str(tmp_path / "limits.toml"), str(tmp_path / "access.log"), *options]) == 0
+    assert capsys.readouterr().out.startswith("0 lines, 0 s, 0 unread\n\nrule")
+    assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_names_of_clients(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    addresses = ("2001:db8::1", "2001:db8::2", "2001:db8:1::1", "192.0.2.1")
+    path.write_text("".join(combined(at, client) for at, client in enumerate(addresses)))
+    rows = replay({"limits": "1/hour", "app_limits": {"limit": "3/hour", "key": "all"}}, path).rules
+    assert [(rule.rule, rule.most) for rule in rows] == [
+        ("app", []),
+        ("default", [Offender("2001:db8::/64", 1)]),
+    ]
+    rows = replay({"limits": [], "app_limits": {"limit": "3/hour", "key": "all"}}, path).rules
+    assert rows[0].most == [Offender("192.0.2.1", 1)]
+
+
+def test_trusted_proxies_forward_their_clients(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    form = '$remote_addr [$time_local] "$request" $status "$http_x_forwarded_for"'
+    line = '10.0.0.1 [14/Nov/2023:22:13:20 +0000] "GET / HTTP/1.1" 200 "203.0.113.9, 192.0.2.{}"\n'
+    path.write_text("".join(line.format(number % 2) for number in range(6)))
+    settings = {"limits": "1/hour", "trusted_proxies": ["10.0.0.0/8"]}
+    assert replay(settings, path, format=form).rules[0].most == [Offender("192.0.2.0", 2), Offender("192.0.2.1", 2)]
+
+
+MISTAKES: list[tuple[dict[str, Any], str, str]] = [
+    ({"key": "header:x-api-key"}, "key: the log (combined) does not have header:x-api-key", "header:x-api-key=ip"),
+    ({"key": "cookie:sid | ip"}, "key: the log (combined) does not have cookie:sid", "cookie:sid=missing"),
+    ({"rules": [{**LOGIN, "key": "header:x-k"}]}, "rules[0] (login).key: the log", "header:x-k=text:one"),
+    (
+        {"rules": [{**LOGIN, "limits": [{"limit": "5/hour", "key": "header:x-k"}]}]},
+        "rules[0] (login).limits: the log",
+        "header:x-k=user",
+    ),
+    (
+        {"limits": {"free": "5/hour", "pro": "9/hour"}, "tier": "header:x-plan"},
+        "tier: the log",
+        "header:x-plan=text:pro",
+    ),
+    (
+        {"limits": {"free": "5/hour", "pro": "9/hour"}, "tier": tier_of},
+        "tier: a log does not tell what",
+        "call:replay.replayed:tier_of=run",
+    ),
+    ({"key": tier_of}, "key: a log does not tell what call:", "call:replay.replayed:tier_of=ip"),
+    (
+        {"rules": [{**LOGIN, "cost": tier_of}]},
+        "rules[0] (login).cost: a log does not",
+        "call:replay.replayed:tier_of=text:2",
+    ),
+    ({"limits": tier_of}, "limits: a log does not tell what call:", "call:replay.replayed:tier_of=text:5/minute"),
+    (
+        {"rules": [{**LOGIN, "when": tier_of}]},
+        "rules[0] (login).when: a log does not",
+        "call:replay.replayed:tier_of=run",
+    ),
+    ({"enabled": tier_of}, "enabled: a log does not tell", "call:replay.replayed:tier_of=run"),
+    ({"safelist": [tier_of]}, "safelist: a log does not tell", "call:replay.replayed:tier_of=run"),
+    ({"blocklist": [{"header": "x-bad", "value": "1"}]}, "blocklist: the log", "header:x-bad=missing"),
+    (
+        {"rules": [{**LOGIN, "host": "a.example.com"}]},
+        "rules[0] (login).host: the log",
+        "header:host=text:a.example.com",
+    ),
+    ({"settle": settled}, "settle: the true cost is in no log", "settle=cost"),
+    ({"concurrent": 5}, "concurrent: the log has no durations", "slots=none"),
+    ({"concurrent": 5}, "concurrent: the log has no durations", "duration=0.5"),
+    (
+        {"rules": [{**LOGIN, "concurrent": 5, "queue": 2}]},
+        "rules[0] (login).queue: a log does not tell who waited",
+        "queue=none",
+    ),
+    ({"messages": "5/second"}, "messages: messages of websockets are in no log", "messages=none"),
+    ({"rules": [{**LOGIN, "preflight": True}]}, "rules[0] (login).preflight: the log", "header:origin=missing"),
+]
+
+
+@pytest.mark.parametrize(("options", "problem", "assumption"), MISTAKES)
+def test_what_a_log_cannot_tell_is_a_mistake(options: dict[str, Any], problem: str, assumption: str, log: Path) -> None:
+    settings = Settings(**{"limits": "2/minute", **options})
+    with pytest.raises(ConfigError) as caught:
+        replay(settings, log, format="combined")
+    assert any(one.startswith(problem) for one in caught.value.problems), caught.value.problems
+    assume = [assumption]
+    if "queue" in assumption:
+        assume.append("duration=1")
+    if "origin" in assumption:
+        assume.append("header:access-control-request-method=missing")
+    assert replay(settings, log, format="combined", assume=assume).requests == 16
+
+
+def test_assumed_values_are_used(log: Path) -> None:
+    settings = {"limits": "2/minute", "key": "header:x-api-key", "rules": [LOGIN]}
+    assert replay(settings, log, assume=["header:x-api-key=ip"]).as_json()["rules"][1]["refused"] == 1
+    assert replay(settings, log, assume=["header:x-api-key=text:one"]).rule("default").refused == 1
+    assert (
+        replay({**settings, "missing_key": "deny"}, log, assume=["header:x-api-key=missing"]).rule("default").refused
+        == 4
+    )
+    tiers = {"limits": {"free": "1/hour", "pro": "9/hour"}, "tier": "call:replay.replayed:tier_of"}
+    run = replay(tiers, log, assume=["call:replay.replayed:tier_of=run"])
+    assert run.rule("default").most == [Offender("192.0.2.1", 11)]
+
+
+@pytest.mark.parametrize(
+    ("assumption", "problem"),
+    [
+        ("header:x", "expected WHAT=VALUE"),
+        ("header:x=host", "got 'host', expected ip, user, missing, or text:VALUE"),
+        ("slots=5", "got '5', expected slots=none"),
+        ("weather=good", "got 'weather', expected header:NAME"),
+        ("duration=-1", "got '-1', expected seconds"),
+        ("status=2000", "expected a status"),
+        ("call:replay.replayed:awaited=run", "the callable is async"),
+    ],
+)
+def test_an_invalid_assumption_is_a_mistake(assumption: str, problem: str, log: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        replay({"limits": "2/minute", "key": "header:x | ip"}, log, assume=[assumption, "header:x=ip"])
+
+
+def test_mistakes_name_file_and_line(tmp_path: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "limits.toml").write_text(
+        'limits = "2/minute"\n[[rules]]\npath = "/x"\nlimits = "5/hour"\nkey = "header:x-k"\n'
+    )
+    assert main(["replay", str(tmp_path / "limits.toml"), str(log)]) == 1
+    assert f"{tmp_path}/limits.toml:5: rules[0] (x).key: the log (combined) does not have" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "problem"),
+    [
+        ({"limits": "2/minute", "key": "all"}, {"jobs": 2}, "limits: the key 'all' spans clients"),
+        (
+            {"limits": [], "app_limits": {"limit": "9/second", "key": "all"}},
+            {"jobs": 2},
+            "app_limits: the key 'all' spans clients",
+        ),
+        (
+            {"limits": "2/minute", "app_limits": "9/second", "rules": [LOGIN]},
+            {"jobs": 2},
+            "rules[0] (login): a request has buckets of",
+        ),
+        ({"limits": "9/minute using leaky_bucket", "key": "ip"}, {"jobs": 0}, "--jobs: got 0"),
+        (
+            {"limits": [{"limit": "9/minute using leaky_bucket", "max_delay": 1}]},
+            {"jobs": 2},
+            "limits: all clients share",
+        ),
+        ({"limits": "2/minute"}, {"jobs": 2, "on_decision": print}, "on_decision: it is called in this process only"),
+        ({"limits": "2/minute"}, {"since": "yesterday"}, "--since: got 'yesterday', expected a time"),
+        ({"limits": "2/minute"}, {"rules": ["logins"]}, "--rule: got logins, expected one of default"),
+    ],
+)
+def test_an_invalid_argument_is_a_mistake(
+    settings: dict[str, Any], options: dict[str, Any], problem: str, log: Path
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        replay(settings, log, **options)
+
+
+def test_jobs_give_equal_reports(tmp_path: Path) -> None:
+    path = write(tmp_path / "access.log", requests(5, 3000))
+    settings: dict[str, Any] = {
+        "limits": "9/minute",
+        "blocklist": ["198.51.100.1"],
+        "rules": [LOGIN, {"path": "/search", "exempt": True}],
+    }
+    one, four = (replay(settings, path, format=FORMAT, suggest=True, distributions=True, jobs=jobs) for jobs in (1, 4))
+    assert json.dumps(four.as_json()) == json.dumps(one.as_json())
+    assert (four.rules, four.peaks) == (one.rules, one.peaks)
+    assert one.refused > 300
+
+
+def test_suggestions_divide_abusers_from_honest_clients(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    path.write_text("".join(crowd(7)))
+    plain = replay({"limits": "100000/hour"}, path, suggest=True)
+    found = {one.window: one for one in plain.suggested if one.quota is not None}
+    minute = found[60.0]
+    assert minute.limit is not None
+    touched: set[str] = set()
+    rule = replay(
+        {"limits": minute.limit, "plain_keys": True},
+        path,
+        on_decision=lambda _, verdict: None if verdict else touched.add(verdict.charges[0].key),  # type: ignore[union-attr]  # each has one
+    ).rule("default")
+    assert (rule.clients, rule.refused) == (minute.touched, minute.refused)  # that of a replay of the whole log
+    abusers = {client for client in touched if "198.51.100." in client}
+    assert len(abusers) >= 24
+    assert len(touched - abusers) <= 2
+    assert all(one.touched <= 27 for one in found.values())
+
+
+def test_peaks_are_the_most_in_any_window() -> None:
+    dice = random.Random(3)  # noqa: S311  # times
+    for _ in range(200):
+        times = sorted(dice.choices(range(40), k=dice.randrange(1, 12)))
+        window = dice.randrange(1, 20)
+        assert peak(times, window) == max(sum(end - window < time <= end for time in times) for end in times)
+
+
+def test_the_widest_gap_is_among_the_largest_hundredth() -> None:
+    assert widest_gap([1, 10, *[20] * 296, 30, 60]) == (2.0, 30, 60)
+    assert widest_gap([7]) == (1.0, 7, 7)
+
+
+def test_refusals_are_those_of_the_algorithm() -> None:
+    times = [index * 100_000 for index in range(50)]
+    assert refusals(SlidingWindowLog(10, 1), times, 1) == 0
+    assert refusals(SlidingWindowLog(5, 1), times, 1) == 25
+    assert refusals(parse("1/second using smooth")[0], times, 1) == 44
+
+
+def test_the_command_prints_a_table(tmp_path: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = tmp_path / "limits.toml"
+    settings.write_text('limits = "2/minute"\n[[rules]]\nname = "login"\npath = "/login"\nlimits = "5/hour"\n')
+    assert main(["replay", str(settings), str(log)]) == 1  # 1 of 18 lines was unread
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "18 lines, 1 min 1 s, 1 unread"
+    assert lines[5:] == [
+        "  unread: no line",
+        "",
+        "rule     requests  refused          clients  most refused",
+        "login          12        7  58.3 %        1  192.0.2.1 7",
+        "default         4        1  25.0 %        1  192.0.2.2 1",
+    ]
+    assert main(["replay", str(settings), str(log), "--json", "--rule", "login", "--until", "2023-11-14T22:13:30"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["rules"] == [{"rule": "login", "requests": 2, "refused": 0, "clients": 0, "most": [], "shadow": False}]
+    assert (found["lines"], found["unread"], found["suggested"]) == (4, 1, [])
+
+
+def test_a_hundredth_of_unread_lines_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "limits.toml").write_text('limits = "2/minute"\n')
+    path = tmp_path / "access.log"
+    for unread, code in ((1, 0), (2, 1)):
+        path.write_text(combined(0, "192.0.2.1") * (100 - unread) + "no line\n" * unread)
+        assert main(["replay", str(tmp_path / "limits.toml"), str(path)]) == code
