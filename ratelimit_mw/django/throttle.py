@@ -197,7 +197,9 @@ def _track(raw: Any, django_request: _ThrottleRequest, state: RateLimitState | N
     contexts: dict[Any, RequestContext] = getattr(raw, "_ratelimit_mw", {})
     if state is None or not contexts:
         warn_throttled(
-            "throttle", "settle and count_status need the middleware, which sees the response", code="RL-231"
+            "throttle",
+            "charges are not corrected: settle and count_status need the middleware, which sees the response",
+            code="RL-231",
         )
     elif (tracker := track_response(django_request, state)) is not None:
         next(iter(contexts.values())).tracker = tracker

@@ -107,7 +107,12 @@ def user_id(user: object) -> str | None:
         if not (authenticated() if callable(authenticated) else authenticated):
             return None
     except Exception as error:  # noqa: BLE001  # a lazy user may query a database
-        warn_throttled("user", "is_authenticated raised an error", error=error, code="RL-226")
+        warn_throttled(
+            "user",
+            "is_authenticated raised an error: the request counts as one without a user",
+            error=error,
+            code="RL-226",
+        )
         return None
     for name in _USER_NAMES:
         try:

@@ -190,7 +190,12 @@ class LeaseManager:
         try:
             (decision,) = await take_from_store([lease])
         except Exception as error:  # noqa: BLE001  # no request depends on a lease
-            warn_throttled("lease", "no units were taken: %s", error, code="RL-209")
+            warn_throttled(
+                "lease",
+                "no units were taken in advance, each request takes its own from the store: %s",
+                error,
+                code="RL-209",
+            )
             allotment.not_before = -math.inf
             return
         with self._lock:
