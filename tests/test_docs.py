@@ -53,6 +53,7 @@ SHELL = {
     "python -m ratelimit_mw schema > ratelimit.schema.json": "test_schema.py",
     "python -m ratelimit_mw replay limits.toml access.log access.log.1.gz --suggest --html report.html": "tests/replay",
     "python -m benchmarks --json docs/explanation/performance.json": "tests/tools/test_benchmarks.py",
+    "python -m ratelimit_mw tail limits.toml --rule login": "tests/stores/test_admin.py",
     "python docs/performance_figures.py": "tests/tools/test_benchmarks_chart.py",
 }
 
@@ -88,7 +89,9 @@ INCLUDED = {
     **{ROOT / f"ratelimit_mw/algorithms/{name}.py": "tests/algorithms" for name in SCRIPTED},
     **{ROOT / f"ratelimit_mw/algorithms/{name}.lua": "tests/stores" for name in SCRIPTED},
 }
-CHECK = "python -m ratelimit_mw check limits.toml "  # run here, with the settings that stand before it
+# run here, with the settings that stand before it
+RUN = ("check", "peek", "reset", "keys", "top")
+CHECK = tuple(f"python -m ratelimit_mw {name} limits.toml " for name in RUN)
 OPTIONS = {"language", "caption"}
 FIELDS = ("**Admits** w", "**State**: ", "**Bytes per key**: ", "**Worst window**: ", "**Choose it** w", "\nExample: ")
 

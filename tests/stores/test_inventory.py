@@ -2,9 +2,11 @@
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from redis import Redis
@@ -167,6 +169,33 @@ def test_on_a_cluster(
     several: RedisStore, redis_cluster: RedisCluster, check: Callable[[RedisStore, str], None]
 ) -> None:
     check(several, redis_cluster.url)
+
+
+def test_the_rights_on_the_page_suffice(redis_server: RedisServer) -> None:
+    """Those of the app, and those of an operator, are on two pages."""
+    app, *_ = rules_on("docs/how-to/redis.md")
+    reporting, operating = rules_on("docs/how-to/who-is-limited.md")
+    log = [Charge("{a}:log", SlidingWindowLog(3, 60))]
+    with RedisServer(redis_server.binary) as server:
+        assert server.ask(f"ACL SETUSER ratelimit {app}") == "+OK"
+        with closing(RedisStore(server.url.replace("://", "://ratelimit:a-long-password@"), timeout=PATIENT)) as store:
+            store.take(log)
+            with pytest.raises(StoreError):
+                store.add_refused({"{a}:login": 1}, LATEST)
+            assert server.ask(f"ACL SETUSER ratelimit {reporting}") == "+OK"
+            store.add_refused({"{a}:login": 1}, LATEST)
+            with pytest.raises(StoreError):
+                store.latest_refusals(None, 1)
+            assert server.ask(f"ACL SETUSER ratelimit {operating}") == "+OK"
+            assert store.most_refused(0) == {"{a}:login": 1}
+            assert len(store.latest_refusals(store.latest_refusals(None, 2)[0].number, 2)) == 1
+            assert f"{log[0].key}:{log[0].limit.bucket}" in listed(store)
+
+
+def rules_on(page: str) -> list[str]:
+    """The rights that a page grants, without the user's name."""
+    text = (Path(__file__).resolve().parents[2] / page).read_text("utf-8")
+    return re.findall(r"^ +ACL SETUSER \w+ (.*)$", text, re.MULTILINE)
 
 
 def test_an_entry_of_another_program_is_a_store_error(one: RedisStore, redis_server: RedisServer) -> None:
