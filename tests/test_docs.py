@@ -50,6 +50,9 @@ SHELL = {
     'python3 -m pip install "ratelimit-mw[fastapi,redis]"': "tests/tutorials/test_install.py, with one extra",
     'python3 -m pip install -e ".[redis]" --group tests': "tox, which installs the same extra and group",
     "python3 -m pytest tests/test_limiter.py": "tox",
+    'python3 -m pip install "ratelimit-mw[serve,redis]"': "tests/tutorials/test_install.py, with one extra",
+    "python -m ratelimit_mw serve limits.toml --bind 127.0.0.1:8900": "tests/proxies",
+    "python -m ratelimit_mw serve limits.toml --bind 127.0.0.1:8900 --grpc 127.0.0.1:8901": "tests/proxies",
     "python -m ratelimit_mw schema > ratelimit.schema.json": "test_schema.py",
     "python -m ratelimit_mw replay limits.toml access.log access.log.1.gz --suggest --html report.html": "tests/replay",
     "python -m benchmarks --json docs/explanation/performance.json": "tests/tools/test_benchmarks.py",
@@ -92,6 +95,8 @@ INCLUDED = {
 # run here, with the settings that stand before it
 RUN = ("check", "peek", "reset", "keys", "top")
 CHECK = tuple(f"python -m ratelimit_mw {name} limits.toml " for name in RUN)
+PROXIES = ("nginx", "caddyfile", "haproxy", "lua", "yaml")
+PROGRAMS = ("javascript", "go", "bash")
 OPTIONS = {"language", "caption"}
 FIELDS = ("**Admits** w", "**State**: ", "**Bytes per key**: ", "**Worst window**: ", "**Choose it** w", "\nExample: ")
 
@@ -193,6 +198,10 @@ def check_what_is_not_run(page: Path, block: Block) -> None:
     elif block.language == "{code}":  # of a library that is not installed here
         assert page.stem.startswith("migrate-from-")
         compile(block.text, str(page), "exec")
+    elif block.language in PROXIES:
+        assert page.stem.startswith("behind-")  # tests/proxies runs these
+    elif block.language in PROGRAMS:
+        assert page.stem == "many-services"  # tests/service/test_programs.py runs these
     elif block.language == "mermaid":
         assert page == ROOT / "docs/explanation/architecture.md"  # test_architecture.py draws its diagrams again
     elif block.language == "{raw}":

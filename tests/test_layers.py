@@ -23,7 +23,8 @@ rules
 engine
 asgi wsgi admin replay
 starlette flask django
-fastapi testing cli
+fastapi testing service
+cli
 """  # lowest first; packages on one line do not import each other
 ROOT = {"__init__", "__main__"}  # re-exports the public names; runs the command line
 
@@ -39,7 +40,9 @@ THIRD_PARTY = {  # every import from outside the standard library, and the only 
     "redis": ["stores.redis"],
     "hiredis": ["stores.redis"],
     "starlette": ["starlette", "fastapi", "cli.demo"],
-    "uvicorn": ["cli.demo"],
+    "uvicorn": ["cli.demo", "cli.serve", "service.protocol"],
+    "grpc": ["service.grpc"],
+    "google": ["service.grpc", "service.grpc_messages"],
     "fastapi": ["fastapi"],
     "flask": ["flask"],
     "flask_login": ["flask"],

@@ -20,6 +20,8 @@ CLIENTS = (
     "uvicorn",
     "prometheus_client",
     "opentelemetry",
+    "grpc",
+    "google",
 )
 OPTIONAL = (*CLIENTS, "pytest", "hypothesis")
 MODULES = ("", ".asgi", ".wsgi", ".testing", ".testing.blocking", ".testing.laws")

@@ -82,7 +82,7 @@ def test_every_client_and_framework_with_a_module_of_its_own_has_an_extra() -> N
     known = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     named = {name for name, places in THIRD_PARTY.items() if name in {place.rpartition(".")[2] for place in places}}
     named |= EXTRAS.keys()
-    assert {EXTRAS.get(name, name) for name in named} == set(known) - {"all", "demo"}
+    assert {EXTRAS.get(name, name) for name in named} == set(known) - {"all", "demo", "serve"}
 
 
 def test_what_is_required() -> None:
@@ -91,7 +91,7 @@ def test_what_is_required() -> None:
     needs = [need for need in requires("ratelimit-mw") or [] if "extra ==" not in need]
     assert [need.partition(">")[0] for need in needs] == ["msgspec"]
     extras = metadata("ratelimit-mw").get_all("Provides-Extra") or []
-    named = {"redis", "starlette", "fastapi", "flask", "django", "prometheus", "opentelemetry", "all", "demo"}
-    assert set(extras) == named
+    named = {"redis", "starlette", "fastapi", "flask", "django", "prometheus", "opentelemetry"}
+    assert set(extras) == named | {"serve", "grpc", "all", "demo"}
     assert metadata("ratelimit-mw")["License-Expression"] == "MIT"
     assert not [need for need in requires("ratelimit-mw") or [] if "<" in need.partition(";")[0]]  # no upper pins

@@ -84,6 +84,7 @@ NAMES = {
     ".opentelemetry": ["instrument"],
     ".replay": ["Offender", "Report", "RuleResult", "Suggestion", "replay"],
     ".rules": ["Rule"],
+    ".service": ["service"],
     ".settings": ["Settings"],
     ".starlette": ["RateLimit", "RateLimitMiddleware", "exempt", "limit"],
     ".stores": ["Answer", "AsyncStore", "Store"],

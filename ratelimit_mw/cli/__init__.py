@@ -1,6 +1,6 @@
 """The command line, `ratelimit-mw` or `python -m ratelimit_mw`.
 
-The commands are `demo`, `check`, `schema`, `replay`, and those of `ratelimit_mw.admin`.
+The commands are `demo`, `check`, `schema`, `replay`, `serve`, and those of `ratelimit_mw.admin`.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from typing import Final
 
 from ratelimit_mw.admin.commands import add_commands
 from ratelimit_mw.admin.target import Target
-from ratelimit_mw.cli import check, demo, replay
+from ratelimit_mw.cli import check, demo, replay, serve
 from ratelimit_mw.core.errors import RateLimitError
 from ratelimit_mw.settings.schema import settings_schema
 
@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     demo.add_to(commands)
     check.add_to(commands)
+    serve.add_to(commands)
     add_commands(commands, lambda args: Target.of(args.file), has_file=True)
     replay.add_to(commands)
     about = "print the JSON Schema of a settings file, for editors"

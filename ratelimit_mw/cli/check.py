@@ -7,9 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from os import environ
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
-from urllib.parse import unquote_to_bytes
 
 from ratelimit_mw.cli.explain import capture_warnings, explain, single_line
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector
@@ -17,6 +15,7 @@ from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.http.networks import parse_address
 from ratelimit_mw.http.on_refused import refusal_handler
 from ratelimit_mw.http.request import Request
+from ratelimit_mw.http.scopes import scope_from_parts
 from ratelimit_mw.http.views import AsgiRequest
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
@@ -146,25 +145,10 @@ def _request_from_args(args: argparse.Namespace) -> Request:
         raise ConfigError(
             f"--ip: got {args.ip!r}, expected an address such as 192.0.2.1 or 2001:db8::1, or ''", code="RL-051"
         )
-    path, _, query = target.partition("?")
     headers = [_parse_header(text) for text in args.header]
     if args.host is not None:
         headers.insert(0, (b"host", _to_bytes("--host", args.host)))
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "scheme": "http",
-        "method": method,
-        "path": unquote_to_bytes(path).decode("utf-8", "replace"),
-        "raw_path": path.encode(),
-        "query_string": query.encode(),
-        "root_path": "",
-        "headers": headers,
-        "client": (args.ip, 0) if args.ip else None,
-        "state": {},
-        "user": SimpleNamespace(is_authenticated=bool(args.user), identity=args.user),
-    }
+    scope = scope_from_parts(method, target.encode(), headers, (args.ip, 0) if args.ip else None, args.user or "")
     return AsgiRequest(scope, args.ip or None)
 
 

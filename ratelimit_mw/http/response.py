@@ -1,7 +1,7 @@
 """Builds the rate limit headers and the refusal responses.
 
-A new header of all refusals is added in `_problem`, which `refusal_response` calls for each kind of refusal, and one of
-some refusals in `refusal_response`. A new header of all responses is added in `headers`, in its faster form
+A new header of all refusals is added in `problem_response`, which `refusal_response` calls for each kind of refusal,
+and one of some refusals in `refusal_response`. A new header of all responses is added in `headers`, in its faster form
 `raw_headers`, and in `django/responses.py`, which knows the two `RateLimit` fields by their position. Every new header
 needs its name in `_NAMES`. To be documented in OpenAPI, it also needs a text in `_DESCRIPTIONS`, and its name in
 `RESPONSES`.
@@ -228,10 +228,10 @@ def refusal_response(
             "temporary-reduced-capacity",
             "Request cannot be satisfied due to temporary server capacity constraints",
         )
-        return _problem(status, _PROBLEMS + kind, title, detail, (), [("Retry-After", str(_STORE_DOWN_RETRY))])
+        return problem_response(status, _PROBLEMS + kind, title, detail, (), [("Retry-After", str(_STORE_DOWN_RETRY))])
     if not verdict.decisions:
         detail = _BLOCKED if verdict.rule == "blocklist" else "The request does not say whose it is."
-        return _problem(403, "about:blank", "Forbidden", detail, (), [])
+        return problem_response(403, "about:blank", "Forbidden", detail, (), [])
     policies = _policies(verdict)
     refusing = [policies[index].name for index in verdict.refusing]
     title = "Request cannot be satisfied as assigned quota has been exceeded"
@@ -243,10 +243,15 @@ def refusal_response(
         wait = max(1, ceil(max(verdict.retry_after, at_least) + extra))
         fields = [("Retry-After", str(wait))]
         detail = f"Try again in {wait} second{'s' if wait > 1 else ''}."
-    return _problem(429, _PROBLEMS + "quota-exceeded", title, detail, refusing, [*fields, *headers(verdict, style)])
+    return problem_response(
+        429, _PROBLEMS + "quota-exceeded", title, detail, refusing, [*fields, *headers(verdict, style)]
+    )
 
 
-def _problem(status: int, kind: str, title: str, detail: str, refusing: Sequence[str], fields: HeaderList) -> Response:
+def problem_response(
+    status: int, kind: str, title: str, detail: str, refusing: Sequence[str] = (), fields: HeaderList | None = None
+) -> Response:
+    """Return a response with problem details. `refusing`: names of policies. `fields`: more headers."""
     problem = {"type": kind, "title": title, "status": status, "detail": detail}
     body = json.encode({**problem, "violated-policies": refusing} if refusing else problem)
     base_fields = [
@@ -254,7 +259,7 @@ def _problem(status: int, kind: str, title: str, detail: str, refusing: Sequence
         ("Content-Length", str(len(body))),
         ("Cache-Control", "no-store"),
     ]
-    return Response(status, [*base_fields, *fields], body)
+    return Response(status, [*base_fields, *(fields or ())], body)
 
 
 def _visible_policies(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:

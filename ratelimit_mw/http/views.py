@@ -14,6 +14,8 @@ _MERGING_SERVERS: Final = re.compile(r"Granian|WSGIServer/|gunicorn/(?:1?\d|2[01
 _DJANGO_SERVER: Final = "django.core.servers.basehttp"  # runserver is based on wsgiref's server, but drops such names
 _JOINED_VALUES: Final = re.compile(r",(?! )")  # these servers join lines without a space; proxies write one
 
+RawHeaders = Sequence[tuple[bytes, bytes]]  # of an ASGI scope; names in lower case
+
 UNDERSCORE_FINDING: Final = Finding(
     "trusted_proxies: this WSGI server reads a header X_Forwarded_For as X-Forwarded-For, so a client can forge its "
     "address; drop header names with underscores in the proxy, or use a server that does (gunicorn, waitress)",

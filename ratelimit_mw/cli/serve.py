@@ -1,0 +1,236 @@
+"""`python -m ratelimit_mw serve`: serves the limits of a settings file to proxies and other programs."""
+
+import argparse
+import os
+import socket
+import stat
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from ratelimit_mw.asgi.send import Message, Receive, Scope, Send
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.service import service
+from ratelimit_mw.service.access import checked_secret, is_loopback
+from ratelimit_mw.service.app import Service
+
+_UNIX: Final = "unix:"
+_BACKLOG: Final = 2048  # connections that wait to be accepted
+_SOCKET_MODE: Final = 0o666  # as open as loopback; the rights of its folder decide
+_MAX_PORT: Final = 65_535
+_MAX_WORKERS: Final = 512
+_NO_EXTRA: Final = "serve needs its extra, python3 -m pip install 'ratelimit-mw[{}]' ({})"
+_NOT_LOOPBACK: Final = "is neither loopback nor a unix socket: add --secret-file, so that strangers get no answer"
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    about = "serve the limits of a settings file to proxies and to programs in any language"
+    parser = commands.add_parser("serve", help=about, description=about)
+    parser.add_argument("file", help="a TOML file, or one that ends in .json")
+    parser.add_argument(
+        "--bind",
+        action="append",
+        metavar="ADDRESS",
+        help="HOST:PORT or unix:PATH; may be repeated (default: 127.0.0.1:8900)",
+    )
+    parser.add_argument(
+        "--grpc", action="append", default=[], metavar="ADDRESS", help="the same for Envoy's rate limit service by gRPC"
+    )
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
+    parser.add_argument(
+        "--secret-file", metavar="FILE", help="file with the secret that callers send in X-RateLimit-Secret"
+    )
+    parser.set_defaults(run=run)
+
+
+class Address(NamedTuple):
+    """An address to listen on. `path`: of a unix socket, else None."""
+
+    text: str
+    path: str | None
+    host: str = ""
+    port: int = 0
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal. Return 1 if the server does not start. Raises `ConfigError` for mistakes."""
+    if not 1 <= args.workers <= _MAX_WORKERS:
+        raise ConfigError(f"--workers: got {args.workers}, expected 1 to {_MAX_WORKERS}", code="RL-051")
+    secret = _read_secret(args.secret_file)
+    addresses = [parse_address("--bind", text, secret) for text in args.bind or ["127.0.0.1:8900"]]
+    grpc = [parse_address("--grpc", text, secret).text for text in args.grpc]
+    try:
+        import uvicorn  # noqa: PLC0415  # an extra that only this command needs
+        from uvicorn.supervisors import Multiprocess  # noqa: PLC0415
+
+        from ratelimit_mw.service.protocol import BoundedProtocol  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError(_NO_EXTRA.format("serve", error), code="RL-052") from error
+    os.environ["WEB_CONCURRENCY"] = str(args.workers)  # for the check of the store, which may be that of a process
+    make = partial(make_app, args.file, secret, grpc)
+    app = make()  # its mistakes are reported before any process starts
+    config = uvicorn.Config(
+        app if args.workers == 1 else make,
+        factory=args.workers > 1,
+        workers=args.workers,
+        http=BoundedProtocol,
+        ws="none",
+        lifespan="on",
+        proxy_headers=False,  # the service itself decides whose headers it believes
+        server_header=False,
+        log_level="warning",
+        access_log=False,
+        backlog=_BACKLOG,
+    )
+    sockets = _listen(addresses)
+    print(f"ratelimit_mw: serving {args.file} on {', '.join(_names(addresses, sockets, grpc))}", flush=True)
+    try:
+        if args.workers > 1:
+            Multiprocess(config, sockets=sockets).run()
+            return 0
+        server = uvicorn.Server(config)
+        server.run(sockets)
+        return 0 if server.started else 1
+    finally:
+        for address in addresses:
+            if address.path is not None:
+                Path(address.path).unlink(missing_ok=True)
+
+
+def make_app(file: str, secret: str, grpc: Sequence[str]) -> Any:
+    """Return the ASGI app that one process serves."""
+    _find_callables()  # a worker process begins here
+    app = service(file, secret=secret)
+    return _WithGrpc(app, grpc) if grpc else app
+
+
+def _find_callables() -> None:
+    """Let `call:` find modules in the current folder."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+
+
+class _WithGrpc:
+    """The service with its gRPC server, which starts and stops with the process."""
+
+    def __init__(self, app: Service, addresses: Sequence[str]) -> None:
+        try:
+            from ratelimit_mw.service.grpc import GrpcServer  # noqa: PLC0415  # an extra that only --grpc needs
+        except ImportError as error:
+            raise ConfigError(_NO_EXTRA.format("grpc", error), code="RL-052") from error
+        self._app: Final = app
+        self._server: Final = GrpcServer(app, addresses)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a call; start and stop the gRPC server in the lifespan."""
+        if scope["type"] != "lifespan":
+            await self._app(scope, receive, send)
+            return
+
+        async def stop_before_shutdown() -> Message:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                await self._server.stop()
+            return message
+
+        async def start_first(message: Message) -> None:
+            if message["type"] == "lifespan.startup.complete":
+                try:
+                    await self._server.start()
+                except ConfigError as error:
+                    message = {"type": "lifespan.startup.failed", "message": f"ratelimit_mw: {error}"}
+            await send(message)
+
+        await self._app(scope, stop_before_shutdown, start_first)
+
+
+def parse_address(option: str, text: str, secret: str) -> Address:
+    """Return the address in `HOST:PORT` or `unix:PATH`. Raises `ConfigError` if it is none, or needs a secret."""
+    if text.startswith(_UNIX):
+        if not text[len(_UNIX) :]:
+            raise ConfigError(f"{option}: got {text!r}, expected a path after unix:", code="RL-051")
+        return Address(text, text[len(_UNIX) :])
+    host, colon, port = text.rpartition(":")
+    host = "127.0.0.1" if host == "localhost" else host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdecimal() or int(port) > _MAX_PORT:
+        raise ConfigError(
+            f"{option}: got {text!r}, expected HOST:PORT such as 127.0.0.1:8900, or unix:PATH", code="RL-051"
+        )
+    if not secret and not is_loopback(host):
+        raise ConfigError(f"{option}: {text} {_NOT_LOOPBACK}", code="RL-058")
+    return Address(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", None, host, int(port))
+
+
+def _read_secret(file: str | None) -> str:
+    if file is None:
+        return ""
+    try:
+        secret = Path(file).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--secret-file {file}: {error}", code="RL-059") from None
+    if not secret:
+        raise ConfigError(f"--secret-file {file}: is empty, expected a secret", code="RL-059")
+    try:
+        return checked_secret(secret)
+    except ConfigError as error:
+        raise error.with_prefix(f"--secret-file {file}") from None
+
+
+def _listen(addresses: Sequence[Address]) -> list[socket.socket]:
+    """Return a bound socket for each address. Raises `ConfigError` if one is not available."""
+    sockets: list[socket.socket] = []
+    try:
+        for address in addresses:
+            try:
+                sockets.append(_bound(address))
+            except OSError as error:
+                raise ConfigError(f"--bind {address.text}: {error}", code="RL-053") from None
+    except ConfigError:
+        for one in sockets:
+            one.close()
+        raise
+    return sockets
+
+
+def _bound(address: Address) -> socket.socket:
+    if address.path is None:
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        one = socket.socket(family, socket.SOCK_STREAM)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind((address.host, address.port))
+        return one
+    _remove_stale(address.path)
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    one.bind(address.path)
+    Path(address.path).chmod(_SOCKET_MODE)
+    return one
+
+
+def _remove_stale(path: str) -> None:
+    """Remove a socket that an ended process has left. Raises `OSError` if the path is in use."""
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise FileExistsError(f"{path} exists and is not a socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            Path(path).unlink()
+            return
+    raise FileExistsError(f"{path} is in use by a running server")
+
+
+def _names(addresses: Sequence[Address], sockets: Sequence[socket.socket], grpc: Sequence[str]) -> list[str]:
+    names = []
+    for address, one in zip(addresses, sockets, strict=True):
+        if address.path is not None:
+            names.append(address.text)
+        else:
+            host = f"[{address.host}]" if ":" in address.host else address.host
+            names.append(f"http://{host}:{one.getsockname()[1]}")
+    return [*names, *(f"grpc://{text}" for text in grpc)]

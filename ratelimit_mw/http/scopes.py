@@ -1,0 +1,38 @@
+"""Builds the ASGI scope of a request from its parts, for a request that no server has received."""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from ratelimit_mw.http.views import RawHeaders
+
+_VERSION: Mapping[str, str] = {"version": "3.0"}
+
+
+def scope_from_parts(
+    method: str, target: bytes, headers: RawHeaders, client: tuple[str, int] | None, user: str | None = None
+) -> dict[str, Any]:
+    """Return the scope of an HTTP request.
+
+    `target`: path and query as the client sent them. A fragment is dropped, as servers do. `headers`: names in lower
+    case. `client`: the socket's peer; None for a unix socket. `user`: the name of the user that was authenticated.
+    """
+    path, _, query = target.partition(b"#")[0].partition(b"?")
+    scope: dict[str, Any] = {
+        "type": "http",
+        "asgi": _VERSION,
+        "http_version": "1.1",
+        "scheme": "http",
+        "method": method,
+        "path": unquote_to_bytes(path).decode("utf-8", "replace") if b"%" in path else path.decode("utf-8", "replace"),
+        "raw_path": path,
+        "query_string": query,
+        "root_path": "",
+        "headers": headers,
+        "client": client,
+        "state": {},
+    }
+    if user is not None:
+        scope["user"] = SimpleNamespace(is_authenticated=bool(user), identity=user)
+    return scope

@@ -1,0 +1,23 @@
+"""The decision service: the limits of one settings file for proxies, and for programs in any language."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ratelimit_mw.service.app import Service
+from ratelimit_mw.service.served_settings import served_settings
+from ratelimit_mw.settings import Settings
+
+__all__ = ["service"]
+
+
+def service(settings: Settings | Mapping[str, Any] | str | Path, *, secret: str = "") -> Service:
+    """Return an ASGI app that decides the requests of other servers.
+
+    For example `app = service("limits.toml")`. `settings`: a `Settings` object, a mapping, or the name of a TOML or
+    JSON file. `secret`: what callers must send in the header `X-RateLimit-Secret`; without it, only callers on
+    loopback and unix sockets get an answer. Raises `ConfigError` for invalid settings, and for those that the service
+    cannot apply: it does not see responses.
+    """
+    loaded = Settings.load(settings) if isinstance(settings, (str, Path)) else Settings.of(settings, {})
+    return Service(served_settings(loaded), secret)

@@ -1,0 +1,94 @@
+"""Decides whose calls the service answers, and whose word about a request it believes."""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from hmac import compare_digest
+from typing import Any, Final
+
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.http.client_ip import ClientIPResolver
+from ratelimit_mw.http.networks import parse_address
+from ratelimit_mw.settings import Settings
+
+SECRET_HEADER: Final = "x-ratelimit-secret"  # noqa: S105  # a name
+_RAW_SECRET_HEADER: Final = SECRET_HEADER.encode()
+_MIN_LENGTH: Final = 16  # characters of a secret, so that it cannot be guessed
+
+_NOT_LOOPBACK: Final = (
+    "this service has no secret, so it answers callers on loopback and unix sockets only; set a secret on both sides"
+)
+_WRONG_SECRET: Final = "X-RateLimit-Secret: missing or wrong, expected the secret of this service"  # noqa: S105  # a text
+_CROSS_SITE: Final = "Origin: present, expected a program; the service does not answer web pages"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is a loopback address. A name is not one, because it may have any address."""
+    address = parse_address(host)
+    return address is not None and address.is_loopback
+
+
+def checked_secret(secret: str) -> str:
+    """Return the secret. Raises `ConfigError` if it is too short to be one, or no text that a header can have."""
+    if not isinstance(secret, str):
+        raise ConfigError(f"secret: got {type(secret).__name__}, expected text", code="RL-059")
+    if secret and (len(secret) < _MIN_LENGTH or not secret.isascii() or not secret.isprintable() or " " in secret):
+        raise ConfigError(f"secret: expected at least {_MIN_LENGTH} ASCII characters without spaces", code="RL-059")
+    return secret
+
+
+class Access:
+    """Checks the callers of the service. `secret`: what they must send; empty for callers on this host only."""
+
+    def __init__(self, settings: Settings, secret: str) -> None:
+        resolver = ClientIPResolver(settings.trusted_proxies, settings.proxy_header)
+        self.proxy_header: Final = resolver.header
+        self._trusts: Final = resolver.trusts if settings.trusted_proxies else None
+        self._secret: Final = checked_secret(secret).encode()
+        self._is_local: Final = lru_cache(maxsize=1024)(_is_local)
+
+    def problem(self, scope: Mapping[str, Any]) -> str | None:
+        """Return why a caller gets no answer; None if it gets one."""
+        if self._secret:
+            sent = [value for name, value in scope["headers"] if name == _RAW_SECRET_HEADER]
+            return None if len(sent) == 1 and compare_digest(sent[0], self._secret) else _WRONG_SECRET
+        server, client = scope.get("server"), scope.get("client")
+        local = self._is_local(server[0] if server else None, client[0] if client else None)
+        return None if local else _NOT_LOOPBACK
+
+    def problem_of_metadata(self, peer: str | None, metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
+        """Return why a gRPC call gets no answer; None if it gets one. `peer`: its address, None for a unix socket."""
+        if self._secret:
+            sent = [value for name, value in metadata if name == SECRET_HEADER]
+            text = sent[0] if len(sent) == 1 else ""
+            raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+            return None if compare_digest(raw, self._secret) else _WRONG_SECRET
+        return None if self._is_local(None, peer) else _NOT_LOOPBACK
+
+    def distrust(self, peer: str | None) -> str | None:
+        """Return why a caller's word about a request is not believed; None if the caller is a trusted proxy."""
+        if self._trusts is not None and self._trusts(peer):
+            return None
+        listed = "'unix:'" if not peer else repr(peer)
+        return (
+            f"trusted_proxies: the caller {listed} is not one of them, so its word about a request is not believed; "
+            f"add {listed} to trusted_proxies in the settings of this service"
+        )
+
+
+def web_page_problem(scope: Mapping[str, Any]) -> str | None:
+    """Return why a POST is not answered if a web page sent it; None if a program did.
+
+    A browser on this host could otherwise reset limits for any page that it shows. Browsers send `Origin` with every
+    POST.
+    """
+    return _CROSS_SITE if any(name == b"origin" for name, _ in scope["headers"]) else None
+
+
+def _is_local(server: str | None, client: str | None) -> bool:
+    """Return whether both ends of a connection are on this host, as far as they are addresses.
+
+    A server may report a name for its own end, and a unix socket has no addresses.
+    """
+    if server and parse_address(server) is not None and not is_loopback(server):
+        return False
+    return not client or is_loopback(client)

@@ -1,0 +1,86 @@
+"""The service's own answers: JSON, problem details, and what a verdict is in JSON."""
+
+from math import isinf
+from typing import Any, Final
+
+from msgspec import json
+
+from ratelimit_mw.asgi.send import Send
+from ratelimit_mw.core.errors import RateLimitError
+from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.http.response import HeaderList, Response, problem_response
+
+_TITLES: Final = {
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    413: "Content Too Large",
+    503: "Service Unavailable",
+}
+_STORE_RETRY: Final = 1  # seconds; a hint, because the end of an outage is unknown
+
+
+class Rejected(RateLimitError):
+    """A call that the service cannot answer. `detail` begins with the place of the mistake, if there is one."""
+
+    def __init__(self, status: int, detail: str, fields: HeaderList | None = None) -> None:
+        super().__init__(detail)
+        self.response: Final = problem(status, detail, fields)
+
+
+def problem(status: int, detail: str, fields: HeaderList | None = None) -> Response:
+    """Return a response with problem details."""
+    return problem_response(status, "about:blank", _TITLES[status], detail, (), fields)
+
+
+def store_failed() -> Rejected:
+    """Return the answer to a call that needs the store while the store fails."""
+    return Rejected(503, "store: gave no answer in time; try again", [("Retry-After", str(_STORE_RETRY))])
+
+
+def json_response(value: object) -> Response:
+    """Return a response with a JSON body."""
+    body = json.encode(value)
+    fields = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
+    return Response(200, fields, body)
+
+
+async def send_response(response: Response, send: Send, *, head: bool = False) -> None:
+    """Send a response. `head`: without its body."""
+    fields = [(name.lower().encode(), value.encode("latin-1")) for name, value in response.headers]
+    await send({"type": "http.response.start", "status": response.status, "headers": fields})
+    await send({"type": "http.response.body", "body": b"" if head else response.body})
+
+
+def numbers(verdict: Verdict | None) -> dict[str, Any]:
+    """Return a verdict for JSON.
+
+    `limit` and `remaining` are null if no limit binds. `retry_after` is null if the same request can never pass.
+    """
+    if verdict is None:
+        verdict = _UNLIMITED
+    binds = verdict.binding is not None
+    return {
+        "allowed": verdict.allowed,
+        "limit": verdict.limit if binds else None,
+        "remaining": verdict.remaining if binds else None,
+        "retry_after": finite(_retry_after(verdict)),
+        "next_after": finite(verdict.next_after),
+        "reset_after": finite(verdict.reset_after),
+        "delay": verdict.delay,
+        "source": verdict.source,
+    }
+
+
+def finite(seconds: float) -> float | None:
+    """Return None for infinity, which JSON does not have."""
+    return None if isinf(seconds) else seconds
+
+
+def _retry_after(verdict: Verdict) -> float:
+    return float(_STORE_RETRY) if verdict.source == "denied_on_error" else verdict.retry_after
+
+
+_UNLIMITED: Final = Verdict(True, (), ())

@@ -1,0 +1,166 @@
+"""The decision service as an ASGI app: its endpoints, and whom it answers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.asgi.send import Receive, Scope, Send
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.engine.gate import AsyncGate
+from ratelimit_mw.http.request import strip_root
+from ratelimit_mw.http.response import Response
+from ratelimit_mw.service.access import Access, web_page_problem
+from ratelimit_mw.service.answers import Rejected, json_response, problem, send_response
+from ratelimit_mw.service.calls import CheckCall, HitCall, SettleCall, read_call, read_either
+from ratelimit_mw.service.forwarded import ProxyRequests, Rebuild, for_envoy, for_nginx, without_body
+from ratelimit_mw.service.hits import Hits
+from ratelimit_mw.service.requests import Requests
+from ratelimit_mw.settings import Settings
+
+_MAX_BODY: Final = 65_536  # bytes of a JSON call; the largest sensible one has some hundred headers
+_BODY_TIMEOUT: Final = 10.0  # seconds for the whole body
+_ENVOY: Final = "/v1/envoy"
+_FORBIDDEN: Final = (("X-RateLimit-Status", "403"),)  # so that nginx tells it from a refusal for a quota
+_EMPTY: Final[list[tuple[bytes, bytes]]] = [(b"content-length", b"0")]
+_OK: Final = {"type": "http.response.start", "status": 200, "headers": _EMPTY}
+_END: Final = {"type": "http.response.body", "body": b""}
+
+Call = Callable[[bytes], Awaitable[Any]]
+Render = Callable[[Send], Send]  # changes a decision into what a proxy expects
+
+
+class LimitedAnswer(RateLimitMiddleware):
+    """The middleware around an app that answers every admitted request with an empty 200."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(_answer, settings)
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def gate(self) -> AsyncGate:
+        """The gate that decides."""
+        return self._gate
+
+
+async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] != "lifespan":
+        await send(_OK)
+        await send(_END)
+        return
+    while (await receive())["type"] != "lifespan.shutdown":
+        await send({"type": "lifespan.startup.complete"})
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+class Service:
+    """An ASGI app that decides requests of other servers. See `ratelimit_mw.service.service`."""
+
+    def __init__(self, settings: Settings, secret: str) -> None:
+        self.access: Final = Access(settings, secret)
+        self._limited: Final = LimitedAnswer(settings)
+        self.style: Final = settings.headers
+        hits, self.requests = Hits(self._limited.gate), Requests(self._limited.gate)
+        proxies = ProxyRequests(self.access)
+        self._rebuild: Final[dict[str, tuple[Rebuild | None, Render | None]]] = {
+            "/v1/forward": (proxies.from_headers("forward"), None),
+            "/v1/nginx": (proxies.from_headers("nginx"), for_nginx),
+        }
+        self._rebuild_envoy: Final = proxies.from_path(_ENVOY)
+        self._calls: Final[dict[str, Call]] = {
+            "/v1/check": lambda body: self.requests.check_call(read_call(body, CheckCall)),
+            "/v1/hit": lambda body: hits.hit_call(read_call(body, HitCall)),
+            "/v1/settle": lambda body: hits.settle_call(read_call(body, SettleCall)),
+            "/v1/peek": lambda body: _by_kind(read_either(body), hits.peek_call, self.requests.peek_call),
+            "/v1/reset": lambda body: _by_kind(read_either(body), hits.reset_call, self.requests.reset_call),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one call."""
+        if scope["type"] != "http":
+            await self._other(scope, receive, send)
+            return
+        path: str = scope["path"]
+        if scope.get("root_path"):
+            path = strip_root(scope["root_path"], path)
+        refusal = self.access.problem(scope)
+        if refusal is not None:
+            await send_response(problem(403, refusal, [*_FORBIDDEN]), send, head=scope["method"] == "HEAD")
+            return
+        rebuild, render = self._rebuild.get(path, (None, None))
+        if rebuild is None and (path == _ENVOY or path.startswith(f"{_ENVOY}/")):
+            rebuild, render = self._rebuild_envoy, for_envoy
+        try:
+            if rebuild is None:
+                response = await self._respond(path, scope, receive)
+            else:
+                request = rebuild(scope)
+                if request["method"] == "HEAD" != scope["method"]:
+                    send = without_body(send)
+                await self._limited(request, receive, send if render is None else render(send))
+                return
+        except Rejected as error:
+            response = error.response
+        await send_response(response, send, head=scope["method"] == "HEAD")
+
+    async def _respond(self, path: str, scope: Scope, receive: Receive) -> Response:
+        """Return the answer to a call that is not about a proxy's request. Raises `Rejected` for a wrong one."""
+        call = self._calls.get(path)
+        if call is None:
+            return self._read(path, scope)
+        if scope["method"] != "POST":
+            raise Rejected(405, f"method: got {scope['method']}, expected POST", [("Allow", "POST")])
+        if (web_page := web_page_problem(scope)) is not None:
+            raise Rejected(403, web_page)
+        try:
+            return json_response(await call(await _body(receive)))
+        except ConfigError as error:
+            raise Rejected(400, error.problems[0]) from None
+
+    def _read(self, path: str, scope: Scope) -> Response:
+        if path not in ("/healthz", "/metrics"):
+            raise Rejected(404, f"path: got {path!r:.100}, expected one of {', '.join(self.paths)}")
+        if scope["method"] not in ("GET", "HEAD"):
+            raise Rejected(405, f"method: got {scope['method']}, expected GET", [("Allow", "GET, HEAD")])
+        if path == "/metrics":
+            raise Rejected(404, "metrics: this version of ratelimit_mw counts none")
+        return json_response({"status": "ok"})
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of all endpoints."""
+        return [*self._rebuild, f"{_ENVOY}/...", *self._calls, "/healthz", "/metrics"]
+
+    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": "the service has no websockets"})
+        elif scope["type"] == "lifespan":
+            await self._limited(scope, receive, send)
+
+
+async def _by_kind(
+    call: Any, of_key: Callable[[Any], Awaitable[Any]], of_request: Callable[[Any], Awaitable[Any]]
+) -> Any:
+    return await (of_key(call) if isinstance(call, HitCall) else of_request(call))
+
+
+async def _body(receive: Receive) -> bytes:
+    """Return the body of a call. Raises `Rejected` if it is long or slow, or if the caller left."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Rejected(400, "body: the caller left before its end")
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > _MAX_BODY:
+                    raise Rejected(413, f"body: expected at most {_MAX_BODY} bytes", [("Connection", "close")])
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        raise Rejected(408, f"body: did not end within {_BODY_TIMEOUT:g} s", [("Connection", "close")]) from None

@@ -1,0 +1,153 @@
+"""Rebuilds the request that a proxy asks about, and renders the decision as the proxy needs it."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from ratelimit_mw.asgi.send import Message, Scope, Send
+from ratelimit_mw.http.scopes import scope_from_parts
+from ratelimit_mw.service.access import SECRET_HEADER, Access
+from ratelimit_mw.service.answers import Rejected
+
+_OK: Final = 200
+_FORBIDDEN: Final = 403
+_TOO_MANY: Final = 429
+_SERVER_ERROR: Final = 500
+_HOST: Final = b"host"
+_MAX_BODY: Final = 2048  # bytes of a body that is sent as a header; proxies limit the size of headers
+_HEADERS: Final = {  # per endpoint: the headers in which a proxy describes the request
+    "forward": {"method": b"x-forwarded-method", "uri": b"x-forwarded-uri", "host": b"x-forwarded-host"},
+    "nginx": {"method": b"x-original-method", "uri": b"x-original-uri"},
+}
+
+Rebuild = Callable[[Scope], Scope]
+
+
+class ProxyRequests:
+    """Rebuilds requests from the calls of trusted proxies. Raises `Rejected` for callers that are not trusted."""
+
+    def __init__(self, access: Access) -> None:
+        self._access: Final = access
+        self._proxy_header: Final = access.proxy_header.encode()
+
+    def from_headers(self, endpoint: str) -> Rebuild:
+        """Return the function for an endpoint where headers describe the request: `forward` or `nginx`."""
+        described = {header: part for part, header in _HEADERS[endpoint].items()}
+        secret, address = SECRET_HEADER.encode(), self._proxy_header
+        method_header, uri_header = _HEADERS[endpoint]["method"], _HEADERS[endpoint]["uri"]
+
+        def rebuild(scope: Scope) -> Scope:
+            client = self._peer(scope)
+            parts: dict[str, bytes] = {}
+            headers: list[tuple[bytes, bytes]] = []
+            has_address = False
+            for field in scope["headers"]:
+                name = field[0]
+                part = described.get(name)
+                if part is not None:
+                    if part in parts:
+                        raise Rejected(400, f"{name.decode()}: present twice, expected once, as the proxy sets it")
+                    parts[part] = field[1]
+                elif name != secret:
+                    headers.append(field)
+                    has_address = has_address or name == address
+            method, uri = parts.get("method"), parts.get("uri")
+            if not method:
+                raise _missing(method_header)
+            if not uri:
+                raise _missing(uri_header)
+            if not has_address:
+                raise _missing(address)
+            if (host := parts.get("host")) is not None:
+                headers = [(_HOST, host), *(field for field in headers if field[0] != _HOST)]
+            return scope_from_parts(method.decode("latin-1"), uri, headers, client)
+
+        return rebuild
+
+    def from_path(self, prefix: str) -> Rebuild:
+        """Return the function for an endpoint where the request is as the client sent it, below a prefix."""
+        secret, address, length = SECRET_HEADER.encode(), self._proxy_header, len(prefix)
+
+        def rebuild(scope: Scope) -> Scope:
+            client = self._peer(scope)
+            headers = [field for field in scope["headers"] if field[0] != secret]
+            if all(name != address for name, _ in headers):
+                raise _missing(address)
+            root = len(scope.get("root_path", "").encode())
+            raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+            target = raw_path.partition(b"?")[0][root + length :] or b"/"
+            if query := scope.get("query_string"):
+                target += b"?" + query
+            return scope_from_parts(scope["method"], target, headers, client)
+
+        return rebuild
+
+    def _peer(self, scope: Scope) -> tuple[str, int] | None:
+        """Return the address of the caller. Raises `Rejected` if it is not a trusted proxy."""
+        client: Any = scope.get("client")
+        distrust = self._access.distrust(client[0] if client else None)
+        if distrust is not None:
+            raise Rejected(_FORBIDDEN, distrust)
+        return client or None
+
+
+def _missing(header: bytes) -> Rejected:
+    return Rejected(400, f"{header.decode()}: missing, expected what the proxy's configuration in the docs sets")
+
+
+def for_nginx(send: Send) -> Send:
+    """Return a `send` for `auth_request` of nginx, which passes on the statuses 2xx, 401 and 403 only.
+
+    A refusal becomes a 403. Its own status is in `X-RateLimit-Status`, and its body in `X-RateLimit-Body`, because
+    nginx drops the body. A body that is long or has line breaks is left out.
+    """
+    start: Message = {}
+
+    async def send_refusal_as_403(message: Message) -> None:
+        nonlocal start
+        if message["type"] == "http.response.start" and message["status"] != _OK:
+            start = message
+            return
+        if start:
+            body = message.get("body", b"")
+            fields = [*start["headers"], (b"x-ratelimit-status", b"%d" % start["status"])]
+            if len(body) <= _MAX_BODY and body.isascii() and body.decode("ascii").isprintable():
+                fields.append((b"x-ratelimit-body", body))
+            await send({**start, "status": _FORBIDDEN, "headers": fields})
+            start = {}
+        await send(message)
+
+    return send_refusal_as_403
+
+
+def for_envoy(send: Send) -> Send:
+    """Return a `send` for `ext_authz` of Envoy: a refusal with 503 becomes one with 429.
+
+    Envoy takes a 5xx for a failure of the service, and may then admit the request.
+    """
+    replaced = False
+
+    async def send_without_5xx(message: Message) -> None:
+        nonlocal replaced
+        if message["type"] == "http.response.start" and message["status"] >= _SERVER_ERROR:
+            replaced = True
+            message = {**message, "status": _TOO_MANY}
+        elif replaced and "body" in message:
+            message = {**message, "body": message["body"].replace(b'"status":503', b'"status":429')}
+        await send(message)
+
+    return send_without_5xx
+
+
+def without_body(send: Send) -> Send:
+    """Return a `send` for a rebuilt HEAD request, whose refusal has no body: its length becomes 0.
+
+    The proxy's own request is no HEAD, so the server would wait for the body that the length announces.
+    """
+
+    async def send_without_length(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            fields = [field for field in message["headers"] if field[0] != b"content-length"]
+            message = {**message, "headers": [*fields, (b"content-length", b"0")]}
+        await send(message)
+
+    return send_without_length

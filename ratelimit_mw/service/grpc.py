@@ -1,0 +1,194 @@
+"""Envoy's rate limit service by gRPC: `envoy.service.ratelimit.v3.RateLimitService`.
+
+Each descriptor describes a request. All of them are decided in one step, all or nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import isinf
+from typing import Any, Final
+from urllib.parse import unquote
+
+from ratelimit_mw.core.errors import ConfigError, require
+from ratelimit_mw.core.limit import MAX_EXACT_INT, Decision
+from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.http.networks import parse_address
+from ratelimit_mw.http.response import HeaderList, headers
+from ratelimit_mw.http.scopes import scope_from_parts
+from ratelimit_mw.http.views import AsgiRequest
+from ratelimit_mw.service.access import Access
+from ratelimit_mw.service.app import Service
+from ratelimit_mw.service.requests import Requests, request_of
+
+with require("grpc"):
+    import grpc
+    from grpc import aio
+
+with require("google"):
+    from google.protobuf.message import DecodeError
+
+    from ratelimit_mw.service.grpc_messages import MESSAGES, OK, OVER_LIMIT, SERVICE, UNITS
+
+_MAX_UINT32: Final = 2**32 - 1
+_MAX_DESCRIPTORS: Final = 64
+_MAX_MESSAGE: Final = 65_536  # bytes of a call
+_DROPPED: Final = ("content-length",)  # Envoy computes it
+_STOP_GRACE: Final = 1.0  # seconds for calls in progress when the server stops
+
+
+class RateLimitService:
+    """Answers `ShouldRateLimit`."""
+
+    def __init__(self, requests: Requests, access: Access, style: Any) -> None:
+        self._requests: Final = requests
+        self._access: Final = access
+        self._style: Final = style
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return the handler of the gRPC service."""
+        method = grpc.unary_unary_rpc_method_handler(
+            self.should_rate_limit,
+            request_deserializer=_read,
+            response_serializer=MESSAGES["RateLimitResponse"].SerializeToString,
+        )
+        return grpc.method_handlers_generic_handler(SERVICE, {"ShouldRateLimit": method})
+
+    async def should_rate_limit(self, call: Any, context: Any) -> Any:
+        """Decide the descriptors of a call."""
+        peer = _address(context.peer())
+        problem = self._access.problem_of_metadata(peer, context.invocation_metadata() or ())
+        problem = problem or self._access.distrust(peer)
+        if problem is not None:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, problem)
+        if call is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "body: got no RateLimitRequest")
+        if not 0 < len(call.descriptors) <= _MAX_DESCRIPTORS:
+            text = f"descriptors: got {len(call.descriptors)}, expected 1 to {_MAX_DESCRIPTORS}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        asked = []
+        for index, descriptor in enumerate(call.descriptors):
+            if not descriptor.entries:
+                text = f"descriptors[{index}].entries: got none, expected at least one"
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+            cost = descriptor.hits_addend.value if descriptor.HasField("hits_addend") else call.hits_addend or None
+            if cost is not None and cost >= MAX_EXACT_INT:
+                text = f"descriptors[{index}].hits_addend: got {cost}, expected less than {MAX_EXACT_INT}"
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+            asked.append((_request(descriptor.entries), cost))
+        verdict, buckets = await self._requests.decide(asked)
+        return await self._response(asked[0][0], verdict, buckets)
+
+    async def _response(self, request: AsgiRequest, verdict: Verdict | None, buckets: Sequence[Sequence[Any]]) -> Any:
+        response = MESSAGES["RateLimitResponse"](overall_code=OK)
+        if verdict is None:
+            response.statuses.extend(MESSAGES["DescriptorStatus"](code=OK) for _ in buckets)
+            return response
+        fields: HeaderList = headers(verdict, self._style)
+        if not verdict.allowed:
+            refusal = await self._requests.refusal(request, verdict)
+            response.overall_code, response.raw_body, fields = OVER_LIMIT, refusal.body, refusal.headers
+        for name, value in fields:
+            if name.lower() not in _DROPPED:
+                response.response_headers_to_add.add(key=name.lower(), value=value)
+        for own in buckets:
+            response.statuses.append(_status(_part_of(verdict, own), refused=not verdict.allowed))
+        return response
+
+
+def _read(body: bytes) -> Any:
+    """Return the call; None if the bytes are none. An error here would be logged for each such call."""
+    try:
+        return MESSAGES["RateLimitRequest"].FromString(body)
+    except DecodeError:
+        return None
+
+
+def _part_of(verdict: Verdict, buckets: Sequence[Any]) -> Verdict:
+    """Return the verdict on the charges of one descriptor."""
+    wanted = set(buckets)
+    indices = [
+        index
+        for index in range(len(verdict.decisions))
+        if (verdict.charges[index].key, verdict.charges[index].limit.bucket) in wanted
+    ]
+    refusing = [index for index in indices if index in verdict.refusing]
+    charges = [verdict.charges[index] for index in indices]
+    decisions = [verdict.decisions[index] for index in indices]
+    return Verdict(not refusing, charges, decisions, verdict.rule, verdict.source)
+
+
+def _status(verdict: Verdict, *, refused: bool) -> Any:
+    """Return the status of one descriptor. Without decisions, as after an error of the store, it is the overall one."""
+    over = refused if not verdict.decisions else not verdict.allowed
+    status = MESSAGES["DescriptorStatus"](code=OVER_LIMIT if over else OK)
+    index = verdict.binding
+    if index is None:
+        return status
+    limit, decision = verdict.charges[index].limit, verdict.decisions[index]
+    status.current_limit.requests_per_unit = min(limit.quota, _MAX_UINT32)
+    status.current_limit.unit = UNITS.get(int(limit.window), 0) if limit.window == int(limit.window) else 0
+    status.limit_remaining = min(decision.remaining, _MAX_UINT32)
+    seconds = _until_reset(decision)
+    status.duration_until_reset.seconds = int(seconds)
+    status.duration_until_reset.nanos = int(seconds % 1 * 1e9)
+    return status
+
+
+def _until_reset(decision: Decision) -> float:
+    """Return the seconds until this client may go on: until more is left, or until the same request passes."""
+    seconds = decision.next_after if decision.allowed else decision.retry_after
+    return 0.0 if isinf(seconds) else seconds
+
+
+def _request(entries: Iterable[Any]) -> AsgiRequest:
+    """Return the request that a descriptor describes.
+
+    The entries `remote_address`, `path`, `method` and `user` are its parts; all others are headers. Header names have
+    no underscores, so `_` becomes `-`: the entry `generic_key` is the header `generic-key`.
+    """
+    parts: dict[str, str] = {}
+    fields: list[tuple[bytes, bytes]] = []
+    for entry in entries:
+        if entry.key in ("remote_address", "path", "method", "user"):
+            parts.setdefault(entry.key, entry.value)
+        else:
+            fields.append((entry.key.lower().replace("_", "-").encode(), entry.value.encode()))
+    address = parts.get("remote_address", "")
+    client = (address, 0) if parse_address(address) is not None else None
+    target = parts.get("path", "/").encode() or b"/"
+    return request_of(scope_from_parts(parts.get("method", "GET") or "GET", target, fields, client, parts.get("user")))
+
+
+def _address(peer: str) -> str | None:
+    """Return the address in the name that gRPC has for a peer: `ipv4:127.0.0.1:80`. None for a unix socket."""
+    kind, _, rest = unquote(peer).partition(":")
+    return None if kind == "unix" else rest.rpartition(":")[0].strip("[]") or rest
+
+
+class GrpcServer:
+    """The gRPC server of one process, on the addresses of `--grpc`. All processes share a port."""
+
+    def __init__(self, service: Service, addresses: Sequence[str]) -> None:
+        self._service: Final = service
+        self._addresses: Final = addresses
+        self._server: Any = None
+
+    async def start(self) -> None:
+        """Begin to serve, in the running loop. Raises `ConfigError` if an address is not available."""
+        service = self._service
+        options = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.so_reuseport", 1)]
+        self._server = aio.server(options=options)
+        limits = RateLimitService(service.requests, service.access, service.style)
+        self._server.add_generic_rpc_handlers((limits.handler(),))
+        for address in self._addresses:
+            try:
+                bound = self._server.add_insecure_port(address)
+            except RuntimeError as error:
+                raise ConfigError(f"--grpc {address}: {error}", code="RL-053") from None
+            if not bound:
+                raise ConfigError(f"--grpc {address}: the address is not available", code="RL-053")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """End the calls in progress, within a second."""
+        if self._server is not None:
+            await self._server.stop(_STOP_GRACE)

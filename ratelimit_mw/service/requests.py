@@ -1,0 +1,137 @@
+"""Decides requests that callers describe in parts, under the rules of the settings."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from ratelimit_mw.core.limit import bucket_of
+from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.engine.gate import AsyncGate
+from ratelimit_mw.http.on_refused import custom_refusal
+from ratelimit_mw.http.response import Response, headers
+from ratelimit_mw.http.views import AsgiRequest
+from ratelimit_mw.rules.plan import Match, Plan, conclude
+from ratelimit_mw.service.answers import finite, numbers
+from ratelimit_mw.service.calls import CheckCall, RequestParts, cost_of
+from ratelimit_mw.service.hits import answered, reset
+from ratelimit_mw.stores.group import bucket_id
+
+_OK: Final = 200
+
+Asked = tuple[AsgiRequest, int | None]  # a request, and its cost instead of that of the rules
+BucketId = tuple[str, str]
+
+
+class Requests:
+    """Decides, shows and resets what the rules of a gate require for requests in parts."""
+
+    def __init__(self, gate: AsyncGate) -> None:
+        self._gate: Final = gate
+
+    async def check_call(self, call: CheckCall) -> dict[str, Any]:
+        """Take what the rules require, and return the status and headers that the middleware would send.
+
+        Does not wait: `delay` is for the caller to wait.
+        """
+        request = request_of(call.scope())
+        verdict, _ = await self.decide([(request, None if call.cost is None else cost_of(call, 0))])
+        answer = {**numbers(verdict), "rule": None if verdict is None else verdict.rule}
+        if verdict is None or verdict.allowed:
+            fields = headers(verdict, self._gate.settings.headers)
+            return {**answer, "status": _OK, "headers": dict(fields), "body": ""}
+        refusal = await self.refusal(request, verdict)
+        body = refusal.body.decode("utf-8", "replace")
+        return {**answer, "status": refusal.status, "headers": dict(refusal.headers), "body": body}
+
+    async def refusal(self, request: AsgiRequest, verdict: Verdict) -> Response:
+        """Return the response to a refused request."""
+        gate = self._gate
+        return await custom_refusal(gate.refusal_handler, request, verdict, gate.default_refusal(request, verdict))
+
+    async def decide(self, asked: Sequence[Asked]) -> tuple[Verdict | None, Sequence[Sequence[BucketId]]]:
+        """Return the verdict on some requests, which are decided in one step, and the buckets of each.
+
+        The verdict is None if no limit applies. A bucket that several requests have in common is charged once.
+        """
+        found: list[tuple[AsgiRequest, Match, Plan]] = []
+        buckets: list[list[BucketId]] = []
+        for request, cost in asked:
+            one = await self._plan(request)
+            if one is None:
+                buckets.append([])
+            else:
+                found.append((request, one[0], _at(one[1], cost)))
+                buckets.append([bucket_id(charge) for charge in one[1].charges])
+        if not found:
+            return None, buckets
+        denied = [one for one in found if one[2].denied_source is not None]
+        request, match, charge_plan = (denied or found)[0]
+        if len(found) > 1 and not denied:
+            charge_plan = _joined([one for *_, one in found])
+        return await self._gate.decide(match, charge_plan, request, no_sleep), buckets
+
+    async def peek_call(self, call: RequestParts) -> dict[str, Any]:
+        """Return what is left of each limit that applies, and what a check would answer. Changes nothing."""
+        found = await self._plan(request_of(call.scope()))
+        if found is None:
+            return {**numbers(None), "rule": None, "limits": []}
+        match, charge_plan = found
+        charges = _at(charge_plan, None if call.cost is None else cost_of(call, 0)).charges
+        decisions = await answered(self._gate.runtime.peek(charges)) if charges else ()
+        verdict = conclude(match, replace(charge_plan, charges=charges), decisions)
+        limits = [
+            {
+                "name": policy.name,
+                "limit": decision.limit,
+                "notation": charge.limit.notation,
+                "role": charge.role,
+                "allowed": decision.allowed,
+                "remaining": decision.remaining,
+                "retry_after": finite(decision.retry_after),
+                "reset_after": finite(decision.reset_after),
+            }
+            for charge, decision, policy in zip(charges, decisions, charge_plan.policies, strict=True)
+        ]
+        return {**numbers(verdict), "rule": verdict.rule, "limits": limits}
+
+    async def reset_call(self, call: RequestParts) -> dict[str, Any]:
+        """Forget what the client of a request has used of each limit that applies."""
+        found = await self._plan(request_of(call.scope()))
+        charges = () if found is None else found[1].charges
+        if charges:
+            await answered(reset(self._gate.store_for("store"), charges, self._gate.settings.store_timeout))
+        return {"reset": len(charges)}
+
+    async def _plan(self, request: AsgiRequest) -> tuple[Match, Plan] | None:
+        """Return the limits of a request and its charges; None if nothing limits it."""
+        match = self._gate.match(request)
+        return None if match is None else (match, await self._gate.plan(match, request))
+
+
+def request_of(scope: dict[str, Any]) -> AsgiRequest:
+    """Return the view of a request that is described in parts."""
+    client = scope["client"]
+    return AsgiRequest(scope, client[0] if client else None)
+
+
+async def no_sleep(_seconds: float, _woken: object = None, /) -> None:
+    """Do not wait: the caller is told the delay."""
+
+
+def _at(charge_plan: Plan, cost: int | None) -> Plan:
+    """Return the plan with another cost than that of the rules; unchanged if it is None."""
+    if cost is None:
+        return charge_plan
+    charges = [one if one.role == "penalty" else replace(one, cost=cost) for one in charge_plan.charges]
+    return replace(charge_plan, charges=charges)
+
+
+def _joined(plans: Sequence[Plan]) -> Plan:
+    """Return one plan for several requests. Of a bucket that several have, the first charge stays."""
+    first: dict[Any, tuple[Any, Any, Any]] = {}
+    for one in plans:
+        for parts in zip(one.charges, one.compiled_limits, one.policies, strict=True):
+            first.setdefault(bucket_of(parts[0]), parts)
+    charges, limits, policies = zip(*first.values(), strict=True) if first else ((), (), ())
+    return Plan(charges, limits, policies)

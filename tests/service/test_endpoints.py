@@ -1,0 +1,405 @@
+"""The endpoints of the decision service, and what each rejects."""
+
+from typing import Any
+
+import pytest
+
+from ratelimit_mw.core.errors import ConfigError, StoreError
+from ratelimit_mw.service import service
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores.memory import MemoryStore
+from ratelimit_mw.testing import Control
+from service.calls import call, calls, made
+
+FORWARDED = {"X-Forwarded-Method": "GET", "X-Forwarded-Uri": "/a?b", "X-Forwarded-For": "192.0.2.7"}
+NGINX = {"X-Original-Method": "GET", "X-Original-Uri": "/a?b", "X-Forwarded-For": "192.0.2.7"}
+SLOTS = {"concurrent": 2, "slot_lifetime": 5}
+
+
+class Away(MemoryStore):
+    """A store that always fails."""
+
+    async def atake(self, charges: Any) -> Any:
+        raise StoreError("away")
+
+    apeek = areset = asettle = atake  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "detail"),
+    [
+        ("/v1/forward", {**FORWARDED, "X-Forwarded-Method": ""}, "x-forwarded-method: missing"),
+        ("/v1/forward", NGINX, "x-forwarded-method: missing"),
+        ("/v1/nginx", FORWARDED, "x-original-method: missing"),
+        ("/v1/nginx", {**NGINX, "X-Original-Uri": ""}, "x-original-uri: missing"),
+        ("/v1/forward", {name: FORWARDED[name] for name in list(FORWARDED)[:2]}, "x-forwarded-for: missing"),
+        ("/v1/envoy/a", {}, "x-forwarded-for: missing"),
+        ("/v1/forward", [*FORWARDED.items(), ("x-forwarded-uri", "/b")], "x-forwarded-uri: present twice"),
+    ],
+)
+def test_a_proxy_that_does_not_say_all_of_a_request(path: str, headers: Any, detail: str) -> None:
+    (answer,) = calls(made(), ("GET", path, {"headers": headers}))
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
+    assert answer.json()["detail"].startswith(detail)
+
+
+def test_the_same_bucket_by_every_proxy(ratelimit_clock: None) -> None:
+    app = made(limits="10/day using fixed_window")
+    asked = [
+        ("GET", "/v1/forward", {"headers": FORWARDED}),
+        ("POST", "/v1/forward", {"headers": FORWARDED}),
+        ("GET", "/v1/nginx", {"headers": NGINX}),
+        ("GET", "/v1/envoy/a?b", {"headers": {"X-Forwarded-For": "192.0.2.7"}}),
+        ("GET", "/v1/envoy", {"headers": {"X-Forwarded-For": "203.0.113.1, 192.0.2.7"}}),
+        ("GET", "/v1/forward", {"headers": {**FORWARDED, "X-Forwarded-Uri": "*", "X-Forwarded-Method": "OPTIONS"}}),
+    ]
+    answers = calls(app, *asked)
+    assert [answer.status_code for answer in answers] == [200] * 6
+    assert [answer.headers["ratelimit"].split(";")[1] for answer in answers] == [
+        f"r={left}" for left in range(9, 3, -1)
+    ]
+
+
+@pytest.fixture
+def ratelimit_clock(ratelimit: Control) -> None:
+    ratelimit.freeze()
+
+
+@pytest.mark.parametrize("path", ["/v1/forward", "/v1/nginx", "/v1/envoy/a"])
+def test_the_word_of_a_stranger_is_not_believed(path: str) -> None:
+    for app in (service({"limits": "1/day"}), made(trusted_proxies=["10.0.0.0/8"])):
+        answers = calls(app, *[("GET", path, {"headers": {**FORWARDED, **NGINX}})] * 2)
+        assert [answer.status_code for answer in answers] == [403, 403]
+        assert answers[0].json()["detail"].startswith("trusted_proxies: the caller '127.0.0.1' is not one of them")
+        for ip in ("192.0.2.7", "127.0.0.1"):
+            peeked = call(app, "/v1/peek", {"path": "/a", "ip": ip, "cost": 0}).json()
+            assert peeked["remaining"] == peeked["limit"]
+
+
+def test_refused_in_the_form_of_each_proxy(ratelimit_clock: None) -> None:
+    app = made(limits="1/day using fixed_window")
+    asked: list[Any] = [
+        ("GET", "/v1/forward", {"headers": FORWARDED}),
+        ("GET", "/v1/forward", {"headers": FORWARDED}),
+        ("GET", "/v1/nginx", {"headers": NGINX}),
+        ("GET", "/v1/forward", {"headers": {**FORWARDED, "X-Forwarded-Method": "HEAD"}}),
+        ("HEAD", "/v1/nginx", {"headers": NGINX}),
+    ]
+    _, forward, nginx, head, nginx_head = calls(app, *asked)
+    assert (forward.status_code, forward.headers["retry-after"]) == (429, "86400")
+    assert (nginx.status_code, nginx.headers["x-ratelimit-status"]) == (403, "429")
+    assert nginx.headers["x-ratelimit-body"] == forward.text == nginx.text
+    assert (head.status_code, head.text, head.headers["content-length"]) == (429, "", "0")
+    assert (nginx_head.status_code, nginx_head.headers["retry-after"]) == (403, "86400")
+
+
+def test_a_long_body_is_not_sent_as_a_header() -> None:
+    def refuse(request: Any, verdict: Any) -> Any:
+        return 429, {}, "x\n" if request.path == "/n" else "y" * 9000
+
+    app = made(limits="1/day", on_refused=refuse)
+    first = ("GET", "/v1/nginx", {"headers": NGINX})
+    answers = calls(app, first, first, ("GET", "/v1/nginx", {"headers": {**NGINX, "X-Original-Uri": "/n"}}))
+    assert [answer.status_code for answer in answers] == [200, 403, 403]
+    assert all("x-ratelimit-body" not in answer.headers for answer in answers)
+    assert answers[1].text == "y" * 9000
+
+
+def test_a_host_that_the_proxy_forwards(ratelimit_clock: None) -> None:
+    rule = {"path": "/{rest:path}", "host": "a.example", "limits": "5/day", "name": "host"}
+    app = made(rules=[rule])
+    a, b = calls(
+        app,
+        ("GET", "/v1/forward", {"headers": {**FORWARDED, "X-Forwarded-Host": "a.example"}}),
+        ("GET", "/v1/nginx", {"headers": {**NGINX, "Host": "a.example", "X-Forwarded-Host": "b.example"}}),
+    )
+    assert a.headers["ratelimit"].startswith('"host";r=4')
+    assert b.headers["ratelimit"].startswith('"host";r=3')
+
+
+def test_check(ratelimit_clock: None) -> None:
+    app = made(
+        limits="3/day using fixed_window", key="user | ip", rules=[{"path": "/free", "exempt": True, "name": "free"}]
+    )
+    first = call(app, "/v1/check", {"path": "/a", "ip": "192.0.2.7"}).json()
+    assert first == {
+        "allowed": True,
+        "limit": 3,
+        "remaining": 2,
+        "retry_after": 0.0,
+        "next_after": 86400.0,
+        "reset_after": 86400.0,
+        "delay": 0.0,
+        "source": "store",
+        "rule": "default",
+        "status": 200,
+        "headers": {"RateLimit-Policy": '"default";q=3;w=86400', "RateLimit": '"default";r=2;t=86400'},
+        "body": "",
+    }
+    dear = call(app, "/v1/check", {"path": "/a", "ip": "192.0.2.7", "cost": 3}).json()
+    assert (dear["allowed"], dear["status"], dear["remaining"]) == (False, 429, 2)
+    assert dear["headers"]["Retry-After"] == "86400"
+    assert '"violated-policies":["default"]' in dear["body"]
+    assert call(app, "/v1/check", {"path": "/a", "cost": 4}).json()["retry_after"] is None
+    assert call(app, "/v1/check", {"path": "/a", "ip": "192.0.2.7", "user": "bob"}).json()["remaining"] == 2
+    free = call(app, "/v1/check", {"path": "/free", "ip": "192.0.2.7"}).json()
+    assert (free["allowed"], free["limit"], free["rule"], free["headers"]) == (True, None, None, {})
+
+
+def test_check_reads_headers_and_host(ratelimit_clock: None) -> None:
+    rule = {
+        "path": "/a",
+        "methods": ["PUT"],
+        "host": "x.example",
+        "limits": "5/day",
+        "key": "header:X-Key",
+        "name": "k",
+    }
+    app = made(rules=[rule])
+    parts = {"path": "/a?q", "method": "put", "host": "x.example", "headers": {"X-Key": "é", "Accept": ["a", "b"]}}
+    assert call(app, "/v1/check", parts).json()["rule"] == "k"
+    assert call(app, "/v1/check", {**parts, "headers": {"x-key": "é"}}).json()["remaining"] == 3
+    assert call(app, "/v1/check", {**parts, "headers": {"x-key": "other"}}).json()["remaining"] == 4
+
+
+def test_check_does_not_wait() -> None:
+    app = made(limits=[{"limit": "1/hour using gcra", "max_delay": 7200}])
+    call(app, "/v1/check", {"path": "/", "ip": "192.0.2.7"})
+    waiting = call(app, "/v1/check", {"path": "/", "ip": "192.0.2.7"}).json()
+    assert waiting["allowed"] is True
+    assert 3500 < waiting["delay"] <= 3600
+
+
+def test_peek_and_reset_of_a_request(ratelimit_clock: None) -> None:
+    app, parts = made(limits="3/day; 5/day using gcra"), {"path": "/a", "ip": "192.0.2.7"}
+    call(app, "/v1/check", parts)
+    for _ in range(2):
+        left = call(app, "/v1/peek", {**parts, "cost": 0}).json()
+        assert [(one["name"], one["remaining"]) for one in left["limits"]] == [("default", 2), ("default-2", 4)]
+        assert left["limits"][1]["notation"] == "5/86400s using gcra"
+    assert call(app, "/v1/reset", parts).json() == {"reset": 2}
+    assert call(app, "/v1/peek", {**parts, "cost": 0}).json()["remaining"] == 3
+    assert call(made(enabled=False), "/v1/reset", parts).json() == {"reset": 0}
+    assert call(made(enabled=False), "/v1/peek", parts).json()["limits"] == []
+
+
+def test_hit_peek_settle_and_reset_of_a_key(ratelimit_clock: None) -> None:
+    app, body = made(), {"limits": ["5/day using fixed_window", "9/hour"], "key": ["mail", "bob"]}
+    assert call(app, "/v1/hit", {**body, "cost": 3}).json()["remaining"] == 2
+    refused = call(app, "/v1/hit", {**body, "cost": 3})
+    assert refused.status_code == 200
+    assert (refused.json()["allowed"], refused.json()["retry_after"]) == (False, 86400.0)
+    assert call(app, "/v1/hit", {**body, "cost": 6}).json()["retry_after"] is None
+    assert call(app, "/v1/settle", {**body, "delta": -2}).json() == {"settled": 2}
+    assert call(app, "/v1/peek", body).json()["remaining"] == 4
+    assert call(app, "/v1/reset", body).json() == {"reset": 2}
+    assert call(app, "/v1/peek", body).json()["remaining"] == 5
+    assert call(app, "/v1/hit", {**body, "key": "mail"}).json()["remaining"] == 4
+
+
+def test_slots_are_released_renewed_and_end_by_themselves(ratelimit: Control) -> None:
+    ratelimit.freeze()
+    app, body = made(), {"limits": SLOTS, "key": "reports"}
+    first, second, third = (call(app, "/v1/hit", body).json() for _ in range(3))
+    assert [one["allowed"] for one in (first, second, third)] == [True, True, False]
+    assert "slot" not in third
+    assert call(app, "/v1/settle", {**body, "release": first["slot"]}).json() == {"settled": 1}
+    assert call(app, "/v1/settle", {**body, "release": first["slot"]}).json() == {"settled": 1}  # has no effect
+    assert call(app, "/v1/peek", body).json()["remaining"] == 1
+    ratelimit.advance(3)
+    call(app, "/v1/settle", {**body, "renew": second["slot"]})
+    ratelimit.advance(3)
+    assert call(app, "/v1/peek", body).json()["remaining"] == 1  # 6 s after the hit, 3 s after the renewal
+    ratelimit.advance(3)
+    assert call(app, "/v1/peek", body).json()["remaining"] == 2  # its holder is gone
+
+
+def test_a_slot_beside_a_rate_and_of_several_units(ratelimit: Control) -> None:
+    ratelimit.freeze()
+    app, body = made(), {"limits": ["10/day", {**SLOTS, "name": "a"}, {"concurrent": 3, "name": "b"}], "key": "k"}
+    taken = call(app, "/v1/hit", {**body, "cost": 2}).json()
+    assert taken["slot"].count("x2") == 2
+    assert call(app, "/v1/hit", body).json()["allowed"] is False
+    assert call(app, "/v1/settle", {**body, "release": taken["slot"]}).json() == {"settled": 2}
+    assert call(app, "/v1/hit", body).json()["allowed"] is True
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "detail"),
+    [
+        ("/v1/hit", {"limits": "10/mfoo", "key": "k"}, "limits: '10/mfoo': unknown period 'mfoo'"),
+        ("/v1/hit", {"limits": [], "key": "k"}, "limits: got none"),
+        ("/v1/hit", {"limits": ["1/s", {"concurrent": 0}], "key": "k"}, "limits[1].quota: got 0"),
+        ("/v1/hit", {"limits": "1/s", "key": ""}, "key: got ''"),
+        ("/v1/hit", {"limits": "1/s", "key": []}, "key: got ()"),
+        ("/v1/hit", {"limits": "1/s"}, "body: Object missing required field `key`"),
+        ("/v1/hit", {"limits": "1/s", "key": 5}, "key: Expected `str | array`, got `int`"),
+        ("/v1/hit", {"limits": "1/s", "key": "k", "cost": -1}, "cost: got -1"),
+        ("/v1/hit", {"limits": "1/s", "key": "k", "cost": 2**53}, f"cost: got {2**53}"),
+        ("/v1/hit", {"limits": "1/s", "key": "k", "cost": 1.5}, "cost: Expected `int | null`, got `float`"),
+        ("/v1/hit", {"limits": "1/s", "key": "k", "costs": 1}, "body: Object contains unknown field `costs`"),
+        ("/v1/hit", [], "body: Expected `object`, got `array`"),
+        ("/v1/settle", {"limits": "1/s", "key": "k"}, "delta: got 0 of the three"),
+        ("/v1/settle", {"limits": "1/s", "key": "k", "delta": 1, "renew": "1x1"}, "delta: got 2 of the three"),
+        ("/v1/settle", {"limits": "1/s", "key": "k", "delta": 2**60}, f"delta: got {2**60}"),
+        ("/v1/settle", {"limits": "1/s", "key": "k", "release": "1x1"}, "release: got '1x1', expected the `slot`"),
+        ("/v1/settle", {"limits": SLOTS, "key": "k", "release": "x"}, "release: got 'x', expected the `slot`"),
+        ("/v1/settle", {"limits": SLOTS, "key": "k", "renew": "1x1.2x1"}, "renew: got '1x1.2x1', expected"),
+        ("/v1/check", {"path": "a"}, "path: got 'a', expected text that begins with '/'"),
+        ("/v1/check", {"path": "/", "ip": "300.1.1.1"}, "ip: got '300.1.1.1', expected an address"),
+        ("/v1/check", {"path": "/", "method": "G T"}, "method: got 'G T', expected a method"),
+        ("/v1/check", {"path": "/", "headers": {"a": 1}}, "headers[...]: Expected `str | array`, got `int`"),
+        ("/v1/check", {"path": "/", "cost": -5}, "cost: got -5"),
+        ("/v1/peek", {"path": 5}, "path: Expected `str`, got `int`"),
+        ("/v1/reset", {"key": "k"}, "body: Object missing required field `limits`"),
+    ],
+)
+def test_wrong_input_names_its_place(path: str, body: Any, detail: str) -> None:
+    answer = call(made(), path, body)
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
+    assert answer.json()["detail"].startswith(detail)
+    assert answer.json()["status"] == 400
+
+
+@pytest.mark.parametrize(
+    ("content", "detail"),
+    [
+        (b"", "body: invalid JSON"),
+        (b"{", "body: invalid JSON"),
+        (b"\xff\xfe", "body: invalid JSON"),
+        (b'{"limits": "1/s", "key": "\\ud800"}', "body: invalid JSON"),
+        (b"[" * 60_000, "body: "),
+        (b'{"key": ' + b"[" * 60_000, "key[0]: Expected `str`, got `array`"),
+        (b"null", "body: Expected `object`, got `null`"),
+        (b"1" * 5000, "body: "),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/hit", "/v1/peek"])
+def test_a_body_that_is_no_call(path: str, content: bytes, detail: str) -> None:
+    (answer,) = calls(made(), ("POST", path, {"content": content}))
+    assert answer.status_code == 400
+    assert answer.json()["detail"].startswith(detail)
+
+
+def test_other_paths_and_methods() -> None:
+    app = made()
+    asked: list[Any] = [
+        ("GET", "/healthz", {}),
+        ("HEAD", "/healthz", {}),
+        ("POST", "/healthz", {}),
+        ("GET", "/", {}),
+        ("GET", "/v1/envoyer", {}),
+        ("GET", "/v1/hit", {}),
+        ("POST", "/v1/hit", {"json": {"limits": "1/s", "key": "k"}, "headers": {"Origin": "https://evil.example"}}),
+    ]
+    answers = calls(app, *asked)
+    assert [answer.status_code for answer in answers] == [200, 200, 405, 404, 404, 405, 403]
+    assert answers[0].json() == {"status": "ok"}
+    assert (answers[2].headers["allow"], answers[5].headers["allow"]) == ("GET, HEAD", "POST")
+
+
+@pytest.mark.parametrize("mode", ["allow", "deny", "local"])
+def test_a_store_that_fails(mode: str) -> None:
+    app = made(store=Away(), on_store_error=mode, limits="1/day")
+    body, parts = {"limits": "1/day", "key": "k"}, {"path": "/", "ip": "192.0.2.7"}
+    hits = [call(app, "/v1/hit", body).json() for _ in range(2)]
+    checks = [call(app, "/v1/check", parts).json() for _ in range(2)]
+    allowed = {"allow": [True, True], "deny": [False, False], "local": [True, False]}[mode]
+    source = {"allow": "allowed_on_error", "deny": "denied_on_error", "local": "local"}[mode]
+    for answers in (hits, checks):
+        assert [one["allowed"] for one in answers] == allowed
+        assert {one["source"] for one in answers} == {source}
+    if mode == "deny":
+        assert (hits[0]["retry_after"], checks[0]["status"]) == (1.0, 503)
+    for path, call_body in (
+        ("/v1/peek", body),
+        ("/v1/reset", body),
+        ("/v1/settle", {**body, "delta": 1}),
+        ("/v1/peek", parts),
+    ):
+        answer = call(app, path, call_body)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
+def test_slots_of_the_fallback_are_released_there() -> None:
+    app, body = made(store=Away()), {"limits": {"concurrent": 1}, "key": "k"}
+    slot = call(app, "/v1/hit", body).json()["slot"]
+    assert slot.startswith("local:")
+    assert call(app, "/v1/hit", body).json()["allowed"] is False
+    assert call(app, "/v1/settle", {**body, "release": slot}).status_code == 200
+    assert call(app, "/v1/hit", body).json()["allowed"] is True
+
+
+class TestSecret:
+    SECRET = "sixteen-letters!"
+
+    def test_without_it_nothing_is_answered(self) -> None:
+        app = service({"limits": "1/day"}, secret=self.SECRET)
+        paths = ["/healthz", "/metrics", "/v1/forward", "/v1/nginx", "/v1/envoy/a", "/nothing"]
+        wrong = [
+            {},
+            {"X-RateLimit-Secret": "wrong"},
+            {"X-RateLimit-Secret": self.SECRET[:-1]},
+            {"Authorization": self.SECRET},
+        ]
+        asked = [("GET", path, {"headers": headers}) for path in paths for headers in wrong]
+        asked += [("POST", "/v1/hit", {"json": {"limits": "1/s", "key": "k"}})]
+        asked += [("GET", "/healthz", {"headers": [("X-RateLimit-Secret", self.SECRET), ("X-RateLimit-Secret", "x")]})]
+        for answer in calls(app, *asked):  # type: ignore[arg-type]
+            assert answer.status_code == 403
+            assert answer.headers["x-ratelimit-status"] == "403"
+            assert answer.json()["detail"].startswith("X-RateLimit-Secret: missing or wrong")
+
+    def test_with_it_any_address_is_answered(self) -> None:
+        app = service({"limits": "1/day"}, secret=self.SECRET)
+        (answer,) = calls(app, ("GET", "/healthz", {"headers": {"X-RateLimit-Secret": self.SECRET}}), peer="192.0.2.1")
+        assert answer.status_code == 200
+
+    @pytest.mark.parametrize(
+        ("peer", "status"), [("127.0.0.9", 200), ("::1", 200), ("192.0.2.1", 403), ("fe80::1", 403)]
+    )
+    def test_without_a_secret_only_this_host_is_answered(self, peer: str, status: int) -> None:
+        (answer,) = calls(service({"limits": "1/day"}), ("GET", "/healthz", {}), peer=peer)
+        assert answer.status_code == status
+
+    @pytest.mark.parametrize(
+        "secret", ["short", "with a space in it", "nicht-ascii-überall", "line\nbreak-in-the-middle"]
+    )
+    def test_a_secret_that_is_none(self, secret: str) -> None:
+        with pytest.raises(ConfigError, match=r"secret: expected at least 16 ASCII characters"):
+            service({"limits": "1/day"}, secret=secret)
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("options", "problem"),
+        [
+            ({"concurrent": 5}, "concurrent: counts requests in progress"),
+            ({"rules": [{"path": "/a", "concurrent": 5, "name": "a"}]}, r"rules\[0\] \(a\).concurrent: counts"),
+        ],
+    )
+    def test_requests_in_progress_cannot_be_counted(self, options: dict[str, Any], problem: str) -> None:
+        with pytest.raises(ConfigError, match=problem):
+            made(**options)
+
+    def test_what_needs_a_response_is_told_and_charges(self, caplog: pytest.LogCaptureFixture) -> None:
+        rule = {"path": "/a", "limits": "1/day", "count_status": [401], "name": "a"}
+        app = made(rules=[rule], messages="1/second")
+        assert [record.getMessage() for record in caplog.records] == [
+            "ratelimit_mw: messages: the service does not see messages of websockets, so they are not limited",
+            "ratelimit_mw: rules[0] (a).count_status: the service does not see responses, so every request stays "
+            "charged",
+        ]
+        parts = {"path": "/a", "ip": "192.0.2.7"}
+        assert [call(app, "/v1/check", parts).json()["allowed"] for _ in range(2)] == [True, False]
+        headers = {**FORWARDED, "X-Forwarded-Uri": "/a", "X-Forwarded-For": "192.0.2.8"}
+        answers = calls(app, *[("GET", "/v1/forward", {"headers": headers})] * 2)
+        assert [answer.status_code for answer in answers] == [200, 429]
+
+    def test_settings_come_from_an_object_a_mapping_or_a_file(self, tmp_path: Any) -> None:
+        file = tmp_path / "limits.toml"
+        file.write_text('limits = "7/day"')
+        for settings in (Settings(limits="7/day"), {"limits": "7/day"}, file, str(file)):
+            assert call(service(settings), "/v1/check", {"path": "/"}).json()["limit"] == 7
+        with pytest.raises(ConfigError, match="limits: required"):
+            service({})

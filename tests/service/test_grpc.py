@@ -1,0 +1,173 @@
+"""Envoy's rate limit service, called as Envoy calls it."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from ratelimit_mw.service import service
+from ratelimit_mw.service.grpc import GrpcServer
+from ratelimit_mw.service.grpc_messages import MESSAGES, OK, OVER_LIMIT, SERVICE
+from ratelimit_mw.testing import Control
+from redis_servers import free_port
+
+METHOD = f"/{SERVICE}/ShouldRateLimit"
+SECRET = "sixteen-letters!"
+Entries = Sequence[tuple[str, str]]
+
+
+def request(*descriptors: Entries, hits: int = 0, own: int | None = None) -> bytes:
+    """A call, as bytes."""
+    made = MESSAGES["RateLimitRequest"](domain="web", hits_addend=hits)
+    for entries in descriptors:
+        descriptor = made.descriptors.add()
+        for key, value in entries:
+            descriptor.entries.add(key=key, value=value)
+        if own is not None:
+            descriptor.hits_addend.value = own
+    sent: bytes = made.SerializeToString()
+    return sent
+
+
+def answers(app: Any, *sent: bytes, address: str | None = None, metadata: Any = ()) -> list[Any]:
+    """The answer to each call, or the code and the text of its error."""
+
+    async def run() -> list[Any]:
+        place = address or f"127.0.0.1:{free_port()}"
+        server = GrpcServer(app, [place])
+        await server.start()
+        try:
+            async with grpc.aio.insecure_channel(place) as channel:
+                call = channel.unary_unary(METHOD, response_deserializer=MESSAGES["RateLimitResponse"].FromString)
+                return [await one(call, body) for body in sent]
+        finally:
+            await server.stop()
+
+    async def one(call: Any, body: bytes) -> Any:
+        try:
+            return await call(body, metadata=metadata, timeout=60)
+        except grpc.aio.AioRpcError as error:
+            return error.code(), error.details()
+
+    return asyncio.run(run())
+
+
+def made(**options: Any) -> Any:
+    return service({"trusted_proxies": ["127.0.0.1", "unix:"], **options})
+
+
+def fields(answer: Any) -> dict[str, str]:
+    return {field.key: field.value for field in answer.response_headers_to_add}
+
+
+BOB = (("remote_address", "192.0.2.7"), ("path", "/a?x"), ("method", "POST"))
+
+
+def test_admitted_and_refused(ratelimit: Control) -> None:
+    ratelimit.freeze()
+    rule = {"path": "/a", "methods": ["POST"], "limits": "3/minute using fixed_window", "name": "a"}
+    app = made(limits="9/day", rules=[rule])
+    admitted, refused = answers(app, request(BOB, hits=2), request(BOB, hits=2))
+    assert (admitted.overall_code, refused.overall_code) == (OK, OVER_LIMIT)
+    assert fields(admitted) == {"ratelimit-policy": '"a";q=3;w=60', "ratelimit": '"a";r=1;t=60'}
+    (status,) = admitted.statuses
+    assert (status.code, status.limit_remaining, status.duration_until_reset.seconds) == (OK, 1, 60)
+    assert (status.current_limit.requests_per_unit, status.current_limit.unit) == (3, 2)
+    assert fields(refused)["retry-after"] == "60"
+    assert fields(refused)["content-type"] == "application/problem+json"
+    assert b'"violated-policies":["a"]' in refused.raw_body
+    assert refused.statuses[0].code == OVER_LIMIT
+
+
+def test_several_descriptors_are_decided_in_one_step(ratelimit: Control) -> None:
+    ratelimit.freeze()
+    app = made(limits="3/day using fixed_window", app_limits="10/day using fixed_window", key="ip")
+    ann = (("remote_address", "192.0.2.8"), ("path", "/"))
+    both, *_, refused, last = answers(
+        app, request(BOB, ann), request(ann), request(ann), request(BOB, ann), request(BOB, hits=2)
+    )
+    assert [status.limit_remaining for status in both.statuses] == [2, 2]
+    assert refused.overall_code == OVER_LIMIT
+    assert [status.code for status in refused.statuses] == [OK, OVER_LIMIT]
+    assert (last.overall_code, last.statuses[0].limit_remaining) == (OK, 0)  # the refused call took nothing of BOB's
+
+
+def test_a_cost_of_the_call_or_of_a_descriptor(ratelimit: Control) -> None:
+    ratelimit.freeze()
+    app = made(limits="10/day using fixed_window")
+    sent = [request(BOB), request(BOB, hits=3), request(BOB, hits=3, own=2), request(BOB, hits=3, own=0)]
+    assert [answer.statuses[0].limit_remaining for answer in answers(app, *sent)] == [9, 6, 4, 4]
+
+
+def test_entries_are_parts_of_a_request(ratelimit: Control) -> None:
+    ratelimit.freeze()
+    rules = [
+        {"path": "/u", "limits": "5/day", "key": "user", "name": "u"},
+        {"path": "/h", "limits": "5/day", "key": "header:generic-key", "name": "h"},
+        {"path": "/", "limits": "5/day", "key": "header:anything", "name": "root"},
+    ]
+    app = made(limits="9/day", rules=rules)
+    sent = [
+        request((("path", "/u"), ("user", "bob"))),
+        request((("path", "/u"), ("user", "bob"))),
+        request((("path", "/h"), ("generic_key", "x"))),
+        request((("path", "/h"), ("Generic-Key", "x"))),
+        request((("anything", "1"), ("remote_address", "no address"))),
+    ]
+    found = [
+        (fields(answer)["ratelimit-policy"][:4], answer.statuses[0].limit_remaining) for answer in answers(app, *sent)
+    ]
+    assert [left for _, left in found] == [4, 3, 4, 3, 4]
+
+
+def test_shadow_and_unlimited(ratelimit: Control) -> None:
+    ratelimit.freeze()
+    app = made(limits=[{"limit": "1/day", "shadow": True}], exempt=["/free"])
+    shadow = answers(app, request(BOB), request(BOB), request((("path", "/free"),)))
+    assert [answer.overall_code for answer in shadow] == [OK] * 3
+    assert [answer.statuses[0].code for answer in shadow] == [OK] * 3
+
+
+def test_a_blocked_client_and_a_store_that_denies() -> None:
+    blocked = made(limits="9/day", blocklist=["192.0.2.7"])
+    denying = made(limits="9/day", store="redis://127.0.0.1:1/0", on_store_error="deny")
+    for app, status in ((blocked, b'"status":403'), (denying, b'"status":503')):
+        (answer,) = answers(app, request(BOB))
+        assert (answer.overall_code, answer.statuses[0].code) == (OVER_LIMIT, OVER_LIMIT)
+        assert status in answer.raw_body
+
+
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        (request(), "descriptors: got 0, expected 1 to 64"),
+        (request(*[BOB] * 65), "descriptors: got 65, expected 1 to 64"),
+        (request(BOB, ()), "descriptors[1].entries: got none, expected at least one"),
+        (request(BOB, own=2**63), f"descriptors[0].hits_addend: got {2**63}, expected less than {2**53}"),
+    ],
+)
+def test_an_invalid_call(sent: bytes, text: str) -> None:
+    assert answers(made(limits="9/day"), sent) == [(grpc.StatusCode.INVALID_ARGUMENT, text)]
+
+
+def test_bytes_that_are_no_message() -> None:
+    ((code, _), answer) = answers(made(limits="9/day"), b"\xff\xff", request(BOB))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert answer.overall_code == OK
+
+
+def test_only_trusted_proxies_and_those_with_the_secret_are_answered(tmp_path: Path) -> None:
+    stranger = service({"limits": "1/day", "trusted_proxies": ["10.0.0.0/8"]})
+    ((code, text),) = answers(stranger, request(BOB))
+    assert (code, text.partition(":")[0]) == (grpc.StatusCode.PERMISSION_DENIED, "trusted_proxies")
+    secret = service({"limits": "1/day", "trusted_proxies": ["127.0.0.1"]}, secret=SECRET)
+    for metadata in ((), (("x-ratelimit-secret", "wrong"),)):
+        ((code, text),) = answers(secret, request(BOB), metadata=metadata)
+        assert (code, text.partition(":")[0]) == (grpc.StatusCode.PERMISSION_DENIED, "X-RateLimit-Secret")
+    (answer,) = answers(secret, request(BOB), metadata=(("x-ratelimit-secret", SECRET),))
+    assert answer.overall_code == OK
+    (answer,) = answers(made(limits="1/day"), request(BOB), address=f"unix:{tmp_path}/grpc.sock")
+    assert answer.overall_code == OK
