@@ -18,7 +18,7 @@ from benchmarks.web import Answer
 
 _CONNECTIONS: Final = 32
 _PATH: Final = "/items/42"
-_REPORT: Final = Path(__file__).with_name("wrk_report.lua")
+REPORT: Final = Path(__file__).with_name("wrk_report.lua")
 _SECONDS: Final = 1  # of a burst; wrk knows no less
 
 
@@ -45,6 +45,7 @@ class Server(AbstractContextManager["Server", None]):
             self.__exit__()
             raise RuntimeError(f"{made_by}: its server ended, with code {self._process.returncode}")
         self.port: int = json.loads(line)["port"]
+        self.pid = self._process.pid
 
     def __exit__(self, *_: object) -> None:
         try:
@@ -66,17 +67,23 @@ def ask(server: Server) -> Answer:
         connection.close()
 
 
-def bursts(server: Server) -> Contender:
-    """Requests for a second, as many as get an answer, over 32 connections. Raises `Missing` without wrk."""
+def wrk_program() -> str:
+    """The program that sends the requests. Raises `Missing`."""
     wrk = shutil.which("wrk")
     if wrk is None:
         raise Missing("wrk: not on PATH (apt-get install wrk, or brew install wrk)")
+    return wrk
+
+
+def bursts(server: Server) -> Contender:
+    """Requests for a second, as many as get an answer, over 32 connections. Raises `Missing` without wrk."""
+    wrk = wrk_program()
     options = ["--threads", "1", "--connections", str(_CONNECTIONS), "--duration", str(_SECONDS)]
     url = f"http://127.0.0.1:{server.port}{_PATH}"
 
     def burst(_: int) -> Batch:
         done = subprocess.run(
-            [wrk, *options, "--script", str(_REPORT), url], capture_output=True, text=True, timeout=60, check=True
+            [wrk, *options, "--script", str(REPORT), url], capture_output=True, text=True, timeout=60, check=True
         )
         told = json.loads(done.stdout.splitlines()[-1])
         assert not told["failed"], f"{url}: {told['failed']} requests without an answer"

@@ -41,7 +41,7 @@ def answers(app: Any, *sent: bytes, address: str | None = None, metadata: Any = 
         await server.start()
         try:
             async with grpc.aio.insecure_channel(place) as channel:
-                call = channel.unary_unary(METHOD, response_deserializer=MESSAGES["RateLimitResponse"].FromString)
+                call: Any = channel.unary_unary(METHOD, response_deserializer=MESSAGES["RateLimitResponse"].FromString)
                 return [await one(call, body) for body in sent]
         finally:
             await server.stop()

@@ -1,0 +1,192 @@
+"""Processor time of the decision service for a decision, over that of uvicorn for an empty answer."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import ratelimit_mw
+from benchmarks import web
+from benchmarks.lab import Lab, Missing, package
+from benchmarks.line import Line
+from benchmarks.ours.serve import empty
+from benchmarks.runner import Batch, Contender, Row, turns
+from benchmarks.served import REPORT, started, wrk_program
+from benchmarks.trees import ROOT
+
+_CONNECTIONS: Final = 32
+_ROUNDS: Final = 15  # at most: one lasts as many seconds as there are contenders
+_SECONDS: Final = 1.0  # of a burst by gRPC
+_LISTENING: Final = re.compile(r"on http://127\.0\.0\.1:([0-9]+)")
+_FORWARDED: Final = {"X-Forwarded-Method": "GET", "X-Forwarded-Uri": "/items/42", "X-Forwarded-For": "192.0.2.7"}
+
+
+class Service(AbstractContextManager["Service", None]):
+    """The service as its command serves it, on a free port. `grpc`: its address for gRPC, if any."""
+
+    def __init__(self, url: str, grpc: str = "") -> None:
+        package("uvicorn")
+        self._folder = tempfile.TemporaryDirectory()
+        settings = (
+            f'limits = "{web.PLENTY}/hour"\nstore = "{url}"\ntrusted_proxies = ["127.0.0.1"]\nstore_timeout = 1.0\n'
+        )
+        file = Path(self._folder.name) / "limits.toml"
+        file.write_text(settings, "utf-8")
+        path = os.pathsep.join([str(Path(ratelimit_mw.__file__).parents[1]), str(ROOT)])
+        command = [sys.executable, "-P", "-m", "ratelimit_mw", "serve", str(file), "--bind", "127.0.0.1:0"]
+        self.process = subprocess.Popen(
+            [*command, *(["--grpc", grpc] if grpc else [])],
+            env=os.environ | {"PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        found = _LISTENING.search(self.process.stdout.readline())
+        if found is None:
+            self.__exit__()
+            raise RuntimeError(f"the service ended, with code {self.process.returncode}")
+        self.port = int(found[1])
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.communicate()
+        self._folder.cleanup()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serve:
+    """A decision by forward authentication over an empty answer of uvicorn; with `grpc`, one by gRPC."""
+
+    name: str
+    redis: bool = False  # else in memory
+    grpc: bool = False
+    target: float | None = None
+
+    @property
+    def what(self) -> str:
+        """What is measured."""
+        kind = "by gRPC" if self.grpc else "by forward auth"
+        return f"processor time of a decision {kind} over {'Redis' if self.redis else 'memory'}, over an empty answer"
+
+    def run(self, lab: Lab) -> Sequence[Line]:
+        """One line."""
+        try:
+            url = lab.redis_url() if self.redis else "memory://"
+            bare = started(lab, f"{empty.__module__}:{empty.__name__}")
+            contenders = {"peer": _timed(bare.pid, _wrk(bare.port, "/"))}
+            if self.grpc:
+                contenders["ours"] = self._by_grpc(lab, url)
+            else:
+                service = lab.closing.enter_context(Service(url))
+                contenders["ours"] = _timed(service.process.pid, _wrk(service.port, "/v1/forward", _FORWARDED))
+        except Missing as reason:
+            return [Line(row=self.name, what=self.what, target=self.target, notes=(f"skipped, {reason}",))]
+        return [self._line(turns(lab, contenders, 0, min(lab.rounds, _ROUNDS)))]
+
+    def _by_grpc(self, lab: Lab, url: str) -> Contender:
+        package("grpc", "grpcio")
+        with tempfile.TemporaryDirectory() as folder:  # only for a free name
+            address = f"unix:{folder}.sock"
+        service = lab.closing.enter_context(Service(url, address))
+        return _timed(service.process.pid, lambda: lab.wait(_grpc_burst(address)))
+
+    def _line(self, batches: Mapping[str, Sequence[Batch]]) -> Line:
+        ours, peer = ([_each(batch) for batch in batches[name]] for name in ("ours", "peer"))
+        refused = sum(batch.refused for batch in batches["ours"])
+        return Line(
+            row=self.name,
+            what=self.what,
+            values=tuple(a / b for a, b in zip(ours, peer, strict=True)),
+            ours=median(ours),
+            peer=median(peer),
+            target=self.target,
+            admitted=sum(batch.admitted for batch in batches["ours"]),
+            refused=refused,
+            problems=(f"{refused} refused, not 0",) if refused else (),
+        )
+
+
+def _each(batch: Batch) -> float:
+    """Microseconds of processor time per request."""
+    return batch.nanoseconds / (batch.admitted + batch.refused) / 1000
+
+
+def _timed(pid: int, burst: Any) -> Contender:
+    """A burst whose time is the processor time of a process. Raises `Missing` without /proc."""
+    stat = Path(f"/proc/{pid}/stat")
+    if not stat.exists():
+        raise Missing("/proc: not there")
+
+    def spent() -> int:
+        user, system = stat.read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+    def run(_: int) -> Batch:
+        before = spent()
+        admitted, refused = burst()
+        return Batch(spent() - before, admitted, refused)
+
+    return run
+
+
+def _wrk(port: int, path: str, headers: Mapping[str, str] | None = None) -> Any:
+    """A burst of requests by wrk."""
+    fields = [part for name, value in (headers or {}).items() for part in ("-H", f"{name}: {value}")]
+    command = [wrk_program(), "--threads", "1", "--connections", str(_CONNECTIONS), "--duration", "1", *fields]
+
+    def burst() -> tuple[int, int]:
+        done = subprocess.run(
+            [*command, "--script", str(REPORT), f"http://127.0.0.1:{port}{path}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        told = json.loads(done.stdout.splitlines()[-1])
+        assert not told["failed"], f"{path}: {told['failed']} requests without an answer"
+        return told["requests"] - told["refused"], told["refused"]
+
+    return burst
+
+
+async def _grpc_burst(address: str) -> tuple[int, int]:
+    """Calls for a second, over one channel, 32 at a time."""
+    aio = package("grpc").aio
+    messages = package("ratelimit_mw.service.grpc_messages")
+    request = messages.MESSAGES["RateLimitRequest"](domain="web")
+    entries = request.descriptors.add().entries
+    entries.add(key="remote_address", value="192.0.2.7")
+    entries.add(key="path", value="/items/42")
+    sent, counts = request.SerializeToString(), [0, 0]
+    async with aio.insecure_channel(address) as channel:
+        call = channel.unary_unary(
+            f"/{messages.SERVICE}/ShouldRateLimit",
+            response_deserializer=messages.MESSAGES["RateLimitResponse"].FromString,
+        )
+        await call(sent, wait_for_ready=True)
+        until = time.monotonic() + _SECONDS
+
+        async def one() -> None:
+            while time.monotonic() < until:
+                answer = await call(sent)
+                counts[answer.overall_code != messages.OK] += 1
+
+        await asyncio.gather(*(one() for _ in range(_CONNECTIONS)))
+    return counts[0], counts[1]
+
+
+ROWS: Final[Sequence[Row]] = [
+    Serve(name="serve-memory", target=1.8),
+    Serve(name="serve-redis", redis=True, target=2.6),
+    Serve(name="serve-grpc", grpc=True),
+]
