@@ -10,6 +10,7 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.http.request import strip_root
 from ratelimit_mw.http.response import Response
+from ratelimit_mw.metrics.exposition import CONTENT_TYPE, exposition
 from ratelimit_mw.service.access import Access, web_page_problem
 from ratelimit_mw.service.answers import Rejected, json_response, problem, send_response
 from ratelimit_mw.service.calls import CheckCall, HitCall, SettleCall, read_call, read_either
@@ -25,6 +26,7 @@ _FORBIDDEN: Final = (("X-RateLimit-Status", "403"),)  # so that nginx tells it f
 _EMPTY: Final[list[tuple[bytes, bytes]]] = [(b"content-length", b"0")]
 _OK: Final = {"type": "http.response.start", "status": 200, "headers": _EMPTY}
 _END: Final = {"type": "http.response.body", "body": b""}
+
 
 Call = Callable[[bytes], Awaitable[Any]]
 Render = Callable[[Send], Send]  # changes a decision into what a proxy expects
@@ -61,6 +63,7 @@ class Service:
         self.access: Final = Access(settings, secret)
         self._limited: Final = LimitedAnswer(settings)
         self.style: Final = settings.headers
+        self._counts: Final = settings.metrics
         hits, self.requests = Hits(self._limited.gate), Requests(self._limited.gate)
         proxies = ProxyRequests(self.access)
         self._rebuild: Final[dict[str, tuple[Rebuild | None, Render | None]]] = {
@@ -124,8 +127,18 @@ class Service:
         if scope["method"] not in ("GET", "HEAD"):
             raise Rejected(405, f"method: got {scope['method']}, expected GET", [("Allow", "GET, HEAD")])
         if path == "/metrics":
-            raise Rejected(404, "metrics: this version of ratelimit_mw counts none")
+            return self._exposition()
         return json_response({"status": "ok"})
+
+    def _exposition(self) -> Response:
+        """Return the counts for Prometheus. Raises `Rejected` if the settings do not count."""
+        if not self._counts:
+            raise Rejected(404, "metrics: false in the settings of this service, expected true")
+        try:
+            body = exposition()
+        except ImportError as error:
+            raise Rejected(404, f"metrics: {error}") from None
+        return Response(200, [("Content-Type", CONTENT_TYPE), ("Content-Length", str(len(body)))], body)
 
     @property
     def paths(self) -> list[str]:

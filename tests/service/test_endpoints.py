@@ -298,6 +298,21 @@ def test_other_paths_and_methods() -> None:
     assert (answers[2].headers["allow"], answers[5].headers["allow"]) == ("GET, HEAD", "POST")
 
 
+def test_metrics_of_prometheus() -> None:
+    app = made(metrics=True, rules=[{"path": "/m", "limits": "1/day", "name": "counted-by-the-service"}])
+    headers = {**FORWARDED, "X-Forwarded-Uri": "/m"}
+    asked = [("GET", "/v1/forward", {"headers": headers})] * 3
+    answer = calls(app, *asked, ("GET", "/metrics", {}))[-1]
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    for outcome, count in (("admitted", 1), ("refused", 2)):
+        counted = (
+            f'ratelimit_requests_total{{outcome="{outcome}",rule="counted-by-the-service",source="store"}} {count}.0'
+        )
+        assert counted in answer.text
+    (off,) = calls(made(), ("GET", "/metrics", {}))
+    assert (off.status_code, off.json()["detail"][:14]) == (404, "metrics: false")
+
+
 @pytest.mark.parametrize("mode", ["allow", "deny", "local"])
 def test_a_store_that_fails(mode: str) -> None:
     app = made(store=Away(), on_store_error=mode, limits="1/day")
