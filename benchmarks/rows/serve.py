@@ -37,7 +37,8 @@ class Service(AbstractContextManager["Service", None]):
     def __init__(self, url: str, grpc: str = "") -> None:
         package("uvicorn")
         self._folder = tempfile.TemporaryDirectory()
-        settings = f'limits = "{web.PLENTY}/hour"\nstore = "{url}"\ntrusted_proxies = ["127.0.0.1", "unix:"]\nstore_timeout = 1.0\n'
+        believed = 'trusted_proxies = ["127.0.0.1", "unix:"]'
+        settings = f'limits = "{web.PLENTY}/hour"\nstore = "{url}"\nstore_timeout = 1.0\n{believed}\n'
         file = Path(self._folder.name) / "limits.toml"
         file.write_text(settings, "utf-8")
         path = os.pathsep.join([str(Path(ratelimit_mw.__file__).parents[1]), str(ROOT)])
