@@ -253,17 +253,17 @@ def _notes(job: Job, part: _Part) -> list[str]:
     elif part.spread:
         notes.append("the log has whole seconds: the lines of one second are spread over it (--as-logged: not)")
     if tallies.skipped:
-        notes.append(f"{tallies.skipped:,} lines are not requests of HTTP, and are left out")
+        notes.append(f"lines without a request of HTTP, which are left out: {tallies.skipped:,}")
     if tallies.unlimited:
-        notes.append(f"{tallies.unlimited:,} requests are exempt, or of clients on the safelist")
+        notes.append(f"requests that are exempt, or of clients on the safelist: {tallies.unlimited:,}")
     if tallies.logged_refusals:
-        notes.append(f"{tallies.logged_refusals:,} requests were answered with 429 already; some may be retries")
+        notes.append(f"requests that were answered with 429 already, some of them retries: {tallies.logged_refusals:,}")
     if tallies.preflights and not part.log.tells("header:access-control-request-method"):
         notes.append("the log does not tell preflights from other OPTIONS requests; they count as the latter")
     if tallies.nameless:
-        notes.append(f"{tallies.nameless:,} clients have no address in the log; missing_key decides about them")
+        notes.append(f"clients without an address in the log, about whom missing_key decides: {tallies.nameless:,}")
     if part.reader.clamped:
-        notes.append(f"{part.reader.clamped:,} requests took over a minute, and are replayed later than they began")
+        notes.append(f"requests of over a minute, which are replayed later than they began: {part.reader.clamped:,}")
     if part.rules.has_queue or any(limit_set.has_slots for limit_set in part.rules.limit_sets):
         notes.append("a request that finds no free slot is refused at once: waiting in a queue is not replayed")
     return notes

@@ -47,8 +47,8 @@ def test_counts(log: Path) -> None:
     assert report.last - report.first == 61
     assert report.notes == [
         "the log has whole seconds: the lines of one second are spread over it (--as-logged: not)",
-        "1 lines are not requests of HTTP, and are left out",
-        "3 requests were answered with 429 already; some may be retries",
+        "lines without a request of HTTP, which are left out: 1",
+        "requests that were answered with 429 already, some of them retries: 3",
         "the log does not tell preflights from other OPTIONS requests; they count as the latter",
     ]
     with pytest.raises(KeyError):

@@ -6,6 +6,11 @@
   const color = (name) => style().getPropertyValue(name).trim();
   const faded = (value) => `${value}55`;
   const whole = (value) => (value == null ? "" : value.toLocaleString("en"));
+  const moment = (time, step) => {
+    const text = new Date(time * 1000).toISOString().replace("T", " ");
+    return step === 0 ? text.slice(0, 16) : step >= 86400 || time % 86400 === 0 ? text.slice(5, 10) : text.slice(11, 16);
+  };
+  const powers = [...Array(12).keys()].map((exponent) => 10 ** exponent);
   const charts = [];
 
   const axis = (more) => ({ stroke: () => color("--soft"), grid: { stroke: () => color("--line"), width: 1 },
@@ -17,10 +22,11 @@
     return {
       height: 220,
       options: {
+        tzDate: (time) => uPlot.tzDate(new Date(time * 1000), "Etc/UTC"),
         scales: { y: { range: (_, __, max) => [0, Math.max(1, max * 1.05)] } },
-        axes: [axis(), axis({ size: 60, values: (_, ticks) => ticks.map(whole) })],
+        axes: [axis({ space: 70, values: (_, ticks, __, ___, step) => ticks.map((tick) => moment(tick, step)) }), axis({ size: 60, values: (_, ticks) => ticks.map(whole) })],
         series: [
-          {},
+          { label: "UTC", value: (_, time) => (time == null ? "" : moment(time, 0)) },
           { label: "admitted", stroke: () => color("--admitted"), fill: () => faded(color("--admitted")), width: 1,
             value: (_, __, ___, index) => (index == null ? "" : whole(admitted[index])) },
           { label: "refused", stroke: () => color("--refused"), fill: () => faded(color("--refused")), width: 1,
@@ -60,7 +66,8 @@
         scales: { x: { time: false, range: [-0.75, Math.max(from.length, quota + 0.5) - 0.25] },
           y: { distr: 3, range: (_, __, max) => [0.6, Math.max(2, (max || 1) * 1.5)] } },
         axes: [axis({ incrs: [1, 2, 5, 10, 20, 50], space: 45, values: (_, ticks) => ticks.map((tick) => (from[tick] == null ? "" : whole(from[tick]))) }),
-          axis({ size: 60, values: (_, ticks) => ticks.map((tick) => (tick >= 1 && Math.log10(tick) % 1 === 0 ? whole(tick) : "")) })],
+          axis({ size: 60, splits: (_, __, ___, max) => powers.filter((power) => power <= max), filter: (_, ticks) => ticks,
+            values: (_, ticks) => ticks.map(whole) })],
         series: [{ label: "peak", value: (_, value) => (value == null ? "" : label(value)) },
           bars("within the quota", false), bars("above it", true)],
         hooks: { draw: [line] },
