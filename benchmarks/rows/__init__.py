@@ -17,6 +17,7 @@ from benchmarks.rows import (
     redis_keys,
     redis_node,
     redis_server_side,
+    replay,
     routers,
     rules,
     serve,
@@ -47,4 +48,5 @@ ROWS: Final[list[Row]] = [
     *redis_keys.ROWS,
     *redis_node.ROWS,
     *waiting.ROWS,
+    *replay.ROWS,
 ]

@@ -41,11 +41,9 @@ def day() -> Iterator[str]:
     lines += [(30_000 + 4 * index, "198.51.100.8", "/login") for index in range(2500)]
     lines += [(60_000, EVIL.replace(" ", ""), f"/{EVIL}".replace(" ", "%20"))] * 90
     for at, client, path in sorted(lines):
-        yield (
-            combined(at, client, f"GET {path} HTTP/1.1")
-            .replace("14/Nov", f"{14 + (at + 80_000) // DAY}/Nov")
-            .replace(f":{22 + (at + 800) // 3600:02}:", f":{(22 + (at + 800) // 3600) % 24:02}:")
-        )
+        line = combined(at, client, f"GET {path} HTTP/1.1")  # at hours up to 46, which are those of the next day
+        hour = 22 + (at + 800) // 3600
+        yield line.replace(f"14/Nov/2023:{hour:02}:", f"{14 + hour // 24}/Nov/2023:{hour % 24:02}:")
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +76,14 @@ def test_the_report_needs_nothing_but_itself(page: Page, report: Path, width: in
     assert page.messages == []
     assert page.requested == [report.as_uri()]
     assert page.value("document.documentElement.scrollWidth") <= width
-    sections = "[...document.querySelectorAll('section')].map((one) => [one.querySelector('h2').innerText, one.querySelectorAll('canvas').length])"
-    assert page.value(sections) == [["login", 2], ["search", 2], ["reports", 2], ["default", 2]]
+    sections = "[...document.querySelectorAll('section')]"
+    named = "[one.querySelector('h2').innerText, one.querySelectorAll('canvas').length]"
+    assert page.value(f"{sections}.map((one) => {named})") == [
+        ["login", 2],
+        ["search", 2],
+        ["reports", 2],
+        ["default", 2],
+    ]
     assert page.value("document.title") == "Replay of an access log"
     assert page.value("document.images.length") == 0
     assert page.value("[...document.querySelectorAll('canvas')].every((one) => one.width > 200 && one.height > 100)")

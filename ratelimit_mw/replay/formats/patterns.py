@@ -69,6 +69,11 @@ class PatternFormat(LogFormat):
         self.names = tuple(one for one in dict.fromkeys(names) if one not in (*_NEEDED, "method", "path"))
         self._compile()
 
+    @property
+    def expression(self) -> re.Pattern[str]:
+        """The expression that reads nearly all lines."""
+        return self._fast
+
     def keep(self, names: Collection[str]) -> None:
         """See `LogFormat.keep`."""
         self.names = tuple(one for one in self.names if one in names)
