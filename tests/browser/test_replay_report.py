@@ -30,12 +30,12 @@ def day() -> Iterator[str]:
     """Yield a log of a day: more traffic at noon than at night, a scraper, and a guesser of passwords."""
     dice = random.Random(11)  # noqa: S311  # a log
     lines: list[tuple[int, str, str]] = []
-    for client in range(1500):
+    for number in range(1500):
         for _ in range(dice.choice((1, 1, 2, 4))):
             at = int(dice.gauss(DAY / 2, DAY / 6)) % DAY
             for _ in range(min(40, 1 + int(dice.expovariate(0.15)))):
                 path = dice.choice(("/", "/", "/search", f"/reports/{dice.randrange(9)}", "/login"))
-                lines.append((at, f"10.0.{client >> 8}.{client & 255}", path))
+                lines.append((at, f"10.0.{number >> 8}.{number & 255}", path))
                 at = min(DAY - 1, at + dice.choice((1, 5, 20, 60)))
     lines += [(50_000 + index // 2, "198.51.100.7", "/search") for index in range(4000)]
     lines += [(30_000 + 4 * index, "198.51.100.8", "/login") for index in range(2500)]
