@@ -1,14 +1,16 @@
 """What ASGI middleware adds to a request, called as a server calls it."""
 
 from collections.abc import Sequence
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from benchmarks.lab import package
+from benchmarks.lab import Lab, package
 from benchmarks.ours.asgi import App, Scope, bare, contender, floor, held, limited, spent
 from benchmarks.ours.served import starlette
-from benchmarks.runner import Race, Row
+from benchmarks.runner import Contender, Race, Row
 from benchmarks.web import LEGACY, NONE
 from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.metrics.registry import COUNTS
 
 
 def _ours(quota: int) -> App:
@@ -51,6 +53,14 @@ def _slowapi() -> Any:
     return make
 
 
+def _counted(lab: Lab, *, shared: bool) -> Contender:
+    """One limit with metrics, in a list or in a folder."""
+    options: dict[str, Any] = {}
+    if shared:  # a process has one folder
+        options["metrics_folder"] = str(COUNTS.folder or lab.closing.enter_context(TemporaryDirectory()))
+    return held(lab, lambda quota: RateLimitMiddleware(bare, limits=f"{quota}/hour", metrics=True, **options))
+
+
 ROWS: Final[Sequence[Row]] = [
     Race(
         name="asgi",
@@ -59,6 +69,22 @@ ROWS: Final[Sequence[Row]] = [
         peer=lambda lab: held(lab, _asgi_ratelimit(), NONE),
         floor=floor,
         target=0.58,
+    ),
+    Race(
+        name="asgi-counted",
+        what="added to a request with metrics / without",
+        ours=lambda lab: _counted(lab, shared=False),
+        peer=limited,
+        floor=floor,
+        target=1.08,
+    ),
+    Race(
+        name="asgi-counted-folder",
+        what="added to a request with metrics in a folder / without",
+        ours=lambda lab: _counted(lab, shared=True),
+        peer=limited,
+        floor=floor,
+        target=1.15,
     ),
     Race(
         name="asgi-refused",
