@@ -169,7 +169,7 @@ STORE = Recipe(
     "httpcore",
     {
         "ratelimit_mw/stores/NAME.py": new(CLIENT_STORE),
-        "ratelimit_mw/stores/url.py": before("    return MemoryStore() if", OPENED),
+        "ratelimit_mw/stores/url.py": before("    store: ", OPENED),
         "tests/stores/test_suite.py": both(
             after("import Store\n", "from ratelimit_mw.stores.url import open_store\n"), lambda text: text + SUITE
         ),

@@ -130,8 +130,8 @@ def _log_as_before() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != ON_A_CLUSTER], ids=name_of)
-def test_every_block_runs(page: Path, redis_server: RedisServer) -> None:
-    run(page, {"redis://localhost:6379/0": redis_server.url})
+def test_every_block_runs(page: Path, redis_server: RedisServer, tmp_path: Path) -> None:
+    run(page, {"redis://localhost:6379/0": redis_server.url, "/run/app/": f"{tmp_path}/"})
 
 
 def test_every_block_of_the_page_on_redis_runs(redis_server: RedisServer, redis_cluster: RedisCluster) -> None:

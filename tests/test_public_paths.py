@@ -40,6 +40,7 @@ from ratelimit_mw.opentelemetry import instrument
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.group import Group, committed
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.stores.sqlite import SQLiteStore
 from ratelimit_mw.stores.url import open_async_store, open_store
 from ratelimit_mw.testing import Control, RecordingStore, freeze
 from ratelimit_mw.testing.blocking import blocking
@@ -92,6 +93,7 @@ NAMES = {
     ".stores.inventory": ["AsyncInventory", "Inventory", "KeyPage", "NumberedRefusal", "Refusal"],
     ".stores.memory": ["MemoryStore"],
     ".stores.redis": ["AsyncRedisStore", "RedisStore"],
+    ".stores.sqlite": ["SQLiteStore"],
     ".stores.url": ["open_async_store", "open_store"],
     ".testing": ["Clock", "Control", "RecordingStore", "freeze"],
     ".testing.blocking": ["blocking"],
@@ -138,6 +140,7 @@ SIGNATURES: list[tuple[Any, str]] = [
     (admin.reset, f"settings, {REQUEST}"),
     (admin.keys, "settings, *, limited=False, most=None"),
     (admin.top, "settings, *, since=3600, most=100"),
+    (SQLiteStore, "path, *, max_keys=1000000, timeout=0.05, deny_cache=1.0, clock=None"),
     (open_store, "url, timeout"),
     (open_async_store, "url, timeout"),
     (Limiter, "store=None, *, name='default', store_timeout=1.0"),

@@ -30,6 +30,18 @@ class LogState(Struct, frozen=True, gc=False):
     newest: int
     count: int
 
+    def pack(self) -> bytes:
+        """Return the instants as bytes, 8 for each unit."""
+        return (self.past[self.head : self.tail] + array("q", [self.newest]) * self.count).tobytes()
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "LogState":
+        """Return a state with these instants. Raises `ValueError` for other bytes."""
+        times = array("q", packed)
+        if not times:
+            raise ValueError("a log without instants")
+        return _state_of(times)
+
 
 class SlidingWindowLog(Limit, frozen=True, kw_only=True):
     """Admits while the units of the last `window`, now included, plus the cost are at most `quota`: exact.

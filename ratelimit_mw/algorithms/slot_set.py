@@ -4,6 +4,7 @@ The first read of a derived state writes its changes into the list. The older st
 a list of its own. Stores read only the newest state, and a discarded decision costs nothing.
 """
 
+from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from typing import Final, Optional
@@ -67,6 +68,20 @@ class SlotState:
         """Return the slots that end at `instant` or later."""
         order = self._read().order
         return order[bisect_left(order, (instant, 0)) :]
+
+    def pack(self) -> bytes:
+        """Return the slots as bytes: name and end of each, 8 bytes a number."""
+        return array("q", [number for slot in self._read().ends.items() for number in slot]).tobytes()
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "SlotState":
+        """Return a state with these slots. Raises `ValueError` for other bytes."""
+        numbers = array("q", packed)
+        if not numbers or len(numbers) % 2:
+            raise ValueError("slots without a name or an end")
+        state = cls(None, ())
+        state._core = _Core(dict(zip(numbers[::2], numbers[1::2], strict=True)))
+        return state
 
     def with_changes(self, changes: Iterable[tuple[int, int | None]]) -> "SlotState":
         """Return the state after changes of (name, end); None drops a slot."""

@@ -184,7 +184,9 @@ def _inspect_store(settings: Settings) -> tuple[int, Sequence[str]]:
     inspection = inspect_store(store, RuleSet(settings).algorithms, settings.store_timeout)
     lines = [f"Store {redacted_url(store)}:"]
     if inspection is None:
-        return 0, [*lines, "  in the memory of each process: there is nothing to connect to"]
+        is_file = store.startswith("sqlite:")  # the check of the settings has opened it
+        where = "a file that this user can write" if is_file else "in the memory of each process"
+        return 0, [*lines, f"  {where}: there is nothing to connect to"]
     for node in inspection.nodes:
         lines.append(f"  {node.label}")
         lines += [f"    {name:<8} {text}" for name, text in _node_rows(node, inspection.kind)]

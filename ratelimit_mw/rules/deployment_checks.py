@@ -79,7 +79,7 @@ def multiple_workers_finding(workers: int | None) -> Finding:
     """Return the finding that each process has its own memory store. `workers`: None if the number is unknown."""
     return Finding(
         f"store: memory:// counts in one process, and there are {workers or 'several'}: clients get that many times "
-        "the limits; set store to a redis:// URL",
+        "the limits; set store to sqlite:///FOLDER/limits.db, a file that they share, or to a redis:// URL",
         code="RL-112",
     )
 

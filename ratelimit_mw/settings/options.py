@@ -117,7 +117,9 @@ class Options(TypedDict, total=False):
         check_penalty,
     ]
     store: Annotated[
-        Any, "`memory://`, `redis://`, `rediss://`, `unix://`, `redis+cluster://`, `redis+sentinel://`, or a store"
+        Any,
+        "`memory://`, `sqlite:///FOLDER/FILE`, `redis://`, `rediss://`, `unix://`, `redis+cluster://`, "
+        "`redis+sentinel://`, or a store",
     ]
     trusted_proxies: Annotated[
         Sequence[str] | int, "networks, addresses and `unix:` of trusted proxies, or the number of proxies"

@@ -9,28 +9,31 @@ from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
 
 PREFIX: Final = "rl:"  # of all keys; stores that are created in code may have another one
+_LOCAL = ("memory", "sqlite")
 _REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 
 
 def open_store(url: str, timeout: float) -> Store:
-    """Open a store for threads: `memory://`, `redis://host:port/db`, `redis+cluster://host:port,host:port` etc.
+    """Open a store for threads: `memory://`, `sqlite:///path`, `redis://host:port/db`, `redis+cluster://host:port` etc.
 
-    Raises `ConfigError` for an invalid URL, or if the client library for Redis is missing.
+    Raises `ConfigError` for an invalid URL or file, or if the client library for Redis is missing.
     """
-    return MemoryStore() if _is_memory(url) else _redis().RedisStore(url, timeout=timeout)
+    store: Store | None = _local_store(url, timeout)
+    return _redis().RedisStore(url, timeout=timeout) if store is None else store
 
 
 def open_async_store(url: str, timeout: float) -> AsyncStore:
     """Open a store for asyncio. See `open_store`."""
-    return MemoryStore() if _is_memory(url) else _redis().AsyncRedisStore(url, timeout=timeout)
+    store: AsyncStore | None = _local_store(url, timeout)
+    return _redis().AsyncRedisStore(url, timeout=timeout) if store is None else store
 
 
 def inspect_store(url: str, algorithms: Iterable[str], timeout: float) -> Any:
-    """Inspect the servers of a URL, see `inspection.inspect`. Return None for a store in memory.
+    """Inspect the servers of a URL, see `inspection.inspect`. Return None for a store without a server.
 
     Raises `ConfigError` as `open_store` does.
     """
-    if _is_memory(url):
+    if _scheme_of(url) in _LOCAL:
         return None
     _redis()
     from ratelimit_mw.stores.redis.inspection import inspect  # noqa: PLC0415  # as in _redis
@@ -46,13 +49,30 @@ def redacted_url(url: str) -> str:
     return f"{scheme}://{rest[:ends].rpartition('@')[2]}{path}"
 
 
-def _is_memory(url: str) -> bool:
+def _local_store(url: str, timeout: float) -> Any:
+    """Return a store of this process or host, which is for threads and asyncio alike; None for a server's URL."""
+    scheme = _scheme_of(url)
+    if scheme == "memory":
+        return MemoryStore()
+    if scheme != "sqlite":
+        return None
+    try:
+        from ratelimit_mw.stores.sqlite import SQLiteStore  # noqa: PLC0415  # a Python may be built without sqlite3
+    except ImportError as error:
+        raise ConfigError(
+            f"store: sqlite:// needs the module sqlite3, which this Python lacks ({error})", code="RL-061"
+        ) from error
+    return SQLiteStore(url, timeout=timeout)
+
+
+def _scheme_of(url: str) -> str:
     scheme, separator, rest = url.partition("://")
-    if not separator or scheme not in ("memory", *_REDIS) or (scheme == "memory" and rest):
+    if not separator or scheme not in (*_LOCAL, *_REDIS) or (scheme == "memory" and rest):
         got = f"the scheme {scheme!r}" if separator else "no scheme"  # not the whole URL, which may contain a password
-        allowed = ", ".join(f"{one}://" for one in ("memory", *_REDIS))
-        raise ConfigError(f"store: got {got}{did_you_mean(scheme, _REDIS)}; expected {allowed}", code="RL-038")
-    return scheme == "memory"
+        allowed = ", ".join(f"{one}://" for one in (*_LOCAL, *_REDIS))
+        hint = did_you_mean(scheme, ("sqlite", *_REDIS))
+        raise ConfigError(f"store: got {got}{hint}; expected {allowed}", code="RL-038")
+    return scheme
 
 
 def _redis() -> Any:

@@ -36,8 +36,9 @@ class Clock:
 class Control:
     """Controls all stores of this process, including those that are created during the test.
 
-    It applies to every `MemoryStore`, `RedisStore` and `AsyncRedisStore`. A store with a `clock` of its own keeps it.
-    Get one from the fixture `ratelimit` or from `freeze`. Its methods raise `RuntimeError` once its test is over.
+    It applies to every `MemoryStore`, `SQLiteStore`, `RedisStore` and `AsyncRedisStore`. A store with a `clock` of its
+    own keeps it. Get one from the fixture `ratelimit` or from `freeze`. Its methods raise `RuntimeError` once its test
+    is over.
     """
 
     def __init__(self) -> None:

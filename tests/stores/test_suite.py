@@ -1,6 +1,7 @@
 """The suite of every store, over each store of this package; the asynchronous ones through a loop of their own."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import fakeredis
 import pytest
@@ -9,6 +10,7 @@ from fakeredis import aioredis
 from ratelimit_mw import Charge, ConfigError, FixedWindow, LeakyBucket, MemoryStore, TokenBucket
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.stores.sqlite import SQLiteStore
 from ratelimit_mw.testing import Clock, RecordingStore
 from ratelimit_mw.testing.blocking import blocking
 from ratelimit_mw.testing.store_suite import StoreSuite
@@ -73,6 +75,21 @@ class TestRecordingStore(OwnSuite):
     @pytest.fixture
     def store(self, clock: Clock) -> Store:
         return RecordingStore(clock=clock)
+
+
+class TestSQLiteStore(OwnSuite):
+    @pytest.fixture
+    def store(self, clock: Clock, tmp_path: Path) -> Iterator[Store]:
+        store = SQLiteStore(tmp_path / "limits.db", clock=clock, timeout=5)
+        yield store
+        store.close()
+
+
+class TestSQLiteStoreAsync(OwnSuite):
+    @pytest.fixture
+    def store(self, clock: Clock, tmp_path: Path) -> Iterator[Store]:
+        with blocking(SQLiteStore(tmp_path / "limits.db", clock=clock, timeout=5)) as store:
+            yield store
 
 
 class TestRedisStore(OwnSuite):

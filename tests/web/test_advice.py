@@ -454,7 +454,7 @@ def test_what_nothing_comes_of(
 
 SEVERAL = (
     "store: memory:// counts in one process, and there are {}: clients get that many times "
-    "the limits; set store to a redis:// URL"
+    "the limits; set store to sqlite:///FOLDER/limits.db, a file that they share, or to a redis:// URL"
 )
 
 

@@ -1,0 +1,124 @@
+"""Stores states in an SQLite file, shared by the processes of one host. Needs no server and no library."""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final
+from urllib.parse import unquote
+
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import Charge, Decision, check_int, check_seconds
+from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
+from ratelimit_mw.stores.deny_cache import DenyCache
+from ratelimit_mw.stores.layer import Layer, Listener
+from ratelimit_mw.stores.layers import AsyncLayeredStore, LayeredStore
+from ratelimit_mw.stores.sqlite.file_store import FileStore
+
+_SCHEME: Final = "sqlite://"
+
+
+class SQLiteStore:
+    """Keeps states in a file that the processes of one host share, for threads (`take`) and for asyncio (`atake`).
+
+    `path`: of the file, absolute, or a URL such as `sqlite:///run/app/limits.db`. The folder must exist, on a disk of
+    this host or in its memory, and the app's user must be able to write it. `max_keys`: the maximum number of states,
+    at least 1; see `MemoryStore` for what a full store does. `timeout`: seconds for a whole call, more than 0.
+    `deny_cache`: seconds for which this process remembers a refusal at most; 0 reads the file every time. `clock`: a
+    callable that returns seconds, for tests; None uses the time of the host.
+
+    Raises `ConfigError` for invalid arguments, and for a file or folder that cannot be used. A broken file is moved
+    aside, with a warning. The methods raise `StoreError` if the file stays locked until the timeout, or cannot be read
+    or written.
+    """
+
+    has_own_timeout: ClassVar[bool] = True  # callers need no timeout of their own
+    is_cluster: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        path: "str | os.PathLike[str]",
+        *,
+        max_keys: int = 1_000_000,
+        timeout: float = 0.05,  # seconds
+        deny_cache: float = 1.0,  # seconds
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        check_int("max_keys", max_keys, 1)
+        if not check_seconds("timeout", timeout):
+            raise ConfigError("timeout: got 0, expected more than 0 seconds", code="RL-043")
+        if clock is not None and not callable(clock):
+            raise ConfigError(f"clock: got {clock!r}, expected a callable that returns seconds", code="RL-043")
+        cache = DenyCache(deny_cache)
+        # the cache comes first, so that it also refuses while the circuit breaker is open
+        layers: list[Layer] = [*([cache] if deny_cache else []), CircuitBreaker()]
+        self.path: Final = _checked_path(path)
+        store = FileStore(self.path, max_keys, timeout, clock)
+        self._for_threads: Final = LayeredStore(store, layers, timeout, clock)
+        self._for_asyncio: Final = AsyncLayeredStore(store, layers, timeout, clock)
+
+    def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """Charge them all if all are admitted, else none."""
+        return self._for_threads.take(charges)
+
+    def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """Return what the file would decide now, and change nothing. Leased units count as charged."""
+        return self._for_threads.peek(charges)
+
+    def settle(self, charges: Sequence[Charge]) -> None:
+        """See `Store.settle`."""
+        self._for_threads.settle(charges)
+
+    def reset(self, charges: Sequence[Charge]) -> None:
+        """Forget these buckets."""
+        self._for_threads.reset(charges)
+
+    def close(self) -> None:
+        """Refund unused leased units and close the file. The store can be used again."""
+        self._for_threads.close()
+
+    def atake(self, charges: Sequence[Charge]) -> Coroutine[Any, Any, Sequence[Decision]]:
+        """See `take`. Never blocks the event loop: if the file is busy, a thread waits for it."""
+        return self._for_asyncio.atake(charges)
+
+    async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """See `peek`."""
+        return await self._for_asyncio.apeek(charges)
+
+    async def asettle(self, charges: Sequence[Charge]) -> None:
+        """See `settle`."""
+        await self._for_asyncio.asettle(charges)
+
+    async def areset(self, charges: Sequence[Charge]) -> None:
+        """See `reset`."""
+        await self._for_asyncio.areset(charges)
+
+    async def aclose(self) -> None:
+        """See `close`."""
+        await self._for_asyncio.aclose()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop that used the store last; None if unknown."""
+        return self._for_asyncio.loop
+
+    def subscribe(self, listener: Listener) -> bool:
+        """See `LayeredStore.subscribe`."""
+        return self._for_threads.subscribe(listener)
+
+
+def _checked_path(path: "str | os.PathLike[str]") -> Path:
+    """Return the absolute path of a path or URL. Raises `ConfigError` for another one."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise ConfigError(f"path: got {path!r}, expected the path of a file", code="RL-043")
+    text = os.fspath(path)
+    if isinstance(text, str) and text.startswith(_SCHEME):
+        text = unquote(text[len(_SCHEME) :])
+        if "?" in text or "#" in text:
+            raise ConfigError("store: sqlite:// has no options; create a SQLiteStore with them", code="RL-038")
+    if not isinstance(text, str) or not text.startswith("/") or text.endswith("/") or "\0" in text:
+        raise ConfigError(
+            f"store: got the path {text!r}, expected that of a file, from the root: {_SCHEME}/run/app/limits.db",
+            code="RL-038",
+        )
+    return Path(os.path.normpath(f"/{text.lstrip('/')}"))

@@ -1,0 +1,197 @@
+"""One connection of this process to the file, with its lock, its deadlines, and its life across forks and faults.
+
+The threads of a process take turns at one connection: SQLite has one writer at a time anyway, and a thread that waits
+for a lock of Python is woken at once, while one that waits for a lock of SQLite has to poll.
+"""
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock, get_ident
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
+
+from ratelimit_mw.core.errors import ConfigError, StoreError
+from ratelimit_mw.core.log import warn
+from ratelimit_mw.stores.sqlite.opening import (
+    Identity,
+    identity_of,
+    is_busy,
+    is_corrupt,
+    open_checked,
+    open_file,
+    primary_code,
+    replace_broken,
+)
+
+T = TypeVar("T")
+
+_START_TIMEOUT: Final = 5.0  # seconds that the start waits for other processes that open the file
+_PLAIN_RETRIES: Final = 3  # tries that only let other threads run: a take lasts some 20 microseconds
+_FIRST_PAUSE: Final = 0.0001  # seconds between two tries for the write lock; each pause is twice the one before
+_MAX_PAUSE: Final = 0.001  # seconds
+_LOOK_INTERVAL: Final = 1.0  # seconds between two looks whether the file was replaced
+_FORK_TIMEOUT: Final = 5.0  # seconds that a fork waits for the end of a call
+
+
+class Busy(Exception):
+    """Another thread or process is at the file, and the caller must not wait."""
+
+
+class Database:
+    """A file, opened when it is first used. Thread-safe. `register`: prepares each new connection.
+
+    The constructor creates or checks the file, and moves a broken one aside. Raises `ConfigError` for a place or a file
+    that cannot be used. If the file stays locked by other processes, it only warns.
+    """
+
+    def __init__(self, path: Path, register: Callable[[sqlite3.Connection], None]) -> None:
+        self._path: Final = path
+        self._register: Final = register
+        self._lock = Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._identity = Identity(0, 0)
+        self._forking_thread: int | None = None  # which holds the lock during a fork
+        self._look_at = 0.0  # when to look again whether the file was replaced, in monotonic seconds
+        try:
+            open_checked(path, time.monotonic() + _START_TIMEOUT)
+        except StoreError as error:
+            warn("store: no answer at start, on_store_error decides: %s", error, code="RL-129")
+        _databases.add(self)
+
+    def run(self, work: Callable[[sqlite3.Connection, T], Any], argument: T, deadline: float | None) -> Any:
+        """Return `work(connection, argument)`. It is called again while another process has the write lock.
+
+        `deadline`: monotonic seconds; after it, `StoreError` is raised. None: raise `Busy` instead of waiting. An
+        exception of `work` rolls its transaction back. Errors of SQLite are raised as `StoreError`.
+        """
+        if not self._lock.acquire(blocking=False):
+            if deadline is None:
+                raise Busy
+            if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                raise StoreError("no turn in time: other threads of this process are at the file")
+        try:
+            return self._run(work, argument, deadline)
+        except sqlite3.Error as error:
+            raise self._failure(error, deadline) from error
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Close the connection. The next call opens another one."""
+        with self._lock:
+            self._close()
+
+    def _run(self, work: Callable[[sqlite3.Connection, T], Any], argument: T, deadline: float | None) -> Any:
+        tries, pause = 0, _FIRST_PAUSE
+        while True:
+            try:
+                return self._try(work, argument, deadline)
+            except sqlite3.Error as error:
+                if not is_busy(error):
+                    raise
+                if deadline is None:
+                    raise Busy from None
+            # a try after the deadline, if this process itself was late, has happened by now
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise StoreError("no write lock in time: another process is at the file")
+            tries += 1
+            if tries > _PLAIN_RETRIES:
+                time.sleep(min(pause, left))
+                pause = min(2 * pause, _MAX_PAUSE)
+            else:
+                time.sleep(0)
+
+    def _try(self, work: Callable[[sqlite3.Connection, T], Any], argument: T, deadline: float | None) -> Any:
+        connection = self._connection
+        if connection is None or time.monotonic() >= self._look_at:
+            connection = self._usable_connection(deadline)
+        try:
+            return work(connection, argument)
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+    def _usable_connection(self, deadline: float | None) -> sqlite3.Connection:
+        """Return the connection to the file that is at the path now. Requires the lock."""
+        now = time.monotonic()
+        self._look_at = now + _LOOK_INTERVAL
+        if self._connection is not None and identity_of(self._path) != self._identity:
+            self._close()
+        connection = self._connection
+        if connection is None:
+            try:
+                opened = open_file(self._path, now if deadline is None else deadline)
+            except ConfigError as error:  # it was checked at start; now it is a fault like others
+                raise StoreError(str(error)) from None
+            except StoreError:  # another process opens the file
+                if deadline is None:
+                    raise Busy from None
+                raise
+            connection, self._identity = opened
+            self._register(connection)
+            self._connection = connection
+        return connection
+
+    def _failure(self, error: sqlite3.Error, deadline: float | None) -> StoreError:
+        """Return the error to raise. Closes a connection that may be useless, and replaces a broken file."""
+        if primary_code(error) != sqlite3.SQLITE_FULL:
+            identity = self._identity
+            self._close()
+            if is_corrupt(error):
+                try:
+                    now = time.monotonic()
+                    replace_broken(self._path, identity, str(error), now if deadline is None else deadline)
+                except (StoreError, ConfigError, OSError) as other:
+                    return StoreError(f"{self._path} is broken, and cannot be replaced: {other}")
+        return StoreError(f"{self._path}: {error}")
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _before_fork(self) -> None:
+        """Close the connection: a child must not have one, nor close it, nor know its locks."""
+        if self._lock.acquire(timeout=_FORK_TIMEOUT):
+            self._forking_thread = get_ident()
+            self._close()
+
+    def _after_fork_in_parent(self) -> None:
+        if self._forking_thread == get_ident():
+            self._forking_thread = None
+            self._lock.release()
+
+    def _after_fork_in_child(self) -> None:
+        if self._connection is not None:  # a call did not end before the fork
+            _inherited.append(self._connection)
+            self._connection = None
+        self._forking_thread = None
+        self._lock = Lock()
+
+
+_databases: Final[WeakSet[Database]] = WeakSet()
+_inherited: Final[list[sqlite3.Connection]] = []  # never closed: that would release locks of the parent
+
+
+def _before_fork() -> None:
+    for database in list(_databases):
+        database._before_fork()  # noqa: SLF001  # the same module
+
+
+def _after_fork_in_parent() -> None:
+    for database in list(_databases):
+        database._after_fork_in_parent()  # noqa: SLF001
+
+
+def _after_fork_in_child() -> None:
+    for database in list(_databases):
+        database._after_fork_in_child()  # noqa: SLF001
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -1,0 +1,138 @@
+"""The store in a file without layers: the verbs for threads and for asyncio."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from ratelimit_mw.core.errors import StoreError
+from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, after_fork_in_child
+from ratelimit_mw.stores.sqlite.database import Busy, Database
+from ratelimit_mw.stores.sqlite.table import StateTable
+
+
+class FileStore:
+    """Runs the verbs on a `StateTable`, for threads and for asyncio.
+
+    `timeout`: seconds for a call, more than 0. In asyncio a call first tries without waiting, in the event loop. If the
+    file is busy, it goes to a thread of the store, which runs such calls in order.
+    """
+
+    has_own_timeout: ClassVar[bool] = True  # callers need no timeout of their own
+
+    def __init__(self, path: Path, max_keys: int, timeout: float, clock: Callable[[], float] | None) -> None:
+        self._timeout: Final = timeout
+        self._configured_clock: Final = clock
+        self._table: Final = StateTable(max_keys, clock)
+        self._database: Final = Database(path, self._table.register)
+        self._waiting_thread: ThreadPoolExecutor | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None  # of the latest call
+        after_fork_in_child(self._forget_thread)
+        REGISTRY.register(self)
+
+    def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """Charge all limits if all admit, else none."""
+        decisions: Sequence[Decision] = self._database.run(self._table.take, charges, time.monotonic() + self._timeout)
+        return decisions
+
+    def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """Return what `take` would return now, and change nothing."""
+        decisions: Sequence[Decision] = self._database.run(self._table.peek, charges, time.monotonic() + self._timeout)
+        return decisions
+
+    def settle(self, charges: Sequence[Charge]) -> None:
+        """Correct earlier charges, all in one transaction. See `Store.settle`."""
+        self._database.run(self._table.settle, charges, time.monotonic() + self._timeout)
+
+    def reset(self, charges: Sequence[Charge]) -> None:
+        """Forget these buckets."""
+        self._database.run(self._table.reset, charges, time.monotonic() + self._timeout)
+
+    def close(self) -> None:
+        """Close the file. The store can be used again."""
+        self._database.close()
+        self._end_thread()
+
+    async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """See `take`."""
+        self.loop = asyncio.get_running_loop()
+        try:
+            decisions: Sequence[Decision] = self._database.run(self._table.take, charges, None)
+        except Busy:
+            decisions = await self._run_in_thread(self._table.take, charges)
+        return decisions
+
+    async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """See `peek`."""
+        decisions: Sequence[Decision] = await self._run(self._table.peek, charges)
+        return decisions
+
+    async def asettle(self, charges: Sequence[Charge]) -> None:
+        """See `settle`."""
+        await self._run(self._table.settle, charges)
+
+    async def areset(self, charges: Sequence[Charge]) -> None:
+        """See `reset`."""
+        await self._run(self._table.reset, charges)
+
+    async def aclose(self) -> None:
+        """See `close`."""
+        with suppress(StoreError):  # it is closed later, by the thread
+            await self._submit(self._database.close)
+        self._end_thread()
+
+    async def _run(self, work: Callable[[Any, Sequence[Charge]], Any], charges: Sequence[Charge]) -> Any:
+        try:
+            return self._database.run(work, charges, None)
+        except Busy:
+            return await self._run_in_thread(work, charges)
+
+    async def _run_in_thread(self, work: Callable[[Any, Sequence[Charge]], Any], charges: Sequence[Charge]) -> Any:
+        return await self._submit(partial(self._run_by, time.monotonic() + self._timeout, work, charges))
+
+    def _run_by(self, deadline: float, work: Callable[[Any, Sequence[Charge]], Any], charges: Sequence[Charge]) -> Any:
+        if time.monotonic() >= deadline:  # its caller does not wait any more
+            raise StoreError("no turn in time: other calls of this process wait for the file")
+        return self._database.run(work, charges, deadline)
+
+    async def _submit(self, call: Callable[[], Any]) -> Any:
+        """Run a call in the store's thread. Raises `StoreError` if it does not end in time.
+
+        A call that did not start by then, or whose caller was canceled, does not run.
+        """
+        thread = self._waiting_thread
+        if thread is None:
+            thread = self._waiting_thread = ThreadPoolExecutor(1, thread_name_prefix="ratelimit_mw sqlite")
+        try:
+            job = thread.submit(call)
+        except RuntimeError as error:  # the system starts no more threads
+            raise StoreError(f"cannot wait for the file: {error}") from error
+        future = asyncio.wrap_future(job)
+        try:
+            await asyncio.wait((future,), timeout=self._timeout)
+            if not future.done():
+                raise StoreError(f"no answer within {self._timeout} seconds")
+            return future.result()
+        finally:
+            job.cancel()
+            future.cancel()
+
+    def _end_thread(self) -> None:
+        thread, self._waiting_thread = self._waiting_thread, None
+        if thread is not None:
+            thread.shutdown(wait=False)
+
+    def _forget_thread(self) -> None:
+        """Forget the parent's thread, in a child process."""
+        self._waiting_thread = None
+
+    def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:  # noqa: ARG002  # the prefix hides the states
+        self._table.prefix = overrides.key_prefix
+        if self._configured_clock is None:
+            self._table.clock = overrides.wall
+            self._table.room.tidies = overrides.wall is None

@@ -1,0 +1,258 @@
+"""Opens the file of a store: one process at a time, after checks of the file system, the folder and the file."""
+
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ratelimit_mw.core.errors import ConfigError, StoreError
+from ratelimit_mw.core.log import warn
+from ratelimit_mw.stores.sqlite.room import SCHEMA
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+APPLICATION_ID: Final = 0x524C4D57  # "RLMW"; `PRAGMA application_id` of our files
+FORMAT: Final = 1  # of the tables and the states; `PRAGMA user_version`
+_PAGE_SIZE: Final = 1024  # bytes; a take writes one page, and smaller ones cost less
+_CHECKPOINT_PAGES: Final = 1000  # pages in the log before they are copied to the file
+_POLL: Final = 0.002  # seconds between two tries for the lock of the file
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")  # a space and other characters in the list of mounts
+_MOUNTS: Final = Path("/proc/self/mounts")
+# File systems whose files several hosts can open. SQLite shares memory between the processes of one host.
+_NETWORK: Final = frozenset(
+    ("9p", "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs2", "gpfs")
+) | {"glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs", "virtiofs"}
+
+_CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)  # the second: many processes open the file at once
+_ENDINGS: Final = ("", "-wal", "-shm")  # of the names of the files that belong together
+
+
+class Identity(NamedTuple):
+    """The device and the inode of a file."""
+
+    device: int
+    inode: int
+
+
+class Opened(NamedTuple):
+    """A connection, and the file that it was opened for."""
+
+    connection: sqlite3.Connection
+    identity: Identity
+
+
+def identity_of(path: Path) -> Identity | None:
+    """Return what identifies the file at this path; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return Identity(status.st_dev, status.st_ino)
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """Return the result code of SQLite for an error, without the details."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether another process has a lock, so that a later try may succeed."""
+    return primary_code(error) in _BUSY
+
+
+def is_corrupt(error: sqlite3.Error) -> bool:
+    """Whether SQLite found that the file is broken."""
+    return primary_code(error) in _CORRUPT
+
+
+def check_place(path: Path) -> None:
+    """Check folder and file system. Raises `ConfigError` if no store can be in this folder."""
+    folder = path.parent
+    if fcntl is None:
+        raise ConfigError(
+            "store: sqlite:// needs flock, which this system lacks; use memory:// or redis://", code="RL-061"
+        )
+    if not folder.is_dir():
+        raise ConfigError(
+            f"store: there is no folder {folder}; create it, with write permission for the app's user", code="RL-061"
+        )
+    kind = file_system(folder)
+    if kind in _NETWORK:
+        raise ConfigError(
+            f"store: {folder} is on a network file system ({kind}), where processes cannot share an SQLite file; use a "
+            "folder on a disk of this host or in its memory, such as /run, or Redis for several hosts",
+            code="RL-061",
+        )
+    if path.is_dir():
+        raise ConfigError(f"store: {path} is a folder, expected the path of a file", code="RL-061")
+
+
+def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
+    """Return the type of the file system that a folder is on; empty text where the system does not list mounts."""
+    try:
+        lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return ""
+    real, found, length = os.path.realpath(folder), "", -1
+    for line in lines:
+        fields = line.split(" ")
+        if len(fields) < 3:  # noqa: PLR2004  # device, folder, type
+            continue
+        mounted = _ESCAPED.sub(lambda escaped: chr(int(escaped[1], 8)), fields[1]).rstrip("/")
+        if len(mounted) >= length and (real == mounted or real.startswith(f"{mounted}/")):
+            found, length = fields[2], len(mounted)
+    return found
+
+
+@contextmanager
+def opener_lock(path: Path, deadline: float) -> Iterator[None]:
+    """Hold the lock of all processes that open, check or replace this file.
+
+    Raises `ConfigError` if the folder cannot be written or its file system does not support flock; `StoreError` if
+    another process holds the lock beyond the deadline, in seconds of monotonic time.
+    """
+    lock_path = f"{path}.lock"
+    try:
+        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise ConfigError(
+            f"store: cannot write {lock_path} ({error.strerror}); give the app's user write permission for the folder",
+            code="RL-061",
+        ) from None
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise StoreError(f"another process has kept {lock_path} locked") from None
+                time.sleep(_POLL)
+            except OSError as error:
+                raise ConfigError(
+                    f"store: the file system of {path} does not support flock ({error.strerror}); use a folder on a "
+                    "disk of this host or in its memory, such as /run",
+                    code="RL-061",
+                ) from None
+        yield
+    finally:
+        os.close(descriptor)  # which releases the lock
+
+
+def open_checked(path: Path, deadline: float) -> None:
+    """Create or check the file at start, and move a broken one aside. Leaves no connection open.
+
+    Raises `ConfigError` for a place or a file that cannot be used, `StoreError` if it is locked beyond the deadline.
+    """
+    check_place(path)
+    with opener_lock(path, deadline):
+        try:
+            _connect_and_check(path, deadline)
+        except sqlite3.Error as error:
+            if is_corrupt(error):
+                move_aside(path, str(error))
+                _connect_and_check(path, deadline)
+            elif is_busy(error):
+                raise StoreError(f"another process has kept {path} locked") from None
+            else:
+                raise ConfigError(
+                    f"store: cannot use {path} ({error}); check its owner and its permissions", code="RL-061"
+                ) from None
+
+
+def open_file(path: Path, deadline: float) -> Opened:
+    """Open the file for charges. Raises `sqlite3.Error`, and `StoreError` if it is locked beyond the deadline."""
+    with opener_lock(path, deadline):
+        connection = _connect(path)
+        try:
+            _create_tables(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return Opened(connection, identity_of(path) or Identity(0, 0))
+
+
+def replace_broken(path: Path, identity: Identity, reason: str, deadline: float) -> None:
+    """Move a file aside that SQLite found to be broken, unless another process has replaced it already."""
+    with opener_lock(path, deadline):
+        if identity_of(path) == identity:
+            move_aside(path, reason)
+
+
+def move_aside(path: Path, reason: str) -> None:
+    """Rename a broken file, and replace the one that was renamed before. Requires the opener's lock."""
+    for ending in _ENDINGS:  # the file itself first: without it, SQLite ignores the others
+        with suppress(FileNotFoundError):
+            Path(f"{path}{ending}").replace(f"{path}.broken{ending}")
+    warn(
+        "store: %s is broken (%s), so it was moved to %s.broken; clients may use at most one more quota",
+        path,
+        reason,
+        path,
+        code="RL-239",
+    )
+
+
+def _connect_and_check(path: Path, deadline: float) -> None:
+    with closing(_connect(path)) as connection:
+        while True:
+            try:
+                _create_tables(connection)
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("UPDATE limits SET keys = keys")  # fails if the file cannot be written
+                connection.execute("ROLLBACK")
+                break
+            except sqlite3.Error as error:
+                if not is_busy(error) or time.monotonic() >= deadline:
+                    raise
+                time.sleep(_POLL)
+        (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if result != "ok":
+            broken = sqlite3.DatabaseError(result.partition("\n")[0])
+            broken.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise broken
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # `isolation_level=None`: this package writes its BEGIN and COMMIT itself. `timeout=0`: it also waits itself.
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute(f"PRAGMA page_size = {_PAGE_SIZE}")
+        connection.execute("PRAGMA synchronous = OFF")  # states need to survive a process, not a power failure
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _create_tables(connection: sqlite3.Connection) -> None:
+    """Make a new file ours. Raises `ConfigError` for a file of another program or version."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if (application, version) != (APPLICATION_ID, FORMAT):
+        if application == APPLICATION_ID:
+            raise ConfigError(
+                f"store: the file has format {version}, expected {FORMAT}; remove it and its -wal", code="RL-061"
+            )
+        if application or version or connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+            raise ConfigError("store: the file belongs to another program; name another one", code="RL-061")
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise ConfigError(
+                "store: the file system cannot share memory between processes; use a disk of this host", code="RL-061"
+            )
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in SCHEMA:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
+        connection.execute("COMMIT")

@@ -1,0 +1,224 @@
+"""The table of states: decides charges inside a transaction. Requires the lock of the `Database` for every call."""
+
+from collections.abc import Callable, Sequence
+from sqlite3 import Connection
+from sqlite3 import Error as SQLiteError
+from time import time_ns
+from typing import Final, NamedTuple
+
+from ratelimit_mw.core.limit import Charge, Decision, State, microseconds
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.stores.group import Group, committed, cost_to_decide
+from ratelimit_mw.stores.sqlite.codec import Codec, Codecs, read_state
+from ratelimit_mw.stores.sqlite.room import ADMITTED, REFUSED, Room, bucket_bytes, is_overflow, overflow_key, row_key
+
+# One statement reads, decides and writes: a take then acquires the interpreter's lock once while it holds the file's
+# write lock, and costs two thirds of a transaction of four statements. `decided_state` returns NULL, and the row stays
+# as it is, if there is nothing to write.
+_TAKE: Final = "UPDATE OR IGNORE states SET state = decided_state(state), expires = decided_expires() WHERE key = ?"
+_READ: Final = "SELECT state FROM states WHERE key = ?"
+_FIRST_READ: Final = "SELECT 1 FROM limits LIMIT 1"
+_WRITE: Final = "INSERT OR REPLACE INTO states VALUES (?, ?, ?)"
+_DELETE: Final = "DELETE FROM states WHERE key = ?"
+_FULL: Final = "full with %d keys: new keys of a limit share a bucket"
+
+
+class _Row(NamedTuple):
+    """A row of the table; without `exists` it is to be created. `is_refused`: the key's last request was refused."""
+
+    key: bytes
+    state: State
+    exists: bool
+    is_refused: bool
+
+
+class StateTable:
+    """Decides charges with the states in a file.
+
+    `max_keys`: rows, see `SQLiteStore`. `clock`: returns seconds; None is the time of the host. `prefix`: of all keys.
+    """
+
+    def __init__(self, max_keys: int, clock: Callable[[], float] | None) -> None:
+        self.clock = clock
+        self.prefix = ""
+        self._codecs: Final = Codecs()
+        self.room: Final = Room(max_keys, self._codecs)
+        # what `_TAKE` decides, while it runs
+        self._charge: Charge | None = None
+        self._codec: Codec | None = None
+        self._decision: Decision | None = None
+        self._new: State = None
+        self._error: BaseException | None = None
+
+    def register(self, connection: Connection) -> None:
+        """Add the functions of `_TAKE` to a new connection."""
+        connection.create_function("decided_state", 1, self._decided_state)
+        connection.create_function("decided_expires", 0, self._decided_expires)
+
+    def take(self, connection: Connection, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """Charge all limits if none of them refuses, else none. See `group.committed` for shadows and penalties."""
+        if len(charges) == 1:
+            decision = self._take_existing(connection, charges[0])
+            if decision is not None:
+                return (decision,)
+        group = Group(charges)
+        connection.execute("BEGIN IMMEDIATE")
+        decisions = self._take(connection, group.charges, commit=True)
+        connection.execute("COMMIT")
+        return group.spread(decisions)
+
+    def peek(self, connection: Connection, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """Return what `take` would return now, and change nothing. It does not wait for a writer."""
+        group = Group(charges)
+        connection.execute("BEGIN")
+        connection.execute(_FIRST_READ).fetchone()  # before the clock is read: no state may be later than its time
+        decisions = self._take(connection, group.charges, commit=False)
+        connection.execute("COMMIT")
+        return group.spread(decisions)
+
+    def settle(self, connection: Connection, charges: Sequence[Charge]) -> None:
+        """Correct earlier charges. See `Store.settle`."""
+        connection.execute("BEGIN IMMEDIATE")
+        now = self._now()
+        for charge in charges:
+            self._settle(connection, charge, now)
+        self._tidy(connection, now)
+        connection.execute("COMMIT")
+
+    def reset(self, connection: Connection, charges: Sequence[Charge]) -> None:
+        """Forget these buckets."""
+        connection.execute("BEGIN IMMEDIATE")
+        for charge in charges:
+            bucket = bucket_bytes(self.prefix, charge.limit)
+            self._delete(connection, bucket, row_key(bucket, charge.key))
+        connection.execute("COMMIT")
+
+    def _now(self) -> int:
+        return time_ns() // 1000 if self.clock is None else microseconds(self.clock())
+
+    def _take_existing(self, connection: Connection, charge: Charge) -> Decision | None:
+        """Decide a single charge of a key that has a row. None if it has none, or if the charge is not a plain one."""
+        if charge.cost < 0 or charge.role != "limit":
+            return None
+        limit = charge.limit
+        self._charge, self._codec = charge, self._codecs.of(limit)
+        self._decision = self._new = self._error = None
+        try:
+            connection.execute(_TAKE, (row_key(bucket_bytes(self.prefix, limit), charge.key),))
+        except SQLiteError:
+            if self._error is not None:
+                raise self._error from None
+            raise
+        if self.room.is_due():
+            connection.execute("BEGIN IMMEDIATE")
+            self.room.tidy(connection, self._now())
+            connection.execute("COMMIT")
+        return self._decision
+
+    def _decided_state(self, written: bytes) -> bytes | None:
+        """Decide the charge of `_take_existing`, with the file's write lock held. Return the row's new value."""
+        try:
+            charge, codec = self._charge, self._codec
+            if charge is None or codec is None or (old := read_state(codec, written)) is None:
+                return None
+            # read the clock under the lock: two processes must not commit out of order
+            now = time_ns() // 1000 if self.clock is None else microseconds(self.clock())  # _now(), inlined
+            decision, new = charge.limit.decide(old, now, charge.cost, charge.max_delay_us)
+            self._decision, self._new = decision, new
+            mark = ADMITTED if decision.allowed else REFUSED
+            if new is None or (new is old and (decision.allowed or written[:1] == mark)):
+                return None
+            return mark + codec.encode(new)
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def _decided_expires(self) -> int:
+        try:
+            return 0 if self._new is None or self._charge is None else self._charge.limit.expires(self._new)
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def _take(self, connection: Connection, charges: Sequence[Charge], *, commit: bool) -> list[Decision]:
+        now = self._now()
+        rows = self._read_all(connection, charges, now, commit=commit)
+        results: list[tuple[Decision, State]] = []
+        overflow: dict[bytes, State] = {}  # states of overflow buckets, which several new keys of this group may share
+        shared: set[bytes] = set()  # those that several do share
+        for index, charge in enumerate(charges):
+            if rows[index].key in overflow:
+                shared.add(rows[index].key)
+                rows[index] = rows[index]._replace(state=overflow[rows[index].key])
+            row = rows[index]
+            results.append(charge.limit.decide(row.state, now, cost_to_decide(charge), charge.max_delay_us))
+            if is_overflow(row.key):
+                overflow[row.key] = results[index][1]
+        decisions = [decision for decision, _ in results]
+        refused = not all(
+            decision.allowed or charge.role == "shadow" for charge, decision in zip(charges, decisions, strict=True)
+        )
+        added: set[bytes] = set()
+        for index, charged in enumerate(committed(charges, decisions)):
+            row, (decision, new) = rows[index], results[index]
+            if decision.allowed and not charged:
+                # it has room but is not charged: show the bucket unchanged
+                decisions[index] = charges[index].limit.decide(row.state, now, 0, None)[0]
+                new = row.state
+            if refused and row.key in shared:
+                continue  # its state may include the units of another charge of the refused group
+            # every row of a refused request is marked: a full store keeps it, even one that had room or is a penalty's
+            if commit and new is not None and (new is not row.state or (refused and not row.is_refused)):
+                row = row._replace(exists=row.exists or row.key in added)
+                added.add(row.key)
+                self._write(connection, charges[index], row, new, REFUSED if refused else ADMITTED)
+        if commit:
+            self._tidy(connection, now)
+        return decisions
+
+    def _settle(self, connection: Connection, charge: Charge, now: int) -> None:
+        (row,) = self._read_all(connection, [charge], now, commit=charge.cost > 0)
+        new = charge.limit.settle(row.state, now, charge.cost, now if charge.at is None else charge.at)
+        if new is None:
+            self._delete(connection, bucket_bytes(self.prefix, charge.limit), row.key)
+        elif new is not row.state:  # a settlement is not a request, so the mark stays
+            self._write(connection, charge, row, new, REFUSED if row.is_refused else ADMITTED)
+
+    def _read_all(self, connection: Connection, charges: Sequence[Charge], now: int, *, commit: bool) -> list[_Row]:
+        """Return the row of each charge. A new key gets room, or the row of the overflow bucket."""
+        buckets = [bucket_bytes(self.prefix, charge.limit) for charge in charges]
+        keys = [row_key(bucket, charge.key) for bucket, charge in zip(buckets, charges, strict=True)]
+        rows = [self._read(connection, charge, key) for charge, key in zip(charges, keys, strict=True)]
+        new = [index for index, row in enumerate(rows) if not row.exists and charges[index].cost]
+        free = self.room.free(connection) if new else 0
+        for index in new:
+            limit = charges[index].limit
+            self.room.limits.remember(buckets[index], limit)
+            if free > 0:
+                free -= 1
+            elif not self.room.make(connection, buckets[index], keys, now, evict=commit):
+                warn_throttled("SQLiteStore", _FULL, self.room.max_keys, code="RL-212")
+                rows[index] = self._read(connection, charges[index], overflow_key(buckets[index]))
+        return rows
+
+    def _read(self, connection: Connection, charge: Charge, key: bytes) -> _Row:
+        found = connection.execute(_READ, (key,)).fetchone()
+        if found is None:
+            return _Row(key, None, exists=False, is_refused=False)
+        written: bytes = found[0]
+        state = read_state(self._codecs.of(charge.limit), written)
+        return _Row(key, state, exists=True, is_refused=written[:1] == REFUSED)
+
+    def _write(self, connection: Connection, charge: Charge, row: _Row, state: State, mark: bytes) -> None:
+        limit = charge.limit
+        written = mark + self._codecs.of(limit).encode(state)
+        if not row.exists:
+            self.room.count(connection, bucket_bytes(self.prefix, limit), 1)
+        connection.execute(_WRITE, (row.key, written, limit.expires(state)))
+
+    def _delete(self, connection: Connection, bucket: bytes, key: bytes) -> None:
+        self.room.count(connection, bucket, -connection.execute(_DELETE, (key,)).rowcount)
+
+    def _tidy(self, connection: Connection, now: int) -> None:
+        if self.room.is_due():
+            self.room.tidy(connection, now)

@@ -1,0 +1,136 @@
+"""Forks workers over one file, and prints what became of them: `python sqlite_runner.py FILE TASK NUMBER...`.
+
+A program of its own, because forks copy the threads and the locks of a test run. The workers share counters in memory.
+"""
+
+import mmap
+import os
+import random
+import signal
+import struct
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ratelimit_mw import Charge, FixedWindow, Limiter, StoreError
+from ratelimit_mw.stores.sqlite import SQLiteStore
+
+WORKERS = 4
+PATIENCE = 30.0  # seconds: these tests count, they do not time
+KILL_EVERY = 0.06  # seconds
+MANY = FixedWindow(10**9, 24 * 3600)
+
+
+class StoppingLimit(FixedWindow, frozen=True):
+    """Stops its process when it decides: with the write lock, before it writes."""
+
+    def decide(self, *arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return super().decide(*arguments)
+
+
+class Counters:
+    """Whole numbers that forked processes share."""
+
+    def __init__(self, number: int) -> None:
+        self._memory = mmap.mmap(-1, 8 * number)
+        self._number = number
+
+    def add(self, index: int) -> None:
+        (count,) = struct.unpack_from("q", self._memory, 8 * index)
+        struct.pack_into("q", self._memory, 8 * index, count + 1)
+
+    def all(self) -> list[int]:
+        return [*struct.unpack_from(f"{self._number}q", self._memory)]
+
+
+def forked(work: Callable[[], object]) -> int:
+    """Start a process, and return its id."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return child
+
+
+def shared(path: str, *limits: str) -> str:
+    """Each worker hits each limit 100 times; how many hits each limit admitted."""
+    counters = Counters(WORKERS * len(limits))
+    limiter = Limiter(SQLiteStore(path, timeout=PATIENCE))
+
+    def work(worker: int) -> None:
+        for index, limit in enumerate(limits):
+            for _ in range(100):
+                if limiter.hit(limit, "everybody").allowed:
+                    counters.add(worker * len(limits) + index)
+
+    children = [forked(partial(work, worker)) for worker in range(WORKERS)]
+    for child in children:
+        os.waitpid(child, 0)
+    found = counters.all()
+    return " ".join(str(sum(found[index :: len(limits)])) for index in range(len(limits)))
+
+
+def killed(path: str, seconds: str) -> str:
+    """A worker is killed every 60 ms, and another one started: takes that were answered, those counted, and kills."""
+    store = SQLiteStore(path, timeout=PATIENCE)
+    kills = int(float(seconds) / KILL_EVERY)
+    counters = Counters(WORKERS + kills)
+    keys = [Charge(f"key {number}", MANY) for number in range(3)]
+
+    def work(index: int) -> None:
+        while True:
+            store.take(keys)  # a group: all of it counts, or none
+            counters.add(index)
+
+    children = [forked(partial(work, index)) for index in range(WORKERS)]
+    drawn = random.Random(3)  # noqa: S311  # tests need no secrets
+    for kill in range(kills):
+        time.sleep(KILL_EVERY)
+        victim = children.pop(drawn.randrange(WORKERS))
+        os.kill(victim, signal.SIGKILL)
+        os.waitpid(victim, 0)
+        children.append(forked(partial(work, WORKERS + kill)))
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    left = {decision.remaining for decision in store.peek([Charge(key.key, MANY, 0) for key in keys])}
+    (counted,) = {10**9 - units for units in left}
+    return f"{sum(counters.all())} {counted} {kills + WORKERS}"
+
+
+def stopped(path: str, times: str, timeout: str) -> str:
+    """A worker stops itself while it has the write lock, so often: what another process saw meanwhile.
+
+    The calls that failed, the most microseconds of processor time of one, and the units counted at the end.
+    """
+
+    store = SQLiteStore(path, timeout=float(timeout), deny_cache=0)
+    store_of_child = SQLiteStore(path, timeout=PATIENCE)
+    store.take([Charge("k", MANY)])
+    failed, longest = 0, 0
+    for _ in range(int(times)):
+        child = forked(lambda: store_of_child.take([Charge("k", StoppingLimit(10**9, 24 * 3600))]))
+        os.waitpid(child, os.WUNTRACED)
+        started = time.process_time_ns()
+        try:
+            store.take([Charge("k", MANY)])
+        except StoreError:
+            failed += 1
+        longest = max(longest, time.process_time_ns() - started)
+        os.kill(child, signal.SIGCONT)
+        os.waitpid(child, 0)
+        for layer in store._for_threads._layers:  # the breaker would spare most of the calls
+            layer.clear()
+        store.take([Charge("k", MANY)])
+    (decision,) = store.peek([Charge("k", MANY, 0)])
+    return f"{failed} {longest // 1000} {10**9 - decision.remaining}"
+
+
+if __name__ == "__main__":
+    tasks: dict[str, Callable[..., str]] = {"shared": shared, "killed": killed, "stopped": stopped}
+    sys.stdout.write(tasks[sys.argv[2]](sys.argv[1], *sys.argv[3:]))

@@ -1,0 +1,729 @@
+"""The store in a file: where it may be, what it survives, how it stays small, and what asyncio and forks add."""
+
+import asyncio
+import errno
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from profiles import PROOF
+from ratelimit_mw import (
+    Charge,
+    Concurrency,
+    ConfigError,
+    Decision,
+    FixedWindow,
+    Limit,
+    Limiter,
+    SlidingWindowLog,
+    StoreError,
+    TokenBucket,
+)
+from ratelimit_mw.algorithms import SCRIPTED
+from ratelimit_mw.stores.sqlite import SQLiteStore, opening
+from ratelimit_mw.stores.url import open_async_store, open_store
+from ratelimit_mw.testing import Clock, freeze
+from stores.model_store import ModelStore
+from stores.random_steps import RandomSteps
+
+TEN = FixedWindow(10, 60)
+TAKE = [Charge("k", TEN)]
+STEPS = 20_000 if PROOF else 150
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "limits.db"
+
+
+@pytest.fixture
+def store(path: Path, clock: Clock) -> Iterator[SQLiteStore]:
+    with closing(SQLiteStore(path, clock=clock, timeout=5, deny_cache=0)) as store:
+        yield store
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@contextmanager
+def write_lock(path: Path) -> Iterator[None]:
+    """Hold the file's write lock."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+def rows(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as other:
+        found: int = other.execute("SELECT count(*) FROM states").fetchone()[0]
+        (counted,) = other.execute("SELECT keys FROM limits WHERE bucket = x''").fetchone()
+        (of_limits,) = other.execute("SELECT coalesce(sum(keys), 0) FROM limits WHERE bucket != x''").fetchone()
+    assert found == counted == of_limits
+    return found
+
+
+def left(store: SQLiteStore, key: str = "k", limit: Limit = TEN) -> int:
+    return store.peek([Charge(key, limit, 0)])[0].remaining
+
+
+# where it may be
+
+
+@pytest.mark.parametrize("opened", [open_store, open_async_store])
+@pytest.mark.parametrize("slashes", ["//", "///"])
+def test_a_url_names_a_file_from_the_root(path: Path, opened: Any, slashes: str) -> None:
+    store = opened(f"sqlite:{slashes}{path}", 5)
+    assert isinstance(store, SQLiteStore)
+    assert store.path == path
+    assert store.take(TAKE)[0].remaining == 9
+    store.close()
+    assert rows(path) == 1
+
+
+def test_a_url_may_escape_characters(tmp_path: Path) -> None:
+    store = open_store(f"sqlite://{tmp_path}/my%20limits%2B.db", 5)
+    assert isinstance(store, SQLiteStore)
+    assert store.path == tmp_path / "my limits+.db"
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("sqlite://limits.db", "path 'limits.db', expected that of a file, from the root: sqlite:///run/"),
+        ("sqlite://", "path '', expected that of a file"),
+        ("sqlite:///run/app/", "path '/run/app/', expected that of a file"),
+        ("sqlite:///run/app/x.db?max_keys=5", "sqlite:// has no options; create a SQLiteStore with them"),
+        ("sqlite:///no/such/folder/x.db", "there is no folder /no/such/folder; create it, with write permission"),
+        ("sqlite:///usr", "/usr is a folder, expected the path of a file"),
+        ("sqlit:///run/app/x.db", "got the scheme 'sqlit', did you mean"),
+    ],
+)
+def test_a_place_that_cannot_be_is_a_mistake(given: str, told: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        open_store(given, 1.0)
+    assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"max_keys": 0}, "max_keys: got 0"),
+        ({"timeout": 0}, "timeout: got 0"),
+        ({"deny_cache": -1}, "deny_cache: got -1"),
+        ({"clock": 5}, "clock: got 5"),
+        ({"path": 5}, "path: got 5"),
+        ({"path": b"/tmp/x.db"}, "path: got b'"),
+    ],
+)
+def test_wrong_arguments_are_mistakes(options: dict[str, Any], told: str, path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        SQLiteStore(**{"path": path, **options})
+    assert told in str(raised.value)
+
+
+READ_ONLY = """
+import os, sys
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.stores.sqlite import SQLiteStore
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    SQLiteStore(sys.argv[1])
+except ConfigError as error:
+    print(error)
+"""
+
+
+def as_nobody(path: Path) -> str:
+    """What a user without any rights is told."""
+    return subprocess.run(
+        [sys.executable, "-c", READ_ONLY, str(path)], capture_output=True, text=True, check=True, cwd="/"
+    ).stdout
+
+
+@pytest.mark.promise(9)
+def test_a_read_only_folder_or_file_is_a_mistake() -> None:
+    with TemporaryDirectory() as name:  # not in `tmp_path`, which others cannot enter
+        folder = Path(name)
+        path = folder / "limits.db"
+        folder.chmod(0o555)
+        assert f"store: cannot write {path}.lock (Permission denied); give the app's user" in as_nobody(path)
+        folder.chmod(0o777)
+        SQLiteStore(path).close()
+        path.chmod(0o444)
+        Path(f"{path}.lock").chmod(0o666)
+        assert f"store: cannot use {path} (attempt to write a readonly database); check its owner" in as_nobody(path)
+
+
+@pytest.mark.promise(9)
+def test_a_network_file_system_is_a_mistake(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "file_system", lambda _: "nfs4")
+    with pytest.raises(ConfigError, match=r"is on a network file system \(nfs4\)"):
+        SQLiteStore(path)
+
+
+def test_a_file_system_is_that_of_the_innermost_mount(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    (tmp_path / "a b" / "c").mkdir(parents=True)
+    escaped = str(tmp_path).replace(" ", "\\040")
+    mounts.write_text(f"/dev/x / ext4 rw 0 0\nhost:/x {escaped}/a\\040b nfs4 rw 0 0\nshort\n")
+    found = [opening.file_system(folder, mounts) for folder in (tmp_path, tmp_path / "a b", tmp_path / "a b" / "c")]
+    assert found == ["ext4", "nfs4", "nfs4"]
+    assert opening.file_system(tmp_path, tmp_path / "nothing") == ""
+
+
+@pytest.mark.promise(9)
+def test_a_file_system_without_flock_is_a_mistake(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(ConfigError, match=r"does not support flock \(No locks available\); use a folder"):
+        SQLiteStore(path)
+
+
+def test_a_file_of_another_program_is_a_mistake_and_stays(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE users (name)")
+    with pytest.raises(ConfigError, match="belongs to another program"):
+        SQLiteStore(path)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(f"PRAGMA application_id = {opening.APPLICATION_ID}")
+        other.execute("PRAGMA user_version = 7")
+    with pytest.raises(ConfigError, match="has format 7, expected 1"):
+        SQLiteStore(path)
+    assert not Path(f"{path}.broken").exists()
+
+
+# what it survives
+
+
+def broken(path: Path, how: str) -> None:
+    with path.open("r+b") as file:
+        if how == "garbage":
+            file.truncate(0)
+            file.write(b"no database" * 1000)
+        else:
+            file.seek(1024)
+            file.write(b"\xff" * 20_000)
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize("how", ["garbage", "pages"])
+def test_a_broken_file_is_moved_aside_at_start(path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(SQLiteStore(path, timeout=5)) as store:
+        for number in range(200):
+            store.take([Charge(f"key {number}", TEN)])
+    broken(path, how)
+    with closing(SQLiteStore(path, timeout=5)) as store:
+        assert Path(f"{path}.broken").exists()
+        assert f"so it was moved to {path}.broken; clients may use at most one more quota" in caplog.text
+        assert store.take([Charge("key 1", TEN)])[0].remaining == 9
+    assert rows(path) == 1
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize("how", ["garbage", "pages"])
+def test_a_file_that_breaks_while_it_is_open_fails_some_calls_and_is_replaced(
+    path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = [Charge(f"key {number}", TEN) for number in range(200)]
+    with closing(SQLiteStore(path, timeout=5)) as store, closing(SQLiteStore(path, timeout=5)) as other:
+        for key in keys:
+            store.take([key])
+        database(store).close()  # so that the log is in the file
+        other.take(TAKE)
+        other.close()
+        broken(path, how)
+        failed = 0
+        for key in keys:
+            try:
+                store.take([key])
+            except StoreError:
+                failed += 1
+        assert 1 <= failed <= 3
+        assert left(store, "key 199") == 9
+        assert caplog.text.count("clients may use at most one more quota") == 1
+        assert left(other, "key 199") == 9  # it finds the new file
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize("gone", ["unlink", "replace"])
+def test_a_file_that_is_removed_or_replaced_is_followed(path: Path, gone: str) -> None:
+    with closing(SQLiteStore(path, timeout=5)) as store, closing(SQLiteStore(path, timeout=5)) as other:
+        assert [one.take(TAKE)[0].remaining for one in (store, other)] == [9, 8]
+        if gone == "unlink":
+            path.unlink()
+        else:
+            path.rename(f"{path}.old")
+        for one in (store, other):
+            database(one)._look_at = 0.0  # a second later
+        assert [one.take(TAKE)[0].remaining for one in (store, other)] == [9, 8]
+
+
+def database(store: SQLiteStore) -> Any:
+    below: Any = store._for_threads._store
+    return below._database
+
+
+@pytest.mark.promise(8)
+def test_a_state_that_cannot_be_read_starts_again(
+    path: Path, store: SQLiteStore, caplog: pytest.LogCaptureFixture, unthrottled_log: None
+) -> None:
+    log = Charge("k", SlidingWindowLog(10, 60))
+    slots = Charge("k", Concurrency(10, 60))
+    charges = [*TAKE, log, slots]
+    for charge in charges:
+        for written in (b"\0", b"\0\xc1nonsense", b"\0" + b"12345678" * 3, b"\0\x01", b""):
+            store.take([charge])
+            with closing(sqlite3.connect(path)) as other:
+                other.execute("UPDATE states SET state = ?", (written,))
+                other.commit()
+            assert store.peek([charge])[0].allowed
+            assert store.take([charge])[0].remaining in {9, 6}
+            store.reset([charge])
+    assert "a state cannot be read, and starts again" in caplog.text
+
+
+@pytest.mark.promise(8)
+def test_a_lock_that_stays_is_an_error_and_no_charge(path: Path) -> None:
+    with closing(SQLiteStore(path, timeout=0.02, deny_cache=0)) as store:
+        store.take(TAKE)
+        with write_lock(path):
+            for call in (store.take, store.settle, store.reset):
+                with pytest.raises(StoreError, match="no write lock in time"):
+                    call(TAKE)
+        assert left(store) == 9
+        assert store.take(TAKE)[0].remaining == 8
+
+
+@pytest.mark.promise(8)
+def test_a_peek_waits_for_no_writer(path: Path, store: SQLiteStore) -> None:
+    store.take(TAKE)
+    with write_lock(path):
+        assert left(store) == 9
+
+
+@pytest.mark.promise(8)
+def test_three_failures_open_the_breaker(path: Path) -> None:
+    with closing(SQLiteStore(path, timeout=0.01)) as store, write_lock(path):
+        errors = []
+        for _ in range(4):
+            with pytest.raises(StoreError) as raised:
+                store.take(TAKE)
+            errors.append(str(raised.value)[:18])
+    assert errors == ["no write lock in t"] * 3 + ["not queried during"]
+
+
+@pytest.mark.promise(8)
+def test_a_full_disk_is_an_error_and_heals(path: Path, store: SQLiteStore) -> None:
+    store.take(TAKE)
+    connection = database(store)._connection
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    taken = 0
+    with suppress(StoreError):
+        for number in range(1000):
+            assert store.take([Charge(f"key {number}", TEN)])[0].allowed
+            taken += 1
+    with pytest.raises(StoreError, match="full"):
+        store.take([Charge("one more", TEN)])
+    connection.execute("PRAGMA max_page_count = 100000")
+    database(store)._look_at = 0.0
+    store._for_threads._clear()  # the breaker's pause is over
+    assert store.take(TAKE)[0].remaining == 8
+    assert rows(path) == taken + 1
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from ratelimit_mw import Charge, FixedWindow, StoreError
+from ratelimit_mw.stores.sqlite import SQLiteStore
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store, limit = SQLiteStore(sys.argv[1], timeout=5), FixedWindow(10, 60)
+store.take([Charge("k", limit)])
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+size = Path(sys.argv[1] + "-wal").stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5000, hard))
+errors = 0
+for number in range(40):
+    try:
+        store.take([Charge(f"key {number}", limit)])
+    except StoreError:
+        errors += 1
+        break
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+print(errors, store.take([Charge("k", limit)])[0].remaining)
+"""
+
+
+@pytest.mark.promise(8)
+def test_a_file_that_may_not_grow_is_an_error_and_heals(path: Path) -> None:
+    told = subprocess.run([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=True).stdout
+    assert told == "1 8\n"
+
+
+def test_a_start_without_an_answer_is_a_warning(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    SQLiteStore(path).close()
+    monkeypatch.setattr("ratelimit_mw.stores.sqlite.database._START_TIMEOUT", 0.01)
+    with write_lock(path):
+        store = SQLiteStore(path, timeout=0.01)
+        assert "no answer at start, on_store_error decides" in caplog.text
+    assert store.take(TAKE)[0].remaining == 9
+    store.close()
+
+
+# each algorithm
+
+
+@pytest.mark.promise(3)
+@pytest.mark.parametrize("algorithm", SCRIPTED)
+def test_each_algorithm_decides_as_the_model_does(algorithm: str, path: Path) -> None:
+    steps = RandomSteps(algorithm, 7, both_ways=False, apart=True)
+    model = ModelStore(steps.clock)
+    with closing(SQLiteStore(path, clock=steps.clock, timeout=5, deny_cache=0)) as store:
+        for number in range(STEPS):
+            verb, charges = steps.next()
+            expected, found = getattr(model, verb)(charges), getattr(store, verb)(charges)
+            if verb in {"take", "peek"}:
+                assert [*found] == expected, (number, verb, charges)
+            if verb == "take":
+                steps.heard(charges, expected)
+            if number % 50 == 0:
+                store.close()
+
+
+class Pairs(Limit, frozen=True):
+    """Its states are tuples, which are read as lists."""
+
+    algorithm = "pairs"
+
+    def decide(self, state: Any, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Any]:
+        used = (state[0] if state else 0) + cost
+        return Decision(used <= self.quota, self.quota, self.quota - used, 0.0, 0.0, 0.0, 0.0, now), self.state(used)
+
+    def state(self, used: int) -> Any:
+        return (used, 0)
+
+    def expires(self, state: Any) -> int:
+        return 2**52
+
+
+class Count(Struct, frozen=True, array_like=True):
+    used: int
+    more: int
+
+    def __getitem__(self, index: int) -> int:
+        return self.used
+
+
+class Annotated(Pairs, frozen=True):
+    algorithm = "annotated"
+
+    def state(self, used: int) -> Count:
+        return Count(used, 0)
+
+    def expires(self, state: Count) -> int:
+        return 2**52
+
+
+class Untyped(Pairs, frozen=True):
+    algorithm = "untyped"
+
+    def state(self, used: int) -> list[int]:
+        return [used, 0]
+
+
+def test_an_algorithm_of_your_own(store: SQLiteStore) -> None:
+    for limit in (Annotated(5, 60), Untyped(5, 60)):
+        assert [store.take([Charge("k", limit)])[0].remaining for _ in range(3)] == [4, 3, 2]
+    with pytest.raises(ConfigError, match="Pairs: its states cannot be written to a file; annotate the parameter"):
+        store.take([Charge("k", Pairs(5, 60))])
+
+
+# how it stays small
+
+
+@pytest.mark.promise(7)
+def test_a_flood_of_new_keys_frees_no_refused_key(path: Path, clock: Clock) -> None:
+    one = FixedWindow(1, 600)
+    with closing(SQLiteStore(path, max_keys=100, clock=clock, timeout=5, deny_cache=0)) as store:
+        refused = [Charge(f"refused {number}", one) for number in range(30)]
+        costly = Charge("costly", TEN, 11)  # has room for a smaller cost
+        store.take([Charge("costly", TEN)])
+        for charge in refused:
+            assert [store.take([charge])[0].allowed for _ in range(2)] == [True, False]
+        assert store.take([costly])[0].allowed is False
+        for number in range(1000):
+            assert store.take([Charge(f"flood {number}", TEN)])[0].allowed
+        assert rows(path) == 100
+        assert [store.take([charge])[0].allowed for charge in refused] == [False] * 30
+        assert left(store, "costly") == 9
+
+
+@pytest.mark.promise(7)
+def test_new_keys_share_a_bucket_where_no_key_can_be_replaced(
+    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture, unthrottled_log: None
+) -> None:
+    one = FixedWindow(1, 600)
+    with closing(SQLiteStore(path, max_keys=10, clock=clock, timeout=5, deny_cache=0)) as store:
+        for number in range(10):
+            store.take([Charge(f"key {number}", one)])
+            store.take([Charge(f"key {number}", one)])
+        assert store.peek([Charge("new", one)])[0].allowed
+        answers = [store.take([Charge(f"new {number}", one)])[0].allowed for number in range(5)]
+        assert answers == [True, False, False, False, False]
+        assert not store.peek([Charge("new", one)])[0].allowed
+        both = [Charge("a", FixedWindow(1, 600, name="x")), Charge("b", FixedWindow(1, 600, name="x"))]
+        assert [one.allowed for one in store.take(both)] == [True, False]  # of one bucket
+        assert "full with 10 keys: new keys of a limit share a bucket" in caplog.text
+        assert rows(path) == 11
+        clock.advance(600)
+        assert store.take([Charge("later", one)])[0].remaining == 0
+        assert store.take([Charge("later", one)])[0].allowed is False
+        assert rows(path) == 11
+
+
+@pytest.mark.promise(7)
+def test_only_the_largest_limit_loses_idle_keys(path: Path, clock: Clock) -> None:
+    other = FixedWindow(10, 60, name="other")
+    with closing(SQLiteStore(path, max_keys=100, clock=clock, timeout=5)) as store:
+        for number in range(20):
+            store.take([Charge(f"key {number}", other)])
+        for number in range(1000):
+            store.take([Charge(f"flood {number}", TEN)])
+        assert [left(store, f"key {number}", other) for number in range(20)] == [9] * 20
+        assert rows(path) == 100
+
+
+@pytest.mark.promise(7)
+def test_keys_of_one_group_do_not_replace_each_other(path: Path, clock: Clock) -> None:
+    with closing(SQLiteStore(path, max_keys=2, clock=clock, timeout=5)) as store:
+        pair = [Charge("a", TEN), Charge("b", TEN)]
+        assert [store.take(pair)[0].remaining for _ in range(2)] == [9, 8]
+        assert store.take([Charge("a", TEN), Charge("c", TEN)])[0].remaining == 7
+        assert (left(store, "a"), left(store, "b"), left(store, "c"), rows(path)) == (7, 10, 9, 2)
+
+
+@pytest.mark.promise(7)
+def test_expired_keys_are_gone_after_an_eighth_as_many_writes(path: Path, clock: Clock) -> None:
+    keys = 1_000_000 if PROOF else 10_000
+    with closing(SQLiteStore(path, clock=clock, timeout=5)) as store:
+        short = FixedWindow(10, 1)
+        for number in range(0, keys, 100):
+            store.settle([Charge(f"{{{number + more:032x}}}:default", short, 1) for more in range(100)])
+        assert rows(path) == keys
+        store.close()
+        assert path.stat().st_size <= keys * 400
+        clock.advance(1)
+        for _ in range(keys // 8 + 64):
+            store.take(TAKE)
+            clock.advance(6)
+    assert rows(path) == 1
+
+
+def test_a_settlement_may_delete_a_row(path: Path, store: SQLiteStore) -> None:
+    (decision,) = store.take(TAKE)
+    assert rows(path) == 1
+    store.settle([Charge("k", TEN, -1, at=decision.at)])
+    store.settle([Charge("k", TEN, -1, at=decision.at)])
+    store.reset(TAKE)
+    assert rows(path) == 0
+
+
+# in tests of users
+
+
+def test_a_test_controls_its_time_and_starts_empty(path: Path) -> None:
+    with closing(SQLiteStore(path, timeout=5)) as store:
+        assert left(store) == 10
+        store.take(TAKE)
+        with freeze() as control:
+            assert [store.take(TAKE)[0].allowed for _ in range(11)] == [True] * 10 + [False]
+            control.advance(60)
+            assert store.take(TAKE)[0].remaining == 9
+            for _ in range(100):
+                store.take([Charge("other", TEN, 0), Charge("more", FixedWindow(1000, 1))])
+            control.reset()
+            assert left(store) == 10
+        assert left(store) == 9  # though it would have expired by the time of the test
+
+
+# asyncio
+
+
+@pytest.mark.promise(8)
+def test_a_busy_file_does_not_block_the_loop(path: Path) -> None:
+    async def main() -> None:
+        store = SQLiteStore(path, timeout=0.2)
+        assert (await store.atake(TAKE))[0].remaining == 9
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.001)
+                ticks += 1
+
+        with write_lock(path):
+            ticker = asyncio.create_task(tick())
+            calls = [store.atake(TAKE), store.asettle(TAKE), store.areset(TAKE), store.atake(TAKE)]
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            await store.aclose()  # so that no call is in the thread
+            ticker.cancel()
+        assert [type(outcome) for outcome in outcomes] == [StoreError] * 4
+        assert ticks >= 5
+        assert (await store.apeek(TAKE))[0].remaining == 8  # of what it would leave
+        await store.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_call_that_waits_is_charged_once_and_a_canceled_one_not_at_all(path: Path) -> None:
+    async def main() -> None:
+        store = SQLiteStore(path, timeout=20)
+        await store.atake(TAKE)
+        with write_lock(path):
+            waiting = [asyncio.create_task(store.atake(TAKE)) for _ in range(5)]
+            await asyncio.sleep(0.01)
+            for task in waiting[1:3]:
+                task.cancel()
+            for _ in range(3):
+                await asyncio.sleep(0)
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(answer) is asyncio.CancelledError for answer in answers] == [False, True, True, False, False]
+        assert (await store.apeek([Charge("k", TEN, 0)]))[0].remaining == 6
+        assert store.loop is asyncio.get_running_loop()
+        await store.aclose()
+
+    before = set(threading.enumerate())
+    asyncio.run(main())
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+    assert set(threading.enumerate()) <= before
+
+
+# forks
+
+
+def in_child(call: Any) -> int:
+    """What a forked child returns, a small number."""
+    child = os.fork()
+    if not child:
+        code = 255
+        try:
+            code = call()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.promise(3)
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of Python 3.12 and later: threads and forks
+def test_a_child_and_its_parent_share_the_file(path: Path, store: SQLiteStore) -> None:
+    store.take(TAKE)
+    assert in_child(lambda: store.take(TAKE)[0].remaining) == 8
+    assert store.take(TAKE)[0].remaining == 7
+    assert in_child(lambda: in_child(lambda: store.take(TAKE)[0].remaining)) == 6
+    store.close()
+    assert in_child(lambda: store.take(TAKE)[0].remaining) == 5
+    assert left(store) == 5
+
+
+@pytest.mark.promise(3)
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_forks_amid_takes_of_other_threads_lose_nothing(path: Path) -> None:
+    many = [Charge("k", FixedWindow(100_000, 3600))]
+    with closing(SQLiteStore(path, timeout=20)) as store:
+        counts = [0] * 3
+        over = threading.Event()
+
+        def work(index: int) -> None:
+            while not over.is_set():
+                store.take(many)
+                counts[index] += 1
+
+        threads = [threading.Thread(target=work, args=(index,)) for index in range(3)]
+        for thread in threads:
+            thread.start()
+        codes = [in_child(lambda: 0 if store.take(many)[0].allowed else 1) for _ in range(20)]
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert codes == [0] * 20
+        assert left(store, "k", many[0].limit) == 100_000 - sum(counts) - 20
+
+
+def test_many_stores_of_one_file_in_one_process(path: Path) -> None:
+    stores = [SQLiteStore(path, timeout=5) for _ in range(5)]
+    assert [store.take(TAKE)[0].remaining for store in stores] == [9, 8, 7, 6, 5]
+    for store in stores[1:]:
+        store.close()
+    assert stores[0].take(TAKE)[0].remaining == 4
+    stores[0].close()
+
+
+@pytest.mark.promise(3)
+def test_threads_share_a_quota_exactly(path: Path) -> None:
+    with closing(SQLiteStore(path, timeout=20)) as store:
+        limiter = Limiter(store)
+        counts = [0] * 8
+
+        def work(index: int) -> None:
+            counts[index] = sum(limiter.hit("300/hour using gcra", "all").allowed for _ in range(50))
+
+        threads = [threading.Thread(target=work, args=(index,)) for index in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sum(counts) == 300
+
+
+def test_slots_of_two_limiters(path: Path) -> None:
+    with closing(SQLiteStore(path, timeout=5)) as store, closing(SQLiteStore(path, timeout=5)) as other:
+        limit = Concurrency(2, 15)
+        with Limiter(store).slot(limit, "k"), Limiter(other).slot(limit, "k"):
+            assert Limiter(store).peek(limit, "k").remaining == 0
+        assert Limiter(other).peek(limit, "k").remaining == 2
+
+
+def open_files() -> int:
+    return len([*Path("/dev/fd").iterdir()])
+
+
+def test_open_files_are_few(path: Path) -> None:
+    """A connection has three files: the database, its log and its index."""
+    with closing(SQLiteStore(path, timeout=5)) as store:
+        threads = [threading.Thread(target=store.take, args=(TAKE,)) for _ in range(20)]
+        before = open_files()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert open_files() - before == 3
+
+
+def test_a_bucket_with_a_burst_and_a_delay(store: SQLiteStore) -> None:
+    limit = TokenBucket(60, 60, burst=1, max_delay=2)
+    assert [store.take([Charge("k", limit)])[0].delay for _ in range(3)] == [0.0, 1.0, 2.0]
+    refused = store.take([Charge("k", limit, max_delay=0.5)])[0]
+    assert (refused.allowed, refused.retry_after) == (False, 2.5)

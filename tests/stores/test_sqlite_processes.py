@@ -1,0 +1,42 @@
+"""Processes that share a file, are killed amid a take, or are stopped amid one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from profiles import PROOF
+from stores.test_concurrency import QUOTAS
+
+RUNNER = Path(__file__).with_name("sqlite_runner.py")
+KILLING = 10 if PROOF else 1.8  # seconds
+STOPS = 100 if PROOF else 10
+STORE_TIMEOUT = 0.05  # seconds
+MOST_CPU = 20_000  # microseconds
+
+pytestmark = [pytest.mark.promise(3), pytest.mark.promise(8)]
+
+
+def run(path: Path, task: str, *arguments: object) -> list[int]:
+    command = [sys.executable, str(RUNNER), str(path), task, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return [int(number) for number in done.stdout.split()]
+
+
+def test_four_processes_share_each_quota_exactly(tmp_path: Path) -> None:
+    assert run(tmp_path / "limits.db", "shared", *QUOTAS) == list(QUOTAS.values())
+
+
+def test_what_was_answered_is_counted_whoever_is_killed(tmp_path: Path) -> None:
+    answered, counted, kills = run(tmp_path / "limits.db", "killed", KILLING)
+    assert answered > 0
+    assert 0 <= counted - answered <= kills
+
+
+def test_a_process_that_is_stopped_amid_a_take_costs_others_their_timeout(tmp_path: Path) -> None:
+    failed, longest, counted = run(tmp_path / "limits.db", "stopped", STOPS, STORE_TIMEOUT)
+    assert failed == STOPS
+    assert longest <= MOST_CPU
+    assert counted == 1 + 2 * STOPS  # the one that was stopped took its unit when it went on
