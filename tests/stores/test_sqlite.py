@@ -540,6 +540,31 @@ def test_expired_keys_are_gone_after_an_eighth_as_many_writes(path: Path, clock:
     assert rows(path) == 1
 
 
+@pytest.mark.promise(3)
+def test_a_take_is_charged_once_though_the_tidying_after_it_finds_the_file_busy(path: Path, clock: Clock) -> None:
+    with closing(SQLiteStore(path, clock=clock, timeout=5)) as store, closing(SQLiteStore(path, clock=clock)) as other:
+        store.take([Charge("k", FixedWindow(1000, 60))])
+        below: Any = store._for_threads._store
+        table = below._table
+        tidy = table.room.tidy
+        tries = []
+
+        def tidy_while_another_writes(connection: Any, now: int) -> None:
+            connection.execute("ROLLBACK")
+            other.take([Charge("other", TEN, 0)])
+            tries.append(now)
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise error
+
+        table.room.tidy = tidy_while_another_writes
+        for _ in range(99):
+            store.take([Charge("k", FixedWindow(1000, 60))])
+        table.room.tidy = tidy
+        assert tries
+        assert left(store, "k", FixedWindow(1000, 60)) == 900
+
+
 def test_a_settlement_may_delete_a_row(path: Path, store: SQLiteStore) -> None:
     (decision,) = store.take(TAKE)
     assert rows(path) == 1

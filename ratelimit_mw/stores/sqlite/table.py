@@ -110,9 +110,7 @@ class StateTable:
                 raise self._error from None
             raise
         if self.room.is_due():
-            connection.execute("BEGIN IMMEDIATE")
-            self.room.tidy(connection, self._now())
-            connection.execute("COMMIT")
+            self._tidy_apart(connection)
         return self._decision
 
     def _decided_state(self, written: bytes) -> bytes | None:
@@ -218,6 +216,16 @@ class StateTable:
 
     def _delete(self, connection: Connection, bucket: bytes, key: bytes) -> None:
         self.room.count(connection, bucket, -connection.execute(_DELETE, (key,)).rowcount)
+
+    def _tidy_apart(self, connection: Connection) -> None:
+        """Tidy in a transaction of its own, after a take that is charged: a failure must not repeat the take."""
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            self.room.tidy(connection, self._now())
+            connection.execute("COMMIT")
+        except SQLiteError:  # mostly because another process writes; a later take tidies
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
 
     def _tidy(self, connection: Connection, now: int) -> None:
         if self.room.is_due():
