@@ -32,7 +32,8 @@ class LastingStore(MemoryStore):
 
     def states_of(self, limit: Limit) -> dict[str, State]:
         """Return the states of a limit, by key."""
-        return self._find(limit, "", 0)[0].current
+        states = self._maps.get(limit.bucket)
+        return (self._find(limit, "", 0)[0] if states is None else states).current
 
 
 class Bucket(NamedTuple):
@@ -67,11 +68,16 @@ class Known:
 
     def use(self, store: "LastingStore") -> None:
         """Decide with the states of this store, if nothing else of it is needed."""
-        buckets = {(charge.key, charge.limit.bucket) for charge in self.charges}
-        if len(buckets) == len(self.charges) and all(charge.role == "limit" for charge in self.charges):
+        charges = self.charges
+        if len(charges) == 1:
+            is_plain = charges[0].role == "limit"
+        else:
+            buckets = {(charge.key, charge.limit.bucket) for charge in charges}
+            is_plain = len(buckets) == len(charges) and all(charge.role == "limit" for charge in charges)
+        if is_plain:
             self.buckets = [
                 Bucket(charge.limit.decide, store.states_of(charge.limit), charge.key, charge.cost)
-                for charge in self.charges
+                for charge in charges
             ]
             self.decide_one, self.states, self.key, self.cost = self.buckets[0]
 

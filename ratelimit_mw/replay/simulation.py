@@ -17,6 +17,7 @@ from ratelimit_mw.replay.known import MAX_KEYS, Known, LastingStore
 from ratelimit_mw.replay.reading import Group
 from ratelimit_mw.replay.records import RecordReader
 from ratelimit_mw.replay.requests import LoggedRequest
+from ratelimit_mw.replay.routes import Route, SameForAll, Who
 from ratelimit_mw.replay.tallies import MINUTE, Append, RuleTally, Tallies, identity_of, populations_of, rule_of
 from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, plan
 from ratelimit_mw.rules.rule_set import RuleSet
@@ -29,24 +30,6 @@ _MAX_PLANS: Final = 300_000  # remembered plans of clients
 _MAX_WAITING: Final = 1000  # delayed requests, as in the ASGI middleware
 _TOO_MANY: Final = "429"
 _EXEMPT, _SAFE, _BLOCKED, _DENIED, _OTHER = "exempt", "safe", "blocked", "denied", "other"
-
-Who = str | tuple[str, str]  # a client, and its user if there is one
-
-
-class _Route:
-    """What the requests of one combination of rules have in common. `seen`: requests since they were last added up."""
-
-    __slots__ = ("entries", "is_simple", "match", "rows", "rule", "seen")
-
-    def __init__(self, match: Match | None, rows: Sequence[RuleTally]) -> None:
-        self.match = match
-        self.rule = "" if match is None else match.rule
-        self.rows = rows
-        self.seen = 0
-        self.entries: dict[Who, Known] = {}
-        self.is_simple = match is None or not (
-            match.plan_cache is None or match.callables or match.settles or match.has_slots or match.may_delay
-        )
 
 
 class Simulation:
@@ -85,9 +68,9 @@ class Simulation:
         self._safe: Final = ClientList("safelist", settings.safelist) if settings.safelist else None
         self._has_lists: Final = self._blocked is not None or self._safe is not None
         self._is_static: Final = self._finds_rules_by_path()
-        self._routes: dict[str, _Route] = {}  # by request
-        self._by_match: dict[int, _Route] = {}
-        self._no_request: Final = _Route(None, [])
+        self._routes: dict[str, Route] = {}  # by request
+        self._by_match: dict[int, Route] = {}
+        self._no_request: Final = Route(None, [])
         self._no_request.is_simple = False
         self._remembered = 0
         self._minute = -1
@@ -158,7 +141,6 @@ class Simulation:
                 known = route.entries[who]
             except KeyError:
                 known = self._find_known(route, who, record)
-            decisions: Sequence[Decision]
             if known.row is not None:  # a single limit: the common case, as in `Known.decide`
                 states, key = known.states, known.key
                 old = states.get(key)
@@ -166,9 +148,10 @@ class Simulation:
                 if new is not old:
                     states[key] = new
                 if not decision.allowed:
+                    known.label = known.label or self._label(identity_of(key), who)
                     known.row.refuse(known.label, self._minute)
                     tallies.refused += 1
-                decisions = (decision,)
+                decisions: Sequence[Decision] = (decision,) if watch is not None else ()
             elif known.charges:
                 decisions = known.decide(now) if known.buckets else self._take(known.charges, now)
                 for one in decisions:
@@ -202,7 +185,7 @@ class Simulation:
         route.seen += 1
         self._decide(route, record, now, request)
 
-    def _find_route(self, record: Record) -> _Route:
+    def _find_route(self, record: Record) -> Route:
         if len(self._routes) >= _MAX_ROUTES:
             self._routes.clear()
         text = record[REQUEST]
@@ -211,16 +194,18 @@ class Simulation:
         route = self._routes[text] = self._route_of(self._reader.request(record))
         return route
 
-    def _route_of(self, request: LoggedRequest) -> _Route:
+    def _route_of(self, request: LoggedRequest) -> Route:
         match = self.rules.match(request)
         route = self._by_match.get(id(match))
         if route is None:
-            route = self._by_match[id(match)] = _Route(match, [] if match is None else self._rows_of(match))
+            route = self._by_match[id(match)] = Route(match, [] if match is None else self._rows_of(match))
+            if match is None and not self._has_lists and self._part[1] == 1:
+                route.entries = SameForAll(Known(why=_EXEMPT))
         if request.method == "OPTIONS":
             self.tallies.preflights += 1
         return route
 
-    def _is_mine(self, route: _Route, request: LoggedRequest) -> bool:
+    def _is_mine(self, route: Route, request: LoggedRequest) -> bool:
         """Return whether this process replays a request: all that share a bucket are replayed by one."""
         keys = {} if route.match is None else {limit.key.text: limit.key for limit in route.match.fixed_limits or ()}
         if len(keys) > 1:
@@ -231,13 +216,22 @@ class Simulation:
         identity = key.identity(request, "", {}) or ""
         return crc32(identity.encode("utf-8", "surrogatepass")) % self._part[1] == self._part[0]
 
+    def _row_of(self, route: Route, key: str) -> RuleTally:
+        """Return the row of a single charge, which is the same for all clients of a route with a single limit."""
+        if route.row is not None:
+            return route.row
+        row = self._rows[rule_of(key)]
+        if route.match is not None and len(route.match.fixed_limits or ()) == 1:
+            route.row = row
+        return row
+
     def _rows_of(self, match: Match) -> list[RuleTally]:
         names = [
             limit_set.name for limit_set in match.limit_sets if limit_set.name != "app" or limit_set.fixed_limits != []
         ]
         return [self._rows.setdefault(name, RuleTally(name)) for name in names]
 
-    def _find_known(self, route: _Route, who: Who, record: Record) -> Known:
+    def _find_known(self, route: Route, who: Who, record: Record) -> Known:
         """Return what is known of a client on a route, and remember it."""
         if self._remembered >= _MAX_PLANS:
             self._remembered = 0
@@ -247,7 +241,7 @@ class Simulation:
         known = route.entries[who] = self._known(route, who, record)
         return known
 
-    def _known(self, route: _Route, who: Who, record: Record) -> Known:
+    def _known(self, route: Route, who: Who, record: Record) -> Known:
         match = route.match
         is_plain = not self._has_lists and self._part[1] == 1 and self._assumed.user is None and isinstance(who, str)
         if is_plain and match is not None and match.plans_by_address is not None:
@@ -272,14 +266,13 @@ class Simulation:
         known = Known(made.charges, self._appends(made))
         known.use(self._store)
         if len(known.buckets) == 1:
-            rule, identity = rule_of(known.key), identity_of(known.key)
-            known.row, known.label = self._rows[rule], self._label(identity, who)
+            known.row = self._row_of(route, known.key)
         return known
 
     def _appends(self, made: Plan) -> Sequence[Append]:
         return populations_of(self.tallies, made) if self._keeps_times else ()
 
-    def _decide_without_store(self, route: _Route, why: str, who: Who, now: int) -> None:
+    def _decide_without_store(self, route: Route, why: str, who: Who, now: int) -> None:
         """Count a request that no store is queried for."""
         if why == _OTHER:
             route.seen -= 1
@@ -302,7 +295,7 @@ class Simulation:
         if self._watch is not None:
             self._watch(now / 1_000_000, verdict)
 
-    def _decide(self, route: _Route, record: Record, now: int, request: LoggedRequest | None = None) -> None:
+    def _decide(self, route: Route, record: Record, now: int, request: LoggedRequest | None = None) -> None:
         """Decide a request in full: with callables, delays, slots and settlement after the response."""
         request = request or self._reader.request(record)
         who = record[CLIENT]

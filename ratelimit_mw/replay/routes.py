@@ -1,0 +1,38 @@
+"""What the requests of one combination of rules have in common."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from ratelimit_mw.replay.known import Known
+from ratelimit_mw.replay.tallies import RuleTally
+from ratelimit_mw.rules.plan import Match
+
+Who = str | tuple[str, str]  # a client, and its user if there is one
+
+
+class Route:
+    """What the requests of one combination of rules have in common. `seen`: requests since they were last added up."""
+
+    __slots__ = ("entries", "is_simple", "match", "row", "rows", "rule", "seen")
+
+    def __init__(self, match: Match | None, rows: Sequence[RuleTally]) -> None:
+        self.match = match
+        self.rule = "" if match is None else match.rule
+        self.rows = rows
+        self.row: RuleTally | None = None  # that of the limit, if there is one
+        self.seen = 0
+        self.entries: dict[Who, Known] = {}
+        self.is_simple = match is None or not (
+            match.plan_cache is None or match.callables or match.settles or match.has_slots or match.may_delay
+        )
+
+
+class SameForAll(dict[Who, Known]):
+    """What is known of each client on a route, where that is the same for all."""
+
+    def __init__(self, known: Known) -> None:
+        super().__init__()
+        self._known: Final = known
+
+    def __missing__(self, _: Who) -> Known:
+        return self._known
