@@ -2,11 +2,13 @@
 
 import asyncio
 import errno
+import math
 import os
 import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -30,6 +32,7 @@ from ratelimit_mw import (
     TokenBucket,
 )
 from ratelimit_mw.algorithms import SCRIPTED
+from ratelimit_mw.stores.inventory import AsyncInventory, Inventory, KeyPage, Refusal
 from ratelimit_mw.stores.sqlite import SQLiteStore, opening
 from ratelimit_mw.stores.url import open_async_store, open_store
 from ratelimit_mw.testing import Clock, freeze
@@ -590,6 +593,39 @@ def test_a_test_controls_its_time_and_starts_empty(path: Path) -> None:
             control.reset()
             assert left(store) == 10
         assert left(store) == 9  # though it would have expired by the time of the test
+
+
+# for operators
+
+
+@pytest.mark.parametrize("opened", ["threads", "asyncio"])
+def test_operators_find_keys_and_refused_clients(path: Path, opened: str) -> None:
+    with closing(SQLiteStore(path, timeout=5)) as store:
+        assert isinstance(store, Inventory)
+        assert isinstance(store, AsyncInventory)
+        assert [*store.list_keys()] == [KeyPage([], 1.0)]
+        for number in range(2500):
+            store.take([Charge(f"{{{number}}}:rule", TEN)])
+        pages = [*store.list_keys()]
+        assert [len(page.keys) for page in pages] == [1000, 1000, 500]
+        assert [page.seen for page in pages] == [0.4, 0.8, 1.0]
+        found = {key for page in pages for key in page.keys}
+        assert found == {f"{{{number}}}:rule:{TEN.bucket}" for number in range(2500)}
+        now = time.time()
+        latest = [Refusal(f"{{{number}}}:rule", TEN.notation, now, math.inf) for number in range(3)]
+        counts = {f"{{{number}}}:rule": number for number in range(1, 1500)}
+        for _ in range(2):
+            if opened == "asyncio":
+                asyncio.run(store.aadd_refused(counts, latest))
+            else:
+                store.add_refused(counts, latest)
+        most = store.most_refused(now - 60)
+        assert len(most) in {1000, 1001, 1500, 2000}  # of one minute, or of two
+        assert most["{1499}:rule"] == 2998
+        assert store.most_refused(now + 120) == {}
+        numbered = store.latest_refusals(None, 4)
+        assert [one.refusal for one in numbered] == [latest[2], *latest]
+        assert store.latest_refusals(numbered[1].number, 10) == numbered[2:]
 
 
 # asyncio

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 from urllib.parse import unquote
@@ -11,6 +11,7 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Decision, check_int, check_seconds
 from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
+from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.layer import Layer, Listener
 from ratelimit_mw.stores.layers import AsyncLayeredStore, LayeredStore
 from ratelimit_mw.stores.sqlite.file_store import FileStore
@@ -96,6 +97,26 @@ class SQLiteStore:
     async def aclose(self) -> None:
         """See `close`."""
         await self._for_asyncio.aclose()
+
+    def list_keys(self) -> Iterator[KeyPage]:
+        """See `Inventory.list_keys`."""
+        return self._for_threads.list_keys()
+
+    def add_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
+        """See `Inventory.add_refused`."""
+        self._for_threads.add_refused(counts, latest)
+
+    async def aadd_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
+        """See `Inventory.add_refused`."""
+        await self._for_asyncio.aadd_refused(counts, latest)
+
+    def most_refused(self, since: float) -> Mapping[str, int]:
+        """See `Inventory.most_refused`."""
+        return self._for_threads.most_refused(since)
+
+    def latest_refusals(self, after: str | None, most: int) -> Sequence[NumberedRefusal]:
+        """See `Inventory.latest_refusals`."""
+        return self._for_threads.latest_refusals(after, most)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:

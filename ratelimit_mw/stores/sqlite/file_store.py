@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -11,8 +11,10 @@ from typing import Any, ClassVar, Final
 
 from ratelimit_mw.core.errors import StoreError
 from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, after_fork_in_child
 from ratelimit_mw.stores.sqlite.database import Busy, Database
+from ratelimit_mw.stores.sqlite.refused import add_refused, key_page, latest_refusals, most_refused
 from ratelimit_mw.stores.sqlite.table import StateTable
 
 
@@ -53,6 +55,35 @@ class FileStore:
         """Forget these buckets."""
         self._database.run(self._table.reset, charges, time.monotonic() + self._timeout)
 
+    def list_keys(self) -> Iterator[KeyPage]:
+        """See `Inventory.list_keys`."""
+        after, seen = b"", 0
+        while True:
+            page, after = self._query(
+                lambda connection, place: key_page(connection, self._table.prefix.encode(), *place), (after, seen)
+            )
+            seen += len(page.keys)
+            yield page
+            if page.seen == 1.0:
+                return
+
+    def add_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
+        """See `Inventory.add_refused`."""
+        self._query(add_refused, (counts, latest))
+
+    def most_refused(self, since: float) -> Mapping[str, int]:
+        """See `Inventory.most_refused`."""
+        found: Mapping[str, int] = self._query(most_refused, since)
+        return found
+
+    def latest_refusals(self, after: str | None, most: int) -> Sequence[NumberedRefusal]:
+        """See `Inventory.latest_refusals`."""
+        found: Sequence[NumberedRefusal] = self._query(latest_refusals, (after, most))
+        return found
+
+    def _query(self, work: Callable[[Any, Any], Any], argument: Any) -> Any:
+        return self._database.run(work, argument, time.monotonic() + self._timeout)
+
     def close(self) -> None:
         """Close the file. The store can be used again."""
         self._database.close()
@@ -79,6 +110,10 @@ class FileStore:
     async def areset(self, charges: Sequence[Charge]) -> None:
         """See `reset`."""
         await self._run(self._table.reset, charges)
+
+    async def aadd_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
+        """See `Inventory.add_refused`. A thread of the store does it, because no request waits for it."""
+        await self._submit(partial(self.add_refused, counts, latest))
 
     async def aclose(self) -> None:
         """See `close`."""

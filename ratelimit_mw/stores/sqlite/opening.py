@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.log import warn
+from ratelimit_mw.stores.sqlite.refused import SCHEMA as REFUSED_SCHEMA
 from ratelimit_mw.stores.sqlite.room import SCHEMA
 
 try:
@@ -251,7 +252,7 @@ def _create_tables(connection: sqlite3.Connection) -> None:
                 "store: the file system cannot share memory between processes; use a disk of this host", code="RL-061"
             )
         connection.execute("BEGIN IMMEDIATE")
-        for statement in SCHEMA:
+        for statement in (*SCHEMA, *REFUSED_SCHEMA):
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {FORMAT}")

@@ -1,0 +1,90 @@
+"""What operators ask of the file: its keys, and the clients that were refused. See `stores.inventory`."""
+
+import time
+from collections.abc import Mapping, Sequence
+from sqlite3 import Connection
+from typing import Final
+
+from ratelimit_mw.stores.inventory import (
+    KEPT_CLIENTS,
+    KEPT_REFUSALS,
+    KEPT_SECONDS,
+    KeyPage,
+    NumberedRefusal,
+    Refusal,
+)
+
+SCHEMA: Final = (
+    "CREATE TABLE refused (minute INTEGER, key BLOB, refusals INTEGER NOT NULL, PRIMARY KEY (minute, key)) "
+    "WITHOUT ROWID",
+    "CREATE TABLE refusals (number INTEGER PRIMARY KEY, key BLOB, limit_text TEXT, at REAL, retry_after REAL)",
+)
+_PAGE: Final = 1000  # keys
+_MINUTE: Final = 60  # seconds
+
+_KEYS: Final = "SELECT key FROM states WHERE key > ? ORDER BY key LIMIT ?"
+_ADD: Final = "INSERT INTO refused VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET refusals = refusals + excluded.refusals"
+_TRIM: Final = (
+    "DELETE FROM refused WHERE minute = ?1 AND key NOT IN "
+    "(SELECT key FROM refused WHERE minute = ?1 ORDER BY refusals DESC LIMIT ?2)"
+)
+_APPEND: Final = "INSERT INTO refusals (key, limit_text, at, retry_after) VALUES (?, ?, ?, ?)"
+_CUT: Final = "DELETE FROM refusals WHERE number <= (SELECT max(number) FROM refusals) - ? OR at < ?"
+_MOST: Final = "SELECT key, sum(refusals) FROM refused WHERE minute >= ? GROUP BY key"
+_AFTER: Final = "SELECT * FROM refusals WHERE number > ? ORDER BY number LIMIT ?"
+_LATEST: Final = "SELECT * FROM (SELECT * FROM refusals ORDER BY number DESC LIMIT ?) ORDER BY number"
+
+
+def key_page(connection: Connection, prefix: bytes, after: bytes, seen: int) -> tuple[KeyPage, bytes]:
+    """Return the keys after a row's key, and the key of the last row. `seen`: rows on earlier pages."""
+    rows: list[bytes] = [key for (key,) in connection.execute(_KEYS, (after, _PAGE))]
+    (total,) = connection.execute("SELECT keys FROM limits WHERE bucket = x''").fetchone()
+    keys = []
+    for row in rows:
+        bucket, _, key = row.removeprefix(prefix).partition(b"\0")
+        if row.startswith(prefix) and key:  # not the bucket that new keys share in a full store
+            keys.append(f"{_text(key)}:{bucket.decode()}")
+    is_last = len(rows) < _PAGE
+    return KeyPage(keys, 1.0 if is_last else min(0.999, (seen + len(rows)) / max(1, total))), rows[
+        -1
+    ] if rows else after
+
+
+def add_refused(connection: Connection, added: tuple[Mapping[str, int], Sequence[Refusal]]) -> None:
+    """See `Inventory.add_refused`."""
+    counts, latest = added
+    now = time.time()
+    minute = int(now // _MINUTE)
+    connection.execute("BEGIN IMMEDIATE")
+    connection.executemany(_ADD, [(minute, _bytes(key), number) for key, number in counts.items()])
+    connection.execute(_TRIM, (minute, KEPT_CLIENTS))
+    connection.execute("DELETE FROM refused WHERE minute < ?", (minute - KEPT_SECONDS // _MINUTE,))
+    connection.executemany(_APPEND, [(_bytes(one.key), one.limit, one.at, one.retry_after) for one in latest])
+    connection.execute(_CUT, (KEPT_REFUSALS, now - KEPT_SECONDS))
+    connection.execute("COMMIT")
+
+
+def most_refused(connection: Connection, since: float) -> Mapping[str, int]:
+    """See `Inventory.most_refused`."""
+    return {_text(key): number for key, number in connection.execute(_MOST, (int(since // _MINUTE),))}
+
+
+def latest_refusals(connection: Connection, wanted: tuple[str | None, int]) -> Sequence[NumberedRefusal]:
+    """See `Inventory.latest_refusals`."""
+    after, most = wanted
+    if after is None:
+        rows = connection.execute(_LATEST, (most,)).fetchall()
+    else:
+        rows = connection.execute(_AFTER, (int(after), most)).fetchall()
+    return [
+        NumberedRefusal(str(number), Refusal(_text(key), limit, at, retry_after))
+        for number, key, limit, at, retry_after in rows
+    ]
+
+
+def _bytes(key: str) -> bytes:
+    return key.encode("utf-8", "surrogatepass")
+
+
+def _text(key: bytes) -> str:
+    return key.decode("utf-8", "surrogatepass")
