@@ -15,9 +15,8 @@ from ratelimit_mw.stores.inventory import (
 )
 
 SCHEMA: Final = (
-    "CREATE TABLE refused (minute INTEGER, key BLOB, refusals INTEGER NOT NULL, PRIMARY KEY (minute, key)) "
-    "WITHOUT ROWID",
-    "CREATE TABLE refusals (number INTEGER PRIMARY KEY, key BLOB, limit_text TEXT, at REAL, retry_after REAL)",
+    "CREATE TABLE refused (minute INTEGER, key BLOB, refusals INTEGER, PRIMARY KEY (minute, key)) WITHOUT ROWID",
+    "CREATE TABLE refusals (number INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB, limit_text TEXT, at REAL, wait REAL)",
 )
 _PAGE: Final = 1000  # keys
 _MINUTE: Final = 60  # seconds
@@ -28,7 +27,7 @@ _TRIM: Final = (
     "DELETE FROM refused WHERE minute = ?1 AND key NOT IN "
     "(SELECT key FROM refused WHERE minute = ?1 ORDER BY refusals DESC LIMIT ?2)"
 )
-_APPEND: Final = "INSERT INTO refusals (key, limit_text, at, retry_after) VALUES (?, ?, ?, ?)"
+_APPEND: Final = "INSERT INTO refusals (key, limit_text, at, wait) VALUES (?, ?, ?, ?)"
 _CUT: Final = "DELETE FROM refusals WHERE number <= (SELECT max(number) FROM refusals) - ? OR at < ?"
 _MOST: Final = "SELECT key, sum(refusals) FROM refused WHERE minute >= ? GROUP BY key"
 _AFTER: Final = "SELECT * FROM refusals WHERE number > ? ORDER BY number LIMIT ?"
@@ -44,10 +43,9 @@ def key_page(connection: Connection, prefix: bytes, after: bytes, seen: int) -> 
         bucket, _, key = row.removeprefix(prefix).partition(b"\0")
         if row.startswith(prefix) and key:  # not the bucket that new keys share in a full store
             keys.append(f"{_text(key)}:{bucket.decode()}")
-    is_last = len(rows) < _PAGE
-    return KeyPage(keys, 1.0 if is_last else min(0.999, (seen + len(rows)) / max(1, total))), rows[
-        -1
-    ] if rows else after
+    if len(rows) < _PAGE:
+        return KeyPage(keys, 1.0), after
+    return KeyPage(keys, min(0.999, (seen + len(rows)) / max(1, total))), rows[-1]
 
 
 def add_refused(connection: Connection, added: tuple[Mapping[str, int], Sequence[Refusal]]) -> None:
