@@ -259,6 +259,9 @@ def test_a_crash_while_files_are_folded_counts_nothing_twice(
             patch.setattr(Path, "unlink", crashing_unlink)
         with pytest.raises(_Crash):
             fold(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "fold", lambda _: None)  # another process is about to
+        assert read_folder(tmp_path)[0] == {(REQUESTS.name, ADMITTED): 7}
     for _ in range(3):
         assert read_folder(tmp_path)[0] == {(REQUESTS.name, ADMITTED): 7}
         dead_file(tmp_path, 0)  # so that each time there is something to fold
