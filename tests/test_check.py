@@ -79,8 +79,8 @@ MISTAKES: dict[str, list[str]] = {
         "rules[1].limits: '10 per minut using token_buket': unknown period 'minut', did you mean 'minute'? " + PERIODS,
         "on_store_error: got 'open', expected one of allow, deny, local",
         (
-            "store: got the scheme 'reddis', did you mean 'redis'?; expected memory://, redis://, rediss://, "
-            "unix://, redis+cluster://, rediss+cluster://, redis+sentinel://, rediss+sentinel://"
+            "store: got the scheme 'reddis', did you mean 'redis'?; expected memory://, sqlite://, redis://, "
+            "rediss://, unix://, redis+cluster://, rediss+cluster://, redis+sentinel://, rediss+sentinel://"
         ),
     ],
 }
