@@ -1,7 +1,8 @@
 """Runs a replay: in this process, or in several that each replay some of the clients."""
 
+import gc
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -115,13 +116,26 @@ def _run_part(job: Job, watch: Watch | None, progress: Progress | None) -> _Part
     reader = LogReader(log, job.period, progress)
     replay = simulation.replay
     spread = False
-    for group in reader.groups(job.logs):
-        if group.is_whole:
-            spread = True
-            if job.as_logged:
-                group = group._replace(is_whole=False)  # noqa: PLW2901  # the same group
-        replay(group)
+    with _without_collector() if watch is None else nullcontext():
+        for group in reader.groups(job.logs):
+            if group.is_whole:
+                spread = True
+                if job.as_logged:
+                    group = group._replace(is_whole=False)  # noqa: PLW2901  # the same group
+            replay(group)
     return _Part(simulation.finish(), reader, log, notes, simulation.rules, spread)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Keep the garbage collector off: a replay makes no cycles, and each collection visits all remembered clients."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

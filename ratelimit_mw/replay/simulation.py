@@ -246,7 +246,7 @@ class Simulation:
         is_plain = not self._has_lists and self._part[1] == 1 and self._assumed.user is None and isinstance(who, str)
         if is_plain and match is not None and match.plans_by_address is not None:
             client = self._reader.client(record)
-            made = match.plans_by_address[client]
+            made = match.plan_for_address(client)
         else:
             request = self._reader.request(record)
             client = request.client

@@ -109,7 +109,7 @@ class Match:
             or any(limit.key.may_read_route for limit in self.fixed_limits or ())
         )
         self.plans_by_address: PlanCache | None = (
-            PlanCache(self._plan_for_address, self.prefix) if has_fast_path else None
+            PlanCache(self.plan_for_address, self.prefix) if has_fast_path else None
         )
         self._limits_by_ip: Sequence[CompiledLimit] = ()  # all limits, if all have the key `ip` and their own buckets
         if has_fast_path and all(limit.key.is_ip for limit in self.fixed_limits or ()):
@@ -135,7 +135,8 @@ class Match:
             by_limit_set[limit_set] = chosen
         return [limit for limits in by_limit_set.values() for limit in limits]
 
-    def _plan_for_address(self, client: str | None) -> "Plan":
+    def plan_for_address(self, client: str | None) -> "Plan":
+        """Return what `plans_by_address` caches; only where that is not None."""
         limits = self._limits_by_ip
         if limits and client is not None and is_ipv4(client):  # as `_plan` does, in half the time
             tag = limits[0].tag_of(f"ip={client}")
