@@ -18,6 +18,8 @@ USES: Final = {
     "flask": "import flask; from ratelimit_mw.flask import RateLimiter; RateLimiter(flask.Flask('a'), limits='1/day')",
     "django": "from django.conf import settings; settings.configure(); import ratelimit_mw.django",
     "prometheus": "import ratelimit_mw.metrics",
+    "serve": "import uvicorn; from ratelimit_mw.service import service; service({'limits': '1/minute'})",
+    "grpc": "import grpc; from ratelimit_mw.service import service; service({'limits': '1/minute'})",
     "all": "import ratelimit_mw.fastapi, ratelimit_mw.flask",
     "demo": "import subprocess as s, sys; s.run([sys.executable, '-m', 'ratelimit_mw', 'demo', '--help'], check=True)",
 }
