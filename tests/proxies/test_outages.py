@@ -1,0 +1,94 @@
+"""Redis stopped, killed and back under load through nginx: clients see what `on_store_error` says, and no other 5xx."""
+
+import collections
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from proxies.programs import found, missing, proxy, served
+from proxies.test_proxies import Seen, ask
+from redis_servers import RedisServer
+from web.real_servers import APPS
+from web_servers import serve_uvicorn
+
+WITHIN = 60.0  # seconds in which clients have to see a change
+CLIENTS = 4  # at the same time
+
+
+class Load:
+    """Clients that send one request after the other, and what they saw since the last look."""
+
+    def __init__(self, port: int) -> None:
+        self._port, self._seen, self._ended = port, collections.deque[Seen](), threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(CLIENTS)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._seen.append(ask("nginx", self._port, "GET", "/x"))
+            self._ended.wait(0.01)
+
+    def until(self, is_wanted: Callable[[Seen], bool]) -> list[Seen]:
+        """All that was seen until twenty answers of all clients together are as wanted."""
+        until, seen, wanted = time.monotonic() + WITHIN, list[Seen](), 0
+        while wanted < 20:
+            assert time.monotonic() < until, seen[-3:]
+            while self._seen:
+                seen.append(self._seen.popleft())
+                wanted = wanted + 1 if is_wanted(seen[-1]) else 0
+            time.sleep(0.02)
+        return seen
+
+    def stop(self) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def counted(seen: Seen) -> bool:
+    return seen.status == 200 and "ratelimit" in seen.fields
+
+
+AWAY: Mapping[str, Callable[[Seen], bool]] = {
+    "deny": lambda seen: seen.status == 503,
+    "allow": lambda seen: seen.status == 200 and "ratelimit" not in seen.fields,
+    "local": counted,
+}
+
+
+@pytest.mark.parametrize("mode", ["deny", "allow", "local"])
+def test_redis_fails_under_load(mode: str, redis_servers: Mapping[str, RedisServer], tmp_path: Path) -> None:
+    if found("nginx") is None:
+        pytest.skip(missing("nginx"))
+    binary = next(iter(redis_servers.values())).binary
+    with RedisServer(binary) as redis, serve_uvicorn("proxied_asgi:bare", APPS, "--no-access-log") as app:
+        settings = (
+            f'limits = "1000000/day"\ntrusted_proxies = ["127.0.0.1"]\nstore = "{redis.url}"\n'
+            f'store_timeout = 1.0\non_store_error = "{mode}"\n'
+        )
+        ports = {"app": int(app.url.rpartition(":")[2])}
+        with (
+            served(tmp_path, settings) as (service, _),
+            proxy("nginx", tmp_path, {**ports, "service": service}) as port,
+        ):
+            load = Load(port)
+            try:
+                away = AWAY[mode]
+                seen = load.until(counted)
+                redis.pause()
+                seen += load.until(away)
+                redis.resume()
+                seen += load.until(counted)
+                redis.kill()
+                seen += load.until(away)
+                redis.restart()
+                seen += load.until(counted)
+            finally:
+                load.stop()
+    statuses = {one.status for one in seen}
+    assert statuses <= ({200, 503} if mode == "deny" else {200})
+    assert all(one.fields["retry-after"] == "1" for one in seen if one.status == 503)
