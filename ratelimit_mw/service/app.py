@@ -9,12 +9,13 @@ from ratelimit_mw.asgi.send import Receive, Scope, Send
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.http.request import strip_root
-from ratelimit_mw.http.response import Response
+from ratelimit_mw.http.response import Response, raw_headers
 from ratelimit_mw.metrics.exposition import CONTENT_TYPE, exposition
+from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.service.access import Access, web_page_problem
 from ratelimit_mw.service.answers import Rejected, json_response, problem, send_response
 from ratelimit_mw.service.calls import CheckCall, HitCall, SettleCall, read_call, read_either
-from ratelimit_mw.service.forwarded import ProxyRequests, Rebuild, for_envoy, for_nginx, without_body
+from ratelimit_mw.service.forwarded import Forwarded, ProxyRequests, Rebuild, for_envoy, for_nginx, without_body
 from ratelimit_mw.service.hits import Hits
 from ratelimit_mw.service.requests import Requests
 from ratelimit_mw.settings import Settings
@@ -39,6 +40,38 @@ class LimitedAnswer(RateLimitMiddleware):
         super().__init__(_answer, settings)
         if self._error is not None:
             raise self._error
+
+    async def decide(self, request: Forwarded, receive: Receive, send: Send, render: Render | None) -> None:
+        """Send the decision on a request. `render`: changes a refusal into what the proxy expects.
+
+        An admitted request without a rule that needs more takes half the time of the middleware around an app.
+        """
+        charge_plan = self._plan_of(request)
+        verdict = None
+        if charge_plan is not None:
+            gate = self._sync_gate
+            verdict = await self._gate.admit_plan(charge_plan) if gate is None else gate.admit_plan(charge_plan)
+            if verdict is not None and verdict.allowed:
+                await send({**_OK, "headers": raw_headers(verdict, _EMPTY)})
+                await send(_END)
+                return
+        if render is not None:
+            send = render(send)
+        if verdict is None:
+            await self(request.scope(), receive, send)
+        else:
+            await self._decide(verdict, request.scope(), receive, send)
+
+    def _plan_of(self, request: Forwarded) -> Plan | None:
+        """Return the plan of a request on the fast path of the middleware; None if it needs the general path."""
+        rules = self._fast_rules
+        if rules is None or (path := request.plain_path) is None:
+            return None
+        plans = rules.plans_for(request.method, path)
+        if plans is None:
+            return None
+        client = rules.client_of(request.client[0] if request.client else None, request.address)
+        return None if client is None else plans[client]
 
     @property
     def gate(self) -> AsyncGate:
@@ -99,9 +132,9 @@ class Service:
                 response = await self._respond(path, scope, receive)
             else:
                 request = rebuild(scope)
-                if request["method"] == "HEAD" != scope["method"]:
+                if request.method == "HEAD" != scope["method"]:
                     send = without_body(send)
-                await self._limited(request, receive, send if render is None else render(send))
+                await self._limited.decide(request, receive, send, render)
                 return
         except Rejected as error:
             response = error.response

@@ -1,7 +1,8 @@
 """Rebuilds the request that a proxy asks about, and renders the decision as the proxy needs it."""
 
+import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ratelimit_mw.asgi.send import Message, Scope, Send
 from ratelimit_mw.http.scopes import scope_from_parts
@@ -19,7 +20,28 @@ _HEADERS: Final = {  # per endpoint: the headers in which a proxy describes the 
     "nginx": {"method": b"x-original-method", "uri": b"x-original-uri"},
 }
 
-Rebuild = Callable[[Scope], Scope]
+Rebuild = Callable[[Scope], "Forwarded"]
+_PLAIN: Final = re.compile(r"/[A-Za-z0-9_.~/-]*")  # a path that reads the same in each form
+
+
+class Forwarded(NamedTuple):
+    """A request that a proxy forwards. `address`: the proxy's header, None unless the request has it once."""
+
+    method: str
+    target: bytes
+    headers: list[tuple[bytes, bytes]]
+    client: tuple[str, int] | None
+    address: str | None
+
+    @property
+    def plain_path(self) -> str | None:
+        """The path, if it needs no decoding."""
+        path = self.target.partition(b"?")[0].decode("latin-1")
+        return path if _PLAIN.fullmatch(path) else None
+
+    def scope(self) -> dict[str, Any]:
+        """Return the ASGI scope of the request."""
+        return scope_from_parts(self.method, self.target, self.headers, self.client)
 
 
 class ProxyRequests:
@@ -35,11 +57,11 @@ class ProxyRequests:
         secret, address = SECRET_HEADER.encode(), self._proxy_header
         method_header, uri_header = _HEADERS[endpoint]["method"], _HEADERS[endpoint]["uri"]
 
-        def rebuild(scope: Scope) -> Scope:
+        def rebuild(scope: Scope) -> Forwarded:
             client = self._peer(scope)
             parts: dict[str, bytes] = {}
             headers: list[tuple[bytes, bytes]] = []
-            has_address = False
+            addresses = []
             for field in scope["headers"]:
                 name = field[0]
                 part = described.get(name)
@@ -49,17 +71,15 @@ class ProxyRequests:
                     parts[part] = field[1]
                 elif name != secret:
                     headers.append(field)
-                    has_address = has_address or name == address
+                    if name == address:
+                        addresses.append(field[1])
             method, uri = parts.get("method"), parts.get("uri")
-            if not method:
-                raise _missing(method_header)
-            if not uri:
-                raise _missing(uri_header)
-            if not has_address:
-                raise _missing(address)
+            if not (method and uri and addresses):
+                raise _missing(uri_header if method and not uri else address if method else method_header)
             if (host := parts.get("host")) is not None:
                 headers = [(_HOST, host), *(field for field in headers if field[0] != _HOST)]
-            return scope_from_parts(method.decode("latin-1"), uri, headers, client)
+            only = addresses[0].decode("latin-1") if len(addresses) == 1 else None
+            return Forwarded(method.decode("latin-1"), uri, headers, client, only)
 
         return rebuild
 
@@ -67,17 +87,19 @@ class ProxyRequests:
         """Return the function for an endpoint where the request is as the client sent it, below a prefix."""
         secret, address, length = SECRET_HEADER.encode(), self._proxy_header, len(prefix)
 
-        def rebuild(scope: Scope) -> Scope:
+        def rebuild(scope: Scope) -> Forwarded:
             client = self._peer(scope)
             headers = [field for field in scope["headers"] if field[0] != secret]
-            if all(name != address for name, _ in headers):
+            addresses = [value for name, value in headers if name == address]
+            if not addresses:
                 raise _missing(address)
+            only = addresses[0].decode("latin-1") if len(addresses) == 1 else None
             root = len(scope.get("root_path", "").encode())
             raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
             target = raw_path.partition(b"?")[0][root + length :] or b"/"
             if query := scope.get("query_string"):
                 target += b"?" + query
-            return scope_from_parts(scope["method"], target, headers, client)
+            return Forwarded(scope["method"], target, headers, client, only)
 
         return rebuild
 
