@@ -16,6 +16,15 @@ from ratelimit_mw.core.limit import Limit
 PATH: Final = Path(__file__).resolve().parent / "_static/algorithms-answers.js"
 RENEW: Final = "python docs/algorithm_answers.py"
 SECOND: Final = 1_000_000
+DRAWN: Final = (  # those of algorithms.js
+    "fixed_window",
+    "sliding_window_counter",
+    "sliding_window_log",
+    "token_bucket",
+    "gcra",
+    "leaky_bucket",
+    "smooth",
+)
 BURSTS: Final = ("token_bucket", "gcra", "leaky_bucket")
 SHOWN: Final = {  # traffic, by name: the instants in seconds
     "bursts": [0.4 * burst + 8 * pause for pause in range(4) for burst in range(7)],
@@ -35,7 +44,7 @@ def scenario(name: str, limit: tuple[int, int, int], instants: Sequence[int], *,
         "shown": shown,
         "limit": {"quota": quota, "window": window, "burst": burst},
         "instants": instants,
-        "answers": {kind: answers(limit_of(kind, *limit), instants) for kind in ALGORITHMS},
+        "answers": {kind: answers(limit_of(kind, *limit), instants) for kind in DRAWN},
     }
 
 

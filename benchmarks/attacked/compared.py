@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ratelimit_mw
 from benchmarks.redis_server import RedisServer
 
 PATH = Path(__file__).with_suffix(".json")
@@ -328,6 +329,7 @@ def main() -> int:
                 answers[question][name] = ask(make, server)
                 print(question, "|", name, "|", answers[question][name], flush=True)
     versions = {name: version(package) for name, (_, package) in LIBRARIES.items()}
+    versions["ratelimit_mw"] = ratelimit_mw.__version__  # of this checkout
     found = {"date": dt.datetime.now(dt.UTC).date().isoformat(), "versions": versions, "answers": answers}
     PATH.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
     return 0
