@@ -90,7 +90,7 @@ NAMES = {
     ".starlette": ["RateLimit", "RateLimitMiddleware", "exempt", "limit"],
     ".stores": ["Answer", "AsyncStore", "Store"],
     ".stores.group": ["Group", "committed", "cost_to_decide"],
-    ".stores.inventory": ["AsyncInventory", "Inventory", "KeyPage", "NumberedRefusal", "Refusal"],
+    ".stores.inventory": ["AsyncInventory", "Inventory", "KeyPage", "NumberedRefusal", "Refusal", "RefusalFinder"],
     ".stores.memory": ["MemoryStore"],
     ".stores.redis": ["AsyncRedisStore", "RedisStore"],
     ".stores.sqlite": ["SQLiteStore"],

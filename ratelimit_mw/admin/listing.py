@@ -1,7 +1,7 @@
 """Lists the buckets of a store, without keeping its server busy."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -13,7 +13,7 @@ from ratelimit_mw.algorithms.bucket_id import limit_of_bucket
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.stores import Store
-from ratelimit_mw.stores.inventory import Inventory
+from ratelimit_mw.stores.inventory import Inventory, RefusalFinder
 
 _PER_CALL: Final = 100  # buckets in one call
 _PAUSE: Final = 4.0  # of the time of each call, so that the server has four fifths of its time for the app
@@ -50,6 +50,8 @@ class Listing:
         while (page := self._pace(partial(next, pages, None))) is not None:
             charges = [charge for key in page.keys if (charge := self._charge(key)) is not None]
             before, part = self.seen, page.seen - self.seen
+            if self._only is not None and isinstance(self._store, RefusalFinder):
+                charges = self._refusing(self._store, charges)
             for start in range(0, len(charges), _PER_CALL):
                 some = charges[start : start + _PER_CALL]
                 buckets = self._pace(partial(look, self._store, some, self._only))
@@ -60,6 +62,13 @@ class Listing:
                         yielded.add(name)
                         yield bucket
             self.seen = page.seen
+
+    def _refusing(self, store: RefusalFinder, charges: Sequence[Charge]) -> list[Charge]:
+        """Return the charges that the store would refuse."""
+        by_limit: dict[Limit, list[Charge]] = {}
+        for charge in charges:
+            by_limit.setdefault(charge.limit, []).append(charge)
+        return [same[index] for same in by_limit.values() for index in self._pace(partial(store.refusing, same))]
 
     def _charge(self, key: str) -> Charge | None:
         """Return a charge of one unit to the bucket of a store's key; None for a key of something else."""
@@ -75,21 +84,31 @@ class Listing:
 
 
 class Pace:
-    """Calls a store, and pauses between calls for four times as long as each took. Other work counts as a pause."""
+    """Calls a store, and pauses between calls for four times as long as each kept the server busy, at most.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], Any] = time.sleep) -> None:
+    That is the duration of the call without the time in which this thread itself was busy, to encode the keys and to
+    decode the reply. Other work between calls counts as a pause.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Any] = time.sleep,
+        own_time: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._clock: Final = clock
         self._sleep: Final = sleep
+        self._own_time: Final = own_time
         self._next = 0.0
 
     def __call__(self, call: Callable[[], T]) -> T:
         """Return the result of a call of the store."""
         if (wait := self._next - self._clock()) > 0:
             self._sleep(wait)
-        began = self._clock()
+        began, own = self._clock(), self._own_time()
         result = call()
         ended = self._clock()
-        self._next = ended + _PAUSE * (ended - began)
+        self._next = ended + _PAUSE * max(0.0, ended - began - (self._own_time() - own))
         return result
 
 

@@ -9,6 +9,8 @@ from typing import Final, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from ratelimit_mw.core.limit import Charge
+
 KEPT_SECONDS: Final = 3600  # for which a store keeps refusals
 KEPT_CLIENTS: Final = 1000  # of each minute, those with the most refusals
 KEPT_REFUSALS: Final = 10_000  # the latest ones, about
@@ -74,6 +76,15 @@ class Inventory(Protocol):
 
     def latest_refusals(self, after: str | None, most: int) -> Sequence[NumberedRefusal]:
         """Return up to `most` refusals, oldest first: those after the one with this number; the latest ones if None."""
+        ...
+
+
+@runtime_checkable
+class RefusalFinder(Protocol):
+    """An `Inventory` that finds full buckets faster than by a `peek` of all. It need not have this."""
+
+    def refusing(self, charges: Sequence[Charge]) -> Sequence[int]:
+        """Return the indices of the charges that would be refused, each alone. All have the same limit and cost."""
         ...
 
 

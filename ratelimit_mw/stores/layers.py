@@ -177,6 +177,11 @@ class LayeredStore(_LayeredBase):
         pages: Iterator[KeyPage] = self._store.list_keys()
         return pages
 
+    def refusing(self, charges: Sequence[Charge]) -> Sequence[int]:
+        """See `RefusalFinder.refusing`."""
+        indices: Sequence[int] = self._store.refusing(charges)
+        return indices
+
     def add_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
         """See `Inventory.add_refused`."""
         self._store.add_refused(counts, latest)

@@ -1,4 +1,4 @@
-"""A store on a real server; and at the end of a run, how many steps the parity tests compared."""
+"""A store on a real server; and at the end of a run, what the tests of parity and of listings measured."""
 
 from collections.abc import Iterator
 
@@ -42,5 +42,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One line per algorithm and server; in the report of each test, which also comes from another process."""
     for report in terminalreporter.stats.get("passed", []):
         for name, line in report.user_properties:
-            if name == "parity":
-                terminalreporter.write_line(f"parity: {line}")
+            if name in ("parity", "listing"):
+                terminalreporter.write_line(f"{name}: {line}")

@@ -653,11 +653,13 @@ def test_the_pace_leaves_four_fifths_of_the_time() -> None:
         slept.append(seconds)
         now[0] += seconds
 
-    def take(seconds: float) -> None:
-        now[0] += seconds
+    def take(seconds: float, own: float = 0.0) -> None:
+        now[0] += seconds + own
+        busy[0] += own
 
-    pace = Pace(lambda: now[0], sleep)
-    pace(lambda: take(2.0))
+    busy = [0.0]
+    pace = Pace(lambda: now[0], sleep, lambda: busy[0])
+    pace(lambda: take(2.0, own=0.5))
     pace(lambda: take(1.0))
     now[0] += 3.0  # other work
     pace(lambda: take(1.0))

@@ -20,11 +20,13 @@ from ratelimit_mw.stores.redis.protocol import Command, NoCodec, NoScript, Sende
 from ratelimit_mw.stores.redis.scripts import (
     SCRIPTED_LIMITS,
     Codec,
+    Driver,
     encode_group,
     join_groups,
     read_decisions,
     script,
     settle_arguments,
+    take_arguments,
     unsupported_limit,
 )
 
@@ -204,10 +206,24 @@ class RedisCommands:
 
         return read_decisions(await self._evaluate("settle", command, sender), charges, "settle")
 
-    async def _evaluate(self, driver: StoreCall, command: Callable[[], Command], sender: Sender) -> object:
+    async def _refusing(self, charges: Sequence[Charge], sender: Sender) -> list[int]:
+        """Return the indices of the charges that would be refused, each alone. All have the same limit and cost."""
+        keys, now = self._keys(charges), self._now()
+
+        def command() -> Command:
+            arguments = take_arguments(self._codec, now, charges[:1], commit=False)
+            return "EVALSHA", script("refusing", self._codec).sha, len(keys), *keys, arguments
+
+        reply: Any = await self._evaluate("refusing", command, sender)
+        if not isinstance(reply, list) or not all(type(index) is int and 0 <= index < len(keys) for index in reply):
+            raise StoreError(f"the server answered {reply!r:.200} to refusing.lua")
+        return reply
+
+    async def _evaluate(self, driver: Driver, command: Callable[[], Command], sender: Sender) -> object:
         """Return the reply to an EVALSHA. `command` makes it, in the codec that the server supports."""
         known = True
-        send = partial(_send_counted, driver, sender) if STORE_CALLS.enabled else sender.send
+        is_counted = STORE_CALLS.enabled and driver != "refusing"  # no request waits for that
+        send = partial(_send_counted, driver, sender) if is_counted else sender.send
         for _ in range(_MAX_ATTEMPTS):
             evalsha = command()
             try:

@@ -14,6 +14,7 @@ from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.limit import MICROSECONDS, Charge, Decision, Limit, Role
 
+Driver = Literal["take", "settle", "refusing"]  # the entry script
 Codec = Literal["msgpack", "text"]
 """The encoding of arguments, replies and states. The server's side of it is the file `codec_<name>.lua`.
 
@@ -47,7 +48,7 @@ class Script:
 
 
 @cache
-def script(driver: Literal["take", "settle"], codec: Codec) -> Script:
+def script(driver: Driver, codec: Codec) -> Script:
     """Return the script with this driver and codec."""
     return Script(driver, codec)
 

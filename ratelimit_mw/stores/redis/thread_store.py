@@ -137,6 +137,12 @@ class ThreadStore(RedisCommands):
         servers = self._transport.primaries(Deadline(self._timeout))
         return list_keys([partial(self._query, send) for send in servers], self._prefix)
 
+    def refusing(self, charges: Sequence[Charge]) -> Sequence[int]:
+        """See `RefusalFinder.refusing`. In a cluster, the charges are peeked at."""
+        if self.is_cluster:
+            return [index for index, decision in enumerate(self.peek(charges)) if not decision.allowed]
+        return run(self._refusing(charges, self._sender()))
+
     def add_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
         """See `Inventory.add_refused`."""
         run(add_refused(self._sender(each=True), self._prefix, counts, latest))
