@@ -45,5 +45,3 @@ def test_the_server_keeps_four_fifths_of_its_time(
     figures = f"{COUNT} keys: {elapsed:.1f} s, the server was busy for {busy:.2f} s"
     record_property("listing", figures)
     assert busy <= 0.2 * elapsed, figures
-    if IS_PROOF:
-        assert elapsed <= 30, figures

@@ -222,8 +222,9 @@ class RedisCommands:
     async def _evaluate(self, driver: Driver, command: Callable[[], Command], sender: Sender) -> object:
         """Return the reply to an EVALSHA. `command` makes it, in the codec that the server supports."""
         known = True
-        is_counted = STORE_CALLS.enabled and driver != "refusing"  # no request waits for that
-        send = partial(_send_counted, driver, sender) if is_counted else sender.send
+        send = sender.send
+        if STORE_CALLS.enabled and driver != "refusing":  # no request waits for that
+            send = partial(_send_counted, driver, sender)
         for _ in range(_MAX_ATTEMPTS):
             evalsha = command()
             try:
