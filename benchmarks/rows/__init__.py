@@ -22,6 +22,7 @@ from benchmarks.rows import (
     rules,
     serve,
     served,
+    sqlite,
     waiting,
     wsgi,
 )
@@ -47,6 +48,7 @@ ROWS: Final[list[Row]] = [
     *layers.ROWS,
     *redis_keys.ROWS,
     *redis_node.ROWS,
+    *sqlite.ROWS,
     *waiting.ROWS,
     *replay.ROWS,
 ]
