@@ -72,6 +72,7 @@ def of(counts: Registry, family: Family, part: str = "") -> dict[Labels, int]:
     }
 
 
+@pytest.mark.usefixtures("at_first_and_settled")
 @pytest.mark.parametrize("face", FACES)
 def test_the_fast_path_counts_too(face: str, counts: Registry) -> None:
     """The scenarios' store records, so a single charge goes another way there than in a plain MemoryStore."""
@@ -82,6 +83,7 @@ def test_the_fast_path_counts_too(face: str, counts: Registry) -> None:
     assert of(counts, STORE_KEYS) == {(): 1}
 
 
+@pytest.mark.usefixtures("at_first_and_settled")
 @pytest.mark.parametrize("face", FACES)
 def test_the_limits_that_refuse_are_counted_by_name(face: str, counts: Registry) -> None:
     limits = ["3/minute", {"limit": "1/hour", "shadow": True}, {"limit": "2/day", "name": "daily"}]
@@ -328,7 +330,7 @@ class TestOpenTelemetry:
     @pytest.mark.parametrize(("setting", "described"), [("none", [0, 0]), ("refused", [0, 1]), ("all", [1, 1])])
     @pytest.mark.parametrize("more", [{}, {"metrics": True}], ids=["", "counted"])
     @pytest.mark.parametrize("key", ["ip", "user | ip"], ids=["fast", "general"])
-    @pytest.mark.usefixtures("counts")
+    @pytest.mark.usefixtures("counts", "at_first_and_settled")
     def test_spans(self, face: str, setting: str, described: list[int], more: dict[str, Any], key: str) -> None:
         options = {"limits": "1/minute", "span_attributes": setting, "key": key, **more}
         ask = FACES[face]({**options, "store": MemoryStore(clock=Clock())})
