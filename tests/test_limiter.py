@@ -238,8 +238,8 @@ def test_a_store_of_the_other_kind_is_an_error_that_says_where_it_goes(redis_url
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("", "store: got no scheme; expected memory://, redis://"),
-        ("localhost:6379", "store: got no scheme; expected memory://, redis://"),
+        ("", "store: got no scheme; expected memory://, sqlite://"),
+        ("localhost:6379", "store: got no scheme; expected memory://, sqlite://"),
         ("reddis://:hunter2@h", "store: got the scheme 'reddis', did you mean 'redis'?; expected memory://"),
         (
             "redis://:hunter2@h:port",
