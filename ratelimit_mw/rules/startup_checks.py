@@ -66,6 +66,12 @@ def startup_findings(
         yield from no_effect_findings(limit_set, compiled)
     for limit_set in messages:
         yield from _rule_findings(limit_set, "add a limit with another key")
+    if settings.metrics_folder is not None and not settings.metrics:
+        yield Finding(
+            "metrics_folder has no effect without metrics; set metrics = true, or remove it",
+            weakens_limits=False,
+            code="RL-135",
+        )
     if settings.store_timeout > _LONG_TIMEOUT:
         yield Finding(
             f"store_timeout: got {settings.store_timeout:g}, which is in seconds: while the store does not answer, a "

@@ -297,6 +297,14 @@ def test_a_timeout_that_looks_like_milliseconds_is_a_warning(strict: bool, caplo
     )
 
 
+def test_a_folder_for_metrics_without_metrics_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gate.Gate(Settings(limits="5/minute", metrics_folder=str(tmp_path), strict=True))
+    assert caplog.messages == [
+        "ratelimit_mw: metrics_folder has no effect without metrics; set metrics = true, or remove it"
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("place", "settings"),
     [
