@@ -83,7 +83,7 @@ def _guava() -> Table:
     infinite = "an infinite rate: a limit has a finite quota"
     left = {
         "DoubleMinValueCanAcquireExactlyOnce": Left(
-            "a unit in 6e315 years: a window is at most a hundred", "1 of 3 passes, for ever", "a `ConfigError`"
+            "a unit in 6e315 years: a window is at most a hundred", "1 of 3 passes, and no later one", "a `ConfigError`"
         ),
         "Infinity_Bursty": Left(infinite, "2147483647 permits in 0 s", "a `ConfigError`"),
         "Infinity_BurstyTimeElapsed": Left(infinite, "full at the next rate: 3 permits in 0 s", "a `ConfigError`"),
