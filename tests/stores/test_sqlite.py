@@ -788,3 +788,13 @@ def test_a_bucket_with_a_burst_and_a_delay(store: SQLiteStore) -> None:
     assert [store.take([Charge("k", limit)])[0].delay for _ in range(3)] == [0.0, 1.0, 2.0]
     refused = store.take([Charge("k", limit, max_delay=0.5)])[0]
     assert (refused.allowed, refused.retry_after) == (False, 2.5)
+
+
+def test_a_store_that_nobody_closes_leaves_no_connection_open(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "limits.db")
+    assert store.take([Charge("a", FixedWindow(1, 60))])[0].allowed
+    files = [path for path in Path("/proc/self/fd").iterdir() if str(tmp_path) in os.path.realpath(path)]
+    assert files
+    del store
+    gc.collect()  # from CPython 3.13 on, a connection that is open then is a ResourceWarning
+    assert [path for path in files if path.exists() and str(tmp_path) in os.path.realpath(path)] == []

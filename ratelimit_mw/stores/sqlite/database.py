@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Lock, get_ident
 from typing import Any, Final, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.log import warn
@@ -52,6 +52,7 @@ class Database:
         self._register: Final = register
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
+        self._finalizer: finalize[[], Database] | None = None  # closes the connection when this object is deleted
         self._identity = Identity(0, 0)
         self._forking_thread: int | None = None  # which holds the lock during a fork
         self._look_at = 0.0  # when to look again whether the file was replaced, in monotonic seconds
@@ -135,6 +136,8 @@ class Database:
             connection, self._identity = opened
             self._register(connection)
             self._connection = connection
+            self._finalizer = finalize(self, connection.close)  # for a store that nobody closes
+            self._finalizer.atexit = False
         return connection
 
     def _failure(self, error: sqlite3.Error, deadline: float | None) -> StoreError:
@@ -151,9 +154,10 @@ class Database:
         return StoreError(f"{self._path}: {error}")
 
     def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        self._connection = None
+        if self._finalizer is not None:
+            self._finalizer()  # once only
+            self._finalizer = None
 
     def _before_fork(self) -> None:
         """Close the connection: a child must not have one, nor close it, nor know its locks."""
@@ -170,6 +174,8 @@ class Database:
         if self._connection is not None:  # a call did not end before the fork
             _inherited.append(self._connection)
             self._connection = None
+            if self._finalizer is not None:
+                self._finalizer.detach()
         self._forking_thread = None
         self._lock = Lock()
 
