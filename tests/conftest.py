@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from message_codes import with_codes, without_codes  # noqa: F401  # fixtures
+from profiles import PROOF
 from ratelimit_mw.metrics.recording import STORE_CALLS
 from ratelimit_mw.metrics.registry import COUNTS, Registry
 from redis_cluster import RedisCluster
@@ -87,11 +88,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test that uses a Redis once per binary, with the version as the id."""
-    binaries = metafunc.config.stash[_BINARIES]
+    """Run each test that uses a Redis once per binary, with the version as the id; `one_redis`: on the newest alone."""
+    binaries = list(metafunc.config.stash[_BINARIES])
+    if metafunc.definition.get_closest_marker("one_redis") and not PROOF:
+        binaries = binaries[:1]
     for fixture in ("redis_server", "redis_cluster"):
         if fixture in metafunc.fixturenames:
-            metafunc.parametrize(fixture, list(binaries), indirect=True)
+            metafunc.parametrize(fixture, binaries, indirect=True)
 
 
 @pytest.fixture(scope="session")

@@ -216,6 +216,7 @@ def test_passwords_of_servers_and_of_sentinels(opened: Open, sentinels: RedisSen
 
 @each_kind
 @pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.one_redis
 def test_a_new_master_whose_clock_is_behind(opened: Open, name: str, sentinels: RedisSentinels) -> None:
     """Nothing comes back before its time, and nobody is locked out for longer than from that time on."""
     clock = Clock(1_800_000_000.0)

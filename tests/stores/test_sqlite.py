@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import math
 import os
 import sqlite3

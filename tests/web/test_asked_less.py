@@ -40,6 +40,7 @@ def test_a_refusal_from_memory_is_one_like_any_other(serving: Serving, redis_ser
 
 
 @pytest.mark.promise(3)
+@pytest.mark.one_redis
 def test_a_leased_limit_is_hardly_asked_for(serving: Serving, redis_server: RedisServer) -> None:
     redis_server.ask("CONFIG RESETSTAT")
     hot = {"limit": "900/hour using fixed_window", "key": "all", "lease": 100, "lease_time": 600.0}
