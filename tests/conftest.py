@@ -89,12 +89,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test that uses a Redis once per binary, with the version as the id; `one_redis`: on the newest alone."""
-    binaries = list(metafunc.config.stash[_BINARIES])
+    binaries = metafunc.config.stash[_BINARIES]
+    names = list(binaries)
     if metafunc.definition.get_closest_marker("one_redis") and not PROOF:
-        binaries = binaries[:1]
+        names = names[:1]
     for fixture in ("redis_server", "redis_cluster"):
         if fixture in metafunc.fixturenames:
-            metafunc.parametrize(fixture, binaries, indirect=True)
+            metafunc.parametrize(fixture, names, indirect=True)
 
 
 @pytest.fixture(scope="session")
