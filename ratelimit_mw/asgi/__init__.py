@@ -128,7 +128,10 @@ class RateLimitMiddleware:
         try:
             await self.app(scope, receive, send_with_headers)
         finally:
-            state.end_app()
+            if state.actual_cost is None:  # the usual case of end_app(), inlined
+                state.in_app = False
+            else:
+                state.end_app()
 
     async def _decide_with_delay(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Decide a request that may be delayed or wait in a queue, and end it early if its client disconnects."""
