@@ -65,7 +65,7 @@ def _redis_cell() -> Table:
         "redis-cell, throttled",
         data,
         rows,
-        {"cas_failure": Left("a decision is one step here, without compare-and-swap", "an error", "no such error")},
+        {"cas_failure": Left("a decision is one step", "an error", "no such error")},
     )
 
 
@@ -80,10 +80,10 @@ def _guava() -> Table:
     rows = {case["name"]: _steps(case) for case in data["cases"]}
     rows |= {case["name"]: 1 for case in data["properties"]}
     rows |= {f"error {call}": 1 for call in data["errors"]}
-    infinite = "an infinite rate: a limit has a finite quota"
+    infinite = "a quota is finite"
     left = {
         "DoubleMinValueCanAcquireExactlyOnce": Left(
-            "a unit in 6e315 years: a window is at most a hundred", "1 of 3 passes, and no later one", "a `ConfigError`"
+            "a window is at most a hundred years", "1 of 3 passes, and no later one", "a `ConfigError`"
         ),
         "Infinity_Bursty": Left(infinite, "2147483647 permits in 0 s", "a `ConfigError`"),
         "Infinity_BurstyTimeElapsed": Left(infinite, "full at the next rate: 3 permits in 0 s", "a `ConfigError`"),
@@ -125,11 +125,11 @@ def _sentinel() -> Table:
     }
     left = {
         "warm_up": Left(
-            "the units of the last second decide there, all past units here: `smooth`, with the same curve",
+            "`smooth` has the same curve, but all past units decide, not those of the last second",
             "cold, of 10/s: the 2nd of a second passes, the 9th not; warm: the 9th passes, the 11th not",
             "cold: 4 pass in a second; warm: 10",
         ),
-        "cluster_metric": Left("an internal counter, not a decision", "waits of 200, 200 and 0 ms", "no such counter"),
+        "cluster_metric": Left("not a decision", "waits of 200, 200 and 0 ms", "no such counter"),
     }
     return Table("Sentinel", data, rows, left)
 
