@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -80,6 +81,8 @@ def tls_proxy(port: int, files: Certificates) -> Iterator[int]:
         started.set()
         await ends.wait()
         listening.close()
+        if sys.version_info >= (3, 13):  # earlier versions cannot end a handshake that has begun
+            listening.abort_clients()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()

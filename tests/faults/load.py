@@ -63,9 +63,13 @@ class Load(AbstractContextManager["Load", None]):
         self._thread = threading.Thread(target=self._guarded, name="load")
         self._thread.start()
 
-    def __exit__(self, *_: object) -> None:
+    def end(self) -> None:
+        """Ask no more, and close the app."""
         self._over.set()
         self._thread.join()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
         gc.collect()
         sockets, threads = self._before
         self.left += [f"{more} sockets" for more in [settled(lambda: max(0, _sockets() - sockets), PATIENCE)] if more]

@@ -102,5 +102,6 @@ def test_a_full_disk(served: type[Load], path: Path, tell_recovery: Tell) -> Non
         with database._lock:
             database._connection.execute("PRAGMA max_page_count = 1000000")
         tell_recovery(load.recovers())
+        load.end()  # a request after the store's close would open it again
         store.close()
     load.held()

@@ -293,7 +293,8 @@ def test_a_busy_loop_gives_back_what_other_slots_took(redis_cluster: RedisCluste
     charges = [Charge(next(key for key in keys if node[key] == number), limit) for number in (0, 2, 1)]
 
     async def use(store: AsyncRedisStore) -> None:
-        await store.atake(charges)
+        await patient.atake(charges)
+        await connected(store)
         redis_cluster.nodes[1].pause()
         request = asyncio.ensure_future(store.atake(charges))
         while not request.done():  # the loop is busy: 50 ms of waiting take more than a second
@@ -307,6 +308,13 @@ def test_a_busy_loop_gives_back_what_other_slots_took(redis_cluster: RedisCluste
                 return
             await asyncio.sleep(0.02)
         raise AssertionError("the other slots did not get their units back")
+
+    async def connected(store: AsyncRedisStore) -> None:
+        for _ in range(200):
+            with contextlib.suppress(StoreError):
+                await store.apeek(charges)
+                return
+        raise AssertionError("the store did not answer in time once")
 
     patient = AsyncRedisStore(redis_cluster.url, timeout=PATIENT)
 
