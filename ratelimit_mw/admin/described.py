@@ -1,14 +1,13 @@
 """Makes a request from its description, as an operator gives it on the command line."""
 
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import Final
-from urllib.parse import unquote_to_bytes
 
 from msgspec import Struct
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.http.networks import parse_address
+from ratelimit_mw.http.scopes import scope_from_parts
 from ratelimit_mw.http.views import AsgiRequest
 
 _REQUEST_PARTS: Final = 2  # method and path
@@ -62,22 +61,8 @@ class DescribedRequest(Struct, frozen=True):
             raise ConfigError(
                 f"--ip: got {self.ip!r}, expected an address such as 192.0.2.1 or 2001:db8::1, or ''", code="RL-051"
             )
-        path, _, query = target.partition("?")
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "scheme": "http",
-            "method": method,
-            "path": unquote_to_bytes(path).decode("utf-8", "replace"),
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
-            "root_path": "",
-            "headers": self.raw_headers,
-            "client": (self.ip, 0) if self.ip else None,
-            "state": {},
-            "user": SimpleNamespace(is_authenticated=bool(self.user), identity=self.user),
-        }
+        client = (self.ip, 0) if self.ip else None
+        scope = scope_from_parts(method, target.encode(), self.raw_headers, client, self.user or "")
         return AsgiRequest(scope, self.ip or None, route=route)
 
 

@@ -4,19 +4,15 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from os import environ
 from pathlib import Path
 from typing import Any, Final
 
+from ratelimit_mw.admin.described import DescribedRequest
 from ratelimit_mw.cli.explain import capture_warnings, explain, single_line
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector
 from ratelimit_mw.engine.gate import AsyncGate, Gate
-from ratelimit_mw.http.networks import parse_address
 from ratelimit_mw.http.on_refused import refusal_handler
-from ratelimit_mw.http.request import Request
-from ratelimit_mw.http.scopes import scope_from_parts
-from ratelimit_mw.http.views import AsgiRequest
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import read_environment, read_file, with_location
@@ -24,7 +20,6 @@ from ratelimit_mw.settings.options import Options
 from ratelimit_mw.stores.url import inspect_store, open_store, redacted_url
 
 _EXAMPLE_IP: Final = "192.0.2.1"  # an address for documentation (RFC 5737), which no network uses
-_REQUEST_PARTS: Final = 2  # method and path
 _REJECTED: Final = 1  # exit codes of --store
 _UNREACHABLE: Final = 2
 _KINDS: Final = {"server": "one server", "cluster": "node of a cluster", "sentinel": "master by Sentinel"}
@@ -58,9 +53,9 @@ def run(args: argparse.Namespace) -> int:
     """
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)  # `call:` often names a module there
-    make_request = partial(_request_from_args, args)
-    if args.request is not None:
-        make_request()  # report an invalid request before mistakes in the file
+    described = None
+    if args.request is not None:  # report an invalid request before mistakes in the file
+        described = DescribedRequest(args.request, args.ip, args.user, args.header, args.host)
     try:
         with capture_warnings() as warnings:
             settings = _settings_at_start(args.file, wsgi=args.wsgi)
@@ -73,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
     if options := read_environment(environ, Options, {})[0]:
         print("  from the environment:", ", ".join(f"RATELIMIT_MW_{name.upper()}" for name in options))
     print("".join(f"  {line}\n" for line in warnings), end="")
-    if args.request is not None:
-        print("\n".join(["", *explain(settings, make_request, warnings)]))
+    if described is not None:
+        print("\n".join(["", *explain(settings, described.request, warnings)]))
     if args.store:
         with capture_warnings():  # the report contains the warnings
             code, lines = _inspect_store(settings)
@@ -136,44 +131,6 @@ def _located(env_values: Mapping[str, Any], path: Path) -> Iterator[None]:
 
 def _count(things: Sequence[object], name: str) -> str:
     return f"{len(things) or 'no'} {name}{'s' * (len(things) != 1)}"
-
-
-def _request_from_args(args: argparse.Namespace) -> Request:
-    """Build the request that the arguments describe. Raises `ConfigError` for invalid arguments."""
-    method, target = _parse_request_line(args.request)
-    if args.ip and parse_address(args.ip) is None:
-        raise ConfigError(
-            f"--ip: got {args.ip!r}, expected an address such as 192.0.2.1 or 2001:db8::1, or ''", code="RL-051"
-        )
-    headers = [_parse_header(text) for text in args.header]
-    if args.host is not None:
-        headers.insert(0, (b"host", _to_bytes("--host", args.host)))
-    scope = scope_from_parts(method, target.encode(), headers, (args.ip, 0) if args.ip else None, args.user or "")
-    return AsgiRequest(scope, args.ip or None)
-
-
-def _parse_request_line(text: str) -> tuple[str, str]:
-    parts = text.split()
-    if len(parts) == 1:
-        parts.insert(0, "GET")
-    if len(parts) != _REQUEST_PARTS or not parts[0].isalpha() or not parts[1].startswith("/"):
-        raise ConfigError(f"--request: got {text!r}, expected a method and a path such as 'POST /login'", code="RL-051")
-    return parts[0].upper(), parts[1]
-
-
-def _parse_header(text: str) -> tuple[bytes, bytes]:
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip():
-        raise ConfigError(
-            f"--header: got {text!r}, expected a name and a value such as 'X-Api-Key: abc'", code="RL-051"
-        )
-    return _to_bytes("--header", name.strip().lower()), _to_bytes("--header", value.strip())
-
-
-def _to_bytes(argument: str, text: str) -> bytes:
-    if not text.isprintable():
-        raise ConfigError(f"{argument}: got {text!r}, expected text without control characters", code="RL-051")
-    return text.encode()
 
 
 def _inspect_store(settings: Settings) -> tuple[int, Sequence[str]]:
