@@ -1,7 +1,7 @@
 """Lists the buckets of a store, without keeping its server busy."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -13,7 +13,7 @@ from ratelimit_mw.algorithms.bucket_id import limit_of_bucket
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.stores import Store
-from ratelimit_mw.stores.inventory import Inventory, RefusalFinder
+from ratelimit_mw.stores.inventory import Inventory, KeyPage, RefusalFinder
 
 _PER_CALL: Final = 100  # buckets in one call
 _PAUSE: Final = 4.0  # of the time of each call, so that the server has four fifths of its time for the app
@@ -45,13 +45,11 @@ class Listing:
 
     def __iter__(self) -> Iterator[Bucket]:
         """Yield each bucket once. Raises `StoreError` if the store gives no answer."""
-        pages = iter(inventory_of(self._store).list_keys())
+        pages = iter(self._pages())
         yielded: set[int] = set()  # hashes: a server may list a key twice
         while (page := self._pace(partial(next, pages, None))) is not None:
             charges = [charge for key in page.keys if (charge := self._charge(key)) is not None]
             before, part = self.seen, page.seen - self.seen
-            if self._only is not None and isinstance(self._store, RefusalFinder):
-                charges = self._refusing(self._store, charges)
             for start in range(0, len(charges), _PER_CALL):
                 some = charges[start : start + _PER_CALL]
                 buckets = self._pace(partial(look, self._store, some, self._only))
@@ -63,24 +61,27 @@ class Listing:
                         yield bucket
             self.seen = page.seen
 
-    def _refusing(self, store: RefusalFinder, charges: Sequence[Charge]) -> list[Charge]:
-        """Return the charges that the store would refuse."""
-        by_limit: dict[Limit, list[Charge]] = {}
-        for charge in charges:
-            by_limit.setdefault(charge.limit, []).append(charge)
-        return [same[index] for same in by_limit.values() for index in self._pace(partial(store.refusing, same))]
+    def _pages(self) -> Iterator[KeyPage]:
+        inventory = inventory_of(self._store)
+        if self._only is not None and isinstance(inventory, RefusalFinder):
+            return inventory.list_refusing(self._limit_of)
+        return inventory.list_keys()
 
     def _charge(self, key: str) -> Charge | None:
         """Return a charge of one unit to the bucket of a store's key; None for a key of something else."""
-        tag, closed, rest = key.rpartition("}:")
-        rule, colon, bucket = rest.partition(":")
-        if not (closed and colon and tag.startswith("{") and rule):
+        tag, closed, end = key.rpartition("}:")
+        if not (closed and tag.startswith("{")):
             return None
-        limit = self._known.get((rule, bucket)) or limit_of_bucket(bucket)
+        limit = self._limit_of(end)
         if limit is None:
-            self.unread += "_using_" in bucket
+            self.unread += "_using_" in end.partition(":")[2]
             return None
-        return Charge(f"{tag}}}:{rule}", limit)
+        return Charge(f"{tag}}}:{end.partition(':')[0]}", limit)
+
+    def _limit_of(self, end: str) -> Limit | None:
+        """Return the limit of a key by its end, `rule:limit-id`; None for a key of something else."""
+        rule, colon, bucket = end.partition(":")
+        return (self._known.get((rule, bucket)) or limit_of_bucket(bucket)) if rule and colon else None
 
 
 class Pace:

@@ -118,6 +118,14 @@ if decide.sliding_window_counter then
     return state, expires, allowed, quota, remaining, retry_after, next_after, reset_after, 0, now
   end
 
+  if has_room then
+    function has_room.sliding_window_counter(key, cost, _, _, quota, buckets)
+      if buckets > 1 then return false end
+      local _, newest, oldest = load(key)
+      return (newest or 0) + (oldest or 0) + cost <= quota -- at most all units count
+    end
+  end
+
   if settle then
     function settle.sliding_window_counter(key, now, delta, at, clock, length, quota, buckets, strict)
       local floor, max, min = math.floor, math.max, math.min

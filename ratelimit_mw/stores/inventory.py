@@ -4,12 +4,12 @@ A store of a server or a file has these methods besides those of `Store`. `ratel
 store without them still limits requests; `keys`, `top` and `tail` then report that the store does not support them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from ratelimit_mw.core.limit import Charge
+from ratelimit_mw.core.limit import Limit
 
 KEPT_SECONDS: Final = 3600  # for which a store keeps refusals
 KEPT_CLIENTS: Final = 1000  # of each minute, those with the most refusals
@@ -83,8 +83,11 @@ class Inventory(Protocol):
 class RefusalFinder(Protocol):
     """An `Inventory` that finds full buckets faster than by a `peek` of all. It need not have this."""
 
-    def refusing(self, charges: Sequence[Charge]) -> Sequence[int]:
-        """Return the indices of the charges that would be refused, each alone. All have the same limit and cost."""
+    def list_refusing(self, limit_of: Callable[[str], Limit | None]) -> Iterator[KeyPage]:
+        """Yield pages as `list_keys`, but leave out keys of buckets that would admit one unit, as many as it can tell.
+
+        `limit_of`: returns the limit of a key by its end, `rule:limit-id`; None if it is no key of a known limit.
+        """
         ...
 
 

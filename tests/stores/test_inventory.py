@@ -190,6 +190,7 @@ def test_the_rights_on_the_page_suffice(redis_server: RedisServer) -> None:
             assert store.most_refused(0) == {"{a}:login": 1}
             assert len(store.latest_refusals(store.latest_refusals(None, 2)[0].number, 2)) == 1
             assert f"{log[0].key}:{log[0].limit.bucket}" in listed(store)
+            assert list(store.list_refusing(lambda _: log[0].limit))[-1].seen == 1.0
 
 
 def rules_on(page: str) -> list[str]:

@@ -180,12 +180,12 @@ class _ClientTransport:
         except Exception as error:  # every exception of the client is a failed call
             raise classify_error(error, "cluster" if self.is_cluster else "server") from error
 
-    def primaries(self, _: Deadline) -> Sequence[Callable[[Command, Deadline], Any]]:
+    def primaries(self, _: Deadline) -> "Sequence[_ClientTransport]":
         """See `Transport.primaries`."""
         if not self.is_cluster:
-            return [self.send]
+            return [self]
         nodes = self._client.get_primaries()
-        return [_ClientTransport(self._client.get_redis_connection(node)).send for node in nodes]
+        return [_ClientTransport(self._client.get_redis_connection(node)) for node in nodes]
 
     def close(self) -> None:
         """Do nothing: the client belongs to the caller."""

@@ -126,10 +126,10 @@ class ClusterTransport:
         """See `Transport.send`."""
         return run(self._slot_map.route(command, partial(self._send_to, deadline)))
 
-    def primaries(self, deadline: Deadline) -> Sequence[Callable[[Command, Deadline], Any]]:
+    def primaries(self, deadline: Deadline) -> Sequence[ServerTransport]:
         """See `Transport.primaries`."""
         run(self._slot_map.refresh(partial(self._send_to, deadline)))
-        return [self._node(address).send for address in self._slot_map.slots_by_node()]
+        return [self._node(address) for address in self._slot_map.slots_by_node()]
 
     def close(self) -> None:
         """See `Transport.close`."""

@@ -17,6 +17,7 @@ from ratelimit_mw.stores.group import Group, in_parts, units_that_count
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides
 from ratelimit_mw.stores.redis.hash_slots import slot, split_by_slot, take_by_slot
 from ratelimit_mw.stores.redis.protocol import Command, NoCodec, NoScript, Sender
+from ratelimit_mw.stores.redis.scan import COUNT, Cursor, Kinds, pattern_of
 from ratelimit_mw.stores.redis.scripts import (
     SCRIPTED_LIMITS,
     Codec,
@@ -24,9 +25,9 @@ from ratelimit_mw.stores.redis.scripts import (
     encode_group,
     join_groups,
     read_decisions,
+    scan_arguments,
     script,
     settle_arguments,
-    take_arguments,
     unsupported_limit,
 )
 
@@ -206,18 +207,27 @@ class RedisCommands:
 
         return read_decisions(await self._evaluate("settle", command, sender), charges, "settle")
 
-    async def _refusing(self, charges: Sequence[Charge], sender: Sender) -> list[int]:
-        """Return the indices of the charges that would be refused, each alone. All have the same limit and cost."""
-        keys, now = self._keys(charges), self._now()
+    async def _scan(self, cursor: Cursor, sender: Sender) -> tuple[Cursor, list[bytes]]:
+        """Return the next cursor, and a page of keys."""
+        cursor, keys = await sender.send(("SCAN", cursor, "MATCH", pattern_of(self._prefix), "COUNT", COUNT))
+        return cursor, keys
+
+    async def _scan_refusing(self, cursor: Cursor, kinds: Kinds, sender: Sender) -> tuple[Cursor, list[bytes]]:
+        """Do the same, without the keys of buckets that would admit one unit. Learns the limits of the others."""
+        now, charges = self._now(), kinds.charges
 
         def command() -> Command:
-            arguments = take_arguments(self._codec, now, charges[:1], commit=False)
-            return "EVALSHA", script("refusing", self._codec).sha, len(keys), *keys, arguments
+            arguments = scan_arguments(self._codec, now, list(charges.values()))
+            page = cursor, pattern_of(self._prefix), COUNT, *charges
+            return "EVALSHA", script("refusing", self._codec).sha, 0, arguments, *page
 
         reply: Any = await self._evaluate("refusing", command, sender)
-        if not isinstance(reply, list) or not all(type(index) is int and 0 <= index < len(keys) for index in reply):
-            raise StoreError(f"the server answered {reply!r:.200} to refusing.lua")
-        return reply
+        try:
+            cursor, refusing, others = reply
+        except (TypeError, ValueError) as error:
+            raise StoreError(f"the server answered {reply!r:.200} to refusing.lua") from error
+        kinds.learn(others)
+        return cursor, refusing + others
 
     async def _evaluate(self, driver: Driver, command: Callable[[], Command], sender: Sender) -> object:
         """Return the reply to an EVALSHA. `command` makes it, in the codec that the server supports."""

@@ -12,7 +12,7 @@
 -- creates the functions that it needs, and divides integers with operators: floor(a / b) is (a - a % b) / b, and
 -- ceil(a / b) is (a + -a % b) / b.
 
--- args[1]: injected time in us, or 0 for the server's own. args[2]: 0 peeks, 1 takes, 2 settles. args[3]: the number of
+-- args[1]: injected time in us, or 0 for the server's own. args[2]: 0 peeks, 1 takes, 2 settles, 3 lists. args[3]: the number of
 -- values that follow for the driver. Then eleven values for each charge: algorithm, role, number of charges in its
 -- group, two values that the driver defines, and six numbers of its limit, padded with 1. The list is flat because Lua
 -- creates one table at its full size, while nested tables would grow value by value.
@@ -24,6 +24,9 @@ local CHARGES = args[3] + 4 -- position of the first charge
 local decide = {}
 for c = CHARGES, #args, 11 do decide[args[c]] = true end
 local settle = args[2] == 2 and {} -- by name of an algorithm: its correction function; false in take.lua
+-- By name of an algorithm, for some: whether a bucket admits a charge at any time. That is faster than a decision, which
+-- is needed if it returns false. Only in refusing.lua.
+local has_room = args[2] == 3 and {}
 
 local MAX_EXACT = 9007199254740992 -- 2^53: doubles represent integers up to here exactly
 

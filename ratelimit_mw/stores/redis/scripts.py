@@ -22,7 +22,8 @@ Codec = Literal["msgpack", "text"]
 arguments are JSON, replies are RESP lists, states are decimal digits.
 """
 
-_SETTLE: Final = 2  # mode of the script; 0 is peek, 1 is take
+_SETTLE: Final = 2  # modes of a script; 0 is peek, 1 is take
+_LIST: Final = 3
 _CACHED_CHARGES: Final = 4096  # encoded charges
 _FIXARRAY_LIMIT: Final = 16  # a msgpack list of fewer values has a head of one byte, a longer one of three
 _SEPARATORS: Final = {"msgpack": b"", "text": b","}  # between values
@@ -77,6 +78,12 @@ def encode_group(codec: Codec, charges: Sequence[Charge]) -> bytes:
             _cached_charge(codec, limit.algorithm, charge.role, count, charge.cost, max_delay, limit.script_args)
         )
     return _SEPARATORS[codec].join(parts)
+
+
+def scan_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes:
+    """Return ARGV[1] of refusing.lua."""
+    parts = [_encode_values(codec, [now, _LIST, 0])]
+    return _encode_list(codec, [*parts, *(encode_group(codec, [charge]) for charge in charges)])
 
 
 def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes:

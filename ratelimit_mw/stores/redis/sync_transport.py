@@ -312,9 +312,9 @@ class ServerTransport:
             self._pool.release(connection, broken=broken)
         return reply
 
-    def primaries(self, _: Deadline) -> Sequence[Callable[[Command, Deadline], Any]]:
+    def primaries(self, _: Deadline) -> "Sequence[ServerTransport]":
         """See `Transport.primaries`."""
-        return [self.send]
+        return [self]
 
     def close(self) -> None:
         """See `Transport.close`."""

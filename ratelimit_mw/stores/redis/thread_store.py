@@ -1,6 +1,6 @@
 """A Redis store for threads: runs commands and enforces deadlines."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from threading import Condition
@@ -15,9 +15,9 @@ from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.lifecycle import after_fork_in_child
 from ratelimit_mw.stores.redis.commands import RedisCommands, settling_calls
 from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, Deadline
-from ratelimit_mw.stores.redis.protocol import Command, Part, T
+from ratelimit_mw.stores.redis.protocol import Command, Part, Sender, T
 from ratelimit_mw.stores.redis.refused import add_refused, latest_refusals, most_refused
-from ratelimit_mw.stores.redis.scan import list_keys
+from ratelimit_mw.stores.redis.scan import Cursor, Kinds, LimitOf, list_pages
 
 _MAX_THREADS: Final = 64
 
@@ -31,8 +31,8 @@ class Transport(Protocol):
         """Return the reply. Raises `NoScript`, `NoCodec` or `StoreError`."""
         ...
 
-    def primaries(self, deadline: Deadline) -> Sequence[Callable[[Command, Deadline], Any]]:
-        """Return a function for each server that has keys of its own. It sends a command to that server, as `send`."""
+    def primaries(self, deadline: Deadline) -> "Sequence[Transport]":
+        """Return a transport for each server that has keys of its own."""
         ...
 
     def close(self) -> None:
@@ -134,14 +134,12 @@ class ThreadStore(RedisCommands):
 
     def list_keys(self) -> Iterator[KeyPage]:
         """See `Inventory.list_keys`."""
-        servers = self._transport.primaries(Deadline(self._timeout))
-        return list_keys([partial(self._query, send) for send in servers], self._prefix)
+        return self._pages(self._scan)
 
-    def refusing(self, charges: Sequence[Charge]) -> Sequence[int]:
-        """See `RefusalFinder.refusing`. In a cluster, the charges are peeked at."""
-        if self.is_cluster:
-            return [index for index, decision in enumerate(self.peek(charges)) if not decision.allowed]
-        return run(self._refusing(charges, self._sender()))
+    def list_refusing(self, limit_of: LimitOf) -> Iterator[KeyPage]:
+        """See `RefusalFinder.list_refusing`."""
+        kinds = Kinds(limit_of)
+        return self._pages(lambda cursor, server: self._scan_refusing(cursor, kinds, server))
 
     def add_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
         """See `Inventory.add_refused`."""
@@ -160,8 +158,16 @@ class ThreadStore(RedisCommands):
         self._transport.close()
         self._workers.close()
 
-    def _query(self, send: Callable[[Command, Deadline], Any], command: Command) -> Any:
-        return send(command, Deadline(self._timeout))
+    def _pages(
+        self, scan: Callable[[Cursor, Sender], Coroutine[Any, Any, tuple[Cursor, list[bytes]]]]
+    ) -> Iterator[KeyPage]:
+        servers = self._transport.primaries(Deadline(self._timeout))
+        return list_pages(
+            [_ThreadSender(server, self._workers, self._timeout, each=True) for server in servers],
+            lambda server: int(run(server.send(("DBSIZE",)))),
+            lambda server, cursor: run(scan(cursor, server)),
+            self._prefix,
+        )
 
     def _sender(self, *, each: bool = False) -> "_ThreadSender":
         return _ThreadSender(self._transport, self._workers, self._timeout, each=each)
