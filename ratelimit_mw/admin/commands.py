@@ -28,6 +28,10 @@ _POLL_INTERVAL: Final = 1.0  # seconds, as often as a process reports
 _DURATION: Final = re.compile(r"([0-9]{1,9})(s|m|min|h)")
 _SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600}
 _DENY_CACHE: Final = "processes that remember a refusal follow within deny_cache, 1 s by default"
+_FROM_FILE: Final = (
+    "limits that are attached to endpoints are not in a settings file: `keys` lists their buckets, and in Flask and "
+    "Django `flask ratelimit` and `manage.py ratelimit` find them"
+)
 
 OpenTarget = Callable[[argparse.Namespace], Target]
 
@@ -118,6 +122,7 @@ def _peek(args: argparse.Namespace, target: Target) -> int:
     found = find_buckets(target, _described(args))
     with target.open_store() as store:
         _show(found, look(store, found.charges), as_json=args.json)
+    _mention_endpoints(args, target)
     return 0
 
 
@@ -131,9 +136,16 @@ def _reset(args: argparse.Namespace, target: Target) -> int:
         after = look(store, found.charges)
     if args.json or not after:
         _show(found, after, as_json=args.json)
-        return 0
-    write_line(f"{len(after)} {'bucket' if len(after) == 1 else 'buckets'} forgotten; {_DENY_CACHE}")
+    else:
+        write_line(f"{len(after)} {'bucket' if len(after) == 1 else 'buckets'} forgotten; {_DENY_CACHE}")
+    _mention_endpoints(args, target)
     return 0
+
+
+def _mention_endpoints(args: argparse.Namespace, target: Target) -> None:
+    """Print which limits a request that is described to a settings file does not find, unless a program reads it."""
+    if target.endpoint_of is None and not args.json:
+        print(_FROM_FILE, file=sys.stderr)
 
 
 def _confirmed(found: Found, buckets: list[Bucket]) -> bool:
