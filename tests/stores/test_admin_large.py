@@ -1,14 +1,17 @@
-"""`keys` reads a large store, and leaves its server four fifths of the time."""
+"""`keys` reads a large store, and leaves its server four fifths of the time; `top` finds the most refused of many."""
 
 import os
 import time
 from collections.abc import Callable
 from contextlib import closing
+from random import Random
 
 import pytest
 from redis import Redis
 
-from ratelimit_mw import Charge, FixedWindow, SlidingWindowCounter, admin
+from ratelimit_mw import Charge, FixedWindow, MemoryStore, SlidingWindowCounter, admin
+from ratelimit_mw.core.verdict import verdict_of
+from ratelimit_mw.engine.offenders import ThreadReporter
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.redis import RedisStore
 from redis_servers import RedisServer
@@ -45,3 +48,30 @@ def test_the_server_keeps_four_fifths_of_its_time(
     figures = f"{COUNT} keys: {elapsed:.1f} s, the server was busy for {busy:.2f} s"
     record_property("listing", figures)
     assert busy <= 0.2 * elapsed, figures
+
+
+def test_top_names_the_clients_with_one_percent_of_the_refusals(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty of them, while each other client is refused once; a process sends what it counted ten times."""
+    refusals, remembered, often = (1_000_000 if IS_PROOF else 20_000), 100, [f"often-{number}" for number in range(20)]
+    names = often * (refusals // 100) + [f"once-{number}" for number in range(refusals * 8 // 10)]
+    Random(1).shuffle(names)  # noqa: S311  # a fixed order
+    limit, memory = FixedWindow(1, 3600), MemoryStore()
+    charge = Charge("{a}:default", limit)
+    decisions = [memory.take([charge]), memory.take([charge])][1]
+    monkeypatch.setattr(ThreadReporter, "_start", lambda _: None)  # flush() sends
+    settings = Settings(limits="1/hour", store=redis_server.url, store_timeout=60, plain_keys=True)
+    held = 0
+    with closing(RedisStore(redis_server.url, timeout=60)) as store:
+        reporter = ThreadReporter(store, remembered)
+        for number, name in enumerate(names, 1):
+            reporter.add(verdict_of([Charge(f"{{ip={name}}}:default", limit)], decisions))
+            if not number % 1000:
+                held = max(held, len(reporter._refusals._table))
+            if not number % (refusals // 10):
+                reporter.flush()
+    clients = admin.top(settings, most=20).clients
+    assert {one.key for one in clients} == {f"ip={name}" for name in often}
+    assert all(refusals * 0.008 <= one.refused <= refusals * 0.01 for one in clients)
+    assert remembered <= held <= 2 * remembered
