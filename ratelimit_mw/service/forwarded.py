@@ -1,8 +1,11 @@
 """Rebuilds the request that a proxy asks about, and renders the decision as the proxy needs it."""
 
 import re
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
 
 from ratelimit_mw.asgi.send import Message, Scope, Send
 from ratelimit_mw.http.scopes import scope_from_parts
@@ -14,6 +17,7 @@ _FORBIDDEN: Final = 403
 _TOO_MANY: Final = 429
 _SERVER_ERROR: Final = 500
 _HOST: Final = b"host"
+_SECRET: Final = SECRET_HEADER.encode()
 _MAX_BODY: Final = 2048  # bytes of a body that is sent as a header; proxies limit the size of headers
 _HEADERS: Final = {  # per endpoint: the headers in which a proxy describes the request
     "forward": {"method": b"x-forwarded-method", "uri": b"x-forwarded-uri", "host": b"x-forwarded-host"},
@@ -24,14 +28,20 @@ Rebuild = Callable[[Scope], "Forwarded"]
 _PLAIN: Final = re.compile(r"/[A-Za-z0-9_.~/-]*")  # a path that reads the same in each form
 
 
-class Forwarded(NamedTuple):
-    """A request that a proxy forwards. `address`: the proxy's header, None unless the request has it once."""
+class Forwarded(Struct, frozen=True, gc=False):
+    """A request that a proxy forwards.
+
+    `fields`: the headers of the proxy's call. `dropped`: the names of those that the request does not have. `host`: the
+    host of the request, if it is not that of the call. `address`: the proxy's header, None unless the call has it once.
+    """
 
     method: str
     target: bytes
-    headers: list[tuple[bytes, bytes]]
     client: tuple[str, int] | None
     address: str | None
+    fields: Sequence[tuple[bytes, bytes]]
+    dropped: frozenset[bytes]
+    host: bytes | None = None
 
     @property
     def plain_path(self) -> str | None:
@@ -40,8 +50,11 @@ class Forwarded(NamedTuple):
         return path if _PLAIN.fullmatch(path) else None
 
     def scope(self) -> dict[str, Any]:
-        """Return the ASGI scope of the request."""
-        return scope_from_parts(self.method, self.target, self.headers, self.client)
+        """Return the ASGI scope of the request. Most requests are decided without it."""
+        headers = [field for field in self.fields if field[0] not in self.dropped]
+        if self.host is not None:
+            headers = [(_HOST, self.host), *(field for field in headers if field[0] != _HOST)]
+        return scope_from_parts(self.method, self.target, headers, self.client)
 
 
 class ProxyRequests:
@@ -53,44 +66,43 @@ class ProxyRequests:
 
     def from_headers(self, endpoint: str) -> Rebuild:
         """Return the function for an endpoint where headers describe the request: `forward` or `nginx`."""
-        described = {header: part for part, header in _HEADERS[endpoint].items()}
-        secret, address = SECRET_HEADER.encode(), self._proxy_header
-        method_header, uri_header = _HEADERS[endpoint]["method"], _HEADERS[endpoint]["uri"]
+        address_header, described = self._proxy_header, _HEADERS[endpoint]
+        method_header, uri_header, host_header = described["method"], described["uri"], described.get("host")
+        dropped = frozenset({*described.values(), _SECRET} - {address_header})
 
         def rebuild(scope: Scope) -> Forwarded:
             client = self._peer(scope)
-            parts: dict[str, bytes] = {}
-            headers: list[tuple[bytes, bytes]] = []
-            addresses = []
-            for field in scope["headers"]:
-                name = field[0]
-                part = described.get(name)
-                if part is not None:
-                    if part in parts:
+            fields: list[tuple[bytes, bytes]] = scope["headers"]
+            values = dict(fields)
+            repeated: frozenset[bytes] = frozenset()
+            if len(values) != len(fields):
+                repeated = _repeated(fields)
+                for name in described.values():
+                    if name in repeated:
                         raise Rejected(400, f"{name.decode()}: present twice, expected once, as the proxy sets it")
-                    parts[part] = field[1]
-                elif name != secret:
-                    headers.append(field)
-                    if name == address:
-                        addresses.append(field[1])
-            method, uri = parts.get("method"), parts.get("uri")
-            if not (method and uri and addresses):
-                raise _missing(uri_header if method and not uri else address if method else method_header)
-            if (host := parts.get("host")) is not None:
-                headers = [(_HOST, host), *(field for field in headers if field[0] != _HOST)]
-            only = addresses[0].decode("latin-1") if len(addresses) == 1 else None
-            return Forwarded(method.decode("latin-1"), uri, headers, client, only)
+            method, uri, address = values.get(method_header), values.get(uri_header), values.get(address_header)
+            if not (method and uri and address is not None):
+                raise _missing(uri_header if method and not uri else address_header if method else method_header)
+            return Forwarded(
+                method.decode("latin-1"),
+                uri,
+                client,
+                None if address_header in repeated else address.decode("latin-1"),
+                fields,
+                dropped,
+                None if host_header is None else values.get(host_header),
+            )
 
         return rebuild
 
     def from_path(self, prefix: str) -> Rebuild:
         """Return the function for an endpoint where the request is as the client sent it, below a prefix."""
-        secret, address, length = SECRET_HEADER.encode(), self._proxy_header, len(prefix)
+        address, length, dropped = self._proxy_header, len(prefix), frozenset({_SECRET})
 
         def rebuild(scope: Scope) -> Forwarded:
             client = self._peer(scope)
-            headers = [field for field in scope["headers"] if field[0] != secret]
-            addresses = [value for name, value in headers if name == address]
+            fields: list[tuple[bytes, bytes]] = scope["headers"]
+            addresses = [value for name, value in fields if name == address]
             if not addresses:
                 raise _missing(address)
             only = addresses[0].decode("latin-1") if len(addresses) == 1 else None
@@ -99,7 +111,7 @@ class ProxyRequests:
             target = raw_path.partition(b"?")[0][root + length :] or b"/"
             if query := scope.get("query_string"):
                 target += b"?" + query
-            return Forwarded(scope["method"], target, headers, client, only)
+            return Forwarded(scope["method"], target, client, only, fields, dropped)
 
         return rebuild
 
@@ -110,6 +122,11 @@ class ProxyRequests:
         if distrust is not None:
             raise Rejected(_FORBIDDEN, distrust)
         return client or None
+
+
+def _repeated(fields: Sequence[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    """Return the names that several headers have."""
+    return frozenset(name for name, count in Counter(name for name, _ in fields).items() if count > 1)
 
 
 def _missing(header: bytes) -> Rejected:

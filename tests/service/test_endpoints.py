@@ -65,6 +65,31 @@ def ratelimit_clock(ratelimit: Control) -> None:
     ratelimit.freeze()
 
 
+def test_a_proxy_header_of_several_lines_is_one_list(ratelimit_clock: None) -> None:
+    app = made(limits="10/day using fixed_window", trusted_proxies=["127.0.0.1", "198.51.100.0/24"])
+    lines = [("X-Forwarded-For", "203.0.113.9, 192.0.2.7"), ("X-Forwarded-For", "198.51.100.1")]
+    described = list(FORWARDED.items())[:2]
+    one, several = calls(
+        app,
+        ("GET", "/v1/forward", {"headers": FORWARDED}),
+        ("GET", "/v1/forward", {"headers": [*described, *lines]}),
+    )
+    assert [answer.headers["ratelimit"].split(";")[1] for answer in (one, several)] == ["r=9", "r=8"]
+
+
+def test_the_request_has_no_header_that_describes_it() -> None:
+    def refuse(request: Any, _: Any) -> Any:
+        names = ("host", "x-forwarded-host", "x-forwarded-uri", "x-forwarded-method", "x-ratelimit-secret", "cookie")
+        return 429, {}, repr({name: request.header_lines(name) for name in names if request.header_lines(name)})
+
+    app = service({"limits": "1/day", "trusted_proxies": ["127.0.0.1"], "on_refused": refuse}, secret=TestSecret.SECRET)
+    cookies = [("Cookie", "a=1"), ("Cookie", "b=2"), ("X-RateLimit-Secret", TestSecret.SECRET)]
+    headers = [*FORWARDED.items(), *cookies, ("X-Forwarded-Host", "a.example")]
+    asked = ("GET", "/v1/forward", {"headers": headers})
+    _, refused = calls(app, asked, asked)
+    assert refused.text == "{'host': ['a.example'], 'cookie': ['a=1', 'b=2']}"
+
+
 @pytest.mark.parametrize("path", ["/v1/forward", "/v1/nginx", "/v1/envoy/a"])
 def test_the_word_of_a_stranger_is_not_believed(path: str) -> None:
     for app in (service({"limits": "1/day"}), made(trusted_proxies=["10.0.0.0/8"])):
