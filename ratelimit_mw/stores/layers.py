@@ -94,15 +94,21 @@ class _LayeredBase:
         try:
             decisions = await self._take_below(charges)
         except BaseException as error:
-            now = self._clock()
-            for layer in self._layers:
-                layer.on_failure(charges, error, started_at, now)
+            self._after_failure(charges, error, started_at)
             raise
+        self._after_decisions(charges, decisions, started_at)
+        return decisions
+
+    def _after_failure(self, charges: Sequence[Charge], error: BaseException, started_at: float) -> None:
+        now = self._clock()
+        for layer in self._layers:
+            layer.on_failure(charges, error, started_at, now)
+
+    def _after_decisions(self, charges: Sequence[Charge], decisions: Sequence[Decision], started_at: float) -> None:
         for after_take in self._after_take:
             after_take(charges, decisions, started_at, self._clock)
         if started_at >= self._leases.next_expiry:
             self._refund_expired()
-        return decisions
 
     async def _peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         now = self._clock()
@@ -156,7 +162,22 @@ class LayeredStore(_LayeredBase):
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Charge them all if all are admitted, else none."""
-        return run(self._take(charges))
+        for charge in charges:
+            if charge.lease:
+                return run(self._take(charges))
+        # _take_from_store() without coroutines, which would cost as much as several layers
+        started_at = self._clock()
+        for before_take in self._before_take:
+            decisions: Sequence[Decision] | None = before_take(charges, started_at)
+            if decisions is not None:
+                return decisions
+        try:
+            taken: Sequence[Decision] = self._store.take(charges)
+        except BaseException as error:
+            self._after_failure(charges, error, started_at)
+            raise
+        self._after_decisions(charges, taken, started_at)
+        return taken
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Return what the store would decide now, and change nothing. Leased units count as charged."""
