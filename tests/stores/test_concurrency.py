@@ -35,6 +35,7 @@ QUOTAS = {
     "300/day using token_bucket burst 250": 250,
     "300/day using gcra burst 250": 250,
     "300/day using leaky_bucket burst 250": 250,
+    "300/day using smooth max_burst 86400": 301,  # the cost of the last one is paid by the next
 }
 
 

@@ -18,7 +18,9 @@ SCHEMA: Final = (
 ADMITTED: Final = b"\0"
 REFUSED: Final = b"\1"
 
-_ROWS_PER_WRITE: Final = 8  # that are checked for expiry: more than a write can add, so that expiry catches up
+# Rows that are checked for expiry: more than a write can add, so that expiry catches up. Nine, so that an eighth as
+# many writes as there are expired rows delete all of them, wherever the search starts.
+_ROWS_PER_WRITE: Final = 9
 _WRITES_PER_TIDY: Final = 32  # a statement costs as much as a few rows, so they are checked together
 _PROBES: Final = 32  # rows that are searched for one that a new key can replace
 _MAX_LIMITS: Final = 4096  # limits that are remembered, to tell which of their rows are idle
