@@ -17,7 +17,7 @@ from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import read_environment, read_file, with_location
 from ratelimit_mw.settings.options import Options
-from ratelimit_mw.stores.url import inspect_store, open_store, redacted_url
+from ratelimit_mw.stores.url import inspect_place, inspect_store, open_store, open_unchecked, redacted_url
 
 _EXAMPLE_IP: Final = "192.0.2.1"  # an address for documentation (RFC 5737), which no network uses
 _REJECTED: Final = 1  # exit codes of --store
@@ -63,11 +63,18 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(map(single_line, error.problems)))
         print(f"{args.file}: {_count(error.problems, 'mistake')}")
         return 1
+    place = ""
+    try:
+        place = inspect_place(settings.store) if isinstance(settings.store, str) else ""
+    except ConfigError as error:  # no mistake in the settings: the app may run on another host
+        warnings = [*warnings, *error.problems]
     count = len(settings.parsed_rules())
     print(f"{args.file}: no mistakes; {count} rule{'s' * (count != 1)}, {_count(warnings, 'warning')}")
     if options := read_environment(environ, Options, {})[0]:
         print("  from the environment:", ", ".join(f"RATELIMIT_MW_{name.upper()}" for name in options))
-    print("".join(f"  {line}\n" for line in warnings), end="")
+    if place:
+        print(f"  store: {single_line(place)}")
+    print("".join(f"  {line}\n" for line in map(single_line, warnings)), end="")
     if described is not None:
         print("\n".join(["", *explain(settings, described.request, warnings)]))
     if args.store:
@@ -112,7 +119,7 @@ def _check_for_start(path: Path, env_values: Mapping[str, Any]) -> None:
     mistakes = ErrorCollector()
     with mistakes.collect():
         if isinstance(url := values.get("store"), str):
-            open_store(url, 1.0).close()
+            (open_unchecked(url, 1.0) or open_store(url, 1.0)).close()
     with mistakes.collect("on_refused"):
         if (call := values.get("on_refused")) is not None:
             refusal_handler(call)
@@ -141,9 +148,11 @@ def _inspect_store(settings: Settings) -> tuple[int, Sequence[str]]:
     inspection = inspect_store(store, RuleSet(settings).algorithms, settings.store_timeout)
     lines = [f"Store {redacted_url(store)}:"]
     if inspection is None:
-        is_file = store.startswith("sqlite:")  # the check of the settings has opened it
-        where = "a file that this user can write" if is_file else "in the memory of each process"
-        return 0, [*lines, f"  {where}: there is nothing to connect to"]
+        try:
+            place = inspect_place(store) or "in the memory of each process: there is nothing to connect to"
+        except ConfigError as error:
+            return _REJECTED, [*lines, *(f"  rejects this app: {problem}" for problem in error.problems)]
+        return 0, [*lines, f"  {place}"]
     for node in inspection.nodes:
         lines.append(f"  {node.label}")
         lines += [f"    {name:<8} {text}" for name, text in _node_rows(node, inspection.kind)]

@@ -1,5 +1,6 @@
 """The base class of the gates: settings, rules, stores, hooks and refusals."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Self
 
@@ -27,6 +28,7 @@ from ratelimit_mw.rules.startup_checks import warn_of_unused_slot_options
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.fallback import FallbackStore, needs_fallback
+from ratelimit_mw.stores.url import open_unchecked
 
 _MAX_CACHED_ENDPOINTS: Final = 4096  # endpoints whose compiled limits are cached
 _UNEVEN_LOAD: Final = Finding(
@@ -49,7 +51,7 @@ class BaseGate:
     on.
     """
 
-    _probes_store = True  # whether `strict` makes the gate probe its store at startup
+    _probes_store = True  # whether the start checks the store's file, and with `strict` probes a server
     _default_max_waiting: int  # requests; for when `max_waiting` is None
     _handler_kinds: tuple[str, ...]  # the kinds of `on_refused` that are supported
     _expected_handler: str
@@ -157,6 +159,14 @@ class BaseGate:
             if "wsgi" in self._handler_kinds:
                 reject_async(handler.call, " under WSGI")
         return handler
+
+    def _open(self, open_url: Callable[[str, float], Any]) -> Any:
+        """Return the store of the settings. `open_url`: opens one by its URL."""
+        store, timeout = self.settings.store, self.settings.store_timeout
+        if not isinstance(store, str):
+            return store
+        unchecked = None if self._probes_store else open_unchecked(store, timeout)
+        return open_url(store, timeout) if unchecked is None else unchecked
 
     def _use_store(self, store: Store | AsyncStore) -> None:
         """Set the store of this gate, and check it."""

@@ -60,9 +60,7 @@ class Gate(Flow):
         super().__init__(settings, rules, fallback)
         if rules is None:  # rules that are passed belong to an AsyncGate, which can await
             check_no_async_callables(self._rules.limit_sets)
-        store = (
-            open_store(settings.store, settings.store_timeout) if isinstance(settings.store, str) else settings.store
-        )
+        store = self._open(open_store)
         if not isinstance(store, Store):
             raise ConfigError(
                 f"store: got {type(store).__name__}, expected a URL or a Store with take(); WSGI cannot await",
@@ -186,11 +184,7 @@ class AsyncGate(Flow):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        store = (
-            open_async_store(settings.store, settings.store_timeout)
-            if isinstance(settings.store, str)
-            else settings.store
-        )
+        store = self._open(open_async_store)
         if not isinstance(store, AsyncStore):
             raise ConfigError(
                 f"store: got {type(store).__name__}, expected a URL or an AsyncStore with atake(): ASGI awaits",

@@ -41,6 +41,23 @@ def inspect_store(url: str, algorithms: Iterable[str], timeout: float) -> Any:
     return inspect(url, PREFIX, algorithms, timeout)
 
 
+def open_unchecked(url: str, timeout: float) -> Any:
+    """Return a store whose file is neither created nor checked before the first call; None for another URL."""
+    return _sqlite().UncheckedStore(url, timeout=timeout) if _scheme_of(url) == "sqlite" else None
+
+
+def inspect_place(url: str) -> str:
+    """Return what a start would find at the place of a file, and change nothing; empty text for another URL.
+
+    Raises `ConfigError` as a start does.
+    """
+    if _scheme_of(url) != "sqlite":
+        return ""
+    sqlite = _sqlite()
+    found: str = sqlite.inspect_file(sqlite.checked_path(url))
+    return found
+
+
 def redacted_url(url: str) -> str:
     """Return a URL that `open_store` accepts without its user, password and options."""
     scheme, _, rest = url.partition("://")
@@ -54,15 +71,7 @@ def _local_store(url: str, timeout: float) -> Any:
     scheme = _scheme_of(url)
     if scheme == "memory":
         return MemoryStore()
-    if scheme != "sqlite":
-        return None
-    try:
-        from ratelimit_mw.stores.sqlite import SQLiteStore  # noqa: PLC0415  # a Python may be built without sqlite3
-    except ImportError as error:
-        raise ConfigError(
-            f"store: sqlite:// needs the module sqlite3, which this Python lacks ({error})", code="RL-061"
-        ) from error
-    return SQLiteStore(url, timeout=timeout)
+    return _sqlite().SQLiteStore(url, timeout=timeout) if scheme == "sqlite" else None
 
 
 def _scheme_of(url: str) -> str:
@@ -83,3 +92,13 @@ def _redis() -> Any:
             f"store: Redis needs its client, pip install 'ratelimit-mw[redis]' ({error})", code="RL-039"
         ) from error
     return redis
+
+
+def _sqlite() -> Any:
+    try:
+        from ratelimit_mw.stores.sqlite import inspection  # noqa: PLC0415  # a Python may be built without sqlite3
+    except ImportError as error:
+        raise ConfigError(
+            f"store: sqlite:// needs the module sqlite3, which this Python lacks ({error})", code="RL-061"
+        ) from error
+    return inspection

@@ -3,9 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Final
-from urllib.parse import unquote
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Decision, check_int, check_seconds
@@ -15,8 +13,7 @@ from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.layer import Layer, Listener
 from ratelimit_mw.stores.layers import AsyncLayeredStore, LayeredStore
 from ratelimit_mw.stores.sqlite.file_store import FileStore
-
-_SCHEME: Final = "sqlite://"
+from ratelimit_mw.stores.sqlite.opening import checked_path
 
 
 class SQLiteStore:
@@ -35,6 +32,7 @@ class SQLiteStore:
 
     has_own_timeout: ClassVar[bool] = True  # callers need no timeout of their own
     is_cluster: ClassVar[bool] = False
+    _checks_file: ClassVar[bool] = True  # whether the constructor creates or checks the file
 
     def __init__(
         self,
@@ -53,8 +51,8 @@ class SQLiteStore:
         cache = DenyCache(deny_cache)
         # the cache comes first, so that it also refuses while the circuit breaker is open
         layers: list[Layer] = [*([cache] if deny_cache else []), CircuitBreaker()]
-        self.path: Final = _checked_path(path)
-        store = FileStore(self.path, max_keys, timeout, clock)
+        self.path: Final = checked_path(path)
+        store = FileStore(self.path, max_keys, timeout, clock, check_file=self._checks_file)
         self._for_threads: Final = LayeredStore(store, layers, timeout, clock)
         self._for_asyncio: Final = AsyncLayeredStore(store, layers, timeout, clock)
 
@@ -126,20 +124,3 @@ class SQLiteStore:
     def subscribe(self, listener: Listener) -> bool:
         """See `LayeredStore.subscribe`."""
         return self._for_threads.subscribe(listener)
-
-
-def _checked_path(path: "str | os.PathLike[str]") -> Path:
-    """Return the absolute path of a path or URL. Raises `ConfigError` for another one."""
-    if not isinstance(path, (str, os.PathLike)):
-        raise ConfigError(f"path: got {path!r}, expected the path of a file", code="RL-043")
-    text = os.fspath(path)
-    if isinstance(text, str) and text.startswith(_SCHEME):
-        text = unquote(text[len(_SCHEME) :])
-        if "?" in text or "#" in text:
-            raise ConfigError("store: sqlite:// has no options; create a SQLiteStore with them", code="RL-038")
-    if not isinstance(text, str) or not text.startswith("/") or text.endswith("/") or "\0" in text:
-        raise ConfigError(
-            f"store: got the path {text!r}, expected that of a file, from the root: {_SCHEME}/run/app/limits.db",
-            code="RL-038",
-        )
-    return Path(os.path.normpath(f"/{text.lstrip('/')}"))

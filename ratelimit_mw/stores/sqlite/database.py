@@ -43,11 +43,11 @@ class Busy(Exception):
 class Database:
     """A file, opened when it is first used. Thread-safe. `register`: prepares each new connection.
 
-    The constructor creates or checks the file, and moves a broken one aside. Raises `ConfigError` for a place or a file
-    that cannot be used. If the file stays locked by other processes, it only warns.
+    With `check_file` the constructor creates or checks the file, and moves a broken one aside. Then it raises
+    `ConfigError` for a place or a file that cannot be used. If the file stays locked by other processes, it only warns.
     """
 
-    def __init__(self, path: Path, register: Callable[[sqlite3.Connection], None]) -> None:
+    def __init__(self, path: Path, register: Callable[[sqlite3.Connection], None], *, check_file: bool) -> None:
         self._path: Final = path
         self._register: Final = register
         self._lock = Lock()
@@ -57,7 +57,8 @@ class Database:
         self._forking_thread: int | None = None  # which holds the lock during a fork
         self._look_at = 0.0  # when to look again whether the file was replaced, in monotonic seconds
         try:
-            open_checked(path, time.monotonic() + _START_TIMEOUT)
+            if check_file:
+                open_checked(path, time.monotonic() + _START_TIMEOUT)
         except StoreError as error:
             warn("store: no answer at start, on_store_error decides: %s", error, code="RL-129")
         _databases.add(self)
@@ -89,9 +90,14 @@ class Database:
         tries, pause = 0, _FIRST_PAUSE
         while True:
             try:
-                return self._try(work, argument, deadline)
-            except sqlite3.Error as error:
-                if not is_busy(error):
+                connection = self._connection
+                if connection is None or time.monotonic() >= self._look_at:
+                    connection = self._usable_connection(deadline)
+                return work(connection, argument)
+            except BaseException as error:
+                if self._connection is not None and self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                if not isinstance(error, sqlite3.Error) or not is_busy(error):
                     raise
                 if deadline is None:
                     raise Busy from None
@@ -105,17 +111,6 @@ class Database:
                 pause = min(2 * pause, _MAX_PAUSE)
             else:
                 time.sleep(0)
-
-    def _try(self, work: Callable[[sqlite3.Connection, T], Any], argument: T, deadline: float | None) -> Any:
-        connection = self._connection
-        if connection is None or time.monotonic() >= self._look_at:
-            connection = self._usable_connection(deadline)
-        try:
-            return work(connection, argument)
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
 
     def _usable_connection(self, deadline: float | None) -> sqlite3.Connection:
         """Return the connection to the file that is at the path now. Requires the lock."""

@@ -27,11 +27,13 @@ class FileStore:
 
     has_own_timeout: ClassVar[bool] = True  # callers need no timeout of their own
 
-    def __init__(self, path: Path, max_keys: int, timeout: float, clock: Callable[[], float] | None) -> None:
+    def __init__(
+        self, path: Path, max_keys: int, timeout: float, clock: Callable[[], float] | None, *, check_file: bool
+    ) -> None:
         self._timeout: Final = timeout
         self._configured_clock: Final = clock
         self._table: Final = StateTable(max_keys, clock)
-        self._database: Final = Database(path, self._table.register)
+        self._database: Final = Database(path, self._table.register, check_file=check_file)
         self._waiting_thread: ThreadPoolExecutor | None = None
         self.loop: asyncio.AbstractEventLoop | None = None  # of the latest call
         after_fork_in_child(self._forget_thread)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import unquote
 
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.log import warn
@@ -19,6 +20,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+_SCHEME: Final = "sqlite://"
 APPLICATION_ID: Final = 0x524C4D57  # "RLMW"; `PRAGMA application_id` of our files
 FORMAT: Final = 1  # of the tables and the states; `PRAGMA user_version`
 _PAGE_SIZE: Final = 1024  # bytes; a take writes one page, and smaller ones cost less
@@ -74,6 +76,23 @@ def is_corrupt(error: sqlite3.Error) -> bool:
     return primary_code(error) in _CORRUPT
 
 
+def checked_path(path: "str | os.PathLike[str]") -> Path:
+    """Return the absolute path of a path or URL. Raises `ConfigError` for another one."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise ConfigError(f"path: got {path!r}, expected the path of a file", code="RL-043")
+    text = os.fspath(path)
+    if isinstance(text, str) and text.startswith(_SCHEME):
+        text = unquote(text[len(_SCHEME) :])
+        if "?" in text or "#" in text:
+            raise ConfigError("store: sqlite:// has no options; create a SQLiteStore with them", code="RL-038")
+    if not isinstance(text, str) or not text.startswith("/") or text.endswith("/") or "\0" in text:
+        raise ConfigError(
+            f"store: got the path {text!r}, expected that of a file, from the root: {_SCHEME}/run/app/limits.db",
+            code="RL-038",
+        )
+    return Path(os.path.normpath(f"/{text.lstrip('/')}"))
+
+
 def check_place(path: Path) -> None:
     """Check folder and file system. Raises `ConfigError` if no store can be in this folder."""
     folder = path.parent
@@ -94,6 +113,18 @@ def check_place(path: Path) -> None:
         )
     if path.is_dir():
         raise ConfigError(f"store: {path} is a folder, expected the path of a file", code="RL-061")
+
+
+def unwritable(path: Path | str, reason: str) -> ConfigError:
+    """Return the error about a folder in which the app's user cannot write this file."""
+    return ConfigError(
+        f"store: cannot write {path} ({reason}); give the app's user write permission for the folder", code="RL-061"
+    )
+
+
+def unusable(path: Path, reason: str) -> ConfigError:
+    """Return the error about a file that the app's user cannot read and write."""
+    return ConfigError(f"store: cannot use {path} ({reason}); check its owner and its permissions", code="RL-061")
 
 
 def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
@@ -124,10 +155,7 @@ def opener_lock(path: Path, deadline: float) -> Iterator[None]:
     try:
         descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise ConfigError(
-            f"store: cannot write {lock_path} ({error.strerror}); give the app's user write permission for the folder",
-            code="RL-061",
-        ) from None
+        raise unwritable(lock_path, error.strerror) from None
     try:
         while True:
             try:
@@ -164,9 +192,7 @@ def open_checked(path: Path, deadline: float) -> None:
             elif is_busy(error):
                 raise StoreError(f"another process has kept {path} locked") from None
             else:
-                raise ConfigError(
-                    f"store: cannot use {path} ({error}); check its owner and its permissions", code="RL-061"
-                ) from None
+                raise unusable(path, str(error)) from None
 
 
 def open_file(path: Path, deadline: float) -> Opened:
@@ -215,11 +241,16 @@ def _connect_and_check(path: Path, deadline: float) -> None:
                 if not is_busy(error) or time.monotonic() >= deadline:
                     raise
                 time.sleep(_POLL)
-        (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if result != "ok":
-            broken = sqlite3.DatabaseError(result.partition("\n")[0])
-            broken.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-            raise broken
+        check_pages(connection)
+
+
+def check_pages(connection: sqlite3.Connection) -> None:
+    """Raise `sqlite3.DatabaseError` with SQLITE_CORRUPT if a page of the file is broken."""
+    (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if result != "ok":
+        broken = sqlite3.DatabaseError(result.partition("\n")[0])
+        broken.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise broken
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -235,25 +266,36 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _create_tables(connection: sqlite3.Connection) -> None:
-    """Make a new file ours. Raises `ConfigError` for a file of another program or version."""
+def is_ours(connection: sqlite3.Connection) -> bool:
+    """Return whether a file has our tables; False for an empty one.
+
+    Raises `ConfigError` for a file of another program or version.
+    """
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if (application, version) != (APPLICATION_ID, FORMAT):
-        if application == APPLICATION_ID:
-            raise ConfigError(
-                f"store: the file has format {version}, expected {FORMAT}; remove it and its -wal", code="RL-061"
-            )
-        if application or version or connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-            raise ConfigError("store: the file belongs to another program; name another one", code="RL-061")
-        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        if mode != "wal":
-            raise ConfigError(
-                "store: the file system cannot share memory between processes; use a disk of this host", code="RL-061"
-            )
-        connection.execute("BEGIN IMMEDIATE")
-        for statement in (*SCHEMA, *REFUSED_SCHEMA):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {FORMAT}")
-        connection.execute("COMMIT")
+    if (application, version) == (APPLICATION_ID, FORMAT):
+        return True
+    if application == APPLICATION_ID:
+        raise ConfigError(
+            f"store: the file has format {version}, expected {FORMAT}; remove it and its -wal", code="RL-061"
+        )
+    if application or version or connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+        raise ConfigError("store: the file belongs to another program; name another one", code="RL-061")
+    return False
+
+
+def _create_tables(connection: sqlite3.Connection) -> None:
+    """Make a new file ours. Raises `ConfigError` for a file of another program or version."""
+    if is_ours(connection):
+        return
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise ConfigError(
+            "store: the file system cannot share memory between processes; use a disk of this host", code="RL-061"
+        )
+    connection.execute("BEGIN IMMEDIATE")
+    for statement in (*SCHEMA, *REFUSED_SCHEMA):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {FORMAT}")
+    connection.execute("COMMIT")

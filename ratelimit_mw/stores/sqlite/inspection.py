@@ -1,0 +1,56 @@
+"""Inspects the place of a file before an app starts. Creates and changes nothing there."""
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import quote
+
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.stores.sqlite import SQLiteStore
+from ratelimit_mw.stores.sqlite.opening import (
+    check_pages,
+    check_place,
+    checked_path,
+    is_busy,
+    is_corrupt,
+    is_ours,
+    unusable,
+    unwritable,
+)
+
+__all__ = ["SQLiteStore", "UncheckedStore", "checked_path", "inspect_file"]  # what `stores.url` needs
+
+
+class UncheckedStore(SQLiteStore):
+    """A store that neither creates nor checks its file before the first call."""
+
+    _checks_file: ClassVar[bool] = False
+
+
+def inspect_file(path: Path) -> str:
+    """Return whether the file exists and can be used, in a few words.
+
+    Raises `ConfigError` for a place or a file that stops a start, and for a broken file, which a start moves aside.
+    """
+    check_place(path)
+    lock = Path(f"{path}.lock")
+    if not os.access(lock if lock.exists() else path.parent, os.W_OK):
+        raise unwritable(lock, "no write permission")
+    if not path.exists():
+        return f"{path} does not exist yet; the first start creates it"
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise unusable(path, "no permission to read and write it")
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=0)) as connection:
+            if is_ours(connection):
+                check_pages(connection)
+    except sqlite3.Error as error:
+        if is_corrupt(error):
+            raise ConfigError(
+                f"store: {path} is broken ({error}); the next start moves it to {path}.broken", code="RL-061"
+            ) from None
+        if not is_busy(error):
+            raise unusable(path, str(error)) from None
+    return f"{path} can be read and written"
