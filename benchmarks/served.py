@@ -8,7 +8,7 @@ import sys
 from contextlib import AbstractContextManager
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import ratelimit_mw
 from benchmarks.lab import Lab, Missing, package
@@ -75,7 +75,15 @@ def wrk_program() -> str:
     return wrk
 
 
-def bursts(server: Server) -> Contender:
+class Listening(Protocol):
+    """A server on a port of loopback."""
+
+    @property
+    def port(self) -> int:
+        """Its port."""
+
+
+def bursts(server: Listening) -> Contender:
     """Requests for a second, as many as get an answer, over 32 connections. Raises `Missing` without wrk."""
     wrk = wrk_program()
     options = ["--threads", "1", "--connections", str(_CONNECTIONS), "--duration", str(_SECONDS)]

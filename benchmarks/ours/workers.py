@@ -1,0 +1,32 @@
+"""Apps of one route for servers with several workers; the store is in `BENCHMARKED_STORE`, and none is no limit."""
+
+import os
+from typing import Any
+
+from benchmarks.lab import package
+from benchmarks.ours.served import starlette
+from benchmarks.web import PLENTY
+from ratelimit_mw.asgi import RateLimitMiddleware
+
+STORE = "BENCHMARKED_STORE"
+
+
+def asgi() -> Any:
+    """A Starlette app."""
+    app = starlette()
+    if store := os.environ.get(STORE):
+        app.add_middleware(RateLimitMiddleware, limits=f"{PLENTY}/hour", store=store)
+    return app
+
+
+def flask() -> Any:
+    """A Flask app."""
+    app = package("flask").Flask("benchmarked")
+
+    @app.get("/items/<number>")
+    def item(number: str) -> str:
+        return number
+
+    if store := os.environ.get(STORE):
+        package("ratelimit_mw.flask").RateLimiter(app, limits=f"{PLENTY}/hour", store=store)
+    return app

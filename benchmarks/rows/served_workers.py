@@ -1,0 +1,150 @@
+"""Requests per second that four workers of a server keep under limits: in a file, and over Redis."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from socket import create_server
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import ratelimit_mw
+from benchmarks.lab import Lab, Missing, package
+from benchmarks.line import Line
+from benchmarks.ours.workers import STORE
+from benchmarks.runner import Batch, Contender, Row, turns
+from benchmarks.served import bursts, wrk_program
+from benchmarks.trees import ROOT
+from benchmarks.web import IETF
+
+_WORKERS: Final = 4
+_ROUNDS: Final = 15  # at most: one lasts three seconds
+_PATIENCE: Final = 30.0  # seconds until a server answers
+_COMMANDS: Final[Mapping[str, Sequence[str]]] = {
+    "gunicorn": (
+        *(
+            "gunicorn",
+            "--worker-class",
+            "gthread",
+            "--threads",
+            "4",
+            "--workers",
+            str(_WORKERS),
+            "--log-level",
+            "error",
+        ),
+        *("--keep-alive", "60", "--bind", "127.0.0.1:{port}", "benchmarks.ours.workers:flask()"),
+    ),
+    "uvicorn": (
+        *("uvicorn", "--workers", str(_WORKERS), "--log-level", "error", "--no-access-log", "--port", "{port}"),
+        *("--factory", "benchmarks.ours.workers:asgi"),
+    ),
+}
+
+
+class Workers(AbstractContextManager["Workers", None]):
+    """Four workers of a server on a free loopback port. They answer when it is made."""
+
+    def __init__(self, server: str, store: str) -> None:
+        package(server)
+        with create_server(("127.0.0.1", 0)) as free:
+            self.port: int = free.getsockname()[1]
+        path = os.pathsep.join([str(Path(ratelimit_mw.__file__).parents[1]), str(ROOT)])
+        command = [sys.executable, "-P", "-m", *(word.format(port=self.port) for word in _COMMANDS[server])]
+        self._process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path, STORE: store})
+        try:
+            fields = self._fields()
+            assert not store or fields >= IETF, f"{server}: the limit is not in its header fields"
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _fields(self) -> set[str]:
+        """Wait for the first answer, and return the names of its header fields."""
+        until = time.monotonic() + _PATIENCE
+        while True:
+            connection = HTTPConnection("127.0.0.1", self.port, timeout=10)
+            try:
+                connection.request("GET", "/items/42")
+                return {name.lower() for name, _ in connection.getresponse().getheaders()}
+            except OSError:
+                if time.monotonic() > until or self._process.poll() is not None:
+                    raise
+                time.sleep(0.05)
+            finally:
+                connection.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedByWorkers:
+    """Requests per second with a store in a file, and over Redis, over those of the same app without limits."""
+
+    name: str
+    server: str
+    app: str
+    target: float  # of the file
+
+    @property
+    def what(self) -> str:
+        """What is measured."""
+        return f"requests/s of {self.app} under {self.server}, {_WORKERS} workers"
+
+    def run(self, lab: Lab) -> Sequence[Line]:
+        """A line for each store."""
+        targets = {"file": self.target, "redis": None}
+        try:
+            wrk_program()
+            folder = lab.closing.enter_context(TemporaryDirectory())
+            stores = {"bare": "", "file": f"sqlite://{folder}/limits.db", "redis": lab.redis_url()}
+            contenders: dict[str, Contender] = {
+                name: bursts(lab.closing.enter_context(Workers(self.server, store))) for name, store in stores.items()
+            }
+        except Missing as reason:
+            return [self._line(store, {}, target, f"skipped, {reason}") for store, target in targets.items()]
+        batches = turns(lab, contenders, 0, min(lab.rounds, _ROUNDS))
+        return [self._line(store, batches, target) for store, target in targets.items()]
+
+    def _line(self, store: str, batches: Mapping[str, Sequence[Batch]], target: float | None, note: str = "") -> Line:
+        ours, bare = (batches[store], batches["bare"]) if batches else ((), ())
+        return Line(
+            row=f"{self.name}-{store}",
+            what=f"{self.what}: {store} / bare",
+            values=tuple(_rate(a) / _rate(b) for a, b in zip(ours, bare, strict=True)),
+            ours=_each(ours),
+            peer=_each(bare),
+            target=target,
+            at_least=True,
+            admitted=sum(batch.admitted for batch in ours),
+            refused=sum(batch.refused for batch in ours),
+            notes=(note,) if note else (),
+            problems=tuple(f"{store}: {batch.refused} refused, not 0" for batch in ours if batch.refused),
+        )
+
+
+def _rate(batch: Batch) -> float:
+    return (batch.admitted + batch.refused) / batch.nanoseconds
+
+
+def _each(batches: Sequence[Batch]) -> float | None:
+    """Microseconds per request."""
+    return median(0.001 / _rate(batch) for batch in batches) if batches else None
+
+
+ROWS: Final[Sequence[Row]] = [
+    ServedByWorkers(name="workers-flask", server="gunicorn", app="Flask", target=0.75),
+    ServedByWorkers(name="workers-starlette", server="uvicorn", app="Starlette", target=0.55),
+]
