@@ -157,6 +157,24 @@ def test_on_a_server(redis_server: RedisServer) -> None:
     exhaust_and_reset(redis_server.url)
 
 
+def test_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite://{tmp_path}/limits.db"
+    exhaust_and_reset(url)
+    file = write(tmp_path, url)
+    described = ("--request", "POST /login", "--ip", "192.0.2.7")
+    for words, told in (
+        (("peek", file, *described), "ip=192.0.2.7"),
+        (("keys", file), "ip=192.0.2.7"),
+        (("top", file), "2  login  ip=192.0.2.7\n"),
+        (("tail", file, "--most", "1"), "ip=192.0.2.7\n"),
+        (("reset", file, "--yes", *described), "2 buckets forgotten"),
+    ):
+        code, out, _ = run(capsys, *words)
+        assert code == 0
+        assert told in out
+    assert "ip=192.0.2.7" not in run(capsys, "keys", file)[1]
+
+
 def test_on_a_cluster(redis_cluster: RedisCluster) -> None:
     exhaust_and_reset(redis_cluster.url)
 
