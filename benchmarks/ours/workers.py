@@ -23,10 +23,10 @@ def flask() -> Any:
     """A Flask app."""
     app = package("flask").Flask("benchmarked")
 
-    @app.get("/items/<number>")
     def item(number: str) -> str:
         return number
 
+    app.add_url_rule("/items/<number>", view_func=item)
     if store := os.environ.get(STORE):
         package("ratelimit_mw.flask").RateLimiter(app, limits=f"{PLENTY}/hour", store=store)
     return app

@@ -165,7 +165,7 @@ def test_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, told in (
         (("peek", file, *described), "ip=192.0.2.7"),
         (("keys", file), "ip=192.0.2.7"),
-        (("top", file), "2  login  ip=192.0.2.7\n"),
+        (("top", file), "  login  ip=192.0.2.7\n"),
         (("tail", file, "--most", "1"), "ip=192.0.2.7\n"),
         (("reset", file, "--yes", *described), "2 buckets forgotten"),
     ):

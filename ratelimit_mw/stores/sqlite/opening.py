@@ -115,7 +115,7 @@ def check_place(path: Path) -> None:
         raise ConfigError(f"store: {path} is a folder, expected the path of a file", code="RL-061")
 
 
-def unwritable(path: Path | str, reason: str) -> ConfigError:
+def unwritable(path: Path | str, reason: str | None) -> ConfigError:
     """Return the error about a folder in which the app's user cannot write this file."""
     return ConfigError(
         f"store: cannot write {path} ({reason}); give the app's user write permission for the folder", code="RL-061"
