@@ -58,6 +58,8 @@ SHELL = {
     "python -m benchmarks --json docs/explanation/performance.json": "tests/tools/test_benchmarks.py",
     "python -m ratelimit_mw tail limits.toml --rule login": "tests/stores/test_admin.py",
     "python docs/performance_figures.py": "tests/tools/test_benchmarks_chart.py",
+    "install -d -o root -g web -m 2770 /var/lib/app": "tests/stores/test_sqlite_files.py, with another group",
+    "install -o root -g web -m 660 /dev/null /var/lib/app/limits.db": "tests/stores/test_sqlite_files.py",
 }
 
 # Django has one set of settings in a process: the files of these pages run in processes of their own.

@@ -13,7 +13,7 @@ from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store
-from ratelimit_mw.stores.url import open_store
+from ratelimit_mw.stores.url import open_existing
 
 _PATIENCE: Final = 3.0  # seconds for a call: an operator waits longer than a request
 _MEMORY: Final = (
@@ -48,7 +48,7 @@ class Target(Struct, frozen=True):
         if isinstance(store, str):
             if store.startswith("memory:"):
                 raise StoreError(_MEMORY)
-            opened = open_store(store, max(self.settings.store_timeout, _PATIENCE))
+            opened = open_existing(store, max(self.settings.store_timeout, _PATIENCE))
             try:
                 yield opened
             finally:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         bar.clear()
     if args.html is not None:
         try:
-            Path(args.html).write_text(html_report(report), "utf-8")
+            _write_private(args.html, html_report(report))
         except OSError as error:
             raise ConfigError(f"--html {args.html}: cannot be written: {error.strerror}", code="RL-051") from None
     if args.json:
@@ -91,6 +92,12 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(map(single_line, report_lines(report))))
         print("".join(f"  {line}\n" for line in warnings), end="")
     return _FAILED if report.unread > _MAX_UNREAD * report.lines else 0
+
+
+def _write_private(path: str, text: str) -> None:
+    """Write a file. Only this user can read a new one, because it has addresses of clients."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _fields(texts: list[str]) -> dict[str, str]:

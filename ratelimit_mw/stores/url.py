@@ -46,6 +46,16 @@ def open_unchecked(url: str, timeout: float) -> Any:
     return _sqlite().UncheckedStore(url, timeout=timeout) if _scheme_of(url) == "sqlite" else None
 
 
+def open_existing(url: str, timeout: float) -> Any:
+    """Open a store as `open_store` does, but neither create its file nor move a broken one aside.
+
+    The store's methods raise `StoreError` if there is no file, or a broken one.
+    """
+    if _scheme_of(url) == "sqlite":
+        return _sqlite().ExistingStore(url, timeout=timeout)
+    return open_store(url, timeout)
+
+
 def inspect_place(url: str) -> str:
     """Return what a start would find at the place of a file, and change nothing; empty text for another URL.
 

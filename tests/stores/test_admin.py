@@ -175,6 +175,27 @@ def test_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "ip=192.0.2.7" not in run(capsys, "keys", file)[1]
 
 
+@pytest.mark.parametrize("there", ["nothing", "broken"])
+def test_a_file_that_is_not_there_or_broken(there: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "place"
+    folder.mkdir()
+    path = folder / "limits.db"
+    told = f"{path} does not exist; an app with this store creates it at its start"
+    if there == "broken":
+        path.write_bytes(b"SQLite format 3\0" * 1000)
+        told = f"{path}: file is not a database"
+    file = write(tmp_path, f"sqlite://{path}")
+    described = ("--request", "POST /login", "--ip", "192.0.2.7")
+    for words in (("peek", file, *described), ("keys", file), ("top", file), ("tail", file)):
+        assert run(capsys, *words) == (2, "", f"ratelimit_mw: {told}\n")
+        assert path.exists() is (there == "broken")
+    assert run(capsys, "reset", file, "--yes", *described) == (2, "", f"ratelimit_mw: {told}\n")
+    for call in (admin.keys, admin.top):
+        with pytest.raises(StoreError, match=f"^{re.escape(told)}$"):
+            call(file)
+    assert [*folder.glob("*.broken")] == []
+
+
 def test_on_a_cluster(redis_cluster: RedisCluster) -> None:
     exhaust_and_reset(redis_cluster.url)
 

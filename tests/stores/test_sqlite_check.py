@@ -68,12 +68,17 @@ def test_a_file_that_can_be_used(path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_broken_file_stays_where_it_is(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path.write_bytes(b"no database" * 1000)
-    problem = (
-        "store: FOLDER/limits.db is broken (file is not a database); the next start moves it to FOLDER/limits.db.broken"
-    )
-    assert check(path, capsys) == (0, ["FILE: no mistakes; 0 rules, 1 warning", f"  {problem}"])
-    assert [*path.parent.iterdir()] == [path]
+    for content, problem in (
+        (
+            b"SQLite format 3\0" * 1000,
+            "is broken (file is not a database); the next start moves it to FOLDER/limits.db.broken",
+        ),
+        (b"no database" * 1000, "is not an SQLite file; name another path, or remove the file"),
+    ):
+        path.write_bytes(content)
+        expected = ["FILE: no mistakes; 0 rules, 1 warning", f"  store: FOLDER/limits.db {problem}"]
+        assert check(path, capsys) == (0, expected)
+        assert [*path.parent.iterdir()] == [path]
 
 
 def test_what_a_start_would_not_use(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +89,12 @@ def test_what_a_start_would_not_use(path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("os.access", lambda at, _: at != path)
     with pytest.raises(ConfigError, match=r"cannot use .* \(no permission to read and write it\); check its owner"):
         inspect_file(path)
+    lock = Path(f"{path}.lock")
+    lock.touch()
+    monkeypatch.setattr("os.access", lambda at, _: at != lock)
+    with pytest.raises(ConfigError, match=r"cannot use .*\.lock \(no permission to read and write it\); check its"):
+        inspect_file(path)
+    lock.unlink()
     monkeypatch.setattr("os.access", lambda at, _: at != path.parent)
     with pytest.raises(ConfigError, match=r"cannot write .*\.lock \(no write permission\); give the app's user"):
         inspect_file(path)

@@ -12,6 +12,7 @@ from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.layer import Layer, Listener
 from ratelimit_mw.stores.layers import AsyncLayeredStore, LayeredStore
+from ratelimit_mw.stores.sqlite.database import FileUse
 from ratelimit_mw.stores.sqlite.file_store import FileStore
 from ratelimit_mw.stores.sqlite.opening import checked_path
 
@@ -33,6 +34,7 @@ class SQLiteStore:
     has_own_timeout: ClassVar[bool] = True  # callers need no timeout of their own
     is_cluster: ClassVar[bool] = False
     _checks_file: ClassVar[bool] = True  # whether the constructor creates or checks the file
+    _owns_file: ClassVar[bool] = True  # whether a call creates a missing file and moves a broken one aside
 
     def __init__(
         self,
@@ -52,7 +54,8 @@ class SQLiteStore:
         # the cache comes first, so that it also refuses while the circuit breaker is open
         layers: list[Layer] = [*([cache] if deny_cache else []), CircuitBreaker()]
         self.path: Final = checked_path(path)
-        store = FileStore(self.path, max_keys, timeout, clock, check_file=self._checks_file)
+        use = FileUse(checks=self._checks_file, owns=self._owns_file)
+        store = FileStore(self.path, max_keys, timeout, clock, use)
         self._for_threads: Final = LayeredStore(store, layers, timeout, clock)
         self._for_asyncio: Final = AsyncLayeredStore(store, layers, timeout, clock)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock, get_ident
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakSet, finalize
 
 from ratelimit_mw.core.errors import ConfigError, StoreError
@@ -40,15 +40,27 @@ class Busy(Exception):
     """Another thread or process is at the file, and the caller must not wait."""
 
 
+class FileUse(NamedTuple):
+    """What a `Database` does to its file.
+
+    `checks`: its constructor creates or checks the file. `owns`: a call creates a file that is missing, and moves a
+    broken one aside; otherwise it raises `StoreError`.
+    """
+
+    checks: bool
+    owns: bool
+
+
 class Database:
     """A file, opened when it is first used. Thread-safe. `register`: prepares each new connection.
 
-    With `check_file` the constructor creates or checks the file, and moves a broken one aside. Then it raises
-    `ConfigError` for a place or a file that cannot be used. If the file stays locked by other processes, it only warns.
+    A constructor that checks the file moves a broken one aside, and raises `ConfigError` for a place or a file that
+    cannot be used. If the file stays locked by other processes, it only warns.
     """
 
-    def __init__(self, path: Path, register: Callable[[sqlite3.Connection], None], *, check_file: bool) -> None:
+    def __init__(self, path: Path, register: Callable[[sqlite3.Connection], None], use: FileUse) -> None:
         self._path: Final = path
+        self._owns_file: Final = use.owns
         self._register: Final = register
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
@@ -57,7 +69,7 @@ class Database:
         self._forking_thread: int | None = None  # which holds the lock during a fork
         self._look_at = 0.0  # when to look again whether the file was replaced, in monotonic seconds
         try:
-            if check_file:
+            if use.checks:
                 open_checked(path, time.monotonic() + _START_TIMEOUT)
         except StoreError as error:
             warn("store: no answer at start, on_store_error decides: %s", error, code="RL-129")
@@ -121,7 +133,7 @@ class Database:
         connection = self._connection
         if connection is None:
             try:
-                opened = open_file(self._path, now if deadline is None else deadline)
+                opened = open_file(self._path, now if deadline is None else deadline, create=self._owns_file)
             except ConfigError as error:  # it was checked at start; now it is a fault like others
                 raise StoreError(str(error)) from None
             except StoreError:  # another process opens the file
@@ -140,7 +152,7 @@ class Database:
         if primary_code(error) != sqlite3.SQLITE_FULL:
             identity = self._identity
             self._close()
-            if is_corrupt(error):
+            if is_corrupt(error) and self._owns_file:
                 try:
                     now = time.monotonic()
                     replace_broken(self._path, identity, str(error), now if deadline is None else deadline)

@@ -13,7 +13,7 @@ from ratelimit_mw.core.errors import StoreError
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, after_fork_in_child
-from ratelimit_mw.stores.sqlite.database import Busy, Database
+from ratelimit_mw.stores.sqlite.database import Busy, Database, FileUse
 from ratelimit_mw.stores.sqlite.refused import add_refused, key_page, latest_refusals, most_refused
 from ratelimit_mw.stores.sqlite.table import StateTable
 
@@ -28,12 +28,12 @@ class FileStore:
     has_own_timeout: ClassVar[bool] = True  # callers need no timeout of their own
 
     def __init__(
-        self, path: Path, max_keys: int, timeout: float, clock: Callable[[], float] | None, *, check_file: bool
+        self, path: Path, max_keys: int, timeout: float, clock: Callable[[], float] | None, use: FileUse
     ) -> None:
         self._timeout: Final = timeout
         self._configured_clock: Final = clock
         self._table: Final = StateTable(max_keys, clock)
-        self._database: Final = Database(path, self._table.register, check_file=check_file)
+        self._database: Final = Database(path, self._table.register, use)
         self._waiting_thread: ThreadPoolExecutor | None = None
         self.loop: asyncio.AbstractEventLoop | None = None  # of the latest call
         after_fork_in_child(self._forget_thread)

@@ -5,7 +5,6 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
-from urllib.parse import quote
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.stores.sqlite import SQLiteStore
@@ -16,11 +15,14 @@ from ratelimit_mw.stores.sqlite.opening import (
     is_busy,
     is_corrupt,
     is_ours,
+    lock_of,
+    not_sqlite,
     unusable,
     unwritable,
+    uri_of,
 )
 
-__all__ = ["SQLiteStore", "UncheckedStore", "checked_path", "inspect_file"]  # what `stores.url` needs
+__all__ = ["ExistingStore", "SQLiteStore", "UncheckedStore", "checked_path", "inspect_file"]  # what `stores.url` needs
 
 
 class UncheckedStore(SQLiteStore):
@@ -29,26 +31,34 @@ class UncheckedStore(SQLiteStore):
     _checks_file: ClassVar[bool] = False
 
 
+class ExistingStore(UncheckedStore):
+    """A store that neither creates its file nor moves a broken one aside: its methods raise `StoreError` instead."""
+
+    _owns_file: ClassVar[bool] = False
+
+
 def inspect_file(path: Path) -> str:
     """Return whether the file exists and can be used, in a few words.
 
     Raises `ConfigError` for a place or a file that stops a start, and for a broken file, which a start moves aside.
     """
     check_place(path)
-    lock = Path(f"{path}.lock")
-    if not os.access(lock if lock.exists() else path.parent, os.W_OK):
+    lock = lock_of(path)
+    if lock.exists() and not os.access(lock, os.R_OK | os.W_OK):
+        raise unusable(lock, "no permission to read and write it")
+    if not lock.exists() and not os.access(path.parent, os.W_OK):
         raise unwritable(lock, "no write permission")
     if not path.exists():
         return f"{path} does not exist yet; the first start creates it"
     if not os.access(path, os.R_OK | os.W_OK):
         raise unusable(path, "no permission to read and write it")
     try:
-        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=0)) as connection:
+        with closing(sqlite3.connect(uri_of(path), uri=True, timeout=0)) as connection:
             if is_ours(connection):
                 check_pages(connection)
     except sqlite3.Error as error:
         if is_corrupt(error):
-            raise ConfigError(
+            raise not_sqlite(path) or ConfigError(
                 f"store: {path} is broken ({error}); the next start moves it to {path}.broken", code="RL-061"
             ) from None
         if not is_busy(error):

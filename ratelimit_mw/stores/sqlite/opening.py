@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.log import warn
@@ -36,6 +36,8 @@ _NETWORK: Final = frozenset(
 _CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)  # the second: many processes open the file at once
 _ENDINGS: Final = ("", "-wal", "-shm")  # of the names of the files that belong together
+_MODE: Final = 0o600  # of new files: a user who can read a file can also lock it, and so block the store
+_MAGIC: Final = b"SQLite format 3\0"  # the first bytes of each SQLite file
 
 
 class Identity(NamedTuple):
@@ -85,6 +87,11 @@ def checked_path(path: "str | os.PathLike[str]") -> Path:
         text = unquote(text[len(_SCHEME) :])
         if "?" in text or "#" in text:
             raise ConfigError("store: sqlite:// has no options; create a SQLiteStore with them", code="RL-038")
+    if isinstance(text, str) and text.rpartition("/")[2] == ":memory:":
+        raise ConfigError(
+            "store: got :memory:, expected the path of a file; for a store in the memory of each process, use memory://",
+            code="RL-038",
+        )
     if not isinstance(text, str) or not text.startswith("/") or text.endswith("/") or "\0" in text:
         raise ConfigError(
             f"store: got the path {text!r}, expected that of a file, from the root: {_SCHEME}/run/app/limits.db",
@@ -111,8 +118,9 @@ def check_place(path: Path) -> None:
             "folder on a disk of this host or in its memory, such as /run, or Redis for several hosts",
             code="RL-061",
         )
-    if path.is_dir():
-        raise ConfigError(f"store: {path} is a folder, expected the path of a file", code="RL-061")
+    if path.exists() and not path.is_file():
+        found = "a folder" if path.is_dir() else "no regular file"
+        raise ConfigError(f"store: {path} is {found}, expected the path of a file", code="RL-061")
 
 
 def unwritable(path: Path | str, reason: str | None) -> ConfigError:
@@ -125,6 +133,21 @@ def unwritable(path: Path | str, reason: str | None) -> ConfigError:
 def unusable(path: Path, reason: str) -> ConfigError:
     """Return the error about a file that the app's user cannot read and write."""
     return ConfigError(f"store: cannot use {path} ({reason}); check its owner and its permissions", code="RL-061")
+
+
+def not_sqlite(path: Path) -> ConfigError | None:
+    """Return the error about a file that was never an SQLite file; None for a broken one, or one that is none now.
+
+    Call it after SQLite has found that this is no database: to close a file frees all locks of this process on it.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(_PAGE_SIZE)
+    except OSError:
+        return None
+    if start.startswith(_MAGIC[: len(start)]) or not start.strip(b"\0"):  # a power failure leaves zeros
+        return None
+    return ConfigError(f"store: {path} is not an SQLite file; name another path, or remove the file", code="RL-061")
 
 
 def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
@@ -144,18 +167,39 @@ def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
     return found
 
 
+def lock_of(path: Path) -> Path:
+    """Return the path of the file that a process locks while it opens, checks or replaces the store's file."""
+    return Path(f"{path}.lock")
+
+
+def _open_or_create(path: Path, like: Path) -> int:
+    """Return a descriptor of a file. A new one gets owner, group and permissions of `like`, if that exists."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
+    with suppress(OSError):  # another user may own it by now
+        wanted = like.stat()
+        with suppress(OSError):  # only root may give a file away
+            os.fchown(descriptor, wanted.st_uid if os.geteuid() == 0 else -1, wanted.st_gid)
+        has_group = os.fstat(descriptor).st_gid == wanted.st_gid
+        os.fchmod(descriptor, wanted.st_mode & (0o666 if has_group else 0o606))
+    return descriptor
+
+
 @contextmanager
 def opener_lock(path: Path, deadline: float) -> Iterator[None]:
     """Hold the lock of all processes that open, check or replace this file.
 
+    The lock file has owner, group and permissions of the file; without a file, only this user can read and write it.
     Raises `ConfigError` if the folder cannot be written or its file system does not support flock; `StoreError` if
     another process holds the lock beyond the deadline, in seconds of monotonic time.
     """
-    lock_path = f"{path}.lock"
+    lock_path = lock_of(path)
     try:
-        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = _open_or_create(lock_path, path)
     except OSError as error:
-        raise unwritable(lock_path, error.strerror) from None
+        raise (unusable if lock_path.exists() else unwritable)(lock_path, str(error.strerror)) from None
     try:
         while True:
             try:
@@ -187,6 +231,8 @@ def open_checked(path: Path, deadline: float) -> None:
             _connect_and_check(path, deadline)
         except sqlite3.Error as error:
             if is_corrupt(error):
+                if (mistake := not_sqlite(path)) is not None:
+                    raise mistake from None
                 move_aside(path, str(error))
                 _connect_and_check(path, deadline)
             elif is_busy(error):
@@ -195,8 +241,13 @@ def open_checked(path: Path, deadline: float) -> None:
                 raise unusable(path, str(error)) from None
 
 
-def open_file(path: Path, deadline: float) -> Opened:
-    """Open the file for charges. Raises `sqlite3.Error`, and `StoreError` if it is locked beyond the deadline."""
+def open_file(path: Path, deadline: float, *, create: bool) -> Opened:
+    """Open the file for charges. `create`: create one that does not exist.
+
+    Raises `sqlite3.Error`; `StoreError` if the file is locked beyond the deadline, or does not exist.
+    """
+    if not create and not path.exists():
+        raise StoreError(f"{path} does not exist; an app with this store creates it at its start")
     with opener_lock(path, deadline):
         connection = _connect(path)
         try:
@@ -253,9 +304,19 @@ def check_pages(connection: sqlite3.Connection) -> None:
         raise broken
 
 
+def uri_of(path: Path) -> str:
+    """Return the URI with which SQLite opens an existing file."""
+    return f"file:{quote(os.fsencode(path))}?mode=rw"
+
+
 def _connect(path: Path) -> sqlite3.Connection:
+    if not path.exists():  # SQLite would let all users read it. It gives -wal and -shm the permissions of the file.
+        try:
+            os.close(_open_or_create(path, lock_of(path)))
+        except OSError as error:
+            raise unwritable(path, error.strerror) from None
     # `isolation_level=None`: this package writes its BEGIN and COMMIT itself. `timeout=0`: it also waits itself.
-    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(uri_of(path), uri=True, timeout=0, isolation_level=None, check_same_thread=False)
     try:
         connection.execute(f"PRAGMA page_size = {_PAGE_SIZE}")
         connection.execute("PRAGMA synchronous = OFF")  # states need to survive a process, not a power failure
