@@ -183,11 +183,11 @@ def leased(bound: int) -> None:  # that it holds: tests/stores/test_lease.py
     assert bound == lease._MAX_ALLOTMENTS
 
 
-def threads(bound: int) -> None:  # that it holds: tests/stores/test_pool.py
+def threads(bound: int) -> None:  # that it holds: tests/stores/test_sync_pool.py
     assert bound == sync_transport._MAX_CONNECTIONS
 
 
-def tasks(bound: int) -> None:  # that it holds: tests/stores/test_channel.py
+def tasks(bound: int) -> None:  # that it holds: tests/stores/test_async_transport.py
     assert bound == async_transport._MAX_CONNECTIONS
 
 
@@ -196,7 +196,7 @@ def a_text(bound: int) -> None:
     assert str(notices._escaped("x" * (bound + 1))).startswith(f"{'x' * bound}... (")
 
 
-def log_lines(bound: int) -> None:  # that it holds: test_notices.py
+def log_lines(bound: int) -> None:  # that it holds: test_log.py
     assert bound == 60 / notices._INTERVAL
 
 

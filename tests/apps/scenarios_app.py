@@ -14,7 +14,7 @@ from ratelimit_mw.testing import Clock
 from web.faces import ASGI, WSGI, asgi_parts, wsgi_parts
 from web.scenario import Step
 from web.scenarios import SCENARIOS
-from web.scenarios_after import AFTER
+from web.scenarios_settlements import AFTER
 from web.table import RecordingAsyncRedis, RecordingRedis, TableStore, begin, tell_time
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from redis_servers import RedisServer
 from web.real_servers import APPS, KINDS, OF_THE_SERVER
 from web.scenario import Answer, Scenario, Step
 from web.scenarios import SCENARIOS
-from web.scenarios_after import AFTER
+from web.scenarios_settlements import AFTER
 from web.table import ALL_ROWS, check
 from web_servers import WebServer
 

@@ -13,7 +13,7 @@ from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.testing import Clock
 from waiting.model import Ask, Bucket, Outcome, outcomes
-from waiting.told_loop import ToldLoop, run_told
+from waiting.simulated_loop import ToldLoop, run_told
 
 MS = 1000  # microseconds
 SECOND = 1000 * MS

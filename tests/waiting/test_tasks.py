@@ -11,7 +11,7 @@ import pytest
 
 from ratelimit_mw import AsyncLimiter, MemoryStore, Verdict
 from ratelimit_mw.stores.redis import AsyncRedisStore
-from waiting.told_loop import run_told
+from waiting.simulated_loop import run_told
 
 TASKS = 200
 PACE = "500/second burst 1 using gcra"

@@ -1,13 +1,13 @@
 """The table of HTTP scenarios. What a row means: `scenario.py`."""
 
 from web.scenario import Scenario
-from web.scenarios_answers import ANSWERS
-from web.scenarios_choice import CHOICE
+from web.scenarios_callables import CHOICE
+from web.scenarios_clients import WHO
 from web.scenarios_faults import FAULTS
 from web.scenarios_keys import KEYS
 from web.scenarios_penalty import PENALTY
 from web.scenarios_preflights import PREFLIGHTS
+from web.scenarios_responses import ANSWERS
 from web.scenarios_rules import RULES
-from web.scenarios_who import WHO
 
 SCENARIOS: tuple[Scenario, ...] = (*ANSWERS, *RULES, *KEYS, *WHO, *PREFLIGHTS, *CHOICE, *FAULTS, *PENALTY)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from web.scenario import Scenario, State, Step, blocked, no
-from web.scenarios_who import TIERS, left
+from web.scenarios_clients import TIERS, left
 
 PREFLIGHT = {"Origin": "https://example.com", "Access-Control-Request-Method": "PUT"}
 

@@ -21,7 +21,7 @@ from ratelimit_mw.testing import Call, Clock, RecordingStore
 from web.faces import ANSWERED_OUTSIDE, FACES
 from web.scenario import Answer, Scenario, Step
 from web.scenarios import SCENARIOS
-from web.scenarios_after import AFTER
+from web.scenarios_settlements import AFTER
 
 REFUSED = (403, 429, 503)
 FIELDS = ("ratelimit", "ratelimit-policy")

@@ -54,8 +54,8 @@ from web.asgi_talk import HTTP, App200, Talk, talk
 from web.django_ask import BOTH, Site
 from web.faces import FACES
 from web.scenario import Step
+from web.test_delays import PACED, SLOW
 from web.test_django_throttle import Burst, throttled
-from web.test_holding import PACED, SLOW
 from web.websocket_talk import chat
 
 Labels = tuple[str, ...]

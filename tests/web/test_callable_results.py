@@ -396,21 +396,21 @@ def test_what_a_callable_answers_is_remembered_boundedly() -> None:
 @ALL
 def test_calls_by_name(face: str) -> None:
     rule = {
-        "path": "/", "name": "ruled", "when": "call:web.scenarios_who:is_vip",
-        "cost": "call:web.scenarios_choice:weight", "limits": "call:web.scenarios_choice:limits_of",
-        "key": " call:web.scenarios_who:plan_of ",
+        "path": "/", "name": "ruled", "when": "call:web.scenarios_clients:is_vip",
+        "cost": "call:web.scenarios_callables:weight", "limits": "call:web.scenarios_callables:limits_of",
+        "key": " call:web.scenarios_clients:plan_of ",
     }  # fmt: skip
     send, store = served(face, rules=[rule], plain_keys=True)
     send(Step(headers={"X-Vip": "1", "X-Weight": "4", "X-Plan": "limit"}))
     ((_, (charge,)),) = store.calls
-    assert (charge.key, charge.cost, charge.limit.quota) == ("{call:web.scenarios_who:plan_of=limit}:ruled", 4, 8)
+    assert (charge.key, charge.cost, charge.limit.quota) == ("{call:web.scenarios_clients:plan_of=limit}:ruled", 4, 8)
 
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("call:web.scenarios_who:nope", "AttributeError: module 'web.scenarios_who' has no attribute 'nope'"),
+        ("call:web.scenarios_clients:nope", "AttributeError: module 'web.scenarios_clients' has no attribute 'nope'"),
         ("call:nowhere.at:all", "ModuleNotFoundError: No module named 'nowhere'"),
         ("call::f", "ValueError: Empty module name"),
     ],

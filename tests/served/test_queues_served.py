@@ -29,7 +29,7 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def server(name: str, store: str) -> Iterator[WebServer]:
     kind = KINDS[name]
-    with kind.serve("line_asgi:app", APPS, *kind.options, env={"STORE": store}) as running:
+    with kind.serve("queue_asgi:app", APPS, *kind.options, env={"STORE": store}) as running:
         yield running
 
 

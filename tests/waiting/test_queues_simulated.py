@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from profiles import PROOF
 from ratelimit_mw.engine.slot_queue import Queues, SlotDemand
-from waiting.lines_world import PATIENCE, World
+from waiting.queue_world import PATIENCE, World
 
 CLIENTS = [f"192.0.2.{number}" for number in range(1, 6)]
 BAD, GOOD = "192.0.2.66", "192.0.2.1"

@@ -214,7 +214,7 @@ LISTS = (
         name="callables of the lists, by name and as they are",
         settings={
             "limits": "9/hour",
-            "safelist": ["call:web.scenarios_who:is_vip"],
+            "safelist": ["call:web.scenarios_clients:is_vip"],
             "blocklist": [lambda request: request.header("x-evil") == "1"],
         },
         steps=(
@@ -314,7 +314,7 @@ TIERED = (
     ),
     Scenario(
         name="tiers by a callable, by name",
-        settings={"limits": TIERS, "tier": "call:web.scenarios_who:plan_of"},
+        settings={"limits": TIERS, "tier": "call:web.scenarios_clients:plan_of"},
         steps=(Step(state=left(8)), tier("pro", 98, header="X-Plan"), tier("gold", 7, header="X-Plan")),
     ),
     *(

@@ -87,7 +87,7 @@ def weighs(cost: int | str, **more: Any) -> Step:
 WHEN = (
     Scenario(
         name="when: the rule applies, or is passed by",
-        settings=when("call:web.scenarios_choice:is_api"),
+        settings=when("call:web.scenarios_callables:is_api"),
         steps=(
             Step(headers={"X-Api": "1"}, state=left(4, "ruled")),
             Step(state=left(8)),
@@ -214,7 +214,7 @@ ITEMS = (
 DYNAMIC = (
     Scenario(
         name="limits by a callable: notation, a Limit, a table, a list, none",
-        settings={"limits": "99/hour", "rules": [{**ROOT, "limits": "call:web.scenarios_choice:limits_of"}]},
+        settings={"limits": "99/hour", "rules": [{**ROOT, "limits": "call:web.scenarios_callables:limits_of"}]},
         promises=(9,),
         steps=(
             planned("notation", state=(("ruled", 8, 3600), ("ruled-2", 19, 86400))),
